@@ -1,0 +1,86 @@
+"""What a hub needs of the place where semaphores are kept: a link to say things over."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from ._keys import Address
+from ._protocol import Answered, Call, Fault, Message
+
+
+class Letter:
+    """A call on its way: to which semaphore, under which tag, and when it was last sent."""
+
+    __slots__ = ("address", "call", "sent_at", "tag")
+
+    def __init__(self, address: Address, call: Call, tag: int) -> None:
+        self.address = address
+        self.call = call
+        self.tag = tag
+        self.sent_at = 0.0
+
+
+class Listener(Protocol):
+    """Whoever uses a link. Called from the event loop, in the order of the wire."""
+
+    hub_id: str
+
+    def answered(self, letter: Letter, answer: Answered | Fault) -> None:
+        """The oldest unanswered letter was answered."""
+        ...
+
+    def told(self, prefix: str, message: Message) -> None:
+        """A message came."""
+        ...
+
+    def deafened(self, error: Exception) -> None:
+        """No messages will come over this link; letters pass all the same."""
+        ...
+
+    def writable_again(self) -> None:
+        """The link takes letters again."""
+        ...
+
+    def link_lost(self, error: Exception) -> None:
+        """The link broke. Unanswered letters may or may not have arrived, and may still."""
+        ...
+
+
+class Link(Protocol):
+    """Letters are answered one by one, in the order in which they were sent."""
+
+    fresh_at: float | None
+    """When the newest answered letter was sent; None before the first answer."""
+
+    @property
+    def writable(self) -> bool:
+        """Whether more may be sent now: what was sent before does not pile up here."""
+        ...
+
+    def send(self, letters: Sequence[Letter], now: float) -> None:
+        """Send *letters* in one write. Returns at once."""
+        ...
+
+    def abort(self) -> None:
+        """Close the link at once, without a word to the listener."""
+        ...
+
+    async def close(self) -> None:
+        """Close the link in order, without a word to the listener."""
+        ...
+
+
+class Backend(Protocol):
+    """Where semaphores are kept: Redis, or memory."""
+
+    @property
+    def place(self) -> str:
+        """What to call it in an error: host and port, never credentials."""
+        ...
+
+    async def connect(self, listener: Listener) -> Link:
+        """Open a link for *listener*. Raises :class:`Refused` where trying again will not help."""
+        ...
+
+
+class Refused(Exception):
+    """The backend turned us away; ``__cause__`` says why."""

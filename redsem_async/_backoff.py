@@ -1,0 +1,16 @@
+"""Delays between attempts, growing and jittered, given a source of randomness."""
+
+from collections.abc import Callable, Iterator
+
+
+def delays(
+    random: Callable[[], float], *, first: float = 0.01, longest: float = 1.0
+) -> Iterator[float]:
+    """Yield delays in seconds: each up to twice the last, and no two processes in step.
+
+    Half of each delay is random. All random ("full jitter") would now and then retry at once.
+    """
+    delay = first
+    while True:
+        yield delay * (0.5 + 0.5 * random())
+        delay = min(2 * delay, longest)

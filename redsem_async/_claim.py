@@ -1,0 +1,122 @@
+"""One request for permits, from the moment it is made until its permits are given back."""
+
+import asyncio
+import enum
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from ._config import Terms
+from ._errors import PermitLost
+from ._keys import permit_id
+from ._lease import Lease
+from ._protocol import Request
+
+if TYPE_CHECKING:
+    from ._lane import Lane
+
+
+class State(enum.Enum):
+    """Where a claim is. It goes down this list, but for a claim that has to ask again."""
+
+    NEW = enum.auto()  # not written, or to be written again
+    SENT = enum.auto()  # in an acquire that is not answered yet
+    WAITING = enum.auto()  # the server said full, and the caller waits
+    HELD = enum.auto()
+    LOST = enum.auto()  # held, and not to be trusted any more
+    ENDED = enum.auto()  # given up, given back or refused
+
+
+class Claim:
+    """A claim belongs to one lane. Its future only wakes the caller; the facts are here."""
+
+    __slots__ = (
+        "__weakref__",
+        "confirming",
+        "error",
+        "future",
+        "heard",
+        "hub_id",
+        "lane",
+        "lease",
+        "lost_reason",
+        "number",
+        "on_lost",
+        "overdue",
+        "permits",
+        "started",
+        "state",
+        "terms",
+        "timer",
+        "token",
+        "tried",
+        "wakes_on_loss",
+        "waits",
+        "watched_by",
+    )
+
+    def __init__(
+        self, lane: "Lane", terms: Terms, permits: int, started: float, *, waits: bool
+    ) -> None:
+        self.lane = lane
+        self.terms = terms
+        self.permits = permits
+        self.started = started
+        self.waits = waits
+        self.state = State.NEW
+        self.number = 0  # drawn when it is written
+        self.hub_id = ""
+        self.token = 0
+        self.future: asyncio.Future[None] = lane.hub.loop.create_future()
+        self.error: Exception | None = None
+        self.heard: tuple[int | None, int] | None = None  # next_ms and line at the last word
+        self.timer: asyncio.TimerHandle | None = None
+        self.tried = False  # told to wait before, and asking again (zset)
+        self.overdue = False  # the deadline has passed, and a word may be on its way
+        self.confirming = False  # granted, but not to be trusted before a refresh
+        self.lease = Lease(terms.lease, started)
+        self.lost_reason: str | None = None
+        self.on_lost: Callable[[], None] | None = None
+        self.wakes_on_loss: list[asyncio.Future[None]] | None = None
+        self.watched_by: object = None
+
+    @property
+    def id(self) -> str:
+        return permit_id(self.hub_id, self.number)
+
+    @property
+    def request(self) -> Request:
+        return Request(
+            self.number, self.terms.lease_ms, self.terms.limit, self.permits, self.waits
+        )
+
+    @property
+    def pending(self) -> bool:
+        """Whether the caller still waits for a word."""
+        return self.state in _PENDING or self.confirming
+
+    def settle(self, error: Exception | None = None) -> None:
+        """Wake the caller, with *error* or with a permit."""
+        self.error = error
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+        if not self.future.done():
+            self.future.set_result(None)
+
+    def lose(self, reason: str) -> None:
+        """The permit cannot be trusted any more: whoever holds it is told now."""
+        if self.state is not State.HELD:
+            return
+        self.state = State.LOST
+        self.lost_reason = reason
+        if self.on_lost is not None:
+            self.on_lost()
+        for future in self.wakes_on_loss or ():
+            if not future.done():
+                future.set_result(None)
+
+    def loss(self) -> PermitLost:
+        return PermitLost(self.lane.address.name, self.id, self.lost_reason or "released")
+
+
+_PENDING = frozenset({State.NEW, State.SENT, State.WAITING})

@@ -1,0 +1,50 @@
+"""Making a client, and an orderly end. Neither is ever required."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+
+from . import _config
+from ._hub import hubs_of
+
+
+def from_url(url: str, **options: Any) -> Redis:
+    """A ``redis.asyncio`` client for *url*, set up the way this library likes it.
+
+    Without hidden re-sends, whose effects on other commands surprise, and with redis-py's
+    maintenance notifications off, which switch its guard against stale replies off.
+
+    Args:
+        url: ``redis://``, ``rediss://`` (TLS) or ``unix://``.
+        options: for ``Redis.from_url``; they win over what is chosen here.
+    """
+    return Redis.from_url(url, **{"retry": Retry(NoBackoff(), 0), **options})  # pyright: ignore[reportUnknownMemberType]
+
+
+@asynccontextmanager
+async def connect(url: str, **options: Any) -> AsyncIterator[Redis]:
+    """Like :func:`from_url`, for a block: at its end everything is closed in order."""
+    redis = from_url(url, **options)
+    try:
+        yield redis
+    finally:
+        await aclose(redis)
+        await redis.aclose()
+
+
+async def aclose(redis: object, *, drain: float = 0.0) -> None:
+    """End what this process does with semaphores through *redis*, in the running loop.
+
+    Who waits gets ``SemaphoreClosed``. Held permits have *drain* seconds to be released; what is
+    held then is released, and the blocks they guard are cancelled. The client itself stays
+    open, and its semaphores may be used again. Never required: a program may just end.
+    """
+    drain = _config.seconds(drain, "drain")
+    if drain < 0:
+        raise ValueError(f"drain must not be negative, not {drain}")
+    for hub in hubs_of(redis):
+        await hub.aclose(drain)

@@ -1,0 +1,116 @@
+"""What a semaphore is told when it is made: validated once, and in seconds ever after."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+Clock = Literal["server", "local"]
+
+SHORTEST_LEASE = 0.05
+LONGEST_LEASE = 1e9  # three decades: far below what an expiry in Redis can hold
+MOST_BYTES = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What requests share that may travel in one batch.
+
+    Attributes:
+        lease: seconds for which a permit is held without a refresh.
+        limit: the limit that this client declares.
+        max_waiters: the longest line to join, or ``None`` for any.
+        refresh_interval: seconds between two refreshes.
+    """
+
+    lease: float
+    limit: int
+    max_waiters: int | None
+    refresh_interval: float
+
+    @property
+    def lease_ms(self) -> int:
+        return math.ceil(self.lease * 1000)
+
+
+def whole(value: object, what: str, least: int) -> int:
+    """Return *value*, an int of at least *least*; a bool is no int."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{what} must be an int, not {type(value).__name__}")
+    if value < least:
+        raise ValueError(f"{what} must be at least {least}, not {value}")
+    return value
+
+
+def seconds(value: object, what: str) -> float:
+    """Return *value* as a float that is a number."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{what} must be a number of seconds, not {type(value).__name__}")
+    if math.isnan(value):
+        raise ValueError(f"{what} must be a number of seconds, not NaN")
+    return float(value)
+
+
+def timeout_of(value: object) -> float | None:
+    """Return a timeout in seconds; ``None``, and infinity too, for waiting for ever."""
+    if value is None:
+        return None
+    timeout = seconds(value, "timeout")
+    if timeout < 0:
+        raise ValueError(f"timeout must not be negative, not {value}: use 0 to not wait")
+    return None if math.isinf(timeout) else timeout
+
+
+def permits_of(value: object, limit: int) -> int:
+    """Return how many permits a request is for."""
+    permits = whole(value, "permits", 1)
+    if permits > limit > 0:
+        raise ValueError(f"permits must not be above the limit of {limit}, not {permits}")
+    return permits
+
+
+def text(value: object, what: str) -> str:
+    """Return *value*, text that can stand in a key beside a hash tag."""
+    if not isinstance(value, str):
+        raise TypeError(f"{what} must be a str, not {type(value).__name__}")
+    try:
+        length = len(value.encode())
+    except UnicodeEncodeError:
+        raise ValueError(f"{what} must be text that UTF-8 can encode") from None
+    if not 0 < length <= MOST_BYTES:
+        raise ValueError(f"{what} must have 1 to {MOST_BYTES} bytes, not {length}")
+    if "{" in value or "}" in value:
+        raise ValueError(f"{what} must not have a brace: Redis Cluster reads it as a hash tag")
+    return value
+
+
+def terms_of(
+    limit: object, lease: object, refresh_interval: object, max_waiters: object
+) -> Terms:
+    """Validate what rules a semaphore's requests."""
+    lease = seconds(lease, "lease")
+    if not SHORTEST_LEASE <= lease <= LONGEST_LEASE:
+        raise ValueError(
+            f"lease must be finite, at least {SHORTEST_LEASE} and at most {LONGEST_LEASE:.0f} s,"
+            f" not {lease}"
+        )
+    interval = lease / 3
+    if refresh_interval is not None:
+        interval = seconds(refresh_interval, "refresh_interval")
+        if not 0 < interval < lease:
+            raise ValueError(
+                f"refresh_interval must be above 0 and below the lease of {lease} s,"
+                f" not {interval}"
+            )
+    return Terms(
+        lease=lease,
+        limit=whole(limit, "limit", 0),
+        max_waiters=None if max_waiters is None else whole(max_waiters, "max_waiters", 0),
+        refresh_interval=interval,
+    )
+
+
+def clock_of(value: object) -> Clock:
+    """Return which clock rules the leases."""
+    if value == "server" or value == "local":
+        return value
+    raise ValueError(f"clock must be 'server' or 'local', not {value!r}")

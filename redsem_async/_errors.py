@@ -1,0 +1,129 @@
+"""The exceptions of this library, all of them.
+
+One base class, and one class for each decision that a caller can make. Every error keeps its
+facts as attributes, through copying and pickling too, and says what is true now.
+"""
+
+from typing import Any, Self
+
+
+class SemaphoreError(Exception):
+    """Base of every error that this library raises on its own account."""
+
+    _facts: tuple[Any, ...] = ()
+
+    def __reduce__(self) -> tuple[type[Self], tuple[Any, ...]]:
+        # Exceptions are rebuilt from `args` by default: the sentence, and for OSError's family
+        # not even all of it.
+        return type(self), self._facts
+
+
+class AcquireTimeout(SemaphoreError, TimeoutError):
+    """No permit became free in time; nothing is held.
+
+    The server's last word was *full*: were it out of reach, this would be
+    :class:`BackendUnavailable`.
+
+    Attributes:
+        name: of the semaphore.
+        waited: for how long, in seconds.
+        retry_after: an estimate, in seconds, of when asking again is worth it; never negative.
+    """
+
+    def __init__(self, name: str, waited: float, retry_after: float = 0.0) -> None:
+        super().__init__(f"no permit of {name!r} became free in {round(waited, 3)} s")
+        self.name = name
+        self.waited = waited
+        self.retry_after = retry_after
+        self._facts = (name, waited, retry_after)
+
+
+class QueueFull(SemaphoreError):
+    """As many callers wait already as ``max_waiters`` allows; nothing is held.
+
+    Attributes:
+        name: of the semaphore.
+        max_waiters: the bound that was reached.
+        retry_after: an estimate, in seconds, of when asking again is worth it; never negative.
+    """
+
+    def __init__(self, name: str, max_waiters: int, retry_after: float = 0.0) -> None:
+        super().__init__(f"{max_waiters} callers wait for a permit of {name!r} already")
+        self.name = name
+        self.max_waiters = max_waiters
+        self.retry_after = retry_after
+        self._facts = (name, max_waiters, retry_after)
+
+
+class PermitLost(SemaphoreError):
+    """A permit is not ours any more, or cannot be trusted to be.
+
+    Attributes:
+        name: of the semaphore.
+        permit_id: of the permit; kept out of the message, since whoever knows it can release it.
+        reason: why, in a few words.
+    """
+
+    def __init__(self, name: str, permit_id: str, reason: str) -> None:
+        super().__init__(f"a permit of {name!r} was lost: {reason}")
+        self.name = name
+        self.permit_id = permit_id
+        self.reason = reason
+        self._facts = (name, permit_id, reason)
+
+
+class ModeMismatch(SemaphoreError):
+    """The name is in use in another mode, or with another clock.
+
+    Attributes:
+        name: of the semaphore.
+        wanted: mode and clock of this client, as in ``"fair server"``.
+        found: mode and clock in use.
+    """
+
+    def __init__(self, name: str, wanted: str, found: str) -> None:
+        super().__init__(
+            f"{name!r} is in use as a {found!r} semaphore, and this client has it as {wanted!r}:"
+            " use one class and one clock for a name"
+        )
+        self.name = name
+        self.wanted = wanted
+        self.found = found
+        self._facts = (name, wanted, found)
+
+
+class SemaphoreClosed(SemaphoreError):
+    """``aclose`` was called while this caller waited; nothing is held.
+
+    Attributes:
+        name: of the semaphore.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"{name!r} was closed in this process")
+        self.name = name
+        self._facts = (name,)
+
+
+class BackendError(SemaphoreError):
+    """Redis refused: a wrong type, a missing permission, no memory.
+
+    ``__cause__`` is redis-py's error.
+
+    Attributes:
+        name: of the semaphore.
+        detail: what Redis said.
+    """
+
+    def __init__(self, name: str, detail: str) -> None:
+        super().__init__(f"{name!r}: {detail}")
+        self.name = name
+        self.detail = detail
+        self._facts = (name, detail)
+
+
+class BackendUnavailable(BackendError, ConnectionError):
+    """Redis could not be asked: unreachable, loading, busy, read-only or failing over.
+
+    Whether anything was free is not known; nothing is held.
+    """

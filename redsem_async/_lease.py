@@ -1,0 +1,100 @@
+"""Until when a permit may be trusted, and what a refresh outcome means.
+
+Rules only: every one takes its instants as arguments, read from one monotonic clock of this
+machine. No instant of the server's clock is ever compared with them.
+"""
+
+import enum
+from dataclasses import dataclass, replace
+
+
+def heartbeat_interval(lease: float) -> float:
+    """How often a waiting process is heard from, in seconds."""
+    return min(max(lease / 3, 1.0), 10.0)
+
+
+def alive_for(lease: float) -> float:
+    """For how long a silent process still counts as alive, in seconds."""
+    interval = heartbeat_interval(lease)
+    return max(3 * interval, lease + interval)
+
+
+def handoff_lease(lease: float) -> float:
+    """The lease of a permit handed to another process, until that process refreshes it.
+
+    Short, so that handing it to a stopped process costs less than a lease; two heartbeats at
+    least, so that a process whose message was lost finds it in time.
+    """
+    return min(lease, max(2 * heartbeat_interval(lease), 1.0))
+
+
+def patience(lease: float) -> float:
+    """For how long an answer may be missing before its connection counts as dead, in seconds."""
+    return max(1.0, lease / 3)
+
+
+def margin(lease: float) -> float:
+    """By how much trust ends before the server lets go: clock rates differ, timers are late."""
+    return 0.01 * lease + 0.005
+
+
+class Outcome(enum.Enum):
+    """How a refresh ended. Three different facts: no answer is not a no."""
+
+    RENEWED = enum.auto()
+    GONE = enum.auto()
+    UNKNOWN = enum.auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A permit's lease as its holder may believe in it."""
+
+    length: float
+    trusted_until: float
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The permit is not ours any more, or may not be."""
+
+    reason: str
+
+
+def granted(length: float, *, sent_at: float, left: float) -> Lease:
+    """The lease of a permit of which the server said, to what was sent at *sent_at*, that it
+    has *left* seconds left.
+
+    Counted from sending, because the server started its own count no earlier.
+    """
+    return Lease(length, sent_at + left - margin(length))
+
+
+def after_refresh(lease: Lease, outcome: Outcome, *, sent_at: float, now: float) -> Lease | Lost:
+    """What we may believe about *lease* once a refresh sent at *sent_at* has ended."""
+    if outcome is Outcome.GONE:
+        return Lost("the server does not hold it any more")
+    if outcome is Outcome.RENEWED:
+        renewed = granted(lease.length, sent_at=sent_at, left=lease.length)
+        lease = replace(lease, trusted_until=max(lease.trusted_until, renewed.trusted_until))
+    return lease if now < lease.trusted_until else Lost("it could not be refreshed in time")
+
+
+def refresh_due(now: float, interval: float) -> float:
+    """When to refresh a permit that was granted or refreshed at *now*.
+
+    At most *interval* later, and at least three quarters of it: due times are rounded down to
+    a grid that all permits share, so that their refreshes travel together.
+    """
+    tick = interval / 4
+    return (now + interval) // tick * tick
+
+
+def retry_after(next_change: float | None, lease: float, waiting: int, limit: int) -> float:
+    """An estimate of when a permit may be free for one more caller, in seconds.
+
+    *next_change* is the next moment at which something may happen by itself. It is worth no
+    more than its inputs: nobody knows how long the holders' work takes.
+    """
+    first = lease if next_change is None else min(max(next_change, 0.0), lease)
+    return first * (1 + waiting / max(limit, 1))

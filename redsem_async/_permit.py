@@ -1,0 +1,285 @@
+"""The handle of a held permit: its trust, its loss, its release."""
+
+import asyncio
+import logging
+import math
+import warnings
+from types import TracebackType
+
+from . import _config
+from ._cancellation import finish
+from ._claim import Claim, State
+from ._clock import now as clock
+from ._errors import BackendError, PermitLost, SemaphoreError
+from ._lease import Outcome, patience
+from ._protocol import Detach, Reply
+from ._refresher import lose_unless_trusted, unwatch
+
+
+logger = logging.getLogger("redsem_async")
+
+
+class Permit:
+    """One permit (or several, as one) of a semaphore, held by this process.
+
+    It is refreshed in the background until it is released. Used as ``async with permit:`` it
+    guards the block: the permit's loss cancels the block and leaves it as :class:`PermitLost`.
+
+    A permit belongs to the event loop that it was acquired in; its coroutines raise
+    ``RuntimeError`` in another. One that is dropped without release gives a
+    ``ResourceWarning`` and is released.
+    """
+
+    __slots__ = ("__weakref__", "_cancel_on_loss", "_claim", "_guarded", "_waited")
+
+    def __init__(self, claim: Claim, waited: float, *, cancel_on_loss: bool) -> None:
+        self._claim = claim
+        self._waited = waited
+        self._cancel_on_loss = cancel_on_loss
+        self._guarded: _Guard | None = None
+
+    def __repr__(self) -> str:
+        state = self._claim.state.name.lower()
+        return f"<Permit of {self.name!r} {state}, fencing token {self.fencing_token}>"
+
+    @property
+    def id(self) -> str:
+        """Names this permit in every process. Whoever knows it can release the permit."""
+        return self._claim.id
+
+    @property
+    def name(self) -> str:
+        """Of the semaphore."""
+        return self._claim.lane.address.name
+
+    @property
+    def permits(self) -> int:
+        """How many permits this one stands for."""
+        return self._claim.permits
+
+    @property
+    def fencing_token(self) -> int:
+        """A number that grows with every grant of this semaphore, and is never used again.
+
+        Hand it to what the permit protects, and have it refuse a token lower than one that it
+        has seen: that orders holders even when one of them lost its permit without knowing.
+        """
+        return self._claim.token
+
+    @property
+    def waited(self) -> float:
+        """For how long the permit was waited for, in seconds."""
+        return self._waited
+
+    @property
+    def expires_in(self) -> float:
+        """For how many more seconds the permit may be trusted if nothing else is heard; never
+        above 0 when it may not."""
+        if self._claim.state is not State.HELD:
+            return -math.inf
+        return self._claim.lease.trusted_until - clock()
+
+    @property
+    def lost(self) -> bool:
+        """Whether the permit was taken from us, or may have been. A release is no loss."""
+        lose_unless_trusted(self._claim)
+        return self._claim.lost_reason is not None
+
+    def check(self) -> None:
+        """Raise :class:`PermitLost` unless the permit may be trusted now.
+
+        For work that does not come back to the event loop: it is not cancelled in time.
+        """
+        claim, on_lost = self._claim, self._claim.on_lost
+        if self._guarded is not None and self._guarded.task is _current_task():
+            claim.on_lost = None  # raised here, and not by a cancellation as well
+        if lose_unless_trusted(claim):
+            raise claim.loss()
+        claim.on_lost = on_lost
+
+    async def wait_lost(self) -> PermitLost:
+        """Wait until the permit is lost, and return the error that says why.
+
+        Waits for ever when it is released instead. Cancelling it changes nothing.
+        """
+        claim = self._claim
+        if not self.lost:
+            future = self._loop().create_future()
+            if claim.wakes_on_loss is None:
+                claim.wakes_on_loss = []
+            claim.wakes_on_loss.append(future)
+            try:
+                await future
+            finally:
+                claim.wakes_on_loss.remove(future)
+        return claim.loss()
+
+    async def refresh(self) -> None:
+        """Renew the lease now, beside the background's refreshes.
+
+        Raises:
+            PermitLost: when the permit is lost, or could not be renewed while it was trusted.
+        """
+        self._loop()
+        self.check()
+        answer = self._claim.lane.refresh(self._claim)
+        await asyncio.wait([answer], timeout=self.expires_in)
+        outcome = answer.result() if answer.done() else Outcome.UNKNOWN
+        self.check()
+        if outcome is Outcome.UNKNOWN:
+            name = self.name
+            raise self._claim.lane.hub.unavailable(name, self._claim.lane.hub.trouble)
+
+    async def release(self) -> bool:
+        """Give the permit back, and serve who waits for it.
+
+        Returns whether it was held until now: ``False`` for a second release, and for one that
+        came too late. Confirmed by the server when it returns, within a bounded time; cancelling
+        it does not stop it, and the cancellation goes on once it is done.
+
+        Raises:
+            BackendError: when the server refused or could not be asked. The permit then ends
+                with its lease at the latest.
+        """
+        loop = self._loop()
+        claim = self._claim
+        if claim.state is State.ENDED:
+            return False
+        lost = claim.state is State.LOST
+        unwatch(claim)
+        returned = claim.lane.release(claim)
+        try:
+            held = await returned.future
+        except asyncio.CancelledError:
+            returned.future = loop.create_future()
+            await finish(returned.future, 2 * patience(claim.terms.lease))
+            raise
+        if isinstance(held, SemaphoreError):
+            raise held
+        return held and not lost
+
+    async def detach(self, expires_in: float | None = None) -> str:
+        """Stop refreshing the permit without giving it back, and return its id.
+
+        Whoever is given the id takes the permit over with ``adopt``, within *expires_in*
+        seconds (a lease by default): as long as the job that carries it may lie in a queue.
+        Leaving a block that the permit guards does nothing afterwards.
+
+        Raises:
+            PermitLost: when the permit is lost already.
+            BackendError: when the server refused or could not be asked; the permit is held on.
+        """
+        self._loop()
+        claim = self._claim
+        expires = claim.terms.lease
+        if expires_in is not None:
+            expires = _config.seconds(expires_in, "expires_in")
+            if not _config.SHORTEST_LEASE <= expires <= _config.LONGEST_LEASE:
+                raise ValueError(f"expires_in must be finite and at least"
+                                 f" {_config.SHORTEST_LEASE} s, not {expires}")
+        self.check()
+        lane = claim.lane
+        answer = await lane.ask(Detach(claim.number, math.ceil(expires * 1000)))
+        if isinstance(answer, Reply) and not answer.answers[0]:
+            claim.lose("the server does not hold it any more")
+        if claim.state is State.LOST:
+            raise claim.loss()
+        unwatch(claim)
+        lane.detach(claim)
+        return self.id
+
+    async def __aenter__(self) -> "Permit":
+        """Guard a block: from here on, loss cancels the current task."""
+        self._loop()
+        if self._guarded is not None:
+            raise RuntimeError("this permit guards a block already")
+        self._guard()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Release, and raise PermitLost where that is due."""
+        guard, self._guarded = self._guarded, None
+        cancelled_by_loss = guard.disarm(exc) if guard is not None else False
+        claim = self._claim
+        lost = self.lost
+        if claim.state is not State.ENDED:
+            try:
+                await self.release()
+            except BackendError as error:
+                # The work is done, and the lease ends what could not be given back.
+                logger.warning("a permit of %r could not be released: %s", self.name, error)
+        if lost and self._cancel_on_loss and (exc is None or cancelled_by_loss):
+            raise claim.loss() from exc
+
+    def _guard(self) -> None:
+        self._guarded = _Guard(self._claim, cancel=self._cancel_on_loss)
+
+    def _loop(self) -> asyncio.AbstractEventLoop:
+        loop = asyncio.get_running_loop()
+        if loop is not self._claim.lane.hub.loop:
+            raise RuntimeError(f"this permit of {self.name!r} belongs to another event loop")
+        return loop
+
+    def __del__(self) -> None:
+        claim = self._claim
+        if claim.state is not State.HELD:
+            return
+        hub = claim.lane.hub
+        if hub.loop.is_closed():
+            return
+        warnings.warn(f"{self!r} was dropped without release", ResourceWarning, source=self)
+        # Collected in any thread, and in the middle of anything.
+        hub.loop.call_soon_threadsafe(_release_dropped, claim)
+
+
+def _current_task() -> "asyncio.Task[object] | None":
+    try:
+        return asyncio.current_task()
+    except RuntimeError:  # no loop runs in this thread
+        return None
+
+
+def _release_dropped(claim: Claim) -> None:
+    if claim.state is State.HELD:
+        unwatch(claim)
+        claim.lane.release(claim)
+
+
+class _Guard:
+    """Cancels the task in which a block was entered, once, when the permit is lost.
+
+    As ``asyncio.timeout`` does, by ``cancel()`` and ``uncancel()``, and not by a cancel scope:
+    the body's own clean-up may await.
+    """
+
+    __slots__ = ("_cancelled", "_cancelling", "_claim", "task")
+
+    def __init__(self, claim: Claim, *, cancel: bool) -> None:
+        task = asyncio.current_task()
+        if task is None:
+            raise RuntimeError("a permit guards a block in a task only")
+        self.task = task
+        self._claim = claim
+        self._cancelling = task.cancelling()
+        self._cancelled = False
+        if cancel:
+            claim.on_lost = self._on_lost
+            if claim.state is State.LOST:
+                self._on_lost()
+
+    def _on_lost(self) -> None:
+        self._cancelled = True
+        self.task.cancel(f"a permit of {self._claim.lane.address.name!r} was lost")
+
+    def disarm(self, exc: BaseException | None) -> bool:
+        """Whether the block ends by our cancellation alone."""
+        self._claim.on_lost = None
+        if not self._cancelled or asyncio.current_task() is not self.task:
+            return False
+        ours = self.task.uncancel() <= self._cancelling
+        return ours and isinstance(exc, asyncio.CancelledError)

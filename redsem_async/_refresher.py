@@ -1,0 +1,87 @@
+"""A background task for each held permit, that refreshes it until it is given back.
+
+A permit that is given back before its first refresh is due, as most are, costs no task: it is
+noted with others of its due time, under one timer. Due times lie on a grid, so that the refreshes
+of many permits travel in one command.
+"""
+
+import asyncio
+import weakref
+
+from ._claim import Claim, State
+from ._clock import now as clock
+from ._hub import Hub
+from ._lease import Outcome, refresh_due
+
+_RETRY = 0.1  # of the refresh interval, after a refresh that was not answered
+
+
+class Refresher:
+    """The refresh tasks of one hub."""
+
+    def __init__(self, hub: Hub) -> None:
+        self._loop = hub.loop
+        self._due: dict[float, set[Claim]] = {}
+
+    def watch(self, claim: Claim) -> None:
+        """Keep the permit of *claim* refreshed from now on."""
+        due = refresh_due(self._loop.time(), claim.terms.refresh_interval)
+        group = self._due.get(due)
+        if group is None:
+            group = self._due[due] = set()
+            self._loop.call_at(due, self._start, due)
+        group.add(claim)
+        claim.watched_by = group
+
+    def _start(self, due: float) -> None:
+        for claim in self._due.pop(due):
+            # Decided here and not by the task: this may come after a long stall, and the body
+            # must be cancelled before it goes on.
+            if lose_unless_trusted(claim):
+                continue
+            claim.watched_by = self._loop.create_task(_refresh(claim), name="redsem-refresh")
+
+
+def unwatch(claim: Claim) -> None:
+    """Stop refreshing."""
+    watched_by, claim.watched_by = claim.watched_by, None
+    if isinstance(watched_by, set):
+        watched_by.discard(claim)
+    elif isinstance(watched_by, asyncio.Task):
+        watched_by.cancel()
+
+
+def lose_unless_trusted(claim: Claim) -> bool:
+    """Whether *claim* is lost, because its trusted time ran out if for nothing else."""
+    if claim.state is State.HELD and clock() >= claim.lease.trusted_until:
+        claim.lose("it could not be refreshed in time")
+    return claim.state is not State.HELD
+
+
+async def _refresh(claim: Claim) -> None:
+    loop = asyncio.get_running_loop()
+    interval = claim.terms.refresh_interval
+    while not lose_unless_trusted(claim):
+        left = claim.lease.trusted_until - clock()
+        outcome = Outcome.UNKNOWN
+        answer = claim.lane.refresh(claim)
+        await asyncio.wait([answer], timeout=left)
+        if answer.done():
+            outcome = answer.result()
+        if lose_unless_trusted(claim):
+            return
+        if outcome is Outcome.UNKNOWN:
+            await asyncio.sleep(min(_RETRY * interval, claim.lease.trusted_until - clock()))
+        else:
+            await asyncio.sleep(refresh_due(loop.time(), interval) - loop.time())
+
+
+def refresher_of(hub: Hub) -> Refresher:
+    """The refresher of *hub*, made when first asked for."""
+    refresher = _REFRESHERS.get(hub)
+    if refresher is None:
+        refresher = _REFRESHERS[hub] = Refresher(hub)
+    return refresher
+
+
+_REFRESHERS: weakref.WeakKeyDictionary[Hub, Refresher] = weakref.WeakKeyDictionary()

@@ -1,0 +1,351 @@
+"""The semaphores: what users hold in their hands. They hand out permits."""
+
+import asyncio
+from collections.abc import Coroutine
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+from weakref import WeakKeyDictionary
+
+from . import _config
+from ._acquire import acquire, adopt
+from ._backend import Backend
+from ._call import Acquisition, Ask
+from ._config import Clock
+from ._connection import RedisBackend
+from ._errors import AcquireTimeout, SemaphoreError
+from ._hub import hub_for
+from ._keys import Address, Mode, parse_permit_id
+from ._lane import Lane
+from ._permit import Permit
+from ._protocol import Clear, Reap, Reply, SetLimit, Standing, Status
+from ._refresher import Refresher, refresher_of
+from ._status import SemaphoreStatus, status_of
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+    Client = Redis | Backend
+
+
+def backend_of(client: object) -> Backend:
+    """*client* itself when semaphores are kept in it, or else Redis as *client* reaches it."""
+    if callable(getattr(client, "connect", None)) and hasattr(client, "place"):
+        return client  # type: ignore[return-value]
+    return RedisBackend(client)  # type: ignore[arg-type]
+
+
+class AnySemaphore:
+    """Base of the semaphores, for annotations: any of them does.
+
+    A semaphore does nothing when it is made: no input or output, and no event loop is needed,
+    so that it may stand at module level. It may be shared by tasks, and used in several event
+    loops in turn.
+
+    Args:
+        redis: a client of ``redis.asyncio`` as it is, or a ``MemoryBackend``.
+        name: of the semaphore; the same in every process. 1 to 512 bytes, no braces.
+        limit: most permits held at a time, as this client declares it; it rules this client's
+            own requests. A limit set with :meth:`set_limit` wins over it.
+        lease: seconds after which a permit ends that its process did not refresh; at least
+            0.05. It bounds for how long a crashed holder is in the way.
+        refresh_interval: seconds between two refreshes; a third of the lease by default.
+        timeout: seconds to wait for a permit unless said otherwise; ``None`` for ever.
+        max_waiters: how long the line may get before ``acquire`` raises ``QueueFull``.
+        clock: ``"server"``, or ``"local"`` to count leases by the clients' own wall clocks,
+            which then have to agree. All clients of a name use the same.
+        prefix: of the keys in Redis. All clients of a name use the same.
+        label: what this process is called in ``status()``.
+        cancel_on_loss: whether losing a permit cancels the block that it guards.
+
+    Raises:
+        ValueError, TypeError: for arguments that cannot be meant, saying what to do.
+    """
+
+    _mode: ClassVar[Mode]
+
+    def __init__(
+        self,
+        redis: "Client",
+        name: str,
+        limit: int,
+        *,
+        lease: float = 10.0,
+        refresh_interval: float | None = None,
+        timeout: float | None = None,
+        max_waiters: int | None = None,
+        clock: Clock = "server",
+        prefix: str = "redsem",
+        label: str | None = None,
+        cancel_on_loss: bool = True,
+    ) -> None:
+        self._backend = backend_of(redis)
+        self._client = redis
+        self._terms = _config.terms_of(limit, lease, refresh_interval, max_waiters)
+        self._address = Address(
+            self._mode,
+            _config.text(prefix, "prefix"),
+            _config.text(name, "name"),
+            _config.clock_of(clock),
+        )
+        self._timeout = _config.timeout_of(timeout)
+        self._label = None if label is None else _config.text(label, "label")
+        self._cancel_on_loss = cancel_on_loss
+        self._lane: Lane | None = None
+        self._refresher: Refresher | None = None
+        # What `async with` entered, by task; the exit may come in another one.
+        self._entered: WeakKeyDictionary[asyncio.Task[Any], list[Permit]] = WeakKeyDictionary()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r}, limit={self.limit})"
+
+    @property
+    def name(self) -> str:
+        """Of the semaphore."""
+        return self._address.name
+
+    @property
+    def limit(self) -> int:
+        """The limit that this client declares."""
+        return self._terms.limit
+
+    @property
+    def lease(self) -> float:
+        """Seconds after which a permit ends that its process did not refresh."""
+        return self._terms.lease
+
+    # -- permits
+
+    def acquire(self, *, timeout: float | None = ..., permits: int = 1) -> Acquisition:  # type: ignore[assignment]
+        """Wait for a permit: ``await`` it, or use it as ``async with sem.acquire() as permit``.
+
+        Cancelled while it waits, it leaves nothing behind; a grant that was on its way is given
+        back within a round trip.
+
+        Args:
+            timeout: seconds to wait, instead of the semaphore's own; ``None`` for ever, 0 for
+                not at all.
+            permits: how many, held and released as one.
+
+        Raises:
+            AcquireTimeout: nothing became free in time.
+            QueueFull: ``max_waiters`` wait already.
+            ModeMismatch: the name is in use by another class, or with another clock.
+            SemaphoreClosed: ``aclose`` was called meanwhile.
+            BackendUnavailable: Redis could not be asked by the deadline; without one, for
+                longer than a lease.
+            BackendError: Redis refused.
+            ValueError, TypeError: at the call, for arguments that cannot be meant.
+        """
+        if timeout is ...:
+            timeout = self._timeout
+        else:
+            timeout = _config.timeout_of(timeout)
+        permits = _config.permits_of(permits, self.limit)
+        return Acquisition(self._acquire(timeout, permits))
+
+    async def _acquire(self, timeout: float | None, permits: int) -> Permit:
+        lane, refresher = self._desk()
+        return await acquire(
+            lane,
+            refresher,
+            self._terms,
+            timeout=timeout,
+            permits=permits,
+            cancel_on_loss=self._cancel_on_loss,
+        )
+
+    async def try_acquire(self, *, permits: int = 1) -> Permit | None:
+        """Return a permit if one is free now, or ``None`` when the semaphore is full.
+
+        Raises:
+            BackendUnavailable: Redis could not be asked, which is not the same as full.
+            ModeMismatch, BackendError: as for :meth:`acquire`.
+        """
+        try:
+            return await self.acquire(timeout=0, permits=permits)
+        except AcquireTimeout:
+            return None
+
+    async def __aenter__(self) -> Permit:
+        permit = await self.acquire()
+        task = asyncio.current_task()
+        assert task is not None
+        self._entered.setdefault(task, []).append(permit)
+        return await permit.__aenter__()
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._leave().__aexit__(exc_type, exc, traceback)
+
+    def _leave(self) -> Permit:
+        """The permit of the block that is left: this task's latest, or one that no task left."""
+        task = asyncio.current_task()
+        entered = self._entered
+        if task not in entered:
+            orphaned = [other for other in entered if other.done()] or list(entered)
+            if not orphaned:
+                raise RuntimeError(f"{self!r} was left without having been entered")
+            task = orphaned[-1]
+        assert task is not None
+        permits = entered[task]
+        permit = permits.pop()
+        if not permits:
+            del entered[task]
+        return permit
+
+    async def release(self, permit_id: str) -> bool:
+        """Release a permit by its id, from any process.
+
+        Returns whether it was held; where it was not, nothing changes. Whoever held it is told.
+
+        Raises:
+            BackendError: Redis refused, or could not be asked.
+        """
+        if not isinstance(permit_id, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"release() needs a permit's id, not {type(permit_id).__name__}:"
+                            " to release a Permit, call its own release()")
+        known = parse_permit_id(permit_id)
+        if known is None:
+            return False
+        lane, _ = self._desk()
+        held = await lane.release_by_id(*known).future
+        if isinstance(held, SemaphoreError):
+            raise held
+        return held
+
+    def adopt(self, permit_id: str) -> Acquisition:
+        """Take over a permit handed over from elsewhere; await it, or enter it.
+
+        Its id is exchanged for one of ours, so that of two adopters, of a job that was
+        delivered twice, the second finds nothing. Cancelled, it gives the permit back.
+
+        Raises:
+            PermitLost: the id holds nothing (any more).
+            BackendError: Redis refused, or could not be asked.
+        """
+        if not isinstance(permit_id, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"adopt() needs a permit's id, not {type(permit_id).__name__}")
+        return Acquisition(self._adopt(permit_id))
+
+    async def _adopt(self, permit_id: str) -> Permit:
+        lane, refresher = self._desk()
+        return await adopt(
+            lane, refresher, self._terms, permit_id, cancel_on_loss=self._cancel_on_loss
+        )
+
+    # -- how it stands
+
+    def locked(self) -> Ask:
+        """Whether ``acquire`` would have to wait now. To be awaited: a bare ``if`` raises."""
+        return Ask(self._locked())
+
+    async def _locked(self) -> bool:
+        status = await self.status(max_entries=0)
+        queued = self._mode == "fair" and status.waiting > 0
+        return status.available < 1 or queued
+
+    async def available(self) -> int:
+        """How many permits are free now, under the limit in force."""
+        return (await self.status(max_entries=0)).available
+
+    async def exists(self) -> bool:
+        """Whether Redis knows of a holder, a waiter or a set limit of this name."""
+        standing = await self._standing(0)
+        return bool(standing.held or standing.waiting or standing.set_limit is not None)
+
+    async def status(self, max_entries: int = 100) -> SemaphoreStatus:
+        """Read how the semaphore stands: one consistent moment.
+
+        Args:
+            max_entries: most holders to list, and most waiters.
+        """
+        most = _config.whole(max_entries, "max_entries", 0)
+        standing = await self._standing(most)
+        return status_of(self.name, self.limit, self._mode, standing)
+
+    async def _standing(self, most: int) -> Standing:
+        answer = await self._desk()[0].ask(Status(most))
+        assert isinstance(answer, Standing)
+        return answer
+
+    async def set_limit(self, limit: int | None) -> None:
+        """Set a limit that wins over every client's own; ``None`` takes it away again.
+
+        It is kept in Redis without an expiry. Raised, it serves waiters at once; lowered, it
+        takes nobody's permit, and lets nobody new in until it fits; 0 pauses the semaphore.
+        """
+        if limit is not None:
+            limit = _config.whole(limit, "limit", 0)
+        await self._desk()[0].ask(SetLimit(limit))
+
+    async def reap(self) -> int:
+        """Drop expired holders and dead waiters now, and serve the queue; return how many.
+
+        Never needed: whoever acquires, releases or waits does the same on the way.
+        """
+        reaped, more = 0, True
+        while more:
+            answer = await self._desk()[0].ask(Reap())
+            assert isinstance(answer, Reply)
+            count = answer.answers[0]
+            assert isinstance(count, int)
+            reaped += count
+            more = count > 0 and answer.next_ms == 0
+        return reaped
+
+    async def clear(self) -> None:
+        """Delete the semaphore, its set limit too: holders lose their permits, waiters start
+        again."""
+        await self._desk()[0].ask(Clear())
+
+    # -- wiring
+
+    def _desk(self) -> tuple[Lane, Refresher]:
+        """The lane and the refresher of this semaphore in the running loop."""
+        lane, refresher = self._lane, self._refresher
+        loop = asyncio.get_running_loop()
+        if lane is None or refresher is None or lane.hub.loop is not loop or not lane.hub.usable:
+            hub = hub_for(self._backend, self._client)
+            lane = self._lane = hub.lane(self._address, self._label)
+            refresher = self._refresher = refresher_of(hub)
+        return lane, refresher
+
+
+class Semaphore(AnySemaphore):
+    """A counting semaphore shared by all processes that use its name: ZSET mode.
+
+    Never more than ``limit`` permits are held. Whoever asks when there is room gets one; waiters
+    have no order across processes. The least state and the most throughput.
+
+    The ancestor of its scripts is the counting semaphore of *Redis in Action*, 6.3: holders in a
+    sorted set. Atomic scripts on the server's clock do without its trips and its trust in
+    callers' clocks.
+    """
+
+    _mode = "zset"
+
+
+class FairSemaphore(AnySemaphore):
+    """A semaphore that serves first come, first served, across all processes: fair-counter mode.
+
+    Never more than ``limit`` permits are held. Every request draws a ticket from a counter that
+    never goes back, and permits are granted strictly in that order: no waiter starves, and one
+    that died is passed over.
+
+    The ancestor of its scripts is the fair semaphore of *Redis in Action*, 6.3. Atomic scripts
+    leave no window between drawing a ticket and ranking it, in which two could enter; no entry
+    of one that failed; and no timeout of one caller that is applied to others.
+    """
+
+    _mode = "fair"
+
+
+class Mutex(FairSemaphore):
+    """A :class:`FairSemaphore` with a limit of 1: one holder at a time, in order."""
+
+    def __init__(self, redis: "Client", name: str, **options: Any) -> None:
+        super().__init__(redis, name, 1, **options)

@@ -1,0 +1,252 @@
+"""Calls as commands, and raw replies as typed ones: where positions become names, once."""
+
+import json
+import re
+import time
+from collections.abc import Sequence
+from typing import Any, cast
+
+import redis.exceptions as errors
+
+from ._keys import Address
+from ._protocol import (
+    Abandon,
+    Acquire,
+    Adopt,
+    Adopted,
+    Answered,
+    Call,
+    Clear,
+    Cleared,
+    Detach,
+    Fault,
+    Granted,
+    HeldEntry,
+    Hint,
+    Holding,
+    Introduction,
+    LineEntry,
+    Message,
+    Reap,
+    Refresh,
+    Release,
+    Heartbeat,
+    Reply,
+    Request,
+    SetLimit,
+    Standing,
+    Status,
+    Taken,
+    Trouble,
+)
+from ._scripts import LIGHT_KEYS, Script, script
+
+Argument = str | int
+
+
+class Wire:
+    """The scripts of one semaphore."""
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self._keys = address.keys
+
+    def command(self, call: Call, tag: int, hub: str) -> tuple[Script, tuple[Argument, ...]]:
+        """The script for *call*, with the number of its keys, the keys, and its arguments."""
+        keys = self._keys
+        if isinstance(call, Refresh):
+            keys = keys[: LIGHT_KEYS + call.heavy]
+        clock = "" if self.address.clock == "server" else time.time_ns() // 1000
+        common = (len(keys), *keys, tag, clock, self.address.kind, hub)
+        operation, own = self._arguments(call)
+        return script(self.address.mode, operation), (*common, *own)
+
+    def _arguments(self, call: Call) -> tuple[str, tuple[Argument, ...]]:
+        fair = self.address.mode == "fair"
+        match call:
+            case Acquire(requests, max_waiters, after, waits, hinted, introduction):
+                terms = (requests[0].lease_ms, requests[0].limit)
+                rest = (*_introduce(introduction), *map(_asked, requests))
+                if fair:
+                    most = -1 if max_waiters is None else max_waiters
+                    return "acquire", (*terms, most, after, *rest)
+                return "acquire", (*terms, waits, hinted, *rest)
+            case Release(owner, numbers, keep):
+                return "release", (owner, keep, *numbers)
+            case Refresh(numbers, lease_ms):
+                return "refresh", (lease_ms, *numbers)
+            case Abandon(requests):
+                return "abandon", tuple(map(_queued if fair else _number, requests))
+            case Heartbeat(lease_ms, requests, limit, waits, hinted, introduction):
+                common = (lease_ms, *_introduce(introduction))
+                if fair:
+                    return "heartbeat", (*common, *map(_queued, requests))
+                return "heartbeat", (*common, limit, waits, hinted)
+            case Adopt(owner, old, new, lease_ms, introduction):
+                return "adopt", (lease_ms, *_introduce(introduction), owner, old, new)
+            case Detach(number, expires_ms):
+                return "detach", (number, expires_ms)
+            case Status(most):
+                return "status", (most,)
+            case SetLimit(limit):
+                return "set_limit", ("" if limit is None else limit,)
+            case Reap():
+                return "reap", ()
+            case Clear():
+                return "clear", ()
+
+    def reply(self, call: Call, raw: Sequence[Any]) -> Answered:
+        """The reply to *call*; *raw* begins with the tag."""
+        fair = self.address.mode == "fair"
+        match call:
+            case Acquire() | Heartbeat() | Release() | Abandon() | SetLimit() | Reap():
+                _, next_ms, waiting, mine, *answers = raw
+                room = 0
+                if not fair and isinstance(call, Acquire | Heartbeat):
+                    room, *answers = answers
+                return Reply(
+                    answers=[_answer(answer) for answer in answers],
+                    next_ms=None if next_ms < 0 else next_ms,
+                    waiting=waiting,
+                    granted=list(zip(mine[::2], mine[1::2], strict=True)) if fair else (),
+                    hinted=0 if fair or not mine else mine[0],
+                    room=room,
+                )
+            case Refresh() | Detach():
+                return Reply(answers=raw[1:])
+            case Adopt():
+                if len(raw) == 2:
+                    return Adopted(None)
+                return Adopted(Holding(int(raw[1]), raw[2]), int(raw[3]))
+            case Status():
+                return _standing(raw, fair=fair)
+            case Clear():
+                return Reply()
+
+
+def _introduce(introduction: Introduction | None) -> tuple[str, int]:
+    return ("", 0) if introduction is None else (introduction.who, int(introduction.deaf))
+
+
+def _number(request: Request) -> int:
+    return request.number
+
+
+def _asked(request: Request) -> Argument:
+    """A request as an acquire writes it: its number alone when nothing else is to be said."""
+    if request.permits == 1 and request.waits:
+        return request.number
+    return f"{request.number}:{request.permits}:{int(request.waits)}"
+
+
+def _queued(request: Request) -> str:
+    """A request as it stands in line."""
+    return f"{request.number}:{request.lease_ms}:{request.limit}:{request.permits}"
+
+
+def _answer(raw: Any) -> int | Holding:
+    return raw if isinstance(raw, int) else Holding(int(raw[0]), raw[1])
+
+
+def _standing(raw: Sequence[Any], *, fair: bool) -> Standing:
+    _, cap, held, waiting, now_us, holders, entries, hubs = raw
+    line: list[LineEntry] = []
+    for entry, value in zip(entries[::2], entries[1::2], strict=True):
+        if fair:
+            identity, *_, permits = entry.decode().split(":")
+            line.append(LineEntry(identity, int(float(value)), int(permits)))
+        else:
+            line.append(LineEntry(entry.decode(), 0, int(value)))
+    return Standing(
+        set_limit=None if cap < 0 else cap,
+        held=held,
+        waiting=waiting,
+        now_us=now_us,
+        holders=[
+            HeldEntry(identity.decode(), left, int(token), int(permits))
+            for identity, left, token, permits in zip(
+                holders[::4], holders[1::4], holders[2::4], holders[3::4], strict=True
+            )
+        ],
+        line=line,
+        hubs={
+            hub.decode(): who.decode("utf-8", "replace")
+            for hub, who in zip(hubs[::2], hubs[1::2], strict=True)
+        },
+    )
+
+
+def message(raw: bytes) -> Message | None:
+    """What a message says, ``kind what name``; None when it says nothing we know."""
+    try:
+        kind, what, name = raw.decode().split(" ", 2)
+        match kind:
+            case "granted":
+                grants = (tuple(map(int, part.split(":"))) for part in what.split(","))
+                return Granted(name, [(n, Holding(token, left)) for n, token, left in grants])
+            case "gone":
+                return Taken(name, [int(number) for number in what.split(",")])
+            case "hint":
+                return Hint(name, int(what))
+            case "cleared":
+                return Cleared(name)
+            case _:
+                return None
+    except ValueError:
+        return None
+
+
+def who_text(**facts: object) -> str:
+    """Who a hub is, as it is kept in Redis for ``status``."""
+    return json.dumps(facts, separators=(",", ":"))
+
+
+def who_facts(text: str) -> dict[str, object]:
+    """What `who_text` was given; nothing when the text is not its."""
+    try:
+        facts = json.loads(text)
+    except ValueError:
+        return {}
+    return cast("dict[str, object]", facts) if isinstance(facts, dict) else {}
+
+
+# A script's own error arrives bare (7.0 on), or wrapped and prefixed (6.2): look for the word.
+_TROUBLES = (
+    (Trouble.AGAIN, re.compile(r"\b(NOSCRIPT|REORDERED)\b")),
+    (Trouble.MISMATCH, re.compile(r"\bMODE (fair|zset) (server|local)\b")),
+    (Trouble.MOVED, re.compile(r"\b(READONLY|MASTERDOWN)\b")),
+    (
+        Trouble.BUSY,
+        re.compile(r"\b(BUSY|LOADING|TRYAGAIN|CLUSTERDOWN|NOREPLICAS|MISCONF|UNKILLABLE)\b"),
+    ),
+)
+_CLASSES: tuple[tuple[str, type[errors.RedisError]], ...] = (
+    ("NOPERM", errors.NoPermissionError),
+    ("NOAUTH", errors.AuthenticationError),
+    ("OOM", errors.OutOfMemoryError),
+    ("READONLY", errors.ReadOnlyError),
+    ("LOADING", errors.BusyLoadingError),
+    ("NOSCRIPT", errors.NoScriptError),
+)
+
+
+def error_of(text: str) -> errors.RedisError:
+    """redis-py's error for an error reply."""
+    for word, kind in _CLASSES:
+        if re.search(rf"\b{word}\b", text):
+            return kind(text)
+    return errors.ResponseError(text)
+
+
+def fault_of(error: Exception) -> Fault:
+    """What an error reply means for the call that got it."""
+    for trouble, pattern in _TROUBLES:
+        if pattern.search(str(error)):
+            return Fault(trouble, error)
+    return Fault(Trouble.REFUSED, error)
+
+
+def kind_in_use(error: Exception) -> str:
+    """Mode and clock that an error of trouble MISMATCH names."""
+    found = _TROUBLES[1][1].search(str(error))
+    return f"{found[1]} {found[2]}" if found else "different"

@@ -1,0 +1,120 @@
+"""The lane of a Semaphore: waiters stand in line here, and try again when there may be room."""
+
+import math
+from collections.abc import Iterable, Sequence
+
+from ._claim import Claim, State
+from ._config import Terms
+from ._errors import QueueFull
+from ._lane import Batch, Lane, Returned
+from ._protocol import Acquire, Heartbeat, Hint, Reply
+
+MOST_KEPT = 16  # releases in a row whose permits this process keeps while others wait
+
+
+class ZsetLane(Lane):
+    """The server knows how many wait here, but none of them; a waiter asks with a new number."""
+
+    _hinted_permits = 0  # told of, and not asked for yet
+    _others_wait = False
+    _kept = 0
+
+    def submit(self, claim: Claim) -> None:
+        if not (claim.waits and self.waiting):
+            super().submit(claim)
+            return
+        # Those who wait here already try first.
+        self._must_wait([claim])
+        if claim.state is State.WAITING:
+            self._try(claim.permits)
+
+    def _acquire(self, claims: Sequence[Claim], terms: Terms) -> Acquire:
+        hinted, self._hinted_permits = self._hinted_permits, 0
+        return Acquire(
+            [claim.request for claim in claims],
+            waits=len(self.waiting),
+            hinted=hinted,
+            introduction=self._introduction(),
+        )
+
+    def _must_wait(self, claims: Sequence[Claim]) -> None:
+        for claim in claims:
+            self.claims.pop(claim.number, None)
+            claim.number = 0
+            most = claim.terms.max_waiters
+            if claim.tried or most is None or len(self.waiting) < most:
+                claim.state = State.WAITING
+                self.waiting[claim] = None
+            else:
+                claim.state = State.ENDED
+                claim.settle(QueueFull(self.address.name, most, self._retry_after(claim)))
+        for claim in reversed(claims):
+            if claim.tried and claim in self.waiting:
+                self.waiting.move_to_end(claim, last=False)
+
+    def _try(self, permits: int) -> int:
+        """Let waiters ask for up to *permits*, the first in any case. Returns what is left."""
+        return self._let_ask(permits, self.waiting)
+
+    def _fit(self, room: int) -> int:
+        """Let waiters ask that fit into *room*. Returns what is left of it."""
+        fitting = (claim for claim in self.waiting if claim.permits <= room)
+        return self._let_ask(room, fitting)
+
+    def _let_ask(self, permits: int, candidates: Iterable[Claim]) -> int:
+        chosen: list[Claim] = []
+        for claim in candidates:
+            if permits <= 0 or (chosen and claim.permits > permits):
+                break
+            permits -= claim.permits
+            chosen.append(claim)
+        for claim in chosen:
+            del self.waiting[claim]
+            claim.tried = True
+        self._write_again(chosen)
+        return max(0, permits)
+
+    def _keep(self, owner: str, returned: Iterable[Returned]) -> int:
+        if not self.waiting or owner != self.hub.hub_id:
+            return 0
+        self._kept = self._kept + 1 if self._others_wait else 0
+        if self._kept > MOST_KEPT:
+            self._kept = 0
+            return 0
+        freed = sum(unit.permits for unit in returned)
+        return freed - self._try(freed)
+
+    def _standing(self, reply: Reply) -> None:
+        self._others_wait = reply.waiting > bool(self.waiting)
+        if reply.hinted:
+            self._try(reply.hinted)
+        elif reply.room > 0:
+            self._fit(reply.room)
+
+    def _behind(self) -> bool:
+        return self._others_wait
+
+    def _hinted(self, hint: Hint) -> None:
+        self._hinted_permits += hint.permits
+        self._try(hint.permits)
+        self._wake()
+
+    def take(self) -> Batch | None:
+        batch = super().take()
+        if batch is None and self._hinted_permits:
+            self._beat_due = True  # nobody here wants them: pass the hint on
+            batch = super().take()
+        return batch
+
+    # -- heartbeats
+
+    def _heartbeat(self, asked: Sequence[Claim]) -> Heartbeat:
+        hinted, self._hinted_permits = self._hinted_permits, 0
+        first = next(iter(self.waiting), None)
+        return Heartbeat(
+            math.ceil(1000 * self._longest),
+            limit=first.terms.limit if first else 0,
+            waits=len(self.waiting),
+            hinted=hinted,
+            introduction=self._introduction(),
+        )

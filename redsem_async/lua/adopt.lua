@@ -1,0 +1,37 @@
+-- adopt: take over a permit, exchanging its id for one of the adopter's.
+--
+-- The old id is worth nothing afterwards, so a job delivered twice cannot run twice under one
+-- permit. The fencing token goes with the permit.
+--
+-- KEYS     as in the prelude
+-- ARGV     lease_ms  lease of the new holder
+--          who       who the hub is, '' when told before
+--          deaf      '1' when the hub cannot be told anything
+--          owner     hub of the old id
+--          old       number of the old id
+--          new       number of the new id, of the caller's own hub
+-- RETURNS  {tag, token, ms left, permits}, or {tag, -1} when the old id holds nothing
+
+local lease, who, deaf = tonumber(ARGV[5]), ARGV[6], ARGV[7]
+local owner, old, new = ARGV[8], ARGV[9], ARGV[10]
+local old_id, new_id = owner .. '.' .. old, hub .. '.' .. new
+
+survey()
+redis.call('ZREM', holders, '')  -- a removal first: what follows is let through at maxmemory
+introduce(who, deaf)
+touch(lease)
+local permits = tonumber(redis.call('HGET', weights, new_id)) or 1
+local taken = found(new_id)
+if not taken and tonumber(new) > mark then
+  taken = found(old_id)
+  if taken then
+    permits = tonumber(redis.call('HGET', weights, old_id)) or 1
+    drop({ old_id })
+    taken[2] = math.max(taken[2], lease)
+    hold({ { new_id, tonumber(taken[1]), taken[2], permits } })
+    if owner ~= hub then tell(owner, 'gone', old) end
+  end
+end
+raise_mark(tonumber(new))
+if not taken then return { tag, -1 } end
+return { tag, taken[1], taken[2], permits }

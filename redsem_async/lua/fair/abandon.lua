@@ -1,0 +1,31 @@
+-- abandon (fair): waiters give up. They leave the line, or give back a grant never heard of.
+--
+-- KEYS     as in the prelude
+-- ARGV     requests  from here on: 'number:lease_ms:limit:permits', of the caller's own hub
+-- RETURNS  {tag, next_ms, waiting, mine, answer...}, an answer being 1 (left the line),
+--          2 (gave a permit back) or 0 (nothing was there)
+
+local REQUESTS = 5
+
+survey()
+local requests, ids, answers, highest = {}, {}, {}, 0
+for i = REQUESTS, #ARGV do
+  local number = string.match(ARGV[i], '^%d+')
+  requests[#requests + 1] = hub .. '.' .. ARGV[i]
+  ids[#ids + 1] = hub .. '.' .. number
+  highest = math.max(highest, tonumber(number))
+end
+for i, expiry in ipairs(redis.call('ZMSCORE', holders, unpack(ids))) do
+  local held = expiry and tonumber(expiry) > now
+  answers[i] = held and 2 or redis.call('ZSCORE', line, requests[i]) and 1 or 0
+end
+freed = freed + drop(ids)
+redis.call('ZREM', line, unpack(requests))
+waiting = redis.call('ZCARD', line)
+raise_mark(highest)
+purge()
+serve()
+
+local reply = standing()
+for i = 1, #answers do reply[4 + i] = answers[i] end
+return reply

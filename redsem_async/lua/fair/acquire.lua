@@ -1,0 +1,78 @@
+-- acquire (fair): grant what fits when nobody waits, queue the rest by ticket.
+--
+-- The ancestor is the fair semaphore of Redis in Action, 6.3: owners ranked by a counter.
+-- Being one script it has no window between drawing a ticket and ranking it, leaves no entry
+-- behind when it fails, and applies nobody's timeout to others.
+--
+-- KEYS     as in the prelude
+-- ARGV     lease_ms     lease of these requests
+--          declared     the caller's own limit, ruled out by a set limit
+--          max_waiters  longest line to join, -1 for any
+--          after        the batch before this one: it has not run unless the mark is as high
+--          who          who the hub is, '' when told before
+--          deaf         '1' when the hub cannot be told anything
+--          requests     from here on: 'number', or 'number:permits:waits' (waits 0 or 1)
+-- RETURNS  {tag, next_ms, waiting, mine, answer...}, an answer being a token (granted),
+--          {token, ms left} (held already), 0 (waits), -1 (gone: used before, and ended),
+--          -2 (full, does not wait), -3 (the line is too long);
+--          the error REORDERED when the batch before it has not run: nothing is done
+
+local lease, declared, max_waiters = tonumber(ARGV[5]), ARGV[6], tonumber(ARGV[7])
+local after, who, deaf = tonumber(ARGV[8]), ARGV[9], ARGV[10]
+local REQUESTS = 11
+
+survey()
+if mark < after then return redis.error_reply('REORDERED') end
+local fresh = mark
+local batch = {}
+for i = REQUESTS, #ARGV do
+  local number, permits, waits = ARGV[i], '1', '1'
+  if not tonumber(number) then
+    number, permits, waits = string.match(number, '^(%d+):(%d+):([01])$')
+  end
+  batch[#batch + 1] = { number, tonumber(number), tonumber(permits), waits == '1' }
+  mark = math.max(mark, tonumber(number))
+end
+-- The first write is one that is refused at maxmemory: an acquire fails with nothing written.
+redis.call('HSET', marks, hub, exact(mark))
+introduce(who, deaf)
+touch(lease)
+bury()
+purge()
+serve()
+
+local most = cap or tonumber(declared)
+local answers, grants, queued = {}, {}, {}
+for i, request in ipairs(batch) do
+  local number, value, permits, waits = unpack(request)
+  local id = hub .. '.' .. number
+  if value <= fresh then
+    answers[i] = found(id)
+      or (redis.call('ZSCORE', line, request_of(number, ARGV[5], declared, permits)) and 0)
+      or -1
+  elseif open and used + permits <= most then
+    used = used + permits
+    grants[#grants + 1] = { id, draw(), lease, permits }
+    answers[i] = last
+  elseif not waits then
+    answers[i] = -2
+  elseif max_waiters >= 0 and waiting >= max_waiters then
+    answers[i] = -3
+  else
+    queued[#queued + 1] = draw()
+    queued[#queued + 1] = request_of(number, ARGV[5], declared, permits)
+    waiting = waiting + 1
+    answers[i] = 0
+    if permits <= most then open = false end
+  end
+end
+hold(grants)
+if #queued > 0 then
+  redis.call('ZADD', line, unpack(queued))
+  keep(line, alive_for(lease))
+  save_counter(alive_for(lease))
+end
+
+local reply = standing()
+for i = 1, #answers do reply[4 + i] = answers[i] end
+return reply

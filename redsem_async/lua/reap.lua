@@ -1,0 +1,16 @@
+-- reap: drop expired holders and dead waiters, and serve who waits.
+--
+-- KEYS     as in the prelude
+-- ARGV     none of its own
+-- RETURNS  {tag, next_ms, waiting, mine, reaped}: next_ms is 0 when there is more to do
+
+survey()
+local holding = redis.call('ZCARD', holders)
+purge()
+local reaped = holding - redis.call('ZCARD', holders)
+bury()
+reaped = reaped + sweep()
+serve()
+local reply = standing()
+reply[5] = reaped
+return reply

@@ -1,0 +1,42 @@
+-- status: how things stand, from one read.
+--
+-- KEYS     as in the prelude
+-- ARGV     most  holders and waiters to list, at most
+-- RETURNS  {tag, set limit or -1, permits in use, requests waiting, now_us, holders, line, hubs}:
+--          holders is id, ms left, token, permits ...; line is listed as its mode keeps it;
+--          hubs is hub, who ... for the hubs that occur
+
+local most = tonumber(ARGV[5])
+
+survey()
+local heavy = {}
+local in_use = redis.call('ZCOUNT', holders, '(' .. exact(now), '+inf')
+local pairs_of = redis.call('HGETALL', weights)
+for i = 1, #pairs_of, 2 do
+  heavy[pairs_of[i]] = pairs_of[i + 1]
+  if found(pairs_of[i]) then in_use = in_use + pairs_of[i + 1] - 1 end
+end
+
+local held, seen, owners = {}, {}, {}
+local function note(owner)
+  if not seen[owner] then
+    seen[owner] = true
+    owners[#owners + 1] = owner
+    owners[#owners + 1] = redis.call('HGET', marks, owner .. ':who') or ''
+  end
+end
+if most > 0 then
+  local live = redis.call('ZRANGEBYSCORE', holders, '(' .. exact(now), '+inf', 'WITHSCORES',
+    'LIMIT', 0, most)
+  for i = 1, #live, 2 do
+    local id = live[i]
+    held[#held + 1] = id
+    held[#held + 1] = live[i + 1] - now
+    held[#held + 1] = redis.call('HGET', tokens, id) or '0'
+    held[#held + 1] = heavy[id] or '1'
+    note(string.match(id, '^%x+'))
+  end
+end
+local waits, entries = listing(most)
+for i = 1, #entries, 2 do note(string.match(entries[i], '^%x+')) end
+return { tag, cap or -1, in_use, waits, now_us, held, entries, owners }

@@ -1,0 +1,26 @@
+-- abandon (zset): give back grants that were never heard of.
+--
+-- KEYS     as in the prelude
+-- ARGV     numbers  from here on: of ids of the caller's own hub
+-- RETURNS  {tag, next_ms, waiting, mine, answer...}, an answer being 2 (gave a permit back)
+--          or 0 (nothing was there)
+
+local NUMBERS = 5
+
+survey()
+local ids, answers, highest = {}, {}, 0
+for i = NUMBERS, #ARGV do
+  ids[#ids + 1] = hub .. '.' .. ARGV[i]
+  highest = math.max(highest, tonumber(ARGV[i]))
+end
+for i, expiry in ipairs(redis.call('ZMSCORE', holders, unpack(ids))) do
+  answers[i] = expiry and tonumber(expiry) > now and 2 or 0
+end
+freed = freed + drop(ids)
+raise_mark(highest)
+purge()
+serve()
+
+local reply = standing()
+for i = 1, #answers do reply[4 + i] = answers[i] end
+return reply

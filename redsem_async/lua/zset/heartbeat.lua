@@ -1,0 +1,27 @@
+-- heartbeat (zset): keep the hub alive, announce how many of its requests wait, pass hints on.
+--
+-- KEYS     as in the prelude
+-- ARGV     lease_ms  the longest lease among the hub's waiters
+--          who       who the hub is, '' when told before
+--          deaf      '1' when the hub cannot be told anything
+--          declared  the caller's own limit, ruled out by a set limit
+--          waits     how many requests of this hub wait
+--          hinted    permits that a hint told of and that nobody here wants
+-- RETURNS  {tag, next_ms, waiting, mine, room}, room being how many permits are left
+
+local lease, who, deaf = tonumber(ARGV[5]), ARGV[6], ARGV[7]
+local declared, waits, hinted = tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[10])
+
+survey()
+redis.call('ZREM', holders, '')  -- a removal first: what follows is let through at maxmemory
+introduce(who, deaf)
+touch(lease)
+bury()
+purge()
+freed = freed + hinted
+announce(waits, lease)
+serve()
+
+local reply = standing()
+reply[5] = (cap or declared) - used
+return reply

@@ -1,0 +1,85 @@
+-- ZSET mode: no queue of requests; the line holds the processes that wait, and a release hints
+-- as many of them, in turn, as it freed permits. Who takes nothing passes the hint on.
+--
+-- line     ZSET, hub -> its turn; marks holds hub:waits, how many of its requests wait
+
+local LOOK = 100    -- most processes that one call looks at
+
+local mine = {}     -- {permits} when the caller itself is hinted
+
+-- Hints the processes in line about the permits that this call freed.
+local function serve()
+  if freed <= 0 or waiting == 0 or cap == 0 then return end
+  local moved = false
+  for _, owner in ipairs(redis.call('ZRANGE', line, 0, LOOK - 1)) do
+    if freed <= 0 then break end
+    local flags = redis.call('HMGET', marks, owner .. ':waits', owner .. ':deaf')
+    local share = math.min(freed, tonumber(flags[1]) or 1)
+    local alive = (tonumber(redis.call('ZSCORE', hubs, owner)) or 0) > now
+    local takes = alive and share > 0
+    if takes and owner == hub then
+      mine = { share }
+    elseif takes and flags[2] == '1' then
+      takes = nil  -- hears nothing, but finds room with its next heartbeat
+    elseif takes then
+      takes = tell(owner, 'hint', exact(share)) ~= 0
+    end
+    if takes then
+      redis.call('ZADD', line, draw(), owner)
+      freed = freed - share
+      moved = true
+    elseif takes == false then
+      waiting = waiting - redis.call('ZREM', line, owner)
+    end
+  end
+  if moved then save_counter(0) end
+end
+
+-- Notes that *count* requests of the caller's hub wait.
+local function announce(count, lease)
+  if count == 0 then
+    redis.call('HDEL', marks, hub .. ':waits')
+    waiting = waiting - redis.call('ZREM', line, hub)
+    return
+  end
+  redis.call('HSET', marks, hub .. ':waits', count)
+  local turn = redis.call('ZSCORE', line, hub)
+  if not turn then
+    redis.call('ZADD', line, draw(), hub)
+    save_counter(0)
+    waiting = waiting + 1
+  end
+  keep(line, alive_for(lease))
+end
+
+-- The part of a reply that tells the caller how things stand.
+local function standing()
+  return { tag, next_expiry(), waiting, mine }
+end
+
+-- Takes dead processes out of the line. Returns 0: no request of theirs was in it.
+local function sweep()
+  for _, owner in ipairs(redis.call('ZRANGE', line, 0, LOOK - 1)) do
+    if (tonumber(redis.call('ZSCORE', hubs, owner)) or 0) <= now then
+      waiting = waiting - redis.call('ZREM', line, owner)
+    end
+  end
+  return 0
+end
+
+-- Who waits, for status: how many requests the processes in line last announced, then hub and
+-- count of the first *most*.
+local function listing(most)
+  local count, entries = 0, {}
+  for _, owner in ipairs(redis.call('ZRANGE', line, 0, -1)) do
+    local waits = tonumber(redis.call('HGET', marks, owner .. ':waits')) or 0
+    if (tonumber(redis.call('ZSCORE', hubs, owner)) or 0) > now then
+      count = count + waits
+      if #entries < 2 * most then
+        entries[#entries + 1] = owner
+        entries[#entries + 1] = waits
+      end
+    end
+  end
+  return count, entries
+end
