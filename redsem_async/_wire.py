@@ -3,7 +3,7 @@
 import json
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import redis.exceptions as errors
@@ -45,18 +45,24 @@ Argument = str | int
 
 
 class Wire:
-    """The scripts of one semaphore."""
+    """The scripts of one semaphore.
 
-    def __init__(self, address: Address) -> None:
+    *wall_clock* gives microseconds, for semaphores that are kept by their clients' clocks.
+    """
+
+    def __init__(
+        self, address: Address, wall_clock: Callable[[], int] = lambda: time.time_ns() // 1000
+    ) -> None:
         self.address = address
         self._keys = address.keys
+        self._wall_clock = wall_clock
 
     def command(self, call: Call, tag: int, hub: str) -> tuple[Script, tuple[Argument, ...]]:
         """The script for *call*, with the number of its keys, the keys, and its arguments."""
         keys = self._keys
         if isinstance(call, Refresh):
             keys = keys[: LIGHT_KEYS + call.heavy]
-        clock = "" if self.address.clock == "server" else time.time_ns() // 1000
+        clock = "" if self.address.clock == "server" else self._wall_clock()
         common = (len(keys), *keys, tag, clock, self.address.kind, hub)
         operation, own = self._arguments(call)
         return script(self.address.mode, operation), (*common, *own)

@@ -87,7 +87,7 @@ class ZsetLane(Lane):
     def _standing(self, reply: Reply) -> None:
         self._others_wait = reply.waiting > bool(self.waiting)
         if reply.hinted:
-            self._try(reply.hinted)
+            self._take_hint(reply.hinted)
         elif reply.room > 0:
             self._fit(reply.room)
 
@@ -95,9 +95,18 @@ class ZsetLane(Lane):
         return self._others_wait
 
     def _hinted(self, hint: Hint) -> None:
-        self._hinted_permits += hint.permits
-        self._try(hint.permits)
+        self._take_hint(hint.permits)
+
+    def _take_hint(self, permits: int) -> None:
+        self._hinted_permits += permits
+        self._try(permits)
         self._wake()
+
+    def depart(self, claim: Claim) -> None:
+        was_waiting = claim in self.waiting
+        super().depart(claim)
+        if was_waiting and not self.waiting:
+            self.beat()  # nobody here waits any more: hints are for others
 
     def take(self) -> Batch | None:
         batch = super().take()

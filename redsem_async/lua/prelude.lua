@@ -77,6 +77,10 @@ local function alive_for(lease)
   local beat = heartbeat_of(lease)
   return math.max(3 * beat, lease + beat)
 end
+local function note(...)
+  redis.call('HSET', marks, ...)
+  keep(marks, SLACK)
+end
 local function touch(lease)
   local need = alive_for(lease)
   redis.call('ZADD', hubs, 'GT', now + need, hub)
@@ -165,14 +169,15 @@ end
 -- a delayed duplicate of an acquire cannot bring a released permit back.
 local function raise_mark(number)
   if number > mark then
-    redis.call('HSET', marks, hub, exact(number))
+    note(hub, exact(number))
+    touch(0)
   end
 end
 
 -- Notes who the caller's hub is and whether it can be told anything; '' says nothing new.
 local function introduce(who, deaf)
   if who ~= '' then
-    redis.call('HSET', marks, hub .. ':who', who, hub .. ':deaf', deaf)
+    note(hub .. ':who', who, hub .. ':deaf', deaf)
   end
   redis.call('HDEL', marks, hub .. ':gone')
 end

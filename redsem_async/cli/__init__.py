@@ -1,0 +1,17 @@
+"""The ``redsem-async`` command. What it needs beyond the library comes with extras."""
+
+import sys
+
+_FROM_EXTRAS = frozenset({"httpx", "rich", "typer"})
+
+
+def main() -> None:
+    """Run the command line; the console script ``redsem-async``."""
+    try:
+        from ._app import app
+
+        app()
+    except ModuleNotFoundError as error:
+        if error.name not in _FROM_EXTRAS:
+            raise
+        sys.exit(f"{error.name} is missing: pip install 'redsem-async[demo]'")

@@ -1,0 +1,92 @@
+"""Commands, their options and exit codes. What a command does is elsewhere."""
+
+import json
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from redsem_async import SemaphoreError, from_url
+from redsem_async.testing._embedded import ServerDidNotStart, ServerNotFound
+
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
+
+INTERRUPTED = 130  # what a shell says of a program that Ctrl-C ended
+
+
+@app.callback()
+def redsem_async() -> None:
+    """Distributed semaphores for asyncio, kept in Redis."""
+
+
+def _usable(url: str | None) -> str | None:
+    if url is not None:
+        try:
+            from_url(url)
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from None
+    return url
+
+
+@app.command()
+def demo(
+    *,
+    url: Annotated[
+        str | None,
+        typer.Option(help="A Redis to use instead of an embedded one.", callback=_usable),
+    ] = None,
+    requests: Annotated[
+        int, typer.Option(min=60, help="Requests in each of the two rounds.")
+    ] = 300,
+    limit: Annotated[
+        int, typer.Option(min=4, max=20, help="How many the upstream takes at once.")
+    ] = 8,
+    lease: Annotated[
+        float,
+        typer.Option(
+            min=1.0, max=5.0, help="Seconds until a killed worker's permits are given to others."
+        ),
+    ] = 2.0,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            file_okay=False, help="Folder for the chart. [default: a new temporary one]"
+        ),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="The summary as JSON; all else goes to stderr.")
+    ] = False,
+) -> None:
+    """Four processes, one upstream with a limit, and a SIGKILL.
+
+    Sends requests to a small local upstream that takes only so many at once: first without a
+    semaphore, then with one, and kills a worker on the way. Exits with 0 only if that went as
+    promised: the limit held, nobody was refused, and no request was lost but the killed
+    worker's own.
+    """
+    from .demo._chart import chart_of
+    from .demo._judge import faults_of
+    from .demo._plan import Plan
+    from .demo._run import run
+    from .demo._summary import facts_of, print_summary
+
+    if find_spec("httpx") is None:
+        raise ModuleNotFoundError(name="httpx")  # its user is another process
+    console = Console(stderr=as_json, highlight=False)
+    try:
+        record = run(Plan(requests=requests, limit=limit, lease=lease), url, console)
+        faults = faults_of(record)
+        print_summary(record, faults, console)
+        chart = chart_of(record, console, output)
+    except KeyboardInterrupt:
+        typer.echo("interrupted", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+    except (SemaphoreError, ServerDidNotStart, ServerNotFound) as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(1) from None
+    if as_json:
+        typer.echo(json.dumps(facts_of(record, faults, chart), indent=2))
+    if faults:
+        raise typer.Exit(1)

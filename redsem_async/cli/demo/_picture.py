@@ -1,0 +1,124 @@
+"""What the terminal shows while the demo runs.
+
+What happens is said in lines that stay. Beneath them, if there is a terminal, moves a picture
+of who does what at the moment.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections import deque
+from collections.abc import AsyncIterator
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from redsem_async import SemaphoreStatus
+
+from ._fleet import Fleet, Worker
+from ._plan import Plan
+from ._record import Round
+
+_BLOCKS = " ▁▂▃▄▅▆▇█"
+_RATE = 12  # pictures a second
+
+
+class Picture:
+    """The state of the demo, as far as it is shown, and the showing of it.
+
+    Attributes:
+        inside: how many are inside the upstream now.
+        status: how the semaphore stands, while there is one.
+    """
+
+    def __init__(self, plan: Plan, console: Console) -> None:
+        self.inside = 0
+        self.status: SemaphoreStatus | None = None
+        self._title = ""
+        self._plan = plan
+        self._console = console
+        self._began = time.monotonic()
+        self._past: deque[int] = deque(maxlen=48)
+
+    def say(self, line: str) -> None:
+        """Say that something happened."""
+        seconds = time.monotonic() - self._began
+        self._console.print(f"[dim]{seconds:5.1f} s[/]  {line}")
+
+    def begin(self, title: str) -> None:
+        """Say that a round begins."""
+        self._title = title
+        self.say(f"[bold]{title}[/]")
+
+    def end(self, round_: Round, fleet: Fleet) -> None:
+        """Say how a round went."""
+        refused = sum(worker.refused for worker in fleet.workers)
+        times = f"[red]{refused} refusals (429)[/]" if refused else "[green]no refusals[/]"
+        self.say(f"{len(round_.answers)} answered in {round_.seconds:.1f} s, {times}")
+
+    @contextlib.asynccontextmanager
+    async def moving(self, fleet: Fleet) -> AsyncIterator[None]:
+        """Show the moving picture for the length of a block, if this is a terminal."""
+        if not self._console.is_terminal:
+            yield
+            return
+        with Live(console=self._console, auto_refresh=False, transient=True) as live:
+            mover = asyncio.create_task(self._move(live, fleet))
+            try:
+                yield
+            finally:
+                mover.cancel()
+
+    async def _move(self, live: Live, fleet: Fleet) -> None:
+        while True:
+            self._past.append(self.inside)
+            live.update(self._picture(fleet), refresh=True)
+            await asyncio.sleep(1 / _RATE)
+
+    def _picture(self, fleet: Fleet) -> RenderableType:
+        lines = Table.grid(padding=(0, 2))
+        lines.add_row("inside the upstream", self._bar())
+        lines.add_row("the last seconds", self._history())
+        lines.add_row("the semaphore", self._standing())
+        body = Group(self._workers(fleet), Text(), lines)
+        return Panel(body, title=self._title, title_align="left", expand=False, padding=(1, 2))
+
+    def _workers(self, fleet: Fleet) -> Table:
+        table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
+        for heading in ("", "pid", "answered", "refused", "waiting"):
+            table.add_column(heading, justify="left" if not heading else "right")
+        table.add_column("inside" if self.status is None else "holding", min_width=14)
+        for worker in fleet.workers:
+            table.add_row(*_row(worker))
+        return table
+
+    def _bar(self) -> Text:
+        inside, limit = self.inside, self._plan.limit
+        bar = Text("■ " * inside, "green" if inside <= limit else "red")
+        bar.append("□ " * (limit - inside), "dim")
+        return bar.append(f" {inside} of {limit}")
+
+    def _history(self) -> Text:
+        limit = self._plan.limit
+        return Text("".join(_BLOCKS[min(8, round(8 * n / limit))] for n in self._past), "cyan")
+
+    def _standing(self) -> Text:
+        status = self.status
+        if status is None:
+            return Text("none", "dim")
+        return Text(f"{status.held} held, {status.available} free, {status.waiting} in line")
+
+
+def _row(worker: Worker) -> tuple[RenderableType, ...]:
+    gone = worker.state == "gone"
+    return (
+        Text(worker.label, "strike dim" if gone else "bold"),
+        Text(str(worker.child.pid), "dim"),
+        str(worker.answered),
+        Text(str(worker.refused), "red" if worker.refused else "dim"),
+        "" if gone else str(len(worker.queued)),
+        Text("killed", "red") if gone else Text("● " * len(worker.started), "green"),
+    )

@@ -1,0 +1,104 @@
+"""The outcome, for people and for programs."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from ._record import Kill, Record, Round
+
+
+def print_summary(record: Record, faults: list[str], console: Console) -> None:
+    """Print a table of both rounds, what became of the killed worker, and the verdict."""
+    console.print()
+    console.print(_rounds(record))
+    console.print()
+    if record.kill is not None:
+        console.print(_kill(record, record.kill))
+        console.print()
+    for fault in faults:
+        console.print(f"[bold red]✗[/] {fault}")
+    if not faults:
+        console.print(
+            "[bold green]✓[/] With the semaphore the limit held, nothing was refused, and nothing"
+            " was lost but what the killed worker had in its hands."
+        )
+
+
+def _rounds(record: Record) -> Table:
+    limit = record.plan.limit
+    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
+    table.add_column()
+    table.add_column("no semaphore", justify="right")
+    table.add_column(f"FairSemaphore, limit {limit}", justify="right")
+    rounds = (record.bare, record.guarded)
+    table.add_row("requests", *(str(len(round_.requests)) for round_ in rounds))
+    table.add_row("answered", *(str(len(round_.answers)) for round_ in rounds))
+    table.add_row("refused (429)", *(_refusals(round_) for round_ in rounds))
+    table.add_row("most inside at once", *(str(round_.most_inside) for round_ in rounds))
+    table.add_row("seconds", *(f"{round_.seconds:.1f}" for round_ in rounds))
+    return table
+
+
+def _refusals(round_: Round) -> str:
+    count = len(round_.refusals)
+    return f"[bold red]{count}[/]" if count else "[bold green]none[/]"
+
+
+def _kill(record: Record, kill: Kill) -> Table:
+    missing = "and still is" if kill.missing is None else f"for {kill.missing:.2f} s"
+    table = Table.grid(padding=(0, 3, 0, 0))
+    table.add_row("killed", f"{kill.worker}, pid {kill.pid}, return code {kill.returncode}")
+    table.add_row("held", f"{kill.held} of {record.plan.limit} permits when dead, says status()")
+    table.add_row(
+        "missing",
+        f"those places, {missing} (lease {record.plan.lease:g} s); meanwhile"
+        f" {record.answered_meanwhile} requests of the others were answered",
+    )
+    table.add_row("lost", f"{_numbers(kill.lost)}: what it had started")
+    table.add_row("passed on", f"{_numbers(kill.passed_on)}: what it had not, done by the others")
+    return table
+
+
+def _numbers(requests: Iterable[int]) -> str:
+    return " ".join(f"#{number}" for number in requests) or "none"
+
+
+def facts_of(record: Record, faults: list[str], chart: Path | None) -> dict[str, Any]:
+    """The same, for ``--json``."""
+    kill = record.kill
+    return {
+        "ok": not faults,
+        "faults": faults,
+        "server": record.server,
+        "limit": record.plan.limit,
+        "lease": record.plan.lease,
+        "without_semaphore": _facts_of(record.bare),
+        "with_semaphore": _facts_of(record.guarded),
+        "killed": None
+        if kill is None
+        else {
+            "worker": kill.worker,
+            "pid": kill.pid,
+            "returncode": kill.returncode,
+            "held": kill.held,
+            "places_missing_seconds": kill.missing and round(kill.missing, 3),
+            "answered_meanwhile": record.answered_meanwhile,
+            "lost": kill.lost,
+            "passed_on": kill.passed_on,
+        },
+        "chart": None if chart is None else str(chart),
+    }
+
+
+def _facts_of(round_: Round) -> dict[str, Any]:
+    return {
+        "requests": len(round_.requests),
+        "answered": len(round_.answers),
+        "refused": len(round_.refusals),
+        "most_inside": round_.most_inside,
+        "unanswered": round_.unanswered,
+        "seconds": round(round_.seconds, 3),
+    }

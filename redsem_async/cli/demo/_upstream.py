@@ -1,0 +1,57 @@
+"""The upstream: like a provider with a cap, it refuses whatever exceeds its limit.
+
+It is the judge, too, and an impartial one: it knows nothing of semaphores, and says of each
+request when it ``entered`` and ``left``, or that it was ``refused``. Run as a process.
+"""
+
+import asyncio
+import contextlib
+import json
+import random
+
+from ._pipes import standard_input, tell
+from ._plan import UpstreamSetup
+
+_OK = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nok\n"
+_TOO_MANY = b"HTTP/1.1 429 Too Many Requests\r\nContent-Length: 9\r\n\r\ntoo many\n"
+
+
+class _Upstream:
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._inside = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer the requests of one connection, ``GET /<number>``, one after the other."""
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                path = head.split(b" ", 2)[1]
+                writer.write(await self._answer(int(path[1:])))
+                await writer.drain()
+        writer.close()
+
+    async def _answer(self, number: int) -> bytes:
+        if self._inside >= self._limit:
+            tell("refused", number)
+            return _TOO_MANY
+        self._inside += 1
+        tell("entered", number)
+        # Work that was begun goes on, as anywhere, also when nobody waits for it any more.
+        await asyncio.sleep(random.uniform(0.05, 0.12))
+        self._inside -= 1
+        tell("left", number)
+        return _OK
+
+
+async def _main() -> None:
+    stdin = await standard_input()
+    setup = UpstreamSetup(**json.loads(await stdin.readline()))
+    server = await asyncio.start_server(_Upstream(setup.limit).serve, "127.0.0.1", 0)
+    tell("listening", server.sockets[0].getsockname()[1])
+    await stdin.read()
+    server.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(_main())

@@ -1,0 +1,81 @@
+"""A worker: sends requests to the upstream, as many at once as it is ordered to. A process.
+
+It says of each when it was ``started`` (which with a semaphore means that a permit is held),
+each time that it was ``refused``, and when it was ``answered``; or that it ``failed``.
+"""
+
+import asyncio
+import contextlib
+import json
+import random
+
+import httpx
+
+from redsem_async import FairSemaphore, SemaphoreError, connect
+
+from ._pipes import standard_input, tell
+from ._plan import WorkerSetup
+
+
+class _Worker:
+    def __init__(self, http: httpx.AsyncClient, semaphore: FairSemaphore) -> None:
+        self._http = http
+        self._semaphore = semaphore
+
+    async def bare(self, number: int) -> None:
+        """See a request through without asking anybody."""
+        await self._see_through(number)
+
+    async def guarded(self, number: int) -> None:
+        """See a request through while holding a permit: all that it takes."""
+        async with self._semaphore.acquire():
+            await self._see_through(number)
+
+    async def _see_through(self, number: int) -> None:
+        tell("started", number)
+        while not await self._accepted(number):
+            tell("refused", number)
+            await asyncio.sleep(random.uniform(0.1, 0.3))
+        tell("answered", number)
+
+    async def _accepted(self, number: int) -> bool:
+        response = await self._http.get(f"/{number}")
+        if response.status_code == httpx.codes.TOO_MANY_REQUESTS:
+            return False
+        response.raise_for_status()
+        return True
+
+    async def obey(self, kind: str, number: int) -> None:
+        try:
+            await {"bare": self.bare, "guarded": self.guarded}[kind](number)
+        except (httpx.HTTPError, SemaphoreError) as error:
+            tell("failed", number, f"{type(error).__name__}: {error}")
+
+
+async def _main() -> None:
+    stdin = await standard_input()
+    setup = WorkerSetup(**json.loads(await stdin.readline()))
+    async with contextlib.AsyncExitStack() as stack:
+        # Loopback needs no proxy, whatever the environment says.
+        client = httpx.AsyncClient(base_url=setup.upstream, trust_env=False, timeout=10)
+        http = await stack.enter_async_context(client)
+        redis = await stack.enter_async_context(connect(setup.redis))
+        semaphore = FairSemaphore(
+            redis, setup.semaphore, setup.limit, lease=setup.lease, label=setup.label
+        )
+        worker = _Worker(http, semaphore)
+        tell("ready")
+        tasks: set[asyncio.Task[None]] = set()
+        async for line in stdin:
+            kind, number = line.decode().split()
+            task = asyncio.create_task(worker.obey(kind, int(number)))
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+        # Nobody wants the rest: permits are given back on the way out.
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(_main())

@@ -1,0 +1,171 @@
+"""Semaphores kept in this process's memory, for tests of code that uses them."""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from redsem_async import Permit
+from redsem_async._backend import Letter, Link, Listener
+from redsem_async._keys import Address, parse_permit_id
+from redsem_async._protocol import Answered, Call, Fault, Message, Release, Trouble
+
+from ._model import FairModel, Mismatch, Model, Reordered, ZsetModel
+
+
+class MemoryBackend:
+    """Stands in for a Redis client: ``FairSemaphore(MemoryBackend(), "openai", limit=20)``.
+
+    The protocol, the hub and everything above it are the real ones; only the server is not.
+    Use one backend for all semaphores of a test. :meth:`peer` makes another client of the same
+    memory, for a second "process".
+    """
+
+    place = "the memory backend"
+
+    def __init__(self) -> None:
+        self._store = _Store()
+
+    def peer(self) -> "MemoryBackend":
+        """Another client of the same memory: its semaphores count as another process's."""
+        other = MemoryBackend()
+        other._store = self._store
+        return other
+
+    # -- trouble, when a test wants it
+
+    def down(self) -> None:
+        """From now on the backend cannot be reached, by any of its clients."""
+        self._store.reachable = False
+        for link in list(self._store.links):
+            link.fail(ConnectionError("the memory backend is down"))
+
+    def up(self) -> None:
+        """The backend can be reached again; what it kept is still there."""
+        self._store.reachable = True
+
+    def lose(self, permit: Permit) -> None:
+        """Take *permit* from its holder, as if its lease had run out unnoticed.
+
+        The holder is told at once: a block that the permit guards is cancelled.
+        """
+        known = parse_permit_id(permit.id)
+        if known is not None:
+            owner, number = known
+            self._store.run_everywhere(permit.name, Release(owner, [number]))
+
+    def advance(self, seconds: float) -> None:
+        """Move the backend's clock forward: leases run out that much earlier."""
+        self._store.ahead_us += int(seconds * 1_000_000)
+        for link in list(self._store.links):
+            link.fail(ConnectionResetError("the memory backend's clock was moved"))
+
+    # -- for the hub
+
+    async def connect(self, listener: Listener) -> Link:
+        """Open a link: for the library itself."""
+        if not self._store.reachable:
+            raise ConnectionError("the memory backend is down")
+        return MemoryLink(self._store, listener)
+
+
+class _Store:
+    """The memory that several clients share."""
+
+    def __init__(self) -> None:
+        self.reachable = True
+        self.ahead_us = 0
+        self.links: list[MemoryLink] = []
+        self._models: dict[tuple[str, str], Model] = {}
+
+    def run(self, address: Address, call: Call, hub: str) -> Answered | Fault:
+        """Carry *call* out and answer it."""
+        key = (address.prefix, address.name)
+        model = self._models.get(key)
+        if model is None or (model.idle and model.kind != address.kind):
+            kind = FairModel if address.mode == "fair" else ZsetModel
+            model = self._models[key] = kind(self._teller(address.prefix))
+        try:
+            return model.run(address, call, hub, self.now_us())
+        except Reordered:
+            return Fault(Trouble.AGAIN, RuntimeError("REORDERED"))
+        except Mismatch as mismatch:
+            return Fault(Trouble.MISMATCH, RuntimeError(f"MODE {mismatch}"))
+
+    def run_everywhere(self, name: str, call: Call) -> None:
+        """Carry *call* out on every semaphore called *name*, as nobody in particular."""
+        for (prefix, known), model in list(self._models.items()):
+            if known == name and model.kind is not None:
+                mode, clock = model.kind.split()
+                address = Address(mode, prefix, known, clock)  # type: ignore[arg-type]
+                self.run(address, call, "")
+
+    def now_us(self) -> int:
+        return time.time_ns() // 1000 + self.ahead_us
+
+    def _teller(self, prefix: str) -> Callable[[str, Message], int]:
+        def tell(owner: str, message: Message) -> int:
+            links = [link for link in self.links if link.hub == owner]
+            for link in links:
+                link.tell(prefix, message)
+            return len(links)
+
+        return tell
+
+
+class MemoryLink:
+    """A link whose letters are carried out when they are sent, and answered a moment later."""
+
+    def __init__(self, store: _Store, listener: Listener) -> None:
+        self.fresh_at: float | None = None
+        self.hub = listener.hub_id
+        self._store = store
+        self._listener = listener
+        self._loop = asyncio.get_running_loop()
+        self._arriving: deque[Callable[[], None]] = deque()
+        self._open = True
+        store.links.append(self)
+
+    @property
+    def writable(self) -> bool:
+        return self._open
+
+    def send(self, letters: Sequence[Letter], now: float) -> None:
+        for letter in letters:
+            letter.sent_at = now
+            answer = self._store.run(letter.address, letter.call, self.hub)
+            self._arrive(lambda letter=letter, answer=answer: self._answered(letter, answer))
+
+    def tell(self, prefix: str, message: Message) -> None:
+        """Deliver a message, in its order among the answers."""
+        self._arrive(lambda: self._listener.told(prefix, message))
+
+    def fail(self, error: Exception) -> None:
+        """Break, with an error for the listener."""
+        if self._open:
+            self.abort()
+            self._loop.call_soon_threadsafe(self._listener.link_lost, error)
+
+    def abort(self) -> None:
+        self._open = False
+        self._arriving.clear()
+        if self in self._store.links:
+            self._store.links.remove(self)
+
+    async def close(self) -> None:
+        self.abort()
+
+    def _arrive(self, arrival: Callable[[], None]) -> None:
+        if not self._arriving:
+            self._loop.call_soon_threadsafe(self._deliver)
+        self._arriving.append(arrival)
+
+    def _deliver(self) -> None:
+        arrived, self._arriving = self._arriving, deque()
+        for arrival in arrived:
+            if self._open:
+                arrival()
+
+    def _answered(self, letter: Letter, answer: Answered | Fault) -> None:
+        self.fresh_at = letter.sent_at
+        self._listener.answered(letter, answer)

@@ -1,0 +1,625 @@
+"""The protocol in memory: the executable specification of the scripts.
+
+One model is one semaphore. It has no clock and does no input or output: every call is given the
+time, and says what it has to say through `tell`, which answers how many heard it. The tests
+drive it and the scripts with the same steps, and compare.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from redsem_async._keys import Address, permit_id
+from redsem_async._lease import alive_for, handoff_lease
+from redsem_async._protocol import (
+    FULL,
+    GAVE_BACK,
+    GONE,
+    LEFT_LINE,
+    NOTHING,
+    QUEUE_FULL,
+    WAITING,
+    Abandon,
+    Acquire,
+    Adopt,
+    Adopted,
+    Answer,
+    Answered,
+    Call,
+    Clear,
+    Cleared,
+    Detach,
+    Granted,
+    Heartbeat,
+    HeldEntry,
+    Hint,
+    Holding,
+    Introduction,
+    LineEntry,
+    Message,
+    Reap,
+    Refresh,
+    Release,
+    Reply,
+    Request,
+    SetLimit,
+    Standing,
+    Status,
+    Taken,
+)
+
+SLACK_MS = 60_000
+
+Tell = Callable[[str, Message], int]
+
+
+class Mismatch(Exception):
+    """The name is in use in another mode or with another clock, which the message names."""
+
+
+class Reordered(Exception):
+    """The batch before this one has not run."""
+
+
+@dataclass(slots=True)
+class Held:
+    """A permit in use."""
+
+    expiry_ms: int
+    token: int
+    permits: int
+
+
+@dataclass(slots=True)
+class Party:
+    """A hub, as the semaphore knows it."""
+
+    alive_until: int = 0
+    mark: int = 0
+    who: str = ""
+    deaf: bool = False
+    gone: bool = False
+    waits: int = 0
+
+
+@dataclass(slots=True)
+class Waiter:
+    """A request in line."""
+
+    hub: str
+    request: Request
+    ticket: int
+
+    @property
+    def id(self) -> str:
+        return permit_id(self.hub, self.request.number)
+
+
+@dataclass(slots=True)
+class Step:
+    """What one call works with, and what it has to answer."""
+
+    hub: str
+    now_us: int
+    freed: float = 0
+    granted: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    hinted: int = 0
+    head_until: int | None = None
+    open: bool = True
+
+    @property
+    def now(self) -> int:
+        return self.now_us // 1000
+
+
+class Model:
+    """Base of the two modes."""
+
+    def __init__(self, tell: Tell) -> None:
+        self._tell = tell
+        self.kind: str | None = None
+        self.last = 0
+        self.set_limit: int | None = None
+        self.holders: dict[str, Held] = {}
+        self.parties: dict[str, Party] = {}
+        self.name = ""
+
+    def run(self, address: Address, call: Call, hub: str, now_us: int) -> Answered:
+        """Carry *call* out, all at once."""
+        if self.kind is not None and self.kind != address.kind:
+            raise Mismatch(self.kind)
+        self.name = address.name
+        step = Step(hub, now_us)
+        match call:
+            case Acquire():
+                answer = self._acquire(step, call)
+                self.kind = address.kind
+                return answer
+            case Release():
+                return self._release(step, call)
+            case Refresh():
+                return self._refresh(step, call)
+            case Abandon():
+                return self._abandon(step, call)
+            case Heartbeat():
+                return self._heartbeat(step, call)
+            case Adopt():
+                return self._adopt(step, call)
+            case Detach():
+                return self._detach(step, call)
+            case Status():
+                return self._status(step, call)
+            case SetLimit():
+                self.set_limit = call.limit
+                self._purge(step)
+                room = math.inf if call.limit is None else call.limit - self.used(step.now)
+                step.freed = max(0, room)
+                self._serve(step)
+                return self._reply(step)
+            case Reap():
+                before = len(self.holders)
+                self._purge(step)
+                reaped = before - len(self.holders) + self._sweep(step)
+                self._bury(step)
+                self._serve(step)
+                return self._reply(step, [reaped])
+            case Clear():
+                for owner in sorted(self.parties, key=self._alive_until):
+                    if owner != hub:
+                        self._tell(owner, Cleared(self.name))
+                last = self.last
+                self.__init__(self._tell)  # type: ignore[misc]
+                self.last = last
+                return Reply()
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing would be missed if it were forgotten."""
+        return not (self.holders or self.waiting or self.set_limit is not None)
+
+    # -- rules of both modes
+
+    def used(self, now: int) -> int:
+        return sum(held.permits for held in self.holders.values() if held.expiry_ms > now)
+
+    def draw(self, step: Step) -> int:
+        self.last = max(self.last + 1, step.now_us)
+        return self.last
+
+    def _alive_until(self, hub: str) -> tuple[int, str]:
+        return self.party(hub).alive_until, hub
+
+    def party(self, hub: str) -> Party:
+        return self.parties.setdefault(hub, Party())
+
+    def found(self, identity: str, now: int) -> Holding | None:
+        held = self.holders.get(identity)
+        if held is None or held.expiry_ms <= now:
+            return None
+        return Holding(held.token, held.expiry_ms - now)
+
+    def _drop(self, step: Step, ids: Iterable[str]) -> None:
+        for identity in ids:
+            held = self.holders.pop(identity, None)
+            step.freed += held.permits if held else 0
+
+    def _purge(self, step: Step) -> None:
+        self._drop(step, [i for i, h in self.holders.items() if h.expiry_ms <= step.now])
+
+    def _touch(self, step: Step, lease_ms: int, introduction: Introduction | None) -> None:
+        party = self.party(step.hub)
+        party.gone = False
+        if introduction is not None:
+            party.who, party.deaf = introduction.who, introduction.deaf
+        self._keep_alive(step, lease_ms)
+
+    def _keep_alive(self, step: Step, lease_ms: int) -> None:
+        party = self.party(step.hub)
+        until = step.now + math.floor(alive_for(lease_ms / 1000) * 1000 + 1e-6)
+        party.alive_until = max(party.alive_until, until)
+
+    def _bury(self, step: Step) -> None:
+        silent = [h for h, p in self.parties.items() if 0 < p.alive_until <= step.now - SLACK_MS]
+        for hub in silent[:10]:
+            del self.parties[hub]
+
+    def _raise_mark(self, step: Step, number: int) -> None:
+        if number > self.party(step.hub).mark:
+            self.party(step.hub).mark = number
+            self._keep_alive(step, 0)
+
+    def _release(self, step: Step, call: Release) -> Reply:
+        ids = [permit_id(call.owner, number) for number in call.numbers]
+        held = [self.found(identity, step.now) is not None for identity in ids]
+        self._drop(step, ids)
+        if call.owner == step.hub:
+            self._raise_mark(step, max(call.numbers))
+        elif any(held):
+            taken = [n for n, was_held in zip(call.numbers, held, strict=True) if was_held]
+            self._tell(call.owner, Taken(self.name, taken))
+        self._purge(step)
+        step.freed = max(0, step.freed - call.keep)
+        self._serve(step)
+        return self._reply(step, [int(was_held) for was_held in held])
+
+    def _refresh(self, step: Step, call: Refresh) -> Reply:
+        answers: list[Answer] = []
+        for number in call.numbers:
+            identity = permit_id(step.hub, number)
+            held = self.found(identity, step.now) is not None
+            answers.append(int(held))
+            if held:
+                permit = self.holders[identity]
+                permit.expiry_ms = max(permit.expiry_ms, step.now + call.lease_ms)
+        if any(answers):
+            self._keep_alive(step, call.lease_ms)
+        return Reply(answers)
+
+    def _adopt(self, step: Step, call: Adopt) -> Adopted:
+        self._touch(step, call.lease_ms, call.introduction)
+        old, new = permit_id(call.owner, call.old), permit_id(step.hub, call.new)
+        if (found := self.found(new, step.now)) is not None:
+            return Adopted(found, self.holders[new].permits)
+        fresh = call.new > self.party(step.hub).mark
+        found = self.found(old, step.now) if fresh else None
+        self._raise_mark(step, call.new)
+        if found is None:
+            return Adopted(None)
+        held = self.holders.pop(old)
+        held.expiry_ms = max(held.expiry_ms, step.now + call.lease_ms)
+        self.holders[new] = held
+        if call.owner != step.hub:
+            self._tell(call.owner, Taken(self.name, [call.old]))
+        return Adopted(Holding(held.token, held.expiry_ms - step.now), held.permits)
+
+    def _detach(self, step: Step, call: Detach) -> Reply:
+        identity = permit_id(step.hub, call.number)
+        if self.found(identity, step.now) is None:
+            return Reply([0])
+        self.holders[identity].expiry_ms = step.now + call.expires_ms
+        return Reply([1])
+
+    def _status(self, step: Step, call: Status) -> Standing:
+        live = sorted(
+            (held.expiry_ms, identity)
+            for identity, held in self.holders.items()
+            if held.expiry_ms > step.now
+        )
+        entries = [
+            HeldEntry(i, expiry - step.now, self.holders[i].token, self.holders[i].permits)
+            for expiry, i in live[: call.most]
+        ]
+        waiting, line = self._listing(step, call.most)
+        hubs = {entry.id.partition(".")[0] for entry in [*entries, *line]}
+        return Standing(
+            set_limit=self.set_limit,
+            held=self.used(step.now),
+            waiting=waiting,
+            now_us=step.now_us,
+            holders=entries,
+            line=line,
+            hubs={hub: self.parties[hub].who if hub in self.parties else "" for hub in hubs},
+        )
+
+    def _next_expiry(self, step: Step) -> int | None:
+        first = min((held.expiry_ms for held in self.holders.values()), default=None)
+        return None if first is None else max(0, first - step.now)
+
+    # -- what differs
+
+    @property
+    def waiting(self) -> int:
+        """How long the line is."""
+        raise NotImplementedError
+
+    def _acquire(self, step: Step, call: Acquire) -> Reply:
+        raise NotImplementedError
+
+    def _abandon(self, step: Step, call: Abandon) -> Reply:
+        raise NotImplementedError
+
+    def _heartbeat(self, step: Step, call: Heartbeat) -> Reply:
+        raise NotImplementedError
+
+    def _serve(self, step: Step) -> None:
+        raise NotImplementedError
+
+    def _sweep(self, step: Step) -> int:
+        raise NotImplementedError
+
+    def _reply(self, step: Step, answers: Sequence[Answer] = (), room: int = 0) -> Reply:
+        raise NotImplementedError
+
+    def _listing(self, step: Step, most: int) -> tuple[int, list[LineEntry]]:
+        raise NotImplementedError
+
+
+class FairModel(Model):
+    """The line holds requests, in ticket order, and a freed permit goes to its head."""
+
+    def __init__(self, tell: Tell) -> None:
+        super().__init__(tell)
+        self.line: list[Waiter] = []
+
+    @property
+    def waiting(self) -> int:
+        return len(self.line)
+
+    def _in_line(self, hub: str, request: Request) -> bool:
+        same = (request.number, request.lease_ms, request.limit, request.permits)
+        return any(
+            waiter.hub == hub
+            and same
+            == (
+                waiter.request.number,
+                waiter.request.lease_ms,
+                waiter.request.limit,
+                waiter.request.permits,
+            )
+            for waiter in self.line
+        )
+
+    def _acquire(self, step: Step, call: Acquire) -> Reply:
+        fresh = self.parties.get(step.hub, Party()).mark
+        if fresh < call.after:
+            raise Reordered
+        self._raise_mark(step, max(request.number for request in call.requests))
+        first = call.requests[0]
+        self._touch(step, first.lease_ms, call.introduction)
+        self._bury(step)
+        self._purge(step)
+        self._serve(step)
+        most = first.limit if self.set_limit is None else self.set_limit
+        answers = [self._ask(step, call, request, fresh, most) for request in call.requests]
+        return self._reply(step, answers)
+
+    def _ask(self, step: Step, call: Acquire, request: Request, fresh: int, most: int) -> Answer:
+        identity = permit_id(step.hub, request.number)
+        if request.number <= fresh:
+            found = self.found(identity, step.now)
+            return found or (WAITING if self._in_line(step.hub, request) else GONE)
+        if step.open and self.used(step.now) + request.permits <= most:
+            token = self.draw(step)
+            self.holders[identity] = Held(step.now + request.lease_ms, token, request.permits)
+            return token
+        if not request.waits:
+            return FULL
+        if call.max_waiters is not None and len(self.line) >= call.max_waiters:
+            return QUEUE_FULL
+        self.line.append(Waiter(step.hub, request, self.draw(step)))
+        if request.permits <= most:
+            step.open = False
+        return WAITING
+
+    def _serve(self, step: Step) -> None:
+        """Serve from the head. Grants to others are told before they are made: those whom
+        nobody hears for are passed over, and what they would have got is given on."""
+        if self.set_limit == 0:
+            return
+        passed: set[str] = set()
+        while True:
+            plan, blocked = self._plan(step, passed)
+            silent = self._hand_over(step, plan)
+            passed |= silent
+            if not silent:
+                if blocked is not None:
+                    step.open = False
+                    step.head_until = self.party(blocked.hub).alive_until
+                return
+
+    def _plan(
+        self, step: Step, passed: set[str]
+    ) -> tuple[list[tuple[Waiter, int]], Waiter | None]:
+        plan: list[tuple[Waiter, int]] = []
+        used = self.used(step.now)
+        for waiter in list(self.line):
+            party = self.parties.get(waiter.hub, Party())
+            permits = waiter.request.permits
+            most = waiter.request.limit if self.set_limit is None else self.set_limit
+            if party.alive_until <= step.now:
+                self.line.remove(waiter)
+            elif waiter.id in passed or permits > most:
+                continue
+            elif party.gone and waiter.hub != step.hub:
+                continue
+            elif used + permits > most:
+                return plan, waiter
+            else:
+                used += permits
+                plan.append((waiter, self.draw(step)))
+        return plan, None
+
+    def _hand_over(self, step: Step, plan: Sequence[tuple[Waiter, int]]) -> set[str]:
+        silent: set[str] = set()
+        for hub in dict.fromkeys(waiter.hub for waiter, _ in plan):
+            own = hub == step.hub
+            party = self.party(hub)
+            grants: list[tuple[int, Holding]] = []
+            parts = [(waiter, token) for waiter, token in plan if waiter.hub == hub]
+            for waiter, token in parts:
+                lease = waiter.request.lease_ms
+                if not own:
+                    lease = math.floor(handoff_lease(lease / 1000) * 1000 + 1e-6)
+                grants.append((waiter.request.number, Holding(token, lease)))
+            if not own and not party.deaf and not self._tell(hub, Granted(self.name, grants)):
+                party.gone = True
+                silent |= {waiter.id for waiter, _ in parts}
+                continue
+            for (waiter, token), (_, holding) in zip(parts, grants, strict=True):
+                self.line.remove(waiter)
+                expiry = step.now + holding.left_ms
+                self.holders[waiter.id] = Held(expiry, token, waiter.request.permits)
+                if own:
+                    step.granted.append((waiter.request.number, token))
+        return silent
+
+    def _abandon(self, step: Step, call: Abandon) -> Reply:
+        answers: list[Answer] = []
+        for request in call.requests:
+            held = self.found(permit_id(step.hub, request.number), step.now)
+            in_line = self._in_line(step.hub, request)
+            answers.append(GAVE_BACK if held else LEFT_LINE if in_line else NOTHING)
+        ids = {permit_id(step.hub, request.number) for request in call.requests}
+        self._drop(step, ids)
+        self.line = [waiter for waiter in self.line if waiter.id not in ids]
+        self._raise_mark(step, max(request.number for request in call.requests))
+        self._purge(step)
+        self._serve(step)
+        return self._reply(step, answers)
+
+    def _heartbeat(self, step: Step, call: Heartbeat) -> Reply:
+        self._touch(step, call.lease_ms, call.introduction)
+        self._bury(step)
+        self._purge(step)
+        self._serve(step)
+        answers: list[Answer] = []
+        for request in call.requests:
+            found = self.found(permit_id(step.hub, request.number), step.now)
+            in_line = self._in_line(step.hub, request)
+            answers.append(WAITING if in_line else found or GONE)
+        return self._reply(step, answers)
+
+    def _sweep(self, step: Step) -> int:
+        before = len(self.line)
+        self.line = [
+            waiter
+            for waiter in self.line
+            if self.parties.get(waiter.hub, Party()).alive_until > step.now
+        ]
+        return before - len(self.line)
+
+    def _reply(self, step: Step, answers: Sequence[Answer] = (), room: int = 0) -> Reply:
+        moments: list[int] = []
+        if self.line:
+            expiry = self._next_expiry(step)
+            if expiry is not None:
+                moments.append(expiry)
+            if step.head_until is not None:
+                moments.append(max(0, step.head_until - step.now))
+        return Reply(
+            answers=answers,
+            next_ms=min(moments, default=None),
+            waiting=len(self.line),
+            granted=step.granted,
+        )
+
+    def _listing(self, step: Step, most: int) -> tuple[int, list[LineEntry]]:
+        first = self.line[:most]
+        entries = [LineEntry(waiter.id, waiter.ticket, waiter.request.permits) for waiter in first]
+        return len(self.line), entries
+
+
+class ZsetModel(Model):
+    """The line holds the processes that wait, and a release hints as many as it freed permits."""
+
+    def __init__(self, tell: Tell) -> None:
+        super().__init__(tell)
+        self.line: dict[str, int] = {}  # hub -> its turn
+
+    @property
+    def waiting(self) -> int:
+        return len(self.line)
+
+    def _turns(self) -> list[str]:
+        return sorted(self.line, key=self.line.__getitem__)
+
+    def _acquire(self, step: Step, call: Acquire) -> Reply:
+        fresh = self.party(step.hub).mark
+        self._raise_mark(step, max(request.number for request in call.requests))
+        first = call.requests[0]
+        self._touch(step, first.lease_ms, call.introduction)
+        self._bury(step)
+        self._purge(step)
+        most = first.limit if self.set_limit is None else self.set_limit
+        answers: list[Answer] = []
+        waits, taken = call.waits, 0
+        for request in call.requests:
+            identity = permit_id(step.hub, request.number)
+            if request.number <= fresh:
+                answers.append(self.found(identity, step.now) or GONE)
+            elif self.used(step.now) + request.permits <= most:
+                taken += request.permits
+                token = self.draw(step)
+                expiry = step.now + request.lease_ms
+                self.holders[identity] = Held(expiry, token, request.permits)
+                answers.append(token)
+            else:
+                answers.append(FULL)
+                waits += request.waits
+        room = most - self.used(step.now)
+        step.freed = min(max(0, step.freed + call.hinted - taken), max(0, room))
+        self._announce(step, waits)
+        self._serve(step)
+        return self._reply(step, answers, room)
+
+    def _announce(self, step: Step, count: int) -> None:
+        self.party(step.hub).waits = count
+        if count == 0:
+            self.line.pop(step.hub, None)
+        elif step.hub not in self.line:
+            self.line[step.hub] = self.draw(step)
+
+    def _serve(self, step: Step) -> None:
+        if self.set_limit == 0:
+            return
+        for hub in self._turns():
+            if step.freed <= 0:
+                return
+            party = self.party(hub)
+            share = int(min(step.freed, party.waits))
+            if party.alive_until <= step.now or share <= 0:
+                del self.line[hub]
+            elif hub == step.hub:
+                step.hinted = share
+                self._turn(step, hub, share)
+            elif party.deaf:
+                continue
+            elif self._tell(hub, Hint(self.name, share)):
+                self._turn(step, hub, share)
+            else:
+                del self.line[hub]
+
+    def _turn(self, step: Step, hub: str, share: int) -> None:
+        self.line[hub] = self.draw(step)
+        step.freed -= share
+
+    def _abandon(self, step: Step, call: Abandon) -> Reply:
+        ids = [permit_id(step.hub, request.number) for request in call.requests]
+        answers: list[Answer] = [
+            GAVE_BACK if self.found(identity, step.now) else NOTHING for identity in ids
+        ]
+        self._drop(step, ids)
+        self._raise_mark(step, max(request.number for request in call.requests))
+        self._purge(step)
+        self._serve(step)
+        return self._reply(step, answers)
+
+    def _heartbeat(self, step: Step, call: Heartbeat) -> Reply:
+        self._touch(step, call.lease_ms, call.introduction)
+        self._bury(step)
+        self._purge(step)
+        step.freed += call.hinted
+        self._announce(step, call.waits)
+        self._serve(step)
+        most = call.limit if self.set_limit is None else self.set_limit
+        return self._reply(step, room=most - self.used(step.now))
+
+    def _sweep(self, step: Step) -> int:
+        for hub in self._turns():
+            if self.party(hub).alive_until <= step.now:
+                del self.line[hub]
+        return 0
+
+    def _reply(self, step: Step, answers: Sequence[Answer] = (), room: int = 0) -> Reply:
+        return Reply(
+            answers=answers,
+            next_ms=self._next_expiry(step),
+            waiting=len(self.line),
+            hinted=step.hinted,
+            room=room,
+        )
+
+    def _listing(self, step: Step, most: int) -> tuple[int, list[LineEntry]]:
+        live = [hub for hub in self._turns() if self.party(hub).alive_until > step.now]
+        entries = [LineEntry(hub, 0, self.party(hub).waits) for hub in live]
+        return sum(entry.permits for entry in entries), entries[:most]

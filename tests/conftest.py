@@ -1,0 +1,165 @@
+"""The server that the tests run on, and names of their own on it.
+
+``REDIS_URL`` names one that is there already. Otherwise it is the binary in
+``REDSEM_SERVER_BIN``, a container where a Docker engine answers (always, with
+``REDSEM_TEST_SERVER=container``), or the embedded one. The summary says which it was.
+
+Whoever's server it is, tests keep to names of their own and flush nothing; a test that
+cannot takes a server of its own from `embedded`. Under xdist, each worker has its server.
+"""
+
+import gc
+import importlib.util
+import os
+import re
+import secrets
+import warnings
+from collections.abc import AsyncIterator, Generator, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+import pytest
+from redis import Redis as SyncRedis
+from redis.asyncio import Redis
+
+from redsem_async.testing._embedded import EmbeddedRedis, embedded_redis
+
+_SERVERS = pytest.StashKey[set[str]]()
+
+# In every name that this run makes: what it leaves on somebody's server can be found again.
+_RUN = secrets.token_hex(4)
+
+
+class StartServer(Protocol):
+    """What `embedded` gives; see `embedded_redis`."""
+
+    def __call__(self, *arguments: str, binary: str | Path | None = None) -> EmbeddedRedis: ...
+
+
+@pytest.fixture(scope="session")
+def server_url(pytestconfig: pytest.Config) -> Iterator[str]:
+    """The address of the server under test."""
+    with ExitStack() as stack:
+        url, origin = _choose_server(stack)
+        client = stack.enter_context(closing(SyncRedis.from_url(url)))
+        pytestconfig.stash[_SERVERS].add(f"{_flavour_and_version(client)}, {origin}")
+        yield url
+        for key in cast("Iterator[bytes]", client.scan_iter(f"*{_RUN}*", count=1000)):
+            client.unlink(key)
+
+
+@pytest.fixture
+async def redis(server_url: str) -> AsyncIterator[Redis]:
+    """A client such as users have, closed after the test."""
+    async with Redis.from_url(server_url) as client:
+        yield client
+
+
+@pytest.fixture
+def name(request: pytest.FixtureRequest) -> str:
+    """A semaphore's name that nothing else uses."""
+    return _unique(request)
+
+
+@pytest.fixture
+def prefix(request: pytest.FixtureRequest) -> str:
+    """A prefix for keys that nothing else uses."""
+    return _unique(request)
+
+
+@pytest.fixture
+def embedded() -> Iterator[StartServer]:
+    """Starts servers for this test alone, to flush, stop and kill."""
+    with ExitStack() as stack:
+
+        def start(*arguments: str, binary: str | Path | None = None) -> EmbeddedRedis:
+            return stack.enter_context(embedded_redis(*arguments, binary=binary))
+
+        yield start
+
+
+def _unique(request: pytest.FixtureRequest) -> str:
+    readable = re.sub(r"\W+", "-", request.node.name)[:60].strip("-")
+    return f"{readable}-{_RUN}-{secrets.token_hex(4)}"
+
+
+def _choose_server(stack: ExitStack) -> tuple[str, str]:
+    """The URL of the server, and how we came by it."""
+    if url := os.environ.get("REDIS_URL"):
+        return url, "from REDIS_URL"
+    if binary := os.environ.get("REDSEM_SERVER_BIN"):
+        return stack.enter_context(embedded_redis()).url, f"embedded: {binary}"
+    required = os.environ.get("REDSEM_TEST_SERVER") == "container"
+    excuse = ""
+    if required or _docker_is_likely():
+        from docker.errors import DockerException
+
+        with warnings.catch_warnings():
+            # Refused, it leaves its sockets to the collector: let that be now, unheard.
+            warnings.simplefilter("ignore", ResourceWarning)
+            try:
+                return stack.enter_context(_container()), "in a container"
+            except DockerException as error:
+                if required:
+                    raise
+                excuse = f", for want of a container: {error}"
+            gc.collect()
+    return stack.enter_context(embedded_redis()).url, f"embedded{excuse}"
+
+
+def _docker_is_likely() -> bool:
+    """Whether there is an engine to ask: asking costs an import of half a second."""
+    sockets = (
+        Path("/var/run/docker.sock"),
+        Path.home() / ".docker/run/docker.sock",
+        Path(os.environ.get("XDG_RUNTIME_DIR", "/run")) / "docker.sock",
+    )
+    return "DOCKER_HOST" in os.environ or any(path.is_socket() for path in sockets)
+
+
+@contextmanager
+def _container() -> Generator[str]:
+    from testcontainers.community.redis import RedisContainer
+
+    with RedisContainer(os.environ.get("REDIS_IMAGE", "redis:8")) as container:
+        host = container.get_container_host_ip()
+        yield f"redis://{host}:{container.get_exposed_port(container.port)}/0"
+
+
+def _flavour_and_version(client: SyncRedis) -> str:
+    info = client.info("server")
+    # Valkey gives the Redis version that it is compatible with as well.
+    if "valkey_version" in info:
+        return f"Valkey {info['valkey_version']}"
+    return f"Redis {info['redis_version']}"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[_SERVERS] = set()
+
+
+def pytest_report_header() -> str:
+    spec = importlib.util.find_spec("redsem_async")
+    return f"under test: {spec.origin if spec else 'no redsem_async is installed'}"
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    # An xdist worker's word reaches the terminal through the controller.
+    output: dict[str, Any] | None = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        servers = session.config.stash[_SERVERS]
+        output["servers"] = sorted(servers)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    node.config.stash[_SERVERS].update(getattr(node, "workeroutput", {}).get("servers", ()))
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    servers = config.stash[_SERVERS]
+    for server in sorted(servers):
+        terminalreporter.write_line(f"server: {server}")

@@ -1,0 +1,358 @@
+"""Memory and Redis, driven with the same steps, give the same answers and the same messages.
+
+The semaphores are kept by a local clock here, so the steps decide how time passes; everything
+else is as in production: real scripts on a real server, and real subscriptions that decide
+whether a hub is there to be told.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from redis import Redis
+from redis.exceptions import ResponseError
+
+from redsem_async._keys import Address, Mode, channel
+from redsem_async._protocol import (
+    Abandon,
+    Acquire,
+    Adopt,
+    Adopted,
+    Answered,
+    Call,
+    Clear,
+    Detach,
+    Fault,
+    Granted,
+    Heartbeat,
+    Holding,
+    Introduction,
+    Message,
+    Reap,
+    Refresh,
+    Release,
+    Reply,
+    Request,
+    SetLimit,
+    Standing,
+    Status,
+    Trouble,
+)
+from redsem_async._wire import Wire, fault_of, message
+from redsem_async.testing._model import FairModel, Reordered, ZsetModel
+
+HUBS = ("a" * 32, "b" * 32, "c" * 32)
+LEASES_MS = (1000, 4000, 10_000)
+START_US = 1_800_000_000_000_000
+
+
+class Agreement(RuleBasedStateMachine):
+    """Every rule is one call, carried out by both."""
+
+    mode: Mode
+    url: str
+    prefix: str
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.redis = Redis.from_url(self.url, protocol=2)
+        self.address = Address(self.mode, self.prefix, "agreed", "local")
+        self.redis.delete(*self.address.keys)
+        self.now_us = START_US
+        self.wire = Wire(self.address, lambda: self.now_us)
+        self.said: list[tuple[str, Message]] = []
+        self.model = (FairModel if self.mode == "fair" else ZsetModel)(self.tell)
+        self.present = dict.fromkeys(HUBS, True)
+        self.numbers = dict.fromkeys(HUBS, 0)
+        self.requests: dict[str, list[Request]] = {hub: [] for hub in HUBS}
+        self.sent: list[tuple[str, Call]] = []
+        self.tags = 0
+        self.tokens: set[int] = set()
+        self.ears = self.redis.pubsub(ignore_subscribe_messages=True)
+        self.ears.subscribe("always")  # a connection without a subscription is no subscriber
+        self.ears.subscribe(*(channel(self.prefix, hub) for hub in HUBS))
+        self._settle()
+
+    def teardown(self) -> None:
+        self.redis.delete(*self.address.keys)
+        self.ears.close()
+        self.redis.close()
+
+    # -- the two sides
+
+    def tell(self, owner: str, told: Message) -> int:
+        if not self.present[owner]:
+            return 0
+        self.said.append((owner, told))
+        return 1
+
+    def call(self, hub: str, call: Call) -> Answered | Fault:
+        self.tags += 1
+        self.said.clear()
+        real = self._run(hub, call)
+        try:
+            expected: Answered | Fault = self.model.run(self.address, call, hub, self.now_us)
+        except Reordered:
+            assert isinstance(real, Fault) and real.trouble is Trouble.AGAIN
+            return real
+        assert _plain(real) == _plain(expected), (call, real, expected)
+        heard = self._heard()
+        assert heard == self.said, (call, heard, self.said)
+        self._learn(call, real)
+        return real
+
+    def _run(self, hub: str, call: Call) -> Answered | Fault:
+        script, arguments = self.wire.command(call, self.tags, hub)
+        try:
+            raw = self.redis.eval(script.text, *arguments)
+        except ResponseError as error:
+            return fault_of(error)
+        raw = cast("list[Any]", raw)
+        assert int(raw[0]) == self.tags
+        return self.wire.reply(call, raw)
+
+    def _heard(self) -> list[tuple[str, Message]]:
+        self.ears.ping()
+        heard: list[tuple[str, Message]] = []
+        for item in self._until_pong():
+            owner = item["channel"].decode().rpartition("@")[2]
+            told = message(item["data"])
+            assert told is not None
+            heard.append((owner, told))
+        return heard
+
+    def _until_pong(self) -> list[dict[str, Any]]:
+        """What was published before a PING on the subscriber's connection is answered."""
+        items: list[dict[str, Any]] = []
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:
+            item = cast("dict[str, Any] | None", self.ears.get_message(timeout=1))
+            if item is not None and item["type"] == "pong":
+                return items
+            if item is not None:
+                items.append(item)
+        raise AssertionError("no PONG came")
+
+    def _listen(self, hub: str) -> None:
+        self.ears.subscribe(channel(self.prefix, hub))
+        self._settle()
+
+    def _settle(self) -> None:
+        self.ears.ping()
+        assert not self._until_pong()
+
+    def _learn(self, call: Call, answer: Answered | Fault) -> None:
+        new: list[int] = []
+        if isinstance(answer, Reply) and isinstance(call, Acquire):
+            new += [token for token in answer.answers if isinstance(token, int) and token > 0]
+        if isinstance(answer, Reply):
+            new += [token for _, token in answer.granted]
+        for _, told in self.said:
+            if isinstance(told, Granted):
+                new += [holding.token for _, holding in told.grants]
+        assert len(new) == len(set(new)) and not self.tokens & set(new), "a token was used twice"
+        if new and self.tokens:
+            assert min(new) > max(self.tokens), "a token is lower than an earlier one"
+        self.tokens |= set(new)
+
+    # -- steps
+
+    @initialize(limit=st.sampled_from((1, 2, 3)))
+    def choose(self, limit: int) -> None:
+        self.limit = self.ceiling = limit
+
+    @rule(
+        hub=st.sampled_from(HUBS),
+        weights=st.lists(st.sampled_from((1, 1, 1, 2, 3)), min_size=1, max_size=4),
+        waits=st.lists(st.booleans(), min_size=4, max_size=4),
+        lease_ms=st.sampled_from(LEASES_MS),
+        more=st.sampled_from((0, 0, 0, 1)),
+        max_waiters=st.sampled_from((None, None, 2)),
+        beside=st.sampled_from((0, 0, 1, 3)),
+        deaf=st.sampled_from((False, False, False, True)),
+    )
+    def acquire(
+        self,
+        hub: str,
+        weights: list[int],
+        waits: list[bool],
+        lease_ms: int,
+        more: int,
+        max_waiters: int | None,
+        beside: int,
+        deaf: bool,
+    ) -> None:
+        limit = self.limit + more
+        self.ceiling = max(self.ceiling, limit)
+        requests: list[Request] = []
+        for permits, stays in zip(weights, waits, strict=False):
+            self.numbers[hub] += 1
+            number = self.numbers[hub]
+            requests.append(Request(number, lease_ms, limit, min(permits, limit), stays))
+        self.requests[hub] += requests
+        introduction = Introduction(f"hub {hub[0]}", deaf)
+        call = Acquire(requests, max_waiters, 0, beside, beside, introduction)
+        self.sent.append((hub, call))
+        self.call(hub, call)
+
+    @precondition(lambda self: self.sent)
+    @rule(data=st.data())
+    def repeat(self, data: st.DataObject) -> None:
+        """A command arrives once more, as it does when its reply was lost."""
+        hub, call = data.draw(st.sampled_from(self.sent))
+        self.call(hub, call)
+
+    @rule(hub=st.sampled_from(HUBS), ahead=st.sampled_from((1, 5)))
+    def acquire_out_of_order(self, hub: str, ahead: int) -> None:
+        """The batch before this one has not run."""
+        number = self.numbers[hub] + 10
+        call = Acquire([Request(number, 1000, self.limit)], after=self.numbers[hub] + ahead)
+        if self.mode == "fair":
+            self.call(hub, call)
+
+    @rule(hub=st.sampled_from(HUBS), caller=st.sampled_from(HUBS), data=st.data())
+    def release(self, hub: str, caller: str, data: st.DataObject) -> None:
+        numbers = data.draw(self._some_numbers(hub))
+        call = Release(hub, numbers, data.draw(st.sampled_from((0, 0, 1))))
+        self.sent.append((caller, call))
+        self.call(caller, call)
+
+    @rule(hub=st.sampled_from(HUBS), lease_ms=st.sampled_from(LEASES_MS), data=st.data())
+    def refresh(self, hub: str, lease_ms: int, data: st.DataObject) -> None:
+        self.call(hub, Refresh(data.draw(self._some_numbers(hub)), lease_ms, heavy=True))
+
+    @precondition(lambda self: any(self.requests.values()))
+    @rule(data=st.data())
+    def abandon(self, data: st.DataObject) -> None:
+        hub = data.draw(st.sampled_from([hub for hub in HUBS if self.requests[hub]]))
+        some = st.lists(st.sampled_from(self.requests[hub]), min_size=1, max_size=3, unique=True)
+        call = Abandon(data.draw(some))
+        self.sent.append((hub, call))
+        self.call(hub, call)
+
+    @rule(
+        hub=st.sampled_from(HUBS),
+        lease_ms=st.sampled_from(LEASES_MS),
+        waits=st.sampled_from((0, 1, 2)),
+        hinted=st.sampled_from((0, 1)),
+        data=st.data(),
+    )
+    def heartbeat(
+        self, hub: str, lease_ms: int, waits: int, hinted: int, data: st.DataObject
+    ) -> None:
+        asked: list[Request] = []
+        if self.mode == "fair" and self.requests[hub]:
+            asked = data.draw(st.lists(st.sampled_from(self.requests[hub]), max_size=4))
+        self.call(hub, Heartbeat(lease_ms, asked, self.limit, waits, hinted))
+
+    @rule(hub=st.sampled_from(HUBS), owner=st.sampled_from(HUBS), data=st.data())
+    def adopt(self, hub: str, owner: str, data: st.DataObject) -> None:
+        old = data.draw(self._some_numbers(owner))[0]
+        self.numbers[hub] += 1
+        call = Adopt(owner, old, self.numbers[hub], 4000)
+        self.sent.append((hub, call))
+        self.call(hub, call)
+
+    @rule(hub=st.sampled_from(HUBS), expires_ms=st.sampled_from((500, 60_000)), data=st.data())
+    def detach(self, hub: str, expires_ms: int, data: st.DataObject) -> None:
+        self.call(hub, Detach(data.draw(self._some_numbers(hub))[0], expires_ms))
+
+    @rule(limit=st.sampled_from((None, None, 0, 1, 2, 4)))
+    def set_limit(self, limit: int | None) -> None:
+        self.ceiling = max(self.ceiling, limit or 0)
+        self.call(HUBS[0], SetLimit(limit))
+
+    @rule(most=st.sampled_from((0, 1, 100)))
+    def status(self, most: int) -> None:
+        self.call(HUBS[1], Status(most))
+
+    @rule()
+    def reap(self) -> None:
+        self.call(HUBS[2], Reap())
+
+    @precondition(lambda self: len(self.sent) > 8)
+    @rule()
+    def clear(self) -> None:
+        self.call(HUBS[0], Clear())
+        self.sent.clear()
+
+    @rule(ms=st.sampled_from((1, 300, 1001, 4000, 15_000, 80_000)))
+    def pass_time(self, ms: int) -> None:
+        self.now_us += ms * 1000
+
+    @rule(hub=st.sampled_from(HUBS))
+    def come_or_go(self, hub: str) -> None:
+        """A process dies, or comes back."""
+        self.present[hub] = not self.present[hub]
+        if self.present[hub]:
+            self._listen(hub)
+        else:
+            self.ears.unsubscribe(channel(self.prefix, hub))
+            self._settle()
+
+    def _some_numbers(self, hub: str) -> st.SearchStrategy[list[int]]:
+        most = max(1, self.numbers[hub])
+        return st.lists(st.integers(1, most), min_size=1, max_size=4, unique=True)
+
+    # -- what holds after every step
+
+    @invariant()
+    def never_more_than_the_limit(self) -> None:
+        assert self.model.used(self.now_us // 1000) <= self.ceiling
+
+    @invariant()
+    def nobody_holds_and_waits(self) -> None:
+        if isinstance(self.model, FairModel):
+            waiting = {waiter.id for waiter in self.model.line}
+            assert not waiting & self.model.holders.keys()
+
+    @invariant()
+    def every_key_expires_but_a_set_limit(self) -> None:
+        lifetimes = self.redis.pipeline(transaction=False)
+        keys = [key for key in self.address.keys if not key.endswith(":limit")]
+        for key in keys:
+            lifetimes.pttl(key)
+        assert -1 not in lifetimes.execute(), keys
+
+
+def _plain(answer: object) -> object:
+    """Sequences of any kind as lists: the two sides may choose."""
+    if isinstance(answer, Reply | Adopted | Standing | Holding):
+        fields = cast("dict[str, Any]", type(answer).__dataclass_fields__)
+        return {name: _plain(getattr(answer, name)) for name in fields}
+    if isinstance(answer, list | tuple):
+        return [_plain(item) for item in cast("list[object]", answer)]
+    return answer
+
+
+@contextmanager
+def machine(mode: Mode, url: str, prefix: str) -> Iterator[type[Agreement]]:
+    yield type("Agreement", (Agreement,), {"mode": mode, "url": url, "prefix": prefix})
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("mode", ["fair", "zset"])
+def test_memory_and_redis_agree(mode: Mode, server_url: str, prefix: str) -> None:
+    with machine(mode, server_url, prefix) as agreement:
+        run_state_machine_as_test(
+            agreement,
+            settings=settings(
+                max_examples=150,
+                stateful_step_count=30,
+                deadline=None,
+                report_multiple_bugs=False,
+                suppress_health_check=list(HealthCheck),
+            ),
+        )
