@@ -49,8 +49,8 @@ class Claim:
         "timer",
         "token",
         "tried",
-        "wakes_on_loss",
         "waits",
+        "wakes_on_loss",
         "watched_by",
     )
 
@@ -94,12 +94,16 @@ class Claim:
         """Whether the caller still waits for a word."""
         return self.state in _PENDING or self.confirming
 
-    def settle(self, error: Exception | None = None) -> None:
-        """Wake the caller, with *error* or with a permit."""
-        self.error = error
+    def stop_timer(self) -> None:
+        """The deadline does not matter any more."""
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
+
+    def settle(self, error: Exception | None = None) -> None:
+        """Wake the caller, with *error* or with a permit."""
+        self.error = error
+        self.stop_timer()
         if not self.future.done():
             self.future.set_result(None)
 

@@ -1,6 +1,6 @@
 """Making a client, and an orderly end. Neither is ever required."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -22,11 +22,12 @@ def from_url(url: str, **options: Any) -> Redis:
         url: ``redis://``, ``rediss://`` (TLS) or ``unix://``.
         options: for ``Redis.from_url``; they win over what is chosen here.
     """
-    return Redis.from_url(url, **{"retry": Retry(NoBackoff(), 0), **options})  # pyright: ignore[reportUnknownMemberType]
+    chosen: dict[str, Any] = {"retry": Retry(NoBackoff(), 0), **options}
+    return Redis.from_url(url, **chosen)  # pyright: ignore[reportUnknownMemberType]
 
 
 @asynccontextmanager
-async def connect(url: str, **options: Any) -> AsyncIterator[Redis]:
+async def connect(url: str, **options: Any) -> AsyncGenerator[Redis]:
     """Like :func:`from_url`, for a block: at its end everything is closed in order."""
     redis = from_url(url, **options)
     try:

@@ -83,9 +83,7 @@ def text(value: object, what: str) -> str:
     return value
 
 
-def terms_of(
-    limit: object, lease: object, refresh_interval: object, max_waiters: object
-) -> Terms:
+def terms_of(limit: object, lease: object, refresh_interval: object, max_waiters: object) -> Terms:
     """Validate what rules a semaphore's requests."""
     lease = seconds(lease, "lease")
     if not SHORTEST_LEASE <= lease <= LONGEST_LEASE:
@@ -111,6 +109,10 @@ def terms_of(
 
 def clock_of(value: object) -> Clock:
     """Return which clock rules the leases."""
-    if value == "server" or value == "local":
-        return value
-    raise ValueError(f"clock must be 'server' or 'local', not {value!r}")
+    match value:
+        case "server":
+            return "server"
+        case "local":
+            return "local"
+        case _:
+            raise ValueError(f"clock must be 'server' or 'local', not {value!r}")

@@ -7,8 +7,8 @@ there is no reading task that could be late, cancelled or forgotten.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 import hiredis
@@ -26,6 +26,8 @@ logger = logging.getLogger("redsem_async")
 CLOSING_TIME = 1.0  # seconds that closing may take
 
 _INCOMPLETE = object()
+# Typed too narrowly in hiredis: as a tuple of one.
+_pack = cast("Callable[[tuple[str | int, ...]], bytes]", hiredis.pack_command)  # pyright: ignore[reportUnknownMemberType]
 
 
 class RedisBackend:
@@ -90,7 +92,7 @@ class Connection(asyncio.Protocol):
             known = script.sha in self._loaded
             self._loaded.add(script.sha)
             head = ("EVALSHA", script.sha) if known else ("EVAL", script.text)
-            parts.append(hiredis.pack_command((*head, *arguments)))
+            parts.append(_pack((*head, *arguments)))
             self._slots.append(letter)
         self._transport.write(b"".join(parts))
 
@@ -105,7 +107,7 @@ class Connection(asyncio.Protocol):
         if self._hears and name.encode() not in self._prefixes:
             self._prefixes[name.encode()] = prefix
             self._slots.append(_Subscribe())
-            parts.append(hiredis.pack_command(("SUBSCRIBE", name)))
+            parts.append(_pack(("SUBSCRIBE", name)))
 
     def pause_writing(self) -> None:
         self._paused = True
@@ -158,9 +160,10 @@ class Connection(asyncio.Protocol):
             if fault.trouble is Trouble.MOVED:
                 self._fail(reply)
             return
-        if not isinstance(reply, list) or not reply or reply[0] != b"%d" % slot.tag:
+        parts = cast("list[Any]", reply) if isinstance(reply, list) else []
+        if not parts or parts[0] != b"%d" % slot.tag:
             raise errors.InvalidResponse("the server's reply belongs to another command")
-        self._listener.answered(slot, self._wire(slot.address).reply(slot.call, reply))
+        self._listener.answered(slot, self._wire(slot.address).reply(slot.call, parts))
 
     # -- ending
 
@@ -188,5 +191,3 @@ class Connection(asyncio.Protocol):
         await asyncio.wait([self._closed], timeout=CLOSING_TIME)
         if not self._closed.done():
             self._transport.abort()
-
-

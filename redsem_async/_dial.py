@@ -6,7 +6,7 @@ from the connection that it makes.
 """
 
 import asyncio
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import redis.asyncio as aioredis
 import redis.exceptions as errors
@@ -74,7 +74,7 @@ async def dial(client: aioredis.Redis) -> Opened:
 
 
 def _settings(client: aioredis.Redis) -> dict[str, Any]:
-    return cast("dict[str, Any]", client.connection_pool.connection_kwargs)  # pyright: ignore[reportUnknownMemberType]
+    return client.connection_pool.connection_kwargs
 
 
 async def _open(client: aioredis.Redis, protocol: int) -> Opened:
@@ -88,7 +88,8 @@ async def _open(client: aioredis.Redis, protocol: int) -> Opened:
         "retry": Retry(NoBackoff(), 0),
         "socket_timeout": None,
     }
-    # redis-py names no public way to the transport; the rest of this library sees none of it.
+    # redis-py has no public way to the transport; no other module reaches into it.
+    # ruff: noqa: SLF001
     connection: Any = client.connection_pool.connection_class(**settings)
     try:
         await connection.connect()

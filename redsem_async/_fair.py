@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from itertools import islice
 
 from ._claim import Claim, State
-from ._config import Terms
-from ._lane import Batch, Lane
-from ._protocol import GONE, Acquire, Heartbeat, Holding, Reply
+from ._lane import Lane
+from ._protocol import Acquire, Heartbeat, Reply
 
 MOST_ASKED = 1000  # waiters that one heartbeat asks about
 FIRST_ASKED = 100  # of them, when all is well
@@ -23,17 +22,17 @@ class FairLane(Lane):
     def _may_be_known(self, claim: Claim, state: State) -> bool:
         return state is State.WAITING or super()._may_be_known(claim, state)
 
-    def _acquire(self, claims: Sequence[Claim], terms: Terms) -> Acquire:
+    def _acquire(self, claims: Sequence[Claim]) -> Acquire:
         first = claims[0].number
-        before = [number for number in self._unanswered if number < first]
+        before = [number for number in self.unanswered if number < first]
         return Acquire(
             [claim.request for claim in claims],
-            max_waiters=terms.max_waiters,
+            max_waiters=claims[0].terms.max_waiters,
             after=max(before, default=0),
             introduction=self._introduction(),
         )
 
-    def _must_wait(self, claims: Sequence[Claim]) -> None:
+    def must_wait(self, claims: Sequence[Claim]) -> None:
         for claim in claims:
             claim.state = State.WAITING
             self.waiting[claim] = None
@@ -54,28 +53,21 @@ class FairLane(Lane):
         )
 
     def _asked_about(self) -> Sequence[Claim]:
-        """The first in line, whose answer tells whether the line is still there; all of them
-        where grants may have gone unheard."""
+        """The first in line, whose answer tells whether the line is still there.
+
+        All of them where grants may have gone unheard.
+        """
         if self.hub.deaf and not self._unsure:
             self._unsure = tuple(self.waiting)
         unsure = [claim for claim in self._unsure if claim.state is State.WAITING]
         self._unsure = tuple(unsure[MOST_ASKED:])
         return unsure[:MOST_ASKED] or list(islice(self.waiting, FIRST_ASKED))
 
-    def _heard_about(self, batch: Batch, reply: Reply) -> None:
-        """Grants whose message was lost are found; one that is gone makes all others doubtful."""
-        gone: list[Claim] = []
-        for claim, answer in zip(batch.parties, reply.answers, strict=True):
-            if claim.state is not State.WAITING:
-                continue
-            if isinstance(answer, Holding):
-                left = answer.left_ms / 1000
-                self._granted(claim.number, answer.token, left, batch.sent_at)
-            elif answer == GONE:
-                gone.append(claim)
-        for claim in reversed(gone):
+    def found_gone(self, claims: Sequence[Claim]) -> None:
+        """One that is gone makes all others doubtful."""
+        for claim in reversed(claims):
             self._ask_anew(claim)
-        if gone and not self._unsure:
+        if claims and not self._unsure:
             self._unsure = tuple(self.waiting)
         if self._unsure:
             self.beat()

@@ -6,6 +6,7 @@ happens in callbacks of the event loop, so no caller's cancellation can interrup
 """
 
 import asyncio
+import logging
 import os
 import random
 import socket
@@ -15,16 +16,16 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from weakref import WeakSet, WeakValueDictionary
-import logging
 
 from ._backend import Backend, Letter, Link, Refused
 from ._backoff import delays
+from ._batches import Batch
 from ._clock import now as clock
+from ._config import Clock
 from ._errors import BackendError, BackendUnavailable, SemaphoreClosed
 from ._fair import FairLane
-from ._config import Clock
 from ._keys import Address, Mode, new_hub_id
-from ._lane import Batch, Lane
+from ._lane import Lane
 from ._lease import patience
 from ._protocol import Answered, Fault, Introduction, Message, Trouble
 from ._wire import who_text
@@ -174,7 +175,7 @@ class Hub:
                 self._held_back = self.loop.call_later(delay, self._go_on)
         elif not (isinstance(answer, Fault) and answer.trouble is Trouble.AGAIN):
             self._out_of_trouble()
-        batch.lane.answered(batch, answer)
+        batch.settle(answer)
         if self._ready and not self._flush_due:
             self._flush_due = True
             self.loop.call_soon(self._flush)
@@ -208,7 +209,7 @@ class Hub:
             self._in_trouble(error)
         unanswered, self._on_way = self._on_way, deque()
         for batch in reversed(unanswered):
-            batch.lane.requeue(batch, arrived=True)
+            batch.write_again(arrived=True)
 
     def _drop(self, error: Exception) -> None:
         link = self._link
@@ -286,7 +287,7 @@ class Hub:
                 break
             except Refused as refusal:
                 self._turned_away(refusal.__cause__ or refusal)
-            except Exception as error:  # whatever connecting raised: the network's or the user's
+            except Exception as error:  # noqa: BLE001 - the network's, or of the user's making
                 self._in_trouble(error, hurry=True)
             await asyncio.sleep(next(self._delays))
         if self._link is not None:
@@ -324,7 +325,7 @@ class Hub:
                 )
                 for lane in self._lanes.values():
                     for claim in lane.held():
-                        lane.refresh(claim)
+                        _ = lane.refresh(claim)
             self._release_all()
             await self._say_last_words()
 

@@ -1,30 +1,42 @@
-"""What one process asks of one semaphore: collected into batches, and the answers applied.
+"""What one process asks of one semaphore: what it holds, waits for, and writes next.
 
-A lane decides what is written next and what an answer means; its hub decides when to write.
-Everything here is synchronous. Between two turns of the event loop the state of a claim and
-what was said to the server agree.
+A lane decides what is written next and what becomes of its claims; its hub decides when to
+write. Everything here is synchronous: between two turns of the event loop the state of a claim
+and what was said to the server agree.
 """
 
 import asyncio
 import math
+from abc import ABC, abstractmethod
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Protocol
 
-from ._backend import Letter
+from ._batches import (
+    AbandonBatch,
+    AcquireBatch,
+    AdoptBatch,
+    Adoption,
+    Batch,
+    HeartbeatBatch,
+    Question,
+    QuestionBatch,
+    RefreshBatch,
+    ReleaseBatch,
+    Renewal,
+    Returned,
+)
 from ._claim import Claim, State
 from ._clock import now as clock
-from ._config import Terms
 from ._errors import (
     AcquireTimeout,
     BackendError,
     BackendUnavailable,
     ModeMismatch,
-    PermitLost,
     QueueFull,
     SemaphoreError,
 )
-from ._keys import Address, permit_id
+from ._keys import Address
 from ._lease import (
     Lost,
     Outcome,
@@ -35,138 +47,88 @@ from ._lease import (
     retry_after,
 )
 from ._protocol import (
-    FULL,
-    GONE,
-    QUEUE_FULL,
-    WAITING,
-    Abandon,
     Acquire,
     Adopt,
-    Adopted,
     Answered,
     Call,
-    Clear,
     Cleared,
-    Detach,
     Fault,
     Granted,
     Heartbeat,
     Hint,
-    Holding,
     Introduction,
     Message,
-    Reap,
-    Refresh,
-    Release,
     Reply,
-    Standing,
     Taken,
     Trouble,
 )
+from ._pulse import STAGGER, Pulse
 from ._wire import kind_in_use
-
-if TYPE_CHECKING:
-    from ._hub import Hub
 
 MOST_ACQUIRES = 256  # bounds for how long one script holds the server
 MOST_RELEASES = 512
 MOST_REFRESHES = 1250
 GRACE = 0.05  # seconds that an answer may be overdue when the deadline comes
-STAGGER = 0.03  # seconds between the processes that see to an expiry
+
+_UNSERVED = frozenset({State.SENT, State.WAITING})
 
 
-class Batch(Letter):
-    """A letter, and whom its answers concern."""
+class Writer(Protocol):
+    """What a lane needs of its hub."""
 
-    __slots__ = ("lane", "parties")
+    loop: asyncio.AbstractEventLoop
+    hub_id: str
+    usable: bool
+    closing: bool
+    deaf: bool
+    trouble: Exception | None
 
-    def __init__(self, lane: "Lane", call: Call, tag: int, parties: Sequence[Any]) -> None:
-        super().__init__(lane.address, call, tag)
-        self.lane = lane
-        self.parties = parties
+    def enlist(self, lane: "Lane") -> None:
+        """*lane* has something to write."""
+        ...
 
+    def new_number(self) -> int:
+        """For an id, when it is written: numbers go up in the order of the wire."""
+        ...
 
-class Returned:
-    """Permits on their way back, and whoever waits to hear that they arrived.
+    def new_tag(self) -> int:
+        """For a letter."""
+        ...
 
-    The future may be cancelled together with who waits; whoever cares sets another.
-    """
+    def jitter(self) -> float:
+        """Between 1 and 2."""
+        ...
 
-    __slots__ = ("asked_at", "future", "number", "permits", "repeated", "trusted")
+    def introduction(self, label: str | None) -> Introduction:
+        """Who we are, for ``status`` to show."""
+        ...
 
-    def __init__(
-        self,
-        number: int,
-        permits: int,
-        future: "asyncio.Future[bool | SemaphoreError]",
-        *,
-        trusted: bool,
-    ) -> None:
-        self.number = number
-        self.permits = permits
-        self.future = future
-        self.asked_at = clock()
-        self.trusted = trusted  # when the release was asked for
-        self.repeated = False  # sent once already, and the answer was lost
-
-    def settle(self, answer: bool | SemaphoreError) -> None:
-        if not self.future.done():
-            self.future.set_result(answer)
+    def unavailable(self, name: str, cause: Exception | None) -> BackendUnavailable:
+        """An error that says what could not be reached, and why."""
+        ...
 
 
-class Question:
-    """A call of its own, and whoever waits for its answer."""
-
-    __slots__ = ("call", "future")
-
-    def __init__(self, call: Call, future: "asyncio.Future[Answered | SemaphoreError]") -> None:
-        self.call = call
-        self.future = future
-
-    def settle(self, answer: Answered | SemaphoreError) -> None:
-        if not self.future.done():
-            self.future.set_result(answer)
-
-
-class Adoption:
-    """A permit to be taken over under a number of a claim's."""
-
-    __slots__ = ("claim", "old", "owner")
-
-    def __init__(self, claim: Claim, owner: str, old: int) -> None:
-        self.claim = claim
-        self.owner = owner
-        self.old = old
-
-    def settle(self, answer: Answered | SemaphoreError) -> None:
-        """Refused: what was adopted, if anything, is given back."""
-        if isinstance(answer, SemaphoreError) and self.claim.state is State.SENT:
-            self.claim.lane.refuse(self.claim, answer)
-
-
-class Lane:
+class Lane(ABC):
     """Base of the two modes' lanes."""
 
-    def __init__(self, hub: "Hub", address: Address, label: str | None) -> None:
+    def __init__(self, hub: Writer, address: Address, label: str | None) -> None:
         self.hub = hub
         self.address = address
-        self.label = label
-        self.introduced = False
-        self.ready = False  # in the hub's line of lanes that have something to write
-        self.claims: dict[int, Claim] = {}  # sent, waiting or held, by number
+        self.claims: dict[int, Claim] = {}  # sent, waiting, held or leaving, by number
         self.waiting: OrderedDict[Claim, None] = OrderedDict()  # told to wait, first come first
+        self.unanswered: deque[int] = deque()  # highest number of each acquire on its way
+        self.introduced = False
+        self.beating = False  # a heartbeat is on its way
+        self.ready = False  # in the hub's line of lanes that have something to write
+        self.shortest, self._longest = math.inf, 0.0  # leases of the claims so far
+        self._label = label
         self._new: deque[Claim] = deque()
         self._returned: dict[str, list[Returned]] = {}  # by the hub that owns the ids
         self._leaving: list[Claim] = []
-        self._refreshing: dict[int, tuple[Claim, list[asyncio.Future[Outcome]]]] = {}
+        self._renewals: dict[int, Renewal] = {}
         self._questions: deque[Question | Adoption] = deque()
-        self._unanswered: deque[int] = deque()  # highest number of each acquire on its way
-        self._longest, self.shortest = 0.0, math.inf  # lease of any claim so far
         self._beat_due = False
-        self._beating = False
-        self._timer: asyncio.TimerHandle | None = None
-        self._beat_at = math.inf
-        self._moment_at = math.inf
+        self._pulse = Pulse(hub.loop, self._time_passed)
 
     # -- what the tasks ask for
 
@@ -175,43 +137,42 @@ class Lane:
         self._longest = max(self._longest, claim.terms.lease)
         self.shortest = min(self.shortest, claim.terms.lease)
         self._new.append(claim)
-        self._wake()
+        self.wake()
 
     def depart(self, claim: Claim) -> None:
         """The caller left without a permit: whatever it was or will be granted is undone."""
         state, claim.state = claim.state, State.ENDED
-        if claim.timer is not None:
-            claim.timer.cancel()
-            claim.timer = None
+        claim.confirming = False
+        claim.stop_timer()
+        self.waiting.pop(claim, None)
         if self._may_be_known(claim, state):
             self._leaving.append(claim)
-            self._wake()
+            self.wake()
         elif state is State.HELD or state is State.LOST:
-            self.claims.pop(claim.number, None)
             self._give_back(claim, trusted=False)
-        self.waiting.pop(claim, None)
 
     def release(self, claim: Claim) -> Returned:
         """Give a held permit back. The answer tells whether it was held until then."""
         trusted = claim.state is State.HELD and clock() < claim.lease.trusted_until
         claim.state = State.ENDED
-        self.claims.pop(claim.number, None)
         return self._give_back(claim, trusted=trusted)
 
     def release_by_id(self, owner: str, number: int) -> Returned:
         """Give back a permit known by its id alone."""
         claim = self.claims.get(number) if owner == self.hub.hub_id else None
         if claim is not None and claim.state is State.HELD:
-            self.claims.pop(number)
+            del self.claims[number]
             claim.lose("released by its id")
         return self._send_back(owner, number, 1, trusted=False)
 
     def refresh(self, claim: Claim) -> "asyncio.Future[Outcome]":
         """Renew a lease. The claim knows the outcome before the future wakes anybody."""
         future: asyncio.Future[Outcome] = self.hub.loop.create_future()
-        _, waiters = self._refreshing.setdefault(claim.number, (claim, []))
-        waiters.append(future)
-        self._wake()
+        renewal = self._renewals.get(claim.number)
+        if renewal is None:
+            renewal = Renewal(claim)
+            self.renew(renewal)
+        renewal.futures.append(future)
         return future
 
     def detach(self, claim: Claim) -> None:
@@ -223,7 +184,7 @@ class Lane:
         """Take over the permit known to *owner* as *old*. The claim's future wakes the caller."""
         claim.state = State.SENT
         self._questions.append(Adoption(claim, owner, old))
-        self._wake()
+        self.wake()
 
     async def ask(self, call: Call) -> Answered:
         """Send a call of its own kind, and wait for its answer within a bounded time.
@@ -233,7 +194,7 @@ class Lane:
         """
         question = Question(call, self.hub.loop.create_future())
         self._questions.append(question)
-        self._wake()
+        self.wake()
         await asyncio.wait([question.future], timeout=2 * patience(min(self.shortest, 10.0)))
         if not question.future.done():
             raise self.hub.unavailable(self.address.name, self.hub.trouble)
@@ -251,53 +212,70 @@ class Lane:
             # A word may be on its way: the deadline is kept within GRACE.
             claim.overdue = True
             claim.timer = self.hub.loop.call_later(GRACE, self.expire, claim)
-            return
-        self.refuse(claim, self._timed_out(claim))
+        elif unheard or self.hub.trouble is not None:
+            self.refuse(claim, self.hub.unavailable(self.address.name, self.hub.trouble))
+        else:
+            self.refuse(claim, self._too_late(claim))
 
     def refuse(self, claim: Claim, error: Exception) -> None:
         """End a claim whose caller waits, with *error*."""
         self.depart(claim)
-        claim.confirming = False
         claim.settle(error)
 
-    def _timed_out(self, claim: Claim) -> SemaphoreError:
-        trouble = self.hub.trouble
-        if trouble is not None or claim.heard is None or claim.confirming:
-            return self.hub.unavailable(self.address.name, trouble)
+    def _too_late(self, claim: Claim) -> AcquireTimeout:
         waited = clock() - claim.started
-        return AcquireTimeout(self.address.name, waited, self._retry_after(claim))
+        return AcquireTimeout(self.address.name, waited, self.retry_after(claim))
 
-    def _retry_after(self, claim: Claim) -> float:
+    def retry_after(self, claim: Claim) -> float:
+        """When asking again may be worth it, by the server's last word to *claim*."""
         next_ms, waiting = claim.heard or (None, 0)
-        return retry_after(
-            None if next_ms is None else next_ms / 1000,
-            claim.terms.lease,
-            waiting,
-            claim.terms.limit,
-        )
+        moment = None if next_ms is None else next_ms / 1000
+        return retry_after(moment, claim.terms.lease, waiting, claim.terms.limit)
 
     # -- what differs between the modes
+
+    @abstractmethod
+    def _acquire(self, claims: Sequence[Claim]) -> Acquire:
+        """The call with which *claims*, of one kind, ask for permits."""
+
+    @abstractmethod
+    def must_wait(self, claims: Sequence[Claim]) -> None:
+        """The server said to *claims*, in this order, that they have to wait."""
+
+    @abstractmethod
+    def _heartbeat(self, asked: Sequence[Claim]) -> Heartbeat:
+        """The call that keeps the process alive there, and asks about some waiters."""
+
+    @abstractmethod
+    def _behind(self) -> bool:
+        """Whether other processes are likelier to be served first."""
+
+    @abstractmethod
+    def _standing(self, reply: Reply) -> None:
+        """A reply told how things stand."""
 
     def _may_be_known(self, claim: Claim, state: State) -> bool:
         """Whether the server may have something for *claim*, which was in *state*."""
         return state is State.SENT or (state is State.NEW and claim.number > 0)
 
-    def _acquire(self, claims: list[Claim], terms: Terms) -> Acquire:
-        raise NotImplementedError
+    def _kept(self, owner: str, units: Iterable[Returned]) -> int:
+        """How many of these permits this process takes again itself."""
+        return 0
 
-    def _heartbeat(self) -> Heartbeat:
-        raise NotImplementedError
+    def _asked_about(self) -> Sequence[Claim]:
+        """The waiters that the next heartbeat asks about."""
+        return ()
 
-    def _must_wait(self, claims: Sequence[Claim]) -> None:
-        """The server said to *claims*, in this order, that they have to wait."""
-        raise NotImplementedError
+    def found_gone(self, claims: Sequence[Claim]) -> None:
+        """A heartbeat told that the server knows nothing of *claims* any more."""
 
-    def _standing(self, reply: Reply) -> None:
-        """A reply told how things stand."""
+    def _hinted(self, hint: Hint) -> None:
+        """Permits are free to try for."""
 
     # -- what is written next
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """Have the hub ask what to write."""
         if not self.ready:
             self.ready = True
             self.hub.enlist(self)
@@ -316,216 +294,86 @@ class Lane:
 
     def take(self) -> Batch | None:
         """The next batch to write, if any: refreshes, releases, questions, then acquires."""
-        if self._refreshing:
-            return self._take_refreshes()
+        if self._renewals:
+            return self._take_renewals()
         if self._returned:
             return self._take_returned()
         if self._leaving:
             claims, self._leaving = self._leaving[:MOST_RELEASES], self._leaving[MOST_RELEASES:]
-            return self._batch(Abandon([claim.request for claim in claims]), claims)
+            return AbandonBatch(self, claims)
         if self._questions:
             return self._take_question(self._questions.popleft())
         if self._beat_due:
-            self._beat_due, self._beating = False, True
+            self._beat_due, self.beating = False, True
             asked = self._asked_about()
-            return self._batch(self._heartbeat(asked), asked)
+            return HeartbeatBatch(self, self._heartbeat(asked), asked)
         return self._take_acquires()
+
+    def _take_renewals(self) -> Batch:
+        lease_ms = next(iter(self._renewals.values())).claim.terms.lease_ms
+        renewals = [r for r in self._renewals.values() if r.claim.terms.lease_ms == lease_ms]
+        renewals = renewals[:MOST_REFRESHES]
+        for renewal in renewals:
+            del self._renewals[renewal.claim.number]
+        return RefreshBatch(self, lease_ms, renewals)
+
+    def _take_returned(self) -> Batch:
+        owner, units = next(iter(self._returned.items()))
+        if len(units) > MOST_RELEASES:
+            self._returned[owner] = units[MOST_RELEASES:]
+            units = units[:MOST_RELEASES]
+        else:
+            del self._returned[owner]
+        return ReleaseBatch(self, owner, units, self._kept(owner, units))
 
     def _take_question(self, question: Question | Adoption) -> Batch:
         if isinstance(question, Question):
-            return self._batch(question.call, [question])
+            return QuestionBatch(self, question)
         claim = question.claim
-        if claim.number == 0:
-            claim.number, claim.hub_id = self.hub.new_number(), self.hub.hub_id
-        self.claims[claim.number] = claim
-        call = Adopt(
-            question.owner,
-            question.old,
-            claim.number,
-            claim.terms.lease_ms,
-            self._introduction(),
-        )
-        return self._batch(call, [question])
-
-    def _batch(self, call: Call, parties: Sequence[Any]) -> Batch:
-        return Batch(self, call, self.hub.new_tag(), parties)
-
-    def _introduction(self) -> Introduction | None:
-        if self.introduced:
-            return None
-        self.introduced = True
-        return self.hub.introduction(self.label)
-
-    def _take_refreshes(self) -> Batch:
-        waiting = self._refreshing
-        first = next(iter(waiting.values()))[0].terms.lease_ms
-        chosen: list[tuple[Claim, list[asyncio.Future[Outcome]]]] = []
-        for number, (claim, _) in list(waiting.items()):
-            if claim.terms.lease_ms == first and len(chosen) < MOST_REFRESHES:
-                chosen.append(waiting.pop(number))
-        numbers = [claim.number for claim, _ in chosen]
-        heavy = any(claim.permits > 1 for claim, _ in chosen)
-        return self._batch(Refresh(numbers, first, heavy), chosen)
-
-    def _take_returned(self) -> Batch:
-        owner, returned = next(iter(self._returned.items()))
-        batch = returned[:MOST_RELEASES]
-        if len(batch) < len(returned):
-            self._returned[owner] = returned[MOST_RELEASES:]
-        else:
-            del self._returned[owner]
-        numbers = [unit.number for unit in batch]
-        return self._batch(Release(owner, numbers, self._keep(owner, batch)), batch)
-
-    def _keep(self, owner: str, returned: Iterable[Returned]) -> int:
-        """How many of these permits this process takes again itself."""
-        return 0
+        self._number(claim)
+        lease_ms = claim.terms.lease_ms
+        call = Adopt(question.owner, question.old, claim.number, lease_ms, self._introduction())
+        return AdoptBatch(self, call, question)
 
     def _take_acquires(self) -> Batch | None:
         claims: list[Claim] = []
         while self._new and len(claims) < MOST_ACQUIRES:
             claim = self._new[0]
-            if claim.state is not State.NEW:
-                self._new.popleft()
-                continue
-            if claims and claim.terms != claims[0].terms:
-                break
+            if claim.state is State.NEW:
+                if claims and claim.terms != claims[0].terms:
+                    break
+                self._number(claim)
+                claim.state = State.SENT
+                claims.append(claim)
             self._new.popleft()
-            if claim.number == 0:
-                claim.number, claim.hub_id = self.hub.new_number(), self.hub.hub_id
-            claim.state = State.SENT
-            self.claims[claim.number] = claim
-            claims.append(claim)
         if not claims:
             return None
-        batch = self._batch(self._acquire(claims, claims[0].terms), claims)
-        self._unanswered.append(claims[-1].number)
+        batch = AcquireBatch(self, self._acquire(claims), claims)
+        self.unanswered.append(claims[-1].number)
         return batch
 
-    # -- what answers mean
+    def _number(self, claim: Claim) -> None:
+        """Numbers are drawn when they are written, so they go up in the order of the wire."""
+        if claim.number == 0:
+            claim.number, claim.hub_id = self.hub.new_number(), self.hub.hub_id
+        self.claims[claim.number] = claim
 
-    def answered(self, batch: Batch, answer: Answered | Fault) -> None:
-        """Apply the answer to *batch*."""
-        if isinstance(batch.call, Acquire) and self._unanswered:
-            self._unanswered.popleft()
-        if isinstance(answer, Fault):
-            self._failed(batch, answer)
-            return
-        match batch.call:
-            case Acquire():
-                assert isinstance(answer, Reply)
-                for number, token in answer.granted:
-                    self._granted(number, token, None, batch.sent_at)
-                self._acquired(batch, answer)
-            case Release():
-                assert isinstance(answer, Reply)
-                for unit, held in zip(batch.parties, answer.answers, strict=True):
-                    # Sent twice, the second finds nothing although the first did.
-                    unit.settle(bool(held) or (unit.repeated and unit.trusted))
-                self._serve_own(answer, batch.sent_at)
-            case Refresh():
-                assert isinstance(answer, Reply)
-                for (claim, waiters), held in zip(batch.parties, answer.answers, strict=True):
-                    outcome = Outcome.RENEWED if held else Outcome.GONE
-                    self._refreshed(claim, waiters, outcome, batch.sent_at)
-            case Abandon():
-                assert isinstance(answer, Reply)
-                for claim in batch.parties:
-                    self.claims.pop(claim.number, None)
-                self._serve_own(answer, batch.sent_at)
-            case Heartbeat():
-                assert isinstance(answer, Reply)
-                self._beating = False
-                self._heard_about(batch, answer)
-                self._serve_own(answer, batch.sent_at, heard_from=True)
-            case Adopt():
-                assert isinstance(answer, Adopted)
-                self._adopted(batch.parties[0], answer, batch.sent_at)
-            case _:
-                if isinstance(answer, Reply):
-                    self._serve_own(answer, batch.sent_at)
-                batch.parties[0].settle(answer)
-                if isinstance(batch.call, Clear):
-                    self._cleared()
+    def _introduction(self) -> Introduction | None:
+        if self.introduced:
+            return None
+        self.introduced = True
+        return self.hub.introduction(self._label)
 
-    def _serve_own(self, reply: Reply, sent_at: float, *, heard_from: bool = False) -> None:
-        for number, token in reply.granted:
-            self._granted(number, token, None, sent_at)
-        self._standing(reply)
-        self._expect(reply, heard_from=heard_from)
+    # -- what batches and messages bring about
 
-    def _acquired(self, batch: Batch, reply: Reply) -> None:
-        again: list[Claim] = []
-        refused: list[Claim] = []
-        must_wait: list[Claim] = []
-        for claim, answer in zip(batch.parties, reply.answers, strict=True):
-            if isinstance(answer, Holding):
-                self._granted(claim.number, answer.token, answer.left_ms / 1000, batch.sent_at)
-            elif answer > 0:
-                self._granted(claim.number, answer, None, batch.sent_at)
-            elif claim.state is not State.SENT:
-                continue  # its caller left, or it was served on the way
-            elif answer == GONE:
-                del self.claims[claim.number]
-                claim.number = 0
-                again.append(claim)
-            else:
-                claim.heard = (reply.next_ms, reply.waiting)
-                if answer == QUEUE_FULL or not claim.waits:
-                    refused.append(claim)
-                else:
-                    must_wait.append(claim)
-        self._write_again(again)
-        self._must_wait(must_wait)
-        for claim in refused:
-            self._end_refused(claim)
-        self._standing(reply)
-        self._expect(reply, heard_from=True)
-
-    def _end_refused(self, claim: Claim) -> None:
-        """The server said full to a claim that does not wait: nothing of it is left there."""
-        self.claims.pop(claim.number, None)
-        claim.state = State.ENDED
-        error: SemaphoreError
-        most = claim.terms.max_waiters
-        if claim.waits and most is not None:
-            error = QueueFull(self.address.name, most, self._retry_after(claim))
-        else:
-            waited = clock() - claim.started
-            error = AcquireTimeout(self.address.name, waited, self._retry_after(claim))
-        claim.settle(error)
-
-    def _write_again(self, claims: Sequence[Claim]) -> None:
-        for claim in reversed(claims):
-            claim.state = State.NEW
-            self._new.appendleft(claim)
-        if claims:
-            self._wake()
-
-    def _adopted(self, adoption: Adoption, answer: Adopted, sent_at: float) -> None:
-        claim = adoption.claim
-        if claim.state is not State.SENT:
-            return  # its caller left, and an abandon is on its way
-        if answer.holding is None:
-            self.claims.pop(claim.number, None)
-            claim.state = State.ENDED
-            old_id = permit_id(adoption.owner, adoption.old)
-            claim.settle(PermitLost(self.address.name, old_id, "that id holds nothing any more"))
-            return
-        claim.state = State.HELD
-        claim.token = answer.holding.token
-        claim.permits = answer.permits
-        claim.lease = granted(claim.terms.lease, sent_at=sent_at, left=claim.terms.lease)
-        claim.settle()
-
-    def _granted(self, number: int, token: int, left: float | None, sent_at: float) -> None:
+    def grant(self, number: int, token: int, left: float | None, sent_at: float) -> None:
         """The server says that *number* holds a permit, for *left* seconds (a whole lease)."""
         claim = self.claims.get(number)
         if claim is None or claim.state not in _UNSERVED:
             return  # told already; or its caller left, and an abandon is on its way
+        self.waiting.pop(claim, None)
         claim.token = token
         claim.state = State.HELD
-        self.waiting.pop(claim, None)
         length = claim.terms.lease
         claim.lease = granted(length, sent_at=sent_at, left=length if left is None else left)
         if left is None:
@@ -533,55 +381,92 @@ class Lane:
             return
         # Told late, or of a short lease: a refresh makes it a whole one. Where much of it is
         # gone, or unknown, nobody is told before that.
-        future = self.refresh(claim)
+        renewed = self.refresh(claim)
         if claim.lease.trusted_until - clock() >= left / 2:
             claim.settle()
         else:
             claim.confirming = True
-            future.add_done_callback(lambda _: self._confirmed(claim))
+            renewed.add_done_callback(lambda _: self._confirm(claim))
 
-    def _confirmed(self, claim: Claim) -> None:
+    def _confirm(self, claim: Claim) -> None:
         if not claim.confirming:
             return
         claim.confirming = False
         if claim.state is State.HELD and clock() < claim.lease.trusted_until:
             claim.settle()
-        elif claim.state is State.HELD or claim.state is State.LOST:
-            self._ask_anew(claim)
+            return
+        if claim.state is State.HELD:
+            self._give_back(claim, trusted=False)
+        claim.lost_reason = None
+        self._ask_anew(claim)
 
     def _ask_anew(self, claim: Claim) -> None:
         """What the server had for *claim* is gone: a new number, the same deadline."""
-        if claim.state is State.HELD:
-            self._give_back(claim, trusted=False)
-        self.claims.pop(claim.number, None)
         self.waiting.pop(claim, None)
+        self.forget_number(claim)
+        self.ask_again([claim])
+
+    def forget_number(self, claim: Claim) -> None:
+        """The number of *claim* is worth nothing any more; it gets another."""
+        self.claims.pop(claim.number, None)
         claim.number = 0
-        claim.lost_reason = None
-        self._write_again([claim])
 
-    def _refreshed(
-        self,
-        claim: Claim,
-        waiters: Iterable[asyncio.Future[Outcome]],
-        outcome: Outcome,
-        sent_at: float,
-    ) -> None:
-        if claim.state is State.HELD:
-            verdict = after_refresh(claim.lease, outcome, sent_at=sent_at, now=clock())
-            if isinstance(verdict, Lost):
-                if outcome is Outcome.GONE:
-                    self.claims.pop(claim.number, None)
-                claim.lose(verdict.reason)
-            else:
-                claim.lease = verdict
-        for future in waiters:
-            if not future.done():
-                future.set_result(outcome)
+    def ask_again(self, claims: Sequence[Claim]) -> None:
+        """Write *claims*, in this order, before those that are new."""
+        for claim in claims:
+            claim.state = State.NEW
+        self._new.extendleft(reversed(claims))
+        if claims:
+            self.wake()
 
-    def _failed(self, batch: Batch, fault: Fault) -> None:
-        if fault.trouble in _UNHARMED:
-            self.requeue(batch, arrived=False)
+    def turn_away(self, claim: Claim) -> None:
+        """The server said full, and keeps nothing of a claim that does not wait."""
+        self.claims.pop(claim.number, None)
+        claim.state = State.ENDED
+        most = claim.terms.max_waiters
+        if claim.waits and most is not None:
+            claim.settle(QueueFull(self.address.name, most, self.retry_after(claim)))
+        else:
+            claim.settle(self._too_late(claim))
+
+    def refreshed(self, claim: Claim, outcome: Outcome, sent_at: float) -> None:
+        """A refresh sent at *sent_at* has ended."""
+        if claim.state is not State.HELD:
             return
+        verdict = after_refresh(claim.lease, outcome, sent_at=sent_at, now=clock())
+        if isinstance(verdict, Lost):
+            self._lose(claim, verdict.reason)
+        else:
+            claim.lease = verdict
+
+    def _lose(self, claim: Claim, reason: str) -> None:
+        self.claims.pop(claim.number, None)
+        claim.lose(reason)
+
+    def renew(self, renewal: Renewal) -> None:
+        """Write a refresh, together with others."""
+        later = self._renewals.setdefault(renewal.claim.number, renewal)
+        if later is not renewal:
+            later.futures.extend(renewal.futures)
+        self.wake()
+
+    def send_back_again(self, owner: str, units: Sequence[Returned]) -> None:
+        """Write a release again, before others."""
+        self._returned[owner] = [*units, *self._returned.get(owner, ())]
+        self.wake()
+
+    def abandon_again(self, claims: Sequence[Claim]) -> None:
+        """Write an abandon again, before others."""
+        self._leaving[:0] = claims
+        self.wake()
+
+    def ask_first(self, question: Question | Adoption) -> None:
+        """Write a question again, before others."""
+        self._questions.appendleft(question)
+        self.wake()
+
+    def error_of(self, fault: Fault) -> SemaphoreError:
+        """What to raise for a fault that is not ridden out."""
         name = self.address.name
         error: SemaphoreError
         if fault.trouble is Trouble.MISMATCH:
@@ -589,183 +474,90 @@ class Lane:
         else:
             error = BackendError(name, str(fault.error))
         error.__cause__ = fault.error
-        match batch.call:
-            case Acquire():
-                for claim in batch.parties:
-                    if claim.state is State.SENT:
-                        self.refuse(claim, error)
-            case Refresh():
-                for claim, waiters in batch.parties:
-                    self._refreshed(claim, waiters, Outcome.UNKNOWN, batch.sent_at)
-            case Heartbeat():
-                self._beating = False
-                self._refuse_waiters(error)
-            case Abandon():
-                for claim in batch.parties:
-                    self.claims.pop(claim.number, None)
-            case _:
-                for party in batch.parties:
-                    party.settle(error)
-
-    def _refuse_waiters(self, error: SemaphoreError) -> None:
-        for claim in list(self.waiting):
-            self.refuse(claim, error)
-
-    def requeue(self, batch: Batch, *, arrived: bool) -> None:
-        """Write *batch* again, before what is new; it may have *arrived* all the same."""
-        match batch.call:
-            case Acquire():
-                if arrived:
-                    self._unanswered.clear()
-                claims = [claim for claim in batch.parties if claim.state is State.SENT]
-                self._write_again(claims)
-            case Release(owner=owner):
-                for unit in batch.parties:
-                    unit.repeated |= arrived
-                self._returned[owner] = [*batch.parties, *self._returned.get(owner, ())]
-            case Refresh():
-                for claim, waiters in batch.parties:
-                    if claim.state is State.HELD:
-                        _, later = self._refreshing.setdefault(claim.number, (claim, []))
-                        later.extend(waiters)
-                    else:
-                        self._refreshed(claim, waiters, Outcome.UNKNOWN, batch.sent_at)
-            case Abandon():
-                self._leaving[:0] = batch.parties
-            case Heartbeat():
-                self._beating = False
-                self._beat_due = True
-            case Adopt():
-                adoption: Adoption = batch.parties[0]
-                if adoption.claim.state is State.SENT:
-                    if not arrived:
-                        # Later numbers may have been used meanwhile, which made this one void.
-                        self.claims.pop(adoption.claim.number, None)
-                        adoption.claim.number = 0
-                    self._questions.appendleft(adoption)
-            case _:
-                self._questions.appendleft(batch.parties[0])
-        self._wake()
-
-    # -- what messages mean
+        return error
 
     def told(self, message: Message, fresh_at: float | None) -> None:
         """Apply a message. *fresh_at* is when the newest answered letter was sent."""
         match message:
             case Granted(grants=grants):
+                # The server had run that letter before it granted these.
+                sent_at = -math.inf if fresh_at is None else fresh_at
                 for number, holding in grants:
-                    if number not in self.claims:
-                        self._stray(number)
-                    else:
-                        # The server had run that letter before it granted this.
-                        sent_at = -1e9 if fresh_at is None else fresh_at
-                        self._granted(number, holding.token, holding.left_ms / 1000, sent_at)
+                    if number in self.claims:
+                        self.grant(number, holding.token, holding.left_ms / 1000, sent_at)
+                    else:  # nobody here waits with that number: it goes back
+                        self._send_back(self.hub.hub_id, number, 1, trusted=False)
             case Taken(numbers=numbers):
                 for number in numbers:
                     claim = self.claims.get(number)
                     if claim is not None and claim.state is State.HELD:
-                        del self.claims[number]
-                        claim.lose("released or adopted by somebody else")
+                        self._lose(claim, "released or adopted by somebody else")
             case Cleared():
-                self._cleared()
+                self.cleared()
             case Hint():
                 self._hinted(message)
 
-    def _stray(self, number: int) -> None:
-        """A grant for a number that nobody here waits with: it goes back."""
-        self._send_back(self.hub.hub_id, number, 1, trusted=False)
-
-    def _hinted(self, hint: Hint) -> None:
-        """Permits are free to try for."""
-
-    def _cleared(self) -> None:
+    def cleared(self) -> None:
         """The semaphore was deleted: holders lose, waiters start again."""
-        for claim in list(self.claims.values()):
-            if claim.state is State.HELD:
-                del self.claims[claim.number]
-                claim.lose("the semaphore was cleared")
-        for claim in reversed(list(self.waiting)):
+        for claim in self.held():
+            self._lose(claim, "the semaphore was cleared")
+        for claim in reversed(self.waiting):
             self._ask_anew(claim)
 
     # -- what time brings
 
-    def _expect(self, reply: Reply, *, heard_from: bool = False) -> None:
-        """Note when something may change by itself, and when to be heard from again."""
+    def apply(self, reply: Reply, sent_at: float, *, heard_from: bool = False) -> None:
+        """Apply what a reply tells beside its answers."""
+        for number, token in reply.granted:
+            self.grant(number, token, None, sent_at)
+        self._standing(reply)
         if not self.waiting:
-            self._stop_timer()
+            self._pulse.stop()
             return
-        now = self.hub.loop.time()
-        if heard_from or self._timer is None:
-            self._beat_at = now + heartbeat_interval(self._longest)
-        self._moment_at = math.inf
+        interval = heartbeat_interval(self._longest)
+        if heard_from:
+            self._pulse.heard_from(interval)
+        moment = None
         if reply.next_ms is not None:
-            stagger = STAGGER * self.hub.jitter() if self._behind() else 0.001
-            self._moment_at = now + reply.next_ms / 1000 + stagger
-        at = min(self._beat_at, self._moment_at)
-        if self._timer is None or at < self._timer.when():
-            self._set_timer(at)
-
-    def _set_timer(self, at: float) -> None:
-        self._stop_timer()
-        self._timer = self.hub.loop.call_at(at, self._time_passed)
-
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+            moment = reply.next_ms / 1000
+            moment += STAGGER * self.hub.jitter() if self._behind() else 0.001
+        self._pulse.expect(moment, interval)
 
     def _time_passed(self) -> None:
-        self._timer = None
-        at = min(self._beat_at, self._moment_at)
-        if not self.waiting:
-            return
-        if self.hub.loop.time() < at:
-            self._set_timer(at)  # what it was set for has moved
-        elif not self._beating:
+        if self.waiting and not self.beating:
             self.beat()
-
-    def _behind(self) -> bool:
-        """Whether other processes are likelier to be served first."""
-        return False
 
     def beat(self) -> None:
         """Send a heartbeat."""
         self._beat_due = True
-        self._wake()
-
-    def _asked_about(self) -> Sequence[Claim]:
-        return ()
-
-    def _heard_about(self, batch: Batch, reply: Reply) -> None:
-        """A heartbeat told what became of the claims it asked about."""
+        self.wake()
 
     # -- what happens to the link
 
     def reconnected(self) -> None:
         """A new link: the hub is introduced again, and asks about all that waits."""
         self.introduced = False
-        self._beating = False
         if self.waiting:
             self.beat()
 
     def fail_outlasted(self, since: float, error: Callable[[], SemaphoreError]) -> None:
         """End the waiting, without a deadline, whose patience an outage has outlasted."""
+        now = clock()
         for claim in self._pending():
-            waited = clock() - max(since, claim.started)
-            if claim.timer is None and waited > claim.terms.lease:
+            if claim.timer is None and now - max(since, claim.started) > claim.terms.lease:
                 self.refuse(claim, error())
-        for returned in self._returned.values():
-            for unit in returned:
-                if clock() - unit.asked_at > patience(self.shortest):
+        for units in self._returned.values():
+            for unit in units:
+                if now - unit.asked_at > patience(self.shortest):
                     unit.settle(error())  # and is sent all the same, once that is possible
 
-    def fail_hurried(self, error: Callable[[], Exception]) -> None:
+    def fail_hurried(self, error: Callable[[], SemaphoreError]) -> None:
         """End the claims that do not wait: the server cannot be asked now."""
         for claim in self._pending():
             if not claim.waits:
                 self.refuse(claim, error())
 
-    def fail_waiting(self, error: Callable[[], Exception]) -> None:
+    def fail_waiting(self, error: Callable[[], SemaphoreError]) -> None:
         """End every claim whose caller waits."""
         for claim in self._pending():
             self.refuse(claim, error())
@@ -775,10 +567,12 @@ class Lane:
         self.fail_waiting(error)
         while self._questions:
             self._questions.popleft().settle(error())
-        for returned in self._returned.values():
-            for unit in returned:
+        for units in self._returned.values():
+            for unit in units:
                 unit.settle(error())
         self._returned.clear()
+        for claim in self._leaving:
+            self.claims.pop(claim.number, None)
         self._leaving.clear()
 
     def close(self, claim: Claim) -> None:
@@ -786,25 +580,23 @@ class Lane:
         claim.lose("the semaphore was closed in this process")
         self.release(claim)
 
-    def _pending(self) -> list[Claim]:
-        pending = [claim for claim in self.claims.values() if claim.state is State.SENT or claim.confirming]
-        pending += [claim for claim in self._new if claim.state is State.NEW]
-        return [*pending, *self.waiting]
-
     def held(self) -> list[Claim]:
         """The permits that this process holds."""
         return [claim for claim in self.claims.values() if claim.state is State.HELD]
 
+    def _pending(self) -> list[Claim]:
+        sent = [claim for claim in self.claims.values() if claim.state is State.SENT]
+        unsure = [claim for claim in self.held() if claim.confirming]
+        new = [claim for claim in self._new if claim.state is State.NEW]
+        return [*sent, *unsure, *new, *self.waiting]
+
     def _give_back(self, claim: Claim, *, trusted: bool) -> Returned:
-        self._refreshing.pop(claim.number, None)
+        self.claims.pop(claim.number, None)
+        self._renewals.pop(claim.number, None)
         return self._send_back(claim.hub_id, claim.number, claim.permits, trusted=trusted)
 
     def _send_back(self, owner: str, number: int, permits: int, *, trusted: bool) -> Returned:
         unit = Returned(number, permits, self.hub.loop.create_future(), trusted=trusted)
         self._returned.setdefault(owner, []).append(unit)
-        self._wake()
+        self.wake()
         return unit
-
-
-_UNSERVED = frozenset({State.SENT, State.WAITING})
-_UNHARMED = frozenset({Trouble.AGAIN, Trouble.BUSY, Trouble.MOVED})

@@ -62,10 +62,10 @@ class Lost:
 
 
 def granted(length: float, *, sent_at: float, left: float) -> Lease:
-    """The lease of a permit of which the server said, to what was sent at *sent_at*, that it
-    has *left* seconds left.
+    """The lease of a permit that the server said has *left* seconds left.
 
-    Counted from sending, because the server started its own count no earlier.
+    It said so to what was sent at *sent_at*. Counted from sending, because the server started
+    its own count no earlier.
     """
     return Lease(length, sent_at + left - margin(length))
 

@@ -5,6 +5,7 @@ import logging
 import math
 import warnings
 from types import TracebackType
+from typing import Self
 
 from . import _config
 from ._cancellation import finish
@@ -14,7 +15,6 @@ from ._errors import BackendError, PermitLost, SemaphoreError
 from ._lease import Outcome, patience
 from ._protocol import Detach, Reply
 from ._refresher import lose_unless_trusted, unwatch
-
 
 logger = logging.getLogger("redsem_async")
 
@@ -73,8 +73,10 @@ class Permit:
 
     @property
     def expires_in(self) -> float:
-        """For how many more seconds the permit may be trusted if nothing else is heard; never
-        above 0 when it may not."""
+        """For how many more seconds the permit may be trusted if nothing else is heard.
+
+        Never above 0 when it may not be trusted now.
+        """
         if self._claim.state is not State.HELD:
             return -math.inf
         return self._claim.lease.trusted_until - clock()
@@ -175,8 +177,10 @@ class Permit:
         if expires_in is not None:
             expires = _config.seconds(expires_in, "expires_in")
             if not _config.SHORTEST_LEASE <= expires <= _config.LONGEST_LEASE:
-                raise ValueError(f"expires_in must be finite and at least"
-                                 f" {_config.SHORTEST_LEASE} s, not {expires}")
+                raise ValueError(
+                    f"expires_in must be finite and at least"
+                    f" {_config.SHORTEST_LEASE} s, not {expires}"
+                )
         self.check()
         lane = claim.lane
         answer = await lane.ask(Detach(claim.number, math.ceil(expires * 1000)))
@@ -188,7 +192,7 @@ class Permit:
         lane.detach(claim)
         return self.id
 
-    async def __aenter__(self) -> "Permit":
+    async def __aenter__(self) -> Self:
         """Guard a block: from here on, loss cancels the current task."""
         self._loop()
         if self._guarded is not None:
@@ -232,7 +236,8 @@ class Permit:
         hub = claim.lane.hub
         if hub.loop.is_closed():
             return
-        warnings.warn(f"{self!r} was dropped without release", ResourceWarning, source=self)
+        message = f"{self!r} was dropped without release"
+        warnings.warn(message, ResourceWarning, stacklevel=2, source=self)
         # Collected in any thread, and in the middle of anything.
         hub.loop.call_soon_threadsafe(_release_dropped, claim)
 

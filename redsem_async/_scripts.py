@@ -25,7 +25,7 @@ class Script:
 @functools.cache
 def script(mode: Mode, operation: str) -> Script:
     """Read and join the files of *operation*."""
-    lua = resources.files(__package__) / "lua"
+    lua = resources.files("redsem_async") / "lua"
     own = lua / mode / f"{operation}.lua"
     if not own.is_file():
         own = lua / f"{operation}.lua"

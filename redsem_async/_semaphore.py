@@ -1,9 +1,8 @@
 """The semaphores: what users hold in their hands. They hand out permits."""
 
 import asyncio
-from collections.abc import Coroutine
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from types import EllipsisType, TracebackType
+from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakKeyDictionary
 
 from . import _config
@@ -115,7 +114,9 @@ class AnySemaphore:
 
     # -- permits
 
-    def acquire(self, *, timeout: float | None = ..., permits: int = 1) -> Acquisition:  # type: ignore[assignment]
+    def acquire(
+        self, *, timeout: float | EllipsisType | None = ..., permits: int = 1
+    ) -> Acquisition:
         """Wait for a permit: ``await`` it, or use it as ``async with sem.acquire() as permit``.
 
         Cancelled while it waits, it leaves nothing behind; a grant that was on its way is given
@@ -136,12 +137,9 @@ class AnySemaphore:
             BackendError: Redis refused.
             ValueError, TypeError: at the call, for arguments that cannot be meant.
         """
-        if timeout is ...:
-            timeout = self._timeout
-        else:
-            timeout = _config.timeout_of(timeout)
+        most = self._timeout if timeout is ... else _config.timeout_of(timeout)
         permits = _config.permits_of(permits, self.limit)
-        return Acquisition(self._acquire(timeout, permits))
+        return Acquisition(self._acquire(most, permits))
 
     async def _acquire(self, timeout: float | None, permits: int) -> Permit:
         lane, refresher = self._desk()
@@ -206,8 +204,10 @@ class AnySemaphore:
             BackendError: Redis refused, or could not be asked.
         """
         if not isinstance(permit_id, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise TypeError(f"release() needs a permit's id, not {type(permit_id).__name__}:"
-                            " to release a Permit, call its own release()")
+            raise TypeError(
+                f"release() needs a permit's id, not {type(permit_id).__name__}:"
+                " to release a Permit, call its own release()"
+            )
         known = parse_permit_id(permit_id)
         if known is None:
             return False
@@ -298,8 +298,10 @@ class AnySemaphore:
         return reaped
 
     async def clear(self) -> None:
-        """Delete the semaphore, its set limit too: holders lose their permits, waiters start
-        again."""
+        """Delete the semaphore, its set limit too.
+
+        Holders lose their permits, and waiters start again.
+        """
         await self._desk()[0].ask(Clear())
 
     # -- wiring
@@ -326,7 +328,7 @@ class Semaphore(AnySemaphore):
     callers' clocks.
     """
 
-    _mode = "zset"
+    _mode: ClassVar[Mode] = "zset"
 
 
 class FairSemaphore(AnySemaphore):
@@ -341,7 +343,7 @@ class FairSemaphore(AnySemaphore):
     of one that failed; and no timeout of one caller that is applied to others.
     """
 
-    _mode = "fair"
+    _mode: ClassVar[Mode] = "fair"
 
 
 class Mutex(FairSemaphore):

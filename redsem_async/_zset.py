@@ -3,10 +3,10 @@
 import math
 from collections.abc import Iterable, Sequence
 
+from ._batches import Batch, Returned
 from ._claim import Claim, State
-from ._config import Terms
 from ._errors import QueueFull
-from ._lane import Batch, Lane, Returned
+from ._lane import Lane
 from ._protocol import Acquire, Heartbeat, Hint, Reply
 
 MOST_KEPT = 16  # releases in a row whose permits this process keeps while others wait
@@ -17,18 +17,18 @@ class ZsetLane(Lane):
 
     _hinted_permits = 0  # told of, and not asked for yet
     _others_wait = False
-    _kept = 0
+    _streak = 0
 
     def submit(self, claim: Claim) -> None:
         if not (claim.waits and self.waiting):
             super().submit(claim)
             return
         # Those who wait here already try first.
-        self._must_wait([claim])
+        self.must_wait([claim])
         if claim.state is State.WAITING:
             self._try(claim.permits)
 
-    def _acquire(self, claims: Sequence[Claim], terms: Terms) -> Acquire:
+    def _acquire(self, claims: Sequence[Claim]) -> Acquire:
         hinted, self._hinted_permits = self._hinted_permits, 0
         return Acquire(
             [claim.request for claim in claims],
@@ -37,17 +37,16 @@ class ZsetLane(Lane):
             introduction=self._introduction(),
         )
 
-    def _must_wait(self, claims: Sequence[Claim]) -> None:
+    def must_wait(self, claims: Sequence[Claim]) -> None:
         for claim in claims:
-            self.claims.pop(claim.number, None)
-            claim.number = 0
+            self.forget_number(claim)
             most = claim.terms.max_waiters
             if claim.tried or most is None or len(self.waiting) < most:
                 claim.state = State.WAITING
                 self.waiting[claim] = None
             else:
                 claim.state = State.ENDED
-                claim.settle(QueueFull(self.address.name, most, self._retry_after(claim)))
+                claim.settle(QueueFull(self.address.name, most, self.retry_after(claim)))
         for claim in reversed(claims):
             if claim.tried and claim in self.waiting:
                 self.waiting.move_to_end(claim, last=False)
@@ -71,17 +70,17 @@ class ZsetLane(Lane):
         for claim in chosen:
             del self.waiting[claim]
             claim.tried = True
-        self._write_again(chosen)
+        self.ask_again(chosen)
         return max(0, permits)
 
-    def _keep(self, owner: str, returned: Iterable[Returned]) -> int:
+    def _kept(self, owner: str, units: Iterable[Returned]) -> int:
         if not self.waiting or owner != self.hub.hub_id:
             return 0
-        self._kept = self._kept + 1 if self._others_wait else 0
-        if self._kept > MOST_KEPT:
-            self._kept = 0
+        self._streak = self._streak + 1 if self._others_wait else 0
+        if self._streak > MOST_KEPT:
+            self._streak = 0
             return 0
-        freed = sum(unit.permits for unit in returned)
+        freed = sum(unit.permits for unit in units)
         return freed - self._try(freed)
 
     def _standing(self, reply: Reply) -> None:
@@ -100,7 +99,7 @@ class ZsetLane(Lane):
     def _take_hint(self, permits: int) -> None:
         self._hinted_permits += permits
         self._try(permits)
-        self._wake()
+        self.wake()
 
     def depart(self, claim: Claim) -> None:
         was_waiting = claim in self.waiting

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from redsem_async import Permit
 from redsem_async._backend import Letter, Link, Listener
@@ -134,7 +135,7 @@ class MemoryLink:
         for letter in letters:
             letter.sent_at = now
             answer = self._store.run(letter.address, letter.call, self.hub)
-            self._arrive(lambda letter=letter, answer=answer: self._answered(letter, answer))
+            self._arrive(partial(self._answered, letter, answer))
 
     def tell(self, prefix: str, message: Message) -> None:
         """Deliver a message, in its order among the answers."""

@@ -167,10 +167,15 @@ class Model:
                 for owner in sorted(self.parties, key=self._alive_until):
                     if owner != hub:
                         self._tell(owner, Cleared(self.name))
-                last = self.last
-                self.__init__(self._tell)  # type: ignore[misc]
-                self.last = last
+                self._forget()
                 return Reply()
+
+    def _forget(self) -> None:
+        """Forget everything but the counter: no token may be drawn again."""
+        self.kind = None
+        self.set_limit = None
+        self.holders.clear()
+        self.parties.clear()
 
     @property
     def idle(self) -> bool:
@@ -290,7 +295,8 @@ class Model:
             for expiry, i in live[: call.most]
         ]
         waiting, line = self._listing(step, call.most)
-        hubs = {entry.id.partition(".")[0] for entry in [*entries, *line]}
+        hubs = {entry.id.partition(".")[0] for entry in entries}
+        hubs |= {entry.id.partition(".")[0] for entry in line}
         return Standing(
             set_limit=self.set_limit,
             held=self.used(step.now),
@@ -340,6 +346,10 @@ class FairModel(Model):
     def __init__(self, tell: Tell) -> None:
         super().__init__(tell)
         self.line: list[Waiter] = []
+
+    def _forget(self) -> None:
+        super()._forget()
+        self.line.clear()
 
     @property
     def waiting(self) -> int:
@@ -392,8 +402,11 @@ class FairModel(Model):
         return WAITING
 
     def _serve(self, step: Step) -> None:
-        """Serve from the head. Grants to others are told before they are made: those whom
-        nobody hears for are passed over, and what they would have got is given on."""
+        """Serve from the head.
+
+        Grants to others are told before they are made: those whom nobody hears for are passed
+        over, and what they would have got is given on.
+        """
         if self.set_limit == 0:
             return
         passed: set[str] = set()
@@ -418,9 +431,7 @@ class FairModel(Model):
             most = waiter.request.limit if self.set_limit is None else self.set_limit
             if party.alive_until <= step.now:
                 self.line.remove(waiter)
-            elif waiter.id in passed or permits > most:
-                continue
-            elif party.gone and waiter.hub != step.hub:
+            elif waiter.id in passed or permits > most or (party.gone and waiter.hub != step.hub):
                 continue
             elif used + permits > most:
                 return plan, waiter
@@ -515,6 +526,10 @@ class ZsetModel(Model):
     def __init__(self, tell: Tell) -> None:
         super().__init__(tell)
         self.line: dict[str, int] = {}  # hub -> its turn
+
+    def _forget(self) -> None:
+        super()._forget()
+        self.line.clear()
 
     @property
     def waiting(self) -> int:

@@ -50,6 +50,7 @@ local function hand_over(parties)
     if not own and not state.deaf and tell(party.owner, 'granted', table.concat(parts, ',')) == 0 then
       state.gone = true
       note(party.owner .. ':gone', '1')
+      save_counter(0)  -- the tokens that nobody heard are not drawn again
       lost_requests = lost_requests + #party.grants
       lost_permits = lost_permits + party.permits
     else

@@ -14,7 +14,7 @@ local function serve()
   for _, owner in ipairs(redis.call('ZRANGE', line, 0, LOOK - 1)) do
     if freed <= 0 then break end
     local flags = redis.call('HMGET', marks, owner .. ':waits', owner .. ':deaf')
-    local share = math.min(freed, tonumber(flags[1]) or 1)
+    local share = math.min(freed, tonumber(flags[1]) or 0)
     local alive = (tonumber(redis.call('ZSCORE', hubs, owner)) or 0) > now
     local takes = alive and share > 0
     if takes and owner == hub then

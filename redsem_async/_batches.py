@@ -1,0 +1,371 @@
+"""What is written together, and what its answers mean for those who asked.
+
+A batch is a call on its way with the parties that it concerns. It ends in one of three ways: it
+is answered, it is refused, or it has to be written again.
+"""
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ._backend import Letter
+from ._claim import Claim, State
+from ._clock import now as clock
+from ._errors import PermitLost, SemaphoreError
+from ._keys import permit_id
+from ._lease import Outcome, granted
+from ._protocol import (
+    GONE,
+    QUEUE_FULL,
+    Abandon,
+    Acquire,
+    Adopt,
+    Adopted,
+    Answered,
+    Call,
+    Clear,
+    Fault,
+    Heartbeat,
+    Holding,
+    Refresh,
+    Release,
+    Reply,
+    Trouble,
+)
+
+if TYPE_CHECKING:
+    from ._lane import Lane
+
+_UNHARMED = frozenset({Trouble.AGAIN, Trouble.BUSY, Trouble.MOVED})
+
+
+class Batch(Letter, ABC):
+    """A call of a lane's."""
+
+    __slots__ = ("lane",)
+
+    def __init__(self, lane: "Lane", call: Call) -> None:
+        super().__init__(lane.address, call, lane.hub.new_tag())
+        self.lane = lane
+
+    def settle(self, answer: Answered | Fault) -> None:
+        """Apply what the server said."""
+        if not isinstance(answer, Fault):
+            self._answered(answer)
+        elif answer.trouble in _UNHARMED:
+            self.write_again(arrived=False)
+        else:
+            self._refused(self.lane.error_of(answer))
+
+    @abstractmethod
+    def _answered(self, answer: Answered) -> None: ...
+
+    @abstractmethod
+    def _refused(self, error: SemaphoreError) -> None:
+        """It was not carried out, or in part, and sending it again will not help."""
+
+    @abstractmethod
+    def write_again(self, *, arrived: bool) -> None:
+        """Have it written again, before what is new; it may have *arrived* all the same."""
+
+
+class AcquireBatch(Batch):
+    """Claims that ask for permits."""
+
+    __slots__ = ("claims",)
+
+    def __init__(self, lane: "Lane", call: Acquire, claims: Sequence[Claim]) -> None:
+        super().__init__(lane, call)
+        self.claims = claims
+
+    def settle(self, answer: Answered | Fault) -> None:
+        self.lane.unanswered.popleft()
+        super().settle(answer)
+
+    def _answered(self, answer: Answered) -> None:
+        assert isinstance(answer, Reply)
+        lane = self.lane
+        again: list[Claim] = []
+        wait: list[Claim] = []
+        for claim, said in zip(self.claims, answer.answers, strict=True):
+            if isinstance(said, Holding):
+                lane.grant(claim.number, said.token, said.left_ms / 1000, self.sent_at)
+            elif said > 0:
+                lane.grant(claim.number, said, None, self.sent_at)
+            elif claim.state is not State.SENT:
+                continue  # its caller left, or it was served on the way
+            elif said == GONE:
+                lane.forget_number(claim)
+                again.append(claim)
+            else:
+                claim.heard = (answer.next_ms, answer.waiting)
+                if said == QUEUE_FULL or not claim.waits:
+                    lane.turn_away(claim)
+                else:
+                    wait.append(claim)
+        lane.ask_again(again)
+        lane.must_wait(wait)
+        lane.apply(answer, self.sent_at, heard_from=True)
+
+    def _refused(self, error: SemaphoreError) -> None:
+        for claim in self.claims:
+            if claim.state is State.SENT:
+                self.lane.refuse(claim, error)
+
+    def write_again(self, *, arrived: bool) -> None:
+        if arrived:
+            self.lane.unanswered.clear()
+        # Of those whose callers left, an abandon is on its way.
+        self.lane.ask_again([claim for claim in self.claims if claim.state is State.SENT])
+
+
+class Returned:
+    """Permits on their way back, and whoever waits to hear that they arrived.
+
+    The future may be cancelled together with who waits; whoever cares sets another.
+    """
+
+    __slots__ = ("asked_at", "future", "number", "permits", "repeated", "trusted")
+
+    def __init__(
+        self,
+        number: int,
+        permits: int,
+        future: "asyncio.Future[bool | SemaphoreError]",
+        *,
+        trusted: bool,
+    ) -> None:
+        self.number = number
+        self.permits = permits
+        self.future = future
+        self.asked_at = clock()
+        self.trusted = trusted  # when the release was asked for
+        self.repeated = False  # sent once already, and the answer was lost
+
+    def settle(self, answer: bool | SemaphoreError) -> None:  # noqa: FBT001 - the answer it is
+        """Tell whether they were held until then, or why that is not known."""
+        if not self.future.done():
+            self.future.set_result(answer)
+
+
+class ReleaseBatch(Batch):
+    """Permits on their way back, all of one hub's ids."""
+
+    __slots__ = ("owner", "units")
+
+    def __init__(self, lane: "Lane", owner: str, units: Sequence[Returned], keep: int) -> None:
+        super().__init__(lane, Release(owner, [unit.number for unit in units], keep))
+        self.owner = owner
+        self.units = units
+
+    def _answered(self, answer: Answered) -> None:
+        assert isinstance(answer, Reply)
+        for unit, held in zip(self.units, answer.answers, strict=True):
+            # Sent twice, the second finds nothing although the first did.
+            unit.settle(bool(held) or (unit.repeated and unit.trusted))
+        self.lane.apply(answer, self.sent_at)
+
+    def _refused(self, error: SemaphoreError) -> None:
+        for unit in self.units:
+            unit.settle(error)
+
+    def write_again(self, *, arrived: bool) -> None:
+        for unit in self.units:
+            unit.repeated |= arrived
+        self.lane.send_back_again(self.owner, self.units)
+
+
+class Renewal:
+    """A permit to be refreshed, and whoever waits for the outcome."""
+
+    __slots__ = ("claim", "futures")
+
+    def __init__(self, claim: Claim) -> None:
+        self.claim = claim
+        self.futures: list[asyncio.Future[Outcome]] = []
+
+    def settle(self, outcome: Outcome, sent_at: float) -> None:
+        """Apply the outcome to the permit, and wake who waits."""
+        self.claim.lane.refreshed(self.claim, outcome, sent_at)
+        for future in self.futures:
+            if not future.done():
+                future.set_result(outcome)
+
+
+class RefreshBatch(Batch):
+    """Permits to be refreshed, all with one lease."""
+
+    __slots__ = ("renewals",)
+
+    def __init__(self, lane: "Lane", lease_ms: int, renewals: Sequence[Renewal]) -> None:
+        numbers = [renewal.claim.number for renewal in renewals]
+        heavy = any(renewal.claim.permits > 1 for renewal in renewals)
+        super().__init__(lane, Refresh(numbers, lease_ms, heavy))
+        self.renewals = renewals
+
+    def _answered(self, answer: Answered) -> None:
+        assert isinstance(answer, Reply)
+        for renewal, held in zip(self.renewals, answer.answers, strict=True):
+            renewal.settle(Outcome.RENEWED if held else Outcome.GONE, self.sent_at)
+
+    def _refused(self, error: SemaphoreError) -> None:
+        for renewal in self.renewals:
+            renewal.settle(Outcome.UNKNOWN, self.sent_at)
+
+    def write_again(self, *, arrived: bool) -> None:
+        for renewal in self.renewals:
+            if renewal.claim.state is State.HELD:
+                self.lane.renew(renewal)
+            else:
+                renewal.settle(Outcome.UNKNOWN, self.sent_at)
+
+
+class AbandonBatch(Batch):
+    """Claims whose callers left."""
+
+    __slots__ = ("claims",)
+
+    def __init__(self, lane: "Lane", claims: Sequence[Claim]) -> None:
+        super().__init__(lane, Abandon([claim.request for claim in claims]))
+        self.claims = claims
+
+    def _answered(self, answer: Answered) -> None:
+        assert isinstance(answer, Reply)
+        self._forget()
+        self.lane.apply(answer, self.sent_at)
+
+    def _refused(self, error: SemaphoreError) -> None:
+        self._forget()  # what is left of them ends with its lease
+
+    def _forget(self) -> None:
+        for claim in self.claims:
+            self.lane.claims.pop(claim.number, None)
+
+    def write_again(self, *, arrived: bool) -> None:
+        self.lane.abandon_again(self.claims)
+
+
+class HeartbeatBatch(Batch):
+    """A sign of life, and a question about some waiters."""
+
+    __slots__ = ("asked",)
+
+    def __init__(self, lane: "Lane", call: Heartbeat, asked: Sequence[Claim]) -> None:
+        super().__init__(lane, call)
+        self.asked = asked
+
+    def _answered(self, answer: Answered) -> None:
+        assert isinstance(answer, Reply)
+        lane = self.lane
+        lane.beating = False
+        gone: list[Claim] = []
+        for claim, said in zip(self.asked, answer.answers, strict=True):
+            if isinstance(said, Holding):
+                lane.grant(claim.number, said.token, said.left_ms / 1000, self.sent_at)
+            elif said == GONE and claim.state is State.WAITING:
+                gone.append(claim)
+        lane.apply(answer, self.sent_at, heard_from=True)
+        lane.found_gone(gone)
+
+    def _refused(self, error: SemaphoreError) -> None:
+        self.lane.beating = False
+        for claim in list(self.lane.waiting):
+            self.lane.refuse(claim, error)
+
+    def write_again(self, *, arrived: bool) -> None:
+        self.lane.beating = False
+        self.lane.beat()
+
+
+class Question:
+    """A call of its own kind, and whoever waits for its answer."""
+
+    __slots__ = ("call", "future")
+
+    def __init__(self, call: Call, future: "asyncio.Future[Answered | SemaphoreError]") -> None:
+        self.call = call
+        self.future = future
+
+    def settle(self, answer: Answered | SemaphoreError) -> None:
+        """Pass the answer on."""
+        if not self.future.done():
+            self.future.set_result(answer)
+
+
+class QuestionBatch(Batch):
+    """A question."""
+
+    __slots__ = ("question",)
+
+    def __init__(self, lane: "Lane", question: Question) -> None:
+        super().__init__(lane, question.call)
+        self.question = question
+
+    def _answered(self, answer: Answered) -> None:
+        if isinstance(answer, Reply):
+            self.lane.apply(answer, self.sent_at)
+        self.question.settle(answer)
+        if isinstance(self.call, Clear):
+            self.lane.cleared()
+
+    def _refused(self, error: SemaphoreError) -> None:
+        self.question.settle(error)
+
+    def write_again(self, *, arrived: bool) -> None:
+        self.lane.ask_first(self.question)
+
+
+class Adoption:
+    """A permit to be taken over under a number of a claim's."""
+
+    __slots__ = ("claim", "old", "owner")
+
+    def __init__(self, claim: Claim, owner: str, old: int) -> None:
+        self.claim = claim
+        self.owner = owner
+        self.old = old
+
+    def settle(self, error: SemaphoreError) -> None:
+        """It will not be answered."""
+        if self.claim.state is State.SENT:
+            self.claim.lane.refuse(self.claim, error)
+
+
+class AdoptBatch(Batch):
+    """An adoption."""
+
+    __slots__ = ("adoption",)
+
+    def __init__(self, lane: "Lane", call: Adopt, adoption: Adoption) -> None:
+        super().__init__(lane, call)
+        self.adoption = adoption
+
+    def _answered(self, answer: Answered) -> None:
+        assert isinstance(answer, Adopted)
+        claim = self.adoption.claim
+        if claim.state is not State.SENT:
+            return  # its caller left, and an abandon is on its way
+        if answer.holding is None:
+            self.lane.claims.pop(claim.number, None)
+            claim.state = State.ENDED
+            old_id = permit_id(self.adoption.owner, self.adoption.old)
+            reason = "that id holds nothing any more"
+            claim.settle(PermitLost(self.lane.address.name, old_id, reason))
+            return
+        claim.state = State.HELD
+        claim.token = answer.holding.token
+        claim.permits = answer.permits
+        claim.lease = granted(claim.terms.lease, sent_at=self.sent_at, left=claim.terms.lease)
+        claim.settle()
+
+    def _refused(self, error: SemaphoreError) -> None:
+        self.adoption.settle(error)
+
+    def write_again(self, *, arrived: bool) -> None:
+        claim = self.adoption.claim
+        if claim.state is State.SENT:
+            if not arrived:
+                # Later numbers may have been used meanwhile, which made this one void.
+                self.lane.forget_number(claim)
+            self.lane.ask_first(self.adoption)
