@@ -7,35 +7,27 @@ there is no reading task that could be late, cancelled or forgotten.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any, cast
+from collections.abc import Sequence
+from typing import Any
 from weakref import WeakKeyDictionary
 
-import hiredis
-import redis.asyncio as aioredis
-import redis.exceptions as errors
-
 from ._backend import Letter, Link, Listener
-from ._dial import Opened, check_client, dial, place_of
+from ._dial import Opened, checked_client, dial, place_of
 from ._keys import Address, channel
 from ._protocol import Trouble
-from ._wire import Wire, error_of, fault_of, message
+from ._resp import Push, Reader, WireError, broken, misfit, pack, scripts_forgotten, tag_of
+from ._wire import Wire, fault_of, message
 
 logger = logging.getLogger("redsem_async")
 
 CLOSING_TIME = 1.0  # seconds that closing may take
 
-_INCOMPLETE = object()
-# Typed too narrowly in hiredis: as a tuple of one.
-_pack = cast("Callable[[tuple[str | int, ...]], bytes]", hiredis.pack_command)  # pyright: ignore[reportUnknownMemberType]
-
 
 class RedisBackend:
     """Semaphores kept in Redis, reached with the settings of the user's client."""
 
-    def __init__(self, client: aioredis.Redis) -> None:
-        check_client(client)
-        self._client = client
+    def __init__(self, client: object) -> None:
+        self._client = checked_client(client)
 
     @property
     def place(self) -> str:
@@ -58,9 +50,7 @@ class Connection(asyncio.Protocol):
         self._transport = opened.transport
         self._keep = opened.keep
         self._hears = opened.speaks_resp3
-        self._reader = hiredis.Reader(
-            replyError=error_of, protocolError=errors.InvalidResponse, notEnoughData=_INCOMPLETE
-        )
+        self._reader = Reader()
         self._slots: deque[Letter | _Subscribe] = deque()
         self._prefixes: dict[bytes, str] = {}
         self._loaded: set[str] = set()
@@ -70,7 +60,7 @@ class Connection(asyncio.Protocol):
         self._ending = False
         self._transport.set_protocol(self)
         if not self._hears:
-            listener.deafened(errors.ResponseError("the server does not speak RESP3"))
+            listener.deafened(broken("the server does not speak RESP3"))
         if opened.received:
             self.data_received(opened.received)
 
@@ -92,7 +82,7 @@ class Connection(asyncio.Protocol):
             known = script.sha in self._loaded
             self._loaded.add(script.sha)
             head = ("EVALSHA", script.sha) if known else ("EVAL", script.text)
-            parts.append(_pack((*head, *arguments)))
+            parts.append(pack((*head, *arguments)))
             self._slots.append(letter)
         self._transport.write(b"".join(parts))
 
@@ -107,7 +97,7 @@ class Connection(asyncio.Protocol):
         if self._hears and name.encode() not in self._prefixes:
             self._prefixes[name.encode()] = prefix
             self._slots.append(_Subscribe())
-            parts.append(_pack(("SUBSCRIBE", name)))
+            parts.append(pack(("SUBSCRIBE", name)))
 
     def pause_writing(self) -> None:
         self._paused = True
@@ -119,29 +109,31 @@ class Connection(asyncio.Protocol):
     # -- reading
 
     def data_received(self, data: bytes) -> None:
-        self._reader.feed(data)
         try:
-            while not self._ending and (item := self._reader.gets()) is not _INCOMPLETE:
-                if isinstance(item, hiredis.PushNotification):
+            for item in self._reader.feed(data):
+                if self._ending:
+                    return
+                if isinstance(item, Push):
                     self._pushed(item)
                 else:
                     self._replied(item)
-        except errors.RedisError as error:
+        except WireError as error:
             self._fail(error)
 
-    def _pushed(self, push: Sequence[Any]) -> None:
-        kind = push[0]
-        if kind == b"message":
-            prefix = self._prefixes.get(push[1])
-            told = message(push[2]) if isinstance(push[2], bytes) else None
+    def _pushed(self, push: Push) -> None:
+        if push.kind == b"message":
+            name, said = push.parts
+            prefix = self._prefixes.get(name)
+            told = message(said) if isinstance(said, bytes) else None
             if prefix is not None and told is not None:
                 self._listener.told(prefix, told)
             else:
                 logger.debug("ignored a message that says nothing known")
-        elif kind == b"subscribe" and self._slots and isinstance(self._slots[0], _Subscribe):
-            self._slots.popleft()
-        elif kind == b"unsubscribe":
-            raise errors.ConnectionError("the server ended the subscription")
+        elif push.kind == b"subscribe":
+            if self._slots and isinstance(self._slots[0], _Subscribe):
+                self._slots.popleft()
+        elif push.kind == b"unsubscribe":
+            raise broken("the server ended the subscription")
 
     def _replied(self, reply: Any) -> None:
         slot = self._slots.popleft() if self._slots else None
@@ -150,30 +142,29 @@ class Connection(asyncio.Protocol):
             self._listener.deafened(reply)
             return
         if not isinstance(slot, Letter):
-            raise errors.InvalidResponse("the server replied to nothing that was asked")
+            raise misfit("the server replied to nothing that was asked")
         self.fresh_at = slot.sent_at
         if isinstance(reply, Exception):
             fault = fault_of(reply)
-            if isinstance(reply, errors.NoScriptError):
+            if scripts_forgotten(reply):
                 self._loaded.clear()
             self._listener.answered(slot, fault)
             if fault.trouble is Trouble.MOVED:
                 self._fail(reply)
             return
-        parts = cast("list[Any]", reply) if isinstance(reply, list) else []
-        if not parts or parts[0] != b"%d" % slot.tag:
-            raise errors.InvalidResponse("the server's reply belongs to another command")
-        self._listener.answered(slot, self._wire(slot.address).reply(slot.call, parts))
+        if tag_of(reply) != b"%d" % slot.tag:
+            raise misfit("the server's reply belongs to another command")
+        self._listener.answered(slot, self._wire(slot.address).reply(slot.call, reply))
 
     # -- ending
 
     def eof_received(self) -> None:
-        self._fail(errors.ConnectionError("the server closed the connection"))
+        self._fail(broken("the server closed the connection"))
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self._closed.done():
             self._closed.set_result(None)
-        self._fail(exc or errors.ConnectionError("the connection was closed"))
+        self._fail(exc or broken("the connection was closed"))
 
     def _fail(self, error: Exception) -> None:
         if not self._ending:

@@ -35,12 +35,12 @@ class Opened(NamedTuple):
     keep: object
 
 
-def check_client(client: object) -> None:
-    """Raise TypeError unless *client* is one that we can connect like."""
+def checked_client(client: object) -> aioredis.Redis:
+    """Return *client*; raise TypeError unless it is one that we can connect like."""
     if isinstance(client, aioredis.RedisCluster):
         raise TypeError("RedisCluster clients are not supported yet: use redis.asyncio.Redis")
     if isinstance(client, aioredis.Redis):
-        return
+        return client
     kind = f"{type(client).__module__}.{type(client).__qualname__}"
     raise TypeError(f"a client of redis.asyncio is needed, not {kind}: use redis.asyncio")
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from types import EllipsisType, TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 from weakref import WeakKeyDictionary
 
 from . import _config
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 def backend_of(client: object) -> Backend:
     """*client* itself when semaphores are kept in it, or else Redis as *client* reaches it."""
     if callable(getattr(client, "connect", None)) and hasattr(client, "place"):
-        return client  # type: ignore[return-value]
-    return RedisBackend(client)  # type: ignore[arg-type]
+        return cast("Backend", client)
+    return RedisBackend(client)
 
 
 class AnySemaphore:

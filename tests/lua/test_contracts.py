@@ -1,0 +1,131 @@
+"""Each script does what its contract says it takes: contract, binding and body agree.
+
+What nothing checks drifts. The head of a script names its KEYS and ARGV; the binding passes
+them; the body uses every one.
+"""
+
+import re
+from importlib import resources
+from pathlib import Path
+
+import pytest
+
+from redsem_async._keys import Address, Mode
+from redsem_async._protocol import (
+    Abandon,
+    Acquire,
+    Adopt,
+    Call,
+    Clear,
+    Detach,
+    Heartbeat,
+    Introduction,
+    Reap,
+    Refresh,
+    Release,
+    Request,
+    SetLimit,
+    Status,
+)
+from redsem_async._scripts import script
+from redsem_async._wire import Wire
+
+HUB = "f" * 32
+REQUEST = Request(7, 1000, 3)
+WHO = Introduction("somebody")
+CALLS: dict[str, Call] = {
+    "acquire": Acquire([REQUEST], introduction=WHO),
+    "release": Release(HUB, [7]),
+    "refresh": Refresh([7], 1000, heavy=True),
+    "abandon": Abandon([REQUEST]),
+    "heartbeat": Heartbeat(1000, [REQUEST], introduction=WHO),
+    "adopt": Adopt(HUB, 7, 8, 1000, WHO),
+    "detach": Detach(7, 1000),
+    "status": Status(10),
+    "set_limit": SetLimit(3),
+    "reap": Reap(),
+    "clear": Clear(),
+}
+COMMON_ARGUMENTS = ["tag", "clock_us", "mode", "hub"]
+BOTH: list[Mode] = ["fair", "zset"]
+LUA = Path(str(resources.files("redsem_async"))) / "lua"
+
+
+def source(mode: Mode, operation: str) -> str:
+    own = LUA / mode / f"{operation}.lua"
+    return (own if own.exists() else LUA / f"{operation}.lua").read_text()
+
+
+def contract(text: str, section: str) -> list[str]:
+    """Names listed under *section* of the comment that opens a script."""
+    head = text.split("\n\n", maxsplit=1)[0]
+    lines = [line.removeprefix("--") for line in head.splitlines()]
+    start = next(i for i, line in enumerate(lines) if line.split()[:1] == [section])
+    names = [lines[start].split()[1]]
+    for line in lines[start + 1 :]:
+        if re.match(r" [A-Z]{3}", line) or not line.strip():
+            break
+        if match := re.match(r" {10}(\w+)  ", line):
+            names.append(match[1])
+    return [] if names == ["none"] else names
+
+
+@pytest.mark.parametrize("mode", BOTH)
+@pytest.mark.parametrize("operation", CALLS)
+def test_the_binding_passes_what_the_contract_names(mode: Mode, operation: str) -> None:
+    """A position that means something else to the script is found here, and not in production."""
+    wire = Wire(Address(mode, "redsem", "name", "server"))
+    _, (count, *rest) = wire.command(CALLS[operation], 1, HUB)
+    assert isinstance(count, int)
+    arguments = rest[count + len(COMMON_ARGUMENTS) :]
+    assert len(arguments) == len(contract(source(mode, operation), "ARGV"))
+
+
+@pytest.mark.parametrize("mode", BOTH)
+def test_the_preludes_name_every_key_in_order(mode: Mode) -> None:
+    """Keys go by position: one too many, and a script writes to another's."""
+    prelude = (LUA / "prelude.lua").read_text()
+    named = contract(prelude, "KEYS")
+    assert contract(prelude, "ARGV") == COMMON_ARGUMENTS
+    kinds = [key.rpartition(":")[2] for key in Address(mode, "p", "n", "server").keys]
+    assert kinds[:-1] == named[:-1]
+    assert named[-1] == "line"
+    assigned = re.findall(r"^local ([\w, ]+) =\s+KEYS", prelude, re.MULTILINE)
+    assert ", ".join(assigned).split(", ") == named
+
+
+@pytest.mark.parametrize("mode", BOTH)
+@pytest.mark.parametrize("operation", CALLS)
+def test_the_body_uses_every_argument(mode: Mode, operation: str) -> None:
+    """What is passed and not used is paid for on every call."""
+    text = source(mode, operation)
+    body = text.split("\n\n", 1)[1]
+    first = len(COMMON_ARGUMENTS) + 1
+    listed = contract(text, "ARGV")
+    for position, name in enumerate(listed, first):
+        repeated = name in {"requests", "numbers"}
+        constant = re.search(rf"local {name.upper()} = (\d+)", body)
+        if repeated:
+            assert constant is not None and int(constant[1]) == position
+            assert len(re.findall(rf"\b{name.upper()}\b", body)) > 1
+        else:
+            assert f"ARGV[{position}]" in body, name
+
+
+@pytest.mark.parametrize("mode", BOTH)
+@pytest.mark.parametrize("operation", CALLS)
+def test_every_name_in_a_script_is_declared(mode: Mode, operation: str) -> None:
+    """A global is an error in Redis, at run time, on the path that reaches it."""
+    text = script(mode, operation).text
+    assert len(re.findall(r"^local ", text, re.MULTILINE)) < 200, "Lua's bound on locals"
+    assigned = re.findall(r"^([a-z_]+) = ", text, re.MULTILINE)
+    for name in assigned:
+        assert re.search(rf"^local [\w, ]*\b{name}\b", text, re.MULTILINE), name
+
+
+@pytest.mark.parametrize("mode", BOTH)
+def test_numbers_do_not_lose_digits(mode: Mode) -> None:
+    """tostring() of a token keeps 14 of its 16 digits."""
+    for operation in CALLS:
+        body = re.sub(r"--.*", "", script(mode, operation).text)
+        assert "tostring(" not in body

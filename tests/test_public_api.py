@@ -1,0 +1,103 @@
+"""The public surface: what is exported, and that each of it is documented and typed."""
+
+import inspect
+from typing import Any
+
+import pytest
+
+import redsem_async
+from redsem_async import testing
+
+NAMES = {
+    "AcquireTimeout",
+    "AnySemaphore",
+    "BackendError",
+    "BackendUnavailable",
+    "Client",
+    "FairSemaphore",
+    "Holder",
+    "ModeMismatch",
+    "Mutex",
+    "Permit",
+    "PermitLost",
+    "QueueFull",
+    "Semaphore",
+    "SemaphoreClosed",
+    "SemaphoreError",
+    "SemaphoreStatus",
+    "Waiter",
+    "aclose",
+    "connect",
+    "from_url",
+}
+MEMBERS = {
+    "AnySemaphore": {
+        "acquire",
+        "adopt",
+        "available",
+        "clear",
+        "exists",
+        "lease",
+        "limit",
+        "locked",
+        "name",
+        "reap",
+        "release",
+        "set_limit",
+        "status",
+        "try_acquire",
+    },
+    "Permit": {
+        "check",
+        "detach",
+        "expires_in",
+        "fencing_token",
+        "id",
+        "lost",
+        "name",
+        "permits",
+        "refresh",
+        "release",
+        "wait_lost",
+        "waited",
+    },
+}
+
+
+def public(thing: object) -> set[str]:
+    return {name for name in dir(thing) if not name.startswith("_")}
+
+
+def test_the_package_exports_what_is_promised() -> None:
+    """What is exported by accident is relied on by somebody next week."""
+    assert set(redsem_async.__all__) == NAMES
+
+
+@pytest.mark.parametrize("name", MEMBERS)
+def test_members_are_what_is_promised(name: str) -> None:
+    """Every member is a promise: none is added or lost in passing."""
+    assert public(getattr(redsem_async, name)) == MEMBERS[name]
+
+
+@pytest.mark.parametrize("name", sorted(NAMES))
+def test_every_public_name_is_documented(name: str) -> None:
+    """Users read the docstring and rely on it."""
+    thing: Any = getattr(redsem_async, name)
+    assert inspect.getdoc(thing)
+    if inspect.isclass(thing) and not issubclass(thing, BaseException):
+        for member in public(thing):
+            own = inspect.getdoc(inspect.getattr_static(thing, member))
+            assert own or f"{member}: " in (inspect.getdoc(thing) or ""), f"{name}.{member}"
+
+
+def test_the_test_tools_export_what_is_promised() -> None:
+    """Users' tests rest on these."""
+    assert {"MemoryBackend", "embedded_redis"} <= set(testing.__all__)
+
+
+def test_every_error_has_the_one_base() -> None:
+    """`except SemaphoreError` catches whatever this library raises on its own account."""
+    errors = [redsem_async.AcquireTimeout, redsem_async.BackendUnavailable]
+    assert all(issubclass(error, redsem_async.SemaphoreError) for error in errors)
+    assert issubclass(redsem_async.AcquireTimeout, TimeoutError)
+    assert issubclass(redsem_async.BackendUnavailable, ConnectionError)

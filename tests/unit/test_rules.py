@@ -1,0 +1,113 @@
+"""The pure rules: leases, refreshes, delays, names."""
+
+import itertools
+import random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from redsem_async._backoff import delays
+from redsem_async._keys import Address, new_hub_id, parse_permit_id, permit_id
+from redsem_async._lease import (
+    Lease,
+    Lost,
+    Outcome,
+    after_refresh,
+    alive_for,
+    granted,
+    handoff_lease,
+    heartbeat_interval,
+    margin,
+    refresh_due,
+    retry_after,
+)
+
+leases = st.floats(0.05, 10_000)
+
+
+@given(leases, st.floats(0, 1e6))
+def test_trust_ends_before_the_server_lets_go(lease: float, sent_at: float) -> None:
+    """The server counts from when the command ran, which is not before it was sent."""
+    assert granted(lease, sent_at=sent_at, left=lease).trusted_until < sent_at + lease
+    assert margin(lease) < lease
+
+
+@given(leases)
+def test_a_handed_over_permit_outlasts_two_heartbeats_or_its_lease(lease: float) -> None:
+    """A lost message is found by a heartbeat, which must not come too late."""
+    handed = handoff_lease(lease)
+    assert handed == lease or handed >= 2 * heartbeat_interval(lease)
+
+
+@given(leases)
+def test_a_process_outlives_three_heartbeats(lease: float) -> None:
+    """One or two lost heartbeats must not cost a place in line."""
+    assert alive_for(lease) >= 3 * heartbeat_interval(lease)
+    assert alive_for(lease) >= lease
+
+
+def test_a_refresh_that_the_server_denies_loses_the_permit() -> None:
+    """GONE is a fact, however much time is left."""
+    verdict = after_refresh(Lease(10, 100), Outcome.GONE, sent_at=1, now=2)
+    assert isinstance(verdict, Lost)
+
+
+def test_an_unanswered_refresh_changes_nothing_until_trust_ends() -> None:
+    """UNKNOWN is not a no; but it is no yes either."""
+    lease = Lease(10, 100)
+    assert after_refresh(lease, Outcome.UNKNOWN, sent_at=1, now=99) == lease
+    assert isinstance(after_refresh(lease, Outcome.UNKNOWN, sent_at=1, now=100), Lost)
+
+
+def test_a_renewal_counts_from_sending_and_never_shortens() -> None:
+    """An answer that took long says less than it seems to."""
+    renewed = after_refresh(Lease(10, 50), Outcome.RENEWED, sent_at=60, now=61)
+    assert renewed == granted(10, sent_at=60, left=10)
+    assert after_refresh(Lease(10, 500), Outcome.RENEWED, sent_at=60, now=61) == Lease(10, 500)
+    late = after_refresh(Lease(10, 50), Outcome.RENEWED, sent_at=60, now=75)
+    assert isinstance(late, Lost)
+
+
+@given(st.floats(0, 1e6), st.floats(0.01, 1000))
+def test_refreshes_are_due_on_a_shared_grid(now: float, interval: float) -> None:
+    """On a grid they travel together; and never later than the interval."""
+    due = refresh_due(now, interval)
+    assert now + interval / 2 < due <= now + interval
+
+
+@given(st.one_of(st.none(), st.floats(-5, 100)), leases, st.integers(0, 1000), st.integers(0, 100))
+def test_retry_after_is_never_negative(
+    moment: float | None, lease: float, waiting: int, limit: int
+) -> None:
+    """It goes into a header."""
+    assert retry_after(moment, lease, waiting, limit) >= 0
+
+
+def test_delays_grow_and_are_bounded() -> None:
+    """Neither a stampede nor a minute's silence after an outage."""
+    source = random.Random(1)
+    some = list(itertools.islice(delays(source.random), 20))
+    assert all(0.005 <= delay <= 1 for delay in some)
+    assert some[-1] > some[0]
+
+
+def test_permit_ids_are_told_from_other_text() -> None:
+    """release() is given what came through a queue, or from a user."""
+    hub = new_hub_id()
+    assert parse_permit_id(permit_id(hub, 12)) == (hub, 12)
+    for text in ("", "x", hub, f"{hub}.", f"{hub}.0", f"{hub}.1\n", f"{hub}.-1", f"{hub}.1.2"):
+        assert parse_permit_id(text) is None
+
+
+def test_the_keys_of_a_semaphore_share_a_hash_tag() -> None:
+    """Redis Cluster runs a script only on keys of one slot."""
+    for mode in ("fair", "zset"):
+        keys = Address(mode, "redsem", "a b", "server").keys
+        assert all(key.startswith("redsem:{a b}:") for key in keys)
+        assert len(set(keys)) == len(keys)
+
+
+def test_hub_ids_have_128_bits_of_their_own() -> None:
+    """Whoever guesses an id can release the permit."""
+    assert len({new_hub_id() for _ in range(1000)}) == 1000
+    assert len(new_hub_id()) * 4 == 128
