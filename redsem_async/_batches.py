@@ -58,6 +58,11 @@ class Batch(Letter, ABC):
         else:
             self._refused(self.lane.error_of(answer))
 
+    @property
+    def lone(self) -> bool:
+        """Whether it is for one party alone."""
+        return True
+
     @abstractmethod
     def _answered(self, answer: Answered) -> None: ...
 
@@ -78,6 +83,10 @@ class AcquireBatch(Batch):
     def __init__(self, lane: "Lane", call: Acquire, claims: Sequence[Claim]) -> None:
         super().__init__(lane, call)
         self.claims = claims
+
+    @property
+    def lone(self) -> bool:
+        return len(self.claims) == 1
 
     def settle(self, answer: Answered | Fault) -> None:
         self.lane.unanswered.popleft()
@@ -158,6 +167,10 @@ class ReleaseBatch(Batch):
         super().__init__(lane, Release(owner, [unit.number for unit in units], keep))
         self.owner = owner
         self.units = units
+
+    @property
+    def lone(self) -> bool:
+        return len(self.units) == 1
 
     def _answered(self, answer: Answered) -> None:
         assert isinstance(answer, Reply)

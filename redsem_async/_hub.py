@@ -61,6 +61,7 @@ class Hub:
         self._stirred = asyncio.Event()
         self._quiet: asyncio.Future[None] | None = None
         self._flush_due = False
+        self._lone = False
         self._held_back: asyncio.TimerHandle | None = None
         self._outage_timer: asyncio.TimerHandle | None = None
         self._alive_timer: asyncio.TimerHandle | None = None
@@ -115,6 +116,15 @@ class Hub:
             self._flush_due = True
             self.loop.call_soon(self._flush)
 
+    def leave_at_once(self) -> None:
+        """Write now what a lone task asks for, instead of at the end of this turn.
+
+        Where several ask in one turn, the first would leave alone and the rest would follow:
+        so this is for when the last thing written was a lone one too.
+        """
+        if self._lone and not self._on_way and self._flush_due:
+            self._flush()
+
     # -- writing
 
     def _flush(self) -> None:
@@ -136,6 +146,7 @@ class Hub:
                 self._ready.rotate(-1)
         if not batches:
             return
+        self._lone = len(batches) == 1 and batches[0].lone
         now = self._active_at = clock()
         self._on_way.extend(batches)
         link.send(batches, now)

@@ -87,6 +87,10 @@ class Writer(Protocol):
         """*lane* has something to write."""
         ...
 
+    def leave_at_once(self) -> None:
+        """Write now what a lone task asks for, instead of at the end of this turn."""
+        ...
+
     def new_number(self) -> int:
         """For an id, when it is written: numbers go up in the order of the wire."""
         ...
@@ -138,6 +142,7 @@ class Lane(ABC):
         self.shortest = min(self.shortest, claim.terms.lease)
         self._new.append(claim)
         self.wake()
+        self.hub.leave_at_once()
 
     def depart(self, claim: Claim) -> None:
         """The caller left without a permit: whatever it was or will be granted is undone."""
@@ -155,7 +160,9 @@ class Lane(ABC):
         """Give a held permit back. The answer tells whether it was held until then."""
         trusted = claim.state is State.HELD and clock() < claim.lease.trusted_until
         claim.state = State.ENDED
-        return self._give_back(claim, trusted=trusted)
+        returned = self._give_back(claim, trusted=trusted)
+        self.hub.leave_at_once()
+        return returned
 
     def release_by_id(self, owner: str, number: int) -> Returned:
         """Give back a permit known by its id alone."""

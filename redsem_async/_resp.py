@@ -46,7 +46,7 @@ class Reader:
 
 def tag_of(reply: Any) -> object:
     """The tag that a script's reply begins with; None where it is no script's reply."""
-    return reply[0] if isinstance(reply, list) and reply else None
+    return next(iter(reply), None) if isinstance(reply, list) else None  # pyright: ignore[reportUnknownVariableType]
 
 
 def broken(reason: str) -> WireError:

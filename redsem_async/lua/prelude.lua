@@ -43,8 +43,8 @@ local function exact(number)
 end
 
 -- Tells the hub *owner* something. Returns how many heard it; nil where that cannot be known.
-local prefix, name = string.match(holders, '^(.-){(.*)}')
 local function tell(owner, kind, what)
+  local prefix, name = string.match(holders, '^(.-){(.*)}')
   local heard = redis.pcall('PUBLISH', prefix .. '@' .. owner, kind .. ' ' .. what .. ' ' .. name)
   return type(heard) == 'number' and heard or nil
 end
@@ -81,35 +81,55 @@ local function note(...)
   redis.call('HSET', marks, ...)
   keep(marks, SLACK)
 end
+
+-- Forgets hubs that have been silent for long, a few at a time.
+local function bury()
+  for _, dead in ipairs(redis.call('ZRANGEBYSCORE', hubs, '-inf', now - SLACK, 'LIMIT', 0, 10)) do
+    redis.call('ZREM', hubs, dead)
+    redis.call('HDEL', marks, dead, dead .. ':who', dead .. ':deaf', dead .. ':gone', dead .. ':waits')
+  end
+end
+
+-- Keeps the caller's hub alive: seldom, and then for longer than it has to be.
 local function touch(lease)
   local need = alive_for(lease)
-  redis.call('ZADD', hubs, 'GT', now + need, hub)
-  keep(hubs, need + SLACK)
-  keep(marks, need + SLACK)
+  if (tonumber(redis.call('ZSCORE', hubs, hub)) or 0) < now + need then
+    redis.call('ZADD', hubs, now + math.floor(1.25 * need), hub)
+    keep(hubs, need + SLACK)
+    keep(marks, need + SLACK)
+    bury()
+  end
 end
 
 -- Reads what serving needs. Every key is read before the first write, since a script that
 -- fails half-way (WRONGTYPE) is not rolled back.
-local cap       -- the set limit, if any
-local mark      -- the highest number that the caller's hub has used here
-local waiting   -- entries in line
+local cap          -- the set limit, if any
+local mark         -- the highest number that the caller's hub has used here
+local gone         -- whether a message for the caller's hub was heard by nobody
+local waiting      -- entries in line
+local heavy = 0    -- permits that holders of several have beyond one each
 local function survey()
+  local own = redis.call('HMGET', marks, hub, hub .. ':gone')
+  mark, gone = tonumber(own[1]) or 0, own[2]
   cap = tonumber(redis.call('GET', limit))
-  mark = tonumber(redis.call('HGET', marks, hub)) or 0
   waiting = redis.call('ZCARD', line)
+  for _, permits in ipairs(redis.call('HVALS', weights)) do heavy = heavy + permits - 1 end
   redis.call('ZCARD', hubs)
   redis.call('HLEN', tokens)
-  redis.call('HLEN', weights)
 end
 
 -- Takes *ids* out of the holders; nothing beside them leaks. Returns the permits they held.
 local function drop(ids)
   local freed = redis.call('ZREM', holders, unpack(ids))
   redis.call('HDEL', tokens, unpack(ids))
-  for _, permits in ipairs(redis.call('HMGET', weights, unpack(ids))) do
-    freed = freed + (tonumber(permits) or 1) - 1
+  if heavy > 0 then
+    for _, permits in ipairs(redis.call('HMGET', weights, unpack(ids))) do
+      local beyond = (tonumber(permits) or 1) - 1
+      freed = freed + beyond
+      heavy = heavy - beyond
+    end
+    redis.call('HDEL', weights, unpack(ids))
   end
-  redis.call('HDEL', weights, unpack(ids))
   return freed
 end
 
@@ -122,16 +142,13 @@ local function purge()
     freed = freed + drop(expired)
   end
   more = #expired == CHUNK
-  used = redis.call('ZCOUNT', holders, '(' .. exact(now), '+inf')
-  for _, permits in ipairs(redis.call('HVALS', weights)) do
-    used = used + permits - 1
-  end
+  used = redis.call('ZCOUNT', holders, '(' .. exact(now), '+inf') + heavy
 end
 
 -- Writes grants, each {id, token, lease, permits}, with as few commands as there are keys.
 local function hold(grants)
   if #grants == 0 then return end
-  local scores, names, heavy, longest = {}, {}, {}, 0
+  local scores, names, several, longest = {}, {}, {}, 0
   for _, grant in ipairs(grants) do
     local id, token, lease, permits = unpack(grant)
     names[#names + 1] = id
@@ -139,8 +156,9 @@ local function hold(grants)
     scores[#scores + 1] = now + lease
     scores[#scores + 1] = id
     if permits > 1 then
-      heavy[#heavy + 1] = id
-      heavy[#heavy + 1] = permits
+      several[#several + 1] = id
+      several[#several + 1] = permits
+      heavy = heavy + permits - 1
     end
     longest = math.max(longest, lease)
   end
@@ -148,12 +166,10 @@ local function hold(grants)
   redis.call('ZADD', holders, unpack(scores))
   keep(tokens, longest)
   keep(holders, longest)
-  if #heavy > 0 then
-    redis.call('HSET', weights, unpack(heavy))
+  if #several > 0 then
+    redis.call('HSET', weights, unpack(several))
   end
-  if redis.call('EXISTS', weights) == 1 then
-    keep(weights, longest)
-  end
+  if heavy > 0 then keep(weights, longest) end
   save_counter(longest)
 end
 
@@ -176,18 +192,8 @@ end
 
 -- Notes who the caller's hub is and whether it can be told anything; '' says nothing new.
 local function introduce(who, deaf)
-  if who ~= '' then
-    note(hub .. ':who', who, hub .. ':deaf', deaf)
-  end
-  redis.call('HDEL', marks, hub .. ':gone')
-end
-
--- Forgets hubs that have been silent for long, a few at a time.
-local function bury()
-  for _, dead in ipairs(redis.call('ZRANGEBYSCORE', hubs, '-inf', now - SLACK, 'LIMIT', 0, 10)) do
-    redis.call('ZREM', hubs, dead)
-    redis.call('HDEL', marks, dead, dead .. ':who', dead .. ':deaf', dead .. ':gone', dead .. ':waits')
-  end
+  if who ~= '' then note(hub .. ':who', who, hub .. ':deaf', deaf) end
+  if gone then redis.call('HDEL', marks, hub .. ':gone') end
 end
 
 -- In how many ms the earliest holder expires; 0 when expired ones are left, -1 for never.

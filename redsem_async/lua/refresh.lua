@@ -11,7 +11,6 @@ local lease = tonumber(ARGV[5])
 local NUMBERS = 6
 
 redis.call('HLEN', marks)
-redis.call('ZCARD', hubs)
 local ids, scores, held = {}, {}, {}
 for i = NUMBERS, #ARGV do ids[#ids + 1] = hub .. '.' .. ARGV[i] end
 for i, expiry in ipairs(redis.call('ZMSCORE', holders, unpack(ids))) do

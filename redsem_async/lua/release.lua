@@ -26,9 +26,11 @@ if owner == hub then
 elseif #told > 0 then
   tell(owner, 'gone', table.concat(told, ','))
 end
-purge()
-freed = math.max(0, freed - kept)
-serve()
+if waiting > 0 then
+  purge()
+  freed = math.max(0, freed - kept)
+  serve()
+end
 
 local reply = standing()
 for i = 1, #held do reply[4 + i] = held[i] end

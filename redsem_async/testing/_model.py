@@ -219,9 +219,11 @@ class Model:
         self._keep_alive(step, lease_ms)
 
     def _keep_alive(self, step: Step, lease_ms: int) -> None:
+        need = math.floor(alive_for(lease_ms / 1000) * 1000 + 1e-6)
         party = self.party(step.hub)
-        until = step.now + math.floor(alive_for(lease_ms / 1000) * 1000 + 1e-6)
-        party.alive_until = max(party.alive_until, until)
+        if party.alive_until < step.now + need:
+            party.alive_until = step.now + math.floor(1.25 * need)
+            self._bury(step)
 
     def _bury(self, step: Step) -> None:
         silent = [h for h, p in self.parties.items() if 0 < p.alive_until <= step.now - SLACK_MS]
@@ -242,9 +244,10 @@ class Model:
         elif any(held):
             taken = [n for n, was_held in zip(call.numbers, held, strict=True) if was_held]
             self._tell(call.owner, Taken(self.name, taken))
-        self._purge(step)
-        step.freed = max(0, step.freed - call.keep)
-        self._serve(step)
+        if self.waiting:
+            self._purge(step)
+            step.freed = max(0, step.freed - call.keep)
+            self._serve(step)
         return self._reply(step, [int(was_held) for was_held in held])
 
     def _refresh(self, step: Step, call: Refresh) -> Reply:
@@ -376,7 +379,6 @@ class FairModel(Model):
         self._raise_mark(step, max(request.number for request in call.requests))
         first = call.requests[0]
         self._touch(step, first.lease_ms, call.introduction)
-        self._bury(step)
         self._purge(step)
         self._serve(step)
         most = first.limit if self.set_limit is None else self.set_limit
@@ -474,13 +476,13 @@ class FairModel(Model):
         self._drop(step, ids)
         self.line = [waiter for waiter in self.line if waiter.id not in ids]
         self._raise_mark(step, max(request.number for request in call.requests))
-        self._purge(step)
-        self._serve(step)
+        if self.waiting:
+            self._purge(step)
+            self._serve(step)
         return self._reply(step, answers)
 
     def _heartbeat(self, step: Step, call: Heartbeat) -> Reply:
         self._touch(step, call.lease_ms, call.introduction)
-        self._bury(step)
         self._purge(step)
         self._serve(step)
         answers: list[Answer] = []
@@ -543,7 +545,6 @@ class ZsetModel(Model):
         self._raise_mark(step, max(request.number for request in call.requests))
         first = call.requests[0]
         self._touch(step, first.lease_ms, call.introduction)
-        self._bury(step)
         self._purge(step)
         most = first.limit if self.set_limit is None else self.set_limit
         answers: list[Answer] = []
@@ -605,13 +606,13 @@ class ZsetModel(Model):
         ]
         self._drop(step, ids)
         self._raise_mark(step, max(request.number for request in call.requests))
-        self._purge(step)
-        self._serve(step)
+        if self.waiting:
+            self._purge(step)
+            self._serve(step)
         return self._reply(step, answers)
 
     def _heartbeat(self, step: Step, call: Heartbeat) -> Reply:
         self._touch(step, call.lease_ms, call.introduction)
-        self._bury(step)
         self._purge(step)
         step.freed += call.hinted
         self._announce(step, call.waits)
@@ -628,7 +629,7 @@ class ZsetModel(Model):
     def _reply(self, step: Step, answers: Sequence[Answer] = (), room: int = 0) -> Reply:
         return Reply(
             answers=answers,
-            next_ms=self._next_expiry(step),
+            next_ms=self._next_expiry(step) if self.line else None,
             waiting=len(self.line),
             hinted=step.hinted,
             room=room,

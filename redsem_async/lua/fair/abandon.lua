@@ -23,8 +23,10 @@ freed = freed + drop(ids)
 redis.call('ZREM', line, unpack(requests))
 waiting = redis.call('ZCARD', line)
 raise_mark(highest)
-purge()
-serve()
+if waiting > 0 then
+  purge()
+  serve()
+end
 
 local reply = standing()
 for i = 1, #answers do reply[4 + i] = answers[i] end

@@ -37,7 +37,6 @@ end
 redis.call('HSET', marks, hub, exact(mark))
 introduce(who, deaf)
 touch(lease)
-bury()
 purge()
 serve()
 

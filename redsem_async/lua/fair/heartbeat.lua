@@ -16,7 +16,6 @@ redis.call('ZREM', holders, '')  -- a removal first: what follows is let through
 introduce(who, deaf)
 touch(lease)
 if waiting > 0 then keep(line, alive_for(lease)) end
-bury()
 purge()
 serve()
 

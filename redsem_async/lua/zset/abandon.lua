@@ -18,8 +18,10 @@ for i, expiry in ipairs(redis.call('ZMSCORE', holders, unpack(ids))) do
 end
 freed = freed + drop(ids)
 raise_mark(highest)
-purge()
-serve()
+if waiting > 0 then
+  purge()
+  serve()
+end
 
 local reply = standing()
 for i = 1, #answers do reply[4 + i] = answers[i] end

@@ -36,7 +36,6 @@ end
 redis.call('HSET', marks, hub, exact(mark))
 introduce(who, deaf)
 touch(lease)
-bury()
 purge()
 
 local most = cap or declared

@@ -16,7 +16,6 @@ survey()
 redis.call('ZREM', holders, '')  -- a removal first: what follows is let through at maxmemory
 introduce(who, deaf)
 touch(lease)
-bury()
 purge()
 freed = freed + hinted
 announce(waits, lease)

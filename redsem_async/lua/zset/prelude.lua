@@ -37,6 +37,7 @@ end
 
 -- Notes that *count* requests of the caller's hub wait.
 local function announce(count, lease)
+  if count == 0 and waiting == 0 then return end
   if count == 0 then
     redis.call('HDEL', marks, hub .. ':waits')
     waiting = waiting - redis.call('ZREM', line, hub)
@@ -54,7 +55,7 @@ end
 
 -- The part of a reply that tells the caller how things stand.
 local function standing()
-  return { tag, next_expiry(), waiting, mine }
+  return { tag, waiting > 0 and next_expiry() or -1, waiting, mine }
 end
 
 -- Takes dead processes out of the line. Returns 0: no request of theirs was in it.

@@ -1,0 +1,1 @@
+"""What a permit costs, beside what the same trips cost without one."""
