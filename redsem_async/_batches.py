@@ -54,6 +54,7 @@ class Batch(Letter, ABC):
         if not isinstance(answer, Fault):
             self._answered(answer)
         elif answer.trouble in _UNHARMED:
+            self.lane.introduced = False  # the server may have forgotten who we are
             self.write_again(arrived=False)
         else:
             self._refused(self.lane.error_of(answer))
@@ -366,6 +367,8 @@ class AdoptBatch(Batch):
             reason = "that id holds nothing any more"
             claim.settle(PermitLost(self.lane.address.name, old_id, reason))
             return
+        if self.adoption.owner == self.lane.hub.hub_id:
+            self.lane.taken([self.adoption.old])  # our own: no message tells of it
         claim.state = State.HELD
         claim.token = answer.holding.token
         claim.permits = answer.permits

@@ -10,6 +10,7 @@ from redis.backoff import NoBackoff
 
 from . import _config
 from ._hub import hubs_of
+from ._semaphore import backend_of
 
 
 def from_url(url: str, **options: Any) -> Redis:
@@ -47,5 +48,6 @@ async def aclose(redis: object, *, drain: float = 0.0) -> None:
     drain = _config.seconds(drain, "drain")
     if drain < 0:
         raise ValueError(f"drain must not be negative, not {drain}")
+    backend_of(redis)  # or a TypeError
     for hub in hubs_of(redis):
         await hub.aclose(drain)

@@ -12,10 +12,10 @@ class SemaphoreError(Exception):
 
     _facts: tuple[Any, ...] = ()
 
-    def __reduce__(self) -> tuple[type[Self], tuple[Any, ...]]:
+    def __reduce__(self) -> tuple[type[Self], tuple[Any, ...], dict[str, Any]]:
         # Exceptions are rebuilt from `args` by default: the sentence, and for OSError's family
-        # not even all of it.
-        return type(self), self._facts
+        # not even all of it. The rest are notes, and what else was put on it.
+        return type(self), self._facts, self.__dict__
 
 
 class AcquireTimeout(SemaphoreError, TimeoutError):

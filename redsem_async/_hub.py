@@ -285,7 +285,8 @@ class Hub:
                 if not self._has_work() and clock() - self._active_at >= IDLE:
                     break
         except asyncio.CancelledError:
-            await self._drain()
+            if not self.closing:
+                await self._drain()
             raise
         finally:
             await self._end()

@@ -202,7 +202,7 @@ class Lane(ABC):
         question = Question(call, self.hub.loop.create_future())
         self._questions.append(question)
         self.wake()
-        await asyncio.wait([question.future], timeout=2 * patience(min(self.shortest, 10.0)))
+        await asyncio.wait([question.future], timeout=patience(min(self.shortest, 10.0)))
         if not question.future.done():
             raise self.hub.unavailable(self.address.name, self.hub.trouble)
         answer = question.future.result()
@@ -290,6 +290,8 @@ class Lane(ABC):
     @property
     def active(self) -> bool:
         """Whether anything is held, waited for or to be written."""
+        while self._new and self._new[0].state is not State.NEW:
+            self._new.popleft()
         return bool(
             self.claims
             or self._new
@@ -495,17 +497,25 @@ class Lane(ABC):
                     else:  # nobody here waits with that number: it goes back
                         self._send_back(self.hub.hub_id, number, 1, trusted=False)
             case Taken(numbers=numbers):
-                for number in numbers:
-                    claim = self.claims.get(number)
-                    if claim is not None and claim.state is State.HELD:
-                        self._lose(claim, "released or adopted by somebody else")
+                self.taken(numbers)
             case Cleared():
                 self.cleared()
+            case Hint(permits=0):
+                if self.waiting:
+                    self.beat()  # something will change earlier than was said
             case Hint():
                 self._hinted(message)
 
+    def taken(self, numbers: Iterable[int]) -> None:
+        """Somebody else released or adopted permits of this process."""
+        for number in numbers:
+            claim = self.claims.get(number)
+            if claim is not None and claim.state is State.HELD:
+                self._lose(claim, "released or adopted by somebody else")
+
     def cleared(self) -> None:
         """The semaphore was deleted: holders lose, waiters start again."""
+        self.introduced = False
         for claim in self.held():
             self._lose(claim, "the semaphore was cleared")
         for claim in reversed(self.waiting):

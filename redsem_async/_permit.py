@@ -197,7 +197,14 @@ class Permit:
         self._loop()
         if self._guarded is not None:
             raise RuntimeError("this permit guards a block already")
-        self._guard()
+        if self._claim.state is State.ENDED:
+            raise RuntimeError(
+                "this permit was given back: there is nothing to guard a block with"
+            )
+        if self._cancel_on_loss and self.lost:
+            await self.release()
+            raise self._claim.loss()
+        self._guarded = _Guard(self._claim, cancel=self._cancel_on_loss)
         return self
 
     async def __aexit__(
@@ -219,9 +226,6 @@ class Permit:
                 logger.warning("a permit of %r could not be released: %s", self.name, error)
         if lost and self._cancel_on_loss and (exc is None or cancelled_by_loss):
             raise claim.loss() from exc
-
-    def _guard(self) -> None:
-        self._guarded = _Guard(self._claim, cancel=self._cancel_on_loss)
 
     def _loop(self) -> asyncio.AbstractEventLoop:
         loop = asyncio.get_running_loop()
@@ -274,8 +278,6 @@ class _Guard:
         self._cancelled = False
         if cancel:
             claim.on_lost = self._on_lost
-            if claim.state is State.LOST:
-                self._on_lost()
 
     def _on_lost(self) -> None:
         self._cancelled = True

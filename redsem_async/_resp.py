@@ -46,7 +46,10 @@ class Reader:
 
 def tag_of(reply: Any) -> object:
     """The tag that a script's reply begins with; None where it is no script's reply."""
-    return next(iter(reply), None) if isinstance(reply, list) else None  # pyright: ignore[reportUnknownVariableType]
+    try:
+        return reply[0]
+    except (TypeError, IndexError):
+        return None
 
 
 def broken(reason: str) -> WireError:

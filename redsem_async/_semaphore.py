@@ -195,7 +195,7 @@ class AnySemaphore:
             del entered[task]
         return permit
 
-    async def release(self, permit_id: str) -> bool:
+    async def release(self, permit_id: str | None = None) -> bool:
         """Release a permit by its id, from any process.
 
         Returns whether it was held; where it was not, nothing changes. Whoever held it is told.
@@ -203,11 +203,8 @@ class AnySemaphore:
         Raises:
             BackendError: Redis refused, or could not be asked.
         """
-        if not isinstance(permit_id, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise TypeError(
-                f"release() needs a permit's id, not {type(permit_id).__name__}:"
-                " to release a Permit, call its own release()"
-            )
+        if not isinstance(permit_id, str):
+            raise TypeError("release() needs a permit's id: a Permit has a release() of its own")
         known = parse_permit_id(permit_id)
         if known is None:
             return False

@@ -218,7 +218,7 @@ def who_facts(text: str) -> dict[str, object]:
 
 # A script's own error arrives bare (7.0 on), or wrapped and prefixed (6.2): look for the word.
 _TROUBLES = (
-    (Trouble.AGAIN, re.compile(r"\b(NOSCRIPT|REORDERED)\b")),
+    (Trouble.AGAIN, re.compile(r"\b(NOSCRIPT|REORDERED|STRANGER)\b")),
     (Trouble.MISMATCH, re.compile(r"\bMODE (fair|zset) (server|local)\b")),
     (Trouble.MOVED, re.compile(r"\b(READONLY|MASTERDOWN)\b")),
     (

@@ -11,7 +11,9 @@ from rich.console import Console
 from redsem_async import SemaphoreError, from_url
 from redsem_async.testing._embedded import ServerDidNotStart, ServerNotFound
 
-app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
+app = typer.Typer(
+    no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="markdown"
+)
 
 INTERRUPTED = 130  # what a shell says of a program that Ctrl-C ended
 
@@ -24,7 +26,7 @@ def redsem_async() -> None:
 def _usable(url: str | None) -> str | None:
     if url is not None:
         try:
-            from_url(url)
+            _ = from_url(url)
         except ValueError as error:
             raise typer.BadParameter(str(error)) from None
     return url
@@ -39,7 +41,7 @@ def demo(
     ] = None,
     requests: Annotated[
         int, typer.Option(min=60, help="Requests in each of the two rounds.")
-    ] = 300,
+    ] = 400,
     limit: Annotated[
         int, typer.Option(min=4, max=20, help="How many the upstream takes at once.")
     ] = 8,
@@ -51,9 +53,7 @@ def demo(
     ] = 2.0,
     output: Annotated[
         Path | None,
-        typer.Option(
-            file_okay=False, help="Folder for the chart. [default: a new temporary one]"
-        ),
+        typer.Option(file_okay=False, help="Folder for the chart, if not a new temporary one."),
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="The summary as JSON; all else goes to stderr.")

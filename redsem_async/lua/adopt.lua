@@ -17,6 +17,7 @@ local owner, old, new = ARGV[8], ARGV[9], ARGV[10]
 local old_id, new_id = owner .. '.' .. old, hub .. '.' .. new
 
 survey()
+if stranger and who == '' then return who_are_you() end
 redis.call('ZREM', holders, '')  -- a removal first: what follows is let through at maxmemory
 introduce(who, deaf)
 touch(lease)

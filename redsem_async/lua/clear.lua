@@ -8,8 +8,8 @@ for _, owner in ipairs(redis.call('ZRANGE', hubs, 0, -1)) do
   if owner ~= hub then tell(owner, 'cleared', '-') end
 end
 redis.call('UNLINK', unpack(KEYS))
-if last > 0 then
-  -- A burst of tokens runs ahead of the clock: none of them may be drawn again.
+if last >= now_us then
+  -- A burst of tokens has run ahead of the clock: none of them may be drawn again.
   redis.call('HSET', meta, 'counter', exact(last))
   redis.call('PEXPIRE', meta, math.ceil(math.max(0, last / 1000 - now) + SLACK))
 end

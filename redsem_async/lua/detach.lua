@@ -8,7 +8,8 @@
 local id, expires = hub .. '.' .. ARGV[5], tonumber(ARGV[6])
 
 survey()
-if not found(id) then return { tag, 0 } end
+local held = found(id)
+if not held then return { tag, 0 } end
 redis.call('ZREM', holders, '')  -- a removal first: what follows is let through at maxmemory
 redis.call('ZADD', holders, now + expires, id)
 keep(holders, expires)
@@ -17,4 +18,5 @@ keep(weights, expires)
 keep(hubs, expires + SLACK)
 keep(marks, expires + SLACK)
 save_counter(expires)
+if expires < held[2] and waiting > 0 then nudge() end
 return { tag, 1 }

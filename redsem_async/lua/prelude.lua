@@ -106,11 +106,12 @@ end
 local cap          -- the set limit, if any
 local mark         -- the highest number that the caller's hub has used here
 local gone         -- whether a message for the caller's hub was heard by nobody
+local stranger     -- whether it is not known who the caller's hub is
 local waiting      -- entries in line
 local heavy = 0    -- permits that holders of several have beyond one each
 local function survey()
-  local own = redis.call('HMGET', marks, hub, hub .. ':gone')
-  mark, gone = tonumber(own[1]) or 0, own[2]
+  local own = redis.call('HMGET', marks, hub, hub .. ':gone', hub .. ':deaf')
+  mark, gone, stranger = tonumber(own[1]) or 0, own[2], not own[3]
   cap = tonumber(redis.call('GET', limit))
   waiting = redis.call('ZCARD', line)
   for _, permits in ipairs(redis.call('HVALS', weights)) do heavy = heavy + permits - 1 end
@@ -188,6 +189,11 @@ local function raise_mark(number)
     note(hub, exact(number))
     touch(0)
   end
+end
+
+-- What a hub is answered that was forgotten, or never known, and does not say who it is.
+local function who_are_you()
+  return redis.error_reply('STRANGER this hub is not known here')
 end
 
 -- Notes who the caller's hub is and whether it can be told anything; '' says nothing new.

@@ -13,4 +13,5 @@ reaped = reaped + sweep()
 serve()
 local reply = standing()
 reply[5] = reaped
+if more then reply[2] = 0 end
 return reply

@@ -1,6 +1,12 @@
 """For tests of code that uses semaphores: a real server with no Docker, or memory."""
 
-from ._embedded import EmbeddedRedis, embedded_redis
+from ._embedded import EmbeddedRedis, ServerDidNotStart, ServerNotFound, embedded_redis
 from ._memory import MemoryBackend
 
-__all__ = ["EmbeddedRedis", "MemoryBackend", "embedded_redis"]
+__all__ = [
+    "EmbeddedRedis",
+    "MemoryBackend",
+    "ServerDidNotStart",
+    "ServerNotFound",
+    "embedded_redis",
+]

@@ -11,7 +11,7 @@ from redsem_async._backend import Letter, Link, Listener
 from redsem_async._keys import Address, parse_permit_id
 from redsem_async._protocol import Answered, Call, Fault, Message, Release, Trouble
 
-from ._model import FairModel, Mismatch, Model, Reordered, ZsetModel
+from ._model import FairModel, Mismatch, Model, Reordered, Stranger, ZsetModel
 
 
 class MemoryBackend:
@@ -88,8 +88,8 @@ class _Store:
             model = self._models[key] = kind(self._teller(address.prefix))
         try:
             return model.run(address, call, hub, self.now_us())
-        except Reordered:
-            return Fault(Trouble.AGAIN, RuntimeError("REORDERED"))
+        except (Reordered, Stranger) as again:
+            return Fault(Trouble.AGAIN, again)
         except Mismatch as mismatch:
             return Fault(Trouble.MISMATCH, RuntimeError(f"MODE {mismatch}"))
 

@@ -57,6 +57,10 @@ class Mismatch(Exception):
     """The name is in use in another mode or with another clock, which the message names."""
 
 
+class Stranger(Exception):
+    """The hub is not known, and does not say who it is."""
+
+
 class Reordered(Exception):
     """The batch before this one has not run."""
 
@@ -212,11 +216,16 @@ class Model:
         self._drop(step, [i for i, h in self.holders.items() if h.expiry_ms <= step.now])
 
     def _touch(self, step: Step, lease_ms: int, introduction: Introduction | None) -> None:
+        self._know(step, introduction)
         party = self.party(step.hub)
         party.gone = False
         if introduction is not None:
             party.who, party.deaf = introduction.who, introduction.deaf
         self._keep_alive(step, lease_ms)
+
+    def _know(self, step: Step, introduction: Introduction | None) -> None:
+        if introduction is None and not self.parties.get(step.hub, Party()).who:
+            raise Stranger
 
     def _keep_alive(self, step: Step, lease_ms: int) -> None:
         need = math.floor(alive_for(lease_ms / 1000) * 1000 + 1e-6)
@@ -284,7 +293,11 @@ class Model:
         identity = permit_id(step.hub, call.number)
         if self.found(identity, step.now) is None:
             return Reply([0])
-        self.holders[identity].expiry_ms = step.now + call.expires_ms
+        held = self.holders[identity]
+        nearer = step.now + call.expires_ms < held.expiry_ms
+        held.expiry_ms = step.now + call.expires_ms
+        if nearer and self.waiting:
+            self._tell(self._head(), Hint(self.name, 0))
         return Reply([1])
 
     def _status(self, step: Step, call: Status) -> Standing:
@@ -319,6 +332,10 @@ class Model:
     @property
     def waiting(self) -> int:
         """How long the line is."""
+        raise NotImplementedError
+
+    def _head(self) -> str:
+        """The hub of the first in line."""
         raise NotImplementedError
 
     def _acquire(self, step: Step, call: Acquire) -> Reply:
@@ -358,6 +375,9 @@ class FairModel(Model):
     def waiting(self) -> int:
         return len(self.line)
 
+    def _head(self) -> str:
+        return self.line[0].hub
+
     def _in_line(self, hub: str, request: Request) -> bool:
         same = (request.number, request.lease_ms, request.limit, request.permits)
         return any(
@@ -373,6 +393,7 @@ class FairModel(Model):
         )
 
     def _acquire(self, step: Step, call: Acquire) -> Reply:
+        self._know(step, call.introduction)
         fresh = self.parties.get(step.hub, Party()).mark
         if fresh < call.after:
             raise Reordered
@@ -537,10 +558,14 @@ class ZsetModel(Model):
     def waiting(self) -> int:
         return len(self.line)
 
+    def _head(self) -> str:
+        return self._turns()[0]
+
     def _turns(self) -> list[str]:
         return sorted(self.line, key=self.line.__getitem__)
 
     def _acquire(self, step: Step, call: Acquire) -> Reply:
+        self._know(step, call.introduction)
         fresh = self.party(step.hub).mark
         self._raise_mark(step, max(request.number for request in call.requests))
         first = call.requests[0]

@@ -50,7 +50,7 @@ from redsem_async._protocol import (
     Trouble,
 )
 from redsem_async._wire import Wire, fault_of, message
-from redsem_async.testing._model import FairModel, Reordered, ZsetModel
+from redsem_async.testing._model import FairModel, Reordered, Stranger, ZsetModel
 
 HUBS: tuple[str, ...] = ("a" * 32, "b" * 32, "c" * 32)
 LEASES_MS = (1000, 4000, 10_000)
@@ -104,7 +104,7 @@ class Agreement(RuleBasedStateMachine):
         real = self._run(hub, call)
         try:
             expected: Answered | Fault = self.model.run(self.address, call, hub, self.now_us)
-        except Reordered:
+        except (Reordered, Stranger):
             assert isinstance(real, Fault) and real.trouble is Trouble.AGAIN
             return real
         assert _plain(real) == _plain(expected), (call, real, expected)

@@ -46,7 +46,7 @@ async def _busiest(
     plan: Plan, fleet: Fleet, semaphore: FairSemaphore
 ) -> tuple[Worker | None, str]:
     """A worker with more than its share of the permits, and its name in the semaphore."""
-    wanted = plan.limit // plan.workers + 1
+    wanted = min(plan.limit // plan.workers + 1, plan.slots - 1)
     by_pid = {worker.child.pid: worker for worker in fleet.workers}
     while not fleet.idle:
         status = await semaphore.status()

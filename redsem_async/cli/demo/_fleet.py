@@ -121,6 +121,8 @@ class Fleet:
                 worker.started.discard(number)
                 worker.answered += 1
                 self.answers.append(Answer(number, worker.label, event.at))
+            case "leaving":
+                pass
             case _:
                 worker.started.discard(number)
                 worker.queued.discard(number)

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import time
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -60,7 +60,7 @@ class Picture:
         self.say(f"{len(round_.answers)} answered in {round_.seconds:.1f} s, {times}")
 
     @contextlib.asynccontextmanager
-    async def moving(self, fleet: Fleet) -> AsyncIterator[None]:
+    async def moving(self, fleet: Fleet) -> AsyncGenerator[None]:
         """Show the moving picture for the length of a block, if this is a terminal."""
         if not self._console.is_terminal:
             yield
@@ -120,5 +120,5 @@ def _row(worker: Worker) -> tuple[RenderableType, ...]:
         str(worker.answered),
         Text(str(worker.refused), "red" if worker.refused else "dim"),
         "" if gone else str(len(worker.queued)),
-        Text("killed", "red") if gone else Text("● " * len(worker.started), "green"),
+        Text("gone", "red") if gone else Text("● " * len(worker.started), "green"),
     )

@@ -11,7 +11,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -44,7 +44,10 @@ def tell(kind: str, number: int = 0, detail: str = "") -> None:
     Nothing is buffered here: what happened before a SIGKILL has been said.
     """
     line = json.dumps([kind, number, time.monotonic(), detail[:200]])
-    os.write(sys.stdout.fileno(), line.encode() + b"\n")
+    try:
+        os.write(sys.stdout.fileno(), line.encode() + b"\n")
+    except BrokenPipeError:
+        os._exit(0)  # The demo was killed, and its server with it: nothing is left to do.
 
 
 async def standard_input() -> asyncio.StreamReader:
@@ -66,7 +69,7 @@ class Child:
 
     @classmethod
     @contextlib.asynccontextmanager
-    async def run(cls, module: str, setup: Mapping[str, Any]) -> AsyncIterator[Self]:
+    async def run(cls, module: str, setup: Mapping[str, Any]) -> AsyncGenerator[Self]:
         """Run *module* for the length of a block; it is gone at the end."""
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", module),

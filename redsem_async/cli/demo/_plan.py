@@ -16,9 +16,9 @@ class Plan:
         slots: requests that one worker has on its hands at once.
     """
 
-    requests: int = 300
-    limit: int = 8
-    lease: float = 2.0
+    requests: int
+    limit: int
+    lease: float
     workers: int = 4
     slots: int = 6
 

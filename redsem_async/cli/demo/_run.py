@@ -3,13 +3,14 @@
 import asyncio
 import contextlib
 import secrets
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Generator
 from dataclasses import asdict, replace
 from urllib.parse import urlsplit
 
 from rich.console import Console
+from rich.markup import escape
 
-from redsem_async import FairSemaphore, SemaphoreError, connect
+from redsem_async import FairSemaphore, SemaphoreError, from_url
 from redsem_async.testing import embedded_redis
 
 from ._fault import strike
@@ -31,7 +32,7 @@ def run(plan: Plan, url: str | None, console: Console) -> Record:
     """
     picture = Picture(plan, console)
     with _server(url) as (address, server):
-        picture.say(f"Redis: {server}")
+        picture.say(f"Redis: {escape(server)}")
         try:
             return asyncio.run(_demo(plan, address, server, picture))
         except ExceptionGroup as group:
@@ -40,13 +41,15 @@ def run(plan: Plan, url: str | None, console: Console) -> Record:
 
 def _first(error: Exception) -> Exception:
     """Tasks fail together when their cause is one; the first tells it."""
-    while isinstance(error, ExceptionGroup):
-        error = error.exceptions[0]
-    return error
+    match error:
+        case ExceptionGroup(exceptions=[first, *_]):
+            return _first(first)
+        case _:
+            return error
 
 
 @contextlib.contextmanager
-def _server(url: str | None) -> Iterator[tuple[str, str]]:
+def _server(url: str | None) -> Generator[tuple[str, str]]:
     """The address of a server, and what to call it: without the password."""
     if url is not None:
         parts = urlsplit(url)
@@ -60,38 +63,37 @@ def _server(url: str | None) -> Iterator[tuple[str, str]]:
 async def _demo(plan: Plan, url: str, server: str, picture: Picture) -> Record:
     count = plan.requests
     visits: list[Event] = []
-    async with _semaphore(plan, url) as semaphore:
-        async with (
-            _stage(plan, url, semaphore.name, picture, visits) as fleet,
-            picture.moving(fleet),
-        ):
-            picture.begin(f"1. {count} requests without a semaphore")
-            fleet.begin("bare", range(1, count + 1))
-            bare = await fleet.finished()
-            picture.end(bare, fleet)
+    async with (
+        _semaphore(plan, url) as semaphore,
+        _stage(plan, url, semaphore.name, picture, visits) as fleet,
+        picture.moving(fleet),
+    ):
+        picture.begin(f"1. {count} requests without a semaphore")
+        fleet.begin("bare", range(1, count + 1))
+        bare = await fleet.finished()
+        picture.end(bare, fleet)
 
-            picture.begin(f"2. {count} requests with {semaphore!r}, lease {plan.lease:g} s")
-            fleet.begin("guarded", range(count + 1, 2 * count + 1))
-            async with asyncio.TaskGroup() as group:
-                looking = group.create_task(_look(semaphore, picture))
-                killing = group.create_task(strike(plan, fleet, semaphore, picture.say))
-                guarded = await fleet.finished()
-                picture.end(guarded, fleet)
-                kill = await killing
-                looking.cancel()
+        picture.begin(f"2. {count} requests with {semaphore!r}, lease {plan.lease:g} s")
+        fleet.begin("guarded", range(count + 1, 2 * count + 1))
+        async with asyncio.TaskGroup() as group:
+            looking = group.create_task(_look(semaphore, picture))
+            killing = group.create_task(strike(plan, fleet, semaphore, picture.say))
+            guarded = await fleet.finished()
+            picture.end(guarded, fleet)
+            kill = await killing
+            looking.cancel()
     # Only now has the upstream had its last word.
-    return Record(
-        plan, server, _with_visits(bare, visits), _with_visits(guarded, visits), kill
-    )
+    return Record(plan, server, _with_visits(bare, visits), _with_visits(guarded, visits), kill)
 
 
 @contextlib.asynccontextmanager
-async def _semaphore(plan: Plan, url: str) -> AsyncIterator[FairSemaphore]:
+async def _semaphore(plan: Plan, url: str) -> AsyncGenerator[FairSemaphore]:
     """The semaphore under show, under a name of its own; it is deleted in the end."""
-    async with connect(url) as redis:
+    async with from_url(url) as redis:
         name = f"demo-{secrets.token_hex(4)}"
         semaphore = FairSemaphore(redis, name, plan.limit, lease=plan.lease, label="demo")
-        await semaphore.status()  # If Redis is not to be reached, this says so.
+        async with semaphore.acquire(timeout=0):
+            pass  # If Redis is not to be reached, this says so.
         try:
             yield semaphore
         finally:
@@ -102,7 +104,7 @@ async def _semaphore(plan: Plan, url: str) -> AsyncIterator[FairSemaphore]:
 @contextlib.asynccontextmanager
 async def _stage(
     plan: Plan, url: str, semaphore: str, picture: Picture, visits: list[Event]
-) -> AsyncIterator[Fleet]:
+) -> AsyncGenerator[Fleet]:
     """Upstream and workers, ready to go; and gone, all of them, at the end."""
     # The group outlives them: its listeners miss no word.
     async with asyncio.TaskGroup() as group, contextlib.AsyncExitStack() as stack:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from ._record import Kill, Record, Round
@@ -19,7 +20,7 @@ def print_summary(record: Record, faults: list[str], console: Console) -> None:
         console.print(_kill(record, record.kill))
         console.print()
     for fault in faults:
-        console.print(f"[bold red]✗[/] {fault}")
+        console.print(f"[bold red]✗[/] {escape(fault)}")
     if not faults:
         console.print(
             "[bold green]✓[/] With the semaphore the limit held, nothing was refused, and nothing"
@@ -58,7 +59,9 @@ def _kill(record: Record, kill: Kill) -> Table:
         f" {record.answered_meanwhile} requests of the others were answered",
     )
     table.add_row("lost", f"{_numbers(kill.lost)}: what it had started")
-    table.add_row("passed on", f"{_numbers(kill.passed_on)}: what it had not, done by the others")
+    if kill.passed_on:
+        numbers = _numbers(kill.passed_on)
+        table.add_row("passed on", f"{numbers}: what it had not started; the others did it")
     return table
 
 

@@ -23,7 +23,9 @@ class _Upstream:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer the requests of one connection, ``GET /<number>``, one after the other."""
-        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+        # It is cancelled when all is over, and Python 3.11 would make a noise about that.
+        over = (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError)
+        with contextlib.suppress(*over):
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
                 path = head.split(b" ", 2)[1]

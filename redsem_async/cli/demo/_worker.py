@@ -1,7 +1,8 @@
 """A worker: sends requests to the upstream, as many at once as it is ordered to. A process.
 
 It says of each when it was ``started`` (which with a semaphore means that a permit is held),
-each time that it was ``refused``, and when it was ``answered``; or that it ``failed``.
+each time that it was ``refused``, and when it was ``answered``; or that it ``failed``. Of itself
+it says that it is ``ready``, and that it is ``leaving``.
 """
 
 import asyncio
@@ -40,7 +41,7 @@ class _Worker:
 
     async def _accepted(self, number: int) -> bool:
         response = await self._http.get(f"/{number}")
-        if response.status_code == httpx.codes.TOO_MANY_REQUESTS:
+        if response.status_code == 429:
             return False
         response.raise_for_status()
         return True
@@ -71,6 +72,7 @@ async def _main() -> None:
             task = asyncio.create_task(worker.obey(kind, int(number)))
             tasks.add(task)
             task.add_done_callback(tasks.discard)
+        tell("leaving")
         # Nobody wants the rest: permits are given back on the way out.
         for task in tasks:
             task.cancel()

@@ -22,6 +22,7 @@ local after, who, deaf = tonumber(ARGV[8]), ARGV[9], ARGV[10]
 local REQUESTS = 11
 
 survey()
+if stranger and who == '' then return who_are_you() end
 if mark < after then return redis.error_reply('REORDERED') end
 local fresh = mark
 local batch = {}

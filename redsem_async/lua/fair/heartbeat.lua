@@ -12,6 +12,7 @@ local lease, who, deaf = tonumber(ARGV[5]), ARGV[6], ARGV[7]
 local REQUESTS = 8
 
 survey()
+if stranger and who == '' then return who_are_you() end
 redis.call('ZREM', holders, '')  -- a removal first: what follows is let through at maxmemory
 introduce(who, deaf)
 touch(lease)

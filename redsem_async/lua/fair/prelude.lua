@@ -137,6 +137,11 @@ local function standing()
   return { tag, next_moment(), waiting, mine }
 end
 
+-- Tells the head of the line that something will change earlier than it was told.
+local function nudge()
+  tell((parse(redis.call('ZRANGE', line, 0, 0)[1])), 'hint', '0')
+end
+
 -- Takes requests of dead processes out of the line. Returns how many.
 local function sweep()
   local leaving = {}

@@ -22,6 +22,7 @@ local who, deaf = ARGV[9], ARGV[10]
 local REQUESTS = 11
 
 survey()
+if stranger and who == '' then return who_are_you() end
 local fresh = mark
 local batch = {}
 for i = REQUESTS, #ARGV do

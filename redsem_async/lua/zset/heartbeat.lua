@@ -13,6 +13,7 @@ local lease, who, deaf = tonumber(ARGV[5]), ARGV[6], ARGV[7]
 local declared, waits, hinted = tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[10])
 
 survey()
+if stranger and who == '' then return who_are_you() end
 redis.call('ZREM', holders, '')  -- a removal first: what follows is let through at maxmemory
 introduce(who, deaf)
 touch(lease)

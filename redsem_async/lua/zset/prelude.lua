@@ -58,6 +58,11 @@ local function standing()
   return { tag, waiting > 0 and next_expiry() or -1, waiting, mine }
 end
 
+-- Tells the first in line that something will change earlier than it was told.
+local function nudge()
+  tell(redis.call('ZRANGE', line, 0, 0)[1], 'hint', '0')
+end
+
 -- Takes dead processes out of the line. Returns 0: no request of theirs was in it.
 local function sweep()
   for _, owner in ipairs(redis.call('ZRANGE', line, 0, LOOK - 1)) do

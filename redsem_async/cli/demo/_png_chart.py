@@ -1,0 +1,91 @@
+"""The chart as a picture, by matplotlib."""
+
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure  # No pyplot: no windows, and no state.
+
+from ._record import Kill, Record
+
+_INSIDE, _LIMIT, _DEAD = "#3b7dbd", "#c8322b", "#6e7781"
+_BIN = 0.1  # seconds, of the count of refusals
+
+
+def save_chart(record: Record, path: Path) -> None:
+    """Save a chart of both rounds to *path*."""
+    figure: Any = Figure(figsize=(11, 5.2), dpi=150, layout="constrained")
+    figure.suptitle(
+        f"{record.plan.workers} processes, and an upstream that takes"
+        f" {record.plan.limit} requests at once",
+        fontweight="bold",
+    )
+    grid = figure.add_gridspec(2, 1, height_ratios=(4, 1))
+    inside = figure.add_subplot(grid[0])
+    refused = figure.add_subplot(grid[1], sharex=inside)
+    inside.tick_params(labelbottom=False)
+    for axes in (inside, refused):
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.margins(x=0.01)
+    _draw_inside(inside, record)
+    if record.kill is not None:
+        _draw_kill(inside, record, record.kill)
+    _draw_refused(refused, record)
+    figure.savefig(path)
+
+
+def _draw_inside(axes: Any, record: Record) -> None:
+    start, limit = record.bare.began, record.plan.limit
+    titles = ("without a semaphore", f"with FairSemaphore, limit {limit}")
+    for round_, title in zip((record.bare, record.guarded), titles, strict=True):
+        times = [round_.began - start, *(at - start for at, _ in round_.inside())]
+        counts = [0, *(count for _, count in round_.inside())]
+        axes.fill_between(times, counts, step="post", color=_INSIDE, linewidth=0)
+        middle = (round_.began + round_.ended) / 2 - start
+        axes.text(middle, limit + 1.5, title, ha="center", va="center", fontsize="large")
+    axes.axhline(limit, color=_LIMIT, linewidth=1.5)
+    axes.text(0, limit + 0.15, "limit", color=_LIMIT, va="bottom")
+    axes.set_ylim(0, limit + 2)
+    axes.set_yticks(range(0, limit + 1, 2))
+    axes.set_ylabel("inside the upstream")
+
+
+def _draw_kill(axes: Any, record: Record, kill: Kill) -> None:
+    """The places that were missing, as a hatched piece cut out under the limit."""
+    start, limit = record.bare.began, record.plan.limit
+    times = [at - start for at, _ in kill.places]
+    floor = [limit - held for _, held in kill.places]
+    if kill.back_at is None:
+        times.append(record.guarded.ended - start)
+        floor.append(floor[-1])
+    axes.fill_between(
+        times,
+        floor,
+        limit,
+        step="post",
+        facecolor="none",
+        edgecolor=_DEAD,
+        hatch="//",
+        linewidth=1,
+    )
+    missing = "never came back" if kill.missing is None else f"missing for {kill.missing:.2f} s"
+    axes.annotate(
+        f"{kill.worker} killed: its {kill.held} places {missing}",
+        xy=((times[0] + times[-1]) / 2, limit),
+        xytext=(0, 4),
+        textcoords="offset points",
+        ha="center",
+        color=_DEAD,
+    )
+
+
+def _draw_refused(axes: Any, record: Record) -> None:
+    start, end = record.bare.began, record.guarded.ended
+    instants = [event.at - start for event in record.bare.refusals + record.guarded.refusals]
+    edges = [n * _BIN for n in range(int((end - start) / _BIN) + 2)]
+    axes.hist(instants, bins=edges, color=_LIMIT)
+    axes.set_ylabel("refused (429)")
+    axes.set_xlabel(f"seconds; refusals are counted per {_BIN} s")
+    axes.set_ylim(bottom=0)
+    middle = (record.guarded.began + end) / 2 - start
+    if not record.guarded.refusals:
+        axes.text(middle, axes.get_ylim()[1] / 2, "none", ha="center", va="center", color=_DEAD)
