@@ -133,10 +133,11 @@ class AcquireBatch(Batch):
 class Returned:
     """Permits on their way back, and whoever waits to hear that they arrived.
 
-    The future may be cancelled together with who waits; whoever cares sets another.
+    The future may be cancelled together with who waits; whoever cares sets another, unless the
+    answer is there already.
     """
 
-    __slots__ = ("asked_at", "future", "number", "permits", "repeated", "trusted")
+    __slots__ = ("answer", "asked_at", "future", "number", "permits", "repeated", "trusted")
 
     def __init__(
         self,
@@ -149,12 +150,14 @@ class Returned:
         self.number = number
         self.permits = permits
         self.future = future
+        self.answer: bool | SemaphoreError | None = None
         self.asked_at = clock()
         self.trusted = trusted  # when the release was asked for
         self.repeated = False  # sent once already, and the answer was lost
 
     def settle(self, answer: bool | SemaphoreError) -> None:  # noqa: FBT001 - the answer it is
         """Tell whether they were held until then, or why that is not known."""
+        self.answer = answer
         if not self.future.done():
             self.future.set_result(answer)
 

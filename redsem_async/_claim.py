@@ -120,7 +120,12 @@ class Claim:
                 future.set_result(None)
 
     def loss(self) -> PermitLost:
-        return PermitLost(self.lane.address.name, self.id, self.lost_reason or "released")
+        return PermitLost(
+            self.lane.address.name, self.id, self.lost_reason or _REASONS[self.state]
+        )
 
 
+_REASONS = dict.fromkeys(State, "it was given back") | {
+    State.HELD: "it could not be refreshed in time"
+}
 _PENDING = frozenset({State.NEW, State.SENT, State.WAITING})

@@ -84,20 +84,29 @@ class Permit:
     @property
     def lost(self) -> bool:
         """Whether the permit was taken from us, or may have been. A release is no loss."""
-        lose_unless_trusted(self._claim)
-        return self._claim.lost_reason is not None
+        claim = self._claim
+        return not self._trusted() and (claim.lost_reason is not None or claim.state is State.HELD)
 
     def check(self) -> None:
         """Raise :class:`PermitLost` unless the permit may be trusted now.
 
-        For work that does not come back to the event loop: it is not cancelled in time.
+        For work that does not come back to the event loop: it is not cancelled in time. May be
+        called in a thread.
         """
-        claim, on_lost = self._claim, self._claim.on_lost
-        if self._guarded is not None and self._guarded.task is _current_task():
-            claim.on_lost = None  # raised here, and not by a cancellation as well
-        if lose_unless_trusted(claim):
-            raise claim.loss()
-        claim.on_lost = on_lost
+        if not self._trusted():
+            raise self._claim.loss()
+
+    def _trusted(self) -> bool:
+        """Whether the permit may be trusted now; seen to in the event loop where it may not."""
+        claim = self._claim
+        if claim.state is State.HELD and clock() < claim.lease.trusted_until:
+            return True
+        loop = claim.lane.hub.loop
+        if _running_loop() is loop:
+            lose_unless_trusted(claim)
+        elif not loop.is_closed():
+            loop.call_soon_threadsafe(lose_unless_trusted, claim)
+        return False
 
     async def wait_lost(self) -> PermitLost:
         """Wait until the permit is lost, and return the error that says why.
@@ -153,8 +162,9 @@ class Permit:
         try:
             held = await returned.future
         except asyncio.CancelledError:
-            returned.future = loop.create_future()
-            await finish(returned.future, 2 * patience(claim.terms.lease))
+            if returned.answer is None:
+                returned.future = loop.create_future()
+                await finish(returned.future, 2 * patience(claim.terms.lease))
             raise
         if isinstance(held, SemaphoreError):
             raise held
@@ -198,9 +208,7 @@ class Permit:
         if self._guarded is not None:
             raise RuntimeError("this permit guards a block already")
         if self._claim.state is State.ENDED:
-            raise RuntimeError(
-                "this permit was given back: there is nothing to guard a block with"
-            )
+            raise RuntimeError("this permit was given back: it can guard nothing")
         if self._cancel_on_loss and self.lost:
             await self.release()
             raise self._claim.loss()
@@ -246,10 +254,10 @@ class Permit:
         hub.loop.call_soon_threadsafe(_release_dropped, claim)
 
 
-def _current_task() -> "asyncio.Task[object] | None":
+def _running_loop() -> asyncio.AbstractEventLoop | None:
     try:
-        return asyncio.current_task()
-    except RuntimeError:  # no loop runs in this thread
+        return asyncio.get_running_loop()
+    except RuntimeError:  # none runs in this thread
         return None
 
 
@@ -266,27 +274,37 @@ class _Guard:
     the body's own clean-up may await.
     """
 
-    __slots__ = ("_cancelled", "_cancelling", "_claim", "task")
+    __slots__ = ("_cancelled", "_cancelling", "_claim", "_later", "_task")
 
     def __init__(self, claim: Claim, *, cancel: bool) -> None:
         task = asyncio.current_task()
         if task is None:
             raise RuntimeError("a permit guards a block in a task only")
-        self.task = task
+        self._task = task
         self._claim = claim
         self._cancelling = task.cancelling()
         self._cancelled = False
+        self._later: asyncio.Handle | None = None
         if cancel:
             claim.on_lost = self._on_lost
 
     def _on_lost(self) -> None:
+        if asyncio.current_task(self._task.get_loop()) is self._task:
+            # The body found out itself, by check() say: its next await comes soon enough.
+            self._later = self._task.get_loop().call_soon(self._cancel)
+        else:
+            self._cancel()
+
+    def _cancel(self) -> None:
         self._cancelled = True
-        self.task.cancel(f"a permit of {self._claim.lane.address.name!r} was lost")
+        self._task.cancel(f"a permit of {self._claim.lane.address.name!r} was lost")
 
     def disarm(self, exc: BaseException | None) -> bool:
         """Whether the block ends by our cancellation alone."""
         self._claim.on_lost = None
-        if not self._cancelled or asyncio.current_task() is not self.task:
+        if self._later is not None:
+            self._later.cancel()
+        if not self._cancelled or asyncio.current_task() is not self._task:
             return False
-        ours = self.task.uncancel() <= self._cancelling
+        ours = self._task.uncancel() <= self._cancelling
         return ours and isinstance(exc, asyncio.CancelledError)
