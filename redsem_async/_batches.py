@@ -28,6 +28,7 @@ from ._protocol import (
     Fault,
     Heartbeat,
     Holding,
+    Reap,
     Refresh,
     Release,
     Reply,
@@ -300,13 +301,15 @@ class Question:
 
     __slots__ = ("call", "future")
 
-    def __init__(self, call: Call, future: "asyncio.Future[Answered | SemaphoreError]") -> None:
+    def __init__(
+        self, call: Call, future: "asyncio.Future[Answered | SemaphoreError] | None"
+    ) -> None:
         self.call = call
         self.future = future
 
     def settle(self, answer: Answered | SemaphoreError) -> None:
         """Pass the answer on."""
-        if not self.future.done():
+        if self.future is not None and not self.future.done():
             self.future.set_result(answer)
 
 
@@ -321,7 +324,8 @@ class QuestionBatch(Batch):
 
     def _answered(self, answer: Answered) -> None:
         if isinstance(answer, Reply):
-            self.lane.apply(answer, self.sent_at)
+            asked_on = isinstance(self.call, Reap) and self.question.future is not None
+            self.lane.apply(answer, self.sent_at, go_on=not asked_on)
         self.question.settle(answer)
         if isinstance(self.call, Clear):
             self.lane.cleared()

@@ -138,6 +138,9 @@ class Connection(asyncio.Protocol):
     def _replied(self, reply: Any) -> None:
         slot = self._slots.popleft() if self._slots else None
         if isinstance(slot, _Subscribe) and isinstance(reply, Exception):
+            if fault_of(reply).trouble is not Trouble.REFUSED:
+                self._fail(reply)  # busy, or loading: nothing that says we may not hear
+                return
             self._hears = False
             self._listener.deafened(reply)
             return

@@ -14,6 +14,8 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from ._backend import Refused
+from ._protocol import Trouble
+from ._wire import fault_of
 
 # Bound to the pool they came from, or to how redis-py would use the connection.
 _LEFT_OUT = ("maint_", "oss_", "orig_", "himport_registry", "retry", "parser_class")
@@ -67,6 +69,8 @@ async def dial(client: aioredis.Redis) -> Opened:
     except errors.AuthenticationError as error:
         raise Refused(str(error)) from error
     except errors.ResponseError as error:
+        if fault_of(error).trouble is not Trouble.REFUSED:
+            raise  # busy, or loading
         text = str(error).upper()
         if "HELLO" not in text and "NOPROTO" not in text and "UNKNOWN COMMAND" not in text:
             raise Refused(str(error)) from error

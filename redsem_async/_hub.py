@@ -34,6 +34,7 @@ from ._zset import ZsetLane
 logger = logging.getLogger("redsem_async")
 
 WINDOW = 8  # letters on their way at a time; more wait and make larger batches
+LONGEST_PATIENCE = 3.0  # seconds without an answer, before a connection counts as dead
 IDLE = 5.0  # seconds for which an idle hub keeps its link
 CONNECT_TIME = 5.0  # seconds for one attempt to connect
 OUTAGE_CHECK = 0.1  # seconds between looks at whose patience an outage outlasts
@@ -59,12 +60,14 @@ class Hub:
         self._link: Link | None = None
         self._keeper: asyncio.Task[None] | None = None
         self._stirred = asyncio.Event()
+        self._hurried = asyncio.Event()
         self._quiet: asyncio.Future[None] | None = None
         self._flush_due = False
         self._lone = False
         self._held_back: asyncio.TimerHandle | None = None
         self._outage_timer: asyncio.TimerHandle | None = None
         self._alive_timer: asyncio.TimerHandle | None = None
+        self._patience = LONGEST_PATIENCE
         self._delays: Iterator[float] = delays(random.random)
         self._numbers = 0
         self._tags = 0
@@ -80,6 +83,14 @@ class Hub:
             kind = FairLane if address.mode == "fair" else ZsetLane
             lane = self._lanes[address] = kind(self, address, label)
         return lane
+
+    def hurry(self) -> None:
+        """Somebody does not wait: find out at once whether there is anybody to ask."""
+        self._hurried.set()
+
+    def drew(self, number: int) -> bool:
+        """Whether *number* was drawn here."""
+        return number <= self._numbers
 
     def new_number(self) -> int:
         """For an id, when it is written: numbers go up in the order of the wire."""
@@ -155,18 +166,24 @@ class Hub:
 
     def _watch(self) -> None:
         """Look after the longest that the oldest letter's answer may take."""
-        self._alive_timer = self.loop.call_later(
-            patience(self._shortest_lease()), self._check_alive
-        )
+        overdue_in = self._on_way[0].sent_at + self._patience - clock()
+        self._alive_timer = self.loop.call_later(max(0.0, overdue_in), self._check_alive)
 
-    def _shortest_lease(self) -> float:
-        return min([10.0, *(lane.shortest for lane in self._lanes.values())])
+    def expect_lease(self, lease: float) -> None:
+        """Permits of so short a lease are used: silence is noticed in time for them."""
+        if patience(lease) < self._patience:
+            self._patience = patience(lease)
+            if self._alive_timer is not None:
+                self._alive_timer.cancel()
+                self._alive_timer = None
+                if self._on_way:
+                    self._watch()
 
     def _check_alive(self) -> None:
         self._alive_timer = None
         if not self._on_way or self._link is None:
             return
-        if clock() - self._on_way[0].sent_at >= patience(self._shortest_lease()) - 0.001:
+        if clock() - self._on_way[0].sent_at >= self._patience - 0.001:
             self._drop(TimeoutError("no answer came"))
         else:
             self._watch()
@@ -301,7 +318,10 @@ class Hub:
                 self._turned_away(refusal.__cause__ or refusal)
             except Exception as error:  # noqa: BLE001 - the network's, or of the user's making
                 self._in_trouble(error, hurry=True)
-            await asyncio.sleep(next(self._delays))
+            self._hurried.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(next(self._delays)):
+                    await self._hurried.wait()
         if self._link is not None:
             for lane in list(self._lanes.values()):
                 lane.reconnected()
@@ -331,7 +351,7 @@ class Hub:
                 if not others:
                     break
                 self._quiet = self.loop.create_future()
-                pause = min(left, patience(self._shortest_lease()))
+                pause = min(left, self._patience)
                 await asyncio.wait(
                     [*others, self._quiet], timeout=pause, return_when=asyncio.FIRST_COMPLETED
                 )
@@ -366,6 +386,9 @@ class Hub:
         self._alive_timer = self._held_back = self._outage_timer = None
         self.trouble = None
         self._on_way.clear()
+        for lane in self._ready:
+            lane.ready = False
+        self._ready.clear()
         self.hub_id = new_hub_id()
         if link is not None:
             await link.close()
@@ -383,6 +406,8 @@ class Hub:
                 for claim in lane.held():
                     lane.close(claim)
             await self._until_quiet(LAST_WORDS)
+            for lane in list(self._lanes.values()):
+                lane.fail_all(partial(SemaphoreClosed, lane.address.name))
             if self._keeper is not None:
                 keeper, self._keeper = self._keeper, None
                 keeper.cancel()

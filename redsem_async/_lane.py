@@ -58,6 +58,7 @@ from ._protocol import (
     Hint,
     Introduction,
     Message,
+    Reap,
     Reply,
     Taken,
     Trouble,
@@ -89,6 +90,18 @@ class Writer(Protocol):
 
     def leave_at_once(self) -> None:
         """Write now what a lone task asks for, instead of at the end of this turn."""
+        ...
+
+    def hurry(self) -> None:
+        """Somebody does not wait: find out at once whether there is anybody to ask."""
+        ...
+
+    def expect_lease(self, lease: float) -> None:
+        """Permits of so short a lease are used: silence is noticed in time for them."""
+        ...
+
+    def drew(self, number: int) -> bool:
+        """Whether *number* was drawn here."""
         ...
 
     def new_number(self) -> int:
@@ -138,8 +151,12 @@ class Lane(ABC):
 
     def submit(self, claim: Claim) -> None:
         """Ask for a permit. The claim's future wakes the caller."""
+        if not claim.waits:
+            self.hub.hurry()
         self._longest = max(self._longest, claim.terms.lease)
-        self.shortest = min(self.shortest, claim.terms.lease)
+        if claim.terms.lease < self.shortest:
+            self.shortest = claim.terms.lease
+            self.hub.expect_lease(self.shortest)
         self._new.append(claim)
         self.wake()
         self.hub.leave_at_once()
@@ -378,6 +395,8 @@ class Lane(ABC):
     def grant(self, number: int, token: int, left: float | None, sent_at: float) -> None:
         """The server says that *number* holds a permit, for *left* seconds (a whole lease)."""
         claim = self.claims.get(number)
+        if claim is None and self.hub.drew(number):
+            self._send_back(self.hub.hub_id, number, 1, trusted=False)  # nobody waits with it
         if claim is None or claim.state not in _UNSERVED:
             return  # told already; or its caller left, and an abandon is on its way
         self.waiting.pop(claim, None)
@@ -492,10 +511,7 @@ class Lane(ABC):
                 # The server had run that letter before it granted these.
                 sent_at = -math.inf if fresh_at is None else fresh_at
                 for number, holding in grants:
-                    if number in self.claims:
-                        self.grant(number, holding.token, holding.left_ms / 1000, sent_at)
-                    else:  # nobody here waits with that number: it goes back
-                        self._send_back(self.hub.hub_id, number, 1, trusted=False)
+                    self.grant(number, holding.token, holding.left_ms / 1000, sent_at)
             case Taken(numbers=numbers):
                 self.taken(numbers)
             case Cleared():
@@ -523,10 +539,15 @@ class Lane(ABC):
 
     # -- what time brings
 
-    def apply(self, reply: Reply, sent_at: float, *, heard_from: bool = False) -> None:
+    def apply(
+        self, reply: Reply, sent_at: float, *, heard_from: bool = False, go_on: bool = True
+    ) -> None:
         """Apply what a reply tells beside its answers."""
         for number, token in reply.granted:
             self.grant(number, token, None, sent_at)
+        if reply.next_ms == 0 and go_on and not self._questions:
+            # The call stopped early, to let others have the server.
+            self.ask_first(Question(Reap(), None))
         self._standing(reply)
         if not self.waiting:
             self._pulse.stop()

@@ -40,6 +40,16 @@ class Refresher:
             if lose_unless_trusted(claim):
                 continue
             claim.watched_by = self._loop.create_task(_refresh(claim), name="redsem-refresh")
+            self._see_to_trust(claim)
+
+    def _see_to_trust(self, claim: Claim) -> None:
+        """Look again when trust ends, unless it is renewed by then.
+
+        By a timer, for those run before the tasks that became ready in the same turn.
+        """
+        if claim.watched_by is not None and not lose_unless_trusted(claim):
+            left = claim.lease.trusted_until - clock()
+            self._loop.call_later(left, self._see_to_trust, claim)
 
 
 def unwatch(claim: Claim) -> None:

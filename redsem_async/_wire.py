@@ -188,18 +188,24 @@ def message(raw: bytes) -> Message | None:
         kind, what, name = raw.decode().split(" ", 2)
         match kind:
             case "granted":
-                grants = (tuple(map(int, part.split(":"))) for part in what.split(","))
+                grants = [tuple(map(int, part.split(":"))) for part in what.split(",")]
+                if any(number < 1 or left < 0 for number, _, left in grants):
+                    return None
                 return Granted(name, [(n, Holding(token, left)) for n, token, left in grants])
             case "gone":
                 return Taken(name, [int(number) for number in what.split(",")])
             case "hint":
-                return Hint(name, int(what))
+                permits = int(what)
+                return Hint(name, permits) if 0 <= permits <= _MOST_HINTED else None
             case "cleared":
                 return Cleared(name)
             case _:
                 return None
     except ValueError:
         return None
+
+
+_MOST_HINTED = 1_000_000_000
 
 
 def who_text(**facts: object) -> str:

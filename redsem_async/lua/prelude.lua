@@ -116,6 +116,7 @@ local function survey()
   waiting = redis.call('ZCARD', line)
   for _, permits in ipairs(redis.call('HVALS', weights)) do heavy = heavy + permits - 1 end
   redis.call('ZCARD', hubs)
+  redis.call('ZCARD', holders)
   redis.call('HLEN', tokens)
 end
 
@@ -136,13 +137,13 @@ end
 
 local used          -- permits in use
 local freed = 0     -- permits that this call took from holders
-local more = false  -- expired ids are left: the caller goes on
+local more = false  -- the call stopped early: its caller goes on
 local function purge()
   local expired = redis.call('ZRANGEBYSCORE', holders, '-inf', now, 'LIMIT', 0, CHUNK)
   if #expired > 0 then
     freed = freed + drop(expired)
   end
-  more = #expired == CHUNK
+  more = more or #expired == CHUNK
   used = redis.call('ZCOUNT', holders, '(' .. exact(now), '+inf') + heavy
 end
 
@@ -202,9 +203,8 @@ local function introduce(who, deaf)
   if gone then redis.call('HDEL', marks, hub .. ':gone') end
 end
 
--- In how many ms the earliest holder expires; 0 when expired ones are left, -1 for never.
+-- In how many ms the earliest holder expires; -1 for never.
 local function next_expiry()
-  if more then return 0 end
   local first = redis.call('ZRANGE', holders, 0, 0, 'WITHSCORES')
   return first[2] and math.max(0, first[2] - now) or -1
 end

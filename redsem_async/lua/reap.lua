@@ -13,5 +13,4 @@ reaped = reaped + sweep()
 serve()
 local reply = standing()
 reply[5] = reaped
-if more then reply[2] = 0 end
 return reply

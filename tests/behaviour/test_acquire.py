@@ -153,9 +153,7 @@ async def test_waited_is_how_long_it_took(make: Make) -> None:
 
 @pytest.mark.parametrize("second_use", ["await", "enter"])
 @pytest.mark.parametrize("first_use", ["await", "enter"])
-async def test_an_acquire_is_good_for_one_use(
-    make: Make, first_use: str, second_use: str
-) -> None:
+async def test_an_acquire_is_good_for_one_use(make: Make, first_use: str, second_use: str) -> None:
     """A second use must not quietly take a second permit, or hand out the first one twice."""
     sem = make(2)
     acquisition = sem.acquire()
@@ -385,9 +383,7 @@ async def test_many_timeouts_at_once_are_kept(make: Make) -> None:
 
 
 @pytest.mark.parametrize("timeout", [None, float("inf")])
-async def test_no_timeout_waits_for_as_long_as_it_takes(
-    make: Make, timeout: float | None
-) -> None:
+async def test_no_timeout_waits_for_as_long_as_it_takes(make: Make, timeout: float | None) -> None:
     """None wins over the constructor's timeout; infinity is as good."""
     sem = make(1, timeout=0.05)
     first = await sem.acquire()

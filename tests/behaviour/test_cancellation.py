@@ -402,7 +402,9 @@ async def _randomly_cancelled(here: AnySemaphore, there: AnySemaphore, count: in
     async with asyncio.timeout(30), asyncio.TaskGroup() as group:
         tasks: list[asyncio.Task[None]] = []
         for _ in range(count):
-            task = asyncio.create_task(work(chance.choice((here, there)), chance.uniform(0, 0.002)))
+            task = asyncio.create_task(
+                work(chance.choice((here, there)), chance.uniform(0, 0.002))
+            )
             tasks.append(task)
             group.create_task(cancelled_after(task, chance.expovariate(200)))
             if chance.random() < 0.2:

@@ -268,7 +268,9 @@ def test_one_client_in_several_loops_at_once(
     assert max(most) <= 2
 
 
-def test_a_permit_belongs_to_one_loop(kind: type[AnySemaphore], server_url: str, name: str) -> None:
+def test_a_permit_belongs_to_one_loop(
+    kind: type[AnySemaphore], server_url: str, name: str
+) -> None:
     """What it would wait for elsewhere never comes there."""
     sem = kind(Redis.from_url(server_url), name, 1)
     with asyncio.Runner() as own, asyncio.Runner() as foreign:
@@ -549,8 +551,9 @@ async def test_aclose_leaves_other_clients_alone(
     """They are other processes' business."""
     here, there = make(2, lease=60.0), make(2, client=other, lease=60.0)
     async with there as permit:
-        await here.acquire()
+        ours = await here.acquire()
         await aclose(client)
+        assert ours.lost
         permit.check()
         await permit.refresh()
     await all_free(there)
@@ -575,13 +578,16 @@ async def test_connect_closes_everything(
     async with connect(server.url) as redis:
         assert await redis.ping()
         sem = kind(redis, "connected", 1)
-        await sem.acquire()
+        permit = await sem.acquire()
         assert await _connections(admin) >= 1
+    assert permit.lost
     assert await _connections(admin) == 0
     assert await admin.zcard("redsem:{connected}:holders") == 0
 
 
-async def test_from_url_takes_options(server_url: str, kind: type[AnySemaphore], name: str) -> None:
+async def test_from_url_takes_options(
+    server_url: str, kind: type[AnySemaphore], name: str
+) -> None:
     """A client like any other, whose options win over what was chosen for it."""
     async with from_url(server_url, decode_responses=True, client_name="mine") as redis:
         assert await redis.client_getname() == "mine"
@@ -703,7 +709,9 @@ async def test_a_refused_subscription_is_not_fatal(
             assert await there.try_acquire() is None
 
 
-async def test_tls_will_do(kind: type[AnySemaphore], server: EmbeddedRedis, counted: Redis) -> None:
+async def test_tls_will_do(
+    kind: type[AnySemaphore], server: EmbeddedRedis, counted: Redis
+) -> None:
     """Certificates and all that is said about them come from the client's settings."""
     import trustme
 

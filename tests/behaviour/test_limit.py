@@ -45,9 +45,7 @@ async def test_raising_the_limit_serves_waiters_at_once(make: Make, other: Clien
             await (await soon(waiter, 0.5)).release()
 
 
-async def test_taking_the_set_limit_away_serves_waiters_at_once(
-    make: Make, other: Client
-) -> None:
+async def test_taking_the_set_limit_away_serves_waiters_at_once(make: Make, other: Client) -> None:
     """Their own limits rule again, and may be higher."""
     here, there = make(2, lease=60.0), make(2, client=other, lease=60.0)
     await here.set_limit(0)

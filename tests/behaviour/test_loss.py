@@ -387,7 +387,8 @@ async def test_a_timeout_that_expires_loses_no_permit(make: Make, inside: bool) 
             async with sem as permit, asyncio.timeout(0.02):
                 await body.wait(permit)
         else:
-            async with asyncio.timeout(0.02), sem as permit:
+            async with asyncio.timeout(None) as timeout, sem as permit:
+                timeout.reschedule(asyncio.get_running_loop().time() + 0.02)
                 await body.wait(permit)
     assert body.cancellations == 1
     await _nothing_is_left(sem)
@@ -406,7 +407,8 @@ async def test_loss_and_timeout_in_the_same_turn(
                 async with sem as permit, asyncio.timeout(0.02):
                     await body.wait(permit)
             else:
-                async with asyncio.timeout(0.02), sem as permit:
+                async with asyncio.timeout(None) as timeout, sem as permit:
+                    timeout.reschedule(asyncio.get_running_loop().time() + 0.02)
                     await body.wait(permit)
         await _nothing_is_left(sem)
 
@@ -425,7 +427,8 @@ async def test_timeouts_on_both_sides_in_the_same_turn(make: Make, take_now: Tak
 
     async def work() -> None:
         with pytest.raises((PermitLost, TimeoutError)):
-            async with asyncio.timeout(0.02), sem as permit, asyncio.timeout(0.02):
+            async with asyncio.timeout(None) as outer, sem as permit, asyncio.timeout(0.02):
+                outer.reschedule(asyncio.get_running_loop().time() + 0.02)
                 await body.wait(permit)
         await _nothing_is_left(sem)
 
@@ -577,9 +580,7 @@ async def test_two_permits_lost_at_once(make: Make, take_now: TakeNow) -> None:
     assert all(permit.lost for permit in permits)
 
 
-async def test_two_permits_lost_at_once_and_caught_between(
-    make: Make, take_now: TakeNow
-) -> None:
+async def test_two_permits_lost_at_once_and_caught_between(make: Make, take_now: TakeNow) -> None:
     """Whoever handles the inner loss must not miss the outer one."""
     sem, body = make(2, lease=60.0), Body()
     permits: list[Permit] = []
@@ -1220,7 +1221,7 @@ async def test_an_anyio_scope_that_is_cancelled_releases(make: Make, inside: boo
     """It repeats its cancellation for as long as it is not left: the release is shielded."""
     sem, body = make(1, lease=60.0), Body()
     with anyio.CancelScope() as scope:
-        asyncio.get_running_loop().call_later(0.02, scope.cancel)
+        body.entered.add_done_callback(lambda _: scope.cancel())
         if inside:
             async with sem as permit:
                 await body.wait(permit)
@@ -1243,17 +1244,16 @@ async def test_acquiring_in_a_cancelled_anyio_scope(make: Make) -> None:
     await _nothing_is_left(sem)
 
 
-async def test_loss_and_an_anyio_deadline_in_the_same_turn(
-    make: Make, take_now: TakeNow
-) -> None:
+async def test_loss_and_an_anyio_deadline_in_the_same_turn(make: Make, take_now: TakeNow) -> None:
     """Whichever wins, no cancellation is left over and nothing spins."""
     sem, body = make(1, lease=60.0), Body()
     outcome: list[str] = []
 
     async def work() -> None:
         try:
-            with anyio.move_on_after(0.02) as scope:
+            with anyio.CancelScope() as scope:
                 async with sem as permit:
+                    scope.deadline = anyio.current_time() + 0.02
                     await body.wait(permit)
             outcome.append("scope" if scope.cancelled_caught else "neither")
         except PermitLost:

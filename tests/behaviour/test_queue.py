@@ -57,9 +57,7 @@ async def test_fair_is_first_come_first_served_across_clients(
     await all_free(here)
 
 
-async def test_fair_grants_tokens_in_the_order_of_the_line(
-    make_fair: Make, other: Client
-) -> None:
+async def test_fair_grants_tokens_in_the_order_of_the_line(make_fair: Make, other: Client) -> None:
     """A fencing token that was drawn later belongs to a later holder."""
     here, there = make_fair(1), make_fair(1, client=other)
     first = await here.acquire()
@@ -130,9 +128,7 @@ async def test_a_line_of_waiters_that_left_is_no_line(make: Make, other: Client)
     await permit.release()
 
 
-async def test_the_first_in_line_leaves_and_the_next_is_served(
-    make: Make, other: Client
-) -> None:
+async def test_the_first_in_line_leaves_and_the_next_is_served(make: Make, other: Client) -> None:
     """Whoever leaves takes nobody's turn along."""
     here, there = make(1), make(1, client=other)
     first = await here.acquire()

