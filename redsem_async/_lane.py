@@ -216,13 +216,13 @@ class Lane(ABC):
         Raises:
             BackendError: when the server refused, or could not be asked.
         """
-        question = Question(call, self.hub.loop.create_future())
-        self._questions.append(question)
+        future: asyncio.Future[Answered | SemaphoreError] = self.hub.loop.create_future()
+        self._questions.append(Question(call, future))
         self.wake()
-        await asyncio.wait([question.future], timeout=patience(min(self.shortest, 10.0)))
-        if not question.future.done():
+        await asyncio.wait([future], timeout=patience(min(self.shortest, 10.0)))
+        if not future.done():
             raise self.hub.unavailable(self.address.name, self.hub.trouble)
-        answer = question.future.result()
+        answer = future.result()
         if isinstance(answer, SemaphoreError):
             raise answer
         return answer

@@ -20,7 +20,7 @@ local holders, tokens, meta, hubs, marks = KEYS[1], KEYS[2], KEYS[3], KEYS[4], K
 local weights, limit, line = KEYS[6], KEYS[7], KEYS[8]
 local tag, clock_us, mode, hub = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
-local CHUNK = 1000      -- most ids that one call purges
+local CHUNK = 500       -- most ids that one call purges
 local SLACK = 60000     -- ms by which marks and the counter outlive what they protect
 
 local now_us

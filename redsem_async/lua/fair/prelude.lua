@@ -4,6 +4,7 @@
 --          so that somebody else's script can serve it
 
 local LOOK = 1000     -- most requests that one call looks at
+local SERVE = 250     -- about as many of them it serves
 
 local mine = {}       -- number and token of each grant to a waiter of the caller's own hub
 local open = true     -- no eligible waiter is left: a newcomer may be granted at once
@@ -72,8 +73,8 @@ end
 -- blocks those behind it, which is what keeps it from starving.
 local function serve()
   if cap == 0 or waiting == 0 then return end
-  local passed, looked, size, moved = 0, 0, 8, false
-  while looked < LOOK do
+  local passed, looked, size, moved = 0, 0, 8, 0
+  while looked < LOOK and moved < SERVE do
     local chunk = redis.call('ZRANGE', line, passed, passed + size - 1)
     local leaving, parties, by_owner, blocked = {}, {}, {}, false
     for _, request in ipairs(chunk) do
@@ -108,7 +109,7 @@ local function serve()
     passed = passed + lost_requests
     for _, request in ipairs(served) do leaving[#leaving + 1] = request end
     if #leaving > 0 then
-      moved = true
+      moved = moved + #leaving
       waiting = waiting - redis.call('ZREM', line, unpack(leaving))
     end
     hold(grants)
@@ -118,10 +119,10 @@ local function serve()
     end
     head_until = nil
     if #chunk < size and lost_requests == 0 then return end
-    size = math.min(size * 4, 500)
+    size = math.min(size * 4, SERVE)
   end
   open = false
-  more = more or moved
+  more = more or moved > 0
 end
 
 -- In how many ms something may change by itself: an expiry, or the head's process given up.
