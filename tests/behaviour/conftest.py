@@ -4,7 +4,7 @@ import asyncio
 import inspect
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 import pytest
 from redis.asyncio import Redis
@@ -135,6 +135,12 @@ async def queue_up(sem: AnySemaphore, **arguments: Any) -> asyncio.Task[Permit]:
         await sem.status(max_entries=0)
     assert not task.done()
     return task
+
+
+async def keys_of(redis: Redis, sem: AnySemaphore) -> list[bytes]:
+    """Every key that the server keeps for *sem*."""
+    keys = cast("AsyncIterator[bytes]", redis.scan_iter(f"*{sem.name}*", count=1000))
+    return [key async for key in keys]
 
 
 async def soon(awaitable: Awaitable[T], within: float = 2.0) -> T:

@@ -1,5 +1,7 @@
 """Ways to come by a permit, and how long they take."""
 
+# ruff: noqa: PT031 - the block is what is tested, as users write it
+
 import asyncio
 import gc
 import inspect
@@ -7,7 +9,7 @@ import io
 import os
 import signal
 import types
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -142,9 +144,7 @@ async def test_waited_is_how_long_it_took(make: Make) -> None:
     sem = make(1)
     first = await sem.acquire()
     waiter = await queue_up(sem)
-    start = asyncio.get_running_loop().time()
-    while asyncio.get_running_loop().time() < start + 0.1:
-        await asyncio.sleep(0.01)
+    await asyncio.sleep(0.1)
     await first.release()
     permit = await soon(waiter)
     assert 0.1 <= permit.waited < 2.0
@@ -281,7 +281,7 @@ async def test_a_generator_finished_elsewhere_releases(make: Make) -> None:
     sem = make(1)
 
     @asynccontextmanager
-    async def guarded() -> AsyncIterator[Permit]:
+    async def guarded() -> AsyncGenerator[Permit]:
         async with sem as permit:
             yield permit
 

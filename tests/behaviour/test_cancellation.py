@@ -10,8 +10,8 @@ import gc
 import random
 import secrets
 import warnings
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import urlsplit
@@ -55,13 +55,16 @@ class Stepped(Coroutine[Any, Any, None]):
     def _suspended(self, awaited: Any) -> Any:
         self.steps += 1
         if self.steps == self._cancel_at:
-            assert self.task is not None
             if self._when == "while suspended" or awaited is None:
-                asyncio.get_running_loop().call_soon(self.task.cancel)
+                asyncio.get_running_loop().call_soon(self._cancel)
             else:
                 # Called before the task's own callback, which wakes it.
-                awaited.add_done_callback(lambda _: self.task and self.task.cancel())
+                awaited.add_done_callback(self._cancel)
         return awaited
+
+    def _cancel(self, _: object = None) -> None:
+        assert self.task is not None
+        self.task.cancel()
 
 
 @dataclass
@@ -73,6 +76,7 @@ class Stage:
     permit: Permit | None = None
     permit_id: str = ""
     blocking: Permit | None = None
+    patience: float = 2.0
 
     @property
     def prepared(self) -> Permit:
@@ -151,15 +155,13 @@ async def enter_and_clean_up(stage: Stage) -> None:
 
 async def enter_and_swallow(stage: Stage) -> None:
     async with stage.here:
-        try:
+        with suppress(asyncio.CancelledError):
             await asyncio.sleep(0)
-        except asyncio.CancelledError:
-            pass
 
 
 async def enter_in_a_context_manager(stage: Stage) -> None:
     @asynccontextmanager
-    async def guarded() -> AsyncIterator[None]:
+    async def guarded() -> AsyncGenerator[None]:
         async with stage.here:
             yield
 
@@ -262,7 +264,7 @@ async def _run(stage: Stage, setting: Setting, scene: Scene, at: int, when: When
         task.result()
     await _strike(stage)
 
-    await all_free(stage.here)
+    await all_free(stage.here, stage.patience)
     assert await stage.here.available() == stage.here.limit
     async with stage.here.acquire(timeout=1.0), stage.there.acquire(timeout=1.0):
         assert await stage.here.available() == 0
@@ -304,7 +306,7 @@ async def test_the_harness_sees_what_is_left_behind(make: Make, other: Client) -
         await permit.release()
 
     leaked: list[Permit] = []
-    stage = Stage(make(2, lease=LEASE), make(2, client=other, lease=LEASE))
+    stage = Stage(make(2, lease=LEASE), make(2, client=other, lease=LEASE), patience=0.2)
     with pytest.raises(AssertionError):
         step = 1
         while await _run(stage, _free, leaky, step, "while suspended"):
@@ -451,7 +453,7 @@ async def test_permits_of_cancelled_parents_are_given_back(make: Make) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
         gathering = asyncio.gather(*(sem.acquire() for _ in range(5)))
-        await eventually(lambda: sem.locked())
+        await eventually(sem.locked)
         gathering.cancel()
         with pytest.raises(asyncio.CancelledError):
             await gathering

@@ -4,6 +4,7 @@ import asyncio
 import copy
 import inspect
 import pickle
+from collections.abc import Callable
 
 import pytest
 from redis.asyncio import Redis
@@ -44,6 +45,17 @@ ERRORS: list[tuple[SemaphoreError, dict[str, object]]] = [
         {"name": "openai", "detail": "nobody there"},
     ),
 ]
+
+
+def _pickled(protocol: int) -> Callable[[SemaphoreError], SemaphoreError]:
+    def through(error: SemaphoreError) -> SemaphoreError:
+        again: SemaphoreError = pickle.loads(pickle.dumps(error, protocol))
+        return again
+
+    return through
+
+
+THROUGH = [copy.copy, copy.deepcopy, *map(_pickled, range(pickle.HIGHEST_PROTOCOL + 1))]
 IDS = [type(error).__name__ for error, _ in ERRORS]
 
 
@@ -56,20 +68,13 @@ def test_no_error_was_forgotten() -> None:
 
 
 @pytest.mark.parametrize(("error", "facts"), ERRORS, ids=IDS)
-@pytest.mark.parametrize(
-    "through",
-    [
-        copy.copy,
-        copy.deepcopy,
-        *(
-            lambda error, protocol=protocol: pickle.loads(pickle.dumps(error, protocol))
-            for protocol in range(pickle.HIGHEST_PROTOCOL + 1)
-        ),
-    ],
-)
-def test_facts_survive(through: object, error: SemaphoreError, facts: dict[str, object]) -> None:
+@pytest.mark.parametrize("through", THROUGH)
+def test_facts_survive(
+    through: Callable[[SemaphoreError], SemaphoreError],
+    error: SemaphoreError,
+    facts: dict[str, object],
+) -> None:
     """Task queues pickle errors, and OSError's family truncates its arguments."""
-    assert callable(through)
     again = through(error)
     assert type(again) is type(error)
     assert str(again) == str(error)

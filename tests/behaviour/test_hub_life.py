@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import urlsplit
@@ -664,7 +664,7 @@ async def test_a_pool_that_is_used_up_is_not_needed(
 ) -> None:
     """The user's blocking commands hold its connections: the semaphores have their own."""
     async with Redis.from_url(server_url, max_connections=1) as redis:
-        blocking = asyncio.create_task(redis.blpop([f"{name} list"], timeout=5))
+        blocking = asyncio.ensure_future(redis.blpop([f"{name} list"], timeout=5))
         await asyncio.sleep(0.05)
         sem = kind(redis, name, 1)
         async with sem.acquire(timeout=1.0):
@@ -697,8 +697,13 @@ async def test_a_refused_subscription_is_not_fatal(
     kind: type[AnySemaphore], server: EmbeddedRedis, admin: Redis, counted: Redis
 ) -> None:
     """Denied by ACL: heartbeats find the grants, later."""
-    await admin.execute_command(
-        *("ACL", "SETUSER", "deaf", "on", ">secret", "~*", "resetchannels", "+@all")
+    await admin.acl_setuser(
+        "deaf",
+        enabled=True,
+        passwords=["+secret"],
+        keys=["*"],
+        reset_channels=True,
+        commands=["+@all"],
     )
     async with Redis.from_url(f"redis://deaf:secret@127.0.0.1:{server.port}") as redis:
         here, there = kind(redis, "deaf", 1, lease=3.0), kind(counted, "deaf", 1, lease=3.0)
@@ -731,7 +736,7 @@ async def test_tls_will_do(
 
 
 @asynccontextmanager
-async def _tls_in_front_of(server: EmbeddedRedis, context: ssl.SSLContext) -> AsyncIterator[int]:
+async def _tls_in_front_of(server: EmbeddedRedis, context: ssl.SSLContext) -> AsyncGenerator[int]:
     """A port that speaks TLS for a server that was not built with it."""
     tasks: set[asyncio.Task[None]] = set()
 

@@ -5,7 +5,7 @@ import asyncio
 from redis.asyncio import Redis
 
 from redsem_async import AnySemaphore
-from tests.behaviour.conftest import Client, Make, all_free, eventually, queue_up, soon
+from tests.behaviour.conftest import Client, Make, all_free, eventually, keys_of, queue_up, soon
 
 
 async def test_each_client_goes_by_its_own_limit(make: Make, other: Client) -> None:
@@ -105,7 +105,7 @@ async def test_a_set_limit_stays_while_the_semaphore_is_idle(
     sem = make_on_redis(5)
     await sem.set_limit(2)
     async with sem.acquire(permits=2):
-        ttls = {key: await redis.pttl(key) async for key in redis.scan_iter(f"*{sem.name}*")}
+        ttls = {key: await redis.pttl(key) for key in await keys_of(redis, sem)}
         assert len(ttls) > 3
         kept = {key: ttl for key, ttl in ttls.items() if ttl < 0}
         assert len(kept) == 1
@@ -126,7 +126,7 @@ async def test_without_a_set_limit_everything_has_an_expiry(
     sem = make_on_redis(1)
     async with sem:
         waiter = await queue_up(sem)
-        keys = [key async for key in redis.scan_iter(f"*{sem.name}*")]
+        keys = await keys_of(redis, sem)
         assert keys
         for key in keys:
             assert 0 < await redis.pttl(key) < 600_000

@@ -1,5 +1,7 @@
 """Who is served next, and how soon."""
 
+# ruff: noqa: ASYNC220 - starting a process takes a moment, and nobody is kept waiting
+
 import asyncio
 import signal
 import subprocess
@@ -218,7 +220,7 @@ async def test_an_expired_holder_gives_way_to_who_comes_later(make: Make) -> Non
 async def test_a_killed_holder_gives_way_within_a_lease(
     kind: type[AnySemaphore], redis: Redis, server_url: str, name: str
 ) -> None:
-    """kill -9 leaves no time for manners."""
+    """A process that is killed has no time for manners."""
     lease = 0.6
     arguments = [sys.executable, "-c", HOLDER, kind.__name__, server_url, name, str(lease)]
     with subprocess.Popen(arguments, stdout=subprocess.PIPE) as holder:

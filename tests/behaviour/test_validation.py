@@ -116,9 +116,9 @@ async def test_bad_acquires_are_refused_at_the_call(
     make: Make, arguments: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     """`acquire(...)` itself raises: nobody has to await it to learn of the mistake."""
-    sem = make(3)
+    untyped: Any = make(3)
     with pytest.raises(error, match=message):
-        sem.acquire(**arguments)
+        untyped.acquire(**arguments)
 
 
 @pytest.mark.parametrize(("arguments", "error", "message"), BAD_REQUESTS)
@@ -133,11 +133,11 @@ async def test_bad_try_acquires(
 async def _calls(sem: AnySemaphore) -> list[tuple[Callable[[], Any], type[Exception], str]]:
     untyped: Any = sem
     return [
-        (lambda: untyped.release(), TypeError, "release.*Permit|Permit.*release"),
+        (untyped.release, TypeError, "release.*Permit|Permit.*release"),
         (lambda: untyped.release(None), TypeError, "[Pp]ermit"),
         (lambda: untyped.release(7), TypeError, "[Pp]ermit"),
         (lambda: untyped.release(b"0.1"), TypeError, "[Pp]ermit"),
-        (lambda: untyped.adopt(), TypeError, "permit_id|id"),
+        (untyped.adopt, TypeError, "permit_id|id"),
         (lambda: untyped.adopt(None), TypeError, "id"),
         (lambda: untyped.adopt(7), TypeError, "id"),
         (lambda: untyped.set_limit(-1), ValueError, "limit must be at least 0"),
@@ -198,11 +198,14 @@ async def test_bad_detaches_detach_nothing(make: Make, expires_in: Any) -> None:
 
 def test_a_synchronous_client_is_refused(kind: type[AnySemaphore]) -> None:
     """It would block the event loop; the message says which one to use."""
-    with redis.Redis(port=1) as synchronous, pytest.raises(TypeError, match=r"redis\.asyncio"):
-        kind(synchronous, "good", 1)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    untyped: Any = redis.Redis(port=1)
+    with untyped, pytest.raises(TypeError, match=r"redis\.asyncio"):
+        kind(untyped, "good", 1)
 
 
-@pytest.mark.parametrize("client", [None, "redis://localhost", object(), Redis], ids=repr)
+@pytest.mark.parametrize(
+    "client", [None, "redis://localhost", object(), Redis], ids=["None", "url", "object", "class"]
+)
 def test_what_is_no_client_is_refused(kind: type[AnySemaphore], client: Any) -> None:
     """A URL is the likeliest."""
     with pytest.raises(TypeError, match=r"redis\.asyncio"):
@@ -212,7 +215,7 @@ def test_what_is_no_client_is_refused(kind: type[AnySemaphore], client: Any) -> 
 def test_arguments_in_the_wrong_order_are_refused(kind: type[AnySemaphore]) -> None:
     """Name and limit are easily swapped."""
     untyped: Any = kind
-    with pytest.raises(TypeError, match="str|int"):
+    with pytest.raises(TypeError, match=r"str|int"):
         untyped(MemoryBackend(), 3, "good")
     with pytest.raises(TypeError):
         untyped(MemoryBackend(), "good")
