@@ -7,6 +7,7 @@ from typing import Any
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
+from redis.maint_notifications import MaintNotificationsConfig
 
 from . import _config
 from ._hub import hubs_of
@@ -23,7 +24,11 @@ def from_url(url: str, **options: Any) -> Redis:
         url: ``redis://``, ``rediss://`` (TLS) or ``unix://``.
         options: for ``Redis.from_url``; they win over what is chosen here.
     """
-    chosen: dict[str, Any] = {"retry": Retry(NoBackoff(), 0), **options}
+    chosen: dict[str, Any] = {
+        "retry": Retry(NoBackoff(), 0),
+        "maint_notifications_config": MaintNotificationsConfig(enabled=False),
+        **options,
+    }
     return Redis.from_url(url, **chosen)  # pyright: ignore[reportUnknownMemberType]
 
 

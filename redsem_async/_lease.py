@@ -29,8 +29,11 @@ def handoff_lease(lease: float) -> float:
 
 
 def patience(lease: float) -> float:
-    """For how long an answer may be missing before its connection counts as dead, in seconds."""
-    return max(1.0, lease / 3)
+    """For how long an answer may be missing before its connection counts as dead, in seconds.
+
+    Bounded for long leases: somebody waits for it, who has no other bound.
+    """
+    return min(max(1.0, lease / 3), 5.0)
 
 
 def margin(lease: float) -> float:

@@ -1063,7 +1063,7 @@ async def test_a_server_that_stalls_for_longer_than_the_lease(
 async def test_leaving_a_block_is_bounded_however_long_the_lease(
     kind: type[AnySemaphore], embedded: StartServer
 ) -> None:
-    """The server does not answer, and the body is done: its lease must not hold it up for hours."""
+    """The server does not answer, and the body is done: a long lease must not hold it up."""
     server = embedded()
     async with Redis.from_url(server.url) as redis:
         sem = kind(redis, "stalled", 1, lease=3600.0)
