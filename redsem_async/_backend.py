@@ -13,10 +13,10 @@ class Letter:
     __slots__ = ("address", "call", "sent_at", "tag")
 
     def __init__(self, address: Address, call: Call, tag: int) -> None:
-        self.address = address
-        self.call = call
-        self.tag = tag
-        self.sent_at = 0.0
+        self.address: Address = address
+        self.call: Call = call
+        self.tag: int = tag
+        self.sent_at: float = 0.0
 
 
 class Listener(Protocol):

@@ -48,7 +48,7 @@ class Batch(Letter, ABC):
 
     def __init__(self, lane: "Lane", call: Call) -> None:
         super().__init__(lane.address, call, lane.hub.new_tag())
-        self.lane = lane
+        self.lane: Lane = lane
 
     def settle(self, answer: Answered | Fault) -> None:
         """Apply what the server said."""
@@ -84,7 +84,7 @@ class AcquireBatch(Batch):
 
     def __init__(self, lane: "Lane", call: Acquire, claims: Sequence[Claim]) -> None:
         super().__init__(lane, call)
-        self.claims = claims
+        self.claims: Sequence[Claim] = claims
 
     @property
     def lone(self) -> bool:
@@ -148,13 +148,13 @@ class Returned:
         *,
         trusted: bool,
     ) -> None:
-        self.number = number
-        self.permits = permits
-        self.future = future
+        self.number: int = number
+        self.permits: int = permits
+        self.future: asyncio.Future[bool | SemaphoreError] = future
         self.answer: bool | SemaphoreError | None = None
-        self.asked_at = clock()
-        self.trusted = trusted  # when the release was asked for
-        self.repeated = False  # sent once already, and the answer was lost
+        self.asked_at: float = clock()
+        self.trusted: bool = trusted  # when the release was asked for
+        self.repeated: bool = False  # sent once already, and the answer was lost
 
     def settle(self, answer: bool | SemaphoreError) -> None:  # noqa: FBT001 - the answer it is
         """Tell whether they were held until then, or why that is not known."""
@@ -170,8 +170,8 @@ class ReleaseBatch(Batch):
 
     def __init__(self, lane: "Lane", owner: str, units: Sequence[Returned], keep: int) -> None:
         super().__init__(lane, Release(owner, [unit.number for unit in units], keep))
-        self.owner = owner
-        self.units = units
+        self.owner: str = owner
+        self.units: Sequence[Returned] = units
 
     @property
     def lone(self) -> bool:
@@ -200,7 +200,7 @@ class Renewal:
     __slots__ = ("claim", "futures")
 
     def __init__(self, claim: Claim) -> None:
-        self.claim = claim
+        self.claim: Claim = claim
         self.futures: list[asyncio.Future[Outcome]] = []
 
     def settle(self, outcome: Outcome, sent_at: float) -> None:
@@ -220,7 +220,7 @@ class RefreshBatch(Batch):
         numbers = [renewal.claim.number for renewal in renewals]
         heavy = any(renewal.claim.permits > 1 for renewal in renewals)
         super().__init__(lane, Refresh(numbers, lease_ms, heavy))
-        self.renewals = renewals
+        self.renewals: Sequence[Renewal] = renewals
 
     def _answered(self, answer: Answered) -> None:
         assert isinstance(answer, Reply)
@@ -246,7 +246,7 @@ class AbandonBatch(Batch):
 
     def __init__(self, lane: "Lane", claims: Sequence[Claim]) -> None:
         super().__init__(lane, Abandon([claim.request for claim in claims]))
-        self.claims = claims
+        self.claims: Sequence[Claim] = claims
 
     def _answered(self, answer: Answered) -> None:
         assert isinstance(answer, Reply)
@@ -271,7 +271,7 @@ class HeartbeatBatch(Batch):
 
     def __init__(self, lane: "Lane", call: Heartbeat, asked: Sequence[Claim]) -> None:
         super().__init__(lane, call)
-        self.asked = asked
+        self.asked: Sequence[Claim] = asked
 
     def _answered(self, answer: Answered) -> None:
         assert isinstance(answer, Reply)
@@ -304,8 +304,8 @@ class Question:
     def __init__(
         self, call: Call, future: "asyncio.Future[Answered | SemaphoreError] | None"
     ) -> None:
-        self.call = call
-        self.future = future
+        self.call: Call = call
+        self.future: asyncio.Future[Answered | SemaphoreError] | None = future
 
     def settle(self, answer: Answered | SemaphoreError) -> None:
         """Pass the answer on."""
@@ -320,7 +320,7 @@ class QuestionBatch(Batch):
 
     def __init__(self, lane: "Lane", question: Question) -> None:
         super().__init__(lane, question.call)
-        self.question = question
+        self.question: Question = question
 
     def _answered(self, answer: Answered) -> None:
         if isinstance(answer, Reply):
@@ -343,9 +343,9 @@ class Adoption:
     __slots__ = ("claim", "old", "owner")
 
     def __init__(self, claim: Claim, owner: str, old: int) -> None:
-        self.claim = claim
-        self.owner = owner
-        self.old = old
+        self.claim: Claim = claim
+        self.owner: str = owner
+        self.old: int = old
 
     def settle(self, error: SemaphoreError) -> None:
         """It will not be answered."""
@@ -360,7 +360,7 @@ class AdoptBatch(Batch):
 
     def __init__(self, lane: "Lane", call: Adopt, adoption: Adoption) -> None:
         super().__init__(lane, call)
-        self.adoption = adoption
+        self.adoption: Adoption = adoption
 
     def _answered(self, answer: Answered) -> None:
         assert isinstance(answer, Adopted)

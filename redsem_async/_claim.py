@@ -57,23 +57,23 @@ class Claim:
     def __init__(
         self, lane: "Lane", terms: Terms, permits: int, started: float, *, waits: bool
     ) -> None:
-        self.lane = lane
-        self.terms = terms
-        self.permits = permits
-        self.started = started
-        self.waits = waits
-        self.state = State.NEW
-        self.number = 0  # drawn when it is written
-        self.hub_id = ""
-        self.token = 0
+        self.lane: Lane = lane
+        self.terms: Terms = terms
+        self.permits: int = permits
+        self.started: float = started
+        self.waits: bool = waits
+        self.state: State = State.NEW
+        self.number: int = 0  # drawn when it is written
+        self.hub_id: str = ""
+        self.token: int = 0
         self.future: asyncio.Future[None] = lane.hub.loop.create_future()
         self.error: Exception | None = None
         self.heard: tuple[int | None, int] | None = None  # next_ms and line at the last word
         self.timer: asyncio.TimerHandle | None = None
-        self.tried = False  # told to wait before, and asking again (zset)
-        self.overdue = False  # the deadline has passed, and a word may be on its way
-        self.confirming = False  # granted, but not to be trusted before a refresh
-        self.lease = Lease(terms.lease, started)
+        self.tried: bool = False  # told to wait before, and asking again (zset)
+        self.overdue: bool = False  # the deadline has passed, and a word may be on its way
+        self.confirming: bool = False  # granted, but not to be trusted before a refresh
+        self.lease: Lease = Lease(terms.lease, started)
         self.lost_reason: str | None = None
         self.on_lost: Callable[[], None] | None = None
         self.wakes_on_loss: list[asyncio.Future[None]] | None = None

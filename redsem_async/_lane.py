@@ -129,15 +129,16 @@ class Lane(ABC):
     """Base of the two modes' lanes."""
 
     def __init__(self, hub: Writer, address: Address, label: str | None) -> None:
-        self.hub = hub
-        self.address = address
+        self.hub: Writer = hub
+        self.address: Address = address
         self.claims: dict[int, Claim] = {}  # sent, waiting, held or leaving, by number
         self.waiting: OrderedDict[Claim, None] = OrderedDict()  # told to wait, first come first
         self.unanswered: deque[int] = deque()  # highest number of each acquire on its way
-        self.introduced = False
-        self.beating = False  # a heartbeat is on its way
-        self.ready = False  # in the hub's line of lanes that have something to write
-        self.shortest, self._longest = math.inf, 0.0  # leases of the claims so far
+        self.introduced: bool = False
+        self.beating: bool = False  # a heartbeat is on its way
+        self.ready: bool = False  # in the hub's line of lanes that have something to write
+        self.shortest: float = math.inf  # lease of any claim so far
+        self._longest: float = 0.0
         self._label = label
         self._new: deque[Claim] = deque()
         self._returned: dict[str, list[Returned]] = {}  # by the hub that owns the ids
