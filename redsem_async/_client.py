@@ -10,7 +10,7 @@ from redis.backoff import NoBackoff
 from redis.maint_notifications import MaintNotificationsConfig
 
 from . import _config
-from ._hub import hubs_of
+from ._hub import known_hub
 from ._semaphore import backend_of
 
 
@@ -54,5 +54,5 @@ async def aclose(redis: object, *, drain: float = 0.0) -> None:
     if drain < 0:
         raise ValueError(f"drain must not be negative, not {drain}")
     backend_of(redis)  # or a TypeError
-    for hub in hubs_of(redis):
+    if (hub := known_hub(redis)) is not None:
         await hub.aclose(drain)

@@ -62,6 +62,7 @@ class Hub:
         self._stirred = asyncio.Event()
         self._hurried = asyncio.Event()
         self._quiet: asyncio.Future[None] | None = None
+        self._warned = False
         self._flush_due = False
         self._lone = False
         self._held_back: asyncio.TimerHandle | None = None
@@ -218,8 +219,9 @@ class Hub:
                 lane.told(message, fresh_at)
 
     def deafened(self, error: Exception) -> None:
-        if not self.deaf:
-            self.deaf = True
+        self.deaf = True
+        if not self._warned:
+            self._warned = True
             logger.warning(
                 "%s lets us hear no messages (%s): waiters are served by heartbeats alone",
                 self.backend.place,
@@ -310,6 +312,7 @@ class Hub:
 
     async def _connect(self) -> None:
         while self._has_work():
+            self.deaf = False
             try:
                 async with asyncio.timeout(CONNECT_TIME):
                     self._link = await self.backend.connect(self)
@@ -463,6 +466,6 @@ def hub_for(backend: Backend, owner: object) -> Hub:
     return hub
 
 
-def hubs_of(owner: object) -> list[Hub]:
-    """The hubs of the client *owner*, in any loop."""
-    return [hub for (client, _), hub in list(_BY_CLIENT.items()) if client == id(owner)]
+def known_hub(owner: object) -> Hub | None:
+    """The hub of the client *owner* in the running loop, if there is one."""
+    return _BY_CLIENT.get((id(owner), id(asyncio.get_running_loop())))

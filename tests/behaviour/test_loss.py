@@ -1066,7 +1066,7 @@ async def test_leaving_a_block_is_bounded_however_long_the_lease(
     """The server does not answer, and the body is done: a long lease must not hold it up."""
     server = embedded()
     async with Redis.from_url(server.url) as redis:
-        sem = kind(redis, "stalled", 1, lease=3600.0)
+        sem = kind(redis, "stalled", 1, lease=60.0)
         start = time.monotonic()
         async with sem:
             os.kill(server.pid, signal.SIGSTOP)
@@ -1081,7 +1081,7 @@ async def test_a_cancelled_block_is_left_in_bounded_time(
     """Nor when it is cancelled meanwhile, once or again and again."""
     server = embedded()
     async with Redis.from_url(server.url) as redis:
-        sem, body = kind(redis, "stalled", 1, lease=3600.0), Body()
+        sem, body = kind(redis, "stalled", 1, lease=60.0), Body()
 
         async def work() -> None:
             async with sem as permit:
