@@ -156,7 +156,7 @@ async def test_a_lost_reply_of_acquire_is_one_permit(
     fault = proxy.swallow("acquire")
     acquiring = in_background(semaphore.acquire(timeout=10))
     await asyncio.wait_for(fault.struck.wait(), 5)
-    assert any(connection.closed for connection in proxy.connections)
+    await until(lambda: any(c.closed for c in proxy.connections), "its connection is closed")
     if full:
         await until(lambda: len(proxy.open_connections()) == 1, "the hub is back")
         status = await there.status()
