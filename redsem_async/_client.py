@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from importlib.util import find_spec
 from typing import Any
 
 from redis.asyncio import Redis
@@ -24,11 +25,10 @@ def from_url(url: str, **options: Any) -> Redis:
         url: ``redis://``, ``rediss://`` (TLS) or ``unix://``.
         options: for ``Redis.from_url``; they win over what is chosen here.
     """
-    chosen: dict[str, Any] = {
-        "retry": Retry(NoBackoff(), 0),
-        "maint_notifications_config": MaintNotificationsConfig(enabled=False),
-        **options,
-    }
+    chosen: dict[str, Any] = {"retry": Retry(NoBackoff(), 0)}
+    if find_spec("redis.asyncio.maint_notifications"):  # from 8.1 on
+        chosen["maint_notifications_config"] = MaintNotificationsConfig(enabled=False)
+    chosen |= options
     return Redis.from_url(url, **chosen)  # pyright: ignore[reportUnknownMemberType]
 
 
