@@ -676,15 +676,19 @@ async def test_nobody_tries_to_connect_for_who_has_left(
 
 @pytest.fixture
 async def slow_scripts(admin: Redis) -> Callable[[], Awaitable[float]]:
-    """The longest that a script took, in milliseconds, as the server measured."""
+    """How long the longest scripts took, in milliseconds, as the server measured.
+
+    All but one in twenty: the server measures by a wall clock, which goes on while a busy
+    machine lets somebody else run.
+    """
     await admin.config_set("slowlog-log-slower-than", 500)
     await admin.config_set("slowlog-max-len", 10_000)
     await admin.slowlog_reset()
 
     async def worst() -> float:
         entries = await admin.slowlog_get(10_000)
-        scripts = [e["duration"] for e in entries if e["command"].startswith(b"EVAL")]
-        return max(scripts, default=0) / 1000
+        scripts = sorted(e["duration"] for e in entries if e["command"].startswith(b"EVAL"))
+        return scripts[len(scripts) * 95 // 100] / 1000 if scripts else 0.0
 
     return worst
 
