@@ -14,7 +14,7 @@ from ._clock import now as clock
 from ._errors import BackendError, PermitLost, SemaphoreError
 from ._lease import Outcome, patience
 from ._protocol import Detach, Reply
-from ._refresher import lose_unless_trusted, unwatch
+from ._refresher import lose_unless_trusted, refresher_of, unwatch
 
 logger = logging.getLogger("redsem_async")
 
@@ -193,12 +193,17 @@ class Permit:
                 )
         self.check()
         lane = claim.lane
-        answer = await lane.ask(Detach(claim.number, math.ceil(expires * 1000)))
+        # A refresh written later would make a short expiry a whole lease again.
+        unwatch(claim)
+        try:
+            answer = await lane.ask(Detach(claim.number, math.ceil(expires * 1000)))
+        except BaseException:
+            refresher_of(lane.hub).watch(claim)
+            raise
         if isinstance(answer, Reply) and not answer.answers[0]:
             claim.lose("the server does not hold it any more")
         if claim.state is State.LOST:
             raise claim.loss()
-        unwatch(claim)
         lane.detach(claim)
         return self.id
 

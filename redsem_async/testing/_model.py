@@ -6,6 +6,7 @@ drive it and the scripts with the same steps, and compare.
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -116,7 +117,7 @@ class Step:
         return self.now_us // 1000
 
 
-class Model:
+class Model(ABC):
     """Base of the two modes."""
 
     def __init__(self, tell: Tell) -> None:
@@ -330,34 +331,34 @@ class Model:
     # -- what differs
 
     @property
+    @abstractmethod
     def waiting(self) -> int:
         """How long the line is."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _head(self) -> str:
         """The hub of the first in line."""
-        raise NotImplementedError
 
-    def _acquire(self, step: Step, call: Acquire) -> Reply:
-        raise NotImplementedError
+    @abstractmethod
+    def _acquire(self, step: Step, call: Acquire) -> Reply: ...
 
-    def _abandon(self, step: Step, call: Abandon) -> Reply:
-        raise NotImplementedError
+    @abstractmethod
+    def _abandon(self, step: Step, call: Abandon) -> Reply: ...
 
-    def _heartbeat(self, step: Step, call: Heartbeat) -> Reply:
-        raise NotImplementedError
+    @abstractmethod
+    def _heartbeat(self, step: Step, call: Heartbeat) -> Reply: ...
 
-    def _serve(self, step: Step) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _serve(self, step: Step) -> None: ...
 
-    def _sweep(self, step: Step) -> int:
-        raise NotImplementedError
+    @abstractmethod
+    def _sweep(self, step: Step) -> int: ...
 
-    def _reply(self, step: Step, answers: Sequence[Answer] = (), room: int = 0) -> Reply:
-        raise NotImplementedError
+    @abstractmethod
+    def _reply(self, step: Step, answers: Sequence[Answer] = (), room: int = 0) -> Reply: ...
 
-    def _listing(self, step: Step, most: int) -> tuple[int, list[LineEntry]]:
-        raise NotImplementedError
+    @abstractmethod
+    def _listing(self, step: Step, most: int) -> tuple[int, list[LineEntry]]: ...
 
 
 class FairModel(Model):
