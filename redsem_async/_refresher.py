@@ -10,7 +10,7 @@ import weakref
 
 from ._claim import Claim, State
 from ._clock import now as clock
-from ._hub import Hub
+from ._lane import Writer
 from ._lease import Outcome, refresh_due
 
 _RETRY = 0.1  # of the refresh interval, after a refresh that was not answered
@@ -19,7 +19,7 @@ _RETRY = 0.1  # of the refresh interval, after a refresh that was not answered
 class Refresher:
     """The refresh tasks of one hub."""
 
-    def __init__(self, hub: Hub) -> None:
+    def __init__(self, hub: Writer) -> None:
         self._loop = hub.loop
         self._due: dict[float, set[Claim]] = {}
 
@@ -86,7 +86,7 @@ async def _refresh(claim: Claim) -> None:
             await asyncio.sleep(refresh_due(loop.time(), interval) - loop.time())
 
 
-def refresher_of(hub: Hub) -> Refresher:
+def refresher_of(hub: Writer) -> Refresher:
     """The refresher of *hub*, made when first asked for."""
     refresher = _REFRESHERS.get(hub)
     if refresher is None:
@@ -94,4 +94,4 @@ def refresher_of(hub: Hub) -> Refresher:
     return refresher
 
 
-_REFRESHERS: weakref.WeakKeyDictionary[Hub, Refresher] = weakref.WeakKeyDictionary()
+_REFRESHERS: weakref.WeakKeyDictionary[Writer, Refresher] = weakref.WeakKeyDictionary()
