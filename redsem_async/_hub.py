@@ -36,6 +36,7 @@ logger = logging.getLogger("redsem_async")
 WINDOW = 8  # letters on their way at a time; more wait and make larger batches
 LONGEST_PATIENCE = 3.0  # seconds without an answer, before a connection counts as dead
 IDLE = 5.0  # seconds for which an idle hub keeps its link
+LONGEST_HOLD = 0.2  # seconds between letters to a server that answers, but that it is busy
 CONNECT_TIME = 5.0  # seconds for one attempt to connect
 OUTAGE_CHECK = 0.1  # seconds between looks at whose patience an outage outlasts
 DRAIN = 10.0  # seconds that a cancelled hub gives the tasks that were cancelled with it
@@ -70,6 +71,7 @@ class Hub:
         self._alive_timer: asyncio.TimerHandle | None = None
         self._patience = LONGEST_PATIENCE
         self._delays: Iterator[float] = delays(random.random)
+        self._holds: Iterator[float] = delays(random.random, longest=LONGEST_HOLD)
         self._numbers = 0
         self._tags = 0
         self._active_at = 0.0
@@ -200,7 +202,7 @@ class Hub:
         if isinstance(answer, Fault) and answer.trouble in (Trouble.BUSY, Trouble.MOVED):
             self._in_trouble(answer.error, hurry=True)
             if self._held_back is None:
-                delay = next(self._delays)
+                delay = next(self._holds)
                 self._held_back = self.loop.call_later(delay, self._go_on)
         elif not (isinstance(answer, Fault) and answer.trouble is Trouble.AGAIN):
             self._out_of_trouble()
@@ -262,6 +264,7 @@ class Hub:
         if self.trouble is not None:
             self.trouble = None
             self._delays = delays(random.random)
+            self._holds = delays(random.random, longest=LONGEST_HOLD)
             if self._outage_timer is not None:
                 self._outage_timer.cancel()
                 self._outage_timer = None
