@@ -29,7 +29,7 @@ class Address:
     def keys(self) -> tuple[str, ...]:
         """Every key, in the order in which scripts are given them."""
         line = "queue" if self.mode == "fair" else "waiting"
-        kinds = ("holders", "tokens", "meta", "hubs", "marks", "weights", "limit", line)
+        kinds = ("holders", "meta", "hubs", "weights", "limit", line)
         return tuple(f"{self.prefix}:{{{self.name}}}:{kind}" for kind in kinds)
 
     @property

@@ -105,6 +105,10 @@ class Wire:
         """The reply to *call*; *raw* begins with the tag."""
         fair = self.address.mode == "fair"
         match call:
+            case Acquire(requests) if len(raw) == 2:  # all granted, with tokens in a row
+                return Reply(range(raw[1], raw[1] + len(requests)))
+            case Release(_, numbers) if len(raw) == 1:  # all were held
+                return Reply([1] * len(numbers))
             case Acquire() | Heartbeat() | Release() | Abandon() | SetLimit() | Reap():
                 _, next_ms, waiting, mine, *answers = raw
                 room = 0
