@@ -33,7 +33,7 @@ from ._zset import ZsetLane
 
 logger = logging.getLogger("redsem_async")
 
-WINDOW = 8  # letters on their way at a time; more wait and make larger batches
+WINDOW = 3  # letters on their way at a time; more wait and make larger batches
 LONGEST_PATIENCE = 3.0  # seconds without an answer, before a connection counts as dead
 IDLE = 5.0  # seconds for which an idle hub keeps its link
 LONGEST_HOLD = 0.2  # seconds between letters to a server that answers, but that it is busy
@@ -121,23 +121,24 @@ class Hub:
         error.__cause__ = cause
         return error
 
-    def enlist(self, lane: Lane) -> None:
-        """*lane* has something to write."""
+    def enlist(self, lane: Lane, *, asked: bool) -> None:
+        """*lane* has something to write, *asked* for by a task.
+
+        What a task asks for waits for the end of this turn of the loop, so that others may join
+        it. A lone task's does not: where the last letter was a lone one, and was answered.
+        """
         self._ready.append(lane)
         if self._link is None:
             self._start()
-        elif not self._flush_due:
+        elif asked and self._lone and not (self._on_way or self._flush_due):
+            self._flush()
+        else:
+            self._flush_soon()
+
+    def _flush_soon(self) -> None:
+        if not self._flush_due:
             self._flush_due = True
             self.loop.call_soon(self._flush)
-
-    def leave_at_once(self) -> None:
-        """Write now what a lone task asks for, instead of at the end of this turn.
-
-        Where several ask in one turn, the first would leave alone and the rest would follow:
-        so this is for when the last thing written was a lone one too.
-        """
-        if self._lone and not self._on_way and self._flush_due:
-            self._flush()
 
     # -- writing
 
@@ -150,14 +151,13 @@ class Hub:
         room = WINDOW - len(self._on_way)
         batches: list[Batch] = []
         while self._ready and len(batches) < room:
-            lane = self._ready[0]
+            lane = self._ready.popleft()
             batch = lane.take()
-            if batch is None:
-                lane.ready = False
-                self._ready.popleft()
-            else:
+            if batch is not None:
                 batches.append(batch)
-                self._ready.rotate(-1)
+            lane.ready = lane.eager
+            if lane.ready:
+                self._ready.append(lane)
         if not batches:
             return
         self._lone = len(batches) == 1 and batches[0].lone
@@ -207,9 +207,8 @@ class Hub:
         elif not (isinstance(answer, Fault) and answer.trouble is Trouble.AGAIN):
             self._out_of_trouble()
         batch.settle(answer)
-        if self._ready and not self._flush_due:
-            self._flush_due = True
-            self.loop.call_soon(self._flush)
+        if self._ready:
+            self._flush_soon()
         if self._quiet is not None and not self._quiet.done() and not self._has_work():
             self._quiet.set_result(None)
 
@@ -370,7 +369,7 @@ class Hub:
     def _release_all(self) -> None:
         for lane in list(self._lanes.values()):
             for claim in lane.held():
-                lane.release(claim)
+                lane.release(claim, clock())
 
     async def _say_last_words(self) -> None:
         deadline = self.loop.time() + LAST_WORDS

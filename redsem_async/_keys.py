@@ -16,7 +16,7 @@ Mode = Literal["fair", "zset"]
 _PERMIT_ID = re.compile(r"([0-9a-f]{32})\.([1-9][0-9]{0,15})\Z")
 
 
-@dataclass(frozen=True, slots=True, weakref_slot=True)
+@dataclass(frozen=True, slots=True)
 class Address:
     """Where a semaphore lives, and in which mode and by which clock it is kept."""
 

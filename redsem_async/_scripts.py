@@ -8,16 +8,15 @@ modes' folders.
 
 import functools
 import hashlib
-from dataclasses import dataclass
 from importlib import resources
+from typing import NamedTuple
 
 from ._keys import Mode
 
 LIGHT_KEYS = 3  # how many of a semaphore's keys a refresh declares
 
 
-@dataclass(frozen=True, slots=True)
-class Script:
+class Script(NamedTuple):
     """One operation in one mode."""
 
     text: str

@@ -22,6 +22,12 @@ def key_of(semaphore: AnySemaphore, what: str) -> str:
     return f"redsem:{{{semaphore.name}}}:{what}"
 
 
+async def tokens_of(admin: Redis, semaphore: AnySemaphore) -> list[Any]:
+    """The fencing tokens that the server keeps: their fields are permit ids."""
+    facts: dict[Any, Any] = await admin.hgetall(key_of(semaphore, "meta"))
+    return [facts[field] for field in facts if b"." in field]
+
+
 def hub_of(permit: Permit) -> str:
     return permit.id.partition(".")[0]
 

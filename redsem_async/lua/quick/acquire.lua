@@ -1,14 +1,11 @@
 -- The quick path of an acquire, which most can take: everything fits, and there is nothing to
 -- purge, to serve, to weigh or to note beside it. It does what the rest of the script would do,
--- with fewer commands.
---
--- Not with a local clock: that the caller's hub counts as alive vouches for the expiry of meta,
--- which is by the server's.
+-- with fewer commands: that the caller's hub counts as alive vouches for the expiry of meta.
 
 local function grant_all()
   local lease, who = tonumber(ARGV[5]), ARGV[9]
   local count = #ARGV - 10
-  if stranger or gone or who ~= '' or clock_us ~= '' or alive_until < now + alive_for(lease)
+  if stranger or gone or who ~= '' or alive_until < now + alive_for(lease)
       or call('EXISTS', weights, limit, line) > 0 then
     return
   end
@@ -18,13 +15,14 @@ local function grant_all()
   end
 
   local token, highest = math.max(last + 1, now_us), mark
+  local expiry = string.format('%.0f', now + lease)
   local scores, fields = {}, {}
   for i = 1, count do
     local number = tonumber(ARGV[10 + i])
     if not number or number <= highest then return end  -- heavy, or used before
     highest = number
     local id = hub .. '.' .. ARGV[10 + i]
-    scores[2 * i - 1], scores[2 * i] = now + lease, id
+    scores[2 * i - 1], scores[2 * i] = expiry, id
     fields[2 * i - 1], fields[2 * i] = id, token + i - 1
   end
   -- The first write is one that is refused at maxmemory: an acquire fails with nothing written.
@@ -35,7 +33,8 @@ local function grant_all()
   else
     keep(holders, lease)
   end
-  if token > now_us then keep(meta, lease + token / 1000 - now + SLACK) end
+  -- A counter ahead of the clock is kept for longer; a local clock is not the one of expiries.
+  if token > now_us or clock_us ~= '' then keep(meta, lease + token / 1000 - now + SLACK) end
   return { tag, token }
 end
 
