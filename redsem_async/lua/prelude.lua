@@ -49,18 +49,20 @@ end
 -- fails half-way (WRONGTYPE) is not rolled back.
 local cap          -- the set limit, if any
 local waiting      -- entries in line
+local holding      -- ids of holders, the expired among them
 local heavy = 0    -- permits that holders of several have beyond one each
 local function survey()
   cap = tonumber(call('GET', limit))
   waiting = call('ZCARD', line)
   for _, permits in ipairs(call('HVALS', weights)) do heavy = heavy + permits - 1 end
-  call('ZCARD', holders)
+  holding = call('ZCARD', holders)
   call('ZCARD', hubs)
 end
 
 -- Takes *ids* out of the holders; nothing beside them leaks. Returns the permits they held.
 local function drop(ids)
   local freed = call('ZREM', holders, unpack(ids))
+  holding = holding - freed
   call('HDEL', meta, unpack(ids))
   if heavy > 0 then
     for _, permits in ipairs(call('HMGET', weights, unpack(ids))) do
@@ -82,7 +84,7 @@ local function purge()
     freed = freed + drop(expired)
   end
   if #expired < CHUNK then
-    used = call('ZCARD', holders) + heavy
+    used = holding + heavy
   else
     more = true
     used = call('ZCOUNT', holders, '(' .. exact(now), '+inf') + heavy

@@ -5,9 +5,9 @@
 -- RETURNS  {tag, next_ms, waiting, mine, reaped}: next_ms is 0 when there is more to do
 
 survey()
-local holding = call('ZCARD', holders)
+local before = holding
 purge()
-local reaped = holding - call('ZCARD', holders)
+local reaped = before - holding
 bury()
 reaped = reaped + sweep()
 serve()

@@ -34,22 +34,25 @@ local function state_of(owner)
   return state
 end
 
+-- Tells the process of *party* what it was granted. Returns whether it may have heard so.
+local function offer(party)
+  local parts = {}
+  for i, grant in ipairs(party.grants) do
+    -- A stopped process costs a short lease; its first refresh makes it a whole one.
+    grant[3] = math.min(grant[3], math.max(2 * heartbeat_of(grant[3]), 1000))
+    parts[i] = party.numbers[i] .. ':' .. exact(grant[2]) .. ':' .. grant[3]
+  end
+  return known[party.owner].deaf or tell(party.owner, 'granted', table.concat(parts, ',')) ~= 0
+end
+
 -- Hands what a chunk of the line was granted to its owners, each told once. Returns the grants
 -- to write, and the permits and requests of owners that nobody listens for.
 local function hand_over(parties)
   local grants, served, lost_permits, lost_requests = {}, {}, 0, 0
   for _, party in ipairs(parties) do
     local own = party.owner == hub
-    local state = known[party.owner]
-    local parts = {}
-    for i, grant in ipairs(party.grants) do
-      local beat = heartbeat_of(grant[3])
-      -- A stopped process costs a short lease; its first refresh makes it a whole one.
-      grant[3] = own and grant[3] or math.min(grant[3], math.max(2 * beat, 1000))
-      parts[i] = party.numbers[i] .. ':' .. exact(grant[2]) .. ':' .. grant[3]
-    end
-    if not own and not state.deaf and tell(party.owner, 'granted', table.concat(parts, ',')) == 0 then
-      state.gone = true
+    if not own and not offer(party) then
+      known[party.owner].gone = true
       call('HSET', meta, party.owner .. ':gone', '1')
       save_counter(0)  -- the tokens that nobody heard are not drawn again
       lost_requests = lost_requests + #party.grants
