@@ -108,8 +108,9 @@ class Wire:
         """The reply to *call*; *raw* begins with the tag."""
         fair = self._fair
         match call:
-            case Acquire() if len(raw) == 2:  # all granted, with tokens in a row
-                return Reply(range(raw[1], raw[1] + len(call.numbers)))
+            case Acquire() if len(raw) == 3:  # all granted, with tokens in a row
+                tokens = range(raw[1], raw[1] + len(call.numbers))
+                return Reply(tokens, room=0 if fair else raw[2])
             case Release() if len(raw) == 1:  # all were held
                 return Reply([1] * len(call.numbers))
             case Acquire() | Heartbeat() | Release() | Abandon() | SetLimit() | Reap():

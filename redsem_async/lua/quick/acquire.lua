@@ -1,6 +1,9 @@
 -- The quick path of an acquire, which most can take: everything fits, and there is nothing to
 -- purge, to serve, to weigh or to note beside it. It does what the rest of the script would do,
 -- with fewer commands: that the caller's hub counts as alive vouches for the expiry of meta.
+--
+-- RETURNS  {tag, token, room}: all are granted, with tokens in a row from that one on; room is
+--          how many permits are left
 
 local function grant_all()
   local lease, who = tonumber(ARGV[5]), ARGV[9]
@@ -9,8 +12,8 @@ local function grant_all()
       or call('EXISTS', weights, limit, line) > 0 then
     return
   end
-  local used = call('ZCARD', holders)
-  if used + count > tonumber(ARGV[6]) or used > 0 and call('ZCOUNT', holders, '-inf', now) > 0 then
+  local used, most = call('ZCARD', holders), tonumber(ARGV[6])
+  if used + count > most or used > 0 and call('ZCOUNT', holders, '-inf', now) > 0 then
     return
   end
 
@@ -35,7 +38,7 @@ local function grant_all()
   end
   -- A counter ahead of the clock is kept for longer; a local clock is not the one of expiries.
   if token > now_us or clock_us ~= '' then keep(meta, lease + token / 1000 - now + SLACK) end
-  return { tag, token }
+  return { tag, token, most - used - count }
 end
 
 local alone  -- whether nothing of the caller's is before these requests, or beside them

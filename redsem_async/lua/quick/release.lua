@@ -1,5 +1,7 @@
 -- The quick path of a release, which most can take: nobody waits, nothing is heavy, nothing has
 -- expired, and the permits are the caller's own. It does what the rest of the script would do.
+--
+-- RETURNS  {tag} when all were held, otherwise as the rest of the script
 
 local function give_back_all()
   if ARGV[5] ~= hub or call('EXISTS', weights, line) > 0
