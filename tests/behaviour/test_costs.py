@@ -11,7 +11,7 @@ import selectors
 import sys
 import tracemalloc
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Coroutine, Generator, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -138,14 +138,6 @@ class CountingSelector(selectors.DefaultSelector):
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         self.turns += 1
         return super().select(timeout)
-
-
-def counting_loop(main: Callable[[], Coroutine[Any, Any, None]]) -> CountingSelector:
-    """Run *main* on a loop whose turns are counted."""
-    selector = CountingSelector()
-    with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(selector)) as runner:
-        runner.run(main())
-    return selector
 
 
 def test_a_lone_pair_takes_four_turns_of_the_loop(kind: Kind, server: EmbeddedRedis) -> None:
