@@ -1,0 +1,105 @@
+"""A case in which several take turns."""
+
+import secrets
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+
+from benchmarks._gauge import Leaked
+from benchmarks._measure import Burst, Load, Turn, burst, in_turn
+from benchmarks._results import Absent
+from benchmarks._setup import Setup
+from benchmarks.contenders import Contender, Library, Terms
+
+NOT_INSTALLED = "not measured: not installed"
+
+
+def name_for(case: str) -> str:
+    """A semaphore's name that nothing else uses."""
+    return f"bench-{case}-{secrets.token_hex(4)}".lower()
+
+
+@asynccontextmanager
+async def opened(library: Library, terms: Terms) -> AsyncGenerator[Contender]:
+    """A semaphore for the length of a block; raises `Leaked` if a permit is held at its end."""
+    async with library.open(terms) as contender:
+        try:
+            yield contender
+            if held := await contender.held():
+                raise Leaked(held)
+        finally:
+            await contender.clear()
+
+
+class Contest:
+    """Several that take turns, on one server and in one process.
+
+    Attributes:
+        bursts: of each, its rounds.
+        absent: who is not among them, and why.
+    """
+
+    def __init__(self, setup: Setup) -> None:
+        self._setup = setup
+        self._turns: dict[str, Turn] = {}
+        self._ours: set[str] = set()
+        self._closing: dict[str, AsyncExitStack] = {}
+        self.bursts: dict[str, list[Burst]] = {}
+        self.absent: list[Absent] = []
+
+    def add(self, who: str, turn: Turn) -> None:
+        """Somebody, or a floor, to whom we are compared."""
+        self._turns[who] = turn
+
+    async def add_libraries(self, libraries: Iterable[Library], load: Load) -> None:
+        """Those of *libraries* that are installed, under *load*."""
+        for library in libraries:
+            if library.ours:
+                self._ours.add(library.label)
+            if not library.installed:
+                self.absent.append(Absent(library.label, NOT_INSTALLED))
+                continue
+            stack = self._closing[library.label] = AsyncExitStack()
+            name = name_for("contest")
+            terms = Terms(url=self._setup.url, name=name, limit=load.limit, tasks=load.tasks)
+            try:
+                contender = await stack.enter_async_context(opened(library, terms))
+            except Exception as error:  # noqa: BLE001 - a peer's, of whatever kind
+                self._failed(library.label, error)
+            else:
+                turn = partial(burst, contender, load, self._setup.effort.burst)
+                self.add(library.label, turn)
+
+    async def run(self) -> None:
+        """Let all take their turns, and look for leaks.
+
+        A peer that fails is left out, and it is said how. What we do wrong ends the run.
+        """
+        self.bursts = await in_turn(self._turns, self._setup.effort.rounds, self._failed)
+        await self.close()
+
+    async def close(self) -> None:
+        """Close what was opened; raises `Leaked` if permits of ours are held."""
+        while self._closing:
+            who, stack = self._closing.popitem()
+            try:
+                await stack.aclose()
+            except Exception as error:  # noqa: BLE001 - a peer's, of whatever kind
+                self.bursts.pop(who, None)
+                self._failed(who, error)
+
+    def _failed(self, who: str, error: Exception) -> None:
+        error = _first(error)
+        if who in self._ours:
+            raise error
+        if who not in {absent.who for absent in self.absent}:
+            self.absent.append(Absent(who, f"failed: {type(error).__name__}: {error}"))
+
+
+def _first(error: Exception) -> Exception:
+    """Tasks fail together when their cause is one; the first tells it."""
+    match error:
+        case ExceptionGroup(exceptions=[first, *_]):
+            return _first(first)
+        case _:
+            return error
