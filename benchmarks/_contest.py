@@ -4,6 +4,7 @@ import secrets
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
+from typing import Self
 
 from benchmarks._gauge import Leaked
 from benchmarks._measure import Burst, Load, Turn, burst, in_turn
@@ -32,7 +33,7 @@ async def opened(library: Library, terms: Terms) -> AsyncGenerator[Contender]:
 
 
 class Contest:
-    """Several that take turns, on one server and in one process.
+    """Several that take turns, on one server. At the end of its block all is closed.
 
     Attributes:
         bursts: of each, its rounds.
@@ -51,22 +52,28 @@ class Contest:
         """Somebody, or a floor, to whom we are compared."""
         self._turns[who] = turn
 
-    async def add_libraries(self, libraries: Iterable[Library], load: Load) -> None:
-        """Those of *libraries* that are installed, under *load*."""
+    async def enter(self, library: Library, terms: Terms) -> Contender | None:
+        """A semaphore of *library*, open until this is closed; ``None`` if that cannot be."""
+        who = library.label
+        if library.ours:
+            self._ours.add(who)
+        if not library.installed:
+            self.absent.append(Absent(who, NOT_INSTALLED))
+            return None
+        stack = self._closing[who] = AsyncExitStack()
+        try:
+            return await stack.enter_async_context(opened(library, terms))
+        except Exception as error:  # noqa: BLE001 - a peer's, of whatever kind
+            self._failed(who, error)
+            return None
+
+    async def enter_all(self, libraries: Iterable[Library], load: Load) -> None:
+        """Those of *libraries* that are installed, each under *load* in its turns."""
         for library in libraries:
-            if library.ours:
-                self._ours.add(library.label)
-            if not library.installed:
-                self.absent.append(Absent(library.label, NOT_INSTALLED))
-                continue
-            stack = self._closing[library.label] = AsyncExitStack()
             name = name_for("contest")
             terms = Terms(url=self._setup.url, name=name, limit=load.limit, tasks=load.tasks)
-            try:
-                contender = await stack.enter_async_context(opened(library, terms))
-            except Exception as error:  # noqa: BLE001 - a peer's, of whatever kind
-                self._failed(library.label, error)
-            else:
+            contender = await self.enter(library, terms)
+            if contender is not None:
                 turn = partial(burst, contender, load, self._setup.effort.burst)
                 self.add(library.label, turn)
 
@@ -76,17 +83,25 @@ class Contest:
         A peer that fails is left out, and it is said how. What we do wrong ends the run.
         """
         self.bursts = await in_turn(self._turns, self._setup.effort.rounds, self._failed)
-        await self.close()
+        await self._close()
 
-    async def close(self) -> None:
-        """Close what was opened; raises `Leaked` if permits of ours are held."""
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._close()
+
+    async def _close(self) -> None:
+        failures: dict[str, Exception] = {}
         while self._closing:
             who, stack = self._closing.popitem()
             try:
                 await stack.aclose()
             except Exception as error:  # noqa: BLE001 - a peer's, of whatever kind
-                self.bursts.pop(who, None)
-                self._failed(who, error)
+                failures[who] = error
+        for who, failure in failures.items():
+            self.bursts.pop(who, None)
+            self._failed(who, failure)
 
     def _failed(self, who: str, error: Exception) -> None:
         error = _first(error)

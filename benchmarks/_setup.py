@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Literal, Self
 
+from benchmarks.contenders import Library
+
 LoopName = Literal["asyncio", "uvloop"]
 
 
@@ -23,6 +25,7 @@ class Effort:
         peer_crowd: as many do of another library, where each of them is a connection.
         populations: numbers of holders and waiters between which the cost of a pair is compared.
         imports: how often each import is timed.
+        settle: how long to wait until all of a crowd are in their places.
     """
 
     rounds: int = 7
@@ -34,6 +37,7 @@ class Effort:
     peer_crowd: int = 1_000
     populations: tuple[int, ...] = (10, 1_000, 100_000)
     imports: int = 25
+    settle: float = 3.0
 
     @classmethod
     def quick(cls) -> Self:
@@ -47,6 +51,12 @@ class Effort:
             peer_crowd=200,
             imports=7,
         )
+
+    def crowd_of(self, library: Library) -> int:
+        """How many of that library's make a crowd; pollers keep a server busy by themselves."""
+        if library.ours:
+            return self.crowd
+        return self.peer_crowd // 10 if library.polls else self.peer_crowd
 
     def with_rounds(self, rounds: int | None) -> Self:
         """The same, but for the rounds, if told otherwise."""

@@ -21,10 +21,9 @@ async def contest(
     setup: Setup, libraries: Iterable[Library], load: Load, *, with_node: bool = True
 ) -> AsyncGenerator[Contest]:
     """*libraries* and Node under *load*, for the length of a block; floors are added there."""
-    made = Contest(setup)
     async with AsyncExitStack() as stack:
-        stack.push_async_callback(made.close)
-        await made.add_libraries(libraries, load)
+        made = await stack.enter_async_context(Contest(setup))
+        await made.enter_all(libraries, load)
         if with_node:
             try:
                 driver = await stack.enter_async_context(node(setup.url))
