@@ -6,12 +6,11 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.markdown import Markdown
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from benchmarks._files import allow_many_files
 from benchmarks._gauge import Broken
-from benchmarks._report import as_json, as_markdown, table_as_markdown
+from benchmarks._report import as_json, as_markdown, lines_of
 from benchmarks._results import Table
 from benchmarks._run import Run, facts_about, loops_for, plan, tables_of
 from benchmarks._servers import Server, server
@@ -100,7 +99,8 @@ def _measure(
         for table in tables_of(planned, running, effort, say):
             tables.append(table)
             progress.advance(bar)
-            progress.console.print(Markdown(table_as_markdown(table)))
+            for line in lines_of(table):
+                progress.console.print(line, soft_wrap=True, markup=False)
     return Run(facts_about(running), tables)
 
 

@@ -45,9 +45,26 @@ def table_as_markdown(table: Table) -> str:
     )
 
 
+def lines_of(table: Table) -> list[str]:
+    """One case in few words, a line for each subject: for a terminal."""
+    lines = [f"{table.case}: {table.title} ({table.loop})"]
+    for row in table.rows:
+        facts = [f"{figure.name} {number(figure.median)}" for figure in row.figures]
+        if row.acquire is not None:
+            times = (row.acquire.p50, row.acquire.p99, row.acquire.p999)
+            percentiles = " / ".join(number(1000 * seconds) for seconds in times)
+            facts.insert(0, f"acquire {percentiles} ms")
+        lines.append(f"  {_subject(row)}: {', '.join(facts)}")
+    return lines + [f"  {absent.who}: {absent.why}" for absent in table.absent]
+
+
+def _subject(row: Row) -> str:
+    return f"{row.who}, {row.setting}" if row.setting else row.who
+
+
 def _cells(row: Row, columns: Sequence[str], *, judged: bool) -> list[str]:
     figures = {figure.name: _with_spread(figure) for figure in row.figures}
-    cells = [f"{row.who}, {row.setting}" if row.setting else row.who]
+    cells = [_subject(row)]
     if row.acquire is None:
         cells += ["–"] * len(_ACQUIRE)
     else:

@@ -23,7 +23,8 @@ HANDOFF = "hand-off"
 HOW = (
     f"All goes through a proxy, a process that passes everything on {1000 * DELAY:g} ms later. A"
     " round trip is that of one bare evalsha by redis-py through the same proxy, in the same"
-    " rounds. Hand-offs are as in P4."
+    " rounds; where a peer has 200 connections, the proxy is what limits it. Hand-offs are as in"
+    " P4."
 )
 
 

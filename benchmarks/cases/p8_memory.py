@@ -55,13 +55,13 @@ async def _row(setup: Setup, library: Library, *, waiting: bool) -> Row:
         crowd = await stack.enter_async_context(child(setup.loop))
         await crowd.ask(Open(library.label, there))
         keys, server = await key_memory(client, name), await used_memory(client)
-        use = await crowd.ask(TellUse())
+        use = await crowd.ask(TellUse(collect=True))
         if waiting:
             await crowd.ask(Wait(library.label, there, many))
         else:
             waits = await crowd.ask(Hold(library.label, there, many))
         await asyncio.sleep(setup.effort.settle)
-        grown = await crowd.ask(TellUse())
+        grown = await crowd.ask(TellUse(collect=True))
         figures = (
             Figure(KEYS, ((await key_memory(client, name) - keys) / many,)),
             Figure(SERVER, ((await used_memory(client) - server) / many,)),
