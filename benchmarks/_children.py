@@ -85,7 +85,7 @@ class Child:
         """Let it end in good order."""
         if self._process.is_alive():
             self._pipe.send(None)
-            await asyncio.to_thread(self._process.join, 10)
+            await asyncio.to_thread(self._process.join, 5)
         await self.kill()
         self._pipe.close()
 
@@ -101,6 +101,7 @@ async def child(loop: LoopName) -> AsyncGenerator[Child]:
     theirs.close()
     made = Child(process, ours)
     try:
+        await asyncio.to_thread(ours.recv)  # it is ready
         yield made
     finally:
         await made.dismiss()
@@ -118,6 +119,7 @@ def _live(pipe: Connection, loop: LoopName) -> None:
 
 async def _obey(pipe: Connection) -> None:
     stage = Stage()
+    pipe.send(None)
     try:
         while (order := await _next(pipe)) is not None:
             try:

@@ -82,7 +82,7 @@ class Contest:
 
         A peer that fails is left out, and it is said how. What we do wrong ends the run.
         """
-        self.bursts = await in_turn(self._turns, self._setup.effort.rounds, self._failed)
+        self.bursts = await in_turn(self._turns, self._setup.effort, self._failed)
         await self._close()
 
     async def __aenter__(self) -> Self:

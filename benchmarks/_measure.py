@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from benchmarks._gauge import Gauge
 from benchmarks._results import Figure
+from benchmarks._setup import Effort
 from benchmarks.contenders import Contender
 
 
@@ -31,9 +32,6 @@ class Burst:
         """Pairs a second."""
         return self.pairs / self.seconds
 
-
-# Rounds that open connections, load scripts, and give a just-in-time compiler its time.
-_WARM_UPS = 2
 
 Turn = Callable[[], Awaitable[Burst]]
 
@@ -78,7 +76,7 @@ async def _pairs(
 
 
 async def in_turn(
-    turns: Mapping[str, Turn], rounds: int, failed: Callable[[str, Exception], None]
+    turns: Mapping[str, Turn], effort: Effort, failed: Callable[[str, Exception], None]
 ) -> dict[str, list[Burst]]:
     """Let all take their turns; what warms up is thrown away.
 
@@ -86,7 +84,7 @@ async def in_turn(
     all, or raises.
     """
     bursts: dict[str, list[Burst]] = {who: [] for who in turns}
-    for _ in range(_WARM_UPS + rounds):
+    for _ in range(effort.warm_ups + effort.rounds):
         for who in list(bursts):
             gc.collect()
             try:
@@ -94,7 +92,7 @@ async def in_turn(
             except Exception as error:  # noqa: BLE001 - a peer's, of whatever kind
                 del bursts[who]
                 failed(who, error)
-    return {who: of_one[_WARM_UPS:] for who, of_one in bursts.items()}
+    return {who: of_one[effort.warm_ups :] for who, of_one in bursts.items()}
 
 
 def rates(name: str, bursts: Sequence[Burst]) -> Figure:

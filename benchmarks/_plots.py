@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,13 @@ _OTHERS = ("#475569", "#6b8e23", "#8b5a9f", "#a3742a", "#0f766e", "#9f1239", "#6
 
 
 def draw(tables: Sequence[Table], folder: Path) -> list[tuple[str, str]]:
-    """Draw what the cases give, into *folder*; returns file names, each with what it shows."""
+    """Draw what the cases give, into *folder*; returns file names, each with what it shows.
+
+    Without matplotlib there are none.
+    """
     drawn: list[tuple[str, str]] = []
+    if find_spec("matplotlib") is None:
+        return drawn
     for table in tables:
         for case, name, shows, plot in _PLOTS:
             if table.case == case and table.rows:

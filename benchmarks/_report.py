@@ -54,17 +54,13 @@ def lines_of(table: Table) -> list[str]:
             times = (row.acquire.p50, row.acquire.p99, row.acquire.p999)
             percentiles = " / ".join(number(1000 * seconds) for seconds in times)
             facts.insert(0, f"acquire {percentiles} ms")
-        lines.append(f"  {_subject(row)}: {', '.join(facts)}")
+        lines.append(f"  {row.subject}: {', '.join(facts)}")
     return lines + [f"  {absent.who}: {absent.why}" for absent in table.absent]
-
-
-def _subject(row: Row) -> str:
-    return f"{row.who}, {row.setting}" if row.setting else row.who
 
 
 def _cells(row: Row, columns: Sequence[str], *, judged: bool) -> list[str]:
     figures = {figure.name: _with_spread(figure) for figure in row.figures}
-    cells = [_subject(row)]
+    cells = [row.subject]
     if row.acquire is None:
         cells += ["–"] * len(_ACQUIRE)
     else:

@@ -99,6 +99,11 @@ class Row:
     figures: tuple[Figure, ...] = ()
     aims: tuple[Aim, ...] = ()
 
+    @property
+    def subject(self) -> str:
+        """Who, and in which setting."""
+        return f"{self.who}, {self.setting}" if self.setting else self.who
+
     def figure(self, name: str) -> Figure:
         """The figure of that name; ``KeyError`` if it was not measured."""
         for figure in self.figures:

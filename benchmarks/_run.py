@@ -35,7 +35,7 @@ class Run:
     def missed(self) -> list[str]:
         """The aims that were missed, a line each."""
         return [
-            f"{table.case} ({table.loop}): {row.who}{row.setting and ', '}{row.setting}: {aim.figure}"
+            f"{table.case} ({table.loop}): {row.subject}: {aim.figure}"
             for table in self.tables
             for row in table.rows
             for aim, met in row.verdicts()

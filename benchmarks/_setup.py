@@ -16,7 +16,9 @@ class Effort:
     """How long and how large to measure. Times are seconds.
 
     Attributes:
-        rounds: how often all take their turns, after one that warms up.
+        warm_ups: rounds that open connections, load scripts, and give a just-in-time compiler its
+            time; their figures are thrown away.
+        rounds: how often all take their turns then.
         burst: how long a turn takes.
         window: how long to watch what stands still.
         handoffs: how many permits change hands in a turn.
@@ -26,8 +28,10 @@ class Effort:
         populations: numbers of holders and waiters between which the cost of a pair is compared.
         imports: how often each import is timed.
         settle: how long to wait until all of a crowd are in their places.
+        lease: of those whose permits expire at once.
     """
 
+    warm_ups: int = 2
     rounds: int = 7
     burst: float = 0.4
     window: float = 20.0
@@ -38,6 +42,7 @@ class Effort:
     populations: tuple[int, ...] = (10, 1_000, 100_000)
     imports: int = 25
     settle: float = 3.0
+    lease: float = 2.0
 
     @classmethod
     def quick(cls) -> Self:

@@ -15,7 +15,7 @@ from benchmarks.cases import (
 )
 from benchmarks.cases._base import Case
 
-CASES = {
+CASES: dict[str, Case] = {
     module.CASE.name: module.CASE
     for module in (
         p1_lone_pair,

@@ -133,12 +133,10 @@ def _waited(asked: float, given: float, came: float) -> float | None:
 async def _repeat(setup: Setup, once: Callable[[], Coroutine[Any, Any, float | None]]) -> Burst:
     waits: list[float] = []
     until = time.monotonic() + MOST
-    for _ in range(setup.effort.handoffs):
+    while not waits or (len(waits) < setup.effort.handoffs and time.monotonic() < until):
         waited = await once()
         if waited is not None:
             waits.append(waited)
-        if time.monotonic() > until and waits:
-            break
     return Burst(len(waits), sum(waits), waits)
 
 

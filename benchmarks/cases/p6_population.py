@@ -25,7 +25,6 @@ GROWTH = "× that of the fewest"
 SERVER = "server µs a script"
 WORST = "worst script, ms"
 LATE = "granted after the lease's end, ms"
-LEASE = 2.0  # seconds, of the holders that all end at once
 HOW = (
     "Held: another process holds so many permits, and one task here acquires and releases beside"
     " them. Held and waiting: another process holds as many, and as many of its tasks are in"
@@ -109,6 +108,11 @@ class Population:
         self.bursts.append(done)
         self.worst += slow.ms
 
+    def forget(self) -> None:
+        """All so far was to warm up; but for the worst script, which is the worst anyhow."""
+        self.bursts.clear()
+        self.server.clear()
+
     def row(self) -> Row:
         cost = rates(COST, self.bursts)
         figures = [
@@ -144,12 +148,11 @@ async def _growth(setup: Setup, library: Library, *, waiting: bool) -> list[Row]
             setup.say(f"{library.label}, {setting}")
             made = _population(setup, library, held, setting, waiting=waiting)
             populations.append(await stack.enter_async_context(made))
-        for number in range(setup.effort.rounds + 1):
+        for number in range(-setup.effort.warm_ups, setup.effort.rounds):
             for population in populations:
+                if number == 0:
+                    population.forget()
                 await population.turn(setup, client)
-                if number == 0:  # It warmed up.
-                    population.bursts.clear()
-                    population.server.clear()
     rows = [population.row() for population in populations]
     fewest = rows[0].figure(COST).values
     for number, row in enumerate(rows):
@@ -184,16 +187,16 @@ async def _population(
 
 async def _expiry(setup: Setup, library: Library) -> Row:
     """Many permits end at once, and somebody waits for one."""
-    many = setup.effort.crowd
+    many, lease = setup.effort.crowd, setup.effort.lease
     setup.say(f"{library.label}, {many:,} permits expire")
-    terms = Terms(url=setup.url, name=name_for("p6"), limit=many, tasks=1, lease=LEASE)
+    terms = Terms(url=setup.url, name=name_for("p6"), limit=many, tasks=1, lease=lease)
     async with (
         Redis.from_url(setup.url) as client,
         library.open(terms) as waiter,
         child(setup.loop) as crowd,
     ):
         await crowd.ask(Hold(library.label, terms, many))
-        await asyncio.sleep(LEASE)  # until all were refreshed together, once or more
+        await asyncio.sleep(lease)  # until all were refreshed together, once or more
         await crowd.kill()
         async with slowest(client) as slow:
             ends = await _first_expiry(waiter)

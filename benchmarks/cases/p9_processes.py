@@ -101,7 +101,8 @@ async def _turn(
     check_spans(spans, LOAD.limit)
     evenness.append(jain([len(share.waits) for share in shares]))
     waits = [wait for share in shares for wait in share.waits]
-    return Burst(len(waits), max(end for _, end in spans) - begin, waits)
+    over = max((end for _, end in spans), default=order.end)
+    return Burst(len(waits), over - begin, waits)
 
 
 def _rows(bursts: dict[str, list[Burst]], evenness: dict[str, list[float]]) -> list[Row]:
