@@ -145,12 +145,17 @@ print(f"{redsem_async.__file__}: imported, with {len(sys.argv) - 1} files beside
 """
 
 
-@here(default=False)
+@nox.session(default=False)
 def bench(session: nox.Session) -> None:
-    """Measure, beside peers and floors."""
-    environment = installed(session)
-    # The benchmarks themselves are only here, in the checkout.
-    environment["PYTHONPATH"] = f"{environment['PYTHONPATH']}{os.pathsep}{Path.cwd()}"
+    """Measure, beside peers and floors, in an environment that has them all."""
+    session.install(".[bench]")
+    # The benchmarks are only here; the package beside them is not what is measured.
+    folder = session.cache_dir / "benchmarks"
+    folder.mkdir(exist_ok=True)
+    link = folder / "benchmarks"
+    link.unlink(missing_ok=True)
+    link.symlink_to(Path("benchmarks").absolute())
+    environment: Environment = {"PYTHONPATH": str(folder.absolute()), "PYTHONSAFEPATH": "1"}
     python(session, "benchmarks", *session.posargs, env=environment)
 
 

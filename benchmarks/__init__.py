@@ -1,1 +1,1 @@
-"""What a permit costs, beside what the same trips cost without one."""
+"""What a permit costs: beside other libraries, and beside the least that the same trips cost."""

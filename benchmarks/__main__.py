@@ -1,48 +1,119 @@
-"""Run the benchmarks: ``python -m benchmarks [--server embedded|container|URL]``.
+"""Run the benchmarks: ``python -m benchmarks [CASES…]``; see docs/benchmarks.md."""
 
-Every figure is a ratio inside one run: cases take turns (ours, floor, ours, floor ...) on one
-server, and medians are printed with their spread.
-"""
-
-import argparse
-import asyncio
-import json
-from collections.abc import Callable
+from enum import StrEnum
 from pathlib import Path
+from typing import Annotated
 
-from benchmarks._cases import p1_lone_pair, p2_many_tasks
-from benchmarks._report import Row, as_markdown
-from benchmarks._servers import server
-from redsem_async import FairSemaphore, Semaphore
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-KINDS = (FairSemaphore, Semaphore)
+from benchmarks._files import allow_many_files
+from benchmarks._gauge import Broken
+from benchmarks._report import as_json, as_markdown, lines_of
+from benchmarks._results import Table
+from benchmarks._run import Run, facts_about, loops_for, plan, tables_of
+from benchmarks._servers import Server, server
+from benchmarks._setup import Effort
+from benchmarks.cases import CASES, Case
 
+RESULTS = Path(__file__).parent / "results"
 
-async def measure(url: str, rounds: int, say: Callable[[str], None]) -> list[Row]:
-    """All cases, in turn."""
-    rows: list[Row] = []
-    for kind in KINDS:
-        say(f"P1, {kind.__name__}")
-        rows += await p1_lone_pair(url, kind, rounds)
-        for tasks in (50, 200, 1000):
-            say(f"P2, {kind.__name__}, {tasks} tasks")
-            rows += await p2_many_tasks(url, kind, tasks, rounds)
-    return rows
+app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
 
-def main() -> None:
-    """Measure, and print a table."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--server", default="embedded", help="embedded, container, or a URL")
-    parser.add_argument("--rounds", type=int, default=9, help="times that each case is repeated")
-    parser.add_argument("--json", type=Path, help="write the figures there too")
-    options = parser.parse_args()
-    with server(options.server) as (url, which):
-        rows = asyncio.run(measure(url, options.rounds, lambda text: print(f"... {text}")))
-    print(f"\nServer: {which}\n\n{as_markdown(rows)}")
-    if options.json:
-        options.json.write_text(json.dumps([row.as_dict() for row in rows], indent=2))
+class Loops(StrEnum):
+    """Event loops to measure on."""
+
+    ASYNCIO = "asyncio"
+    UVLOOP = "uvloop"
+    BOTH = "both"
+
+
+@app.command()
+def main(
+    cases: Annotated[
+        list[str] | None, typer.Argument(metavar="[CASES]…", help="Such as P1 P2; or else all.")
+    ] = None,
+    *,
+    which: Annotated[
+        str, typer.Option("--server", help="embedded, container, or a URL.")
+    ] = "embedded",
+    rounds: Annotated[
+        int | None, typer.Option(min=1, help="How often all take their turns.")
+    ] = None,
+    results: Annotated[
+        Path, typer.Option(file_okay=False, help="Folder for report, JSON and plots.")
+    ] = RESULTS,
+    loop: Annotated[
+        Loops, typer.Option(help="Event loop; both only for cases where it matters.")
+    ] = Loops.BOTH,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Rough figures, within a few minutes.")
+    ] = False,
+) -> None:
+    """Measure, beside peers and floors, and write a report.
+
+    Exits with 1 if this library let in more than the limit, or lost a permit; an aim that was
+    missed is a line in the report.
+    """
+    chosen = _chosen(cases)
+    effort = (Effort.quick() if quick else Effort()).with_rounds(rounds)
+    console = Console(stderr=True, highlight=False)
+    allow_many_files()
+    try:
+        with server(which) as running:
+            run = _measure(chosen, running, effort, loop, console)
+    except Broken as error:
+        typer.echo(f"FAILED: {error}", err=True)
+        raise typer.Exit(1) from None
+    report = write(run, results)
+    for line in run.missed:
+        console.print(f"[yellow]missed[/] {line}")
+    console.print(f"report: {report}", soft_wrap=True, markup=False)
+
+
+def _chosen(names: list[str] | None) -> list[Case]:
+    unknown = [name for name in names or () if name.upper() not in CASES]
+    if unknown:
+        raise typer.BadParameter(f"{', '.join(unknown)}: there are {', '.join(CASES)}")
+    return [CASES[name.upper()] for name in names or CASES]
+
+
+def _measure(
+    cases: list[Case], running: Server, effort: Effort, loop: Loops, console: Console
+) -> Run:
+    planned = plan(cases, loops_for(loop))
+    tables: list[Table] = []
+    console.print(f"server: {running.what}", markup=False)
+    columns = (
+        *(TextColumn("{task.fields[case]:>4}"), BarColumn(), MofNCompleteColumn()),
+        *(TimeElapsedColumn(), TextColumn("{task.description}")),
+    )
+    with Progress(*columns, console=console) as progress:
+        bar = progress.add_task("", total=len(planned), case="")
+
+        def say(case: Case, what: str) -> None:
+            progress.update(bar, case=case.name, description=f"{case.title}: {what}")
+
+        for table in tables_of(planned, running, effort, say):
+            tables.append(table)
+            progress.advance(bar)
+            for line in lines_of(table):
+                progress.console.print(line, soft_wrap=True, markup=False)
+    return Run(facts_about(running), tables)
+
+
+def write(run: Run, folder: Path) -> Path:
+    """Write report, JSON and plots into *folder*; returns where the report is."""
+    from benchmarks._plots import draw
+
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "results.json").write_text(as_json(run))
+    report = folder / "results.md"
+    report.write_text(as_markdown(run, draw(run.tables, folder)))
+    return report
 
 
 if __name__ == "__main__":
-    main()
+    app()

@@ -1,53 +1,119 @@
-"""Figures as people read them."""
+"""Figures as people read them, and as programs do."""
 
+import json
 import statistics
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from benchmarks._results import Aim, Figure, Row, Table
+from benchmarks._run import Run
+
+_ACQUIRE = ("acquire p50, ms", "p99", "p99.9")
+_INTRODUCTION = (
+    "Made by `python -m benchmarks`: medians of all rounds, their range in brackets. All in a"
+    " table took turns on one server, in one run; figures of different runs or machines do not"
+    " compare."
+)
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One measured case: percentiles of acquire first.
-
-    Attributes:
-        case: which.
-        subject: what was measured.
-        pairs: acquire and release pairs a second, a figure for each round.
-        ratio: to the floor, in the same round; above 1 is more pairs than the floor.
-        floor: what the ratio is to.
-        acquire: seconds that acquiring took, all of them; empty for floors.
-    """
-
-    case: str
-    subject: str
-    pairs: Sequence[float]
-    ratio: Sequence[float]
-    floor: str
-    acquire: Sequence[float] = ()
-
-    def as_dict(self) -> dict[str, object]:
-        """For a file."""
-        return {**asdict(self), "acquire": self.percentiles()}
-
-    def percentiles(self) -> list[float]:
-        """p50, p99 and p99.9 of acquire, in seconds."""
-        if not self.acquire:
-            return []
-        cuts = statistics.quantiles(self.acquire, n=1000, method="inclusive")
-        return [cuts[499], cuts[989], cuts[998]]
-
-
-def as_markdown(rows: Sequence[Row]) -> str:
-    """A table: medians, and the spread of the ratio in brackets."""
-    lines = [
-        "| case | subject | acquire p50 / p99 / p99.9, ms | pairs/s | ratio to floor | floor |",
-        "| --- | --- | --- | --- | --- | --- |",
+def as_markdown(run: Run, plots: Iterable[tuple[str, str]] = ()) -> str:
+    """The whole report; *plots* are file names, each with what it shows."""
+    parts = [
+        "# Measurements",
+        _INTRODUCTION,
+        _grid(("", ""), run.facts.items()),
+        *(table_as_markdown(table) for table in run.tables),
     ]
-    for row in rows:
-        latency = " / ".join(f"{1000 * value:.2f}" for value in row.percentiles()) or "-"
-        low, high = min(row.ratio), max(row.ratio)
-        ratio = f"{statistics.median(row.ratio):.2f} ({low:.2f}-{high:.2f})"
-        pairs = f"{statistics.median(row.pairs):,.0f}"
-        cells = (row.case, row.subject, latency, pairs, ratio, row.floor)
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+    pictures = [f"![{shows}]({name})" for name, shows in plots]
+    if pictures:
+        parts += ["## Plots", *pictures]
+    return "\n\n".join(parts) + "\n"
+
+
+def table_as_markdown(table: Table) -> str:
+    """One case: its title, how it is measured, and its table; acquiring comes first."""
+    columns = list(dict.fromkeys(figure.name for row in table.rows for figure in row.figures))
+    headings = ["", *_ACQUIRE, *columns]
+    judged = any(row.aims for row in table.rows)
+    if judged:
+        headings.append("aim")
+    lines = [_cells(row, columns, judged=judged) for row in table.rows]
+    lines += [[absent.who, absent.why, *[""] * (len(headings) - 2)] for absent in table.absent]
+    return "\n\n".join(
+        [f"## {table.case}: {table.title} ({table.loop})", table.how, _grid(headings, lines)]
+    )
+
+
+def lines_of(table: Table) -> list[str]:
+    """One case in few words, a line for each subject: for a terminal."""
+    lines = [f"{table.case}: {table.title} ({table.loop})"]
+    for row in table.rows:
+        facts = [f"{figure.name} {number(figure.median)}" for figure in row.figures]
+        if row.acquire is not None:
+            times = (row.acquire.p50, row.acquire.p99, row.acquire.p999)
+            percentiles = " / ".join(number(1000 * seconds) for seconds in times)
+            facts.insert(0, f"acquire {percentiles} ms")
+        lines.append(f"  {row.subject}: {', '.join(facts)}")
+    return lines + [f"  {absent.who}: {absent.why}" for absent in table.absent]
+
+
+def _cells(row: Row, columns: Sequence[str], *, judged: bool) -> list[str]:
+    figures = {figure.name: _with_spread(figure) for figure in row.figures}
+    cells = [row.subject]
+    if row.acquire is None:
+        cells += ["–"] * len(_ACQUIRE)
+    else:
+        times = (row.acquire.p50, row.acquire.p99, row.acquire.p999)
+        cells += [number(1000 * seconds) for seconds in times]
+    cells += [figures.get(name, "") for name in columns]
+    if judged:
+        verdicts = (_verdict(aim, met=met) for aim, met in row.verdicts())
+        cells.append("; ".join(verdicts))
+    return cells
+
+
+def _verdict(aim: Aim, *, met: bool) -> str:
+    bound = f"{'≤' if aim.at_most else '≥'} {number(aim.bound)}"
+    return f"{aim.figure} {bound}: {'met' if met else '**missed**'}"
+
+
+def _with_spread(figure: Figure) -> str:
+    if len(figure.values) == 1:
+        return number(figure.median)
+    return f"{number(figure.median)} ({number(min(figure.values))}–{number(max(figure.values))})"
+
+
+def number(value: float) -> str:
+    """Three digits, or all before the point."""
+    if value == 0:
+        return "0"
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:#.3g}"
+
+
+def _grid(headings: Iterable[str], lines: Iterable[Iterable[str]]) -> str:
+    heads = list(headings)
+    rows = [heads, ["---"] * len(heads), *lines]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in rows)
+
+
+def as_json(run: Run) -> str:
+    """All figures, round by round, and the verdicts."""
+    return json.dumps(
+        {"facts": run.facts, "cases": [_table_as_dict(table) for table in run.tables]}, indent=1
+    )
+
+
+def _table_as_dict(table: Table) -> dict[str, Any]:
+    return asdict(table) | {"rows": [_row_as_dict(row) for row in table.rows]}
+
+
+def _row_as_dict(row: Row) -> dict[str, Any]:
+    figures = {
+        figure.name: {"median": statistics.median(figure.values), "rounds": figure.values}
+        for figure in row.figures
+    }
+    aims = [asdict(aim) | {"met": met} for aim, met in row.verdicts()]
+    return asdict(row) | {"figures": figures, "aims": aims}

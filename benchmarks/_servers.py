@@ -1,31 +1,54 @@
-"""The server that a run measures against."""
+"""The server that a run measures on."""
 
+import os
 from collections.abc import Generator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 from redis import Redis
 
 from redsem_async.testing import embedded_redis
 
 
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A server that runs.
+
+    Attributes:
+        url: its address.
+        what: its version, and how we came by it; without a password.
+    """
+
+    url: str
+    what: str
+
+
 @contextmanager
-def server(which: str) -> Generator[tuple[str, str]]:
-    """Give the address of a server, and what to call it."""
+def server(which: str) -> Generator[Server]:
+    """Run a server for the length of a block: ``embedded``, ``container``, or one at a URL.
+
+    Raises:
+        ServerNotFound, ServerDidNotStart: nothing to embed.
+        docker.errors.DockerException: no engine, or no image ($REDIS_IMAGE, redis:8).
+        redis.RedisError: nothing answers at the URL.
+    """
     if which == "embedded":
         with embedded_redis() as running:
-            yield running.url, f"{_version(running.url)}, embedded"
+            yield Server(running.url, f"{_version(running.url)}, embedded")
     elif which == "container":
-        import os
-
         from testcontainers.community.redis import RedisContainer
 
         image = os.environ.get("REDIS_IMAGE", "redis:8")
         with RedisContainer(image) as container:
-            host, port = container.get_container_host_ip(), container.get_exposed_port(6379)
-            url = f"redis://{host}:{port}/0"
-            yield url, f"{_version(url)}, container {image}"
+            host = container.get_container_host_ip()
+            url = f"redis://{host}:{container.get_exposed_port(container.port)}/0"
+            image_id = container.get_wrapped_container().attrs["Image"]
+            what = f"{_version(url)}, in a container of {image} ({image_id[:19]})"
+            yield Server(url, what)
     else:
-        yield which, _version(which)
+        place = urlsplit(which)
+        yield Server(which, f"{_version(which)}, at {place.hostname or place.path}")
 
 
 def _version(url: str) -> str:

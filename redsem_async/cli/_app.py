@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from redis.exceptions import RedisError
 from rich.console import Console
 
 from redsem_async import SemaphoreError, from_url
@@ -90,3 +91,44 @@ def demo(
         typer.echo(json.dumps(facts_of(record, faults, chart), indent=2))
     if faults:
         raise typer.Exit(1)
+
+
+@app.command()
+def bench(
+    *,
+    url: Annotated[
+        str | None,
+        typer.Option(
+            envvar="REDIS_URL",
+            help="The Redis to measure on; or else an embedded one.",
+            callback=_usable,
+        ),
+    ] = None,
+    seconds: Annotated[
+        float, typer.Option(min=0.1, max=60.0, help="For each of the five measurements.")
+    ] = 2.0,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="The figures as JSON; all else goes to stderr.")
+    ] = False,
+) -> None:
+    """How fast permits are on your own Redis.
+
+    Measures a round trip, and how long acquiring takes in both modes: for one task and a free
+    semaphore, and for many tasks that contend. The semaphores have random names, and are
+    deleted afterwards.
+    """
+    from ._bench import facts_of, measure, print_figures
+
+    console = Console(stderr=as_json, highlight=False)
+    try:
+        figures = measure(url, seconds, console)
+    except KeyboardInterrupt:
+        typer.echo("interrupted", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+    except (SemaphoreError, RedisError, ServerDidNotStart, ServerNotFound) as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(1) from None
+    if as_json:
+        typer.echo(json.dumps(facts_of(figures), indent=2))
+    else:
+        print_figures(figures, console)

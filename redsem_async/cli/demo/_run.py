@@ -3,15 +3,14 @@
 import asyncio
 import contextlib
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator, Generator
+from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import asdict, replace
-from urllib.parse import urlsplit
 
 from rich.console import Console
 from rich.markup import escape
 
 from redsem_async import FairSemaphore, SemaphoreError, from_url
-from redsem_async.testing import embedded_redis
+from redsem_async.cli._server import first, served
 
 from ._fault import strike
 from ._fleet import Fleet, Worker
@@ -31,33 +30,12 @@ def run(plan: Plan, url: str | None, console: Console) -> Record:
         SemaphoreError: Redis could not be asked, or refused.
     """
     picture = Picture(plan, console)
-    with _server(url) as (address, server):
+    with served(url) as (address, server):
         picture.say(f"Redis: {escape(server)}")
         try:
             return asyncio.run(_demo(plan, address, server, picture))
         except ExceptionGroup as group:
-            raise _first(group) from None
-
-
-def _first(error: Exception) -> Exception:
-    """Tasks fail together when their cause is one; the first tells it."""
-    match error:
-        case ExceptionGroup(exceptions=[first, *_]):
-            return _first(first)
-        case _:
-            return error
-
-
-@contextlib.contextmanager
-def _server(url: str | None) -> Generator[tuple[str, str]]:
-    """The address of a server, and what to call it: without the password."""
-    if url is not None:
-        parts = urlsplit(url)
-        yield url, parts._replace(netloc=parts.netloc.rpartition("@")[2], query="").geturl()
-        return
-    with embedded_redis() as server:
-        version = ".".join(map(str, server.version))
-        yield server.url, f"{server.flavour.capitalize()} {version}, embedded, at {server.url}"
+            raise first(group) from None
 
 
 async def _demo(plan: Plan, url: str, server: str, picture: Picture) -> Record:

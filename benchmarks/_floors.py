@@ -1,0 +1,104 @@
+"""The least that the same trips cost: scripts that do nothing but add and remove members."""
+
+import secrets
+import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any, Self, cast
+
+import hiredis
+from redis import Redis as BlockingRedis
+from redis.asyncio import Redis
+
+from benchmarks._measure import Burst
+
+# One id, or several, go into a sorted set with an expiry, and come out of it.
+TAKE = """
+for i = 1, #ARGV do redis.call('ZADD', KEYS[1], 1, ARGV[i]) end
+redis.call('PEXPIRE', KEYS[1], 10000)
+return #ARGV
+"""
+GIVE = "for i = 1, #ARGV do redis.call('ZREM', KEYS[1], ARGV[i]) end return #ARGV"
+BATCH = 50
+
+
+class Scripts:
+    """The two scripts, called by redis-py as anybody would."""
+
+    def __init__(self, client: Redis, take: str, give: str) -> None:
+        self._client = client
+        self._take, self._give = take, give
+        self._key = f"bench-floor-{secrets.token_hex(4)}"
+        self._ids = [secrets.token_hex(16) for _ in range(BATCH)]
+
+    @classmethod
+    @asynccontextmanager
+    async def at(cls, url: str) -> AsyncGenerator[Self]:
+        """Load them at a server."""
+        async with Redis.from_url(url) as client:
+            yield cls(client, await client.script_load(TAKE), await client.script_load(GIVE))
+
+    async def one_by_one(self, seconds: float) -> Burst:
+        """One id a call, one call after the other."""
+        return await self._calls(self._ids[:1], seconds)
+
+    async def batched(self, seconds: float) -> Burst:
+        """As many ids a call as a group commit of 50 tasks has."""
+        return await self._calls(self._ids, seconds)
+
+    async def _calls(self, ids: list[str], seconds: float) -> Burst:
+        pairs = 0
+        start = time.perf_counter()
+        while time.perf_counter() - start < seconds:
+            await self._client.evalsha(self._take, 1, self._key, *ids)
+            await self._client.evalsha(self._give, 1, self._key, *ids)
+            pairs += len(ids)
+        return Burst(pairs, time.perf_counter() - start)
+
+    async def trips(self, seconds: float) -> Burst:
+        """Single calls, timed each: what a round trip takes."""
+        waits: list[float] = []
+        start = time.perf_counter()
+        while (sent := time.perf_counter()) - start < seconds:
+            await self._client.evalsha(self._give, 1, self._key, "nothing")
+            waits.append(time.perf_counter() - sent)
+        return Burst(len(waits), time.perf_counter() - start, waits)
+
+
+class BlockingSocket:
+    """The two scripts over a bare socket: no event loop, no client library, no pool."""
+
+    def __init__(self, url: str) -> None:
+        with BlockingRedis.from_url(url) as client:
+            shas = [str(client.script_load(script)) for script in (TAKE, GIVE)]
+        self._key = f"bench-floor-{secrets.token_hex(4)}"
+        pack = cast("Any", hiredis.pack_command)
+        self._commands: list[bytes] = [
+            pack(("EVALSHA", sha, "1", self._key, "one")) for sha in shas
+        ]
+        # It knows how to dial and to log in; from then on its socket is used as it is.
+        self._connection = cast(
+            "Any", BlockingRedis.from_url(url).connection_pool.get_connection()
+        )
+        self._socket = self._connection._sock
+        self._reader = hiredis.Reader()
+
+    async def one_by_one(self, seconds: float) -> Burst:
+        """One call after the other. Nothing else runs in this process meanwhile."""
+        pairs = 0
+        start = time.perf_counter()
+        while time.perf_counter() - start < seconds:
+            for command in self._commands:
+                self._call(command)
+            pairs += 1
+        return Burst(pairs, time.perf_counter() - start)
+
+    def _call(self, command: bytes) -> None:
+        self._socket.sendall(command)
+        while (reply := self._reader.gets()) is False:
+            self._reader.feed(self._socket.recv(65536))
+        if isinstance(reply, Exception):
+            raise reply
+
+    def close(self) -> None:
+        self._connection.disconnect()

@@ -1,0 +1,93 @@
+"""redis-semaphore with ioredis, in a Node process that takes its turns like everybody.
+
+Optional: it takes ``node`` and ``npm``. Its packages go into the user's cache, once.
+"""
+
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks._gauge import Leaked, TooManyInside
+from benchmarks._measure import Burst, Load
+
+LABEL = "Node redis-semaphore"
+HERE = Path(__file__).parent / "node"
+_LINE = 2**26  # bytes of an answer, which has the single times in it
+
+
+class NodeUnavailable(Exception):
+    """There is no Node here, or its packages could not be installed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A running driver."""
+
+    process: asyncio.subprocess.Process
+
+    async def burst(self, name: str, load: Load, seconds: float) -> Burst:
+        """Put *load* on a semaphore for a while, as `benchmarks._measure.burst` does."""
+        order = {
+            "name": name,
+            "tasks": load.tasks,
+            "limit": load.limit,
+            "work_ms": 1000 * load.work,
+            "seconds": seconds,
+        }
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(json.dumps(order).encode() + b"\n")
+        line = await self.process.stdout.readline()
+        if not line:
+            raise NodeUnavailable("the Node driver ended")
+        said = json.loads(line)
+        if said["most"] > load.limit:
+            raise TooManyInside(said["most"], load.limit)
+        if said["held"]:
+            raise Leaked(said["held"])
+        return Burst(said["pairs"], said["seconds"], said["waits"])
+
+
+@asynccontextmanager
+async def node(url: str) -> AsyncGenerator[Node]:
+    """Run the driver for the length of a block; raises `NodeUnavailable`."""
+    folder = await asyncio.to_thread(_installed)
+    process = await asyncio.create_subprocess_exec(
+        *("node", str(folder / "driver.mjs"), url),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        limit=_LINE,
+    )
+    try:
+        yield Node(process)
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+def _installed() -> Path:
+    """The folder with the driver and its packages."""
+    if shutil.which("node") is None or shutil.which("npm") is None:
+        raise NodeUnavailable("there is no node, or no npm")
+    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = caches / "redsem-async-benchmarks" / "node"
+    folder.mkdir(parents=True, exist_ok=True)
+    shutil.copy(HERE / "driver.mjs", folder)
+    wanted, present = HERE / "package.json", folder / "package.json"
+    complete = folder / "complete"
+    if not complete.exists() or present.read_bytes() != wanted.read_bytes():
+        complete.unlink(missing_ok=True)
+        shutil.copy(wanted, present)
+        command = ("npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", folder)
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise NodeUnavailable(f"npm failed: {done.stderr.strip()[-200:]}")
+        complete.touch()
+    return folder

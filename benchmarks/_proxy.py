@@ -1,0 +1,90 @@
+"""A way to the server that takes longer, as in a data centre.
+
+A process of its own, with threads that sleep until what they carry is due. An event loop
+would do worse: its timers go by whole milliseconds.
+"""
+
+import asyncio
+import multiprocessing
+import queue
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from multiprocessing.connection import Connection
+from urllib.parse import urlsplit
+
+from benchmarks._files import allow_many_files
+
+_SWITCH = 0.0002  # seconds for which a thread may keep the others waiting
+
+
+@asynccontextmanager
+async def slowed(url: str, delay: float) -> AsyncGenerator[str]:
+    """A URL for the same server by a way that takes *delay* seconds longer, each way."""
+    parts = urlsplit(url)
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    place = (parts.hostname or "localhost", parts.port or 6379)
+    process = context.Process(target=_live, args=(theirs, place, delay), daemon=True)
+    await asyncio.to_thread(process.start)
+    theirs.close()
+    try:
+        port = await asyncio.to_thread(ours.recv)
+        credentials, at, _ = parts.netloc.rpartition("@")
+        yield parts._replace(netloc=f"{credentials}{at}127.0.0.1:{port}").geturl()
+    finally:
+        process.kill()
+        await asyncio.to_thread(process.join)
+        ours.close()
+
+
+def _live(pipe: Connection, server: tuple[str, int], delay: float) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sys.setswitchinterval(_SWITCH)
+    allow_many_files()
+    listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
+    pipe.send(listener.getsockname()[1])
+    threading.Thread(target=_accept, args=(listener, server, delay), daemon=True).start()
+    with suppress(EOFError):
+        pipe.recv()  # ends with our parent
+
+
+def _accept(listener: socket.socket, server: tuple[str, int], delay: float) -> None:
+    while True:
+        client, _ = listener.accept()
+        upstream = socket.create_connection(server)
+        for one, other in ((client, upstream), (upstream, client)):
+            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            threading.Thread(target=_carry, args=(one, other, delay), daemon=True).start()
+
+
+def _carry(source: socket.socket, target: socket.socket, delay: float) -> None:
+    """Read what comes, and note when it is due; another thread passes it on then."""
+    luggage: queue.SimpleQueue[tuple[float, bytes]] = queue.SimpleQueue()
+    threading.Thread(target=_deliver, args=(luggage, target), daemon=True).start()
+    while True:
+        try:
+            data = source.recv(65536)
+        except OSError:
+            data = b""
+        luggage.put((time.monotonic() + delay, data))
+        if not data:
+            return
+
+
+def _deliver(luggage: queue.SimpleQueue[tuple[float, bytes]], target: socket.socket) -> None:
+    while True:
+        due, data = luggage.get()
+        if (left := due - time.monotonic()) > 0:
+            time.sleep(left)
+        try:
+            if not data:
+                target.shutdown(socket.SHUT_WR)
+                return
+            target.sendall(data)
+        except OSError:
+            return

@@ -1,0 +1,109 @@
+"""A run: some cases on one server, and what must be known to make sense of them."""
+
+import os
+import platform
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from benchmarks._results import Table
+from benchmarks._servers import Server
+from benchmarks._setup import Effort, LoopName, Setup, has_uvloop, runner_of
+from benchmarks.cases import Case
+from benchmarks.contenders import LIBRARIES
+
+_PACKAGES = ("redsem-async", "redis", "hiredis", "uvloop")
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What was measured.
+
+    Attributes:
+        facts: about the machine, the server, and all versions.
+        tables: one for each case and event loop.
+    """
+
+    facts: dict[str, str]
+    tables: Sequence[Table]
+
+    @property
+    def missed(self) -> list[str]:
+        """The aims that were missed, a line each."""
+        return [
+            f"{table.case} ({table.loop}): {row.subject}: {aim.figure}"
+            for table in self.tables
+            for row in table.rows
+            for aim, met in row.verdicts()
+            if not met
+        ]
+
+
+def plan(cases: Sequence[Case], loops: Sequence[LoopName]) -> list[tuple[Case, LoopName]]:
+    """Which case runs on which loop: on all of them only where it matters."""
+    return [(case, loop) for case in cases for loop in (loops if case.both_loops else loops[:1])]
+
+
+def tables_of(
+    planned: Sequence[tuple[Case, LoopName]],
+    server: Server,
+    effort: Effort,
+    say: Callable[[Case, str], None],
+) -> Iterator[Table]:
+    """Measure case by case. What this library does wrong is raised."""
+    for case, loop in planned:
+
+        def say_here(what: str, case: Case = case, loop: LoopName = loop) -> None:
+            say(case, f"{what} ({loop})")
+
+        setup = Setup(url=server.url, loop=loop, effort=effort, say=say_here)
+        with runner_of(loop) as runner:
+            yield runner.run(case.measure(setup))
+
+
+def loops_for(wanted: str) -> list[LoopName]:
+    """The loops of ``asyncio``, ``uvloop`` or ``both``, as far as installed."""
+    both: list[LoopName] = ["asyncio", "uvloop"] if has_uvloop() else ["asyncio"]
+    return both if wanted == "both" else ["uvloop" if wanted == "uvloop" else "asyncio"]
+
+
+def facts_about(server: Server) -> dict[str, str]:
+    """What the figures depend on."""
+    versions = [(package, _version(package)) for package in _PACKAGES]
+    peers = [
+        (library.package, _version(library.package))
+        for library in LIBRARIES.values()
+        if library.package is not None
+    ]
+    return {
+        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "command": shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]]),
+        "server": server.what,
+        "machine": f"{platform.system()} {platform.release()}, {platform.machine()}",
+        "CPU": f"{_cpu()}, {os.cpu_count()} cores",
+        "Python": f"{platform.python_implementation()} {platform.python_version()}",
+        "packages": ", ".join(f"{name} {number}" for name, number in versions),
+        "peers": ", ".join(f"{name} {number}" for name, number in peers),
+    }
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        if package == "redsem-async":
+            return "as in the checkout"
+        return "not installed"
+
+
+def _cpu() -> str:
+    about = Path("/proc/cpuinfo")
+    if about.exists():
+        for line in about.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or "unknown"

@@ -1,0 +1,35 @@
+"""The cases, in their order."""
+
+from benchmarks.cases import (
+    p1_lone_pair,
+    p2_many_tasks,
+    p3_contention,
+    p4_handoff,
+    p5_idle_waiters,
+    p6_population,
+    p7_idle_holders,
+    p8_memory,
+    p9_processes,
+    p10_distance,
+    p11_import,
+)
+from benchmarks.cases._base import Case
+
+CASES: dict[str, Case] = {
+    module.CASE.name: module.CASE
+    for module in (
+        p1_lone_pair,
+        p2_many_tasks,
+        p3_contention,
+        p4_handoff,
+        p5_idle_waiters,
+        p6_population,
+        p7_idle_holders,
+        p8_memory,
+        p9_processes,
+        p10_distance,
+        p11_import,
+    )
+}
+
+__all__ = ["CASES", "Case"]

@@ -1,0 +1,69 @@
+"""What P1, P2 and P3 share: all libraries and Node take turns in one process."""
+
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+
+from benchmarks._contest import NOT_INSTALLED, Contest, name_for
+from benchmarks._measure import Load, all_waits, fastest, rates, ratio
+from benchmarks._node import LABEL, NodeUnavailable, node
+from benchmarks._results import Absent, Acquire, Aim, Row
+from benchmarks._setup import Setup
+from benchmarks.contenders import OURS, PEERS, Library
+
+PAIRS = "pairs/s"
+TO_PEER = "÷ best Python peer"
+TO_NODE = "÷ Node's"
+
+
+@asynccontextmanager
+async def contest(
+    setup: Setup, libraries: Iterable[Library], load: Load, *, with_node: bool = True
+) -> AsyncGenerator[Contest]:
+    """*libraries* and Node under *load*, for the length of a block; floors are added there."""
+    async with AsyncExitStack() as stack:
+        made = await stack.enter_async_context(Contest(setup))
+        await made.enter_all(libraries, load)
+        if with_node:
+            try:
+                driver = await stack.enter_async_context(node(setup.url))
+            except NodeUnavailable as error:
+                made.absent.append(Absent(LABEL, f"{NOT_INSTALLED} ({error})"))
+            else:
+                turn = partial(driver.burst, name_for("node"), load, setup.effort.burst)
+                made.add(LABEL, turn)
+        yield made
+
+
+def rows_of(
+    made: Contest, setting: str, floors: Mapping[str, str], aims: Mapping[str, Sequence[Aim]]
+) -> list[Row]:
+    """A row for each: its rate, and the ratio of it to each floor, the best peer and Node's.
+
+    Args:
+        made: a contest that was run.
+        setting: for the rows.
+        floors: their names, each with what the ratio to it is called.
+        aims: what is aimed at, by who.
+    """
+    bursts = made.bursts
+    best = fastest(bursts, [library.label for library in PEERS])
+    peers = {TO_PEER: best, TO_NODE: LABEL if LABEL in bursts else None}
+    rows: list[Row] = []
+    for who, own in bursts.items():
+        figures = [rates(PAIRS, own)]
+        if who not in floors:
+            figures += [ratio(name, own, bursts[floor]) for floor, name in floors.items()]
+        if who in {library.label for library in OURS}:
+            figures += [ratio(to, own, bursts[peer]) for to, peer in peers.items() if peer]
+        present = {figure.name for figure in figures}
+        rows.append(
+            Row(
+                who=who,
+                setting=setting,
+                acquire=Acquire.of(all_waits(own)),
+                figures=tuple(figures),
+                aims=tuple(aim for aim in aims.get(who, ()) if aim.figure in present),
+            )
+        )
+    return rows

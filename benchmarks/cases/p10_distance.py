@@ -1,0 +1,91 @@
+"""P10: P1 to P4 by a way that takes a millisecond longer each way, as in a data centre."""
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+from benchmarks._contest import Contest
+from benchmarks._floors import Scripts
+from benchmarks._measure import Burst, Load, all_waits, rates
+from benchmarks._proxy import slowed
+from benchmarks._results import Absent, Acquire, Aim, Figure, Row, Table
+from benchmarks._setup import Setup
+from benchmarks.cases import p3_contention, p4_handoff
+from benchmarks.cases._base import Case
+from benchmarks.cases._contended import PAIRS
+from benchmarks.contenders import OURS, PEERS
+
+DELAY = 0.001
+TRIP = "one bare evalsha: a round trip"
+TRIPS = "acquire p50, round trips"
+HANDOFF = "hand-off"
+HOW = (
+    f"All goes through a proxy, a process that passes everything on {1000 * DELAY:g} ms later. A"
+    " round trip is that of one bare evalsha by redis-py through the same proxy, in the same"
+    " rounds; where a peer has 200 connections, the proxy is what limits it. Hand-offs are as in"
+    " P4."
+)
+
+
+async def measure(setup: Setup) -> Table:
+    """The loads of P1 to P3 one after the other, then P4; in each, all take turns."""
+    small, *larger = setup.effort.tasks
+    middle = larger[0] if larger else small
+    loads = {
+        "1 task": (Load(tasks=1, limit=1), 1.1),
+        f"{small} tasks": (Load(tasks=small, limit=2 * small), None),
+        f"{middle} tasks": (Load(tasks=middle, limit=2 * middle), 1.6),
+        "50 tasks, limit 5, 1 ms of work": (p3_contention.LOAD, None),
+    }
+    rows: list[Row] = []
+    absent: dict[Absent, None] = {}
+    async with slowed(setup.url, DELAY) as url:
+        far = setup.through(url)
+        for setting, (load, bound) in loads.items():
+            setup.say(setting)
+            async with Scripts.at(url) as scripts, Contest(far) as contest:
+                await contest.enter_all((*OURS, *PEERS), load)
+                contest.add(TRIP, partial(scripts.trips, setup.effort.burst))
+                await contest.run()
+            rows += _rows(contest.bursts, setting, bound)
+            absent |= {
+                Absent(
+                    one.who, one.why if "failed" not in one.why else f"{setting}: {one.why}"
+                ): None
+                for one in contest.absent
+            }
+        handoffs = await p4_handoff.measure(far)
+    # Its aim is for the ordinary way.
+    rows += [replace(row, setting=HANDOFF, aims=()) for row in handoffs.rows]
+    absent |= dict.fromkeys(handoffs.absent)
+    return Table(
+        case="P10", title=CASE.title, how=HOW, loop=setup.loop, rows=rows, absent=[*absent]
+    )
+
+
+def _rows(bursts: dict[str, list[Burst]], setting: str, bound: float | None) -> list[Row]:
+    ours = {library.label for library in OURS}
+    return [
+        Row(
+            who=who,
+            setting=setting,
+            acquire=Acquire.of(all_waits(own)),
+            figures=(rates(PAIRS, own), _in_trips(own, bursts[TRIP])),
+            aims=(Aim(TRIPS, bound, at_most=True),) if bound and who in ours else (),
+        )
+        for who, own in bursts.items()
+    ]
+
+
+def _in_trips(own: Sequence[Burst], trips: Sequence[Burst]) -> Figure:
+    pairs = zip(own, trips, strict=True)
+    return Figure(
+        TRIPS,
+        tuple(
+            statistics.median(burst.waits) / statistics.median(trip.waits) for burst, trip in pairs
+        ),
+    )
+
+
+CASE = Case("P10", "P1 to P4 with 1 ms more each way", measure)

@@ -1,0 +1,69 @@
+"""P11: what the import costs."""
+
+import asyncio
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import redsem_async
+from benchmarks._results import Aim, Figure, Row, Table
+from benchmarks._setup import Setup
+from benchmarks.cases._base import Case
+
+OURS = "import redsem_async"
+FLOOR = "import redis.asyncio"
+TIME = "ms"
+RATIO = f"× {FLOOR}"
+AIM = Aim(RATIO, 1.15, at_most=True)
+HOW = (
+    "Each statement by itself in a fresh interpreter, in turn; bytecode was compiled beforehand."
+    " Ours imports redis.asyncio too."
+)
+TIMED = """
+import time
+
+start = time.perf_counter()
+{statement}
+print(time.perf_counter() - start)
+"""
+
+
+async def measure(setup: Setup) -> Table:
+    """Both in turn."""
+    setup.say("fresh interpreters")
+    times = await asyncio.to_thread(_times, setup.effort.imports)
+    ratios = tuple(own / other for own, other in zip(times[OURS], times[FLOOR], strict=True))
+    figures = {who: Figure(TIME, tuple(1000 * one for one in of)) for who, of in times.items()}
+    rows = [
+        Row(who=OURS, figures=(figures[OURS], Figure(RATIO, ratios)), aims=(AIM,)),
+        Row(who=FLOOR, figures=(figures[FLOOR],)),
+    ]
+    return Table(case="P11", title=CASE.title, how=HOW, loop=setup.loop, rows=rows)
+
+
+def _times(rounds: int) -> dict[str, list[float]]:
+    times: dict[str, list[float]] = {OURS: [], FLOOR: []}
+    with tempfile.TemporaryDirectory() as bytecode:
+        for _ in range(rounds + 1):  # the first compiles
+            for statement, of_one in times.items():
+                of_one.append(_time(statement, bytecode))
+    return {statement: of_one[1:] for statement, of_one in times.items()}
+
+
+def _time(statement: str, bytecode: str) -> float:
+    """Seconds that a statement takes, first thing in an interpreter."""
+    environment = {
+        **{name: value for name, value in os.environ.items() if not name.startswith("PYTHON")},
+        # What we imported ourselves is what is measured, wherever it is.
+        "PYTHONPATH": str(Path(redsem_async.__file__).parents[1]),
+        # A checkout or an environment may not be ours to write in.
+        "PYTHONPYCACHEPREFIX": bytecode,
+    }
+    command = (sys.executable, "-P", "-c", TIMED.format(statement=statement))
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    return float(done.stdout)
+
+
+CASE = Case("P11", "Import", measure)

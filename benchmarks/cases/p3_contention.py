@@ -1,0 +1,45 @@
+"""P3: ten times as many tasks as permits, and a little work for each."""
+
+from dataclasses import replace
+
+from benchmarks._measure import Burst, Load
+from benchmarks._results import Acquire, Aim, Figure, Table
+from benchmarks._setup import Setup
+from benchmarks.cases._base import Case
+from benchmarks.cases._contended import contest, rows_of
+from benchmarks.contenders import FAIR, IN_PROCESS, OURS, PEERS
+
+LOAD = Load(tasks=50, limit=5, work=0.001)
+TO_FLOOR = "÷ asyncio.Semaphore"
+UNEVEN = "longest wait ÷ median"
+AIM = Aim(TO_FLOOR, 0.85)
+FAIR_AIM = Aim(UNEVEN, 1.3, at_most=True)
+HOW = (
+    f"{LOAD.tasks} tasks, limit {LOAD.limit}, and each sleeps 1 ms inside. Floor: asyncio's own"
+    " semaphore, in the process. How even waiting is, is the longest wait of a round to its"
+    " median."
+)
+
+
+async def measure(setup: Setup) -> Table:
+    """All libraries, Node and the floor in turn."""
+    setup.say(f"{LOAD.tasks} tasks, limit {LOAD.limit}")
+    async with contest(setup, (*OURS, *PEERS, IN_PROCESS), LOAD) as made:
+        await made.run()
+    aims = {library.label: [AIM] for library in OURS} | {FAIR.label: [AIM, FAIR_AIM]}
+    rows = [
+        replace(row, figures=(*row.figures, _unevenness(made.bursts[row.who])))
+        for row in rows_of(made, "", {IN_PROCESS.label: TO_FLOOR}, {})
+    ]
+    rows = [replace(row, aims=tuple(aims.get(row.who, ()))) for row in rows]
+    return Table(
+        case="P3", title=CASE.title, how=HOW, loop=setup.loop, rows=rows, absent=made.absent
+    )
+
+
+def _unevenness(bursts: list[Burst]) -> Figure:
+    rounds = (Acquire.of(burst.waits) for burst in bursts)
+    return Figure(UNEVEN, tuple(acquire.longest / acquire.p50 for acquire in rounds if acquire))
+
+
+CASE = Case("P3", "50 tasks, limit 5, 1 ms of work", measure, both_loops=True)

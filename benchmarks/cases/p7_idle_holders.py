@@ -1,0 +1,73 @@
+"""P7: ten thousand permits that are held while nothing happens."""
+
+import asyncio
+
+from benchmarks._children import child
+from benchmarks._contest import NOT_INSTALLED, name_for
+from benchmarks._crowds import CountLost, Hold, Open
+from benchmarks._results import Absent, Acquire, Aim, Figure, Row, Table
+from benchmarks._setup import Setup
+from benchmarks._usage import TellUse
+from benchmarks._watch import traffic
+from benchmarks.cases._base import Case
+from benchmarks.contenders import OURS, PY_REDIS_SEMAPHORE, Library, Terms
+
+SENT = "commands/s"
+EXECUTED = "commands/s with those in scripts"
+CPU = "% of a core"
+LOST = "lost"
+LEASE = 10.0
+AIMS = (
+    Aim(SENT, 5, at_most=True),
+    Aim(CPU, 5, at_most=True),
+    Aim(LOST, 0, at_most=True),
+)
+HOW = (
+    f"One process takes so many permits at once, and keeps them; a lease is {LEASE:g} s. Acquire"
+    " is that of all at once. Then: what MONITOR sees, the processor time of that process, and"
+    " how many permits fewer than that are held in the end, as it or the server has it. Of the"
+    " peers only one refreshes what it holds."
+)
+
+
+async def measure(setup: Setup) -> Table:
+    """One library after the other: there is nothing to take turns in."""
+    rows: list[Row] = []
+    absent: list[Absent] = []
+    for library in (*OURS, PY_REDIS_SEMAPHORE):
+        if library.installed:
+            permits = setup.effort.crowd_of(library)
+            setup.say(f"{library.label}, {permits:,} permits")
+            rows.append(await _row(setup, library, permits))
+        else:
+            absent.append(Absent(library.label, NOT_INSTALLED))
+    return Table(case="P7", title=CASE.title, how=HOW, loop=setup.loop, rows=rows, absent=absent)
+
+
+async def _row(setup: Setup, library: Library, permits: int) -> Row:
+    terms = Terms(url=setup.url, name=name_for("p7"), limit=permits, tasks=permits, lease=LEASE)
+    async with library.open(terms) as observer, child(setup.loop) as crowd:
+        await crowd.ask(Open(library.label, terms))
+        waits = await crowd.ask(Hold(library.label, terms, permits))
+        await asyncio.sleep(setup.effort.settle)
+        used = await crowd.ask(TellUse())
+        heard = await traffic(setup.url, setup.effort.window)
+        cpu = (await crowd.ask(TellUse())).cpu - used.cpu
+        lost = max(await crowd.ask(CountLost()), permits - await observer.held())
+        await crowd.kill()
+        await observer.clear()
+    return Row(
+        who=library.label,
+        setting=f"{permits:,} permits",
+        acquire=Acquire.of(waits),
+        figures=(
+            Figure(SENT, (heard.sent,)),
+            Figure(EXECUTED, (heard.executed,)),
+            Figure(CPU, (100 * cpu / setup.effort.window,)),
+            Figure(LOST, (lost,)),
+        ),
+        aims=AIMS if library.ours else (),
+    )
+
+
+CASE = Case("P7", "Many permits held, nothing happens", measure)

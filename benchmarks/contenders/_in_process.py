@@ -1,0 +1,32 @@
+"""asyncio's own semaphore: what waiting costs when there is nobody to ask."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+from benchmarks.contenders._base import Library, Terms
+
+
+class InProcess:
+    """It reaches no further than the process, so it is a floor and no peer."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._semaphore = asyncio.Semaphore(limit)
+
+    def permit(self) -> AbstractAsyncContextManager[object]:
+        return self._semaphore
+
+    async def held(self) -> int:
+        return self._limit - self._semaphore._value
+
+    async def clear(self) -> None:
+        pass
+
+
+@asynccontextmanager
+async def open_in_process(terms: Terms) -> AsyncGenerator[InProcess]:
+    yield InProcess(terms.limit)
+
+
+IN_PROCESS = Library(label="asyncio.Semaphore", open=open_in_process)

@@ -1,0 +1,109 @@
+"""Every case runs, in a tiny form, with no library installed but ours and redis-py."""
+
+import shutil
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from benchmarks._report import as_json, as_markdown
+from benchmarks._results import Table
+from benchmarks._run import Run, facts_about, loops_for, plan
+from benchmarks._servers import Server
+from benchmarks._setup import Effort, Setup, runner_of
+from benchmarks.cases import CASES
+from benchmarks.contenders import BOOK, OURS
+
+TINY = Effort(
+    warm_ups=0,
+    rounds=1,
+    burst=0.02,
+    window=0.2,
+    handoffs=1,
+    tasks=(3, 6),
+    crowd=20,
+    peer_crowd=10,
+    populations=(2, 5),
+    imports=2,
+    settle=0.1,
+    lease=0.2,
+)
+
+
+def nowhere(name: str) -> None:
+    """Where a program or a module is that is not here."""
+
+
+WITHOUT_ACQUIRE = {"P5", "P11"}
+
+
+def run(case: str, url: str) -> Table:
+    setup = Setup(url=url, loop="asyncio", effort=TINY, say=lambda _: None)
+    with runner_of("asyncio") as runner:
+        return runner.run(CASES[case].measure(setup))
+
+
+@pytest.fixture(autouse=True)
+def no_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Node's packages would have to be fetched first."""
+    monkeypatch.setattr(shutil, "which", nowhere)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_case_yields_a_table_whose_aims_are_judged(
+    case: str, server_url: str, tmp_path: Path
+) -> None:
+    """What is measured rarely must not rot meanwhile."""
+    table = run(case, server_url)
+    assert table.case == case
+    assert table.rows
+    if case not in WITHOUT_ACQUIRE:
+        assert any(row.acquire for row in table.rows)
+    for row in table.rows:
+        row.verdicts()
+        assert all(figure.values for figure in row.figures)
+
+    whole = Run({"machine": "any"}, [table])
+    assert f"## {case}: " in as_markdown(whole)
+    assert as_json(whole)
+    if find_spec("matplotlib"):
+        from benchmarks._plots import draw
+
+        for name, _ in draw([table], tmp_path):
+            assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
+
+
+def test_what_is_not_installed_is_named_as_not_measured(
+    server_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A peer that is absent in silence looks like one that was never thought of."""
+    monkeypatch.setattr("benchmarks.contenders._base.find_spec", nowhere)
+    table = run("P3", server_url)
+    absent = {one.who: one.why for one in table.absent}
+    assert absent["steindamm"] == "not measured: not installed"
+    assert absent["Node redis-semaphore"].startswith("not measured: not installed")
+    assert "| steindamm | not measured: not installed |" in as_markdown(Run({}, [table]))
+
+
+def test_both_loops_are_measured_only_where_they_matter() -> None:
+    """An idle process is as idle on either."""
+    planned = plan([CASES["P1"], CASES["P5"]], ["asyncio", "uvloop"])
+    assert [(case.name, loop) for case, loop in planned] == [
+        ("P1", "asyncio"),
+        ("P1", "uvloop"),
+        ("P5", "asyncio"),
+    ]
+    assert loops_for("asyncio") == ["asyncio"]
+
+
+def test_a_report_says_what_its_figures_depend_on() -> None:
+    """Figures of an unknown machine and unknown versions say nothing."""
+    facts = facts_about(Server("redis://localhost", "Redis 8.0"))
+    assert facts["server"] == "Redis 8.0"
+    assert {"date", "command", "machine", "CPU", "Python", "packages", "peers"} <= set(facts)
+
+
+def test_pollers_make_smaller_crowds() -> None:
+    """Ten thousand of them would keep any server busy, and tell nothing."""
+    assert TINY.crowd_of(OURS[0]) == 20
+    assert TINY.crowd_of(BOOK) == 1

@@ -1,0 +1,197 @@
+"""Measuring judges rightly: whoever is fast by being wrong fails, and an aim missed is said so."""
+
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+
+import pytest
+
+from benchmarks._children import child
+from benchmarks._contest import Contest, opened
+from benchmarks._crowds import Hold
+from benchmarks._gauge import Gauge, Leaked, TooManyInside, check_spans
+from benchmarks._measure import Load, burst
+from benchmarks._report import as_markdown, number
+from benchmarks._results import Acquire, Aim, Figure, Row, Table
+from benchmarks._run import Run
+from benchmarks._setup import Effort, Setup
+from benchmarks._statistics import jain
+from benchmarks._usage import TellUse
+from benchmarks.contenders import IN_PROCESS, Library, Terms
+
+TERMS = Terms(url="none", name="any", limit=2, tasks=4)
+LOAD = Load(tasks=4, limit=2, work=0.001)
+
+
+class Careless:
+    """Lets everybody in, and forgets who left."""
+
+    def __init__(self, still_held: int) -> None:
+        self._still_held = still_held
+        self.cleared = False
+
+    def permit(self) -> AbstractAsyncContextManager[object]:
+        return nullcontext()
+
+    async def held(self) -> int:
+        return self._still_held
+
+    async def clear(self) -> None:
+        self.cleared = True
+
+
+def careless(*, still_held: int = 0, ours: bool = False) -> Library:
+    @asynccontextmanager
+    async def start(terms: Terms) -> AsyncGenerator[Careless]:
+        yield Careless(still_held)
+
+    return Library(label="careless", open=start, ours=ours)
+
+
+def setup() -> Setup:
+    effort = Effort(rounds=2, burst=0.01)
+    return Setup(url="none", loop="asyncio", effort=effort, say=lambda _: None)
+
+
+def test_a_gauge_fails_when_more_than_the_limit_are_inside() -> None:
+    """Or else the fastest semaphore is none."""
+    gauge = Gauge(2)
+    gauge.enter()
+    gauge.enter()
+    with pytest.raises(TooManyInside, match="3 were inside at once, limit 2"):
+        gauge.enter()
+
+
+async def test_a_load_on_what_lets_too_many_in_fails() -> None:
+    """The gauge is inside what is measured."""
+    with pytest.raises(ExceptionGroup) as caught:
+        await burst(Careless(0), LOAD, 0.05)
+    assert caught.group_contains(TooManyInside)
+
+
+async def test_a_load_on_what_keeps_to_its_limit_passes() -> None:
+    """And times every acquisition."""
+    async with IN_PROCESS.open(TERMS) as semaphore:
+        done = await burst(semaphore, LOAD, 0.05)
+    assert done.pairs == len(done.waits) > 0
+
+
+def test_spans_of_several_processes_are_counted_together() -> None:
+    """Each process by itself kept to the limit here."""
+    check_spans([(0.0, 1.0), (1.0, 2.0), (0.5, 1.5)], limit=2)
+    with pytest.raises(TooManyInside):
+        check_spans([(0.0, 1.0), (0.9, 2.0), (0.5, 1.5)], limit=2)
+
+
+async def test_a_permit_that_is_held_in_the_end_is_a_leak() -> None:
+    """It would have blocked the next round, or somebody in production."""
+    with pytest.raises(Leaked, match="1 permits are held where 0 should be"):
+        async with opened(careless(still_held=1), TERMS):
+            pass
+
+
+async def test_what_we_do_wrong_ends_the_run() -> None:
+    """Figures of a broken semaphore must not be published."""
+    with pytest.raises(TooManyInside):
+        async with Contest(setup()) as contest:
+            await contest.enter_all([careless(ours=True)], LOAD)
+            await contest.run()
+
+
+@pytest.mark.parametrize(
+    ("peer", "why"),
+    [
+        (careless(), "failed: TooManyInside: 3 were inside at once, limit 2"),
+        (careless(still_held=2), "failed: TooManyInside"),
+    ],
+)
+async def test_what_a_peer_does_wrong_leaves_it_out_and_is_said(peer: Library, why: str) -> None:
+    """The others are measured all the same."""
+    async with Contest(setup()) as contest:
+        await contest.enter_all([peer, IN_PROCESS], LOAD)
+        await contest.run()
+    assert set(contest.bursts) == {IN_PROCESS.label}
+    assert len(contest.bursts[IN_PROCESS.label]) == 2
+    [absent] = contest.absent
+    assert absent.who == "careless"
+    assert absent.why.startswith(why)
+
+
+async def test_a_peer_that_leaks_is_left_out() -> None:
+    """Here nobody is ever inside together with others."""
+    async with Contest(setup()) as contest:
+        await contest.enter_all([careless(still_held=2)], Load(tasks=1, limit=1))
+        await contest.run()
+    assert not contest.bursts
+    assert contest.absent[0].why == "failed: Leaked: 2 permits are held where 0 should be"
+
+
+def test_percentiles_are_those_of_all_times() -> None:
+    """One in a hundred is not lost in a mean."""
+    acquire = Acquire.of([*[0.001] * 985, *[0.1] * 14, 2.0])
+    assert acquire is not None
+    assert acquire.count == 1000
+    assert acquire.p50 == pytest.approx(0.001)
+    assert acquire.p99 == pytest.approx(0.1)
+    assert acquire.p999 > 0.1
+    assert acquire.longest == 2.0
+    assert len(acquire.percentiles) == 101
+    assert list(acquire.percentiles) == sorted(acquire.percentiles)
+
+
+def test_percentiles_of_few_times_are_no_more_than_those() -> None:
+    """A round may see a single hand-off."""
+    acquire = Acquire.of([0.5])
+    assert acquire is not None
+    assert acquire.p50 == acquire.p999 == acquire.longest == 0.5
+    assert Acquire.of([]) is None
+
+
+def table_with(values: tuple[float, ...], aim: Aim) -> Table:
+    row = Row(who="ours", figures=(Figure("ratio", values),), aims=(aim,))
+    return Table(case="P0", title="any", how="somehow", loop="asyncio", rows=[row])
+
+
+@pytest.mark.parametrize(
+    ("values", "aim", "verdict"),
+    [
+        ((0.5, 0.7, 0.9), Aim("ratio", 0.7), "≥ 0.700: met"),
+        ((0.5, 0.6, 0.9), Aim("ratio", 0.7), "≥ 0.700: **missed**"),
+        ((0.5, 0.7, 0.9), Aim("ratio", 0.7, at_most=True), "≤ 0.700: met"),
+        ((0.5, 0.8, 0.9), Aim("ratio", 0.7, at_most=True), "≤ 0.700: **missed**"),
+    ],
+)
+def test_an_aim_is_met_or_missed_by_the_median(
+    values: tuple[float, ...], aim: Aim, verdict: str
+) -> None:
+    """What the report says of an aim follows from the figure."""
+    run = Run({}, [table_with(values, aim)])
+    report = as_markdown(run)
+    assert verdict in report
+    assert "(0.500–0.900)" in report
+    assert run.missed == (["P0 (asyncio): ours: ratio"] if "missed" in verdict else [])
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.0, "0"), (0.01234, "0.0123"), (1.5, "1.50"), (99.4, "99.4"), (123456.7, "123,457")],
+)
+def test_numbers_have_three_digits(value: float, text: str) -> None:
+    """More would pretend to be known."""
+    assert number(value) == text
+
+
+def test_jains_index_tells_even_from_uneven() -> None:
+    """1 is even; one in n is one that has everything."""
+    assert jain([5, 5, 5, 5]) == 1
+    assert jain([20, 0, 0, 0]) == 0.25
+    assert jain([0, 0]) == 1
+
+
+async def test_what_fails_in_a_child_is_raised_here_and_the_child_goes_on() -> None:
+    """A process that dies in silence would be measured as idle."""
+    unheard_of = Hold("nobody's", TERMS, count=1)
+    async with child("asyncio") as other:
+        for _ in range(2):
+            with pytest.raises(KeyError, match="nobody's"):
+                await other.ask(unheard_of)
+        assert (await other.ask(TellUse())).memory > 0
