@@ -87,9 +87,15 @@ class Writer(Protocol):
     closing: bool
     deaf: bool
     trouble: Exception | None
+    enough: int
+    """How many requests make a letter that need not wait for others to join it."""
 
     def enlist(self, lane: "Lane", *, asked: bool) -> None:
         """*lane* has something to write, *asked* for by a task."""
+        ...
+
+    def fill(self) -> None:
+        """There is enough for a letter before the turn of the loop has ended."""
         ...
 
     def hurry(self) -> None:
@@ -164,6 +170,8 @@ class Lane(ABC):
             self.hub.expect_lease(lease)
         self._new.append(claim)
         self.wake(asked=True)
+        if len(self._new) >= self.hub.enough:
+            self.hub.fill()
 
     def depart(self, claim: Claim) -> None:
         """The caller left without a permit: whatever it was or will be granted is undone."""
@@ -663,8 +671,11 @@ class Lane(ABC):
         return self._send_back(claim.hub_id, unit, asked=asked)
 
     def _send_back(self, owner: str, unit: Returned, *, asked: bool = False) -> Returned:
-        self._returned[owner].append(unit)
+        returned = self._returned[owner]
+        returned.append(unit)
         self.wake(asked=asked)
+        if asked and len(returned) >= self.hub.enough:
+            self.hub.fill()
         return unit
 
     def _unknown(self, number: int) -> Returned:
