@@ -68,7 +68,7 @@ from ._pulse import STAGGER, Pulse
 from ._wire import Wire, kind_in_use
 
 MOST_ACQUIRES = 256  # bounds for how long one script holds the server
-MOST_RELEASES = 512
+MOST_RELEASES = 256
 MOST_REFRESHES = 1250
 GRACE = 0.05  # seconds that an answer may be overdue when the deadline comes
 

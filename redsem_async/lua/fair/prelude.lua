@@ -4,7 +4,7 @@
 --          so that somebody else's script can serve it
 
 local LOOK = 1000     -- most requests that one call looks at
-local SERVE = 100     -- about as many of them it serves
+local SERVE = 64      -- about as many of them it serves
 
 local mine = {}       -- number and token of each grant to a waiter of the caller's own hub
 local open = true     -- no eligible waiter is left: a newcomer may be granted at once
