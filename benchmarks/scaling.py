@@ -85,7 +85,7 @@ def _setup(figures: Figures, rounds: int, seconds: float) -> str:
         ["rounds", f"{rounds}, of {seconds:g} s for each case; seed of simulations {SEED}"],
         ["date", date.today().isoformat()],  # noqa: DTZ011 - the reader's own day
     ]
-    return table(["", "measured on"], lines)
+    return table(["", "measured on"], lines, rest="---")
 
 
 if __name__ == "__main__":

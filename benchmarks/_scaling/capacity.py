@@ -11,7 +11,7 @@ BUSY = 0.7  # of a core: above that, what arrives in bursts waits for long
 PHASES = 4  # due times in a refresh interval, over which the permits of a process spread
 CONNECTIONS = 10_000  # maxclients of a server that is not told otherwise
 
-Limit = Literal["heartbeats", "refreshes", "pairs", "connections"]
+Limit = Literal["heartbeats", "refreshes", "pairs", "messages", "connections"]
 
 
 class Line(NamedTuple):
@@ -34,7 +34,8 @@ def line_through(small: tuple[int, float], large: tuple[int, float]) -> Line:
 class Costs(NamedTuple):
     """What the server spends, in microseconds of its CPU."""
 
-    pair: float
+    pair: float  # without its message
+    message: float
     heartbeat: Line  # by waiters asked about
     refresh: Line  # by permits in one call
 
@@ -46,7 +47,7 @@ class Process(NamedTuple):
         lease: in seconds.
         held: permits that it holds for longer than a refresh interval.
         waiting: requests that wait, of which a heartbeat asks about a hundred at most.
-        pairs: permits that it acquires and releases, in a second.
+        pairs: permits that it acquires and hands over, in a second.
     """
 
     lease: float = 10.0
@@ -61,10 +62,11 @@ class Load(NamedTuple):
     heartbeats: float
     refreshes: float
     pairs: float
+    messages: float
 
     @property
     def total(self) -> float:
-        return self.heartbeats + self.refreshes + self.pairs
+        return sum(self)
 
 
 class Fleet(NamedTuple):
@@ -90,6 +92,7 @@ def load_of(process: Process, costs: Costs, most_asked: int = 100) -> Load:
         heartbeats=beat / heartbeat_interval(process.lease),
         refreshes=refreshed / (process.lease / 3),
         pairs=process.pairs * costs.pair,
+        messages=process.pairs * costs.message,
     )
 
 
@@ -104,13 +107,13 @@ def largest_fleet(load: Load, share: float = BUSY, connections: int = CONNECTION
     processes = share * SECOND / load.total if load.total else math.inf
     if processes > connections:
         return Fleet(connections, "connections")
-    most = max(load)
-    bound_by: Limit = "pairs"
-    if load.heartbeats == most:
-        bound_by = "heartbeats"
-    elif load.refreshes == most:
-        bound_by = "refreshes"
-    return Fleet(processes, bound_by)
+    parts: dict[Limit, float] = {
+        "heartbeats": load.heartbeats,
+        "refreshes": load.refreshes,
+        "pairs": load.pairs,
+        "messages": load.messages,
+    }
+    return Fleet(processes, max(parts, key=parts.__getitem__))
 
 
 def bits_a_second(pairs: float, bytes_of_pair: float) -> float:

@@ -23,9 +23,9 @@ def with_tables(text: str, tables: Mapping[str, str]) -> str:
     return _TABLE.sub(lambda match: f"{match[1]}\n{tables[match[2]]}\n\n{match[3]}", text)
 
 
-def table(headings: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """Markdown. All columns but the first are right-aligned."""
-    rule = ["---", *["---:"] * (len(headings) - 1)]
+def table(headings: Sequence[str], lines: Sequence[Sequence[str]], rest: str = "---:") -> str:
+    """Markdown. All columns but the first are aligned as *rest* says: to the right."""
+    rule = ["---", *[rest] * (len(headings) - 1)]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (headings, rule, *lines))
 
 

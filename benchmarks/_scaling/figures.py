@@ -10,6 +10,7 @@ MODES: tuple[Mode, ...] = ("fair", "zset")
 
 Subject = Literal[
     "free pair",  # acquire and release, nobody waits
+    "home pair",  # every permit goes to a waiter in the same process
     "handed pair",  # every permit goes to a waiter in another process
     "pair beside heavy",  # a free pair, beside holders of several permits; size counts those
     "heartbeat",  # size counts the waiters it asks about

@@ -9,7 +9,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from itertools import count
 from typing import Any, cast
@@ -90,6 +90,7 @@ def _cases(url: str, meter: "Meter") -> Iterator[tuple[Case, Callable[[], Cost]]
         for size in SIZES:
             yield Case("free pair", mode, size), partial(free_pair, url, meter, mode, size)
         for size in HANDED_SIZES:
+            yield Case("home pair", mode, size), partial(home_pair, url, meter, mode, size)
             yield Case("handed pair", mode, size), partial(handed_pair, url, meter, mode, size)
         for size in ASKED[mode]:
             yield Case("heartbeat", mode, size), partial(heartbeat, url, meter, mode, size)
@@ -252,6 +253,46 @@ def free_pair(url: str, meter: Meter, mode: Mode, size: int, *, heavy: int = 0) 
             return size * len(processes)
 
         return meter.cost(work)
+
+
+def home_pair(url: str, meter: Meter, mode: Mode, size: int) -> Cost:
+    """A pair when each permit goes to a waiter of the same process, *size* of them in one call.
+
+    The release answers who was served (fair), or leaves it to the acquire behind it (zset). Each
+    process has a semaphore to itself, so that nobody else's waiters are served.
+    """
+    with ExitStack() as stack:
+        processes = [
+            stack.enter_context(_used(url, mode, processes=1)).processes[0]
+            for _ in range(PROCESSES)
+        ]
+        held: dict[Process, list[int]] = {}
+        behind: dict[Process, list[int]] = {}
+
+        def acquire(process: Process) -> Call:
+            held[process] = process.numbers(size)
+            return Acquire(held[process], LEASE_MS, size, waits=size)
+
+        def queue(process: Process) -> Call:
+            behind[process] = process.numbers(size)
+            return Acquire(behind[process], LEASE_MS, size)
+
+        def release(process: Process) -> Call:
+            return Release(process.hub, held[process], keep=size)
+
+        def fair() -> int:
+            _everybody(processes, queue, lambda answer: answer == WAITING)
+            _everybody(processes, release, bool)
+            held.update(behind)
+            return size * len(processes)
+
+        def zset() -> int:
+            _everybody(processes, release, bool)
+            _everybody(processes, acquire, _granted)
+            return size * len(processes)
+
+        _everybody(processes, acquire, _granted)
+        return meter.cost(fair if mode == "fair" else zset)
 
 
 def handed_pair(url: str, meter: Meter, mode: Mode, size: int) -> Cost:

@@ -278,7 +278,13 @@ class _Run:
 
 
 class Strategy(NamedTuple):
-    """One way to share a limit: a name for it, in how many names, and who decides."""
+    """One way to share a limit.
+
+    Attributes:
+        name: for people.
+        names: of semaphores in Redis; none where it is not asked.
+        policy: who decides.
+    """
 
     name: str
     names: int
@@ -296,7 +302,7 @@ def strategies(crowd: Crowd, processes: int, chance: random.Random) -> Iterator[
     for parts in (4, 10):
         yield Strategy(f"{parts} names, any of them", parts, split(parts, "random"))
         yield Strategy(f"{parts} names, the less busy of two", parts, split(parts, "shorter"))
-    yield Strategy("a fixed share for each process", processes, split(processes, "own"))
+    yield Strategy("a fixed share for each process", 0, split(processes, "own"))
     for size, starts in ((1, 10), (1, 50), (2, 50), (5, 50), (10, 100)):
         name = f"blocks of {size}, each for {starts} works"
         yield Strategy(name, 1, Blocks(crowd.limit, size, starts, homes))

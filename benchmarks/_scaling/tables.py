@@ -67,7 +67,7 @@ def _sizes(figures: Figures, subject: Subject, mode: Mode) -> list[int]:
 
 def pairs(figures: Figures) -> str:
     """What a pair costs and how many of them fit."""
-    subjects: tuple[Subject, ...] = ("free pair", "handed pair")
+    subjects: tuple[Subject, ...] = ("free pair", "home pair", "handed pair")
     lines: list[list[str]] = []
     for subject in subjects:
         for mode in MODES:
@@ -170,14 +170,19 @@ def costs_of(figures: Figures) -> Costs:
     (few, some), (one, many) = (
         _sizes(figures, subject, "fair") for subject in ("heartbeat", "refresh")
     )
+    handed = figures.cpu("handed pair", "fair", 1)
+    # Between two processes it takes a message more, and the refresh of who was told by one.
+    refreshed = figures.cpu("refresh", "fair", one)
+    message = max(0.0, handed - figures.cpu("home pair", "fair", 1) - refreshed)
     return Costs(
-        pair=figures.cpu("handed pair", "fair", 1),
+        pair=handed - message,
+        message=message,
         heartbeat=line_through(
             (few, figures.cpu("heartbeat", "fair", few)),
             (some, figures.cpu("heartbeat", "fair", some)),
         ),
         refresh=line_through(
-            (one, figures.cpu("refresh", "fair", one)),
+            (one, refreshed),
             (many, figures.cpu("refresh", "fair", many)),
         ),
     )
@@ -223,8 +228,8 @@ def fleet(figures: Figures) -> str:
             ]
         )
     headings = ["pairs/s of each", "processes", "bound by", "pairs/s in all"]
-    shares = ["heartbeats", "refreshes", "hand-offs"]
-    return table([*headings, *shares, "Mbit/s of hand-offs"], lines)
+    shares = ["heartbeats", "refreshes", "pairs", "messages"]
+    return table([*headings, *shares, "Mbit/s of pairs"], lines)
 
 
 def many_names() -> str:
@@ -249,10 +254,10 @@ def split() -> str:
     lines = [
         [
             name,
-            f"**{rough(names / full.pairs)}**",
+            _ceiling(names, full),
             percent(full.utilisation),
             f"{full.wait_p99:.1f}",
-            f"**{rough(names / usual.pairs)}**",
+            _ceiling(names, usual),
             percent(usual.idle),
             f"{usual.wait_p99:.1f}",
         ]
@@ -261,6 +266,10 @@ def split() -> str:
     full = ("full: ceiling ×", "permits in use", "wait p99")
     usual = ("at 90 %: ceiling ×", "free while somebody waits", "wait p99")
     return table(["", *full, *usual], lines)
+
+
+def _ceiling(names: int, outcome: Outcome) -> str:
+    return f"**{rough(names / outcome.pairs)}**" if names else "no calls"
 
 
 def _simulated() -> Iterator[tuple[str, int, Outcome, Outcome]]:
