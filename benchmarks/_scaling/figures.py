@@ -10,6 +10,7 @@ MODES: tuple[Mode, ...] = ("fair", "zset")
 
 Subject = Literal[
     "free pair",  # acquire and release, nobody waits
+    "sparse pair",  # a free pair, by a process that was silent for a lease
     "home pair",  # every permit goes to a waiter in the same process
     "handed pair",  # every permit goes to a waiter in another process
     "pair beside heavy",  # a free pair, beside holders of several permits; size counts those

@@ -89,6 +89,8 @@ def _cases(url: str, meter: "Meter") -> Iterator[tuple[Case, Callable[[], Cost]]
     for mode in MODES:
         for size in SIZES:
             yield Case("free pair", mode, size), partial(free_pair, url, meter, mode, size)
+        sparse = partial(free_pair, url, meter, mode, 1, silence_ms=LEASE_MS)
+        yield Case("sparse pair", mode, 1), sparse
         for size in HANDED_SIZES:
             yield Case("home pair", mode, size), partial(home_pair, url, meter, mode, size)
             yield Case("handed pair", mode, size), partial(handed_pair, url, meter, mode, size)
@@ -231,9 +233,14 @@ def _granted(answer: int) -> bool:
     return answer > 0
 
 
-def free_pair(url: str, meter: Meter, mode: Mode, size: int, *, heavy: int = 0) -> Cost:
-    """A pair when nobody waits, *size* of them in one call, beside holders of two permits each."""
-    with _used(url, mode) as used:
+def free_pair(
+    url: str, meter: Meter, mode: Mode, size: int, *, heavy: int = 0, silence_ms: int = 0
+) -> Cost:
+    """A pair when nobody waits, *size* of them in one call.
+
+    Beside *heavy* holders of two permits each; or after a silence, by a clock that we set.
+    """
+    with _used(url, mode, ticking=silence_ms > 0) as used:
         processes = used.processes
         limit = len(processes) * size + 2 * heavy
         for start in range(0, heavy, AT_ONCE):
@@ -248,6 +255,7 @@ def free_pair(url: str, meter: Meter, mode: Mode, size: int, *, heavy: int = 0) 
             return Acquire(held[process], LEASE_MS, limit)
 
         def work() -> int:
+            used.now_us += 1000 * silence_ms
             _everybody(processes, acquire, _granted)
             _everybody(processes, lambda p: Release(p.hub, held[p]), bool)
             return size * len(processes)

@@ -67,7 +67,7 @@ def _sizes(figures: Figures, subject: Subject, mode: Mode) -> list[int]:
 
 def pairs(figures: Figures) -> str:
     """What a pair costs and how many of them fit."""
-    subjects: tuple[Subject, ...] = ("free pair", "home pair", "handed pair")
+    subjects: tuple[Subject, ...] = ("free pair", "sparse pair", "home pair", "handed pair")
     lines: list[list[str]] = []
     for subject in subjects:
         for mode in MODES:

@@ -194,16 +194,18 @@ def test_what_is_measured_does_what_it_says(mode: Mode, embedded: StartServer) -
     with closing(Redis.from_url(url)) as client:
         meter = Meter(client, 0.05)
         single, grouped = (free_pair(url, meter, mode, size) for size in (1, 20))
+        sparse = free_pair(url, meter, mode, 1, silence_ms=10_000)
         home = home_pair(url, meter, mode, 2)
         handed = handed_pair(url, meter, mode, 2)
         beat = heartbeat(url, meter, mode, 3)
         renewed = refresh(url, meter, 5)
     assert single.calls == pytest.approx(2) and grouped.calls == pytest.approx(2 / 20)
+    assert sparse.calls == pytest.approx(2)
     assert home.calls == pytest.approx(2 / 2)
     assert handed.calls == pytest.approx(3 / 2)
     assert beat.calls == renewed.calls == pytest.approx(1)
     assert grouped.heard < single.heard
-    assert all(min(cost) > 0 for cost in (single, grouped, home, handed, beat, renewed))
+    assert all(min(cost) > 0 for cost in (single, grouped, sparse, home, handed, beat, renewed))
 
 
 def test_tables_are_made_of_medians() -> None:
