@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from redis.exceptions import RedisError
 from rich.console import Console
 
+from benchmarks._scaling.cases import measure
 from benchmarks._scaling.document import table, with_tables
 from benchmarks._scaling.figures import Case, Cost, Figures, Memory
-from benchmarks._scaling.server import measure, server, version_of
+from benchmarks._scaling.server import server, version_of
 from benchmarks._scaling.tables import SEED, tables
 from redsem_async.testing._embedded import ServerDidNotStart, ServerNotFound
 
@@ -44,7 +46,7 @@ def main(
     console = Console(stderr=True, highlight=False)
     try:
         figures = _measured(which, rounds, seconds, console)
-    except (ServerDidNotStart, ServerNotFound) as error:
+    except (ServerDidNotStart, ServerNotFound, RedisError) as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(1) from None
     if json_file is not None:

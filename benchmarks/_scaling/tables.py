@@ -18,8 +18,9 @@ from .capacity import (
 )
 from .document import number, percent, rough, spread, table
 from .figures import MODES, Cost, Figures, Mode, Subject
+from .simulation import Crowd, Outcome, simulate
 from .slots import by_rank, equal, slots_of, worth
-from .split import Crowd, Outcome, simulate, strategies
+from .strategies import strategies
 
 LEASES = (1.0, 3.0, 10.0, 30.0, 60.0)
 RATES = (0.0, 0.1, 1.0, 10.0, 100.0)

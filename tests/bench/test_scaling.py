@@ -22,11 +22,13 @@ from benchmarks._scaling.capacity import (
     most_a_second,
     refresh_calls,
 )
+from benchmarks._scaling.cases import free_pair, handed_pair, heartbeat, home_pair, refresh
 from benchmarks._scaling.document import number, rough, tables_in, with_tables
 from benchmarks._scaling.figures import MODES, Case, Cost, Figures, Memory, Mode
-from benchmarks._scaling.server import Meter, free_pair, handed_pair, heartbeat, home_pair, refresh
+from benchmarks._scaling.server import Meter
+from benchmarks._scaling.simulation import Crowd, Outcome, simulate
 from benchmarks._scaling.slots import by_rank, equal, slots_of, worth
-from benchmarks._scaling.split import Crowd, Outcome, simulate, strategies
+from benchmarks._scaling.strategies import strategies
 from benchmarks._scaling.tables import costs_of, fleet, upkeep
 from tests.conftest import StartServer
 
@@ -192,7 +194,7 @@ def test_what_is_measured_does_what_it_says(mode: Mode, embedded: StartServer) -
     """The cases check their answers as they go, and a larger group costs less for each."""
     url = embedded().url
     with closing(Redis.from_url(url)) as client:
-        meter = Meter(client, 0.05)
+        meter = Meter(client, 0.02)
         single, grouped = (free_pair(url, meter, mode, size) for size in (1, 20))
         sparse = free_pair(url, meter, mode, 1, silence_ms=10_000)
         home = home_pair(url, meter, mode, 2)
