@@ -1,0 +1,126 @@
+"""Processes as a server sees them: ids, connections and commands, without the library's hub.
+
+Commands are made by the library's Wire. Each travels in a write of its own, as from many
+processes; many are on their way at a time, as on a busy server.
+"""
+
+import secrets
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing, contextmanager
+from itertools import count
+from typing import Any, cast
+
+from redis import Redis
+
+from redsem_async._keys import Address, channel, new_hub_id
+from redsem_async._protocol import (
+    Acquire,
+    Call,
+    Heartbeat,
+    Introduction,
+    Refresh,
+    Release,
+    Reply,
+)
+from redsem_async._wire import Wire, who_text
+
+from .figures import Mode
+
+LEASE_MS = 10_000
+PROCESSES = 20  # that write at a time
+WHO = Introduction(who_text(label=None, host="worker-0001.example", pid=12345, started=1.8e9))
+
+
+class Process:
+    """What a process is to the server: a hub's id, its connection, its subscription."""
+
+    def __init__(self, client: Redis, wire: Wire) -> None:
+        self.hub = new_hub_id()
+        self._wire = wire
+        self._tags = count(1)
+        self._numbers = count(1)
+        self._asked: list[Call] = []
+        self._connection = cast("Any", client.connection_pool.get_connection())
+        self._connection.send_command("SUBSCRIBE", channel(wire.address.prefix, self.hub))
+        self._connection.send_command("PING")
+        self._connection.read_response()  # messages are passed over
+
+    def numbers(self, size: int) -> list[int]:
+        """For as many new requests."""
+        return [next(self._numbers) for _ in range(size)]
+
+    def write(self, call: Call) -> None:
+        """Send a call."""
+        script, arguments = self._wire.command(call, next(self._tags), self.hub)
+        self._connection.send_command("EVALSHA", script.sha, *arguments)
+        self._asked.append(call)
+
+    def read(self) -> Reply:
+        """The reply to the oldest call."""
+        reply = self._wire.reply(self._asked.pop(0), self._connection.read_response())
+        assert isinstance(reply, Reply)
+        return reply
+
+
+class SemaphoreInUse:
+    """A semaphore with a name of its own, and processes that use it.
+
+    *ticking*: by a clock that we set, `now_us`.
+    """
+
+    def __init__(self, client: Redis, mode: Mode, *, processes: int, ticking: bool = False):
+        name = f"scaling-{secrets.token_hex(6)}"
+        self.now_us = time.time_ns() // 1000
+        self.address = Address(mode, "redsem", name, "local" if ticking else "server")
+        wire = Wire(self.address, lambda: self.now_us)
+        self.processes = [Process(client, wire) for _ in range(processes)]
+        for call in (
+            Acquire([1], LEASE_MS, 1),
+            Release(self.processes[0].hub, [1]),
+            Refresh([1], LEASE_MS),
+            Heartbeat(LEASE_MS),
+        ):
+            client.script_load(wire.command(call, 1, self.processes[0].hub)[0].text)
+        # Everybody is known from here on, as in the second of many calls.
+        for process in self.processes:
+            numbers = process.numbers(1)
+            process.write(Acquire(numbers, LEASE_MS, processes, introduction=WHO))
+            process.write(Release(process.hub, numbers))
+            expect(process.read(), granted)
+            expect(process.read(), bool)
+
+
+@contextmanager
+def in_use(
+    url: str, mode: Mode, *, processes: int = PROCESSES, ticking: bool = False
+) -> Generator[SemaphoreInUse]:
+    """A `SemaphoreInUse` for the length of a block."""
+    with closing(Redis.from_url(url, protocol=3, max_connections=processes + 1)) as client:
+        used = SemaphoreInUse(client, mode, processes=processes, ticking=ticking)
+        try:
+            yield used
+        finally:
+            client.connection_pool.disconnect()
+            client.delete(*used.address.keys)
+
+
+def everybody(
+    processes: Sequence[Process], call: Callable[[Process], Call], expected: Callable[[int], bool]
+) -> None:
+    """All write, then all read: the server finds many commands waiting."""
+    for process in processes:
+        process.write(call(process))
+    for process in processes:
+        expect(process.read(), expected)
+
+
+def expect(reply: Reply, expected: Callable[[int], bool]) -> None:
+    """A measurement of anything else than what it says is worth nothing."""
+    for answer in reply.answers:
+        if not isinstance(answer, int) or not expected(answer):
+            raise AssertionError(f"an answer of {answer} was not expected")
+
+
+def granted(answer: int) -> bool:
+    return answer > 0

@@ -1,0 +1,71 @@
+"""A server, and what it spends by its own account."""
+
+import time
+from collections.abc import Callable, Generator
+from contextlib import closing, contextmanager
+from typing import Any
+
+from redis import Redis
+
+from redsem_async.testing import embedded_redis
+
+from .figures import Cost
+
+
+@contextmanager
+def server(which: str) -> Generator[str]:
+    """The address of an ``embedded`` server, or of the one that *which* names."""
+    if which == "embedded":
+        with embedded_redis() as running:
+            yield running.url
+    else:
+        yield which
+
+
+def version_of(url: str) -> str:
+    """Name and version of the server."""
+    with closing(Redis.from_url(url)) as client:
+        info = info_of(client, "server")
+    valkey = info.get("valkey_version")
+    return f"Valkey {valkey}" if valkey else f"Redis {info['redis_version']}"
+
+
+class Meter:
+    """Reads the server's account of itself before and after."""
+
+    def __init__(self, client: Redis, seconds: float) -> None:
+        self._client = client
+        self._seconds = seconds
+
+    def cost(self, work: Callable[[], int]) -> Cost:
+        """What one unit costs, *work* doing some each time and telling how many."""
+        self._work_for(work, self._seconds / 4)
+        before = self._spent()
+        units = self._work_for(work, self._seconds)
+        return per_unit(before, self._spent(), units)
+
+    def _work_for(self, work: Callable[[], int], seconds: float) -> int:
+        end, units = time.perf_counter() + seconds, 0
+        while time.perf_counter() < end:
+            units += work()
+        return units
+
+    def _spent(self) -> Cost:
+        info = info_of(self._client, "everything")
+        scripts = info.get("cmdstat_evalsha", {"usec": 0, "calls": 0})
+        return Cost(
+            cpu=1e6 * (info["used_cpu_user"] + info["used_cpu_sys"]),
+            script=scripts["usec"],
+            heard=info["total_net_input_bytes"],
+            said=info["total_net_output_bytes"],
+            calls=scripts["calls"],
+        )
+
+
+def per_unit(before: Cost, after: Cost, units: int) -> Cost:
+    """The difference, shared among *units*."""
+    return Cost(*((late - early) / units for early, late in zip(before, after, strict=True)))
+
+
+def info_of(client: Redis, section: str) -> dict[str, Any]:
+    return client.info(section)

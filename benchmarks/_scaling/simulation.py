@@ -1,0 +1,129 @@
+"""Tasks that share permits: a small simulation, in which everything comes from one seed.
+
+Pieces of work take a time that is drawn, on average 1. Tasks go round: they think, ask for a
+permit, work, and give it back.
+"""
+
+import random
+from heapq import heappop, heappush
+from itertools import count
+from statistics import fmean, quantiles
+from typing import NamedTuple, Protocol
+
+
+class Crowd(NamedTuple):
+    """Who wants permits.
+
+    Attributes:
+        limit: permits in all.
+        tasks: that share them.
+        think: how long a task does something else between two pieces of work, on average.
+    """
+
+    limit: int
+    tasks: int
+    think: float = 0.0
+
+
+class Outcome(NamedTuple):
+    """What became of the crowd.
+
+    Attributes:
+        utilisation: the part of the permits at work, on average over time.
+        idle: the part that was free, or kept for others, while tasks waited that it would have
+            served.
+        wait: for a permit, on average, in pieces of work.
+        wait_p99: what one in a hundred waits longer than.
+        pairs: acquired and released in Redis, for each piece of work.
+    """
+
+    utilisation: float
+    idle: float
+    wait: float
+    wait_p99: float
+    pairs: float
+
+
+class Policy(Protocol):
+    """Decides who works. Both methods return the tasks that start by it."""
+
+    pairs: int  # so far, in Redis
+
+    def ask(self, task: int) -> list[int]:
+        """*task* wants to work."""
+        ...
+
+    def finish(self, task: int) -> list[int]:
+        """*task* has worked."""
+        ...
+
+
+def simulate(policy: Policy, crowd: Crowd, works: int, chance: random.Random) -> Outcome:
+    """Let *crowd* do so many pieces of work, after a tenth as many to warm up."""
+    run = _Run(policy, crowd, chance)
+    run.until(works // 10)
+    run.forget()
+    run.until(works)
+    return run.outcome()
+
+
+class _Run:
+    def __init__(self, policy: Policy, crowd: Crowd, chance: random.Random) -> None:
+        self._policy = policy
+        self._crowd = crowd
+        self._chance = chance
+        self._order = count()
+        self._events: list[tuple[float, int, int, bool]] = []  # at, order, task, has worked
+        self._now = 0.0
+        self._working = 0
+        self._asked_at: dict[int, float] = {}  # of those who wait
+        self.forget()
+        for task in range(crowd.tasks):
+            self._schedule(task, crowd.think, has_worked=False)
+
+    def forget(self) -> None:
+        """Count from now on."""
+        self._since = self._now
+        self._busy_time = self._idle_time = 0.0
+        self._waits: list[float] = []
+        self._done = 0
+        self._pairs_before = self._policy.pairs
+
+    def until(self, works: int) -> None:
+        while self._done < works:
+            at, _, task, has_worked = heappop(self._events)
+            self._pass_time(at)
+            if has_worked:
+                self._done += 1
+                self._working -= 1
+                self._start(self._policy.finish(task))
+                self._schedule(task, self._crowd.think, has_worked=False)
+            else:
+                self._asked_at[task] = at
+                self._start(self._policy.ask(task))
+
+    def outcome(self) -> Outcome:
+        permit_time = self._crowd.limit * (self._now - self._since)
+        return Outcome(
+            utilisation=self._busy_time / permit_time,
+            idle=self._idle_time / permit_time,
+            wait=fmean(self._waits),
+            wait_p99=quantiles(self._waits, n=100)[98],
+            pairs=(self._policy.pairs - self._pairs_before) / self._done,
+        )
+
+    def _pass_time(self, to: float) -> None:
+        passed, self._now = to - self._now, to
+        free = self._crowd.limit - self._working
+        self._busy_time += passed * self._working
+        self._idle_time += passed * min(free, len(self._asked_at))
+
+    def _start(self, tasks: list[int]) -> None:
+        for task in tasks:
+            self._working += 1
+            self._waits.append(self._now - self._asked_at.pop(task))
+            self._schedule(task, 1.0, has_worked=True)
+
+    def _schedule(self, task: int, mean: float, *, has_worked: bool) -> None:
+        takes = self._chance.expovariate(1 / mean) if mean else 0.0
+        heappush(self._events, (self._now + takes, next(self._order), task, has_worked))

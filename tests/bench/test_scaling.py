@@ -1,0 +1,256 @@
+"""What docs/scaling.md computes: arithmetic that cannot promise more than was measured."""
+
+import random
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from redis import Redis
+
+from benchmarks._scaling.capacity import (
+    BUSY,
+    CONNECTIONS,
+    SECOND,
+    Costs,
+    Line,
+    Process,
+    largest_fleet,
+    line_through,
+    load_of,
+    most_a_second,
+    refresh_calls,
+)
+from benchmarks._scaling.cases import free_pair, handed_pair, heartbeat, home_pair, refresh
+from benchmarks._scaling.document import number, rough, tables_in, with_tables
+from benchmarks._scaling.figures import MODES, Case, Cost, Figures, Memory, Mode
+from benchmarks._scaling.server import Meter
+from benchmarks._scaling.simulation import Crowd, Outcome, simulate
+from benchmarks._scaling.slots import by_rank, equal, slots_of, worth
+from benchmarks._scaling.strategies import strategies
+from benchmarks._scaling.tables import costs_of, fleet, upkeep
+from tests.conftest import StartServer
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "scaling.md"
+COSTS = Costs(pair=130.0, message=20.0, heartbeat=Line(40.0, 1.2), refresh=Line(30.0, 1.5))
+WORKS = 3000
+
+processes = st.builds(
+    Process,
+    lease=st.floats(0.05, 1000),
+    held=st.integers(0, 10_000),
+    waiting=st.integers(0, 1000),
+    pairs=st.floats(0, 1000),
+)
+
+
+# -- arithmetic
+
+
+@given(processes, st.floats(1, 100))
+def test_a_longer_lease_never_makes_the_fleet_smaller(process: Process, longer: float) -> None:
+    """What is refreshed and heard from less often costs less."""
+    later = process._replace(lease=process.lease * longer)
+    short, long = (largest_fleet(load_of(one, COSTS)) for one in (process, later))
+    assert long.processes >= short.processes
+
+
+@given(processes, st.integers(0, 1000), st.integers(0, 100), st.floats(0, 100))
+def test_whoever_asks_for_more_costs_no_less(
+    process: Process, held: int, waiting: int, pairs: float
+) -> None:
+    """A shard does not carry more of what is heavier."""
+    more = process._replace(
+        held=process.held + held, waiting=process.waiting + waiting, pairs=process.pairs + pairs
+    )
+    assert load_of(more, COSTS).total >= load_of(process, COSTS).total
+
+
+@given(processes)
+def test_the_largest_fleet_uses_what_binds_it_and_no_more(process: Process) -> None:
+    """Either the share of the core is used up, or the connections are."""
+    load = load_of(process, COSTS)
+    largest = largest_fleet(load)
+    used = largest.processes * load.total
+    if largest.bound_by == "connections":
+        assert largest.processes == CONNECTIONS and used <= BUSY * SECOND
+    else:
+        assert used == pytest.approx(BUSY * SECOND)
+        assert load.total <= 4 * getattr(load, largest.bound_by)
+
+
+@given(st.integers(1, 100_000))
+def test_no_refresh_call_has_more_permits_than_the_library_sends(held: int) -> None:
+    """And a process with few permits does not make more calls than it has permits."""
+    assert 1250 * refresh_calls(held) >= held >= min(held, refresh_calls(held))
+
+
+@given(st.floats(0.1, 1000), st.floats(0.1, 100_000))
+def test_a_line_through_noise_has_no_negative_part(small: float, large: float) -> None:
+    """A fleet must not seem to earn by heartbeats."""
+    line = line_through((1, small), (100, large))
+    assert line.fixed >= 0 and line.each >= 0
+    if small <= large <= 100 * small:
+        assert line.at(100) == pytest.approx(large)
+
+
+def test_a_core_carries_what_its_seconds_have_room_for() -> None:
+    """A million microseconds, of which a part is kept free."""
+    assert most_a_second(10, 0.7) == pytest.approx(70_000)
+
+
+# -- many names
+
+
+@pytest.mark.parametrize("shards", [3, 48])
+def test_shards_do_no_more_than_they_are_and_many_names_nearly_as_much(shards: int) -> None:
+    """Few names leave shards idle, and one busy name keeps the others waiting."""
+    few, many = (slots_of(count, random.Random(1)) for count in (10, 10_000))
+    assert worth(many, equal(10_000), shards) <= shards
+    assert worth(few, equal(10), shards) < worth(many, equal(10_000), shards)
+    assert worth(many, by_rank(10_000), shards) < worth(many, equal(10_000), shards)
+    assert worth(many, equal(10_000), shards) > 0.8 * shards
+    assert worth(few[:1], equal(1), shards) == 1
+
+
+# -- one limit in parts
+
+
+def outcomes(crowd: Crowd) -> dict[str, Outcome]:
+    chance = random.Random(7)
+    return {
+        name: simulate(policy, crowd, WORKS, chance)
+        for name, _, policy in strategies(crowd, 10, chance)
+    }
+
+
+@pytest.fixture(scope="module")
+def full() -> dict[str, Outcome]:
+    """More tasks than permits, all the time."""
+    return outcomes(Crowd(limit=100, tasks=125))
+
+
+@pytest.fixture(scope="module")
+def usual() -> dict[str, Outcome]:
+    """Nine permits of ten are wanted, on average."""
+    return outcomes(Crowd(limit=100, tasks=1000, think=1000 / 90 - 1))
+
+
+def test_no_strategy_uses_more_than_there_is(
+    full: dict[str, Outcome], usual: dict[str, Outcome]
+) -> None:
+    """What is in use and what is kept from those who wait are parts of one limit."""
+    for outcome in (*full.values(), *usual.values()):
+        assert 0 < outcome.utilisation <= 1 + 1e-9
+        assert 0 <= outcome.idle <= 1 - outcome.utilisation + 1e-9
+        assert 0 <= outcome.wait <= outcome.wait_p99
+
+
+def test_one_name_leaves_nothing_free_that_somebody_waits_for(
+    full: dict[str, Outcome], usual: dict[str, Outcome]
+) -> None:
+    """What all others are compared with."""
+    assert full["one name"].utilisation == pytest.approx(1)
+    assert full["one name"].idle == usual["one name"].idle == 0
+
+
+@pytest.mark.parametrize("parts", [4, 10])
+def test_the_less_busy_of_two_is_no_worse_than_any(
+    parts: int, full: dict[str, Outcome], usual: dict[str, Outcome]
+) -> None:
+    """The power of two choices, which costs a look at both."""
+    any_of_them, of_two = f"{parts} names, any of them", f"{parts} names, the less busy of two"
+    assert full[of_two].utilisation >= full[any_of_them].utilisation
+    assert usual[of_two].idle <= usual[any_of_them].idle
+    assert usual[of_two].wait <= usual[any_of_them].wait
+
+
+def test_more_parts_leave_more_idle(full: dict[str, Outcome]) -> None:
+    """Else there would be no reason to have one name."""
+    assert full["10 names, any of them"].idle > full["4 names, any of them"].idle > 0
+
+
+def test_blocks_save_pairs_in_redis(full: dict[str, Outcome]) -> None:
+    """It is what they are for: when all is full, few pairs are enough for much work."""
+    assert full["one name"].pairs == pytest.approx(1, rel=0.05)
+    assert full["blocks of 1, each for 50 works"].pairs < 0.03
+    assert full["blocks of 1, each for 10 works"].idle == 0
+    wide, narrow = "blocks of 5, each for 50 works", "blocks of 2, each for 50 works"
+    assert full[wide].idle > full[narrow].idle > 0
+
+
+def test_a_seed_decides_everything() -> None:
+    """Whoever runs it again finds the document's figures."""
+    crowd = Crowd(limit=10, tasks=15)
+    assert outcomes(crowd) == outcomes(crowd)
+
+
+# -- measuring, and the document
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_is_measured_does_what_it_says(mode: Mode, embedded: StartServer) -> None:
+    """The cases check their answers as they go, and a larger group costs less for each."""
+    url = embedded().url
+    with closing(Redis.from_url(url)) as client:
+        meter = Meter(client, 0.02)
+        single, grouped = (free_pair(url, meter, mode, size) for size in (1, 20))
+        sparse = free_pair(url, meter, mode, 1, silence_ms=10_000)
+        home = home_pair(url, meter, mode, 2)
+        handed = handed_pair(url, meter, mode, 2)
+        beat = heartbeat(url, meter, mode, 3)
+        renewed = refresh(url, meter, 5)
+    assert single.calls == pytest.approx(2) and grouped.calls == pytest.approx(2 / 20)
+    assert sparse.calls == pytest.approx(2)
+    assert home.calls == pytest.approx(2 / 2)
+    assert handed.calls == pytest.approx(3 / 2)
+    assert beat.calls == renewed.calls == pytest.approx(1)
+    assert grouped.heard < single.heard
+    assert all(min(cost) > 0 for cost in (single, grouped, sparse, home, handed, beat, renewed))
+
+
+def test_tables_are_made_of_medians() -> None:
+    """One slow round does not move them."""
+    cost = Cost(cpu=100.0, script=50.0, heard=500.0, said=500.0, calls=1.0)
+    slow = cost._replace(cpu=900.0)
+    cases = [
+        *(Case("heartbeat", "fair", size) for size in (1, 100)),
+        *(Case("refresh", "fair", size) for size in (1, 1000)),
+        *(Case(subject, "fair", 1) for subject in ("home pair", "handed pair")),
+    ]
+    figures, steady = (
+        Figures("a server", "a machine", dict.fromkeys(cases, rounds), [Memory(1, 1, 1, 1)])
+        for rounds in ([cost, slow, cost], [cost])
+    )
+    assert costs_of(figures) == costs_of(steady)
+    assert upkeep(figures) == upkeep(steady)
+    assert fleet(figures) == fleet(steady)
+
+
+def test_a_table_is_replaced_and_nothing_else() -> None:
+    """The document's own words stay."""
+    text = "a\n<!-- table: x -->\nold\n<!-- end -->\nb\n<!-- table: y -->\n<!-- end -->\nc\n"
+    once = with_tables(text, {"x": "| 1 |", "y": "| 2 |"})
+    assert "old" not in once
+    for kept in ("a\n<!-- table: x -->\n\n| 1 |\n\n<!-- end -->\nb\n", "| 2 |", "\nc\n"):
+        assert kept in once
+    assert with_tables(once, {"x": "| 1 |", "y": "| 2 |"}) == once
+    with pytest.raises(ValueError, match="room for"):
+        with_tables(text, {"x": "| 1 |"})
+
+
+def test_the_document_has_room_for_every_table() -> None:
+    """Figures are made again, and none may stay behind."""
+    made = ["setup", "pairs", "calls", "library", "upkeep", "fleet", "memory", "names", "split"]
+    assert sorted(tables_in(DOCUMENT.read_text(encoding="utf-8"))) == sorted(made)
+
+
+def test_numbers_have_as_many_digits_as_they_are_worth() -> None:
+    """Three of what is measured, two of what is computed."""
+    assert [number(value) for value in (0, 0.5, 3.14159, 31.4159, 314.159, 31415.9)] == [
+        *("0", "0.500", "3.14", "31.4", "314", "31,416"),
+    ]
+    assert [rough(value) for value in (0.0, 0.314, 3.14, 31.4, 31415.9)] == [
+        *("0", "0.31", "3.1", "31", "31,000"),
+    ]
