@@ -76,7 +76,8 @@ def commands(admin: SyncRedis) -> Generator[Counter[str]]:
     yield counts
     for name, stats in admin.info("commandstats").items():
         counts[name.removeprefix("cmdstat_").upper()] = stats["calls"]
-    del counts["CONFIG|RESETSTAT"], counts["INFO"]
+    for looking_on in ("CONFIG|RESETSTAT", "CONFIG", "INFO"):  # 6.2 does not tell subcommands
+        del counts[looking_on]
 
 
 async def test_a_lone_pair_is_two_script_calls_of_few_commands(
