@@ -13,11 +13,14 @@ from benchmarks._gauge import Broken
 from benchmarks._report import as_json, as_markdown, lines_of
 from benchmarks._results import Table
 from benchmarks._run import Run, facts_about, loops_for, plan, tables_of
-from benchmarks._servers import Server, server
+from benchmarks._servers import NoServer, Server, server
 from benchmarks._setup import Effort
 from benchmarks.cases import CASES, Case
+from redsem_async import SemaphoreError
 
 RESULTS = Path(__file__).parent / "results"
+
+INTERRUPTED = 130  # what a shell says of a program that Ctrl-C ended
 
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
@@ -64,9 +67,15 @@ def main(
     try:
         with server(which) as running:
             run = _measure(chosen, running, effort, loop, console)
+    except (NoServer, SemaphoreError) as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(1) from None
     except Broken as error:
         typer.echo(f"FAILED: {error}", err=True)
         raise typer.Exit(1) from None
+    except KeyboardInterrupt:
+        typer.echo("interrupted", err=True)
+        raise typer.Exit(INTERRUPTED) from None
     report = write(run, results)
     for line in run.missed:
         console.print(f"[yellow]missed[/] {line}")
