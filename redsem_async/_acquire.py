@@ -1,5 +1,7 @@
 """How a task comes by a permit."""
 
+from collections.abc import Callable
+
 from ._claim import Claim
 from ._clock import now as clock
 from ._config import Terms
@@ -10,40 +12,51 @@ from ._lease import patience
 from ._permit import Permit
 from ._refresher import Refresher
 
+Desk = Callable[[], tuple[Lane, Refresher]]
+"""Gives the lane and the refresher of a semaphore in the running loop."""
+
 
 async def acquire(
-    lane: Lane,
-    refresher: Refresher,
-    terms: Terms,
-    *,
-    timeout: float | None,
-    permits: int,
-    cancel_on_loss: bool,
+    desk: Desk, terms: Terms, timeout: float | None, permits: int, *, cancel_on_loss: bool
 ) -> Permit:
     """Acquire a permit. Cancelled at any moment, it leaves nothing behind."""
+    lane, refresher = desk()
     waits = timeout is None or timeout > 0
     claim = Claim(lane, terms, permits, clock(), waits=waits)
     if timeout is not None:
         most = timeout if waits else patience(terms.lease)
         claim.timer = lane.hub.loop.call_later(most, lane.expire, claim)
+    if lane.hub.closing:
+        raise SemaphoreClosed(lane.address.name)
     lane.submit(claim)
-    return await _take(claim, refresher, cancel_on_loss=cancel_on_loss)
+    try:
+        await claim.future
+    except BaseException:
+        # The server may have granted it, or may yet: whatever exists is given back.
+        lane.depart(claim)
+        raise
+    if claim.error is not None:
+        raise claim.error
+    now = clock()
+    refresher.watch(claim, now)
+    return Permit(claim, now - claim.started, cancel_on_loss=cancel_on_loss)
 
 
-async def adopt(
-    lane: Lane, refresher: Refresher, terms: Terms, permit_id: str, *, cancel_on_loss: bool
-) -> Permit:
+async def adopt(desk: Desk, terms: Terms, permit_id: str, *, cancel_on_loss: bool) -> Permit:
     """Take over the permit that *permit_id* names. Cancelled, it gives it back."""
+    lane, refresher = desk()
     known = parse_permit_id(permit_id)
     if known is None:
         raise PermitLost(lane.address.name, permit_id, "that is no permit id")
     claim = Claim(lane, terms, 1, clock(), waits=False)
     claim.timer = lane.hub.loop.call_later(2 * patience(terms.lease), lane.expire, claim)
     lane.adopt(claim, *known)
-    return await _take(claim, refresher, cancel_on_loss=cancel_on_loss)
+    await _word(claim)
+    return _permit(claim, refresher, cancel_on_loss=cancel_on_loss)
 
 
-async def _take(claim: Claim, refresher: Refresher, *, cancel_on_loss: bool) -> Permit:
+async def _word(claim: Claim) -> None:
+    """Wait until the lane has a word for *claim*, and raise it where it is an error."""
     lane = claim.lane
     if lane.hub.closing:
         lane.refuse(claim, SemaphoreClosed(lane.address.name))
@@ -55,5 +68,9 @@ async def _take(claim: Claim, refresher: Refresher, *, cancel_on_loss: bool) -> 
         raise
     if claim.error is not None:
         raise claim.error
-    refresher.watch(claim)
-    return Permit(claim, clock() - claim.started, cancel_on_loss=cancel_on_loss)
+
+
+def _permit(claim: Claim, refresher: Refresher, *, cancel_on_loss: bool) -> Permit:
+    now = clock()
+    refresher.watch(claim, now)
+    return Permit(claim, now - claim.started, cancel_on_loss=cancel_on_loss)

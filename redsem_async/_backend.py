@@ -3,17 +3,17 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from ._keys import Address
 from ._protocol import Answered, Call, Fault, Message
+from ._wire import Wire
 
 
 class Letter:
-    """A call on its way: to which semaphore, under which tag, and when it was last sent."""
+    """A call on its way: on which semaphore's wire, under which tag, and when last sent."""
 
-    __slots__ = ("address", "call", "sent_at", "tag")
+    __slots__ = ("call", "sent_at", "tag", "wire")
 
-    def __init__(self, address: Address, call: Call, tag: int) -> None:
-        self.address: Address = address
+    def __init__(self, wire: Wire, call: Call, tag: int) -> None:
+        self.wire: Wire = wire
         self.call: Call = call
         self.tag: int = tag
         self.sent_at: float = 0.0

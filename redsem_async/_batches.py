@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING
 
 from ._backend import Letter
 from ._claim import Claim, State
-from ._clock import now as clock
 from ._errors import PermitLost, SemaphoreError
 from ._keys import permit_id
-from ._lease import Outcome, granted
+from ._lease import Outcome, trusted_until
 from ._protocol import (
     GONE,
     QUEUE_FULL,
@@ -38,7 +37,8 @@ from ._protocol import (
 if TYPE_CHECKING:
     from ._lane import Lane
 
-_UNHARMED = frozenset({Trouble.AGAIN, Trouble.BUSY, Trouble.MOVED})
+_PASSING = frozenset({Trouble.AGAIN, Trouble.BUSY, Trouble.MOVED})
+_WITHOUT_EFFECT = frozenset({Trouble.MISMATCH, Trouble.NO_MEMORY})
 
 
 class Batch(Letter, ABC):
@@ -47,14 +47,14 @@ class Batch(Letter, ABC):
     __slots__ = ("lane",)
 
     def __init__(self, lane: "Lane", call: Call) -> None:
-        super().__init__(lane.address, call, lane.hub.new_tag())
+        super().__init__(lane.wire, call, lane.hub.new_tag())
         self.lane: Lane = lane
 
     def settle(self, answer: Answered | Fault) -> None:
         """Apply what the server said."""
         if not isinstance(answer, Fault):
             self._answered(answer)
-        elif answer.trouble in _UNHARMED:
+        elif answer.trouble in _PASSING:
             self.lane.introduced = False  # the server may have forgotten who we are
             self.write_again(arrived=False)
         else:
@@ -92,20 +92,27 @@ class AcquireBatch(Batch):
 
     def settle(self, answer: Answered | Fault) -> None:
         self.lane.unanswered.popleft()
-        super().settle(answer)
+        if isinstance(answer, Fault) and answer.trouble in _WITHOUT_EFFECT:
+            for claim in self.claims:
+                if claim.state is State.SENT:
+                    self.lane.turn_down(claim, self.lane.error_of(answer))
+        else:
+            super().settle(answer)
 
     def _answered(self, answer: Answered) -> None:
         assert isinstance(answer, Reply)
         lane = self.lane
+        lease = self.claims[0].terms.lease
+        trusted = trusted_until(lease, sent_at=self.sent_at, left=lease)
         again: list[Claim] = []
         wait: list[Claim] = []
         for claim, said in zip(self.claims, answer.answers, strict=True):
             if isinstance(said, Holding):
                 lane.grant(claim.number, said.token, said.left_ms / 1000, self.sent_at)
-            elif said > 0:
-                lane.grant(claim.number, said, None, self.sent_at)
             elif claim.state is not State.SENT:
-                continue  # its caller left, or it was served on the way
+                continue  # its caller left, and an abandon is on its way
+            elif said > 0:
+                claim.hold(said, trusted)
             elif said == GONE:
                 lane.forget_number(claim)
                 again.append(claim)
@@ -145,6 +152,7 @@ class Returned:
         number: int,
         permits: int,
         future: "asyncio.Future[bool | SemaphoreError]",
+        asked_at: float,
         *,
         trusted: bool,
     ) -> None:
@@ -152,8 +160,8 @@ class Returned:
         self.permits: int = permits
         self.future: asyncio.Future[bool | SemaphoreError] = future
         self.answer: bool | SemaphoreError | None = None
-        self.asked_at: float = clock()
-        self.trusted: bool = trusted  # when the release was asked for
+        self.asked_at: float = asked_at
+        self.trusted: bool = trusted  # at that time
         self.repeated: bool = False  # sent once already, and the answer was lost
 
     def settle(self, answer: bool | SemaphoreError) -> None:  # noqa: FBT001 - the answer it is
@@ -376,11 +384,9 @@ class AdoptBatch(Batch):
             return
         if self.adoption.owner == self.lane.hub.hub_id:
             self.lane.taken([self.adoption.old])  # our own: no message tells of it
-        claim.state = State.HELD
-        claim.token = answer.holding.token
+        lease = claim.terms.lease
         claim.permits = answer.permits
-        claim.lease = granted(claim.terms.lease, sent_at=self.sent_at, left=claim.terms.lease)
-        claim.settle()
+        claim.hold(answer.holding.token, trusted_until(lease, sent_at=self.sent_at, left=lease))
 
     def _refused(self, error: SemaphoreError) -> None:
         self.adoption.settle(error)

@@ -50,8 +50,7 @@ class Acquisition(Call[Permit], AbstractAsyncContextManager[Permit, None]):
     __slots__ = ("_permit",)
 
     async def __aenter__(self) -> Permit:
-        permit = await self._coroutine
-        self._permit = permit
+        permit = self._permit = await self._coroutine
         return await permit.__aenter__()
 
     async def __aexit__(

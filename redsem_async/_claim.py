@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from ._config import Terms
 from ._errors import PermitLost
 from ._keys import permit_id
-from ._lease import Lease
 from ._protocol import Request
 
 if TYPE_CHECKING:
@@ -37,7 +36,6 @@ class Claim:
         "heard",
         "hub_id",
         "lane",
-        "lease",
         "lost_reason",
         "number",
         "on_lost",
@@ -49,6 +47,7 @@ class Claim:
         "timer",
         "token",
         "tried",
+        "trusted_until",
         "waits",
         "wakes_on_loss",
         "watched_by",
@@ -73,7 +72,7 @@ class Claim:
         self.tried: bool = False  # told to wait before, and asking again (zset)
         self.overdue: bool = False  # the deadline has passed, and a word may be on its way
         self.confirming: bool = False  # granted, but not to be trusted before a refresh
-        self.lease: Lease = Lease(terms.lease, started)
+        self.trusted_until: float = 0.0
         self.lost_reason: str | None = None
         self.on_lost: Callable[[], None] | None = None
         self.wakes_on_loss: list[asyncio.Future[None]] | None = None
@@ -89,6 +88,10 @@ class Claim:
             self.number, self.terms.lease_ms, self.terms.limit, self.permits, self.waits
         )
 
+    def trusted_at(self, now: float) -> bool:
+        """Whether its permit may be trusted, by what is known *now*."""
+        return self.state is State.HELD and now < self.trusted_until
+
     @property
     def pending(self) -> bool:
         """Whether the caller still waits for a word."""
@@ -100,10 +103,22 @@ class Claim:
             self.timer.cancel()
             self.timer = None
 
+    def hold(self, token: int, trusted_until: float, *, tell: bool = True) -> None:
+        """It holds a permit now; the caller is told so unless it is not to be trusted yet."""
+        self.state = State.HELD
+        self.token = token
+        self.trusted_until = trusted_until
+        if tell:
+            if self.timer is not None:
+                self.stop_timer()
+            if not self.future.done():
+                self.future.set_result(None)
+
     def settle(self, error: Exception | None = None) -> None:
         """Wake the caller, with *error* or with a permit."""
         self.error = error
-        self.stop_timer()
+        if self.timer is not None:
+            self.stop_timer()
         if not self.future.done():
             self.future.set_result(None)
 

@@ -1,8 +1,7 @@
 """What a semaphore is told when it is made: validated once, and in seconds ever after."""
 
 import math
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Clock = Literal["server", "local"]
 
@@ -11,8 +10,7 @@ LONGEST_LEASE = 1e9  # three decades: far below what an expiry in Redis can hold
 MOST_BYTES = 512
 
 
-@dataclass(frozen=True, slots=True)
-class Terms:
+class Terms(NamedTuple):
     """What requests share that may travel in one batch.
 
     Attributes:
@@ -20,16 +18,14 @@ class Terms:
         limit: the limit that this client declares.
         max_waiters: the longest line to join, or ``None`` for any.
         refresh_interval: seconds between two refreshes.
+        lease_ms: the lease as the server counts it.
     """
 
     lease: float
     limit: int
     max_waiters: int | None
     refresh_interval: float
-
-    @property
-    def lease_ms(self) -> int:
-        return math.ceil(self.lease * 1000)
+    lease_ms: int
 
 
 def whole(value: object, what: str, least: int) -> int:
@@ -62,6 +58,8 @@ def timeout_of(value: object) -> float | None:
 
 def permits_of(value: object, limit: int) -> int:
     """Return how many permits a request is for."""
+    if value == 1 and type(value) is int:
+        return value
     permits = whole(value, "permits", 1)
     if permits > limit > 0:
         raise ValueError(f"permits must not be above the limit of {limit}, not {permits}")
@@ -104,6 +102,7 @@ def terms_of(limit: object, lease: object, refresh_interval: object, max_waiters
         limit=whole(limit, "limit", 0),
         max_waiters=None if max_waiters is None else whole(max_waiters, "max_waiters", 0),
         refresh_interval=interval,
+        lease_ms=math.ceil(1000 * lease),
     )
 
 

@@ -9,14 +9,13 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from ._backend import Letter, Link, Listener
 from ._dial import Opened, checked_client, dial, place_of
-from ._keys import Address, channel
+from ._keys import channel
 from ._protocol import Trouble
 from ._resp import Push, Reader, WireError, broken, misfit, pack, scripts_forgotten, tag_of
-from ._wire import Wire, fault_of, message
+from ._wire import fault_of, message
 
 logger = logging.getLogger("redsem_async")
 
@@ -52,9 +51,8 @@ class Connection(asyncio.Protocol):
         self._hears = opened.speaks_resp3
         self._reader = Reader()
         self._slots: deque[Letter | _Subscribe] = deque()
-        self._prefixes: dict[bytes, str] = {}
+        self._channels: dict[str, bytes] = {}  # by the prefix that it is for
         self._loaded: set[str] = set()
-        self._wires: WeakKeyDictionary[Address, Wire] = WeakKeyDictionary()
         self._paused = False
         self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._ending = False
@@ -72,32 +70,28 @@ class Connection(asyncio.Protocol):
 
     def send(self, letters: Sequence[Letter], now: float) -> None:
         parts: list[bytes] = []
+        hub, loaded = self._listener.hub_id, self._loaded
         for letter in letters:
-            self._subscribe(letter.address.prefix, parts)
+            wire = letter.wire
+            if self._hears and wire.address.prefix not in self._channels:
+                parts.append(self._subscribe(wire.address.prefix))
             letter.sent_at = now
-            wire = self._wire(letter.address)
-            script, arguments = wire.command(letter.call, letter.tag, self._listener.hub_id)
-            # EVAL where this connection has not sent the text yet: it costs no extra trip, and
-            # a server that lost its scripts says NOSCRIPT.
-            known = script.sha in self._loaded
-            self._loaded.add(script.sha)
-            head = ("EVALSHA", script.sha) if known else ("EVAL", script.text)
-            parts.append(pack((*head, *arguments)))
+            script, arguments = wire.command(letter.call, letter.tag, hub)
+            if script.sha in loaded:
+                parts.append(pack(("EVALSHA", script.sha, *arguments)))
+            else:
+                # What this connection has not sent yet goes as text: that costs no extra trip,
+                # and a server that lost its scripts says NOSCRIPT.
+                loaded.add(script.sha)
+                parts.append(pack(("EVAL", script.text, *arguments)))
             self._slots.append(letter)
         self._transport.write(b"".join(parts))
 
-    def _wire(self, address: Address) -> Wire:
-        wire = self._wires.get(address)
-        if wire is None:
-            wire = self._wires[address] = Wire(address)
-        return wire
-
-    def _subscribe(self, prefix: str, parts: list[bytes]) -> None:
+    def _subscribe(self, prefix: str) -> bytes:
         name = channel(prefix, self._listener.hub_id)
-        if self._hears and name.encode() not in self._prefixes:
-            self._prefixes[name.encode()] = prefix
-            self._slots.append(_Subscribe())
-            parts.append(pack(("SUBSCRIBE", name)))
+        self._channels[prefix] = name.encode()
+        self._slots.append(_Subscribe())
+        return pack(("SUBSCRIBE", name))
 
     def pause_writing(self) -> None:
         self._paused = True
@@ -123,10 +117,11 @@ class Connection(asyncio.Protocol):
     def _pushed(self, push: Push) -> None:
         if push.kind == b"message":
             name, said = push.parts
-            prefix = self._prefixes.get(name)
             told = message(said) if isinstance(said, bytes) else None
-            if prefix is not None and told is not None:
-                self._listener.told(prefix, told)
+            for prefix, own in self._channels.items():
+                if told is not None and own == name:
+                    self._listener.told(prefix, told)
+                    break
             else:
                 logger.debug("ignored a message that says nothing known")
         elif push.kind == b"subscribe":
@@ -157,7 +152,7 @@ class Connection(asyncio.Protocol):
             return
         if tag_of(reply) != b"%d" % slot.tag:
             raise misfit("the server's reply belongs to another command")
-        self._listener.answered(slot, self._wire(slot.address).reply(slot.call, reply))
+        self._listener.answered(slot, slot.wire.reply(slot.call, reply))
 
     # -- ending
 

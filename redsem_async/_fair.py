@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from itertools import islice
 
 from ._claim import Claim, State
-from ._lane import Lane
+from ._lane import Lane, Unusual
 from ._protocol import Acquire, Heartbeat, Reply
 
 MOST_ASKED = 1000  # waiters that one heartbeat asks about
@@ -22,12 +22,15 @@ class FairLane(Lane):
     def _may_be_known(self, claim: Claim, state: State) -> bool:
         return state is State.WAITING or super()._may_be_known(claim, state)
 
-    def _acquire(self, claims: Sequence[Claim]) -> Acquire:
-        first = claims[0].number
+    def _acquire(self, claims: Sequence[Claim], unusual: Unusual) -> Acquire:
+        terms, first = claims[0].terms, claims[0].number
         before = [number for number in self.unanswered if number < first]
         return Acquire(
-            [claim.request for claim in claims],
-            max_waiters=claims[0].terms.max_waiters,
+            [claim.number for claim in claims],
+            terms.lease_ms,
+            terms.limit,
+            unusual,
+            max_waiters=terms.max_waiters,
             after=max(before, default=0),
             introduction=self._introduction(),
         )

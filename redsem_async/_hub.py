@@ -25,7 +25,7 @@ from ._config import Clock
 from ._errors import BackendError, BackendUnavailable, SemaphoreClosed
 from ._fair import FairLane
 from ._keys import Address, Mode, new_hub_id
-from ._lane import Lane
+from ._lane import MOST_ACQUIRES, Lane
 from ._lease import patience
 from ._protocol import Answered, Fault, Introduction, Message, Trouble
 from ._wire import who_text
@@ -33,7 +33,10 @@ from ._zset import ZsetLane
 
 logger = logging.getLogger("redsem_async")
 
-WINDOW = 8  # letters on their way at a time; more wait and make larger batches
+WINDOW = 3  # letters on their way at a time; more wait and make larger batches
+FAR = 0.0005  # seconds of distance, for each of which one more may be on its way
+LARGEST_WINDOW = 8
+ENOUGH = 32  # requests that a far server is sent at once, before others can join them
 LONGEST_PATIENCE = 3.0  # seconds without an answer, before a connection counts as dead
 IDLE = 5.0  # seconds for which an idle hub keeps its link
 LONGEST_HOLD = 0.2  # seconds between letters to a server that answers, but that it is busy
@@ -53,6 +56,7 @@ class Hub:
         self.usable = True
         self.closing = False
         self.deaf = False
+        self.enough = MOST_ACQUIRES
         self.trouble: Exception | None = None
         self._trouble_since = 0.0
         self._lanes: WeakValueDictionary[Address, Lane] = WeakValueDictionary()
@@ -69,12 +73,14 @@ class Hub:
         self._held_back: asyncio.TimerHandle | None = None
         self._outage_timer: asyncio.TimerHandle | None = None
         self._alive_timer: asyncio.TimerHandle | None = None
+        self._window = WINDOW
         self._patience = LONGEST_PATIENCE
         self._delays: Iterator[float] = delays(random.random)
         self._holds: Iterator[float] = delays(random.random, longest=LONGEST_HOLD)
         self._numbers = 0
         self._tags = 0
         self._active_at = 0.0
+        self._trip = 0.0  # seconds, the shortest of this link; 0 before the first
         _HUBS.add(self)
 
     # -- for the lanes
@@ -121,23 +127,29 @@ class Hub:
         error.__cause__ = cause
         return error
 
-    def enlist(self, lane: Lane) -> None:
-        """*lane* has something to write."""
+    def enlist(self, lane: Lane, *, asked: bool) -> None:
+        """*lane* has something to write, *asked* for by a task.
+
+        What a task asks for waits for the end of this turn of the loop, so that others may join
+        it. A lone task's does not: where the last letter was a lone one, and was answered.
+        """
         self._ready.append(lane)
         if self._link is None:
             self._start()
-        elif not self._flush_due:
+        elif asked and self._lone and not (self._on_way or self._flush_due):
+            self._flush()
+        else:
+            self._flush_soon()
+
+    def fill(self) -> None:
+        """There is enough for a letter before the turn of the loop has ended."""
+        if self._flush_due and len(self._on_way) < self._window:
+            self._flush()
+
+    def _flush_soon(self) -> None:
+        if not self._flush_due:
             self._flush_due = True
             self.loop.call_soon(self._flush)
-
-    def leave_at_once(self) -> None:
-        """Write now what a lone task asks for, instead of at the end of this turn.
-
-        Where several ask in one turn, the first would leave alone and the rest would follow:
-        so this is for when the last thing written was a lone one too.
-        """
-        if self._lone and not self._on_way and self._flush_due:
-            self._flush()
 
     # -- writing
 
@@ -147,17 +159,16 @@ class Hub:
         link = self._link
         if link is None or self._held_back is not None or not link.writable:
             return
-        room = WINDOW - len(self._on_way)
+        room = self._window - len(self._on_way)
         batches: list[Batch] = []
         while self._ready and len(batches) < room:
-            lane = self._ready[0]
+            lane = self._ready.popleft()
             batch = lane.take()
-            if batch is None:
-                lane.ready = False
-                self._ready.popleft()
-            else:
+            if batch is not None:
                 batches.append(batch)
-                self._ready.rotate(-1)
+            lane.ready = lane.eager
+            if lane.ready:
+                self._ready.append(lane)
         if not batches:
             return
         self._lone = len(batches) == 1 and batches[0].lone
@@ -166,6 +177,13 @@ class Hub:
         link.send(batches, now)
         if self._alive_timer is None:
             self._watch()
+
+    def _measure(self, trip: float) -> None:
+        """At a distance more letters may be on their way, and smaller ones: nobody waits twice."""
+        if trip < self._trip or self._trip == 0.0:
+            self._trip = trip
+            self._window = min(WINDOW + int(trip / FAR), LARGEST_WINDOW)
+            self.enough = ENOUGH if trip >= FAR else MOST_ACQUIRES
 
     def _watch(self) -> None:
         """Look after the longest that the oldest letter's answer may take."""
@@ -199,6 +217,7 @@ class Hub:
     def answered(self, letter: Letter, answer: Answered | Fault) -> None:
         batch = self._on_way.popleft()
         assert batch is letter
+        self._measure(clock() - letter.sent_at)
         if isinstance(answer, Fault) and answer.trouble in (Trouble.BUSY, Trouble.MOVED):
             self._in_trouble(answer.error, hurry=True)
             if self._held_back is None:
@@ -207,9 +226,8 @@ class Hub:
         elif not (isinstance(answer, Fault) and answer.trouble is Trouble.AGAIN):
             self._out_of_trouble()
         batch.settle(answer)
-        if self._ready and not self._flush_due:
-            self._flush_due = True
-            self.loop.call_soon(self._flush)
+        if self._ready:
+            self._flush_soon()
         if self._quiet is not None and not self._quiet.done() and not self._has_work():
             self._quiet.set_result(None)
 
@@ -316,6 +334,7 @@ class Hub:
     async def _connect(self) -> None:
         while self._has_work():
             self.deaf = False
+            self._trip = 0.0
             try:
                 async with asyncio.timeout(CONNECT_TIME):
                     self._link = await self.backend.connect(self)
@@ -370,7 +389,7 @@ class Hub:
     def _release_all(self) -> None:
         for lane in list(self._lanes.values()):
             for claim in lane.held():
-                lane.release(claim)
+                lane.release(claim, clock())
 
     async def _say_last_words(self) -> None:
         deadline = self.loop.time() + LAST_WORDS

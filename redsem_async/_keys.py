@@ -16,7 +16,7 @@ Mode = Literal["fair", "zset"]
 _PERMIT_ID = re.compile(r"([0-9a-f]{32})\.([1-9][0-9]{0,15})\Z")
 
 
-@dataclass(frozen=True, slots=True, weakref_slot=True)
+@dataclass(frozen=True, slots=True)
 class Address:
     """Where a semaphore lives, and in which mode and by which clock it is kept."""
 
@@ -29,7 +29,7 @@ class Address:
     def keys(self) -> tuple[str, ...]:
         """Every key, in the order in which scripts are given them."""
         line = "queue" if self.mode == "fair" else "waiting"
-        kinds = ("holders", "tokens", "meta", "hubs", "marks", "weights", "limit", line)
+        kinds = ("holders", "meta", "hubs", "weights", "limit", line)
         return tuple(f"{self.prefix}:{{{self.name}}}:{kind}" for kind in kinds)
 
     @property

@@ -8,7 +8,7 @@ and what was said to the server agree.
 import asyncio
 import math
 from abc import ABC, abstractmethod
-from collections import OrderedDict, deque
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
@@ -28,6 +28,7 @@ from ._batches import (
 )
 from ._claim import Claim, State
 from ._clock import now as clock
+from ._config import Terms
 from ._errors import (
     AcquireTimeout,
     BackendError,
@@ -41,10 +42,10 @@ from ._lease import (
     Lost,
     Outcome,
     after_refresh,
-    granted,
     heartbeat_interval,
     patience,
     retry_after,
+    trusted_until,
 )
 from ._protocol import (
     Acquire,
@@ -64,12 +65,15 @@ from ._protocol import (
     Trouble,
 )
 from ._pulse import STAGGER, Pulse
-from ._wire import kind_in_use
+from ._wire import Wire, kind_in_use
 
 MOST_ACQUIRES = 256  # bounds for how long one script holds the server
 MOST_RELEASES = 512
 MOST_REFRESHES = 1250
 GRACE = 0.05  # seconds that an answer may be overdue when the deadline comes
+
+Unusual = dict[int, tuple[int, bool]]
+"""Permits and whether it waits, by number: requests for more than one, or that do not wait."""
 
 _UNSERVED = frozenset({State.SENT, State.WAITING})
 
@@ -83,13 +87,15 @@ class Writer(Protocol):
     closing: bool
     deaf: bool
     trouble: Exception | None
+    enough: int
+    """How many requests make a letter that need not wait for others to join it."""
 
-    def enlist(self, lane: "Lane") -> None:
-        """*lane* has something to write."""
+    def enlist(self, lane: "Lane", *, asked: bool) -> None:
+        """*lane* has something to write, *asked* for by a task."""
         ...
 
-    def leave_at_once(self) -> None:
-        """Write now what a lone task asks for, instead of at the end of this turn."""
+    def fill(self) -> None:
+        """There is enough for a letter before the turn of the loop has ended."""
         ...
 
     def hurry(self) -> None:
@@ -131,6 +137,7 @@ class Lane(ABC):
     def __init__(self, hub: Writer, address: Address, label: str | None) -> None:
         self.hub: Writer = hub
         self.address: Address = address
+        self.wire: Wire = Wire(address)
         self.claims: dict[int, Claim] = {}  # sent, waiting, held or leaving, by number
         self.waiting: OrderedDict[Claim, None] = OrderedDict()  # told to wait, first come first
         self.unanswered: deque[int] = deque()  # highest number of each acquire on its way
@@ -141,7 +148,9 @@ class Lane(ABC):
         self._longest: float = 0.0
         self._label = label
         self._new: deque[Claim] = deque()
-        self._returned: dict[str, list[Returned]] = {}  # by the hub that owns the ids
+        self._returned: defaultdict[str, list[Returned]] = defaultdict(
+            list
+        )  # by the hub that owns the ids
         self._leaving: list[Claim] = []
         self._renewals: dict[int, Renewal] = {}
         self._questions: deque[Question | Adoption] = deque()
@@ -154,13 +163,15 @@ class Lane(ABC):
         """Ask for a permit. The claim's future wakes the caller."""
         if not claim.waits:
             self.hub.hurry()
-        self._longest = max(self._longest, claim.terms.lease)
-        if claim.terms.lease < self.shortest:
-            self.shortest = claim.terms.lease
-            self.hub.expect_lease(self.shortest)
+        lease = claim.terms.lease
+        self._longest = max(self._longest, lease)
+        if lease < self.shortest:
+            self.shortest = lease
+            self.hub.expect_lease(lease)
         self._new.append(claim)
-        self.wake()
-        self.hub.leave_at_once()
+        self.wake(asked=True)
+        if len(self._new) >= self.hub.enough:
+            self.hub.fill()
 
     def depart(self, claim: Claim) -> None:
         """The caller left without a permit: whatever it was or will be granted is undone."""
@@ -172,15 +183,13 @@ class Lane(ABC):
             self._leaving.append(claim)
             self.wake()
         elif state is State.HELD or state is State.LOST:
-            self._give_back(claim, trusted=False)
+            self._give_back(claim, clock(), trusted=False)
 
-    def release(self, claim: Claim) -> Returned:
-        """Give a held permit back. The answer tells whether it was held until then."""
-        trusted = claim.state is State.HELD and clock() < claim.lease.trusted_until
+    def release(self, claim: Claim, now: float) -> Returned:
+        """Give a held permit back. The answer tells whether it was held until *now*."""
+        trusted = claim.trusted_at(now)
         claim.state = State.ENDED
-        returned = self._give_back(claim, trusted=trusted)
-        self.hub.leave_at_once()
-        return returned
+        return self._give_back(claim, now, trusted=trusted, asked=True)
 
     def release_by_id(self, owner: str, number: int) -> Returned:
         """Give back a permit known by its id alone."""
@@ -188,7 +197,7 @@ class Lane(ABC):
         if claim is not None and claim.state is State.HELD:
             del self.claims[number]
             claim.lose("released by its id")
-        return self._send_back(owner, number, 1, trusted=False)
+        return self._send_back(owner, self._unknown(number))
 
     def refresh(self, claim: Claim) -> "asyncio.Future[Outcome]":
         """Renew a lease. The claim knows the outcome before the future wakes anybody."""
@@ -260,8 +269,8 @@ class Lane(ABC):
     # -- what differs between the modes
 
     @abstractmethod
-    def _acquire(self, claims: Sequence[Claim]) -> Acquire:
-        """The call with which *claims*, of one kind, ask for permits."""
+    def _acquire(self, claims: Sequence[Claim], unusual: Unusual) -> Acquire:
+        """The call with which *claims*, all with the same terms, ask for permits."""
 
     @abstractmethod
     def must_wait(self, claims: Sequence[Claim]) -> None:
@@ -299,11 +308,23 @@ class Lane(ABC):
 
     # -- what is written next
 
-    def wake(self) -> None:
-        """Have the hub ask what to write."""
+    def wake(self, *, asked: bool = False) -> None:
+        """Have the hub ask what to write; at once where it is *asked* for by a lone task."""
         if not self.ready:
             self.ready = True
-            self.hub.enlist(self)
+            self.hub.enlist(self, asked=asked)
+
+    @property
+    def eager(self) -> bool:
+        """Whether there is more to write."""
+        return bool(
+            self._new
+            or self._returned
+            or self._renewals
+            or self._leaving
+            or self._questions
+            or self._beat_due
+        )
 
     @property
     def active(self) -> bool:
@@ -363,19 +384,26 @@ class Lane(ABC):
         return AdoptBatch(self, call, question)
 
     def _take_acquires(self) -> Batch | None:
+        new = self._new
         claims: list[Claim] = []
-        while self._new and len(claims) < MOST_ACQUIRES:
-            claim = self._new[0]
+        unusual: Unusual = {}
+        terms: Terms | None = None
+        while new and len(claims) < MOST_ACQUIRES:
+            claim = new[0]
             if claim.state is State.NEW:
-                if claims and claim.terms != claims[0].terms:
-                    break
+                if terms is not claim.terms:
+                    if terms is not None and terms != claim.terms:
+                        break
+                    terms = claim.terms
                 self._number(claim)
                 claim.state = State.SENT
                 claims.append(claim)
-            self._new.popleft()
+                if claim.permits != 1 or not claim.waits:
+                    unusual[claim.number] = (claim.permits, claim.waits)
+            new.popleft()
         if not claims:
             return None
-        batch = AcquireBatch(self, self._acquire(claims), claims)
+        batch = AcquireBatch(self, self._acquire(claims, unusual), claims)
         self.unanswered.append(claims[-1].number)
         return batch
 
@@ -397,21 +425,19 @@ class Lane(ABC):
         """The server says that *number* holds a permit, for *left* seconds (a whole lease)."""
         claim = self.claims.get(number)
         if claim is None and self.hub.drew(number):
-            self._send_back(self.hub.hub_id, number, 1, trusted=False)  # nobody waits with it
+            self._send_back(self.hub.hub_id, self._unknown(number))  # nobody waits with it
         if claim is None or claim.state not in _UNSERVED:
             return  # told already; or its caller left, and an abandon is on its way
         self.waiting.pop(claim, None)
-        claim.token = token
-        claim.state = State.HELD
-        length = claim.terms.lease
-        claim.lease = granted(length, sent_at=sent_at, left=length if left is None else left)
+        lease = claim.terms.lease
         if left is None:
-            claim.settle()
+            claim.hold(token, trusted_until(lease, sent_at=sent_at, left=lease))
             return
+        claim.hold(token, trusted_until(lease, sent_at=sent_at, left=left), tell=False)
         # Told late, or of a short lease: a refresh makes it a whole one. Where much of it is
         # gone, or unknown, nobody is told before that.
         renewed = self.refresh(claim)
-        if claim.lease.trusted_until - clock() >= left / 2:
+        if claim.trusted_until - clock() >= left / 2:
             claim.settle()
         else:
             claim.confirming = True
@@ -421,11 +447,11 @@ class Lane(ABC):
         if not claim.confirming:
             return
         claim.confirming = False
-        if claim.state is State.HELD and clock() < claim.lease.trusted_until:
+        if claim.trusted_at(clock()):
             claim.settle()
             return
         if claim.state is State.HELD:
-            self._give_back(claim, trusted=False)
+            self._give_back(claim, clock(), trusted=False)
         claim.lost_reason = None
         self._ask_anew(claim)
 
@@ -449,24 +475,29 @@ class Lane(ABC):
             self.wake()
 
     def turn_away(self, claim: Claim) -> None:
-        """The server said full, and keeps nothing of a claim that does not wait."""
-        self.claims.pop(claim.number, None)
-        claim.state = State.ENDED
+        """The server said full to a claim that does not wait."""
         most = claim.terms.max_waiters
         if claim.waits and most is not None:
-            claim.settle(QueueFull(self.address.name, most, self.retry_after(claim)))
+            self.turn_down(claim, QueueFull(self.address.name, most, self.retry_after(claim)))
         else:
-            claim.settle(self._too_late(claim))
+            self.turn_down(claim, self._too_late(claim))
+
+    def turn_down(self, claim: Claim, error: SemaphoreError) -> None:
+        """The server keeps nothing of *claim*: there is nothing to undo."""
+        self.claims.pop(claim.number, None)
+        claim.state = State.ENDED
+        claim.settle(error)
 
     def refreshed(self, claim: Claim, outcome: Outcome, sent_at: float) -> None:
         """A refresh sent at *sent_at* has ended."""
         if claim.state is not State.HELD:
             return
-        verdict = after_refresh(claim.lease, outcome, sent_at=sent_at, now=clock())
+        lease = claim.terms.lease
+        verdict = after_refresh(claim.trusted_until, lease, outcome, sent_at=sent_at, now=clock())
         if isinstance(verdict, Lost):
             self._lose(claim, verdict.reason)
         else:
-            claim.lease = verdict
+            claim.trusted_until = verdict
 
     def _lose(self, claim: Claim, reason: str) -> None:
         self.claims.pop(claim.number, None)
@@ -617,7 +648,7 @@ class Lane(ABC):
     def close(self, claim: Claim) -> None:
         """Take a held permit from its holder, and give it back."""
         claim.lose("the semaphore was closed in this process")
-        self.release(claim)
+        self.release(claim, clock())
 
     def held(self) -> list[Claim]:
         """The permits that this process holds."""
@@ -629,13 +660,24 @@ class Lane(ABC):
         new = [claim for claim in self._new if claim.state is State.NEW]
         return [*sent, *unsure, *new, *self.waiting]
 
-    def _give_back(self, claim: Claim, *, trusted: bool) -> Returned:
+    def _give_back(
+        self, claim: Claim, now: float, *, trusted: bool, asked: bool = False
+    ) -> Returned:
         self.claims.pop(claim.number, None)
-        self._renewals.pop(claim.number, None)
-        return self._send_back(claim.hub_id, claim.number, claim.permits, trusted=trusted)
+        if self._renewals:
+            self._renewals.pop(claim.number, None)
+        future = self.hub.loop.create_future()
+        unit = Returned(claim.number, claim.permits, future, now, trusted=trusted)
+        return self._send_back(claim.hub_id, unit, asked=asked)
 
-    def _send_back(self, owner: str, number: int, permits: int, *, trusted: bool) -> Returned:
-        unit = Returned(number, permits, self.hub.loop.create_future(), trusted=trusted)
-        self._returned.setdefault(owner, []).append(unit)
-        self.wake()
+    def _send_back(self, owner: str, unit: Returned, *, asked: bool = False) -> Returned:
+        returned = self._returned[owner]
+        returned.append(unit)
+        self.wake(asked=asked)
+        if asked and len(returned) >= self.hub.enough:
+            self.hub.fill()
         return unit
+
+    def _unknown(self, number: int) -> Returned:
+        """A permit known by its number alone."""
+        return Returned(number, 1, self.hub.loop.create_future(), clock(), trusted=False)

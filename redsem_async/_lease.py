@@ -5,7 +5,7 @@ machine. No instant of the server's clock is ever compared with them.
 """
 
 import enum
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 
 def heartbeat_interval(lease: float) -> float:
@@ -49,38 +49,30 @@ class Outcome(enum.Enum):
     UNKNOWN = enum.auto()
 
 
-@dataclass(frozen=True, slots=True)
-class Lease:
-    """A permit's lease as its holder may believe in it."""
-
-    length: float
-    trusted_until: float
-
-
-@dataclass(frozen=True, slots=True)
-class Lost:
+class Lost(NamedTuple):
     """The permit is not ours any more, or may not be."""
 
     reason: str
 
 
-def granted(length: float, *, sent_at: float, left: float) -> Lease:
-    """The lease of a permit that the server said has *left* seconds left.
+def trusted_until(lease: float, *, sent_at: float, left: float) -> float:
+    """Until when to trust a permit with *left* seconds of its *lease* left, as the server said.
 
     It said so to what was sent at *sent_at*. Counted from sending, because the server started
     its own count no earlier.
     """
-    return Lease(length, sent_at + left - margin(length))
+    return sent_at + left - margin(lease)
 
 
-def after_refresh(lease: Lease, outcome: Outcome, *, sent_at: float, now: float) -> Lease | Lost:
-    """What we may believe about *lease* once a refresh sent at *sent_at* has ended."""
+def after_refresh(
+    trusted: float, lease: float, outcome: Outcome, *, sent_at: float, now: float
+) -> float | Lost:
+    """Until when to trust a permit, trusted until *trusted*, after a refresh sent at *sent_at*."""
     if outcome is Outcome.GONE:
         return Lost("the server does not hold it any more")
     if outcome is Outcome.RENEWED:
-        renewed = granted(lease.length, sent_at=sent_at, left=lease.length)
-        lease = replace(lease, trusted_until=max(lease.trusted_until, renewed.trusted_until))
-    return lease if now < lease.trusted_until else Lost("it could not be refreshed in time")
+        trusted = max(trusted, trusted_until(lease, sent_at=sent_at, left=lease))
+    return trusted if now < trusted else Lost("it could not be refreshed in time")
 
 
 def refresh_due(now: float, interval: float) -> float:

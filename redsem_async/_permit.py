@@ -5,7 +5,7 @@ import logging
 import math
 import warnings
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from . import _config
 from ._cancellation import finish
@@ -79,7 +79,7 @@ class Permit:
         """
         if self._claim.state is not State.HELD:
             return -math.inf
-        return self._claim.lease.trusted_until - clock()
+        return self._claim.trusted_until - clock()
 
     @property
     def lost(self) -> bool:
@@ -99,7 +99,7 @@ class Permit:
     def _trusted(self) -> bool:
         """Whether the permit may be trusted now; seen to in the event loop where it may not."""
         claim = self._claim
-        if claim.state is State.HELD and clock() < claim.lease.trusted_until:
+        if claim.trusted_at(clock()):
             return True
         loop = claim.lane.hub.loop
         if _running_loop() is loop:
@@ -152,13 +152,16 @@ class Permit:
             BackendError: when the server refused or could not be asked. The permit then ends
                 with its lease at the latest.
         """
+        return await self._release(clock())
+
+    async def _release(self, now: float) -> bool:
         loop = self._loop()
         claim = self._claim
         if claim.state is State.ENDED:
             return False
         lost = claim.state is State.LOST
         unwatch(claim)
-        returned = claim.lane.release(claim)
+        returned = claim.lane.release(claim, now)
         try:
             held = await returned.future
         except asyncio.CancelledError:
@@ -198,7 +201,7 @@ class Permit:
         try:
             answer = await lane.ask(Detach(claim.number, math.ceil(expires * 1000)))
         except BaseException:
-            refresher_of(lane.hub).watch(claim)
+            refresher_of(lane.hub).watch(claim, clock())
             raise
         if isinstance(answer, Reply) and not answer.answers[0]:
             claim.lose("the server does not hold it any more")
@@ -209,15 +212,18 @@ class Permit:
 
     async def __aenter__(self) -> Self:
         """Guard a block: from here on, loss cancels the current task."""
-        self._loop()
+        claim = self._claim
+        task = asyncio.current_task(self._loop())
+        if task is None:
+            raise RuntimeError("a permit guards a block in a task only")
         if self._guarded is not None:
             raise RuntimeError("this permit guards a block already")
-        if self._claim.state is State.ENDED:
+        if claim.state is State.ENDED:
             raise RuntimeError("this permit was given back: it can guard nothing")
-        if self._cancel_on_loss and self.lost:
+        if self._cancel_on_loss and not claim.trusted_at(clock()) and self.lost:
             await self.release()
-            raise self._claim.loss()
-        self._guarded = _Guard(self._claim, cancel=self._cancel_on_loss)
+            raise claim.loss()
+        self._guarded = _Guard(claim, task, cancel=self._cancel_on_loss)
         return self
 
     async def __aexit__(
@@ -229,11 +235,11 @@ class Permit:
         """Release, and raise PermitLost where that is due."""
         guard, self._guarded = self._guarded, None
         cancelled_by_loss = guard.disarm(exc) if guard is not None else False
-        claim = self._claim
-        lost = self.lost
+        claim, now = self._claim, clock()
+        lost = not claim.trusted_at(now) and self.lost
         if claim.state is not State.ENDED:
             try:
-                await self.release()
+                await self._release(now)
             except BackendError as error:
                 # The work is done, and the lease ends what could not be given back.
                 logger.warning("a permit of %r could not be released: %s", self.name, error)
@@ -269,7 +275,7 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
 def _release_dropped(claim: Claim) -> None:
     if claim.state is State.HELD:
         unwatch(claim)
-        claim.lane.release(claim)
+        claim.lane.release(claim, clock())
 
 
 class _Guard:
@@ -281,10 +287,7 @@ class _Guard:
 
     __slots__ = ("_cancelled", "_cancelling", "_claim", "_later", "_task")
 
-    def __init__(self, claim: Claim, *, cancel: bool) -> None:
-        task = asyncio.current_task()
-        if task is None:
-            raise RuntimeError("a permit guards a block in a task only")
+    def __init__(self, claim: Claim, task: "asyncio.Task[Any]", *, cancel: bool) -> None:
         self._task = task
         self._claim = claim
         self._cancelling = task.cancelling()

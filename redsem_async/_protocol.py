@@ -5,8 +5,9 @@ for they mean nothing on another machine's clock.
 """
 
 import enum
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple
 
 # Answers to an acquire or a heartbeat that are not a token or a Holding.
 WAITING = 0
@@ -20,8 +21,7 @@ LEFT_LINE = 1
 GAVE_BACK = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Holding:
+class Holding(NamedTuple):
     """A number that holds a permit already: what a repeated acquire is told."""
 
     token: int
@@ -31,8 +31,7 @@ class Holding:
 Answer = int | Holding
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(NamedTuple):
     """One request for permits, by its number within the hub."""
 
     number: int
@@ -42,20 +41,19 @@ class Request:
     waits: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Introduction:
+class Introduction(NamedTuple):
     """Who a hub is, for people to read, and whether it can be told anything."""
 
     who: str
     deaf: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Acquire:
-    """Ask for permits, with one answer for each request.
+class Acquire(NamedTuple):
+    """Ask for permits, with one answer for each number.
 
     Attributes:
-        requests: all with the same lease and limit.
+        numbers: of the requests, in order; each is for one permit and waits, unless
+        unusual: has it, with how many permits it is for and whether it waits.
         max_waiters: the longest line to join (fair); ``None`` for any.
         after: the highest number of the batch before this one, when that is unanswered: it must
             have run, or this one does nothing (fair).
@@ -63,7 +61,10 @@ class Acquire:
         hinted: how many permits a hint told of (zset).
     """
 
-    requests: Sequence[Request]
+    numbers: Sequence[int]
+    lease_ms: int
+    limit: int
+    unusual: Mapping[int, tuple[int, bool]] = MappingProxyType({})
     max_waiters: int | None = None
     after: int = 0
     waits: int = 0
@@ -71,8 +72,7 @@ class Acquire:
     introduction: Introduction | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Release:
+class Release(NamedTuple):
     """Give permits back, by their numbers within the hub *owner*.
 
     *keep* of them are taken again by the caller, in the same write (zset).
@@ -83,8 +83,7 @@ class Release:
     keep: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Refresh:
+class Refresh(NamedTuple):
     """Renew permits of the caller's hub. *heavy*: some are for more than one permit."""
 
     numbers: Sequence[int]
@@ -92,15 +91,13 @@ class Refresh:
     heavy: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Abandon:
+class Abandon(NamedTuple):
     """Leave the line, or give back what was granted unheard."""
 
     requests: Sequence[Request]
 
 
-@dataclass(frozen=True, slots=True)
-class Heartbeat:
+class Heartbeat(NamedTuple):
     """Keep the hub alive and ask what became of its waiters.
 
     Attributes:
@@ -119,8 +116,7 @@ class Heartbeat:
     introduction: Introduction | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Adopt:
+class Adopt(NamedTuple):
     """Exchange the id of a held permit for one of the caller's hub."""
 
     owner: str
@@ -130,35 +126,30 @@ class Adopt:
     introduction: Introduction | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Detach:
+class Detach(NamedTuple):
     """Set the expiry of a held permit once."""
 
     number: int
     expires_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class Status:
+class Status(NamedTuple):
     """Read how things stand, with at most *most* holders and as many waiters."""
 
     most: int
 
 
-@dataclass(frozen=True, slots=True)
-class SetLimit:
+class SetLimit(NamedTuple):
     """Set the limit that overrides every client's own, or take it away."""
 
     limit: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Reap:
+class Reap(NamedTuple):
     """Drop expired holders and dead waiters."""
 
 
-@dataclass(frozen=True, slots=True)
-class Clear:
+class Clear(NamedTuple):
     """Delete the semaphore."""
 
 
@@ -177,8 +168,7 @@ Call = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(NamedTuple):
     """What a call was answered.
 
     Attributes:
@@ -198,16 +188,14 @@ class Reply:
     room: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Adopted:
+class Adopted(NamedTuple):
     """What an adopt was answered: the permit, or nothing when the old id holds none."""
 
     holding: Holding | None
     permits: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class HeldEntry:
+class HeldEntry(NamedTuple):
     """One holder."""
 
     id: str
@@ -216,8 +204,7 @@ class HeldEntry:
     permits: int
 
 
-@dataclass(frozen=True, slots=True)
-class LineEntry:
+class LineEntry(NamedTuple):
     """One request in line (fair), or one process with *permits* requests waiting (zset)."""
 
     id: str
@@ -225,8 +212,7 @@ class LineEntry:
     permits: int
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
+class Standing(NamedTuple):
     """What a status was answered. Tokens and tickets tell ages: they follow the clock."""
 
     set_limit: int | None
@@ -235,7 +221,7 @@ class Standing:
     now_us: int
     holders: Sequence[HeldEntry] = ()
     line: Sequence[LineEntry] = ()
-    hubs: dict[str, str] = field(default_factory=dict[str, str])
+    hubs: Mapping[str, str] = MappingProxyType({})
 
 
 Answered = Reply | Adopted | Standing
@@ -247,44 +233,40 @@ class Trouble(enum.Enum):
     AGAIN = enum.auto()  # nothing happened; the same call, sent once more, may pass at once
     BUSY = enum.auto()  # nothing happened; it may pass later
     MOVED = enum.auto()  # nothing happened; this is no server to write to any more
-    MISMATCH = enum.auto()  # the name is in use in another mode or with another clock
+    MISMATCH = enum.auto()  # nothing happened: the name is in use in another mode or clock
+    NO_MEMORY = enum.auto()  # nothing happened to an acquire, which begins with a write
     REFUSED = enum.auto()  # it may have happened in part; sending it again will not help
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
+class Fault(NamedTuple):
     """A call that was not carried out, and the error that said so."""
 
     trouble: Trouble
     error: Exception
 
 
-@dataclass(frozen=True, slots=True)
-class Granted:
+class Granted(NamedTuple):
     """A message: waiters of this hub hold permits now."""
 
     name: str
     grants: Sequence[tuple[int, Holding]]
 
 
-@dataclass(frozen=True, slots=True)
-class Taken:
+class Taken(NamedTuple):
     """A message: somebody else released or adopted permits of this hub."""
 
     name: str
     numbers: Sequence[int]
 
 
-@dataclass(frozen=True, slots=True)
-class Hint:
+class Hint(NamedTuple):
     """A message: so many permits are free to try for."""
 
     name: str
     permits: int
 
 
-@dataclass(frozen=True, slots=True)
-class Cleared:
+class Cleared(NamedTuple):
     """A message: the semaphore was deleted."""
 
     name: str

@@ -23,13 +23,13 @@ class Refresher:
         self._loop = hub.loop
         self._due: dict[float, set[Claim]] = {}
 
-    def watch(self, claim: Claim) -> None:
-        """Keep the permit of *claim* refreshed from now on."""
-        due = refresh_due(self._loop.time(), claim.terms.refresh_interval)
+    def watch(self, claim: Claim, now: float) -> None:
+        """Keep the permit of *claim* refreshed from *now* on."""
+        due = refresh_due(now, claim.terms.refresh_interval)
         group = self._due.get(due)
         if group is None:
             group = self._due[due] = set()
-            self._loop.call_at(due, self._start, due)
+            self._loop.call_later(due - now, self._start, due)
         group.add(claim)
         claim.watched_by = group
 
@@ -48,7 +48,7 @@ class Refresher:
         By a timer, for those run before the tasks that became ready in the same turn.
         """
         if claim.watched_by is not None and not lose_unless_trusted(claim):
-            left = claim.lease.trusted_until - clock()
+            left = claim.trusted_until - clock()
             self._loop.call_later(left, self._see_to_trust, claim)
 
 
@@ -63,16 +63,15 @@ def unwatch(claim: Claim) -> None:
 
 def lose_unless_trusted(claim: Claim) -> bool:
     """Whether *claim* is lost, because its trusted time ran out if for nothing else."""
-    if claim.state is State.HELD and clock() >= claim.lease.trusted_until:
+    if claim.state is State.HELD and clock() >= claim.trusted_until:
         claim.lose("it could not be refreshed in time")
     return claim.state is not State.HELD
 
 
 async def _refresh(claim: Claim) -> None:
-    loop = asyncio.get_running_loop()
     interval = claim.terms.refresh_interval
     while not lose_unless_trusted(claim):
-        left = claim.lease.trusted_until - clock()
+        left = claim.trusted_until - clock()
         outcome = Outcome.UNKNOWN
         answer = claim.lane.refresh(claim)
         await asyncio.wait([answer], timeout=left)
@@ -81,9 +80,10 @@ async def _refresh(claim: Claim) -> None:
         if lose_unless_trusted(claim):
             return
         if outcome is Outcome.UNKNOWN:
-            await asyncio.sleep(min(_RETRY * interval, claim.lease.trusted_until - clock()))
+            await asyncio.sleep(min(_RETRY * interval, claim.trusted_until - clock()))
         else:
-            await asyncio.sleep(refresh_due(loop.time(), interval) - loop.time())
+            now = clock()
+            await asyncio.sleep(refresh_due(now, interval) - now)
 
 
 def refresher_of(hub: Writer) -> Refresher:

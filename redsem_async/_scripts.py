@@ -1,21 +1,22 @@
 """The Lua scripts, as texts to send and digests to name them by.
 
-A script as the server receives it is the common prelude, the prelude of its mode, and its own
-file. An operation that both modes share stands once, beside the modes' folders.
+A script as the server receives it is the head, the operation's quick path where it has one, the
+common prelude, the prelude of its mode, and its own file: what the quick path does not need is
+not even defined when it is taken. An operation that both modes share stands once, beside the
+modes' folders.
 """
 
 import functools
 import hashlib
-from dataclasses import dataclass
 from importlib import resources
+from typing import NamedTuple
 
 from ._keys import Mode
 
-LIGHT_KEYS = 5  # how many of a semaphore's keys a refresh declares
+LIGHT_KEYS = 3  # how many of a semaphore's keys a refresh declares
 
 
-@dataclass(frozen=True, slots=True)
-class Script:
+class Script(NamedTuple):
     """One operation in one mode."""
 
     text: str
@@ -29,6 +30,8 @@ def script(mode: Mode, operation: str) -> Script:
     own = lua / mode / f"{operation}.lua"
     if not own.is_file():
         own = lua / f"{operation}.lua"
-    parts = (lua / "prelude.lua", lua / mode / "prelude.lua", own)
+    quick = lua / "quick" / f"{operation}.lua"
+    preludes = (lua / "prelude.lua", lua / mode / "prelude.lua")
+    parts = (lua / "head.lua", *([quick] if quick.is_file() else []), *preludes, own)
     text = "\n".join(part.read_text(encoding="utf-8") for part in parts)
     return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())

@@ -1,6 +1,7 @@
 """The semaphores: what users hold in their hands. They hand out permits."""
 
 import asyncio
+from collections.abc import Coroutine
 from types import EllipsisType, TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 from weakref import WeakKeyDictionary
@@ -138,19 +139,12 @@ class AnySemaphore:
             ValueError, TypeError: at the call, for arguments that cannot be meant.
         """
         most = self._timeout if timeout is ... else _config.timeout_of(timeout)
-        permits = _config.permits_of(permits, self.limit)
+        permits = _config.permits_of(permits, self._terms.limit)
         return Acquisition(self._acquire(most, permits))
 
-    async def _acquire(self, timeout: float | None, permits: int) -> Permit:
-        lane, refresher = self._desk()
-        return await acquire(
-            lane,
-            refresher,
-            self._terms,
-            timeout=timeout,
-            permits=permits,
-            cancel_on_loss=self._cancel_on_loss,
-        )
+    def _acquire(self, timeout: float | None, permits: int) -> Coroutine[Any, Any, Permit]:
+        cancel = self._cancel_on_loss
+        return acquire(self._desk, self._terms, timeout, permits, cancel_on_loss=cancel)
 
     async def try_acquire(self, *, permits: int = 1) -> Permit | None:
         """Return a permit if one is free now, or ``None`` when the semaphore is full.
@@ -165,10 +159,11 @@ class AnySemaphore:
             return None
 
     async def __aenter__(self) -> Permit:
-        permit = await self.acquire()
+        permit = await self._acquire(self._timeout, 1)
         task = asyncio.current_task()
         assert task is not None
-        self._entered.setdefault(task, []).append(permit)
+        entered = self._entered
+        entered[task] = [*entered.get(task, ()), permit]
         return await permit.__aenter__()
 
     async def __aexit__(
@@ -183,16 +178,17 @@ class AnySemaphore:
         """The permit of the block that is left: this task's latest, or one that no task left."""
         task = asyncio.current_task()
         entered = self._entered
-        if task not in entered:
+        permits = entered.pop(task, None) if task is not None else None
+        if permits is None:
             orphaned = [other for other in entered if other.done()] or list(entered)
             if not orphaned:
                 raise RuntimeError(f"{self!r} was left without having been entered")
             task = orphaned[-1]
-        assert task is not None
-        permits = entered[task]
+            permits = entered.pop(task)
         permit = permits.pop()
-        if not permits:
-            del entered[task]
+        if permits:
+            assert task is not None
+            entered[task] = permits
         return permit
 
     async def release(self, permit_id: str | None = None) -> bool:
@@ -226,13 +222,8 @@ class AnySemaphore:
         """
         if not isinstance(permit_id, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"adopt() needs a permit's id, not {type(permit_id).__name__}")
-        return Acquisition(self._adopt(permit_id))
-
-    async def _adopt(self, permit_id: str) -> Permit:
-        lane, refresher = self._desk()
-        return await adopt(
-            lane, refresher, self._terms, permit_id, cancel_on_loss=self._cancel_on_loss
-        )
+        cancel = self._cancel_on_loss
+        return Acquisition(adopt(self._desk, self._terms, permit_id, cancel_on_loss=cancel))
 
     # -- how it stands
 

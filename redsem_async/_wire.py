@@ -54,29 +54,32 @@ class Wire:
         self, address: Address, wall_clock: Callable[[], int] = lambda: time.time_ns() // 1000
     ) -> None:
         self.address = address
-        self._keys = address.keys
+        self._fair = address.mode == "fair"
+        self._kind = address.kind
+        self._keys = _counted(address.keys)
+        self._light_keys = _counted(address.keys[:LIGHT_KEYS])
+        self._heavy_keys = _counted(address.keys[: LIGHT_KEYS + 1])
         self._wall_clock = wall_clock
 
     def command(self, call: Call, tag: int, hub: str) -> tuple[Script, tuple[Argument, ...]]:
         """The script for *call*, with the number of its keys, the keys, and its arguments."""
         keys = self._keys
         if isinstance(call, Refresh):
-            keys = keys[: LIGHT_KEYS + call.heavy]
+            keys = self._heavy_keys if call.heavy else self._light_keys
         clock = "" if self.address.clock == "server" else self._wall_clock()
-        common = (len(keys), *keys, tag, clock, self.address.kind, hub)
         operation, own = self._arguments(call)
-        return script(self.address.mode, operation), (*common, *own)
+        arguments = (*keys, tag, clock, self._kind, hub, *own)
+        return script(self.address.mode, operation), arguments
 
     def _arguments(self, call: Call) -> tuple[str, tuple[Argument, ...]]:
-        fair = self.address.mode == "fair"
+        fair = self._fair
         match call:
-            case Acquire(requests, max_waiters, after, waits, hinted, introduction):
-                terms = (requests[0].lease_ms, requests[0].limit)
-                rest = (*_introduce(introduction), *map(_asked, requests))
+            case Acquire():
+                beside = (call.waits, call.hinted)
                 if fair:
-                    most = -1 if max_waiters is None else max_waiters
-                    return "acquire", (*terms, most, after, *rest)
-                return "acquire", (*terms, waits, hinted, *rest)
+                    beside = (-1 if call.max_waiters is None else call.max_waiters, call.after)
+                head = (call.lease_ms, call.limit, *beside, *_introduce(call.introduction))
+                return "acquire", (*head, *_asked(call))
             case Release(owner, numbers, keep):
                 return "release", (owner, keep, *numbers)
             case Refresh(numbers, lease_ms):
@@ -103,8 +106,13 @@ class Wire:
 
     def reply(self, call: Call, raw: Sequence[Any]) -> Answered:
         """The reply to *call*; *raw* begins with the tag."""
-        fair = self.address.mode == "fair"
+        fair = self._fair
         match call:
+            case Acquire() if len(raw) == 3:  # all granted, with tokens in a row
+                tokens = range(raw[1], raw[1] + len(call.numbers))
+                return Reply(tokens, room=0 if fair else raw[2])
+            case Release() if len(raw) == 1:  # all were held
+                return Reply([1] * len(call.numbers))
             case Acquire() | Heartbeat() | Release() | Abandon() | SetLimit() | Reap():
                 _, next_ms, waiting, mine, *answers = raw
                 room = 0
@@ -130,6 +138,10 @@ class Wire:
                 return Reply()
 
 
+def _counted(keys: Sequence[str]) -> tuple[Argument, ...]:
+    return (len(keys), *keys)
+
+
 def _introduce(introduction: Introduction | None) -> tuple[str, int]:
     return ("", 0) if introduction is None else (introduction.who, int(introduction.deaf))
 
@@ -138,11 +150,16 @@ def _number(request: Request) -> int:
     return request.number
 
 
-def _asked(request: Request) -> Argument:
-    """A request as an acquire writes it: its number alone when nothing else is to be said."""
-    if request.permits == 1 and request.waits:
-        return request.number
-    return f"{request.number}:{request.permits}:{int(request.waits)}"
+def _asked(call: Acquire) -> Sequence[Argument]:
+    """Requests as an acquire writes them: by number alone when nothing else is to be said."""
+    if not call.unusual:
+        return call.numbers
+    return [
+        f"{number}:{call.unusual[number][0]}:{call.unusual[number][1]:d}"
+        if number in call.unusual
+        else number
+        for number in call.numbers
+    ]
 
 
 def _queued(request: Request) -> str:
@@ -222,10 +239,13 @@ def who_facts(text: str) -> dict[str, object]:
     return cast("dict[str, object]", facts) if isinstance(facts, dict) else {}
 
 
+_MISMATCH = re.compile(r"\bMODE (fair|zset) (server|local)\b")
+
 # A script's own error arrives bare (7.0 on), or wrapped and prefixed (6.2): look for the word.
 _TROUBLES = (
     (Trouble.AGAIN, re.compile(r"\b(NOSCRIPT|REORDERED|STRANGER)\b")),
-    (Trouble.MISMATCH, re.compile(r"\bMODE (fair|zset) (server|local)\b")),
+    (Trouble.NO_MEMORY, re.compile(r"\bOOM\b")),
+    (Trouble.MISMATCH, _MISMATCH),
     (Trouble.MOVED, re.compile(r"\b(READONLY|MASTERDOWN)\b")),
     (
         Trouble.BUSY,
@@ -260,5 +280,5 @@ def fault_of(error: Exception) -> Fault:
 
 def kind_in_use(error: Exception) -> str:
     """Mode and clock that an error of trouble MISMATCH names."""
-    found = _TROUBLES[1][1].search(str(error))
+    found = _MISMATCH.search(str(error))
     return f"{found[1]} {found[2]}" if found else "different"

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from ._batches import Batch, Returned
 from ._claim import Claim, State
 from ._errors import QueueFull
-from ._lane import Lane
+from ._lane import Lane, Unusual
 from ._protocol import Acquire, Heartbeat, Hint, Reply
 
 MOST_KEPT = 16  # releases in a row whose permits this process keeps while others wait
@@ -28,10 +28,14 @@ class ZsetLane(Lane):
         if claim.state is State.WAITING:
             self._try(claim.permits)
 
-    def _acquire(self, claims: Sequence[Claim]) -> Acquire:
+    def _acquire(self, claims: Sequence[Claim], unusual: Unusual) -> Acquire:
         hinted, self._hinted_permits = self._hinted_permits, 0
+        terms = claims[0].terms
         return Acquire(
-            [claim.request for claim in claims],
+            [claim.number for claim in claims],
+            terms.lease_ms,
+            terms.limit,
+            unusual,
             waits=len(self.waiting),
             hinted=hinted,
             introduction=self._introduction(),
@@ -115,6 +119,10 @@ class ZsetLane(Lane):
         super().depart(claim)
         if was_waiting and not self.waiting:
             self.beat()  # nobody here waits any more: hints are for others
+
+    @property
+    def eager(self) -> bool:
+        return super().eager or self._hinted_permits > 0
 
     def take(self) -> Batch | None:
         batch = super().take()

@@ -3,7 +3,7 @@
 -- The old id is worth nothing afterwards, so a job delivered twice cannot run twice under one
 -- permit. The fencing token goes with the permit.
 --
--- KEYS     as in the prelude
+-- KEYS     as in the head
 -- ARGV     lease_ms  lease of the new holder
 --          who       who the hub is, '' when told before
 --          deaf      '1' when the hub cannot be told anything
@@ -18,15 +18,15 @@ local old_id, new_id = owner .. '.' .. old, hub .. '.' .. new
 
 survey()
 if stranger and who == '' then return who_are_you() end
-redis.call('ZREM', holders, '')  -- a removal first: what follows is let through at maxmemory
+call('ZREM', holders, '')  -- a removal first: what follows is let through at maxmemory
 introduce(who, deaf)
 touch(lease)
-local permits = tonumber(redis.call('HGET', weights, new_id)) or 1
+local permits = tonumber(call('HGET', weights, new_id)) or 1
 local taken = found(new_id)
 if not taken and tonumber(new) > mark then
   taken = found(old_id)
   if taken then
-    permits = tonumber(redis.call('HGET', weights, old_id)) or 1
+    permits = tonumber(call('HGET', weights, old_id)) or 1
     drop({ old_id })
     taken[2] = math.max(taken[2], lease)
     hold({ { new_id, tonumber(taken[1]), taken[2], permits } })

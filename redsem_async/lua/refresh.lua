@@ -2,7 +2,7 @@
 --
 -- It never brings one back, and never lowers an expiry: a short lease does not cut a long one.
 --
--- KEYS     the first five of the prelude, and weights where the caller holds heavy permits
+-- KEYS     the first three of the head, and weights where the caller holds heavy permits
 -- ARGV     lease_ms  from now on
 --          numbers   from here on: of ids of the caller's own hub
 -- RETURNS  {tag, held...}, held being 1, or 0 when it was not
@@ -10,10 +10,9 @@
 local lease = tonumber(ARGV[5])
 local NUMBERS = 6
 
-redis.call('HLEN', marks)
 local ids, scores, held = {}, {}, {}
 for i = NUMBERS, #ARGV do ids[#ids + 1] = hub .. '.' .. ARGV[i] end
-for i, expiry in ipairs(redis.call('ZMSCORE', holders, unpack(ids))) do
+for i, expiry in ipairs(call('ZMSCORE', holders, unpack(ids))) do
   expiry = tonumber(expiry)
   held[i] = expiry and expiry > now and 1 or 0
   if held[i] == 1 then
@@ -21,11 +20,10 @@ for i, expiry in ipairs(redis.call('ZMSCORE', holders, unpack(ids))) do
     scores[#scores + 1] = ids[i]
   end
 end
-redis.call('ZREM', holders, '')  -- a removal first: what follows is let through at maxmemory
+call('ZREM', holders, '')  -- a removal first: what follows is let through at maxmemory
 if #scores > 0 then
-  redis.call('ZADD', holders, unpack(scores))
+  call('ZADD', holders, unpack(scores))
   keep(holders, lease)
-  keep(tokens, lease)
   keep(meta, lease + math.max(0, last / 1000 - now) + SLACK)
   if weights then keep(weights, lease) end
   touch(lease)

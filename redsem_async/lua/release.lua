@@ -1,6 +1,6 @@
 -- release: give permits back and serve who waits.
 --
--- KEYS     as in the prelude
+-- KEYS     as in the head
 -- ARGV     owner    the hub that the ids belong to; it is told when that is not the caller
 --          keep     permits that the caller takes again itself, in the same write (zset)
 --          numbers  from here on: of the ids
@@ -15,7 +15,7 @@ for i = NUMBERS, #ARGV do
   ids[#ids + 1] = owner .. '.' .. ARGV[i]
   highest = math.max(highest, tonumber(ARGV[i]))
 end
-for i, expiry in ipairs(redis.call('ZMSCORE', holders, unpack(ids))) do
+for i, expiry in ipairs(call('ZMSCORE', holders, unpack(ids))) do
   held[i] = expiry and tonumber(expiry) > now and 1 or 0
   if held[i] == 1 then told[#told + 1] = ARGV[NUMBERS + i - 1] end
 end

@@ -1,6 +1,6 @@
 -- set_limit: a limit that overrides every client's own, until it is taken away.
 --
--- KEYS     as in the prelude
+-- KEYS     as in the head
 -- ARGV     most  the limit, '' for none
 -- RETURNS  {tag, next_ms, waiting, mine}
 
@@ -8,9 +8,9 @@ local most = ARGV[5]
 
 survey()
 if most == '' then
-  redis.call('DEL', limit)
+  call('DEL', limit)
 else
-  redis.call('SET', limit, most)
+  call('SET', limit, most)
 end
 cap = tonumber(most)
 purge()

@@ -1,6 +1,6 @@
 -- status: how things stand, from one read.
 --
--- KEYS     as in the prelude
+-- KEYS     as in the head
 -- ARGV     most  holders and waiters to list, at most
 -- RETURNS  {tag, set limit or -1, permits in use, requests waiting, now_us, holders, line, hubs}:
 --          holders is id, ms left, token, permits ...; line is listed as its mode keeps it;
@@ -10,8 +10,8 @@ local most = tonumber(ARGV[5])
 
 survey()
 local heavy = {}
-local in_use = redis.call('ZCOUNT', holders, '(' .. exact(now), '+inf')
-local pairs_of = redis.call('HGETALL', weights)
+local in_use = call('ZCOUNT', holders, '(' .. exact(now), '+inf')
+local pairs_of = call('HGETALL', weights)
 for i = 1, #pairs_of, 2 do
   heavy[pairs_of[i]] = pairs_of[i + 1]
   if found(pairs_of[i]) then in_use = in_use + pairs_of[i + 1] - 1 end
@@ -22,17 +22,17 @@ local function note(owner)
   if not seen[owner] then
     seen[owner] = true
     owners[#owners + 1] = owner
-    owners[#owners + 1] = redis.call('HGET', marks, owner .. ':who') or ''
+    owners[#owners + 1] = call('HGET', meta, owner .. ':who') or ''
   end
 end
 if most > 0 then
-  local live = redis.call('ZRANGEBYSCORE', holders, '(' .. exact(now), '+inf', 'WITHSCORES',
+  local live = call('ZRANGEBYSCORE', holders, '(' .. exact(now), '+inf', 'WITHSCORES',
     'LIMIT', 0, most)
   for i = 1, #live, 2 do
     local id = live[i]
     held[#held + 1] = id
     held[#held + 1] = live[i + 1] - now
-    held[#held + 1] = redis.call('HGET', tokens, id) or '0'
+    held[#held + 1] = call('HGET', meta, id) or '0'
     held[#held + 1] = heavy[id] or '1'
     note(string.match(id, '^%x+'))
   end

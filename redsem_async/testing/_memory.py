@@ -134,7 +134,7 @@ class MemoryLink:
     def send(self, letters: Sequence[Letter], now: float) -> None:
         for letter in letters:
             letter.sent_at = now
-            answer = self._store.run(letter.address, letter.call, self.hub)
+            answer = self._store.run(letter.wire.address, letter.call, self.hub)
             self._arrive(partial(self._answered, letter, answer))
 
     def tell(self, prefix: str, message: Message) -> None:

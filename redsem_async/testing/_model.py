@@ -117,6 +117,14 @@ class Step:
         return self.now_us // 1000
 
 
+def requests_of(call: Acquire) -> list[Request]:
+    """The requests of an acquire, one by one."""
+    return [
+        Request(number, call.lease_ms, call.limit, *call.unusual.get(number, (1, True)))
+        for number in call.numbers
+    ]
+
+
 class Model(ABC):
     """Base of the two modes."""
 
@@ -398,13 +406,12 @@ class FairModel(Model):
         fresh = self.parties.get(step.hub, Party()).mark
         if fresh < call.after:
             raise Reordered
-        self._raise_mark(step, max(request.number for request in call.requests))
-        first = call.requests[0]
-        self._touch(step, first.lease_ms, call.introduction)
+        self._raise_mark(step, max(call.numbers))
+        self._touch(step, call.lease_ms, call.introduction)
         self._purge(step)
         self._serve(step)
-        most = first.limit if self.set_limit is None else self.set_limit
-        answers = [self._ask(step, call, request, fresh, most) for request in call.requests]
+        most = call.limit if self.set_limit is None else self.set_limit
+        answers = [self._ask(step, call, request, fresh, most) for request in requests_of(call)]
         return self._reply(step, answers)
 
     def _ask(self, step: Step, call: Acquire, request: Request, fresh: int, most: int) -> Answer:
@@ -568,14 +575,13 @@ class ZsetModel(Model):
     def _acquire(self, step: Step, call: Acquire) -> Reply:
         self._know(step, call.introduction)
         fresh = self.party(step.hub).mark
-        self._raise_mark(step, max(request.number for request in call.requests))
-        first = call.requests[0]
-        self._touch(step, first.lease_ms, call.introduction)
+        self._raise_mark(step, max(call.numbers))
+        self._touch(step, call.lease_ms, call.introduction)
         self._purge(step)
-        most = first.limit if self.set_limit is None else self.set_limit
+        most = call.limit if self.set_limit is None else self.set_limit
         answers: list[Answer] = []
         waits, taken = call.waits, 0
-        for request in call.requests:
+        for request in requests_of(call):
             identity = permit_id(step.hub, request.number)
             if request.number <= fresh:
                 answers.append(self.found(identity, step.now) or GONE)

@@ -34,7 +34,7 @@ HUB = "f" * 32
 REQUEST = Request(7, 1000, 3)
 WHO = Introduction("somebody")
 CALLS: dict[str, Call] = {
-    "acquire": Acquire([REQUEST], introduction=WHO),
+    "acquire": Acquire([7], 1000, 3, introduction=WHO),
     "release": Release(HUB, [7]),
     "refresh": Refresh([7], 1000, heavy=True),
     "abandon": Abandon([REQUEST]),
@@ -82,15 +82,15 @@ def test_the_binding_passes_what_the_contract_names(mode: Mode, operation: str) 
 
 
 @pytest.mark.parametrize("mode", BOTH)
-def test_the_preludes_name_every_key_in_order(mode: Mode) -> None:
+def test_the_head_names_every_key_in_order(mode: Mode) -> None:
     """Keys go by position: one too many, and a script writes to another's."""
-    prelude = (LUA / "prelude.lua").read_text()
-    named = contract(prelude, "KEYS")
-    assert contract(prelude, "ARGV") == COMMON_ARGUMENTS
+    head = (LUA / "head.lua").read_text()
+    named = contract(head, "KEYS")
+    assert contract(head, "ARGV") == COMMON_ARGUMENTS
     kinds = [key.rpartition(":")[2] for key in Address(mode, "p", "n", "server").keys]
     assert kinds[:-1] == named[:-1]
     assert named[-1] == "line"
-    assigned = re.findall(r"^local ([\w, ]+) =\s+KEYS", prelude, re.MULTILINE)
+    assigned = re.findall(r"^local ([\w, ]+) = unpack\(KEYS\)", head, re.MULTILINE)
     assert ", ".join(assigned).split(", ") == named
 
 

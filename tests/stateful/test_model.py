@@ -6,7 +6,6 @@ whether a hub is there to be told.
 """
 
 import time
-from dataclasses import fields
 from typing import Any, cast
 
 import pytest
@@ -50,7 +49,7 @@ from redsem_async._protocol import (
     Trouble,
 )
 from redsem_async._wire import Wire, fault_of, message
-from redsem_async.testing._model import FairModel, Reordered, Stranger, ZsetModel
+from redsem_async.testing._model import FairModel, Reordered, Stranger, ZsetModel, requests_of
 
 HUBS: tuple[str, ...] = ("a" * 32, "b" * 32, "c" * 32)
 LEASES_MS = (1000, 4000, 10_000)
@@ -177,12 +176,14 @@ class Agreement(RuleBasedStateMachine):
     @rule(
         hub=st.sampled_from(HUBS),
         weights=st.lists(st.sampled_from((1, 1, 1, 2, 3)), min_size=1, max_size=4),
-        waits=st.lists(st.booleans(), min_size=4, max_size=4),
+        waits=st.lists(st.sampled_from((True, True, False)), min_size=4, max_size=4),
         lease_ms=st.sampled_from(LEASES_MS),
         more=st.sampled_from((0, 0, 0, 1)),
         max_waiters=st.sampled_from((None, None, 2)),
         beside=st.sampled_from((0, 0, 1, 3)),
-        deaf=st.sampled_from((False, False, False, True)),
+        introduction=st.sampled_from(
+            (None, None, None, Introduction("x"), Introduction("x", True))
+        ),
     )
     def acquire(
         self,
@@ -193,18 +194,21 @@ class Agreement(RuleBasedStateMachine):
         more: int,
         max_waiters: int | None,
         beside: int,
-        deaf: bool,
+        introduction: Introduction | None,
     ) -> None:
         limit = self.limit + more
         self.ceiling = max(self.ceiling, limit)
-        requests: list[Request] = []
-        for permits, stays in zip(weights, waits, strict=False):
-            self.numbers[hub] += 1
-            number = self.numbers[hub]
-            requests.append(Request(number, lease_ms, limit, min(permits, limit), stays))
-        self.requests[hub] += requests
-        introduction = Introduction(f"hub {hub[0]}", deaf)
-        call = Acquire(requests, max_waiters, 0, beside, beside, introduction)
+        first = self.numbers[hub] + 1
+        numbers = range(first, first + len(weights))
+        self.numbers[hub] = numbers[-1]
+        kinds = [
+            (min(permits, limit), stays) for permits, stays in zip(weights, waits, strict=False)
+        ]
+        unusual = {n: kind for n, kind in zip(numbers, kinds, strict=True) if kind != (1, True)}
+        call = Acquire(
+            numbers, lease_ms, limit, unusual, max_waiters, 0, beside, beside, introduction
+        )
+        self.requests[hub] += requests_of(call)
         self.sent.append((hub, call))
         self.call(hub, call)
 
@@ -219,7 +223,7 @@ class Agreement(RuleBasedStateMachine):
     def acquire_out_of_order(self, hub: str, ahead: int) -> None:
         """The batch before this one has not run."""
         number = self.numbers[hub] + 10
-        call = Acquire([Request(number, 1000, self.limit)], after=self.numbers[hub] + ahead)
+        call = Acquire([number], 1000, self.limit, after=self.numbers[hub] + ahead)
         if self.mode == "fair":
             self.call(hub, call)
 
@@ -331,8 +335,8 @@ class Agreement(RuleBasedStateMachine):
 def _plain(answer: object) -> object:
     """Sequences of any kind as lists: the two sides may choose."""
     if isinstance(answer, Reply | Adopted | Standing | Holding):
-        return {item.name: _plain(getattr(answer, item.name)) for item in fields(answer)}
-    if isinstance(answer, list | tuple):
+        return {name: _plain(value) for name, value in answer._asdict().items()}
+    if isinstance(answer, list | tuple | range):
         return [_plain(item) for item in cast("list[object]", answer)]
     return answer
 

@@ -9,17 +9,16 @@ from hypothesis import strategies as st
 from redsem_async._backoff import delays
 from redsem_async._keys import Address, new_hub_id, parse_permit_id, permit_id
 from redsem_async._lease import (
-    Lease,
     Lost,
     Outcome,
     after_refresh,
     alive_for,
-    granted,
     handoff_lease,
     heartbeat_interval,
     margin,
     refresh_due,
     retry_after,
+    trusted_until,
 )
 
 leases = st.floats(0.05, 10_000)
@@ -28,7 +27,7 @@ leases = st.floats(0.05, 10_000)
 @given(leases, st.floats(0, 1e6))
 def test_trust_ends_before_the_server_lets_go(lease: float, sent_at: float) -> None:
     """The server counts from when the command ran, which is not before it was sent."""
-    assert granted(lease, sent_at=sent_at, left=lease).trusted_until < sent_at + lease
+    assert trusted_until(lease, sent_at=sent_at, left=lease) < sent_at + lease
     assert margin(lease) < lease
 
 
@@ -48,23 +47,22 @@ def test_a_process_outlives_three_heartbeats(lease: float) -> None:
 
 def test_a_refresh_that_the_server_denies_loses_the_permit() -> None:
     """GONE is a fact, however much time is left."""
-    verdict = after_refresh(Lease(10, 100), Outcome.GONE, sent_at=1, now=2)
+    verdict = after_refresh(100, 10, Outcome.GONE, sent_at=1, now=2)
     assert isinstance(verdict, Lost)
 
 
 def test_an_unanswered_refresh_changes_nothing_until_trust_ends() -> None:
     """UNKNOWN is not a no; but it is no yes either."""
-    lease = Lease(10, 100)
-    assert after_refresh(lease, Outcome.UNKNOWN, sent_at=1, now=99) == lease
-    assert isinstance(after_refresh(lease, Outcome.UNKNOWN, sent_at=1, now=100), Lost)
+    assert after_refresh(100, 10, Outcome.UNKNOWN, sent_at=1, now=99) == 100
+    assert isinstance(after_refresh(100, 10, Outcome.UNKNOWN, sent_at=1, now=100), Lost)
 
 
 def test_a_renewal_counts_from_sending_and_never_shortens() -> None:
     """An answer that took long says less than it seems to."""
-    renewed = after_refresh(Lease(10, 50), Outcome.RENEWED, sent_at=60, now=61)
-    assert renewed == granted(10, sent_at=60, left=10)
-    assert after_refresh(Lease(10, 500), Outcome.RENEWED, sent_at=60, now=61) == Lease(10, 500)
-    late = after_refresh(Lease(10, 50), Outcome.RENEWED, sent_at=60, now=75)
+    renewed = after_refresh(50, 10, Outcome.RENEWED, sent_at=60, now=61)
+    assert renewed == trusted_until(10, sent_at=60, left=10)
+    assert after_refresh(500, 10, Outcome.RENEWED, sent_at=60, now=61) == 500
+    late = after_refresh(50, 10, Outcome.RENEWED, sent_at=60, now=75)
     assert isinstance(late, Lost)
 
 

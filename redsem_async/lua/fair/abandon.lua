@@ -1,6 +1,6 @@
 -- abandon (fair): waiters give up. They leave the line, or give back a grant never heard of.
 --
--- KEYS     as in the prelude
+-- KEYS     as in the head
 -- ARGV     requests  from here on: 'number:lease_ms:limit:permits', of the caller's own hub
 -- RETURNS  {tag, next_ms, waiting, mine, answer...}, an answer being 1 (left the line),
 --          2 (gave a permit back) or 0 (nothing was there)
@@ -15,13 +15,13 @@ for i = REQUESTS, #ARGV do
   ids[#ids + 1] = hub .. '.' .. number
   highest = math.max(highest, tonumber(number))
 end
-for i, expiry in ipairs(redis.call('ZMSCORE', holders, unpack(ids))) do
+for i, expiry in ipairs(call('ZMSCORE', holders, unpack(ids))) do
   local held = expiry and tonumber(expiry) > now
-  answers[i] = held and 2 or redis.call('ZSCORE', line, requests[i]) and 1 or 0
+  answers[i] = held and 2 or call('ZSCORE', line, requests[i]) and 1 or 0
 end
 freed = freed + drop(ids)
-redis.call('ZREM', line, unpack(requests))
-waiting = redis.call('ZCARD', line)
+call('ZREM', line, unpack(requests))
+waiting = call('ZCARD', line)
 raise_mark(highest)
 if waiting > 0 then
   purge()

@@ -4,7 +4,7 @@
 -- Being one script it has no window between drawing a ticket and ranking it, leaves no entry
 -- behind when it fails, and applies nobody's timeout to others.
 --
--- KEYS     as in the prelude
+-- KEYS     as in the head
 -- ARGV     lease_ms     lease of these requests
 --          declared     the caller's own limit, ruled out by a set limit
 --          max_waiters  longest line to join, -1 for any
@@ -35,7 +35,7 @@ for i = REQUESTS, #ARGV do
   mark = math.max(mark, tonumber(number))
 end
 -- The first write is one that is refused at maxmemory: an acquire fails with nothing written.
-redis.call('HSET', marks, hub, exact(mark))
+call('HSET', meta, hub, mark)
 introduce(who, deaf)
 touch(lease)
 purge()
@@ -48,7 +48,7 @@ for i, request in ipairs(batch) do
   local id = hub .. '.' .. number
   if value <= fresh then
     answers[i] = found(id)
-      or (redis.call('ZSCORE', line, request_of(number, ARGV[5], declared, permits)) and 0)
+      or (call('ZSCORE', line, request_of(number, ARGV[5], declared, permits)) and 0)
       or -1
   elseif open and used + permits <= most then
     used = used + permits
@@ -68,7 +68,7 @@ for i, request in ipairs(batch) do
 end
 hold(grants)
 if #queued > 0 then
-  redis.call('ZADD', line, unpack(queued))
+  call('ZADD', line, unpack(queued))
   keep(line, alive_for(lease))
   save_counter(alive_for(lease))
 end

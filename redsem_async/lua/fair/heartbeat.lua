@@ -1,6 +1,6 @@
 -- heartbeat (fair): keep the hub alive, ask about its waiters, serve the line.
 --
--- KEYS     as in the prelude
+-- KEYS     as in the head
 -- ARGV     lease_ms  the longest lease among the hub's waiters
 --          who       who the hub is, '' when told before
 --          deaf      '1' when the hub cannot be told anything
@@ -13,7 +13,7 @@ local REQUESTS = 8
 
 survey()
 if stranger and who == '' then return who_are_you() end
-redis.call('ZREM', holders, '')  -- a removal first: what follows is let through at maxmemory
+call('ZREM', holders, '')  -- a removal first: what follows is let through at maxmemory
 introduce(who, deaf)
 touch(lease)
 if waiting > 0 then keep(line, alive_for(lease)) end
@@ -23,7 +23,7 @@ serve()
 local reply = standing()
 for i = REQUESTS, #ARGV do
   local number = string.match(ARGV[i], '^%d+')
-  local answer = redis.call('ZSCORE', line, hub .. '.' .. ARGV[i]) and 0
+  local answer = call('ZSCORE', line, hub .. '.' .. ARGV[i]) and 0
   reply[#reply + 1] = answer or found(hub .. '.' .. number) or -1
 end
 return reply

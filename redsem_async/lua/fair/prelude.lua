@@ -23,15 +23,26 @@ local known = {}
 local function state_of(owner)
   local state = known[owner]
   if not state then
-    local flags = redis.call('HMGET', marks, owner .. ':deaf', owner .. ':gone')
+    local flags = call('HMGET', meta, owner .. ':until', owner .. ':deaf', owner .. ':gone')
     state = {
-      alive_until = tonumber(redis.call('ZSCORE', hubs, owner)) or 0,
-      deaf = flags[1] == '1',
-      gone = flags[2] and owner ~= hub,
+      alive_until = tonumber(flags[1]) or 0,
+      deaf = flags[2] == '1',
+      gone = flags[3] and owner ~= hub,
     }
     known[owner] = state
   end
   return state
+end
+
+-- Tells the process of *party* what it was granted. Returns whether it may have heard so.
+local function offer(party)
+  local parts = {}
+  for i, grant in ipairs(party.grants) do
+    -- A stopped process costs a short lease; its first refresh makes it a whole one.
+    grant[3] = math.min(grant[3], math.max(2 * heartbeat_of(grant[3]), 1000))
+    parts[i] = party.numbers[i] .. ':' .. exact(grant[2]) .. ':' .. grant[3]
+  end
+  return known[party.owner].deaf or tell(party.owner, 'granted', table.concat(parts, ',')) ~= 0
 end
 
 -- Hands what a chunk of the line was granted to its owners, each told once. Returns the grants
@@ -40,17 +51,9 @@ local function hand_over(parties)
   local grants, served, lost_permits, lost_requests = {}, {}, 0, 0
   for _, party in ipairs(parties) do
     local own = party.owner == hub
-    local state = known[party.owner]
-    local parts = {}
-    for i, grant in ipairs(party.grants) do
-      local beat = heartbeat_of(grant[3])
-      -- A stopped process costs a short lease; its first refresh makes it a whole one.
-      grant[3] = own and grant[3] or math.min(grant[3], math.max(2 * beat, 1000))
-      parts[i] = party.numbers[i] .. ':' .. exact(grant[2]) .. ':' .. grant[3]
-    end
-    if not own and not state.deaf and tell(party.owner, 'granted', table.concat(parts, ',')) == 0 then
-      state.gone = true
-      note(party.owner .. ':gone', '1')
+    if not own and not offer(party) then
+      known[party.owner].gone = true
+      call('HSET', meta, party.owner .. ':gone', '1')
       save_counter(0)  -- the tokens that nobody heard are not drawn again
       lost_requests = lost_requests + #party.grants
       lost_permits = lost_permits + party.permits
@@ -75,7 +78,7 @@ local function serve()
   if cap == 0 or waiting == 0 then return end
   local passed, looked, size, moved = 0, 0, 8, 0
   while looked < LOOK and moved < SERVE do
-    local chunk = redis.call('ZRANGE', line, passed, passed + size - 1)
+    local chunk = call('ZRANGE', line, passed, passed + size - 1)
     local leaving, parties, by_owner, blocked = {}, {}, {}, false
     for _, request in ipairs(chunk) do
       local owner, number, lease, declared, permits = parse(request)
@@ -110,7 +113,7 @@ local function serve()
     for _, request in ipairs(served) do leaving[#leaving + 1] = request end
     if #leaving > 0 then
       moved = moved + #leaving
-      waiting = waiting - redis.call('ZREM', line, unpack(leaving))
+      waiting = waiting - call('ZREM', line, unpack(leaving))
     end
     hold(grants)
     if blocked and lost_requests == 0 then
@@ -143,21 +146,21 @@ end
 
 -- Tells the head of the line that something will change earlier than it was told.
 local function nudge()
-  tell((parse(redis.call('ZRANGE', line, 0, 0)[1])), 'hint', '0')
+  tell((parse(call('ZRANGE', line, 0, 0)[1])), 'hint', '0')
 end
 
 -- Takes requests of dead processes out of the line. Returns how many.
 local function sweep()
   local leaving = {}
-  for _, request in ipairs(redis.call('ZRANGE', line, 0, LOOK - 1)) do
+  for _, request in ipairs(call('ZRANGE', line, 0, LOOK - 1)) do
     if state_of((parse(request))).alive_until <= now then leaving[#leaving + 1] = request end
   end
   if #leaving == 0 then return 0 end
-  waiting = waiting - redis.call('ZREM', line, unpack(leaving))
+  waiting = waiting - call('ZREM', line, unpack(leaving))
   return #leaving
 end
 
 -- Who waits, for status: the count, then request and ticket of the first *most*.
 local function listing(most)
-  return waiting, most > 0 and redis.call('ZRANGE', line, 0, most - 1, 'WITHSCORES') or {}
+  return waiting, most > 0 and call('ZRANGE', line, 0, most - 1, 'WITHSCORES') or {}
 end

@@ -1,6 +1,6 @@
 -- abandon (zset): give back grants that were never heard of.
 --
--- KEYS     as in the prelude
+-- KEYS     as in the head
 -- ARGV     numbers  from here on: of ids of the caller's own hub
 -- RETURNS  {tag, next_ms, waiting, mine, answer...}, an answer being 2 (gave a permit back)
 --          or 0 (nothing was there)
@@ -13,7 +13,7 @@ for i = NUMBERS, #ARGV do
   ids[#ids + 1] = hub .. '.' .. ARGV[i]
   highest = math.max(highest, tonumber(ARGV[i]))
 end
-for i, expiry in ipairs(redis.call('ZMSCORE', holders, unpack(ids))) do
+for i, expiry in ipairs(call('ZMSCORE', holders, unpack(ids))) do
   answers[i] = expiry and tonumber(expiry) > now and 2 or 0
 end
 freed = freed + drop(ids)

@@ -4,7 +4,7 @@
 -- Being one script it adds nobody whom it must take out again, and it ranks holders by expiry
 -- on one clock, where the book's timed the acquisition on each caller's.
 --
--- KEYS     as in the prelude
+-- KEYS     as in the head
 -- ARGV     lease_ms  lease of these requests
 --          declared  the caller's own limit, ruled out by a set limit
 --          waits     how many requests of this hub wait beside these
@@ -34,7 +34,7 @@ for i = REQUESTS, #ARGV do
   mark = math.max(mark, tonumber(number))
 end
 -- The first write is one that is refused at maxmemory: an acquire fails with nothing written.
-redis.call('HSET', marks, hub, exact(mark))
+call('HSET', meta, hub, mark)
 introduce(who, deaf)
 touch(lease)
 purge()

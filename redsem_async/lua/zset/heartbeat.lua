@@ -1,6 +1,6 @@
 -- heartbeat (zset): keep the hub alive, announce how many of its requests wait, pass hints on.
 --
--- KEYS     as in the prelude
+-- KEYS     as in the head
 -- ARGV     lease_ms  the longest lease among the hub's waiters
 --          who       who the hub is, '' when told before
 --          deaf      '1' when the hub cannot be told anything
@@ -14,7 +14,7 @@ local declared, waits, hinted = tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(A
 
 survey()
 if stranger and who == '' then return who_are_you() end
-redis.call('ZREM', holders, '')  -- a removal first: what follows is let through at maxmemory
+call('ZREM', holders, '')  -- a removal first: what follows is let through at maxmemory
 introduce(who, deaf)
 touch(lease)
 purge()

@@ -1,7 +1,7 @@
 -- ZSET mode: no queue of requests; the line holds the processes that wait, and a release hints
 -- as many of them, in turn, as it freed permits. Who takes nothing passes the hint on.
 --
--- line     ZSET, hub -> its turn; marks holds hub:waits, how many of its requests wait
+-- line     ZSET, hub -> its turn; meta holds hub:waits, how many of its requests wait
 
 local LOOK = 100    -- most processes that one call looks at
 
@@ -11,11 +11,11 @@ local mine = {}     -- {permits} when the caller itself is hinted
 local function serve()
   if freed <= 0 or waiting == 0 or cap == 0 then return end
   local moved = false
-  for _, owner in ipairs(redis.call('ZRANGE', line, 0, LOOK - 1)) do
+  for _, owner in ipairs(call('ZRANGE', line, 0, LOOK - 1)) do
     if freed <= 0 then break end
-    local flags = redis.call('HMGET', marks, owner .. ':waits', owner .. ':deaf')
+    local flags = call('HMGET', meta, owner .. ':waits', owner .. ':deaf', owner .. ':until')
     local share = math.min(freed, tonumber(flags[1]) or 0)
-    local alive = (tonumber(redis.call('ZSCORE', hubs, owner)) or 0) > now
+    local alive = (tonumber(flags[3]) or 0) > now
     local takes = alive and share > 0
     if takes and owner == hub then
       mine = { share }
@@ -25,11 +25,11 @@ local function serve()
       takes = tell(owner, 'hint', exact(share)) ~= 0
     end
     if takes then
-      redis.call('ZADD', line, draw(), owner)
+      call('ZADD', line, draw(), owner)
       freed = freed - share
       moved = true
     elseif takes == false then
-      waiting = waiting - redis.call('ZREM', line, owner)
+      waiting = waiting - call('ZREM', line, owner)
     end
   end
   if moved then save_counter(0) end
@@ -39,14 +39,14 @@ end
 local function announce(count, lease)
   if count == 0 and waiting == 0 then return end
   if count == 0 then
-    redis.call('HDEL', marks, hub .. ':waits')
-    waiting = waiting - redis.call('ZREM', line, hub)
+    call('HDEL', meta, hub .. ':waits')
+    waiting = waiting - call('ZREM', line, hub)
     return
   end
-  note(hub .. ':waits', count)
-  local turn = redis.call('ZSCORE', line, hub)
+  call('HSET', meta, hub .. ':waits', count)
+  local turn = call('ZSCORE', line, hub)
   if not turn then
-    redis.call('ZADD', line, draw(), hub)
+    call('ZADD', line, draw(), hub)
     save_counter(0)
     waiting = waiting + 1
   end
@@ -61,14 +61,14 @@ end
 
 -- Tells the first in line that something will change earlier than it was told.
 local function nudge()
-  tell(redis.call('ZRANGE', line, 0, 0)[1], 'hint', '0')
+  tell(call('ZRANGE', line, 0, 0)[1], 'hint', '0')
 end
 
 -- Takes dead processes out of the line. Returns 0: no request of theirs was in it.
 local function sweep()
-  for _, owner in ipairs(redis.call('ZRANGE', line, 0, LOOK - 1)) do
-    if (tonumber(redis.call('ZSCORE', hubs, owner)) or 0) <= now then
-      waiting = waiting - redis.call('ZREM', line, owner)
+  for _, owner in ipairs(call('ZRANGE', line, 0, LOOK - 1)) do
+    if (tonumber(call('HGET', meta, owner .. ':until')) or 0) <= now then
+      waiting = waiting - call('ZREM', line, owner)
     end
   end
   return 0
@@ -78,9 +78,10 @@ end
 -- count of the first *most*.
 local function listing(most)
   local count, entries = 0, {}
-  for _, owner in ipairs(redis.call('ZRANGE', line, 0, -1)) do
-    local waits = tonumber(redis.call('HGET', marks, owner .. ':waits')) or 0
-    if (tonumber(redis.call('ZSCORE', hubs, owner)) or 0) > now then
+  for _, owner in ipairs(call('ZRANGE', line, 0, -1)) do
+    local facts = call('HMGET', meta, owner .. ':waits', owner .. ':until')
+    local waits = tonumber(facts[1]) or 0
+    if (tonumber(facts[2]) or 0) > now then
       count = count + waits
       if #entries < 2 * most then
         entries[#entries + 1] = owner

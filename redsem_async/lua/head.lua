@@ -1,0 +1,64 @@
+-- What every script begins with: its keys, the clock, and what is known of its caller.
+--
+-- A script as the server receives it is this file, its quick path if it has one, the prelude,
+-- the prelude of its mode, and its own file.
+--
+-- KEYS     holders   ZSET, permit id -> expiry in ms of the semaphore's clock
+--          meta      HASH, mode -> which mode and clock, counter -> last token or ticket drawn,
+--                    permit id -> fencing token, of every holder, and of every hub:
+--                    hub -> its highest number here; hub:until -> alive until, as in hubs;
+--                    hub:who and hub:deaf, once it has introduced itself; hub:gone; hub:waits
+--          hubs      ZSET, hub -> alive until, in ms of the semaphore's clock
+--          weights   HASH, permit id -> permits, of holders of more than one
+--          limit     STRING, the set limit, if any; the only key without an expiry
+--          line      ZSET, who waits: see the prelude of the mode
+-- ARGV     tag       comes first in the reply, so that no reply is taken for another's
+--          clock_us  '' for the server's clock, otherwise the caller's, in microseconds
+--          mode      'fair server', 'zset local', ...
+--          hub       the caller's hub
+-- RETURNS  {tag, ...}, or the error MODE when the name is in use otherwise
+
+local call = redis.call
+local holders, meta, hubs, weights, limit, line = unpack(KEYS)
+local tag, clock_us, mode, hub = unpack(ARGV, 1, 4)
+
+local SLACK = 60000     -- ms by which meta outlives what it protects
+
+local now_us
+if clock_us == '' then
+  local time = call('TIME')
+  now_us = time[1] * 1000000 + time[2]
+else
+  now_us = tonumber(clock_us)
+end
+local now = math.floor(now_us / 1000)
+
+local facts = call('HMGET', meta, 'mode', 'counter',
+  hub, hub .. ':until', hub .. ':deaf', hub .. ':gone')
+if facts[1] and facts[1] ~= mode then
+  return redis.error_reply('MODE ' .. facts[1])
+end
+-- Tokens and tickets come from one counter that follows the clock and never goes back, so it
+-- need not survive the loss of its key.
+local last = tonumber(facts[2]) or 0
+local mark = tonumber(facts[3]) or 0  -- the highest number that the caller's hub has used here
+local alive_until = tonumber(facts[4]) or 0
+local stranger = not facts[5]         -- whether it is not known who the caller's hub is
+local gone = facts[6]                 -- whether a message for it was heard by nobody
+
+-- How often a hub with this lease is heard from, and for how long it counts as alive.
+local function heartbeat_of(lease)
+  return math.min(math.max(math.floor(lease / 3), 1000), 10000)
+end
+local function alive_for(lease)
+  local beat = heartbeat_of(lease)
+  return math.max(3 * beat, lease + beat)
+end
+
+-- Gives *key* an expiry at least *need* ms away: seldom, and never a nearer one.
+local function keep(key, need)
+  local left = call('PTTL', key)
+  if left ~= -2 and left < 2 * need then
+    call('PEXPIRE', key, math.ceil(3 * need))
+  end
+end
