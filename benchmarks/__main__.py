@@ -11,13 +11,16 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from benchmarks._files import allow_many_files
 from benchmarks._gauge import Broken
 from benchmarks._report import as_json, as_markdown, lines_of
-from benchmarks._results import Table
 from benchmarks._run import Run, facts_about, loops_for, plan, tables_of
-from benchmarks._servers import Server, server
+from benchmarks._servers import NoServer, Server, server
 from benchmarks._setup import Effort
 from benchmarks.cases import CASES, Case
+from redsem_async import SemaphoreError
 
 RESULTS = Path(__file__).parent / "results"
+REPORT = "results.md"
+
+INTERRUPTED = 130  # what a shell says of a program that Ctrl-C ended
 
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
@@ -63,14 +66,19 @@ def main(
     allow_many_files()
     try:
         with server(which) as running:
-            run = _measure(chosen, running, effort, loop, console)
+            run = _measure(chosen, running, effort, loop, results, console)
+    except (NoServer, SemaphoreError) as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(1) from None
     except Broken as error:
         typer.echo(f"FAILED: {error}", err=True)
         raise typer.Exit(1) from None
-    report = write(run, results)
+    except KeyboardInterrupt:
+        typer.echo("interrupted", err=True)
+        raise typer.Exit(INTERRUPTED) from None
     for line in run.missed:
         console.print(f"[yellow]missed[/] {line}")
-    console.print(f"report: {report}", soft_wrap=True, markup=False)
+    console.print(f"report: {results / REPORT}", soft_wrap=True, markup=False)
 
 
 def _chosen(names: list[str] | None) -> list[Case]:
@@ -81,10 +89,15 @@ def _chosen(names: list[str] | None) -> list[Case]:
 
 
 def _measure(
-    cases: list[Case], running: Server, effort: Effort, loop: Loops, console: Console
+    cases: list[Case],
+    running: Server,
+    effort: Effort,
+    loop: Loops,
+    results: Path,
+    console: Console,
 ) -> Run:
+    run = Run(facts_about(running), [])
     planned = plan(cases, loops_for(loop))
-    tables: list[Table] = []
     console.print(f"server: {running.what}", markup=False)
     columns = (
         *(TextColumn("{task.fields[case]:>4}"), BarColumn(), MofNCompleteColumn()),
@@ -97,22 +110,21 @@ def _measure(
             progress.update(bar, case=case.name, description=f"{case.title}: {what}")
 
         for table in tables_of(planned, running, effort, say):
-            tables.append(table)
+            run.tables.append(table)
+            write(run, results)  # each time: what was measured is not lost with what follows
             progress.advance(bar)
             for line in lines_of(table):
                 progress.console.print(line, soft_wrap=True, markup=False)
-    return Run(facts_about(running), tables)
+    return run
 
 
-def write(run: Run, folder: Path) -> Path:
-    """Write report, JSON and plots into *folder*; returns where the report is."""
+def write(run: Run, folder: Path) -> None:
+    """Write report, JSON and plots into *folder*."""
     from benchmarks._plots import draw
 
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "results.json").write_text(as_json(run))
-    report = folder / "results.md"
-    report.write_text(as_markdown(run, draw(run.tables, folder)))
-    return report
+    (folder / REPORT).write_text(as_markdown(run, draw(run.tables, folder)))
 
 
 if __name__ == "__main__":

@@ -19,6 +19,8 @@ from benchmarks._files import allow_many_files
 from benchmarks._setup import LoopName, runner_of
 from benchmarks.contenders import LIBRARIES, Contender, Terms
 
+_PATIENCE = 180.0  # seconds for any one order
+
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
@@ -69,9 +71,10 @@ class Child:
         self._pipe = pipe
 
     async def ask(self, order: Order[T]) -> T:
-        """Have an order carried out; raises what it raises."""
+        """Have an order carried out; raises what it raises, or TimeoutError after long."""
         self._pipe.send(order)
-        answer = await asyncio.to_thread(self._pipe.recv)
+        async with asyncio.timeout(_PATIENCE):
+            answer = await asyncio.to_thread(self._pipe.recv)
         if isinstance(answer, BaseException):
             raise answer
         return cast("T", answer)

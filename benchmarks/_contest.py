@@ -1,8 +1,8 @@
 """A case in which several take turns."""
 
 import secrets
-from collections.abc import AsyncGenerator, Iterable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator, Generator, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from typing import Self
 
@@ -30,6 +30,27 @@ async def opened(library: Library, terms: Terms) -> AsyncGenerator[Contender]:
                 raise Leaked(held)
         finally:
             await contender.clear()
+
+
+def failure_of(who: str, error: Exception) -> Absent:
+    """Somebody who is not measured, for it did not do what it is measured for."""
+    return Absent(who, f"failed: {type(error).__name__}: {error}")
+
+
+@contextmanager
+def attempt(library: Library, absent: list[Absent]) -> Generator[bool]:
+    """Measure a library in a block, if it is installed.
+
+    What a peer does wrong is added to *absent*; what we do wrong is raised.
+    """
+    if not library.installed:
+        absent.append(Absent(library.label, NOT_INSTALLED))
+    try:
+        yield library.installed
+    except Exception as error:
+        if library.ours:
+            raise
+        absent.append(failure_of(library.label, _first(error)))
 
 
 class Contest:
@@ -108,7 +129,7 @@ class Contest:
         if who in self._ours:
             raise error
         if who not in {absent.who for absent in self.absent}:
-            self.absent.append(Absent(who, f"failed: {type(error).__name__}: {error}"))
+            self.absent.append(failure_of(who, error))
 
 
 def _first(error: Exception) -> Exception:

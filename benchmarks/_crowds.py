@@ -5,6 +5,7 @@ import time
 from dataclasses import dataclass
 
 from benchmarks._children import Stage
+from benchmarks._gauge import Broken
 from benchmarks.contenders import Contender, Terms
 from redsem_async import Permit
 
@@ -34,7 +35,7 @@ class Hold:
     async def carry_out(self, here: Stage) -> list[float]:
         contender = await here.contender(self.label, self.terms)
         waits: list[float] = []
-        all_in = asyncio.Event()
+        all_in: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         permits = here.notes.setdefault("permits", [])
 
         async def hold() -> None:
@@ -43,11 +44,18 @@ class Hold:
                 waits.append(time.perf_counter() - start)
                 permits.append(permit)
                 if len(waits) == self.count:
-                    all_in.set()
+                    all_in.set_result(None)
                 await asyncio.Event().wait()
 
-        here.tasks += [asyncio.create_task(hold()) for _ in range(self.count)]
-        await all_in.wait()
+        def ended(task: asyncio.Task[None]) -> None:
+            if not all_in.done() and not task.cancelled() and (error := task.exception()):
+                all_in.set_exception(error)
+
+        for _ in range(self.count):
+            task = asyncio.create_task(hold())
+            task.add_done_callback(ended)
+            here.tasks.append(task)
+        await all_in
         return waits
 
 
@@ -71,6 +79,16 @@ class Wait:
     async def carry_out(self, here: Stage) -> None:
         contender = await here.contender(self.label, self.terms)
         here.tasks += [asyncio.create_task(_wait(contender)) for _ in range(self.count)]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckInPlace:
+    """Raise `Broken` unless all that were told to wait still do."""
+
+    async def carry_out(self, here: Stage) -> None:
+        for task in here.tasks:
+            if task.done():
+                raise Broken("one that should wait does not") from task.exception()
 
 
 async def _wait(contender: Contender) -> None:

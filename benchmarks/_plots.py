@@ -6,12 +6,19 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from benchmarks._results import PERCENT, Row, Table
-from benchmarks.contenders import OURS
+from benchmarks._node import LABEL
+from benchmarks._results import PERCENT, Table
+from benchmarks.contenders import OURS, PEERS, REDIS_LOCK
 
 _SIZE = (9, 5.2)  # inches, at 110 dots each
-_OURS = ("#0b4f9e", "#c2410c")
-_OTHERS = ("#475569", "#6b8e23", "#8b5a9f", "#a3742a", "#0f766e", "#9f1239", "#64748b", "#334155")
+_COLORS = dict(
+    zip(
+        [*(library.label for library in (*OURS, *PEERS, REDIS_LOCK)), LABEL],
+        ["#0b4f9e", "#c2410c", "#8b5a9f", "#a3742a", "#0f766e", "#be123c", "#64748b", "#4d7c0f"],
+        strict=True,
+    )
+)
+_FLOOR = "#18181b"
 
 
 def draw(tables: Sequence[Table], folder: Path) -> list[tuple[str, str]]:
@@ -46,78 +53,93 @@ def _figure() -> tuple[Any, Any]:
     )
     axes.grid(visible=True, which="major", color="#d4d4d8", linewidth=0.7)
     axes.spines[["top", "right"]].set_visible(False)
+    axes.set_axisbelow(True)
     return figure, axes
 
 
-def _style(who: str, number: int) -> dict[str, Any]:
-    ours = [library.label for library in OURS]
-    if who in ours:
-        return {"color": _OURS[ours.index(who)], "linewidth": 2.4, "zorder": 3}
-    return {"color": _OTHERS[number % len(_OTHERS)], "linewidth": 1.3, "linestyle": "--"}
-
-
-def _by_who(table: Table) -> dict[str, list[Row]]:
-    found: dict[str, list[Row]] = {}
-    for row in table.rows:
-        found.setdefault(row.who, []).append(row)
-    return found
+def _style(who: str) -> dict[str, Any]:
+    """The same in all plots."""
+    color = _COLORS.get(who, _FLOOR)
+    if who in {library.label for library in OURS}:
+        return {"color": color, "linewidth": 2.4, "zorder": 3}
+    return {"color": color, "linewidth": 1.3, "linestyle": "--"}
 
 
 def _lines(axes: Any, table: Table, figure: str) -> None:
     """A figure against the number that the rows' settings begin with, a line for each subject."""
-    for number, (who, rows) in enumerate(_by_who(table).items()):
-        points = [
-            (_number_in(row.setting), row.figure(figure).median)
-            for row in rows
-            if figure in {known.name for known in row.figures}
-        ]
-        if points:
-            axes.plot(*zip(*points, strict=True), marker="o", label=who, **_style(who, number))
+    lines: dict[tuple[str, str], list[tuple[int, float]]] = {}
+    for row in table.rows:
+        if figure in {known.name for known in row.figures}:
+            count, of_what = _split(row.setting)
+            point = count, row.figure(figure).median
+            lines.setdefault((row.who, of_what), []).append(point)
+    several = len({of_what for _, of_what in lines}) > 1
+    for (who, of_what), points in lines.items():
+        style = _style(who)
+        if several and "waiting" in of_what:
+            style["linestyle"] = ":"
+        label = f"{who}, {of_what}" if several else who
+        axes.plot(*zip(*points, strict=True), marker="o", label=label, **style)
     axes.set_ylabel(figure)
-    axes.set_xscale("log")
-    axes.legend(frameon=False, fontsize=8)
+    axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
 
 
-def _number_in(setting: str) -> int:
-    return int(setting.partition(" ")[0].replace(",", ""))
+def _plain_log(axes: Any, *names: str) -> None:
+    """Logarithmic axes, whose ticks are written out."""
+    axes.set(**{f"{name}scale": "log" for name in names})
+    for name in names:
+        getattr(axes, f"{name}axis").set_major_formatter(_written_out)
+
+
+def _written_out(value: float, _: int) -> str:
+    return f"{value:,g}"
+
+
+def _split(setting: str) -> tuple[int, str]:
+    """How many, and of what: the two parts of a setting such as ``1,000 tasks``."""
+    count, _, of_what = setting.partition(" ")
+    return int(count.replace(",", "")), of_what
 
 
 def _throughput(axes: Any, table: Table) -> None:
     _lines(axes, table, "pairs/s")
-    ticks = sorted({_number_in(row.setting) for row in table.rows})
-    axes.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
-    axes.set_yscale("log")
+    ticks = sorted({_split(row.setting)[0] for row in table.rows})
+    _plain_log(axes, "x", "y")
+    axes.set_xticks(ticks)
+    axes.minorticks_off()
     axes.set_xlabel("tasks")
 
 
 def _waits(axes: Any, table: Table) -> None:
-    for number, row in enumerate(row for row in table.rows if row.acquire):
-        assert row.acquire is not None
+    for row in table.rows:
+        if row.acquire is None:
+            continue
         times = [max(1000 * seconds, 0.01) for seconds in row.acquire.percentiles]
-        axes.plot(times, PERCENT, label=row.who, **_style(row.who, number))
-    axes.set_xscale("log")
+        axes.plot(times, PERCENT, label=row.who, **_style(row.who))
+    _plain_log(axes, "x")
     axes.set_xlabel("ms that acquiring took")
     axes.set_ylabel("% of acquisitions that took no longer")
     axes.legend(frameon=False, fontsize=8, loc="upper left")
 
 
 def _handoffs(axes: Any, table: Table) -> None:
-    rows = [row for row in table.rows if row.acquire]
-    for number, row in enumerate(rows):
-        assert row.acquire is not None
-        low, *_, high = (row.acquire.percentiles[percent] for percent in (5, 95))
-        style = _style(row.who, number)
-        axes.barh(row.who, 1000 * row.acquire.p50, color=style["color"], height=0.55)
-        axes.plot([1000 * low, 1000 * high], [row.who, row.who], color="black", linewidth=1.2)
+    for row in table.rows:
+        if row.acquire is None:
+            continue
+        ends = [1000 * row.acquire.percentiles[percent] for percent in (5, 95)]
+        color = _style(row.who)["color"]
+        axes.plot(ends, [row.who] * 2, color=color, linewidth=5, alpha=0.45, solid_capstyle="butt")
+        axes.plot(1000 * row.acquire.p50, row.who, "o", color=color, markersize=9)
     axes.invert_yaxis()
-    axes.set_xscale("log")
+    _plain_log(axes, "x")
     axes.set_xlabel("ms from release to the waiter's first step: median, and 5 to 95 %")
 
 
 def _population(axes: Any, table: Table) -> None:
     _lines(axes, table, "µs a pair")
+    _plain_log(axes, "x")
     axes.set_ylim(bottom=0)
-    axes.set_xlabel("permits held, and requests waiting where there are any")
+    axes.set_xlabel("permits held, and as many requests waiting where there are any")
 
 
 _PLOTS: tuple[tuple[str, str, str, Callable[[Any, Table], None]], ...] = (

@@ -4,7 +4,7 @@ import json
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, cast
 
 from benchmarks._results import Aim, Figure, Row, Table
 from benchmarks._run import Run
@@ -101,9 +101,21 @@ def _grid(headings: Iterable[str], lines: Iterable[Iterable[str]]) -> str:
 
 def as_json(run: Run) -> str:
     """All figures, round by round, and the verdicts."""
-    return json.dumps(
-        {"facts": run.facts, "cases": [_table_as_dict(table) for table in run.tables]}, indent=1
-    )
+    whole = {"facts": run.facts, "cases": [_table_as_dict(table) for table in run.tables]}
+    return json.dumps(_rounded(whole), indent=1, ensure_ascii=False) + "\n"
+
+
+def _rounded(value: Any) -> Any:
+    """Six digits of every number: the rest is noise, and most of the file."""
+    match value:
+        case float():
+            return float(f"{value:.6g}")
+        case dict():
+            return {key: _rounded(one) for key, one in cast("dict[str, Any]", value).items()}
+        case list() | tuple():
+            return [_rounded(one) for one in cast("Sequence[Any]", value)]
+        case _:
+            return value
 
 
 def _table_as_dict(table: Table) -> dict[str, Any]:

@@ -29,7 +29,7 @@ class Run:
     """
 
     facts: dict[str, str]
-    tables: Sequence[Table]
+    tables: list[Table]
 
     @property
     def missed(self) -> list[str]:

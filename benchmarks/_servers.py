@@ -1,14 +1,18 @@
 """The server that a run measures on."""
 
 import os
+import socket
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import urlsplit
 
 from redis import Redis
+from redis.exceptions import RedisError
 
 from redsem_async.testing import embedded_redis
+from redsem_async.testing._embedded import ServerDidNotStart, ServerNotFound
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,31 +28,67 @@ class Server:
     what: str
 
 
+class NoServer(Exception):
+    """There is no server to measure on; says why."""
+
+
 @contextmanager
 def server(which: str) -> Generator[Server]:
     """Run a server for the length of a block: ``embedded``, ``container``, or one at a URL.
 
-    Raises:
-        ServerNotFound, ServerDidNotStart: nothing to embed.
-        docker.errors.DockerException: no engine, or no image ($REDIS_IMAGE, redis:8).
-        redis.RedisError: nothing answers at the URL.
+    Raises `NoServer`.
     """
     if which == "embedded":
-        with embedded_redis() as running:
-            yield Server(running.url, f"{_version(running.url)}, embedded")
+        started: AbstractContextManager[tuple[str, str]] = _embedded()
     elif which == "container":
-        from testcontainers.community.redis import RedisContainer
-
-        image = os.environ.get("REDIS_IMAGE", "redis:8")
-        with RedisContainer(image) as container:
-            host = container.get_container_host_ip()
-            url = f"redis://{host}:{container.get_exposed_port(container.port)}/0"
-            image_id = container.get_wrapped_container().attrs["Image"]
-            what = f"{_version(url)}, in a container of {image} ({image_id[:19]})"
-            yield Server(url, what)
+        started = _container(os.environ.get("REDIS_IMAGE", "redis:8"))
     else:
-        place = urlsplit(which)
-        yield Server(which, f"{_version(which)}, at {place.hostname or place.path}")
+        started = nullcontext((which, f"at {urlsplit(which).hostname}"))
+    with ExitStack() as stack:
+        try:
+            url, origin = stack.enter_context(started)
+            version = _version(url)
+        except (RedisError, ServerDidNotStart, ServerNotFound, ValueError) as error:
+            raise NoServer(str(error)) from error
+        yield Server(url, f"{version}, {origin}")
+
+
+@contextmanager
+def _embedded() -> Generator[tuple[str, str]]:
+    with embedded_redis() as running:
+        yield running.url, "embedded"
+
+
+@contextmanager
+def _container(image: str) -> Generator[tuple[str, str]]:
+    try:
+        from docker.errors import DockerException
+        from testcontainers.community.redis import RedisContainer
+    except ModuleNotFoundError as error:
+        raise NoServer(f"{error.name} is missing: pip install 'redsem-async[bench]'") from error
+    with ExitStack() as stack:
+        try:
+            container = stack.enter_context(RedisContainer(image))
+        except DockerException as error:
+            raise NoServer(f"no container of {image}: {error}") from error
+        about: dict[str, Any] = container.get_wrapped_container().attrs
+        container_id = str(container.get_wrapped_container().id)
+        own = (container.get_docker_client().bridge_ip(container_id), container.port)
+        what = f"in a container of {image} ({about['Image'][:19]})"
+        if _reachable(own):
+            # Past the engine's proxy, which is slow, and ends at a few thousand connections.
+            yield f"redis://{own[0]}:{own[1]}/0", f"{what}, at its own address"
+        else:
+            host, port = container.get_container_host_ip(), container.get_exposed_port(own[1])
+            yield f"redis://{host}:{port}/0", f"{what}, through a forwarded port"
+
+
+def _reachable(address: tuple[str, int]) -> bool:
+    try:
+        socket.create_connection(address, timeout=0.5).close()
+    except OSError:
+        return False
+    return True
 
 
 def _version(url: str) -> str:

@@ -6,8 +6,8 @@ from contextlib import AsyncExitStack
 from redis.asyncio import Redis
 
 from benchmarks._children import child
-from benchmarks._contest import NOT_INSTALLED, name_for
-from benchmarks._crowds import LONG, Open, Wait
+from benchmarks._contest import attempt, name_for
+from benchmarks._crowds import LONG, CheckInPlace, Open, Wait
 from benchmarks._gauge import Leaked
 from benchmarks._results import Absent, Aim, Figure, Row, Table
 from benchmarks._setup import Setup
@@ -38,12 +38,11 @@ async def measure(setup: Setup) -> Table:
     rows: list[Row] = []
     absent: list[Absent] = []
     for library in (*OURS, *PEERS):
-        if library.installed:
-            waiters = setup.effort.crowd_of(library)
-            setup.say(f"{library.label}, {waiters:,} waiters")
-            rows.append(await _row(setup, library, waiters))
-        else:
-            absent.append(Absent(library.label, NOT_INSTALLED))
+        waiters = setup.effort.crowd_of(library)
+        with attempt(library, absent) as installed:
+            if installed:
+                setup.say(f"{library.label}, {waiters:,} waiters")
+                rows.append(await _row(setup, library, waiters))
     return Table(case="P5", title=CASE.title, how=HOW, loop=setup.loop, rows=rows, absent=absent)
 
 
@@ -65,6 +64,7 @@ async def _row(setup: Setup, library: Library, waiters: int) -> Row:
         used = await crowd.ask(TellUse())
         heard = await traffic(setup.url, setup.effort.window)
         cpu = (await crowd.ask(TellUse())).cpu - used.cpu
+        await crowd.ask(CheckInPlace())
         # Cancelled all at once, waiters of some peers leave places taken; ours may not.
         await crowd.dismiss()
         if library.ours and (held := await contender.held()) != 1:

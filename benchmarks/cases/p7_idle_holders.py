@@ -3,7 +3,7 @@
 import asyncio
 
 from benchmarks._children import child
-from benchmarks._contest import NOT_INSTALLED, name_for
+from benchmarks._contest import attempt, name_for
 from benchmarks._crowds import CountLost, Hold, Open
 from benchmarks._results import Absent, Acquire, Aim, Figure, Row, Table
 from benchmarks._setup import Setup
@@ -35,12 +35,11 @@ async def measure(setup: Setup) -> Table:
     rows: list[Row] = []
     absent: list[Absent] = []
     for library in (*OURS, PY_REDIS_SEMAPHORE):
-        if library.installed:
-            permits = setup.effort.crowd_of(library)
-            setup.say(f"{library.label}, {permits:,} permits")
-            rows.append(await _row(setup, library, permits))
-        else:
-            absent.append(Absent(library.label, NOT_INSTALLED))
+        permits = setup.effort.crowd_of(library)
+        with attempt(library, absent) as installed:
+            if installed:
+                setup.say(f"{library.label}, {permits:,} permits")
+                rows.append(await _row(setup, library, permits))
     return Table(case="P7", title=CASE.title, how=HOW, loop=setup.loop, rows=rows, absent=absent)
 
 

@@ -6,8 +6,8 @@ from contextlib import AsyncExitStack
 from redis.asyncio import Redis
 
 from benchmarks._children import child
-from benchmarks._contest import NOT_INSTALLED, name_for
-from benchmarks._crowds import LONG, Hold, Open, Wait
+from benchmarks._contest import attempt, name_for
+from benchmarks._crowds import LONG, CheckInPlace, Hold, Open, Wait
 from benchmarks._results import Absent, Acquire, Figure, Row, Table
 from benchmarks._setup import Setup
 from benchmarks._usage import TellUse
@@ -31,10 +31,9 @@ async def measure(setup: Setup) -> Table:
     rows: list[Row] = []
     absent: list[Absent] = []
     for library in (*OURS, *PEERS):
-        if library.installed:
-            rows += [await _row(setup, library, waiting=waiting) for waiting in (False, True)]
-        else:
-            absent.append(Absent(library.label, NOT_INSTALLED))
+        with attempt(library, absent) as installed:
+            if installed:
+                rows += [await _row(setup, library, waiting=waiting) for waiting in (False, True)]
     return Table(case="P8", title=CASE.title, how=HOW, loop=setup.loop, rows=rows, absent=absent)
 
 
@@ -61,6 +60,7 @@ async def _row(setup: Setup, library: Library, *, waiting: bool) -> Row:
         else:
             waits = await crowd.ask(Hold(library.label, there, many))
         await asyncio.sleep(setup.effort.settle)
+        await crowd.ask(CheckInPlace())
         grown = await crowd.ask(TellUse(collect=True))
         figures = (
             Figure(KEYS, ((await key_memory(client, name) - keys) / many,)),

@@ -8,7 +8,12 @@ import { setTimeout as sleep } from "node:timers/promises";
 import Redis from "ioredis";
 import { Semaphore } from "redis-semaphore";
 
-const redis = new Redis(process.argv[2]);
+// A server that is gone ends us: whoever waits for a line must not wait for ever.
+const redis = new Redis(process.argv[2], { retryStrategy: null });
+redis.on("error", (error) => {
+  console.error(String(error));
+  process.exit(1);
+});
 const seconds = () => performance.now() / 1000;
 
 async function turn({ name, tasks, limit, work_ms: work, seconds: duration }) {
