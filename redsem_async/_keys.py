@@ -6,8 +6,7 @@ together, and spreads many semaphores over the shards. A later layout gets anoth
 
 import re
 import secrets
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from ._config import Clock
 
@@ -16,8 +15,7 @@ Mode = Literal["fair", "zset"]
 _PERMIT_ID = re.compile(r"([0-9a-f]{32})\.([1-9][0-9]{0,15})\Z")
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
+class Address(NamedTuple):
     """Where a semaphore lives, and in which mode and by which clock it is kept."""
 
     mode: Mode
