@@ -95,7 +95,8 @@ class AcquireBatch(Batch):
         if isinstance(answer, Fault) and answer.trouble in _WITHOUT_EFFECT:
             for claim in self.claims:
                 if claim.state is State.SENT:
-                    self.lane.turn_down(claim, self.lane.error_of(answer))
+                    end = self.lane.refuse if claim.repeated else self.lane.turn_down
+                    end(claim, self.lane.error_of(answer))
         else:
             super().settle(answer)
 
@@ -134,6 +135,8 @@ class AcquireBatch(Batch):
     def write_again(self, *, arrived: bool) -> None:
         if arrived:
             self.lane.unanswered.clear()
+            for claim in self.claims:
+                claim.repeated = True
         # Of those whose callers left, an abandon is on its way.
         self.lane.ask_again([claim for claim in self.claims if claim.state is State.SENT])
 

@@ -41,6 +41,7 @@ class Claim:
         "on_lost",
         "overdue",
         "permits",
+        "repeated",
         "started",
         "state",
         "terms",
@@ -64,6 +65,7 @@ class Claim:
         self.state: State = State.NEW
         self.number: int = 0  # drawn when it is written
         self.hub_id: str = ""
+        self.repeated: bool = False  # sent before under this number, and not answered
         self.token: int = 0
         self.future: asyncio.Future[None] = lane.hub.loop.create_future()
         self.error: Exception | None = None

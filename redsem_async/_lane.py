@@ -464,7 +464,7 @@ class Lane(ABC):
     def forget_number(self, claim: Claim) -> None:
         """The number of *claim* is worth nothing any more; it gets another."""
         self.claims.pop(claim.number, None)
-        claim.number = 0
+        claim.number, claim.repeated = 0, False
 
     def ask_again(self, claims: Sequence[Claim]) -> None:
         """Write *claims*, in this order, before those that are new."""
