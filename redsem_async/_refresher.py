@@ -22,6 +22,7 @@ class Refresher:
     def __init__(self, hub: Writer) -> None:
         self._loop = hub.loop
         self._due: dict[float, set[Claim]] = {}
+        self._turns: dict[float, list[asyncio.Future[None]]] = {}
 
     def watch(self, claim: Claim, now: float) -> None:
         """Keep the permit of *claim* refreshed from *now* on."""
@@ -39,7 +40,8 @@ class Refresher:
             # must be cancelled before it goes on.
             if lose_unless_trusted(claim):
                 continue
-            claim.watched_by = self._loop.create_task(_refresh(claim), name="redsem-refresh")
+            task = self._loop.create_task(self._refresh(claim), name="redsem-refresh")
+            claim.watched_by = task
             self._see_to_trust(claim)
 
     def _see_to_trust(self, claim: Claim) -> None:
@@ -47,9 +49,38 @@ class Refresher:
 
         By a timer, for those run before the tasks that became ready in the same turn.
         """
-        if claim.watched_by is not None and not lose_unless_trusted(claim):
-            left = claim.trusted_until - clock()
-            self._loop.call_later(left, self._see_to_trust, claim)
+        if claim.watched_by is None:
+            return
+        if lose_unless_trusted(claim):
+            unwatch(claim)
+        else:
+            self._loop.call_later(claim.trusted_until - clock(), self._see_to_trust, claim)
+
+    async def _refresh(self, claim: Claim) -> None:
+        interval = claim.terms.refresh_interval
+        while not lose_unless_trusted(claim):
+            outcome = await claim.lane.refresh(claim)
+            if outcome is Outcome.UNKNOWN:
+                await asyncio.sleep(_RETRY * interval)
+            else:
+                await self._turn(interval)
+
+    def _turn(self, interval: float) -> "asyncio.Future[None]":
+        """The next time that a refresh is due; one timer for all of that time."""
+        now = clock()
+        due = refresh_due(now, interval)
+        turns = self._turns.get(due)
+        if turns is None:
+            turns = self._turns[due] = []
+            self._loop.call_later(due - now, self._take_turns, due)
+        turn: asyncio.Future[None] = self._loop.create_future()
+        turns.append(turn)
+        return turn
+
+    def _take_turns(self, due: float) -> None:
+        for turn in self._turns.pop(due):
+            if not turn.done():
+                turn.set_result(None)
 
 
 def unwatch(claim: Claim) -> None:
@@ -66,24 +97,6 @@ def lose_unless_trusted(claim: Claim) -> bool:
     if claim.state is State.HELD and clock() >= claim.trusted_until:
         claim.lose("it could not be refreshed in time")
     return claim.state is not State.HELD
-
-
-async def _refresh(claim: Claim) -> None:
-    interval = claim.terms.refresh_interval
-    while not lose_unless_trusted(claim):
-        left = claim.trusted_until - clock()
-        outcome = Outcome.UNKNOWN
-        answer = claim.lane.refresh(claim)
-        await asyncio.wait([answer], timeout=left)
-        if answer.done():
-            outcome = answer.result()
-        if lose_unless_trusted(claim):
-            return
-        if outcome is Outcome.UNKNOWN:
-            await asyncio.sleep(min(_RETRY * interval, claim.trusted_until - clock()))
-        else:
-            now = clock()
-            await asyncio.sleep(refresh_due(now, interval) - now)
 
 
 def refresher_of(hub: Writer) -> Refresher:
