@@ -90,7 +90,7 @@ def number(value: float) -> str:
         return "0"
     if abs(value) >= 100:
         return f"{value:,.0f}"
-    return f"{value:#.3g}"
+    return f"{value:#.3g}".rstrip(".")
 
 
 def _grid(headings: Iterable[str], lines: Iterable[Iterable[str]]) -> str:

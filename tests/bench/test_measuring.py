@@ -173,7 +173,14 @@ def test_an_aim_is_met_or_missed_by_the_median(
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0.0, "0"), (0.01234, "0.0123"), (1.5, "1.50"), (99.4, "99.4"), (123456.7, "123,457")],
+    [
+        (0.0, "0"),
+        (0.01234, "0.0123"),
+        (1.5, "1.50"),
+        (99.4, "99.4"),
+        (99.96, "100"),
+        (123456.7, "123,457"),
+    ],
 )
 def test_numbers_have_three_digits(value: float, text: str) -> None:
     """More would pretend to be known."""
