@@ -436,12 +436,12 @@ class Lane(ABC):
         claim.hold(token, trusted_until(lease, sent_at=sent_at, left=left), tell=False)
         # Told late, or of a short lease: a refresh makes it a whole one. Where much of it is
         # gone, or unknown, nobody is told before that.
-        renewed = self.refresh(claim)
         if claim.trusted_until - clock() >= left / 2:
             claim.settle()
+            self.renew(Renewal(claim))
         else:
             claim.confirming = True
-            renewed.add_done_callback(lambda _: self._confirm(claim))
+            self.refresh(claim).add_done_callback(lambda _: self._confirm(claim))
 
     def _confirm(self, claim: Claim) -> None:
         if not claim.confirming:
