@@ -17,7 +17,7 @@ from benchmarks._setup import Effort
 from benchmarks.cases import CASES, Case
 from redsem_async import SemaphoreError
 
-RESULTS = Path(__file__).parent / "results"
+RESULTS = Path(__file__).resolve().parent / "results"
 REPORT = "results.md"
 
 INTERRUPTED = 130  # what a shell says of a program that Ctrl-C ended
@@ -123,8 +123,8 @@ def write(run: Run, folder: Path) -> None:
     from benchmarks._plots import draw
 
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "results.json").write_text(as_json(run))
-    (folder / REPORT).write_text(as_markdown(run, draw(run.tables, folder)))
+    (folder / "results.json").write_text(as_json(run), encoding="utf-8")
+    (folder / REPORT).write_text(as_markdown(run, draw(run.tables, folder)), encoding="utf-8")
 
 
 if __name__ == "__main__":

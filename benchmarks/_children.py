@@ -63,6 +63,10 @@ class Stage:
         await self._stack.aclose()
 
 
+class ChildLost(Exception):
+    """There is no process any more to carry the order out."""
+
+
 class Child:
     """A process, as the case sees it."""
 
@@ -72,9 +76,16 @@ class Child:
 
     async def ask(self, order: Order[T]) -> T:
         """Have an order carried out; raises what it raises, or TimeoutError after long."""
+        if not self._process.is_alive():
+            raise ChildLost("the process that had this order before did not finish it")
         self._pipe.send(order)
-        async with asyncio.timeout(_PATIENCE):
-            answer = await asyncio.to_thread(self._pipe.recv)
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                answer = await asyncio.to_thread(self._pipe.recv)
+        except TimeoutError:
+            # It is in that order still, and can be given no other.
+            await self.kill()
+            raise
         if isinstance(answer, BaseException):
             raise answer
         return cast("T", answer)

@@ -1,4 +1,4 @@
-"""The least that the same trips cost: scripts that do nothing but add and remove members."""
+"""The least that the same trips cost: scripts that add members and remove them."""
 
 import secrets
 import time

@@ -81,6 +81,8 @@ def facts_about(server: Server) -> dict[str, str]:
     ]
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "load": f"{os.getloadavg()[1]:.1f} processes, on average, in the five minutes before",
+        "effort": "quick: rough figures" if "--quick" in sys.argv else "full",
         "command": shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]]),
         "server": server.what,
         "machine": f"{platform.system()} {platform.release()}, {platform.machine()}",

@@ -17,8 +17,8 @@ TIME = "time, × two bare evalsha"
 AIMS = (Aim(TIME, 0.90, at_most=True), Aim(TO_PEER, 1.0))
 HOW = (
     "One task acquires and releases, again and again; a Lock's limit is 1. Floor: two scripts"
-    " that only add and remove a member, called by redis-py one after the other; and the same"
-    " over one blocking socket, with neither event loop nor client library."
+    " that only add a member, with an expiry, and remove it, called by redis-py one after the"
+    " other; and the same over one blocking socket, with neither event loop nor client library."
 )
 
 
