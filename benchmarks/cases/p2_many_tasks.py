@@ -15,8 +15,8 @@ TO_FLOOR = f"÷ scripts of {BATCH} ids"
 TO_FLOOR_AIMS = {50: 0.6, 200: 0.75, 1000: 0.8}
 HOW = (
     f"Each task acquires and releases, again and again. Floor: scripts that only add,"
-    f" with an expiry, and remove {BATCH} members each, called by redis-py one after the other: what a perfect group commit"
-    f" of {BATCH} would cost."
+    f" with an expiry, and remove {BATCH} members each, called by redis-py one"
+    f" after the other: what a perfect group commit of {BATCH} would cost."
 )
 
 
