@@ -21,13 +21,13 @@ async def acquire(
 ) -> Permit:
     """Acquire a permit. Cancelled at any moment, it leaves nothing behind."""
     lane, refresher = desk()
+    if lane.hub.closing:
+        raise SemaphoreClosed(lane.address.name)
     waits = timeout is None or timeout > 0
     claim = Claim(lane, terms, permits, clock(), waits=waits)
     if timeout is not None:
         most = timeout if waits else patience(terms.lease)
         claim.timer = lane.hub.loop.call_later(most, lane.expire, claim)
-    if lane.hub.closing:
-        raise SemaphoreClosed(lane.address.name)
     lane.submit(claim)
     try:
         await claim.future

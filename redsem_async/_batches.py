@@ -80,11 +80,12 @@ class Batch(Letter, ABC):
 class AcquireBatch(Batch):
     """Claims that ask for permits."""
 
-    __slots__ = ("claims",)
+    __slots__ = ("claims", "hinted")
 
     def __init__(self, lane: "Lane", call: Acquire, claims: Sequence[Claim]) -> None:
         super().__init__(lane, call)
         self.claims: Sequence[Claim] = claims
+        self.hinted: int = call.hinted
 
     @property
     def lone(self) -> bool:
@@ -97,6 +98,7 @@ class AcquireBatch(Batch):
                 if claim.state is State.SENT:
                     end = self.lane.refuse if claim.repeated else self.lane.turn_down
                     end(claim, self.lane.error_of(answer))
+            self.lane.still_hinted(self.hinted)
         else:
             super().settle(answer)
 
@@ -131,8 +133,10 @@ class AcquireBatch(Batch):
         for claim in self.claims:
             if claim.state is State.SENT:
                 self.lane.refuse(claim, error)
+        self.lane.still_hinted(self.hinted)
 
     def write_again(self, *, arrived: bool) -> None:
+        self.lane.still_hinted(self.hinted)
         if arrived:
             self.lane.unanswered.clear()
             for claim in self.claims:
@@ -278,11 +282,12 @@ class AbandonBatch(Batch):
 class HeartbeatBatch(Batch):
     """A sign of life, and a question about some waiters."""
 
-    __slots__ = ("asked",)
+    __slots__ = ("asked", "hinted")
 
     def __init__(self, lane: "Lane", call: Heartbeat, asked: Sequence[Claim]) -> None:
         super().__init__(lane, call)
         self.asked: Sequence[Claim] = asked
+        self.hinted: int = call.hinted
 
     def _answered(self, answer: Answered) -> None:
         assert isinstance(answer, Reply)
@@ -304,6 +309,7 @@ class HeartbeatBatch(Batch):
 
     def write_again(self, *, arrived: bool) -> None:
         self.lane.beating = False
+        self.lane.still_hinted(self.hinted)
         self.lane.beat()
 
 

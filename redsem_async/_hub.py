@@ -414,6 +414,8 @@ class Hub:
         for lane in self._ready:
             lane.ready = False
         self._ready.clear()
+        for lane in list(self._lanes.values()):
+            lane.cut_off()
         self.hub_id = new_hub_id()
         if link is not None:
             await link.close()

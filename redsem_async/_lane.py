@@ -306,6 +306,9 @@ class Lane(ABC):
     def _hinted(self, hint: Hint) -> None:
         """Permits are free to try for."""
 
+    def still_hinted(self, permits: int) -> None:
+        """A call was not carried out that said what becomes of hinted *permits*."""
+
     # -- what is written next
 
     def wake(self, *, asked: bool = False) -> None:
@@ -609,6 +612,14 @@ class Lane(ABC):
         self.introduced = False
         if self.waiting:
             self.beat()
+
+    def cut_off(self) -> None:
+        """The link was closed on purpose: nothing on its way will be answered."""
+        self.introduced = self.beating = False
+        self.unanswered.clear()
+        self.claims = {
+            n: claim for n, claim in self.claims.items() if claim.state is not State.ENDED
+        }
 
     def fail_outlasted(self, since: float, error: Callable[[], SemaphoreError]) -> None:
         """End the waiting, without a deadline, whose patience an outage has outlasted."""

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from ._keys import Mode
 
-LIGHT_KEYS = 3  # how many of a semaphore's keys a refresh declares
+LIGHT_KEYS = 4  # how many of a semaphore's keys a refresh declares
 
 
 class Script(NamedTuple):

@@ -94,7 +94,9 @@ class ZsetLane(Lane):
             self._streak = 0
             return 0
         freed = sum(unit.permits for unit in units)
-        return freed - self._try(freed)
+        kept = freed - self._try(freed)
+        self._hinted_permits += kept  # if nobody takes them after all, they are passed on
+        return kept
 
     def _standing(self, reply: Reply) -> None:
         self._others_wait = reply.waiting > bool(self.waiting)
@@ -108,6 +110,11 @@ class ZsetLane(Lane):
 
     def _hinted(self, hint: Hint) -> None:
         self._take_hint(hint.permits)
+
+    def still_hinted(self, permits: int) -> None:
+        if permits:
+            self._hinted_permits += permits
+            self.wake()
 
     def _take_hint(self, permits: int) -> None:
         self._hinted_permits += permits

@@ -13,6 +13,7 @@ if not held then return { tag, 0 } end
 call('ZREM', holders, '')  -- a removal first: what follows is let through at maxmemory
 call('ZADD', holders, now + expires, id)
 keep(holders, expires)
+keep(tokens, expires)
 keep(weights, expires)
 keep(hubs, expires + SLACK)
 save_counter(expires)

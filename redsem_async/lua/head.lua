@@ -4,9 +4,9 @@
 -- the prelude of its mode, and its own file.
 --
 -- KEYS     holders   ZSET, permit id -> expiry in ms of the semaphore's clock
+--          tokens    HASH, permit id -> fencing token, of every holder
 --          meta      HASH, mode -> which mode and clock, counter -> last token or ticket drawn,
---                    permit id -> fencing token, of every holder, and of every hub:
---                    hub -> its highest number here; hub:until -> alive until, as in hubs;
+--                    and of every hub: hub -> its highest number here; hub:until -> alive until, as in hubs;
 --                    hub:who and hub:deaf, once it has introduced itself; hub:gone; hub:waits
 --          hubs      ZSET, hub -> alive until, in ms of the semaphore's clock
 --          weights   HASH, permit id -> permits, of holders of more than one
@@ -19,7 +19,7 @@
 -- RETURNS  {tag, ...}, or the error MODE when the name is in use otherwise
 
 local call = redis.call
-local holders, meta, hubs, weights, limit, line = unpack(KEYS)
+local holders, tokens, meta, hubs, weights, limit, line = unpack(KEYS)
 local tag, clock_us, mode, hub = unpack(ARGV, 1, 4)
 
 local SLACK = 60000     -- ms by which meta outlives what it protects

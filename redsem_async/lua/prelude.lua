@@ -56,6 +56,7 @@ local function survey()
   waiting = call('ZCARD', line)
   for _, permits in ipairs(call('HVALS', weights)) do heavy = heavy + permits - 1 end
   holding = call('ZCARD', holders)
+  call('HLEN', tokens)
   call('ZCARD', hubs)
 end
 
@@ -63,7 +64,7 @@ end
 local function drop(ids)
   local freed = call('ZREM', holders, unpack(ids))
   holding = holding - freed
-  call('HDEL', meta, unpack(ids))
+  call('HDEL', tokens, unpack(ids))
   if heavy > 0 then
     for _, permits in ipairs(call('HMGET', weights, unpack(ids))) do
       local beyond = (tonumber(permits) or 1) - 1
@@ -79,6 +80,11 @@ local used          -- permits in use
 local freed = 0     -- permits that this call took from holders
 local more = false  -- the call stopped early: its caller goes on
 local function purge()
+  if holding == 0 and heavy > 0 then
+    -- The holders were evicted, or flushed away.
+    call('DEL', weights)
+    heavy = 0
+  end
   local expired = call('ZRANGEBYSCORE', holders, '-inf', now, 'LIMIT', 0, CHUNK)
   if #expired > 0 then
     freed = freed + drop(expired)
@@ -106,8 +112,9 @@ local function hold(grants)
     end
     longest = math.max(longest, lease)
   end
-  call('HSET', meta, unpack(names))
+  call('HSET', tokens, unpack(names))
   call('ZADD', holders, unpack(scores))
+  keep(tokens, longest)
   keep(holders, longest)
   if #several > 0 then
     call('HSET', weights, unpack(several))
@@ -120,7 +127,15 @@ end
 local function found(id)
   local expiry = tonumber(call('ZSCORE', holders, id))
   if expiry and expiry > now then
-    return { call('HGET', meta, id), expiry - now }
+    local token = call('HGET', tokens, id)
+    if not token then
+      -- Evicted, or flushed away: a later one still orders it.
+      token = draw()
+      call('HSET', tokens, id, token)
+      keep(tokens, expiry - now)
+      save_counter(expiry - now)
+    end
+    return { token, expiry - now }
   end
 end
 

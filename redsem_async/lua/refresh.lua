@@ -2,7 +2,7 @@
 --
 -- It never brings one back, and never lowers an expiry: a short lease does not cut a long one.
 --
--- KEYS     the first three of the head, and weights where the caller holds heavy permits
+-- KEYS     the first four of the head, and weights where the caller holds heavy permits
 -- ARGV     lease_ms  from now on
 --          numbers   from here on: of ids of the caller's own hub
 -- RETURNS  {tag, held...}, held being 1, or 0 when it was not
@@ -24,6 +24,7 @@ call('ZREM', holders, '')  -- a removal first: what follows is let through at ma
 if #scores > 0 then
   call('ZADD', holders, unpack(scores))
   keep(holders, lease)
+  keep(tokens, lease)
   keep(meta, lease + math.max(0, last / 1000 - now) + SLACK)
   if weights then keep(weights, lease) end
   touch(lease)

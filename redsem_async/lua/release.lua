@@ -10,13 +10,15 @@ local owner, kept = ARGV[5], tonumber(ARGV[6])
 local NUMBERS = 7
 
 survey()
-local ids, held, told, highest = {}, {}, {}, 0
+local ids, held, told, seen, highest = {}, {}, {}, {}, 0
 for i = NUMBERS, #ARGV do
   ids[#ids + 1] = owner .. '.' .. ARGV[i]
   highest = math.max(highest, tonumber(ARGV[i]))
 end
 for i, expiry in ipairs(call('ZMSCORE', holders, unpack(ids))) do
-  held[i] = expiry and tonumber(expiry) > now and 1 or 0
+  -- Released twice in one call, the second finds nothing.
+  held[i] = expiry and tonumber(expiry) > now and not seen[ids[i]] and 1 or 0
+  seen[ids[i]] = true
   if held[i] == 1 then told[#told + 1] = ARGV[NUMBERS + i - 1] end
 end
 -- A removal first: what follows is let through at maxmemory.

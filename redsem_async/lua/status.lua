@@ -32,7 +32,7 @@ if most > 0 then
     local id = live[i]
     held[#held + 1] = id
     held[#held + 1] = live[i + 1] - now
-    held[#held + 1] = call('HGET', meta, id) or '0'
+    held[#held + 1] = call('HGET', tokens, id) or '0'
     held[#held + 1] = heavy[id] or '1'
     note(string.match(id, '^%x+'))
   end

@@ -13,7 +13,7 @@ from redsem_async import AnySemaphore, FairSemaphore, Permit, Semaphore
 EPSILON = 0.1  # seconds by which the promises may be late, as RELIABILITY has them
 NOISE = 0.25  # seconds more, for two cores that others use as well
 
-KEYS = ("holders", "meta", "hubs", "weights", "limit")
+KEYS = ("holders", "tokens", "meta", "hubs", "weights", "limit")
 
 Kind = type[Semaphore] | type[FairSemaphore]
 
@@ -23,9 +23,8 @@ def key_of(semaphore: AnySemaphore, what: str) -> str:
 
 
 async def tokens_of(admin: Redis, semaphore: AnySemaphore) -> list[Any]:
-    """The fencing tokens that the server keeps: their fields are permit ids."""
-    facts: dict[Any, Any] = await admin.hgetall(key_of(semaphore, "meta"))
-    return [facts[field] for field in facts if b"." in field]
+    """The fencing tokens that the server keeps."""
+    return await admin.hvals(key_of(semaphore, "tokens"))
 
 
 def hub_of(permit: Permit) -> str:

@@ -205,7 +205,7 @@ async def test_short_and_long_leases_on_one_name(
             await asyncio.sleep(0.35)  # past its lease: refreshed
     assert not permit.lost
     assert (await short.status()).holders[0].id == permit.id
-    for key in ("holders", "meta"):
+    for key in ("holders", "tokens", "meta"):
         left = await admin.pttl(key_of(long, key))
         assert left > 55_000, key
     assert await permit.release()

@@ -311,7 +311,7 @@ async def test_bug_16_every_key_is_declared_and_in_the_slot_of_its_name(
     declared: set[bytes] = set()
     for sent in scripts:
         keys = sent.arguments[3 : 3 + int(sent.arguments[2])]
-        assert len(keys) >= 3
+        assert len(keys) >= 4
         for key in keys:
             declared.add(key)
             tag = key[key.index(b"{") + 1 : key.index(b"}")]

@@ -475,6 +475,7 @@ async def kept(admin: Redis, semaphore: AnySemaphore) -> dict[str, object]:
     line = "queue" if isinstance(semaphore, FairSemaphore) else "waiting"
     return {
         "holders": await admin.zrange(key_of(semaphore, "holders"), 0, -1),
+        "tokens": await admin.hgetall(key_of(semaphore, "tokens")),
         "meta": await admin.hgetall(key_of(semaphore, "meta")),
         "line": await admin.zrange(key_of(semaphore, line), 0, -1),
     }
@@ -701,14 +702,14 @@ async def test_ten_thousand_expired_holders(
         pass
     ids = [f"{'f' * 32}.{n}" for n in range(1, 10_001)]
     await admin.zadd(key_of(semaphore, "holders"), dict.fromkeys(ids, 1.0))
-    await admin.hset(key_of(semaphore, "meta"), mapping=dict.fromkeys(ids, "1"))
+    await admin.hset(key_of(semaphore, "tokens"), mapping=dict.fromkeys(ids, "1"))
     with takes_at_most(0.5):
         permit = await semaphore.acquire(timeout=5)
     await semaphore.reap()  # what the acquire left, and was being seen to meanwhile
     assert await admin.zcard(key_of(semaphore, "holders")) == 1
     assert len(await tokens_of(admin, semaphore)) == 1
     await admin.zadd(key_of(semaphore, "holders"), dict.fromkeys(ids, 1.0))
-    await admin.hset(key_of(semaphore, "meta"), mapping=dict.fromkeys(ids, "1"))
+    await admin.hset(key_of(semaphore, "tokens"), mapping=dict.fromkeys(ids, "1"))
     assert await semaphore.reap() == 10_000
     assert await admin.zcard(key_of(semaphore, "holders")) == 1
     assert len(await tokens_of(admin, semaphore)) == 1

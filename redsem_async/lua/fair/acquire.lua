@@ -35,7 +35,7 @@ for i = REQUESTS, #ARGV do
   mark = math.max(mark, tonumber(number))
 end
 -- The first write is one that is refused at maxmemory: an acquire fails with nothing written.
-call('HSET', meta, hub, mark)
+call('HSET', meta, 'mode', mode, hub, mark)
 introduce(who, deaf)
 touch(lease)
 purge()

@@ -8,7 +8,7 @@
 local function grant_all()
   local lease, who = tonumber(ARGV[5]), ARGV[9]
   local count = #ARGV - 10
-  if stranger or gone or who ~= '' or alive_until < now + alive_for(lease)
+  if stranger or gone or not facts[1] or who ~= '' or alive_until < now + alive_for(lease)
       or call('EXISTS', weights, limit, line) > 0 then
     return
   end
@@ -19,22 +19,25 @@ local function grant_all()
 
   local token, highest = math.max(last + 1, now_us), mark
   local expiry = string.format('%.0f', now + lease)
-  local scores, fields = {}, {}
+  local scores, names = {}, {}
   for i = 1, count do
     local number = tonumber(ARGV[10 + i])
     if not number or number <= highest then return end  -- heavy, or used before
     highest = number
     local id = hub .. '.' .. ARGV[10 + i]
     scores[2 * i - 1], scores[2 * i] = expiry, id
-    fields[2 * i - 1], fields[2 * i] = id, token + i - 1
+    names[2 * i - 1], names[2 * i] = id, token + i - 1
   end
   -- The first write is one that is refused at maxmemory: an acquire fails with nothing written.
-  call('HSET', meta, 'counter', token + count - 1, hub, highest, unpack(fields))
+  call('HSET', meta, 'counter', token + count - 1, hub, highest)
+  call('HSET', tokens, unpack(names))
   call('ZADD', holders, unpack(scores))
   if used == 0 then
     call('PEXPIRE', holders, 3 * lease)
+    call('PEXPIRE', tokens, 3 * lease)
   else
     keep(holders, lease)
+    keep(tokens, lease)
   end
   -- A counter ahead of the clock is kept for longer; a local clock is not the one of expiries.
   if token > now_us or clock_us ~= '' then keep(meta, lease + token / 1000 - now + SLACK) end

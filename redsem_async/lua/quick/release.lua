@@ -1,25 +1,23 @@
--- The quick path of a release, which most can take: nobody waits, nothing is heavy, nothing has
--- expired, and the permits are the caller's own. It does what the rest of the script would do.
+-- The quick path of a release, which most can take: nobody waits, nothing is heavy, and the
+-- permits are the caller's own and held. It does what the rest of the script would do.
 --
--- RETURNS  {tag} when all were held, otherwise as the rest of the script
+-- RETURNS  {tag}: all were held
 
 local function give_back_all()
-  if ARGV[5] ~= hub or call('EXISTS', weights, line) > 0
-      or call('ZCOUNT', holders, '-inf', now) > 0 then
-    return
-  end
-  local ids, reply = {}, { tag }
+  if ARGV[5] ~= hub or call('EXISTS', weights, line) > 0 then return end
+  local ids, highest = {}, 0
   for i = 7, #ARGV do
-    if tonumber(ARGV[i]) > mark then return end
+    local number = tonumber(ARGV[i])
+    if number <= highest or number > mark then return end  -- not in order, so perhaps twice
+    highest = number
     ids[i - 6] = hub .. '.' .. ARGV[i]
   end
-  if call('ZREM', holders, unpack(ids)) < #ids then
-    -- Some were not held, and had no token.
-    reply = { tag, -1, 0, {} }
-    for i, token in ipairs(call('HMGET', meta, unpack(ids))) do reply[4 + i] = token and 1 or 0 end
+  for _, expiry in ipairs(call('ZMSCORE', holders, unpack(ids))) do
+    if not expiry or tonumber(expiry) <= now then return end
   end
-  call('HDEL', meta, unpack(ids))
-  return reply
+  call('ZREM', holders, unpack(ids))
+  call('HDEL', tokens, unpack(ids))
+  return { tag }
 end
 
 local reply = give_back_all()

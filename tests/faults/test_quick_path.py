@@ -1,0 +1,350 @@
+"""What a hostile reader of the quick path, the merged keys and the lone write tried."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+
+import redsem_async
+from redsem_async import BackendError, FairSemaphore, ModeMismatch, Semaphore
+from redsem_async.testing._embedded import EmbeddedRedis
+from tests.faults.conftest import Connect
+from tests.faults.helpers import (
+    EPSILON,
+    Kind,
+    all_free,
+    hub_of,
+    in_background,
+    key_of,
+    takes_at_most,
+    tokens_of,
+    waits_in_line,
+)
+from tests.faults.proxy import Proxy, say_again
+
+
+async def warm(kind: Kind, redis: Redis, name: str = "warm") -> None:
+    await kind(redis, name, 1).reap()
+
+
+# -- no memory: the claim ends without an abandon
+
+
+async def test_no_memory_for_an_acquire_sent_again(
+    kind: Kind, proxied: Redis, proxy: Proxy, admin: Redis, client: Redis
+) -> None:
+    """Cases 16, 17 and 33. The first copy was granted, the second refused: nothing may be held."""
+    semaphore = kind(proxied, "jobs", 1, lease=30.0)
+    await warm(kind, proxied)
+    fault = proxy.swallow("acquire")
+    proxy.refusing = True  # the hub does not come back before memory is gone
+    acquiring = in_background(semaphore.acquire(timeout=10))
+    await asyncio.wait_for(fault.struck.wait(), 5)
+    await admin.config_set("maxmemory", "1")
+    proxy.refusing = False
+    with pytest.raises(BackendError):
+        await acquiring
+    await admin.config_set("maxmemory", "0")
+    # RELIABILITY: "a permit or AcquireTimeout, never a leak"; "slot free <= 1 round trip".
+    await all_free(kind(client, "jobs", 1), within=2.0)
+
+
+async def test_no_memory_and_a_delayed_first_copy(
+    kind: Kind, proxied: Redis, proxy: Proxy, admin: Redis, client: Redis, server: EmbeddedRedis
+) -> None:
+    """Case 18. The first copy of a refused acquire runs late: it must not take a permit."""
+    semaphore = kind(proxied, "jobs", 1, lease=30.0)
+    await (await semaphore.acquire()).release()  # introduced
+    fault = proxy.cut("acquire")
+    proxy.refusing = True
+    acquiring = in_background(semaphore.acquire(timeout=10))
+    await asyncio.wait_for(fault.struck.wait(), 5)
+    await admin.config_set("maxmemory", "1")
+    proxy.refusing = False
+    with pytest.raises(BackendError):
+        await acquiring
+    await admin.config_set("maxmemory", "0")
+    await asyncio.sleep(0.2)
+    assert fault.sent is not None
+    await say_again(server.port, fault.sent)  # from a connection that is closed
+    await all_free(kind(client, "jobs", 1), within=2.0)
+
+
+# -- mode
+
+
+async def refused_first(client: Redis, admin: Redis) -> FairSemaphore:
+    semaphore = FairSemaphore(client, "jobs", 2)
+    await semaphore.set_limit(0)
+    assert await semaphore.try_acquire() is None
+    await semaphore.set_limit(None)
+    return semaphore
+
+
+async def flushed_while_waiting(client: Redis, admin: Redis) -> FairSemaphore:
+    semaphore = FairSemaphore(client, "jobs", 2, lease=3.0)
+    holder = await semaphore.acquire(permits=2)
+    waiter = await waits_in_line(semaphore)
+    await admin.flushall()
+    await (await waiter).release()
+    await holder.release()
+    return semaphore
+
+
+@pytest.mark.parametrize("before", [refused_first, flushed_while_waiting])
+async def test_the_mode_is_noted_whatever_came_before(
+    client: Redis,
+    other: Redis,
+    admin: Redis,
+    before: Callable[[Redis, Redis], Awaitable[FairSemaphore]],
+) -> None:
+    """API: another class on a name in use raises ModeMismatch. The quick path notes no mode."""
+    here = await before(client, admin)
+    async with here.acquire(timeout=2) as permit:
+        with pytest.raises(ModeMismatch):
+            await (await Semaphore(other, "jobs", 2).acquire(timeout=0.2)).release()
+        await permit.refresh()
+
+
+# -- tokens that outlive their holders
+
+
+async def test_late_release_by_id_after_the_holders_expired(kind: Kind, client: Redis) -> None:
+    """API: release(id) is False when it was not held (late)."""
+    semaphore = kind(client, "jobs", 1, lease=0.1)
+    permit = await semaphore.acquire()
+    permit_id = await permit.detach(0.1)
+    await asyncio.sleep(0.6)
+    assert (await semaphore.status(0)).held == 0
+    assert not await semaphore.release(permit_id)
+
+
+async def test_late_release_after_a_blocked_loop(kind: Kind, client: Redis) -> None:
+    """API: Permit.release() tells whether it was held until now."""
+    semaphore = kind(client, "jobs", 1, lease=0.1)
+    permit = await semaphore.acquire()
+    time.sleep(0.6)  # noqa: ASYNC251
+    assert not await permit.release()
+
+
+async def test_release_after_the_holders_were_evicted(
+    kind: Kind, client: Redis, admin: Redis
+) -> None:
+    """Case 30. The key is gone, so the permit was not held until now."""
+    semaphore = kind(client, "jobs", 1)
+    permit = await semaphore.acquire()
+    await admin.delete(key_of(semaphore, "holders"))
+    assert not await permit.release()
+
+
+async def test_tokens_of_crashed_holders_do_not_pile_up(
+    kind: Kind, client: Redis, admin: Redis
+) -> None:
+    """DESIGN: nothing beside the expired leaks. Their holders key may expire as a whole."""
+    semaphore = kind(client, "jobs", 100, lease=0.2)
+    for _ in range(5):
+        for _ in range(20):
+            permit = await semaphore.acquire()
+            await permit.detach(0.1)  # and whoever was to adopt it never did
+        await asyncio.sleep(1.0)  # the key of the holders expires
+    async with semaphore:
+        await semaphore.reap()
+        assert len(await tokens_of(admin, semaphore)) == 1
+
+
+# -- released twice in one turn
+
+
+async def test_released_twice_in_one_turn(kind: Kind, client: Redis) -> None:
+    """API: False when it was not held (twice)."""
+    semaphore = kind(client, "jobs", 2)
+    permit = await semaphore.acquire()
+    permit_id = await permit.detach(5.0)
+    first, second = await asyncio.gather(
+        semaphore.release(permit_id), semaphore.release(permit_id)
+    )
+    assert sorted([first, second]) == [False, True]
+
+
+async def test_released_twice_in_one_turn_from_elsewhere(
+    kind: Kind, client: Redis, other: Redis
+) -> None:
+    """The same by somebody else."""
+    permit = await kind(client, "jobs", 2).acquire()
+    there = kind(other, "jobs", 2)
+    await there.reap()
+    first, second = await asyncio.gather(there.release(permit.id), there.release(permit.id))
+    assert sorted([first, second]) == [False, True]
+    assert not await permit.release()
+
+
+# -- one key gone
+
+
+async def test_adopt_when_meta_was_evicted(
+    kind: Kind, client: Redis, other: Redis, admin: Redis
+) -> None:
+    """Case 30. The permit is still held: it is adopted, under a token that is no lower."""
+    semaphore = kind(client, "jobs", 1)
+    permit = await semaphore.acquire()
+    permit_id = await permit.detach(20.0)
+    await admin.delete(key_of(semaphore, "meta"))
+    adopted = await kind(other, "jobs", 1).adopt(permit_id)
+    assert adopted.fencing_token >= permit.fencing_token
+    assert await adopted.release()
+
+
+async def test_heartbeat_when_meta_was_evicted(
+    server: EmbeddedRedis, connect: Connect, client: Redis, admin: Redis
+) -> None:
+    """Case 30. A grant whose token is gone: no storm of connections, no error in the loop."""
+    untyped: Any = admin
+    await untyped.execute_command(
+        "ACL", "SETUSER", "deaf", "on", ">x", "~*", "+@all", "resetchannels"
+    )
+    deaf = connect(server.url, username="deaf", password="x")
+    semaphore = FairSemaphore(deaf, "jobs", 1, lease=6.0)
+    for _ in range(2):
+        await (await semaphore.acquire()).release()  # the server knows that it is deaf
+    holder = await FairSemaphore(client, "jobs", 1, lease=6.0).acquire()
+    waiter = await waits_in_line(semaphore)
+    assert await holder.release()  # granted, and to be found by the next heartbeat
+    await admin.delete(key_of(semaphore, "meta"))
+    stats = await admin.info("stats")
+    permit = await waiter
+    again = await admin.info("stats")
+    assert await permit.release()
+    assert again["total_connections_received"] - stats["total_connections_received"] < 5
+
+
+async def test_phantom_weights_after_eviction_of_holders(
+    kind: Kind, client: Redis, other: Redis, admin: Redis
+) -> None:
+    """Liveness: weights of holders that are gone must not use capacity for ever."""
+    there = kind(other, "jobs", 4, lease=1.0)
+    permit = await there.acquire(permits=4)
+    await permit.detach(1.0)
+    semaphore = kind(client, "jobs", 4, lease=1.0)
+    await admin.delete(key_of(semaphore, "holders"))
+    deadline = time.monotonic() + 8
+    while time.monotonic() < deadline:  # a busy semaphore
+        async with semaphore.acquire(timeout=2):
+            await asyncio.sleep(0.05)
+    async with semaphore.acquire(timeout=2, permits=4):
+        pass
+
+
+# -- aclose with a server that does not answer, and used again
+
+
+async def test_used_again_after_a_heartbeat_that_aclose_left_unanswered(
+    kind: Kind, proxied: Redis, proxy: Proxy, client: Redis, admin: Redis
+) -> None:
+    """API: the semaphores may be used again after aclose; who waits hears of an expiry."""
+    semaphore, there = kind(proxied, "jobs", 1, lease=9.0), kind(client, "jobs", 1, lease=9.0)
+    permit = await semaphore.acquire()
+    hub = hub_of(permit)
+    assert await permit.release()
+    holder = await there.acquire()
+    waiter = await waits_in_line(semaphore)
+    fault = proxy.hold("heartbeat")
+    await admin.publish(f"redsem:@{hub}", "hint 0 jobs")
+    await fault.struck.wait()
+    await redsem_async.aclose(proxied)
+    with pytest.raises(redsem_async.SemaphoreClosed):
+        await waiter
+    fault.lift()
+    assert await holder.release()
+    await (await there.acquire(timeout=1)).detach(1.0)
+    with takes_at_most(1.0 + EPSILON):
+        permit = await semaphore.acquire(timeout=8)
+    assert await permit.release()
+    assert semaphore._lane is not None
+    assert not semaphore._lane.claims  # or the hub never idles
+
+
+async def test_closed_at_once_leaves_no_timer(kind: Kind, client: Redis) -> None:
+    """Each acquire ends once, and leaves nothing."""
+    semaphore = kind(client, "jobs", 1)
+    permit = await semaphore.acquire()
+    closing = in_background(redsem_async.aclose(client, drain=1.0))
+    await asyncio.sleep(0.05)
+    loop: Any = asyncio.get_running_loop()
+    before = len(loop._scheduled)
+    for _ in range(20):
+        with pytest.raises(redsem_async.SemaphoreClosed):
+            await semaphore.acquire(timeout=3600)
+    assert len(loop._scheduled) - before < 10
+    await permit.release()
+    await closing
+
+
+# -- hints that get lost (Semaphore only)
+
+
+async def hinted_twice(here: Semaphore, there: Semaphore) -> tuple[Any, Any]:
+    """A hub that announced two waiters and has one, and another hub behind it."""
+    first = await waits_in_line(here)
+    second = await waits_in_line(here, place=2)
+    last = await waits_in_line(there, place=3)
+    second.cancel()
+    await asyncio.sleep(0.05)
+    return first, last
+
+
+@pytest.mark.parametrize("how", ["noscript", "cut", "oom"])
+async def test_a_hint_survives_the_acquire_that_carries_it(
+    proxied: Redis, proxy: Proxy, client: Redis, other: Redis, how: str
+) -> None:
+    """Cases 23, 29, 33. Two permits are free and two wait: both are served at once."""
+    here, there = (
+        Semaphore(proxied, "jobs", 2, lease=30.0),
+        Semaphore(other, "jobs", 2, lease=30.0),
+    )
+    holder = await Semaphore(client, "jobs", 2, lease=30.0).acquire(permits=2)
+    first, last = await hinted_twice(here, there)
+    if how == "cut":
+        proxy.cut("acquire")
+    else:
+        proxy.answer("acquire", "NOSCRIPT No matching script." if how == "noscript" else "OOM no")
+    assert await holder.release()
+    with takes_at_most(0.5):
+        permit = await last
+    assert await permit.release()
+    if how != "oom":
+        assert await (await first).release()
+    else:
+        with pytest.raises(BackendError):
+            await first
+
+
+async def test_a_kept_permit_whose_taker_leaves_is_passed_on(
+    proxied: Redis, proxy: Proxy, other: Redis
+) -> None:
+    """Liveness, without any fault: two letters are on their way, and a waiter gives up."""
+    here, there = (
+        Semaphore(proxied, "jobs", 1, lease=30.0),
+        Semaphore(other, "jobs", 1, lease=30.0),
+    )
+    beside = [Semaphore(proxied, f"beside {n}", 1, lease=30.0) for n in range(2)]
+    for semaphore in beside:
+        await semaphore.reap()
+    permit = await here.acquire()
+    own = await waits_in_line(here)
+    waiter = await waits_in_line(there, place=2)
+    fault = proxy.hold("status")
+    asking = [in_background(semaphore.status()) for semaphore in beside]
+    await fault.struck.wait()
+    releasing = in_background(permit.release())
+    await asyncio.sleep(0.05)
+    own.cancel()
+    await asyncio.sleep(0.05)
+    fault.lift()
+    assert await releasing
+    await asyncio.gather(*asking)
+    with takes_at_most(0.5):
+        permit = await waiter
+    assert await permit.release()
