@@ -64,7 +64,7 @@ class Contest:
     def __init__(self, setup: Setup) -> None:
         self._setup = setup
         self._turns: dict[str, Turn] = {}
-        self._ours: set[str] = set()
+        self._peers: set[str] = set()
         self._closing: dict[str, AsyncExitStack] = {}
         self.bursts: dict[str, list[Burst]] = {}
         self.absent: list[Absent] = []
@@ -76,8 +76,8 @@ class Contest:
     async def enter(self, library: Library, terms: Terms) -> Contender | None:
         """A semaphore of *library*, open until this is closed; ``None`` if that cannot be."""
         who = library.label
-        if library.ours:
-            self._ours.add(who)
+        if not library.ours:
+            self._peers.add(who)
         if not library.installed:
             self.absent.append(Absent(who, NOT_INSTALLED))
             return None
@@ -101,7 +101,8 @@ class Contest:
     async def run(self) -> None:
         """Let all take their turns, and look for leaks.
 
-        A peer that fails is left out, and it is said how. What we do wrong ends the run.
+        A peer that fails is left out, and it is said how. What we do wrong ends the run, and so
+        does a floor that fails.
         """
         self.bursts = await in_turn(self._turns, self._setup.effort, self._failed)
         await self._close()
@@ -126,7 +127,7 @@ class Contest:
 
     def _failed(self, who: str, error: Exception) -> None:
         error = _first(error)
-        if who in self._ours:
+        if who not in self._peers:
             raise error
         if who not in {absent.who for absent in self.absent}:
             self.absent.append(failure_of(who, error))

@@ -152,7 +152,11 @@ class Connection(asyncio.Protocol):
             return
         if tag_of(reply) != b"%d" % slot.tag:
             raise misfit("the server's reply belongs to another command")
-        self._listener.answered(slot, slot.wire.reply(slot.call, reply))
+        try:
+            answer = slot.wire.reply(slot.call, reply)
+        except (TypeError, ValueError, IndexError) as error:
+            raise misfit("the server's reply is none to that command") from error
+        self._listener.answered(slot, answer)
 
     # -- ending
 

@@ -162,9 +162,10 @@ class AnySemaphore:
         permit = await self._acquire(self._timeout, 1)
         task = asyncio.current_task()
         assert task is not None
+        await permit.__aenter__()
         entered = self._entered
         entered[task] = [*entered.get(task, ()), permit]
-        return await permit.__aenter__()
+        return permit
 
     async def __aexit__(
         self,

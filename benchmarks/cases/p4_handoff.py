@@ -74,9 +74,9 @@ async def _listener(url: str, channel: str) -> AsyncGenerator[Any]:
 async def measure(setup: Setup) -> Table:
     """All libraries and both floors in turn."""
     async with (
+        Contest(setup) as contest,  # which clears up when the child has ended
         child(setup.loop) as other,
         Redis.from_url(setup.url) as client,
-        Contest(setup) as contest,
     ):
         for library in (*OURS, *PEERS, REDIS_LOCK):
             terms = Terms(url=setup.url, name=name_for("p4"), limit=1, tasks=2)
@@ -121,7 +121,7 @@ async def _hop(client: Redis, other: Child, hear: Hear) -> float | None:
 async def _trip(client: Redis) -> float:
     await asyncio.sleep(SETTLE)
     sent = time.monotonic()
-    await client.eval(GIVE, 1, "bench-floor", "nothing")
+    await client.eval(GIVE, 1, name_for("floor"), "nothing")
     return time.monotonic() - sent
 
 

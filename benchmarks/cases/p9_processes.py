@@ -74,8 +74,9 @@ async def measure(setup: Setup) -> Table:
     """All libraries in turn, in the same processes."""
     evenness: dict[str, list[float]] = {}
     async with AsyncExitStack() as stack:
-        crowd = [await stack.enter_async_context(child(setup.loop)) for _ in range(PROCESSES)]
+        # First in, last out: it clears up when the children have ended.
         contest = await stack.enter_async_context(Contest(setup))
+        crowd = [await stack.enter_async_context(child(setup.loop)) for _ in range(PROCESSES)]
         for library in (*OURS, *PEERS):
             name = name_for("p9")
             terms = Terms(url=setup.url, name=name, limit=LOAD.limit, tasks=LOAD.tasks)

@@ -255,8 +255,10 @@ class Model(ABC):
 
     def _release(self, step: Step, call: Release) -> Reply:
         ids = [permit_id(call.owner, number) for number in call.numbers]
-        held = [self.found(identity, step.now) is not None for identity in ids]
-        self._drop(step, ids)
+        held: list[bool] = []
+        for identity in ids:  # twice in one call, the second finds nothing
+            held.append(self.found(identity, step.now) is not None)
+            self._drop(step, [identity])
         if call.owner == step.hub:
             self._raise_mark(step, max(call.numbers))
         elif any(held):

@@ -229,7 +229,7 @@ class Agreement(RuleBasedStateMachine):
 
     @rule(hub=st.sampled_from(HUBS), caller=st.sampled_from(HUBS), data=st.data())
     def release(self, hub: str, caller: str, data: st.DataObject) -> None:
-        numbers = data.draw(self._some_numbers(hub))
+        numbers = data.draw(self._some_numbers(hub, unique=data.draw(st.booleans())))
         call = Release(hub, numbers, data.draw(st.sampled_from((0, 0, 1))))
         self.sent.append((caller, call))
         self.call(caller, call)
@@ -307,9 +307,9 @@ class Agreement(RuleBasedStateMachine):
             self.ears.unsubscribe(channel(self.prefix, hub))
             self._settle()
 
-    def _some_numbers(self, hub: str) -> st.SearchStrategy[list[int]]:
+    def _some_numbers(self, hub: str, *, unique: bool = True) -> st.SearchStrategy[list[int]]:
         most = max(1, self.numbers[hub])
-        return st.lists(st.integers(1, most), min_size=1, max_size=4, unique=True)
+        return st.lists(st.integers(1, most), min_size=1, max_size=4, unique=unique)
 
     # -- what holds after every step
 
