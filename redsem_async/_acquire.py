@@ -29,17 +29,7 @@ async def acquire(
         most = timeout if waits else patience(terms.lease)
         claim.timer = lane.hub.loop.call_later(most, lane.expire, claim)
     lane.submit(claim)
-    try:
-        await claim.future
-    except BaseException:
-        # The server may have granted it, or may yet: whatever exists is given back.
-        lane.depart(claim)
-        raise
-    if claim.error is not None:
-        raise claim.error
-    now = clock()
-    refresher.watch(claim, now)
-    return Permit(claim, now - claim.started, cancel_on_loss=cancel_on_loss)
+    return await _take(claim, refresher, cancel_on_loss=cancel_on_loss)
 
 
 async def adopt(desk: Desk, terms: Terms, permit_id: str, *, cancel_on_loss: bool) -> Permit:
@@ -48,29 +38,23 @@ async def adopt(desk: Desk, terms: Terms, permit_id: str, *, cancel_on_loss: boo
     known = parse_permit_id(permit_id)
     if known is None:
         raise PermitLost(lane.address.name, permit_id, "that is no permit id")
+    if lane.hub.closing:
+        raise SemaphoreClosed(lane.address.name)
     claim = Claim(lane, terms, 1, clock(), waits=False)
     claim.timer = lane.hub.loop.call_later(2 * patience(terms.lease), lane.expire, claim)
     lane.adopt(claim, *known)
-    await _word(claim)
-    return _permit(claim, refresher, cancel_on_loss=cancel_on_loss)
+    return await _take(claim, refresher, cancel_on_loss=cancel_on_loss)
 
 
-async def _word(claim: Claim) -> None:
-    """Wait until the lane has a word for *claim*, and raise it where it is an error."""
-    lane = claim.lane
-    if lane.hub.closing:
-        lane.refuse(claim, SemaphoreClosed(lane.address.name))
+async def _take(claim: Claim, refresher: Refresher, *, cancel_on_loss: bool) -> Permit:
     try:
         await claim.future
     except BaseException:
         # The server may have granted it, or may yet: whatever exists is given back.
-        lane.depart(claim)
+        claim.lane.depart(claim)
         raise
     if claim.error is not None:
         raise claim.error
-
-
-def _permit(claim: Claim, refresher: Refresher, *, cancel_on_loss: bool) -> Permit:
     now = clock()
     refresher.watch(claim, now)
     return Permit(claim, now - claim.started, cancel_on_loss=cancel_on_loss)

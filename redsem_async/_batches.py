@@ -116,6 +116,7 @@ class AcquireBatch(Batch):
                 continue  # its caller left, and an abandon is on its way
             elif said > 0:
                 claim.hold(said, trusted)
+                claim.settle()
             elif said == GONE:
                 lane.forget_number(claim)
                 again.append(claim)
@@ -396,6 +397,7 @@ class AdoptBatch(Batch):
         lease = claim.terms.lease
         claim.permits = answer.permits
         claim.hold(answer.holding.token, trusted_until(lease, sent_at=self.sent_at, left=lease))
+        claim.settle()
 
     def _refused(self, error: SemaphoreError) -> None:
         self.adoption.settle(error)

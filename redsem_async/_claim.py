@@ -101,20 +101,15 @@ class Claim:
 
     def stop_timer(self) -> None:
         """The deadline does not matter any more."""
-        if self.timer is not None:
-            self.timer.cancel()
-            self.timer = None
+        assert self.timer is not None
+        self.timer.cancel()
+        self.timer = None
 
-    def hold(self, token: int, trusted_until: float, *, tell: bool = True) -> None:
-        """It holds a permit now; the caller is told so unless it is not to be trusted yet."""
+    def hold(self, token: int, trusted_until: float) -> None:
+        """It holds a permit from now on; the caller is not told yet."""
         self.state = State.HELD
         self.token = token
         self.trusted_until = trusted_until
-        if tell:
-            if self.timer is not None:
-                self.stop_timer()
-            if not self.future.done():
-                self.future.set_result(None)
 
     def settle(self, error: Exception | None = None) -> None:
         """Wake the caller, with *error* or with a permit."""

@@ -6,8 +6,7 @@ if hasattr(time, "CLOCK_BOOTTIME"):
 
     def now() -> float:
         """Seconds on a clock that never goes back, and that a suspended host does not stop."""
-        since_boot, monotonic = time.clock_gettime(time.CLOCK_BOOTTIME), time.monotonic()
-        return max(monotonic, since_boot)
+        return max(time.clock_gettime(time.CLOCK_BOOTTIME), time.monotonic())
 
 else:
     now = time.monotonic

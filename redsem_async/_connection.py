@@ -14,7 +14,7 @@ from ._backend import Letter, Link, Listener
 from ._dial import Opened, checked_client, dial, place_of
 from ._keys import channel
 from ._protocol import Trouble
-from ._resp import Push, Reader, WireError, broken, misfit, pack, scripts_forgotten, tag_of
+from ._resp import Push, Reader, WireError, broken, misfit, pack, scripts_forgotten
 from ._wire import fault_of, message
 
 logger = logging.getLogger("redsem_async")
@@ -118,10 +118,9 @@ class Connection(asyncio.Protocol):
         if push.kind == b"message":
             name, said = push.parts
             told = message(said) if isinstance(said, bytes) else None
-            for prefix, own in self._channels.items():
-                if told is not None and own == name:
-                    self._listener.told(prefix, told)
-                    break
+            prefix = next((p for p, own in self._channels.items() if own == name), None)
+            if prefix is not None and told is not None:
+                self._listener.told(prefix, told)
             else:
                 logger.debug("ignored a message that says nothing known")
         elif push.kind == b"subscribe":
@@ -150,12 +149,13 @@ class Connection(asyncio.Protocol):
             if fault.trouble is Trouble.MOVED:
                 self._fail(reply)
             return
-        if tag_of(reply) != b"%d" % slot.tag:
-            raise misfit("the server's reply belongs to another command")
         try:
-            answer = slot.wire.reply(slot.call, reply)
+            fits = reply[0] == b"%d" % slot.tag
+            answer = slot.wire.reply(slot.call, reply) if fits else None
         except (TypeError, ValueError, IndexError) as error:
             raise misfit("the server's reply is none to that command") from error
+        if answer is None:
+            raise misfit("the server's reply belongs to another command")
         self._listener.answered(slot, answer)
 
     # -- ending

@@ -7,6 +7,7 @@ happens in callbacks of the event loop, so no caller's cancellation can interrup
 
 import asyncio
 import logging
+import math
 import os
 import random
 import socket
@@ -80,7 +81,7 @@ class Hub:
         self._numbers = 0
         self._tags = 0
         self._active_at = 0.0
-        self._trip = 0.0  # seconds, the shortest of this link; 0 before the first
+        self._trip = math.inf  # seconds, the shortest of this link
         _HUBS.add(self)
 
     # -- for the lanes
@@ -178,12 +179,11 @@ class Hub:
         if self._alive_timer is None:
             self._watch()
 
-    def _measure(self, trip: float) -> None:
+    def _come_nearer(self, trip: float) -> None:
         """At a distance more letters may be on their way, and smaller ones: nobody waits twice."""
-        if trip < self._trip or self._trip == 0.0:
-            self._trip = trip
-            self._window = min(WINDOW + int(trip / FAR), LARGEST_WINDOW)
-            self.enough = ENOUGH if trip >= FAR else MOST_ACQUIRES
+        self._trip = trip
+        self._window = min(WINDOW + int(trip / FAR), LARGEST_WINDOW)
+        self.enough = ENOUGH if trip >= FAR else MOST_ACQUIRES
 
     def _watch(self) -> None:
         """Look after the longest that the oldest letter's answer may take."""
@@ -217,7 +217,9 @@ class Hub:
     def answered(self, letter: Letter, answer: Answered | Fault) -> None:
         batch = self._on_way.popleft()
         assert batch is letter
-        self._measure(clock() - letter.sent_at)
+        trip = clock() - letter.sent_at
+        if trip < self._trip:
+            self._come_nearer(trip)
         if isinstance(answer, Fault) and answer.trouble in (Trouble.BUSY, Trouble.MOVED):
             self._in_trouble(answer.error, hurry=True)
             if self._held_back is None:
@@ -334,7 +336,7 @@ class Hub:
     async def _connect(self) -> None:
         while self._has_work():
             self.deaf = False
-            self._trip = 0.0
+            self._trip = math.inf
             try:
                 async with asyncio.timeout(CONNECT_TIME):
                     self._link = await self.backend.connect(self)

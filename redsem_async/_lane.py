@@ -148,9 +148,8 @@ class Lane(ABC):
         self._longest: float = 0.0
         self._label = label
         self._new: deque[Claim] = deque()
-        self._returned: defaultdict[str, list[Returned]] = defaultdict(
-            list
-        )  # by the hub that owns the ids
+        # By the hub that owns the ids.
+        self._returned: defaultdict[str, list[Returned]] = defaultdict(list)
         self._leaving: list[Claim] = []
         self._renewals: dict[int, Renewal] = {}
         self._questions: deque[Question | Adoption] = deque()
@@ -177,7 +176,8 @@ class Lane(ABC):
         """The caller left without a permit: whatever it was or will be granted is undone."""
         state, claim.state = claim.state, State.ENDED
         claim.confirming = False
-        claim.stop_timer()
+        if claim.timer is not None:
+            claim.stop_timer()
         self.waiting.pop(claim, None)
         if self._may_be_known(claim, state):
             self._leaving.append(claim)
@@ -433,18 +433,21 @@ class Lane(ABC):
             return  # told already; or its caller left, and an abandon is on its way
         self.waiting.pop(claim, None)
         lease = claim.terms.lease
-        if left is None:
-            claim.hold(token, trusted_until(lease, sent_at=sent_at, left=lease))
+        whole = left is None
+        left = lease if left is None else left
+        claim.hold(token, trusted_until(lease, sent_at=sent_at, left=left))
+        if whole:
+            claim.settle()
             return
-        claim.hold(token, trusted_until(lease, sent_at=sent_at, left=left), tell=False)
-        # Told late, or of a short lease: a refresh makes it a whole one. Where much of it is
-        # gone, or unknown, nobody is told before that.
+        # Told late, or of a short lease: a refresh makes it a whole one, and leaves before the
+        # body can block the loop. Where much of the lease is gone, or unknown, nobody is told
+        # before it is answered.
+        renewed = self.refresh(claim)
         if claim.trusted_until - clock() >= left / 2:
             claim.settle()
-            self.renew(Renewal(claim))
         else:
             claim.confirming = True
-            self.refresh(claim).add_done_callback(lambda _: self._confirm(claim))
+            renewed.add_done_callback(lambda _: self._confirm(claim))
 
     def _confirm(self, claim: Claim) -> None:
         if not claim.confirming:

@@ -44,14 +44,6 @@ class Reader:
                 yield item
 
 
-def tag_of(reply: Any) -> object:
-    """The tag that a script's reply begins with; None where it is no script's reply."""
-    try:
-        return reply[0]
-    except (TypeError, IndexError):
-        return None
-
-
 def broken(reason: str) -> WireError:
     """An error for a connection that ended."""
     return errors.ConnectionError(reason)

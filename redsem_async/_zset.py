@@ -131,11 +131,11 @@ class ZsetLane(Lane):
     def eager(self) -> bool:
         return super().eager or self._hinted_permits > 0
 
-    def take(self) -> Batch | None:
-        batch = super().take()
+    def _take_acquires(self) -> Batch | None:
+        batch = super()._take_acquires()
         if batch is None and self._hinted_permits:
             self._beat_due = True  # nobody here wants them: pass the hint on
-            batch = super().take()
+            batch = self.take()
         return batch
 
     # -- heartbeats

@@ -311,10 +311,18 @@ def memory(url: str, client: Redis) -> Memory:
     with in_use(url, "fair", processes=CONNECTIONS) as used:
         process = _memory_of(client, used.address) / CONNECTIONS
         crowded = info_of(client, "memory")["used_memory"]
-    time.sleep(0.2)  # the server frees what a connection had soon after it ended
+    _until_alone(client)
     alone = info_of(client, "memory")["used_memory"]
     connection = (crowded - alone) / CONNECTIONS - process
     return Memory(holder, waiter, process, connection)
+
+
+def _until_alone(client: Redis) -> None:
+    """The server frees what a connection had soon after it ended."""
+    deadline = time.monotonic() + 10
+    while info_of(client, "clients")["connected_clients"] > 1:
+        if time.monotonic() > deadline:
+            raise TimeoutError("connections that were closed are there still")
 
 
 def _memory_of(client: Redis, address: Address) -> float:

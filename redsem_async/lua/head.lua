@@ -6,8 +6,9 @@
 -- KEYS     holders   ZSET, permit id -> expiry in ms of the semaphore's clock
 --          tokens    HASH, permit id -> fencing token, of every holder
 --          meta      HASH, mode -> which mode and clock, counter -> last token or ticket drawn,
---                    and of every hub: hub -> its highest number here; hub:until -> alive until, as in hubs;
---                    hub:who and hub:deaf, once it has introduced itself; hub:gone; hub:waits
+--                    and of every hub: hub -> its highest number here; hub:until -> alive
+--                    until, as in hubs; hub:who and hub:deaf, once it has introduced itself;
+--                    hub:gone; hub:waits
 --          hubs      ZSET, hub -> alive until, in ms of the semaphore's clock
 --          weights   HASH, permit id -> permits, of holders of more than one
 --          limit     STRING, the set limit, if any; the only key without an expiry

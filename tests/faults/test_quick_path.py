@@ -9,7 +9,7 @@ import pytest
 from redis.asyncio import Redis
 
 import redsem_async
-from redsem_async import BackendError, FairSemaphore, ModeMismatch, Semaphore
+from redsem_async import BackendError, FairSemaphore, ModeMismatch, Permit, Semaphore
 from redsem_async.testing._embedded import EmbeddedRedis
 from tests.faults.conftest import Connect
 from tests.faults.helpers import (
@@ -21,6 +21,7 @@ from tests.faults.helpers import (
     key_of,
     takes_at_most,
     tokens_of,
+    until,
     waits_in_line,
 )
 from tests.faults.proxy import Proxy, say_again
@@ -350,3 +351,56 @@ async def test_a_kept_permit_whose_taker_leaves_is_passed_on(
     with takes_at_most(0.5):
         permit = await waiter
     assert await permit.release()
+
+
+# -- a hand-off's winner that blocks the loop at once
+
+
+async def test_a_winner_that_blocks_the_loop_holds_a_whole_lease(
+    client: Redis, other: Redis, admin: Redis
+) -> None:
+    """DESIGN: a hand-off is short, and its first refresh, sent at once, makes it a lease."""
+    semaphore = FairSemaphore(client, "jobs", 1, lease=3.0)  # handed over for 2 s
+    holder = await FairSemaphore(other, "jobs", 1, lease=3.0).acquire()
+
+    async def win() -> Permit:
+        permit = await semaphore.acquire()
+        time.sleep(2.4)  # noqa: ASYNC251 - the body's first step blocks the loop
+        return permit
+
+    winning = in_background(win())
+    await until(lambda: bool(semaphore._lane and semaphore._lane.waiting), "it waits")
+    await holder.release()
+    permit = await winning
+    # Its answer came while the loop stood still, and is read now.
+    await until(lambda: permit.expires_in > 0, "it was refreshed", within=0.5)
+    await permit.refresh()
+    assert await permit.release()
+
+
+# -- a key of another type
+
+
+async def test_a_key_of_another_type_on_the_quick_path(
+    kind: Kind, client: Redis, admin: Redis
+) -> None:
+    """Case 37. The quick paths, too, write nothing before they know that they can write all."""
+    semaphore = kind(client, "jobs", 2)
+    async with semaphore:
+        pass
+    tokens, meta = key_of(semaphore, "tokens"), key_of(semaphore, "meta")
+    await admin.rpush(tokens, "not ours")
+    before = await admin.hgetall(meta)
+    with pytest.raises(BackendError):
+        await semaphore.acquire(timeout=2)
+    assert await admin.hgetall(meta) == before
+    assert not await admin.exists(key_of(semaphore, "holders"))
+    await admin.delete(tokens)
+    permit = await semaphore.acquire()
+    await admin.delete(tokens)
+    await admin.rpush(tokens, "not ours")
+    with pytest.raises(BackendError):
+        await permit.release()
+    assert await admin.zcard(key_of(semaphore, "holders")) == 1
+    await admin.delete(tokens)
+    assert await semaphore.release(permit.id)

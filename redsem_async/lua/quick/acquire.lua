@@ -28,9 +28,10 @@ local function grant_all()
     scores[2 * i - 1], scores[2 * i] = expiry, id
     names[2 * i - 1], names[2 * i] = id, token + i - 1
   end
-  -- The first write is one that is refused at maxmemory: an acquire fails with nothing written.
-  call('HSET', meta, 'counter', token + count - 1, hub, highest)
+  -- The first write is one that is refused at maxmemory, and of the only key not read before:
+  -- an acquire fails with nothing written.
   call('HSET', tokens, unpack(names))
+  call('HSET', meta, 'counter', token + count - 1, hub, highest)
   call('ZADD', holders, unpack(scores))
   if used == 0 then
     call('PEXPIRE', holders, 3 * lease)

@@ -15,8 +15,8 @@ local function give_back_all()
   for _, expiry in ipairs(call('ZMSCORE', holders, unpack(ids))) do
     if not expiry or tonumber(expiry) <= now then return end
   end
+  call('HDEL', tokens, unpack(ids))  -- not read before: it fails with nothing written
   call('ZREM', holders, unpack(ids))
-  call('HDEL', tokens, unpack(ids))
   return { tag }
 end
 
