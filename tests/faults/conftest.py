@@ -1,6 +1,6 @@
 """Servers to hurt, proxies to hurt connections with, and processes to kill."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
 from typing import Any, Protocol, cast
 
@@ -14,6 +14,7 @@ from tests.conftest import StartServer
 from tests.faults.helpers import Kind
 from tests.faults.processes import StartWorker, Worker
 from tests.faults.proxy import Proxy
+from tests.faults.topologies import Cluster, embedded_cluster
 
 
 class Connect(Protocol):
@@ -92,3 +93,17 @@ async def start(server: EmbeddedRedis) -> AsyncIterator[StartWorker]:
             return worker
 
         yield start
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    """A cluster of three masters for this test alone, that serves what is left of it."""
+    with embedded_cluster("--cluster-require-full-coverage", "no") as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def replicated_cluster() -> Iterator[Cluster]:
+    """A cluster of three masters with a replica each, for this test alone."""
+    with embedded_cluster(replicas=1) as cluster:
+        yield cluster
