@@ -1,8 +1,9 @@
 """What a hub needs of the place where semaphores are kept: a link to say things over."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, Self
 
+from ._keys import Address
 from ._protocol import Answered, Call, Fault, Message
 from ._wire import Wire
 
@@ -22,7 +23,10 @@ class Letter:
 class Listener(Protocol):
     """Whoever uses a link. Called from the event loop, in the order of the wire."""
 
-    hub_id: str
+    @property
+    def hub_id(self) -> str:
+        """Who the server knows the listener as."""
+        ...
 
     def answered(self, letter: Letter, answer: Answered | Fault) -> None:
         """The oldest unanswered letter was answered."""
@@ -30,6 +34,10 @@ class Listener(Protocol):
 
     def told(self, prefix: str, message: Message) -> None:
         """A message came."""
+        ...
+
+    def unsubscribed(self, address: Address) -> None:
+        """No messages will come of that semaphore: another server keeps it."""
         ...
 
     def deafened(self, error: Exception) -> None:
@@ -69,8 +77,8 @@ class Link(Protocol):
         ...
 
 
-class Backend(Protocol):
-    """Where semaphores are kept: Redis, or memory."""
+class Node(Protocol):
+    """One server, or memory."""
 
     @property
     def place(self) -> str:
@@ -80,6 +88,36 @@ class Backend(Protocol):
     async def connect(self, listener: Listener) -> Link:
         """Open a link for *listener*. Raises :class:`Refused` where trying again will not help."""
         ...
+
+
+class Backend(Protocol):
+    """Where semaphores are kept: one node, or several that share them out."""
+
+    def node_for(self, address: Address) -> Node:
+        """The node that keeps a semaphore, as far as is known."""
+        ...
+
+    def redirected(self, address: Address, fault: Fault, *, here: Node) -> Node | None:
+        """The node that *fault*, of *here*, names; ``None`` where there is but one node."""
+        ...
+
+    async def explore(self, *, but: Node) -> None:
+        """Find out, within a bounded time, which node keeps what; *but* cannot be asked."""
+        ...
+
+
+class OneNode:
+    """A backend that is its own and only node."""
+
+    def node_for(self, address: Address) -> Self:
+        """Itself."""
+        return self
+
+    def redirected(self, address: Address, fault: Fault, *, here: Node) -> None:
+        """Nowhere."""
+
+    async def explore(self, *, but: Node) -> None:
+        """Nothing to find out."""
 
 
 class Refused(Exception):

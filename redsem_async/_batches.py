@@ -37,7 +37,16 @@ from ._protocol import (
 if TYPE_CHECKING:
     from ._lane import Lane
 
-_PASSING = frozenset({Trouble.AGAIN, Trouble.BUSY, Trouble.MOVED})
+_PASSING = frozenset(
+    {
+        Trouble.AGAIN,
+        Trouble.BUSY,
+        Trouble.DEMOTED,
+        Trouble.MOVED,
+        Trouble.ASK,
+        Trouble.UNSETTLED,
+    }
+)
 _WITHOUT_EFFECT = frozenset({Trouble.MISMATCH, Trouble.NO_MEMORY})
 
 

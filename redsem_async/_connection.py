@@ -6,38 +6,39 @@ there is no reading task that could be late, cancelled or forgotten.
 
 import asyncio
 import logging
+import weakref
 from collections import deque
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from ._backend import Letter, Link, Listener
-from ._dial import Opened, checked_client, dial, place_of
-from ._keys import channel
+from ._backend import Letter, Listener
+from ._dial import Opened
+from ._keys import Address, channel
 from ._protocol import Trouble
 from ._resp import Push, Reader, WireError, broken, misfit, pack, scripts_forgotten
-from ._wire import fault_of, message
+from ._wire import Wire, fault_of, message
 
 logger = logging.getLogger("redsem_async")
 
 CLOSING_TIME = 1.0  # seconds that closing may take
 
 
-class RedisBackend:
-    """Semaphores kept in Redis, reached with the settings of the user's client."""
+_ASKING = pack(("ASKING",))
 
-    def __init__(self, client: object) -> None:
-        self._client = checked_client(client)
 
-    @property
-    def place(self) -> str:
-        return place_of(self._client)
+class _Ear(NamedTuple):
+    """A subscription: for all semaphores of a prefix, or for one, for as long as it is in use."""
 
-    async def connect(self, listener: Listener) -> Link:
-        return Connection(await dial(self._client), listener)
+    address: Address
+    in_use: object = None
 
 
 class _Subscribe:
-    """The slot of a SUBSCRIBE, whose confirmation is a push."""
+    """The slot of a SUBSCRIBE or SSUBSCRIBE, whose confirmation is a push."""
+
+
+class _Asking:
+    """The slot of an ASKING, which lets the next letter in before its semaphore has arrived."""
 
 
 class Connection(asyncio.Protocol):
@@ -50,8 +51,12 @@ class Connection(asyncio.Protocol):
         self._keep = opened.keep
         self._hears = opened.speaks_resp3
         self._reader = Reader()
-        self._slots: deque[Letter | _Subscribe] = deque()
-        self._channels: dict[str, bytes] = {}  # by the prefix that it is for
+        self._hub = listener.hub_id
+        self._sharded = opened.sharded
+        self._slots: deque[Letter | _Subscribe | _Asking] = deque()
+        # Of what we hear: by prefix, or by semaphore where messages stay within a shard.
+        self._ears: dict[str, _Ear] = {}
+        self._deserted: deque[str] = deque()  # semaphores that nobody here uses any more
         self._loaded: set[str] = set()
         self._paused = False
         self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -70,13 +75,18 @@ class Connection(asyncio.Protocol):
 
     def send(self, letters: Sequence[Letter], now: float) -> None:
         parts: list[bytes] = []
-        hub, loaded = self._listener.hub_id, self._loaded
+        hub, loaded, sharded = self._hub, self._loaded, self._sharded
+        while self._deserted:
+            parts.append(self._unsubscribe(self._deserted.popleft()))
         for letter in letters:
             wire = letter.wire
-            if self._hears and wire.address.prefix not in self._channels:
-                parts.append(self._subscribe(wire.address.prefix))
+            if self._hears and (wire.shard if sharded else wire.address.prefix) not in self._ears:
+                parts.append(self._subscribe(wire))
+            if wire.asking:
+                parts.append(_ASKING)
+                self._slots.append(_Asking())
             letter.sent_at = now
-            script, arguments = wire.command(letter.call, letter.tag, hub)
+            script, arguments = wire.command(letter.call, letter.tag, hub, sharded)
             if script.sha in loaded:
                 parts.append(pack(("EVALSHA", script.sha, *arguments)))
             else:
@@ -87,11 +97,19 @@ class Connection(asyncio.Protocol):
             self._slots.append(letter)
         self._transport.write(b"".join(parts))
 
-    def _subscribe(self, prefix: str) -> bytes:
-        name = channel(prefix, self._listener.hub_id)
-        self._channels[prefix] = name.encode()
+    def _subscribe(self, wire: Wire) -> bytes:
         self._slots.append(_Subscribe())
-        return pack(("SUBSCRIBE", name))
+        if not self._sharded:
+            self._ears[wire.address.prefix] = _Ear(wire.address)
+            return pack(("SUBSCRIBE", channel(wire.address.prefix, self._hub)))
+        shard, deserted = wire.shard, self._deserted
+        in_use = weakref.ref(wire, lambda _: deserted.append(shard))
+        self._ears[shard] = _Ear(wire.address, in_use)
+        return pack(("SSUBSCRIBE", channel(shard, self._hub)))
+
+    def _unsubscribe(self, shard: str) -> bytes:
+        self._ears.pop(shard, None)
+        return pack(("SUNSUBSCRIBE", channel(shard, self._hub)))
 
     def pause_writing(self) -> None:
         self._paused = True
@@ -115,28 +133,39 @@ class Connection(asyncio.Protocol):
             self._fail(error)
 
     def _pushed(self, push: Push) -> None:
-        if push.kind == b"message":
-            name, said = push.parts
-            told = message(said) if isinstance(said, bytes) else None
-            prefix = next((p for p, own in self._channels.items() if own == name), None)
-            if prefix is not None and told is not None:
-                self._listener.told(prefix, told)
-            else:
-                logger.debug("ignored a message that says nothing known")
-        elif push.kind == b"subscribe":
-            if self._slots and isinstance(self._slots[0], _Subscribe):
-                self._slots.popleft()
-        elif push.kind == b"unsubscribe":
-            raise broken("the server ended the subscription")
+        match push.kind:
+            case b"message" | b"smessage":
+                heard_on, said = push.parts
+                ear = self._ears.get(self._name_of(heard_on))
+                told = message(said) if isinstance(said, bytes) else None
+                if ear is not None and told is not None:
+                    self._listener.told(ear.address.prefix, told)
+                else:
+                    logger.debug("ignored a message that says nothing known")
+            case b"subscribe" | b"ssubscribe":
+                if self._slots and isinstance(self._slots[0], _Subscribe):
+                    self._slots.popleft()
+            case b"unsubscribe":
+                raise broken("the server ended the subscription")
+            case b"sunsubscribe":
+                # Our own wish, or the slot went to another node.
+                ear = self._ears.pop(self._name_of(push.parts[0]), None)
+                if ear is not None:
+                    self._listener.unsubscribed(ear.address)
+            case _:
+                pass
+
+    def _name_of(self, heard_on: Any) -> str:
+        """Of the ear, whose channel is *heard_on*."""
+        name = heard_on.decode(errors="replace") if isinstance(heard_on, bytes) else ""
+        return name.removesuffix(channel("", self._hub))
 
     def _replied(self, reply: Any) -> None:
         slot = self._slots.popleft() if self._slots else None
+        if isinstance(slot, _Asking):
+            return  # what it was for is answered next, and says all there is to say
         if isinstance(slot, _Subscribe) and isinstance(reply, Exception):
-            if fault_of(reply).trouble is not Trouble.REFUSED:
-                self._fail(reply)  # busy, or loading: nothing that says we may not hear
-                return
-            self._hears = False
-            self._listener.deafened(reply)
+            self._not_subscribed(reply)
             return
         if not isinstance(slot, Letter):
             raise misfit("the server replied to nothing that was asked")
@@ -146,7 +175,7 @@ class Connection(asyncio.Protocol):
             if scripts_forgotten(reply):
                 self._loaded.clear()
             self._listener.answered(slot, fault)
-            if fault.trouble is Trouble.MOVED:
+            if fault.trouble is Trouble.DEMOTED:
                 self._fail(reply)
             return
         try:
@@ -157,6 +186,16 @@ class Connection(asyncio.Protocol):
         if answer is None:
             raise misfit("the server's reply belongs to another command")
         self._listener.answered(slot, answer)
+
+    def _not_subscribed(self, error: Exception) -> None:
+        match fault_of(error).trouble:
+            case Trouble.REFUSED:
+                self._hears = False
+                self._listener.deafened(error)
+            case Trouble.MOVED | Trouble.ASK | Trouble.UNSETTLED:
+                pass  # the letter behind it learns the same, and asks elsewhere
+            case _:
+                self._fail(error)  # busy, or loading: nothing that says we may not hear
 
     # -- ending
 

@@ -1,17 +1,20 @@
-"""Opens the hub's own connection with the settings of the user's client.
+"""Opens the hub's own connections with the settings of the user's client.
 
 The handshake (TLS, credentials, Sentinel, database) is redis-py's; what comes after it is ours.
-We read the client's pool for its connection class and arguments, and take the transport over
-from the connection that it makes.
+We read the client for its connection class and arguments, and take the transport over from the
+connection that it makes.
 """
 
 import asyncio
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, cast
 
 import redis.asyncio as aioredis
 import redis.exceptions as errors
+from redis.asyncio.cluster import ClusterNode
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
+from redis.crc import key_slot
 
 from ._backend import Refused
 from ._protocol import Trouble
@@ -21,6 +24,10 @@ from ._wire import fault_of
 _LEFT_OUT = ("maint_", "oss_", "orig_", "himport_registry", "retry", "parser_class")
 
 
+Endpoint = tuple[str, int]
+"""Host and port."""
+
+
 class Opened(NamedTuple):
     """A connection after its handshake.
 
@@ -28,28 +35,40 @@ class Opened(NamedTuple):
         transport: ours to read from and write to.
         received: bytes that came before we took over.
         speaks_resp3: whether pushes come over it.
+        sharded: whether messages travel within a shard of a cluster.
         keep: to be kept for as long as the transport is open.
     """
 
     transport: asyncio.Transport
     received: bytes
     speaks_resp3: bool
+    sharded: bool
     keep: object
 
 
-def checked_client(client: object) -> aioredis.Redis:
+class Target(NamedTuple):
+    """What to connect to, and how: a connection class of redis-py's with its arguments."""
+
+    connection_class: Callable[..., Any]
+    settings: Mapping[str, Any]
+    clustered: bool = False
+
+
+SingleClient = aioredis.Redis
+ClusterClient = aioredis.RedisCluster
+
+
+def checked_client(client: object) -> SingleClient | ClusterClient:
     """Return *client*; raise TypeError unless it is one that we can connect like."""
-    if isinstance(client, aioredis.RedisCluster):
-        raise TypeError("RedisCluster clients are not supported yet: use redis.asyncio.Redis")
-    if isinstance(client, aioredis.Redis):
+    if isinstance(client, SingleClient | ClusterClient):
         return client
     kind = f"{type(client).__module__}.{type(client).__qualname__}"
     raise TypeError(f"a client of redis.asyncio is needed, not {kind}: use redis.asyncio")
 
 
-def place_of(client: aioredis.Redis) -> str:
+def place_of(client: SingleClient) -> str:
     """Host and port, or path, that *client* connects to; never credentials."""
-    settings = _settings(client)
+    settings = client.connection_pool.connection_kwargs
     if "path" in settings:
         return f"Redis at {settings['path']}"
     if service := getattr(client.connection_pool, "service_name", None):
@@ -57,15 +76,70 @@ def place_of(client: aioredis.Redis) -> str:
     return f"Redis at {settings.get('host', 'localhost')}:{settings.get('port', 6379)}"
 
 
-async def dial(client: aioredis.Redis) -> Opened:
-    """Connect as *client* would, but speaking RESP3 and without socket timeouts.
+def target_of(client: SingleClient) -> Target:
+    """What *client* connects to."""
+    pool = client.connection_pool
+    return Target(pool.connection_class, pool.connection_kwargs)
+
+
+# -- clusters
+
+
+def node_of(client: ClusterClient, endpoint: Endpoint) -> Target:
+    """A node of the cluster of *client*, with the client's settings."""
+    node = _startup_nodes(client)[0]
+    settings = node.connection_kwargs | {"host": endpoint[0], "port": endpoint[1]}
+    # It would have a replica answer reads, and we write.
+    settings.pop("redis_connect_func", None)
+    return Target(node.connection_class, settings, clustered=True)
+
+
+def known_nodes(client: ClusterClient) -> list[Endpoint]:
+    """The nodes that *client* was given, or has found since."""
+    return [(node.host, int(node.port)) for node in _startup_nodes(client)]
+
+
+def reachable_at(client: ClusterClient, endpoint: Endpoint) -> Endpoint:
+    """Where *client* reaches the node that calls itself *endpoint*."""
+    return client.nodes_manager.remap_host_port(*endpoint)
+
+
+def slot_of(key: str) -> int:
+    """The slot of *key* in any cluster."""
+    return key_slot(key.encode())
+
+
+async def slots_at(target: Target) -> list[tuple[int, int, Endpoint]]:
+    """First slot, last slot and master of each range, as a node knows it."""
+    connection = await _connected(target, protocol=2)
+    try:
+        await connection.send_command("CLUSTER SLOTS")
+        ranges = cast("Sequence[Sequence[Any]]", await connection.read_response())
+    finally:
+        await connection.disconnect()
+    own_host = str(target.settings["host"])
+    return [
+        (first, last, (master[0].decode() or own_host, master[1]))
+        for first, last, master, *_ in ranges
+    ]
+
+
+def _startup_nodes(client: ClusterClient) -> list[ClusterNode]:
+    return list(client.nodes_manager.startup_nodes.values())
+
+
+# -- connecting
+
+
+async def dial(target: Target) -> Opened:
+    """Connect to *target*, but speaking RESP3 and without socket timeouts.
 
     Raises:
         Refused: for wrong credentials and the like.
         redis.exceptions.RedisError: when there is nobody to talk to, for now.
     """
     try:
-        return await _open(client, protocol=3)
+        return await _open(target, protocol=3)
     except errors.AuthenticationError as error:
         raise Refused(str(error)) from error
     except errors.ResponseError as error:
@@ -74,16 +148,35 @@ async def dial(client: aioredis.Redis) -> Opened:
         text = str(error).upper()
         if "HELLO" not in text and "NOPROTO" not in text and "UNKNOWN COMMAND" not in text:
             raise Refused(str(error)) from error
-    return await _open(client, protocol=2)
+    return await _open(target, protocol=2)
 
 
-def _settings(client: aioredis.Redis) -> dict[str, Any]:
-    return client.connection_pool.connection_kwargs
+async def _open(target: Target, protocol: int) -> Opened:
+    connection = await _connected(target, protocol)
+    sharded = False
+    try:
+        if target.clustered and protocol == 3:
+            await connection.send_command("HELLO")
+            sharded = _at_least_7(await connection.read_response())
+    except BaseException:
+        _close(connection)
+        raise
+    # redis-py has no public way to the transport; no other module reaches into it.
+    # ruff: noqa: SLF001
+    reader, writer = connection._reader, connection._writer
+    connection._reader = connection._writer = None
+    return Opened(
+        transport=writer.transport,
+        received=bytes(reader._buffer),
+        speaks_resp3=protocol == 3,
+        sharded=sharded,
+        keep=(connection, writer),
+    )
 
 
-async def _open(client: aioredis.Redis, protocol: int) -> Opened:
+async def _connected(target: Target, protocol: int) -> Any:
     settings = {
-        name: value for name, value in _settings(client).items() if not name.startswith(_LEFT_OUT)
+        name: value for name, value in target.settings.items() if not name.startswith(_LEFT_OUT)
     }
     settings |= {
         "protocol": protocol,
@@ -92,19 +185,19 @@ async def _open(client: aioredis.Redis, protocol: int) -> Opened:
         "retry": Retry(NoBackoff(), 0),
         "socket_timeout": None,
     }
-    # redis-py has no public way to the transport; no other module reaches into it.
-    # ruff: noqa: SLF001
-    connection: Any = client.connection_pool.connection_class(**settings)
+    connection = target.connection_class(**settings)
     try:
         await connection.connect()
     except BaseException:
-        connection._close()
+        _close(connection)
         raise
-    reader, writer = connection._reader, connection._writer
-    connection._reader = connection._writer = None
-    return Opened(
-        transport=writer.transport,
-        received=bytes(reader._buffer),
-        speaks_resp3=protocol == 3,
-        keep=(connection, writer),
-    )
+    return connection
+
+
+def _close(connection: Any) -> None:
+    connection._close()
+
+
+def _at_least_7(hello: Mapping[bytes, Any]) -> bool:
+    """Whether a server that greets like this has sharded pub/sub."""
+    return int(hello[b"version"].split(b".")[0]) >= 7

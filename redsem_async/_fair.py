@@ -60,7 +60,7 @@ class FairLane(Lane):
 
         All of them where grants may have gone unheard.
         """
-        if self.hub.deaf and not self._unsure:
+        if self.post.deaf and not self._unsure:
             self._unsure = tuple(self.waiting)
         unsure = [claim for claim in self._unsure if claim.state is State.WAITING]
         self._unsure = tuple(unsure[MOST_ASKED:])

@@ -37,7 +37,10 @@ class Address(NamedTuple):
 
 
 def channel(prefix: str, hub: str) -> str:
-    """The channel on which a hub is told what concerns its permits and waiters."""
+    """The channel on which a hub is told what concerns its permits and waiters.
+
+    Where messages stay within a shard of a cluster, a semaphore is the *prefix* of its own.
+    """
     return f"{prefix}:@{hub}"
 
 

@@ -9,9 +9,10 @@ import asyncio
 import math
 from abc import ABC, abstractmethod
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
+from ._backend import Node
 from ._batches import (
     AbandonBatch,
     AcquireBatch,
@@ -78,13 +79,38 @@ Unusual = dict[int, tuple[int, bool]]
 _UNSERVED = frozenset({State.SENT, State.WAITING})
 
 
-class Writer(Protocol):
+class Identity(Protocol):
     """What a lane needs of its hub."""
 
     loop: asyncio.AbstractEventLoop
     hub_id: str
     usable: bool
     closing: bool
+
+    def drew(self, number: int) -> bool:
+        """Whether *number* was drawn here."""
+        ...
+
+    def new_number(self) -> int:
+        """For an id, when it is written: numbers go up in the order of the wire."""
+        ...
+
+    def new_tag(self) -> int:
+        """For a letter."""
+        ...
+
+    def jitter(self) -> float:
+        """Between 1 and 2."""
+        ...
+
+    def introduction(self, label: str | None, *, deaf: bool) -> Introduction:
+        """Who we are, for ``status`` to show."""
+        ...
+
+
+class Writer(Protocol):
+    """What a lane needs of its post."""
+
     deaf: bool
     trouble: Exception | None
     enough: int
@@ -106,26 +132,6 @@ class Writer(Protocol):
         """Permits of so short a lease are used: silence is noticed in time for them."""
         ...
 
-    def drew(self, number: int) -> bool:
-        """Whether *number* was drawn here."""
-        ...
-
-    def new_number(self) -> int:
-        """For an id, when it is written: numbers go up in the order of the wire."""
-        ...
-
-    def new_tag(self) -> int:
-        """For a letter."""
-        ...
-
-    def jitter(self) -> float:
-        """Between 1 and 2."""
-        ...
-
-    def introduction(self, label: str | None) -> Introduction:
-        """Who we are, for ``status`` to show."""
-        ...
-
     def unavailable(self, name: str, cause: Exception | None) -> BackendUnavailable:
         """An error that says what could not be reached, and why."""
         ...
@@ -134,8 +140,9 @@ class Writer(Protocol):
 class Lane(ABC):
     """Base of the two modes' lanes."""
 
-    def __init__(self, hub: Writer, address: Address, label: str | None) -> None:
-        self.hub: Writer = hub
+    def __init__(self, hub: Identity, post: Writer, address: Address, label: str | None) -> None:
+        self.hub: Identity = hub
+        self.post: Writer = post
         self.address: Address = address
         self.wire: Wire = Wire(address)
         self.claims: dict[int, Claim] = {}  # sent, waiting, held or leaving, by number
@@ -143,7 +150,7 @@ class Lane(ABC):
         self.unanswered: deque[int] = deque()  # highest number of each acquire on its way
         self.introduced: bool = False
         self.beating: bool = False  # a heartbeat is on its way
-        self.ready: bool = False  # in the hub's line of lanes that have something to write
+        self.ready: bool = False  # its post knows of it: takes from it, or holds it back
         self.shortest: float = math.inf  # lease of any claim so far
         self._longest: float = 0.0
         self._label = label
@@ -155,22 +162,30 @@ class Lane(ABC):
         self._questions: deque[Question | Adoption] = deque()
         self._beat_due = False
         self._pulse = Pulse(hub.loop, self._time_passed)
+        # Its post's notes about where it is kept, in a cluster, and what keeps it from there.
+        self.bound_for: Node | None = None  # where it goes once all it wrote is answered
+        self.as_guest: bool = False  # and only for its next letters
+        self.redirections: int = 0  # in a row
+        self.held_back: bool = False
+        self.holds: Iterator[float] = iter(())
+        self.trouble: Exception | None = None
+        self.trouble_since: float = 0.0
 
     # -- what the tasks ask for
 
     def submit(self, claim: Claim) -> None:
         """Ask for a permit. The claim's future wakes the caller."""
         if not claim.waits:
-            self.hub.hurry()
+            self.post.hurry()
         lease = claim.terms.lease
         self._longest = max(self._longest, lease)
         if lease < self.shortest:
             self.shortest = lease
-            self.hub.expect_lease(lease)
+            self.post.expect_lease(lease)
         self._new.append(claim)
         self.wake(asked=True)
-        if len(self._new) >= self.hub.enough:
-            self.hub.fill()
+        if len(self._new) >= self.post.enough:
+            self.post.fill()
 
     def depart(self, claim: Claim) -> None:
         """The caller left without a permit: whatever it was or will be granted is undone."""
@@ -231,7 +246,7 @@ class Lane(ABC):
         self.wake()
         await asyncio.wait([future], timeout=patience(min(self.shortest, 10.0)))
         if not future.done():
-            raise self.hub.unavailable(self.address.name, self.hub.trouble)
+            raise self.unavailable()
         answer = future.result()
         if isinstance(answer, SemaphoreError):
             raise answer
@@ -242,14 +257,19 @@ class Lane(ABC):
         if not claim.pending:
             return
         unheard = claim.confirming or claim.heard is None
-        if unheard and claim.waits and not claim.overdue and self.hub.trouble is None:
+        trouble = self.trouble or self.post.trouble
+        if unheard and claim.waits and not claim.overdue and trouble is None:
             # A word may be on its way: the deadline is kept within GRACE.
             claim.overdue = True
             claim.timer = self.hub.loop.call_later(GRACE, self.expire, claim)
-        elif unheard or self.hub.trouble is not None:
-            self.refuse(claim, self.hub.unavailable(self.address.name, self.hub.trouble))
+        elif unheard or trouble is not None:
+            self.refuse(claim, self.unavailable())
         else:
             self.refuse(claim, self._too_late(claim))
+
+    def unavailable(self) -> BackendUnavailable:
+        """An error that says what could not be reached, and why."""
+        return self.post.unavailable(self.address.name, self.trouble or self.post.trouble)
 
     def refuse(self, claim: Claim, error: Exception) -> None:
         """End a claim whose caller waits, with *error*."""
@@ -315,7 +335,7 @@ class Lane(ABC):
         """Have the hub ask what to write; at once where it is *asked* for by a lone task."""
         if not self.ready:
             self.ready = True
-            self.hub.enlist(self, asked=asked)
+            self.post.enlist(self, asked=asked)
 
     @property
     def eager(self) -> bool:
@@ -420,7 +440,7 @@ class Lane(ABC):
         if self.introduced:
             return None
         self.introduced = True
-        return self.hub.introduction(self._label)
+        return self.hub.introduction(self._label, deaf=self.post.deaf)
 
     # -- what batches and messages bring about
 
@@ -688,8 +708,8 @@ class Lane(ABC):
         returned = self._returned[owner]
         returned.append(unit)
         self.wake(asked=asked)
-        if asked and len(returned) >= self.hub.enough:
-            self.hub.fill()
+        if asked and len(returned) >= self.post.enough:
+            self.post.fill()
         return unit
 
     def _unknown(self, number: int) -> Returned:

@@ -138,8 +138,7 @@ class Permit:
         outcome = answer.result() if answer.done() else Outcome.UNKNOWN
         self.check()
         if outcome is Outcome.UNKNOWN:
-            name = self.name
-            raise self._claim.lane.hub.unavailable(name, self._claim.lane.hub.trouble)
+            raise self._claim.lane.unavailable()
 
     async def release(self) -> bool:
         """Give the permit back, and serve who waits for it.

@@ -232,17 +232,24 @@ class Trouble(enum.Enum):
 
     AGAIN = enum.auto()  # nothing happened; the same call, sent once more, may pass at once
     BUSY = enum.auto()  # nothing happened; it may pass later
-    MOVED = enum.auto()  # nothing happened; this is no server to write to any more
+    DEMOTED = enum.auto()  # nothing happened; this is no server to write to any more
+    MOVED = enum.auto()  # nothing happened; another node keeps the semaphore
+    ASK = enum.auto()  # nothing happened; another node may have it already: to be asked once
+    UNSETTLED = enum.auto()  # nothing happened; the semaphore is between two nodes, or nowhere
     MISMATCH = enum.auto()  # nothing happened: the name is in use in another mode or clock
     NO_MEMORY = enum.auto()  # nothing happened to an acquire, which begins with a write
     REFUSED = enum.auto()  # it may have happened in part; sending it again will not help
 
 
 class Fault(NamedTuple):
-    """A call that was not carried out, and the error that said so."""
+    """A call that was not carried out, and the error that said so.
+
+    *where* is host and port of the node that it names; no host means the same one.
+    """
 
     trouble: Trouble
     error: Exception
+    where: tuple[str, int] | None = None
 
 
 class Granted(NamedTuple):

@@ -10,7 +10,7 @@ import weakref
 
 from ._claim import Claim, State
 from ._clock import now as clock
-from ._lane import Writer
+from ._lane import Identity
 from ._lease import Outcome, refresh_due
 
 _RETRY = 0.1  # of the refresh interval, after a refresh that was not answered
@@ -19,7 +19,7 @@ _RETRY = 0.1  # of the refresh interval, after a refresh that was not answered
 class Refresher:
     """The refresh tasks of one hub."""
 
-    def __init__(self, hub: Writer) -> None:
+    def __init__(self, hub: Identity) -> None:
         self._loop = hub.loop
         self._due: dict[float, set[Claim]] = {}
         self._turns: dict[float, list[asyncio.Future[None]]] = {}
@@ -99,7 +99,7 @@ def lose_unless_trusted(claim: Claim) -> bool:
     return claim.state is not State.HELD
 
 
-def refresher_of(hub: Writer) -> Refresher:
+def refresher_of(hub: Identity) -> Refresher:
     """The refresher of *hub*, made when first asked for."""
     refresher = _REFRESHERS.get(hub)
     if refresher is None:
@@ -107,4 +107,4 @@ def refresher_of(hub: Writer) -> Refresher:
     return refresher
 
 
-_REFRESHERS: weakref.WeakKeyDictionary[Writer, Refresher] = weakref.WeakKeyDictionary()
+_REFRESHERS: weakref.WeakKeyDictionary[Identity, Refresher] = weakref.WeakKeyDictionary()

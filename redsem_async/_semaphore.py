@@ -11,27 +11,27 @@ from ._acquire import acquire, adopt
 from ._backend import Backend
 from ._call import Acquisition, Ask
 from ._config import Clock
-from ._connection import RedisBackend
 from ._errors import AcquireTimeout, SemaphoreError
 from ._hub import hub_for
 from ._keys import Address, Mode, parse_permit_id
 from ._lane import Lane
 from ._permit import Permit
 from ._protocol import Clear, Reap, Reply, SetLimit, Standing, Status
+from ._redis import redis_backend
 from ._refresher import Refresher, refresher_of
 from ._status import SemaphoreStatus, status_of
 
 if TYPE_CHECKING:
-    from redis.asyncio import Redis
+    from redis.asyncio import Redis, RedisCluster
 
-    Client = Redis | Backend
+    Client = Redis | RedisCluster | Backend
 
 
 def backend_of(client: object) -> Backend:
     """*client* itself when semaphores are kept in it, or else Redis as *client* reaches it."""
     if callable(getattr(client, "connect", None)) and hasattr(client, "place"):
         return cast("Backend", client)
-    return RedisBackend(client)
+    return redis_backend(client)
 
 
 class AnySemaphore:

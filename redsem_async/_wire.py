@@ -54,6 +54,8 @@ class Wire:
         self, address: Address, wall_clock: Callable[[], int] = lambda: time.time_ns() // 1000
     ) -> None:
         self.address = address
+        self.shard = address.keys[0].removesuffix(":holders")
+        self.asking = False  # letters go to a node that the semaphore is on its way to
         self._fair = address.mode == "fair"
         self._kind = address.kind
         self._keys = _counted(address.keys)
@@ -61,15 +63,24 @@ class Wire:
         self._heavy_keys = _counted(address.keys[: LIGHT_KEYS + 1])
         self._wall_clock = wall_clock
 
-    def command(self, call: Call, tag: int, hub: str) -> tuple[Script, tuple[Argument, ...]]:
-        """The script for *call*, with the number of its keys, the keys, and its arguments."""
+    def command(
+        self,
+        call: Call,
+        tag: int,
+        hub: str,
+        sharded: bool = False,  # noqa: FBT001, FBT002 - once a letter: a keyword costs
+    ) -> tuple[Script, tuple[Argument, ...]]:
+        """The script for *call*, with the number of its keys, the keys, and its arguments.
+
+        *sharded*: its messages stay within the shard of a cluster.
+        """
         keys = self._keys
         if isinstance(call, Refresh):
             keys = self._heavy_keys if call.heavy else self._light_keys
         clock = "" if self.address.clock == "server" else self._wall_clock()
         operation, own = self._arguments(call)
         arguments = (*keys, tag, clock, self._kind, hub, *own)
-        return script(self.address.mode, operation), arguments
+        return script(self.address.mode, operation, sharded), arguments
 
     def _arguments(self, call: Call) -> tuple[str, tuple[Argument, ...]]:
         fair = self._fair
@@ -246,12 +257,11 @@ _TROUBLES = (
     (Trouble.AGAIN, re.compile(r"\b(NOSCRIPT|REORDERED|STRANGER)\b")),
     (Trouble.NO_MEMORY, re.compile(r"\bOOM\b")),
     (Trouble.MISMATCH, _MISMATCH),
-    (Trouble.MOVED, re.compile(r"\b(READONLY|MASTERDOWN)\b")),
-    (
-        Trouble.BUSY,
-        re.compile(r"\b(BUSY|LOADING|TRYAGAIN|CLUSTERDOWN|NOREPLICAS|MISCONF|UNKILLABLE)\b"),
-    ),
+    (Trouble.DEMOTED, re.compile(r"\b(READONLY|MASTERDOWN)\b")),
+    (Trouble.UNSETTLED, re.compile(r"\b(TRYAGAIN|CLUSTERDOWN)\b")),
+    (Trouble.BUSY, re.compile(r"\b(BUSY|LOADING|NOREPLICAS|MISCONF|UNKILLABLE)\b")),
 )
+_REDIRECTION = re.compile(r"(MOVED|ASK) \d+ (.*):(\d+)\Z")
 _CLASSES: tuple[tuple[str, type[errors.RedisError]], ...] = (
     ("NOPERM", errors.NoPermissionError),
     ("NOAUTH", errors.AuthenticationError),
@@ -272,8 +282,12 @@ def error_of(text: str) -> errors.RedisError:
 
 def fault_of(error: Exception) -> Fault:
     """What an error reply means for the call that got it."""
+    text = str(error)
+    if redirection := _REDIRECTION.match(text):
+        word, host, port = redirection.groups()
+        return Fault(Trouble[word], error, (host, int(port)))
     for trouble, pattern in _TROUBLES:
-        if pattern.search(str(error)):
+        if pattern.search(text):
             return Fault(trouble, error)
     return Fault(Trouble.REFUSED, error)
 

@@ -25,6 +25,8 @@ LAYERS = {
         "_fair",
         "_zset",
         "_connection",
+        "_redis",
+        "_post",
         "_hub",
     },
     "tasks": {"_cancellation", "_refresher", "_permit", "_acquire", "_call"},

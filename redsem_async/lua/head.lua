@@ -1,7 +1,7 @@
 -- What every script begins with: its keys, the clock, and what is known of its caller.
 --
--- A script as the server receives it is this file, its quick path if it has one, the prelude,
--- the prelude of its mode, and its own file.
+-- A script as the server receives it is this file, its quick path if it has one, how messages
+-- are told, the prelude, the prelude of its mode, and its own file.
 --
 -- KEYS     holders   ZSET, permit id -> expiry in ms of the semaphore's clock
 --          tokens    HASH, permit id -> fencing token, of every holder

@@ -7,13 +7,6 @@ local function exact(number)
   return string.format('%.0f', number)
 end
 
--- Tells the hub *owner* something. Returns how many heard it; nil where that cannot be known.
-local function tell(owner, kind, what)
-  local prefix, name = string.match(holders, '^(.-){(.*)}')
-  local heard = redis.pcall('PUBLISH', prefix .. '@' .. owner, kind .. ' ' .. what .. ' ' .. name)
-  return type(heard) == 'number' and heard or nil
-end
-
 local function draw()
   last = math.max(last + 1, now_us)
   return last

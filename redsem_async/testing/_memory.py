@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from redsem_async import Permit
-from redsem_async._backend import Letter, Link, Listener
+from redsem_async._backend import Letter, Link, Listener, OneNode
 from redsem_async._keys import Address, parse_permit_id
 from redsem_async._protocol import Answered, Call, Fault, Message, Release, Trouble
 
 from ._model import FairModel, Mismatch, Model, Reordered, Stranger, ZsetModel
 
 
-class MemoryBackend:
+class MemoryBackend(OneNode):
     """Stands in for a Redis client: ``FairSemaphore(MemoryBackend(), "openai", limit=20)``.
 
     The protocol, the hub and everything above it are the real ones; only the server is not.

@@ -1,0 +1,119 @@
+"""Redis as a place for semaphores: one server, or a cluster of them."""
+
+import asyncio
+import random
+from contextlib import suppress
+
+from ._backend import Backend, Link, Listener, Node, OneNode
+from ._connection import Connection
+from ._dial import (
+    ClusterClient,
+    Endpoint,
+    SingleClient,
+    checked_client,
+    dial,
+    known_nodes,
+    node_of,
+    place_of,
+    reachable_at,
+    slot_of,
+    slots_at,
+    target_of,
+)
+from ._keys import Address
+from ._protocol import Fault, Trouble
+
+EXPLORING_TIME = 1.0  # seconds to wait for one node's word on who keeps what
+
+
+def redis_backend(client: object) -> Backend:
+    """Where *client* keeps semaphores. Raises TypeError unless it is one of redis.asyncio."""
+    checked = checked_client(client)
+    if isinstance(checked, SingleClient):
+        return RedisBackend(checked)
+    return ClusterBackend(checked)
+
+
+class RedisBackend(OneNode):
+    """Semaphores kept by one server, reached with the settings of the user's client."""
+
+    def __init__(self, client: SingleClient) -> None:
+        self._client = client
+
+    @property
+    def place(self) -> str:
+        return place_of(self._client)
+
+    async def connect(self, listener: Listener) -> Link:
+        return Connection(await dial(target_of(self._client)), listener)
+
+
+class ClusterNode:
+    """One node of a cluster."""
+
+    def __init__(self, client: ClusterClient, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+        self._client = client
+
+    @property
+    def place(self) -> str:
+        return "Redis at {}:{}".format(*self.endpoint)
+
+    async def connect(self, listener: Listener) -> Link:
+        return Connection(await dial(node_of(self._client, self.endpoint)), listener)
+
+    async def slots(self) -> list[tuple[int, int, Endpoint]]:
+        """Who keeps what, as this node knows it."""
+        return await slots_at(node_of(self._client, self.endpoint))
+
+
+class ClusterBackend:
+    """Semaphores spread over the nodes of a cluster, reached with the user's client's settings.
+
+    Nothing is asked beforehand: any node says who keeps a semaphore when it does not, and the
+    answer is remembered. Only when a node falls silent are the others asked for the whole map.
+    """
+
+    def __init__(self, client: ClusterClient) -> None:
+        self._client = client
+        self._nodes: dict[Endpoint, ClusterNode] = {}
+        self._keepers: dict[int, ClusterNode] = {}  # by slot
+
+    def node_for(self, address: Address) -> Node:
+        """The master of its slot, or any node while that is not known."""
+        return self._keepers.get(_slot(address)) or random.choice(self._known())
+
+    def redirected(self, address: Address, fault: Fault, *, here: Node) -> Node | None:
+        """Where MOVED or ASK says; MOVED is remembered."""
+        if fault.where is None or not isinstance(here, ClusterNode):
+            return None
+        host, port = fault.where
+        node = self._node((host or here.endpoint[0], port))
+        if fault.trouble is Trouble.MOVED:
+            self._keepers[_slot(address)] = node
+        return node
+
+    async def explore(self, *, but: Node) -> None:
+        """Ask the nodes, but for that one, until one answers."""
+        others = [node for node in self._known() if node is not but]
+        random.shuffle(others)
+        for node in others:
+            with suppress(Exception):
+                async with asyncio.timeout(EXPLORING_TIME):
+                    ranges = await node.slots()
+                for first, last, endpoint in ranges:
+                    self._keepers |= dict.fromkeys(range(first, last + 1), self._node(endpoint))
+                return
+
+    def _node(self, endpoint: Endpoint) -> ClusterNode:
+        endpoint = reachable_at(self._client, endpoint)
+        return self._nodes.setdefault(endpoint, ClusterNode(self._client, endpoint))
+
+    def _known(self) -> list[ClusterNode]:
+        for endpoint in known_nodes(self._client):
+            self._nodes.setdefault(endpoint, ClusterNode(self._client, endpoint))
+        return list(self._nodes.values())
+
+
+def _slot(address: Address) -> int:
+    return slot_of(address.keys[0])
