@@ -33,8 +33,10 @@ class _Ear(NamedTuple):
     in_use: object = None
 
 
-class _Subscribe:
+class _Subscribe(NamedTuple):
     """The slot of a SUBSCRIBE or SSUBSCRIBE, whose confirmation is a push."""
+
+    ear: str
 
 
 class _Asking:
@@ -80,11 +82,11 @@ class Connection(asyncio.Protocol):
             parts.append(self._unsubscribe(self._deserted.popleft()))
         for letter in letters:
             wire = letter.wire
-            if self._hears and (wire.shard if sharded else wire.address.prefix) not in self._ears:
-                parts.append(self._subscribe(wire))
             if wire.asking:
                 parts.append(_ASKING)
                 self._slots.append(_Asking())
+            elif self._hears and (wire.shard if sharded else wire.address.prefix) not in self._ears:
+                parts.append(self._subscribe(wire))
             letter.sent_at = now
             script, arguments = wire.command(letter.call, letter.tag, hub, sharded)
             if script.sha in loaded:
@@ -98,13 +100,15 @@ class Connection(asyncio.Protocol):
         self._transport.write(b"".join(parts))
 
     def _subscribe(self, wire: Wire) -> bytes:
-        self._slots.append(_Subscribe())
         if not self._sharded:
-            self._ears[wire.address.prefix] = _Ear(wire.address)
-            return pack(("SUBSCRIBE", channel(wire.address.prefix, self._hub)))
+            prefix = wire.address.prefix
+            self._ears[prefix] = _Ear(wire.address)
+            self._slots.append(_Subscribe(prefix))
+            return pack(("SUBSCRIBE", channel(prefix, self._hub)))
         shard, deserted = wire.shard, self._deserted
         in_use = weakref.ref(wire, lambda _: deserted.append(shard))
         self._ears[shard] = _Ear(wire.address, in_use)
+        self._slots.append(_Subscribe(shard))
         return pack(("SSUBSCRIBE", channel(shard, self._hub)))
 
     def _unsubscribe(self, shard: str) -> bytes:
@@ -148,12 +152,15 @@ class Connection(asyncio.Protocol):
             case b"unsubscribe":
                 raise broken("the server ended the subscription")
             case b"sunsubscribe":
-                # Our own wish, or the slot went to another node.
-                ear = self._ears.pop(self._name_of(push.parts[0]), None)
-                if ear is not None:
-                    self._listener.unsubscribed(ear.address)
+                self._unsubscribed(self._name_of(push.parts[0]))
             case _:
                 pass
+
+    def _unsubscribed(self, name: str) -> None:
+        """By our own wish, or because the slot went to another node, or is on its way."""
+        ear = self._ears.pop(name, None)
+        if ear is not None:
+            self._listener.unsubscribed(ear.address)
 
     def _name_of(self, heard_on: Any) -> str:
         """Of the ear, whose channel is *heard_on*."""
@@ -165,7 +172,7 @@ class Connection(asyncio.Protocol):
         if isinstance(slot, _Asking):
             return  # what it was for is answered next, and says all there is to say
         if isinstance(slot, _Subscribe) and isinstance(reply, Exception):
-            self._not_subscribed(reply)
+            self._not_subscribed(slot.ear, reply)
             return
         if not isinstance(slot, Letter):
             raise misfit("the server replied to nothing that was asked")
@@ -187,13 +194,13 @@ class Connection(asyncio.Protocol):
             raise misfit("the server's reply belongs to another command")
         self._listener.answered(slot, answer)
 
-    def _not_subscribed(self, error: Exception) -> None:
+    def _not_subscribed(self, ear: str, error: Exception) -> None:
         match fault_of(error).trouble:
             case Trouble.REFUSED:
                 self._hears = False
                 self._listener.deafened(error)
             case Trouble.MOVED | Trouble.ASK | Trouble.UNSETTLED:
-                pass  # the letter behind it learns the same, and asks elsewhere
+                self._unsubscribed(ear)
             case _:
                 self._fail(error)  # busy, or loading: nothing that says we may not hear
 
