@@ -5,15 +5,17 @@ is answered, it is refused, or it has to be written again.
 """
 
 import asyncio
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ._backend import Letter
 from ._claim import Claim, State
+from ._clock import now as clock
 from ._errors import PermitLost, SemaphoreError
 from ._keys import permit_id
-from ._lease import Outcome, trusted_until
+from ._lease import Outcome, confirmation_time, trusted_until
 from ._protocol import (
     GONE,
     QUEUE_FULL,
@@ -24,13 +26,16 @@ from ._protocol import (
     Answered,
     Call,
     Clear,
+    Confirm,
     Fault,
     Heartbeat,
     Holding,
+    Introduction,
     Reap,
     Refresh,
     Release,
     Reply,
+    Restore,
     Trouble,
 )
 
@@ -114,8 +119,8 @@ class AcquireBatch(Batch):
     def _answered(self, answer: Answered) -> None:
         assert isinstance(answer, Reply)
         lane = self.lane
-        lease = self.claims[0].terms.lease
-        trusted = trusted_until(lease, sent_at=self.sent_at, left=lease)
+        terms = self.claims[0].terms
+        trusted = trusted_until(terms.lease, sent_at=self.sent_at, left=terms.lease)
         again: list[Claim] = []
         wait: list[Claim] = []
         for claim, said in zip(self.claims, answer.answers, strict=True):
@@ -125,7 +130,10 @@ class AcquireBatch(Batch):
                 continue  # its caller left, and an abandon is on its way
             elif said > 0:
                 claim.hold(said, trusted)
-                claim.settle()
+                if terms.min_replicas:
+                    lane.hand_out(claim)
+                else:
+                    claim.settle()
             elif said == GONE:
                 lane.forget_number(claim)
                 again.append(claim)
@@ -250,7 +258,12 @@ class RefreshBatch(Batch):
     def _answered(self, answer: Answered) -> None:
         assert isinstance(answer, Reply)
         for renewal, held in zip(self.renewals, answer.answers, strict=True):
-            renewal.settle(Outcome.RENEWED if held else Outcome.GONE, self.sent_at)
+            if held:
+                renewal.settle(Outcome.RENEWED, self.sent_at)
+            elif self.lane.wire.recovers and renewal.claim.trusted_at(clock()):
+                self.lane.restore(renewal)
+            else:
+                renewal.settle(Outcome.GONE, self.sent_at)
 
     def _refused(self, error: SemaphoreError) -> None:
         for renewal in self.renewals:
@@ -262,6 +275,98 @@ class RefreshBatch(Batch):
                 self.lane.renew(renewal)
             else:
                 renewal.settle(Outcome.UNKNOWN, self.sent_at)
+
+
+class Restoration:
+    """Permits to be put back, all with one lease."""
+
+    __slots__ = ("lease_ms", "renewals")
+
+    def __init__(self, lease_ms: int, renewals: list[Renewal]) -> None:
+        self.lease_ms: int = lease_ms
+        self.renewals: list[Renewal] = renewals
+
+    def settle(self, _: SemaphoreError) -> None:
+        """It will not be answered."""
+        for renewal in self.renewals:
+            renewal.settle(Outcome.UNKNOWN, 0.0)
+
+
+class RestoreBatch(Batch):
+    """A restoration."""
+
+    __slots__ = ("renewals",)
+
+    def __init__(
+        self, lane: "Lane", restoration: Restoration, introduction: Introduction | None
+    ) -> None:
+        permits = [
+            (claim.number, claim.token, claim.permits)
+            for claim in (renewal.claim for renewal in restoration.renewals)
+        ]
+        super().__init__(lane, Restore(permits, restoration.lease_ms, introduction))
+        self.renewals: Sequence[Renewal] = restoration.renewals
+
+    def _answered(self, answer: Answered) -> None:
+        assert isinstance(answer, Reply)
+        for renewal, held in zip(self.renewals, answer.answers, strict=True):
+            renewal.settle(Outcome.RENEWED if held else Outcome.GONE, self.sent_at)
+
+    def _refused(self, error: SemaphoreError) -> None:
+        for renewal in self.renewals:
+            renewal.settle(Outcome.UNKNOWN, self.sent_at)
+
+    def write_again(self, *, arrived: bool) -> None:
+        for renewal in self.renewals:
+            if renewal.claim.trusted_at(clock()):
+                self.lane.restore(renewal)
+            else:
+                renewal.settle(Outcome.UNKNOWN, self.sent_at)
+
+
+class Confirmation:
+    """Claims that were granted, and are handed out once so many replicas know of it."""
+
+    __slots__ = ("claims", "replicas")
+
+    def __init__(self, replicas: int, claims: list[Claim]) -> None:
+        self.replicas: int = replicas
+        self.claims: list[Claim] = claims
+
+    def settle(self, error: SemaphoreError) -> None:
+        """It will not be answered."""
+        for claim in self.claims:
+            if claim.confirming:
+                claim.lane.refuse(claim, error)
+
+
+class ConfirmBatch(Batch):
+    """A confirmation."""
+
+    __slots__ = ("claims",)
+
+    def __init__(self, lane: "Lane", confirmation: Confirmation) -> None:
+        time = min(
+            (confirmation_time(claim.terms.lease) for claim in confirmation.claims), default=0.05
+        )
+        super().__init__(lane, Confirm(confirmation.replicas, math.ceil(1000 * time)))
+        self.claims: Sequence[Claim] = confirmation.claims
+
+    def _answered(self, answer: Answered) -> None:
+        for claim in self.claims:
+            self.lane.confirmed(claim)
+
+    def _refused(self, error: SemaphoreError) -> None:
+        for claim in self.claims:
+            if claim.confirming:
+                self.lane.refuse(claim, error)
+
+    def write_again(self, *, arrived: bool) -> None:
+        for claim in self.claims:
+            if arrived:
+                self.lane.confirm_anew(claim)
+            else:
+                self.lane.start_anew(claim)
 
 
 class AbandonBatch(Batch):
@@ -406,7 +511,7 @@ class AdoptBatch(Batch):
         lease = claim.terms.lease
         claim.permits = answer.permits
         claim.hold(answer.holding.token, trusted_until(lease, sent_at=self.sent_at, left=lease))
-        claim.settle()
+        self.lane.hand_out(claim)
 
     def _refused(self, error: SemaphoreError) -> None:
         self.adoption.settle(error)

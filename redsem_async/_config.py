@@ -4,6 +4,7 @@ import math
 from typing import Literal, NamedTuple
 
 Clock = Literal["server", "local"]
+Recovery = Literal["grace"]
 
 SHORTEST_LEASE = 0.05
 LONGEST_LEASE = 1e9  # three decades: far below what an expiry in Redis can hold
@@ -19,6 +20,7 @@ class Terms(NamedTuple):
         max_waiters: the longest line to join, or ``None`` for any.
         refresh_interval: seconds between two refreshes.
         lease_ms: the lease as the server counts it.
+        min_replicas: that have to confirm a grant before it is handed out.
     """
 
     lease: float
@@ -26,6 +28,7 @@ class Terms(NamedTuple):
     max_waiters: int | None
     refresh_interval: float
     lease_ms: int
+    min_replicas: int = 0
 
 
 def whole(value: object, what: str, least: int) -> int:
@@ -81,7 +84,13 @@ def text(value: object, what: str) -> str:
     return value
 
 
-def terms_of(limit: object, lease: object, refresh_interval: object, max_waiters: object) -> Terms:
+def terms_of(
+    limit: object,
+    lease: object,
+    refresh_interval: object,
+    max_waiters: object,
+    min_replicas: object,
+) -> Terms:
     """Validate what rules a semaphore's requests."""
     lease = seconds(lease, "lease")
     if not SHORTEST_LEASE <= lease <= LONGEST_LEASE:
@@ -103,7 +112,17 @@ def terms_of(limit: object, lease: object, refresh_interval: object, max_waiters
         max_waiters=None if max_waiters is None else whole(max_waiters, "max_waiters", 0),
         refresh_interval=interval,
         lease_ms=math.ceil(1000 * lease),
+        min_replicas=whole(min_replicas, "min_replicas", 0),
     )
+
+
+def recovery_of(value: object) -> Recovery | None:
+    """Return what to do after a loss of state."""
+    if value is None:
+        return None
+    if value == "grace":
+        return "grace"
+    raise ValueError(f"recovery must be None or 'grace', not {value!r}")
 
 
 def clock_of(value: object) -> Clock:

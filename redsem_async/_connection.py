@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from ._backend import Letter, Listener
 from ._dial import Opened
 from ._keys import Address, channel
-from ._protocol import Trouble
+from ._protocol import Confirm, Fault, Reply, Trouble
 from ._resp import Push, Reader, WireError, broken, misfit, pack, scripts_forgotten
 from ._wire import Wire, fault_of, message
 
@@ -85,9 +85,15 @@ class Connection(asyncio.Protocol):
             if wire.asking:
                 parts.append(_ASKING)
                 self._slots.append(_Asking())
-            elif self._hears and (wire.shard if sharded else wire.address.prefix) not in self._ears:
+            elif (
+                self._hears and (wire.shard if sharded else wire.address.prefix) not in self._ears
+            ):
                 parts.append(self._subscribe(wire))
             letter.sent_at = now
+            if isinstance(letter.call, Confirm):
+                parts.append(pack(("WAIT", *letter.call)))
+                self._slots.append(letter)
+                continue
             script, arguments = wire.command(letter.call, letter.tag, hub, sharded)
             if script.sha in loaded:
                 parts.append(pack(("EVALSHA", script.sha, *arguments)))
@@ -185,6 +191,9 @@ class Connection(asyncio.Protocol):
             if fault.trouble is Trouble.DEMOTED:
                 self._fail(reply)
             return
+        if isinstance(slot.call, Confirm):
+            self._listener.answered(slot, _confirmed(slot.call, reply))
+            return
         try:
             fits = reply[0] == b"%d" % slot.tag
             answer = slot.wire.reply(slot.call, reply) if fits else None
@@ -230,3 +239,12 @@ class Connection(asyncio.Protocol):
         await asyncio.wait([self._closed], timeout=CLOSING_TIME)
         if not self._closed.done():
             self._transport.abort()
+
+
+def _confirmed(call: Confirm, replicas: Any) -> Reply | Fault:
+    if not isinstance(replicas, int):
+        raise misfit("the server's reply is no number of replicas")
+    if replicas >= call.replicas:
+        return Reply([replicas])
+    reason = f"{replicas} of {call.replicas} replicas confirmed it in {call.timeout_ms} ms"
+    return Fault(Trouble.UNSETTLED, broken(reason))

@@ -69,12 +69,12 @@ class Hub:
     def jitter(self) -> float:
         return 1 + random.random()
 
-    def introduction(self, label: str | None, *, deaf: bool) -> Introduction:
+    def introduction(self, label: str | None, *, deaf: bool, recovers: bool) -> Introduction:
         """Who we are, for ``status`` to show."""
         who = who_text(
             label=label, host=socket.gethostname(), pid=os.getpid(), started=round(_STARTED, 3)
         )
-        return Introduction(who, deaf)
+        return Introduction(who, deaf, recovers)
 
     # -- for the posts
 

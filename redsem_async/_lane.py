@@ -19,12 +19,16 @@ from ._batches import (
     AdoptBatch,
     Adoption,
     Batch,
+    Confirmation,
+    ConfirmBatch,
     HeartbeatBatch,
     Question,
     QuestionBatch,
     RefreshBatch,
     ReleaseBatch,
     Renewal,
+    Restoration,
+    RestoreBatch,
     Returned,
 )
 from ._claim import Claim, State
@@ -103,7 +107,7 @@ class Identity(Protocol):
         """Between 1 and 2."""
         ...
 
-    def introduction(self, label: str | None, *, deaf: bool) -> Introduction:
+    def introduction(self, label: str | None, *, deaf: bool, recovers: bool) -> Introduction:
         """Who we are, for ``status`` to show."""
         ...
 
@@ -159,7 +163,7 @@ class Lane(ABC):
         self._returned: defaultdict[str, list[Returned]] = defaultdict(list)
         self._leaving: list[Claim] = []
         self._renewals: dict[int, Renewal] = {}
-        self._questions: deque[Question | Adoption] = deque()
+        self._questions: deque[Question | Adoption | Restoration | Confirmation] = deque()
         self._beat_due = False
         self._pulse = Pulse(hub.loop, self._time_passed)
         # Its post's notes about where it is kept, in a cluster, and what keeps it from there.
@@ -172,6 +176,13 @@ class Lane(ABC):
         self.trouble_since: float = 0.0
 
     # -- what the tasks ask for
+
+    def recover(self, lease: float) -> None:
+        """Look for losses of state from now on, for permits of *lease* seconds."""
+        self._longest = max(self._longest, lease)
+        if not self.wire.recovers:
+            self.wire.recover()
+            self.introduced = False
 
     def submit(self, claim: Claim) -> None:
         """Ask for a permit. The claim's future wakes the caller."""
@@ -365,6 +376,8 @@ class Lane(ABC):
 
     def take(self) -> Batch | None:
         """The next batch to write, if any: refreshes, releases, questions, then acquires."""
+        if self.wire.recovers and not self.introduced:
+            return self._take_heartbeat()  # a loss is to be noticed before anything is done
         if self._renewals:
             return self._take_renewals()
         if self._returned:
@@ -375,10 +388,13 @@ class Lane(ABC):
         if self._questions:
             return self._take_question(self._questions.popleft())
         if self._beat_due:
-            self._beat_due, self.beating = False, True
-            asked = self._asked_about()
-            return HeartbeatBatch(self, self._heartbeat(asked), asked)
+            return self._take_heartbeat()
         return self._take_acquires()
+
+    def _take_heartbeat(self) -> Batch:
+        self._beat_due, self.beating = False, True
+        asked = self._asked_about()
+        return HeartbeatBatch(self, self._heartbeat(asked), asked)
 
     def _take_renewals(self) -> Batch:
         lease_ms = next(iter(self._renewals.values())).claim.terms.lease_ms
@@ -397,9 +413,13 @@ class Lane(ABC):
             del self._returned[owner]
         return ReleaseBatch(self, owner, units, self._kept(owner, units))
 
-    def _take_question(self, question: Question | Adoption) -> Batch:
+    def _take_question(self, question: Question | Adoption | Restoration | Confirmation) -> Batch:
         if isinstance(question, Question):
             return QuestionBatch(self, question)
+        if isinstance(question, Restoration):
+            return RestoreBatch(self, question, self._introduction())
+        if isinstance(question, Confirmation):
+            return ConfirmBatch(self, question)
         claim = question.claim
         self._number(claim)
         lease_ms = claim.terms.lease_ms
@@ -440,7 +460,7 @@ class Lane(ABC):
         if self.introduced:
             return None
         self.introduced = True
-        return self.hub.introduction(self._label, deaf=self.post.deaf)
+        return self.hub.introduction(self._label, deaf=self.post.deaf, recovers=self.wire.recovers)
 
     # -- what batches and messages bring about
 
@@ -457,7 +477,10 @@ class Lane(ABC):
         left = lease if left is None else left
         claim.hold(token, trusted_until(lease, sent_at=sent_at, left=left))
         if whole:
-            claim.settle()
+            self.hand_out(claim)
+            return
+        if claim.terms.min_replicas:
+            self.confirm_anew(claim)
             return
         # Told late, or of a short lease: a refresh makes it a whole one, and leaves before the
         # body can block the loop. Where much of the lease is gone, or unknown, nobody is told
@@ -467,15 +490,51 @@ class Lane(ABC):
             claim.settle()
         else:
             claim.confirming = True
-            renewed.add_done_callback(lambda _: self._confirm(claim))
+            renewed.add_done_callback(lambda _: self.confirmed(claim))
 
-    def _confirm(self, claim: Claim) -> None:
+    def hand_out(self, claim: Claim) -> None:
+        """Tell the caller of *claim*, which this link's last reply has granted."""
+        most = claim.terms.min_replicas
+        if not most:
+            claim.settle()
+            return
+        claim.confirming = True
+        last = self._questions[-1] if self._questions else None
+        if isinstance(last, Confirmation) and last.replicas == most:
+            last.claims.append(claim)
+        else:
+            self._questions.append(Confirmation(most, [claim]))
+            self.wake()
+
+    def confirm_anew(self, claim: Claim) -> None:
+        """Refresh *claim* first, so that there is a write on this link for replicas to confirm."""
+        claim.confirming = True
+
+        def refreshed(outcome: "asyncio.Future[Outcome]") -> None:
+            if not claim.confirming:
+                return
+            if outcome.result() is Outcome.RENEWED:
+                self.hand_out(claim)
+            else:
+                self.confirmed(claim)
+
+        self.refresh(claim).add_done_callback(refreshed)
+
+    def confirmed(self, claim: Claim) -> None:
+        """What was to be known before the caller of *claim* is told is known."""
+        if not claim.confirming:
+            return
+        if claim.trusted_at(clock()):
+            claim.confirming = False
+            claim.settle()
+        else:
+            self.start_anew(claim)
+
+    def start_anew(self, claim: Claim) -> None:
+        """Give back what was granted to *claim*, and ask again."""
         if not claim.confirming:
             return
         claim.confirming = False
-        if claim.trusted_at(clock()):
-            claim.settle()
-            return
         if claim.state is State.HELD:
             self._give_back(claim, clock(), trusted=False)
         claim.lost_reason = None
@@ -535,6 +594,16 @@ class Lane(ABC):
         if later is not renewal:
             later.futures.extend(renewal.futures)
         self.wake()
+
+    def restore(self, renewal: Renewal) -> None:
+        """Put a permit back that the server does not know: state may have been lost."""
+        lease_ms = renewal.claim.terms.lease_ms
+        last = self._questions[-1] if self._questions else None
+        if isinstance(last, Restoration) and last.lease_ms == lease_ms:
+            last.renewals.append(renewal)
+        else:
+            self._questions.append(Restoration(lease_ms, [renewal]))
+            self.wake()
 
     def send_back_again(self, owner: str, units: Sequence[Returned]) -> None:
         """Write a release again, before others."""
@@ -635,6 +704,15 @@ class Lane(ABC):
         self.introduced = False
         if self.waiting:
             self.beat()
+        if self.wire.recovers:
+            for claim in self.held():
+                _ = self.refresh(claim)  # and put it back, if it is gone
+        # What is to be confirmed was written on another link.
+        confirmations = [q for q in self._questions if isinstance(q, Confirmation)]
+        for confirmation in confirmations:
+            self._questions.remove(confirmation)
+            for claim in confirmation.claims:
+                self.confirm_anew(claim)
 
     def cut_off(self) -> None:
         """The link was closed on purpose: nothing on its way will be answered."""

@@ -36,6 +36,14 @@ def patience(lease: float) -> float:
     return min(max(1.0, lease / 3), 5.0)
 
 
+def confirmation_time(lease: float) -> float:
+    """For how long replicas may take to confirm a grant, in seconds.
+
+    The connection is blocked for as long, so it is short beside the lease and the patience.
+    """
+    return min(max(lease / 10, 0.05), 0.5)
+
+
 def margin(lease: float) -> float:
     """By how much trust ends before the server lets go: clock rates differ, timers are late."""
     return 0.01 * lease + 0.005

@@ -42,10 +42,14 @@ class Request(NamedTuple):
 
 
 class Introduction(NamedTuple):
-    """Who a hub is, for people to read, and whether it can be told anything."""
+    """Who a hub is, for people to read, and whether it can be told anything.
+
+    *recovers*: it wants a grace period after a loss of state.
+    """
 
     who: str
     deaf: bool = False
+    recovers: bool = False
 
 
 class Acquire(NamedTuple):
@@ -89,6 +93,24 @@ class Refresh(NamedTuple):
     numbers: Sequence[int]
     lease_ms: int
     heavy: bool = False
+
+
+class Restore(NamedTuple):
+    """Put permits back that the holder trusts and a refresh did not find: state was lost.
+
+    *permits* are number, token and weight of each.
+    """
+
+    permits: Sequence[tuple[int, int, int]]
+    lease_ms: int
+    introduction: Introduction | None = None
+
+
+class Confirm(NamedTuple):
+    """Wait, for so long, until so many replicas have what was written on this link."""
+
+    replicas: int
+    timeout_ms: int
 
 
 class Abandon(NamedTuple):
@@ -157,6 +179,8 @@ Call = (
     Acquire
     | Release
     | Refresh
+    | Restore
+    | Confirm
     | Abandon
     | Heartbeat
     | Adopt

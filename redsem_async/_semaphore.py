@@ -10,7 +10,7 @@ from . import _config
 from ._acquire import acquire, adopt
 from ._backend import Backend
 from ._call import Acquisition, Ask
-from ._config import Clock
+from ._config import Clock, Recovery
 from ._errors import AcquireTimeout, SemaphoreError
 from ._hub import hub_for
 from ._keys import Address, Mode, parse_permit_id
@@ -56,6 +56,13 @@ class AnySemaphore:
         prefix: of the keys in Redis. All clients of a name use the same.
         label: what this process is called in ``status()``.
         cancel_on_loss: whether losing a permit cancels the block that it guards.
+        recovery: ``"grace"`` to admit nobody new for one lease after Redis has lost state (a
+            flush, a restart, a failover), while holders put their permits back. A name that was
+            never used before looks the same, so its first ``acquire`` waits that long. All
+            clients of a name use the same, and about the same lease.
+        min_replicas: how many replicas have to confirm a grant (``WAIT``) before it is handed
+            out. It costs a trip, and makes it unlikely, not impossible, that a failover forgets
+            the grant.
 
     Raises:
         ValueError, TypeError: for arguments that cannot be meant, saying what to do.
@@ -77,10 +84,12 @@ class AnySemaphore:
         prefix: str = "redsem",
         label: str | None = None,
         cancel_on_loss: bool = True,
+        recovery: Recovery | None = None,
+        min_replicas: int = 0,
     ) -> None:
         self._backend = backend_of(redis)
         self._client = redis
-        self._terms = _config.terms_of(limit, lease, refresh_interval, max_waiters)
+        self._terms = _config.terms_of(limit, lease, refresh_interval, max_waiters, min_replicas)
         self._address = Address(
             self._mode,
             _config.text(prefix, "prefix"),
@@ -90,6 +99,7 @@ class AnySemaphore:
         self._timeout = _config.timeout_of(timeout)
         self._label = None if label is None else _config.text(label, "label")
         self._cancel_on_loss = cancel_on_loss
+        self._recovery = _config.recovery_of(recovery)
         self._lane: Lane | None = None
         self._refresher: Refresher | None = None
         # What `async with` entered, by task; the exit may come in another one.
@@ -302,6 +312,8 @@ class AnySemaphore:
         if lane is None or refresher is None or lane.hub.loop is not loop or not lane.hub.usable:
             hub = hub_for(self._backend, self._client)
             lane = self._lane = hub.lane(self._address, self._label)
+            if self._recovery is not None:
+                lane.recover(self.lease)
             refresher = self._refresher = refresher_of(hub)
         return lane, refresher
 

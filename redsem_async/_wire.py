@@ -18,6 +18,7 @@ from ._protocol import (
     Call,
     Clear,
     Cleared,
+    Confirm,
     Detach,
     Fault,
     Granted,
@@ -33,6 +34,7 @@ from ._protocol import (
     Release,
     Reply,
     Request,
+    Restore,
     SetLimit,
     Standing,
     Status,
@@ -62,6 +64,12 @@ class Wire:
         self._light_keys = _counted(address.keys[:LIGHT_KEYS])
         self._heavy_keys = _counted(address.keys[: LIGHT_KEYS + 1])
         self._wall_clock = wall_clock
+        self.recovers = False
+
+    def recover(self) -> None:
+        """From now on, scripts look for a loss of state."""
+        self.recovers = True
+        self._keys = _counted((*self.address.keys, *self.address.recovery_keys))
 
     def command(
         self,
@@ -95,6 +103,11 @@ class Wire:
                 return "release", (owner, keep, *numbers)
             case Refresh(numbers, lease_ms):
                 return "refresh", (lease_ms, *numbers)
+            case Restore(permits, lease_ms, introduction):
+                back = (f"{number}:{token}:{weight}" for number, token, weight in permits)
+                return "restore", (lease_ms, *_introduce(introduction), *back)
+            case Confirm():
+                raise AssertionError("no script waits for replicas")
             case Abandon(requests):
                 return "abandon", tuple(map(_queued if fair else _number, requests))
             case Heartbeat(lease_ms, requests, limit, waits, hinted, introduction):
@@ -137,8 +150,10 @@ class Wire:
                     hinted=0 if fair or not mine else mine[0],
                     room=room,
                 )
-            case Refresh() | Detach():
+            case Refresh() | Restore() | Detach():
                 return Reply(answers=raw[1:])
+            case Confirm():
+                return Reply(answers=raw)
             case Adopt():
                 if len(raw) == 2:
                     return Adopted(None)

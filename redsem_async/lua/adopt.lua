@@ -19,7 +19,7 @@ local old_id, new_id = owner .. '.' .. old, hub .. '.' .. new
 survey()
 if stranger and who == '' then return who_are_you() end
 call('ZREM', holders, '')  -- a removal first: what follows is let through at maxmemory
-introduce(who, deaf)
+introduce(who, deaf, lease)
 touch(lease)
 local permits = tonumber(call('HGET', weights, new_id)) or 1
 local taken = found(new_id)
@@ -28,6 +28,7 @@ if not taken and tonumber(new) > mark then
   if taken then
     permits = tonumber(call('HGET', weights, old_id)) or 1
     drop({ old_id })
+    bar({ old_id })
     taken[2] = math.max(taken[2], lease)
     hold({ { new_id, tonumber(taken[1]), taken[2], permits } })
     if owner ~= hub then tell(owner, 'gone', old) end

@@ -8,11 +8,15 @@
 --          meta      HASH, mode -> which mode and clock, counter -> last token or ticket drawn,
 --                    and of every hub: hub -> its highest number here; hub:until -> alive
 --                    until, as in hubs; hub:who and hub:deaf, once it has introduced itself;
---                    hub:gone; hub:waits
+--                    hub:gone; hub:waits; after a loss of state, lost -> since when, and
+--                    grace -> until when nobody new is admitted
 --          hubs      ZSET, hub -> alive until, in ms of the semaphore's clock
 --          weights   HASH, permit id -> permits, of holders of more than one
 --          limit     STRING, the set limit, if any; the only key without an expiry
 --          line      ZSET, who waits: see the prelude of the mode
+--          marker    STRING, the server that keeps the semaphore, without an expiry; given, like
+--                    the next, by clients that want a grace period after a loss of state
+--          released  ZSET, ids that were released in a grace period -> when
 -- ARGV     tag       comes first in the reply, so that no reply is taken for another's
 --          clock_us  '' for the server's clock, otherwise the caller's, in microseconds
 --          mode      'fair server', 'zset local', ...
@@ -20,7 +24,7 @@
 -- RETURNS  {tag, ...}, or the error MODE when the name is in use otherwise
 
 local call = redis.call
-local holders, tokens, meta, hubs, weights, limit, line = unpack(KEYS)
+local holders, tokens, meta, hubs, weights, limit, line, marker, released = unpack(KEYS)
 local tag, clock_us, mode, hub = unpack(ARGV, 1, 4)
 
 local SLACK = 60000     -- ms by which meta outlives what it protects
@@ -35,7 +39,7 @@ end
 local now = math.floor(now_us / 1000)
 
 local facts = call('HMGET', meta, 'mode', 'counter',
-  hub, hub .. ':until', hub .. ':deaf', hub .. ':gone')
+  hub, hub .. ':until', hub .. ':deaf', hub .. ':gone', 'grace')
 if facts[1] and facts[1] ~= mode then
   return redis.error_reply('MODE ' .. facts[1])
 end
@@ -46,6 +50,7 @@ local mark = tonumber(facts[3]) or 0  -- the highest number that the caller's hu
 local alive_until = tonumber(facts[4]) or 0
 local stranger = not facts[5]         -- whether it is not known who the caller's hub is
 local gone = facts[6]                 -- whether a message for it was heard by nobody
+local grace = tonumber(facts[7]) or 0
 
 -- How often a hub with this lease is heard from, and for how long it counts as alive.
 local function heartbeat_of(lease)

@@ -44,6 +44,7 @@ local cap          -- the set limit, if any
 local waiting      -- entries in line
 local holding      -- ids of holders, the expired among them
 local heavy = 0    -- permits that holders of several have beyond one each
+local kept_by      -- the server that the marker names
 local function survey()
   cap = tonumber(call('GET', limit))
   waiting = call('ZCARD', line)
@@ -51,6 +52,10 @@ local function survey()
   holding = call('ZCARD', holders)
   call('HLEN', tokens)
   call('ZCARD', hubs)
+  if marker then
+    kept_by = call('GET', marker)
+    call('ZCARD', released)
+  end
 end
 
 -- Takes *ids* out of the holders; nothing beside them leaks. Returns the permits they held.
@@ -147,14 +152,44 @@ local function who_are_you()
   return redis.error_reply('STRANGER this hub is not known here')
 end
 
--- Notes who the caller's hub is and whether it can be told anything; '' says nothing new.
-local function introduce(who, deaf)
-  if who ~= '' then call('HSET', meta, hub .. ':who', who, hub .. ':deaf', deaf) end
+-- After a loss of state nobody new is admitted for one lease, in which those who hold permits put
+-- them back.
+local function begin_grace(lease)
+  grace = now + lease
+  call('HSET', meta, 'lost', now, 'grace', grace)
+  keep(meta, lease + SLACK)
+end
+
+-- Keeps *ids* from being put back in a grace period, by a command that comes late.
+local function bar(ids)
+  if not released or grace <= now then return end
+  for _, id in ipairs(ids) do call('ZADD', released, now, id) end
+  keep(released, grace - now)
+end
+
+-- The marker outlives keys that expire in idleness, and every start of a server draws a new
+-- run_id: where the marker is missing, or another server's, writes may have been lost.
+local function look_for_loss(lease)
+  local server = string.match(call('INFO', 'server'), 'run_id:(%x+)')
+  if kept_by ~= server then
+    call('SET', marker, server)
+    begin_grace(lease)
+  end
+end
+
+-- Notes who the caller's hub is and whether it can be told anything; '' says nothing new. A hub
+-- introduces itself on every new connection, and when it is not known any more.
+local function introduce(who, deaf, lease)
+  if who ~= '' then
+    call('HSET', meta, hub .. ':who', who, hub .. ':deaf', deaf)
+    if marker then look_for_loss(lease) end
+  end
   if gone then call('HDEL', meta, hub .. ':gone') end
 end
 
--- In how many ms the earliest holder expires; -1 for never.
+-- In how many ms the earliest holder expires, or the grace period ends; -1 for never.
 local function next_expiry()
+  if grace > now then return grace - now end
   local first = call('ZRANGE', holders, 0, 0, 'WITHSCORES')
   return first[2] and math.max(0, first[2] - now) or -1
 end

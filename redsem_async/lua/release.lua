@@ -23,6 +23,7 @@ for i, expiry in ipairs(call('ZMSCORE', holders, unpack(ids))) do
 end
 -- A removal first: what follows is let through at maxmemory.
 freed = freed + drop(ids)
+bar(ids)
 if owner == hub then
   raise_mark(highest)
 elseif #told > 0 then

@@ -29,6 +29,7 @@ from redsem_async._protocol import (
     Call,
     Clear,
     Cleared,
+    Confirm,
     Detach,
     Granted,
     Heartbeat,
@@ -43,6 +44,7 @@ from redsem_async._protocol import (
     Release,
     Reply,
     Request,
+    Restore,
     SetLimit,
     Standing,
     Status,
@@ -136,8 +138,15 @@ class Model(ABC):
         self.holders: dict[str, Held] = {}
         self.parties: dict[str, Party] = {}
         self.name = ""
+        self.server = "memory"
+        self.kept_by: str | None = None  # the server, as those who recover from losses noted it
+        self.lost_at = 0
+        self.grace_until = 0
+        self.released: set[str] = set()  # in the grace period
 
-    def run(self, address: Address, call: Call, hub: str, now_us: int) -> Answered:
+    def run(  # noqa: C901 - a branch for each kind of call
+        self, address: Address, call: Call, hub: str, now_us: int
+    ) -> Answered:
         """Carry *call* out, all at once."""
         if self.kind is not None and self.kind != address.kind:
             raise Mismatch(self.kind)
@@ -152,6 +161,10 @@ class Model(ABC):
                 return self._release(step, call)
             case Refresh():
                 return self._refresh(step, call)
+            case Restore():
+                return self._restore(step, call)
+            case Confirm():
+                return Reply([call.replicas])  # memory has no replicas to lose anything
             case Abandon():
                 return self._abandon(step, call)
             case Heartbeat():
@@ -183,12 +196,18 @@ class Model(ABC):
                 self._forget()
                 return Reply()
 
+    def lose_everything(self) -> None:
+        """As if the server had been flushed."""
+        self._forget()
+        self.last = 0
+
     def _forget(self) -> None:
         """Forget everything but the counter: no token may be drawn again."""
-        self.kind = None
-        self.set_limit = None
+        self.kind = self.set_limit = self.kept_by = None
+        self.lost_at = self.grace_until = 0
         self.holders.clear()
         self.parties.clear()
+        self.released.clear()
 
     @property
     def idle(self) -> bool:
@@ -230,7 +249,33 @@ class Model(ABC):
         party.gone = False
         if introduction is not None:
             party.who, party.deaf = introduction.who, introduction.deaf
+            if introduction.recovers and self.kept_by != self.server:
+                self.kept_by = self.server
+                self._begin_grace(step, lease_ms)
         self._keep_alive(step, lease_ms)
+
+    def _begin_grace(self, step: Step, lease_ms: int) -> None:
+        """Admit nobody new for one lease, in which those who hold permits put them back."""
+        self.lost_at, self.grace_until = step.now, step.now + lease_ms
+
+    def _restore(self, step: Step, call: Restore) -> Reply:
+        self._touch(step, call.lease_ms, call.introduction)
+        if self.grace_until > step.now:
+            self.grace_until = max(self.grace_until, self.lost_at + call.lease_ms)
+        answers: list[Answer] = []
+        for number, token, permits in call.permits:
+            identity = permit_id(step.hub, number)
+            found = self.found(identity, step.now)
+            back = found is not None or (
+                self.grace_until > step.now and identity not in self.released
+            )
+            if back:
+                self.last = max(self.last, token)
+                left = max(call.lease_ms, found.left_ms if found else 0)
+                self.holders[identity] = Held(step.now + left, token, permits)
+            answers.append(int(back))
+        self._raise_mark(step, max(number for number, _, _ in call.permits))
+        return Reply(answers)
 
     def _know(self, step: Step, introduction: Introduction | None) -> None:
         if introduction is None and not self.parties.get(step.hub, Party()).who:
@@ -255,6 +300,8 @@ class Model(ABC):
 
     def _release(self, step: Step, call: Release) -> Reply:
         ids = [permit_id(call.owner, number) for number in call.numbers]
+        if self.grace_until > step.now:
+            self.released.update(ids)
         held: list[bool] = []
         for identity in ids:  # twice in one call, the second finds nothing
             held.append(self.found(identity, step.now) is not None)
@@ -293,6 +340,8 @@ class Model(ABC):
         self._raise_mark(step, call.new)
         if found is None:
             return Adopted(None)
+        if self.grace_until > step.now:
+            self.released.add(old)
         held = self.holders.pop(old)
         held.expiry_ms = max(held.expiry_ms, step.now + call.lease_ms)
         self.holders[new] = held
@@ -335,6 +384,8 @@ class Model(ABC):
         )
 
     def _next_expiry(self, step: Step) -> int | None:
+        if self.grace_until > step.now:
+            return self.grace_until - step.now
         first = min((held.expiry_ms for held in self.holders.values()), default=None)
         return None if first is None else max(0, first - step.now)
 
@@ -421,7 +472,8 @@ class FairModel(Model):
         if request.number <= fresh:
             found = self.found(identity, step.now)
             return found or (WAITING if self._in_line(step.hub, request) else GONE)
-        if step.open and self.used(step.now) + request.permits <= most:
+        admits = step.open and self.grace_until <= step.now
+        if admits and self.used(step.now) + request.permits <= most:
             token = self.draw(step)
             self.holders[identity] = Held(step.now + request.lease_ms, token, request.permits)
             return token
@@ -440,7 +492,7 @@ class FairModel(Model):
         Grants to others are told before they are made: those whom nobody hears for are passed
         over, and what they would have got is given on.
         """
-        if self.set_limit == 0:
+        if self.set_limit == 0 or self.grace_until > step.now:
             return
         passed: set[str] = set()
         while True:
@@ -587,7 +639,7 @@ class ZsetModel(Model):
             identity = permit_id(step.hub, request.number)
             if request.number <= fresh:
                 answers.append(self.found(identity, step.now) or GONE)
-            elif self.used(step.now) + request.permits <= most:
+            elif self.grace_until <= step.now and self.used(step.now) + request.permits <= most:
                 taken += request.permits
                 token = self.draw(step)
                 expiry = step.now + request.lease_ms
@@ -600,7 +652,7 @@ class ZsetModel(Model):
         step.freed = min(max(0, step.freed + call.hinted - taken), max(0, room))
         self._announce(step, waits)
         self._serve(step)
-        return self._reply(step, answers, room)
+        return self._reply(step, answers, room if self.grace_until <= step.now else 0)
 
     def _announce(self, step: Step, count: int) -> None:
         self.party(step.hub).waits = count
@@ -610,7 +662,7 @@ class ZsetModel(Model):
             self.line[step.hub] = self.draw(step)
 
     def _serve(self, step: Step) -> None:
-        if self.set_limit == 0:
+        if self.set_limit == 0 or self.grace_until > step.now:
             return
         for hub in self._turns():
             if step.freed <= 0:
@@ -652,7 +704,8 @@ class ZsetModel(Model):
         self._announce(step, call.waits)
         self._serve(step)
         most = call.limit if self.set_limit is None else self.set_limit
-        return self._reply(step, room=most - self.used(step.now))
+        room = most - self.used(step.now) if self.grace_until <= step.now else 0
+        return self._reply(step, room=room)
 
     def _sweep(self, step: Step) -> int:
         for hub in self._turns():

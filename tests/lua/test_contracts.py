@@ -24,6 +24,7 @@ from redsem_async._protocol import (
     Refresh,
     Release,
     Request,
+    Restore,
     SetLimit,
     Status,
 )
@@ -36,6 +37,7 @@ WHO = Introduction("somebody")
 CALLS: dict[str, Call] = {
     "acquire": Acquire([7], 1000, 3, introduction=WHO),
     "release": Release(HUB, [7]),
+    "restore": Restore([(7, 1, 1)], 1000, WHO),
     "refresh": Refresh([7], 1000, heavy=True),
     "abandon": Abandon([REQUEST]),
     "heartbeat": Heartbeat(1000, [REQUEST], introduction=WHO),
@@ -87,9 +89,10 @@ def test_the_head_names_every_key_in_order(mode: Mode) -> None:
     head = (LUA / "head.lua").read_text()
     named = contract(head, "KEYS")
     assert contract(head, "ARGV") == COMMON_ARGUMENTS
-    kinds = [key.rpartition(":")[2] for key in Address(mode, "p", "n", "server").keys]
-    assert kinds[:-1] == named[:-1]
-    assert named[-1] == "line"
+    address = Address(mode, "p", "n", "server")
+    kinds = [key.rpartition(":")[2] for key in (*address.keys, *address.recovery_keys)]
+    kinds[len(address.keys) - 1] = "line"  # called by what is in it
+    assert kinds == named
     assigned = re.findall(r"^local ([\w, ]+) = unpack\(KEYS\)", head, re.MULTILINE)
     assert ", ".join(assigned).split(", ") == named
 
@@ -103,7 +106,7 @@ def test_the_body_uses_every_argument(mode: Mode, operation: str) -> None:
     first = len(COMMON_ARGUMENTS) + 1
     listed = contract(text, "ARGV")
     for position, name in enumerate(listed, first):
-        repeated = name in {"requests", "numbers"}
+        repeated = name in {"requests", "numbers", "permits"}
         constant = re.search(rf"local {name.upper()} = (\d+)", body)
         if repeated:
             assert constant is not None and int(constant[1]) == position

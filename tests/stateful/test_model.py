@@ -43,6 +43,7 @@ from redsem_async._protocol import (
     Release,
     Reply,
     Request,
+    Restore,
     SetLimit,
     Standing,
     Status,
@@ -67,9 +68,12 @@ class Agreement(RuleBasedStateMachine):
         super().__init__()
         self.redis = Redis.from_url(self.url, protocol=2)
         self.address = Address(self.mode, self.prefix, "agreed", "local")
-        self.redis.delete(*self.address.keys)
+        self.keys = (*self.address.keys, *self.address.recovery_keys)
+        self.redis.delete(*self.keys)
         self.now_us = START_US
         self.wire = Wire(self.address, lambda: self.now_us)
+        self.recovers = False
+        self.lost: list[tuple[str, tuple[int, int, int]]] = []
         self.said: list[tuple[str, Message]] = []
         self.model = (FairModel if self.mode == "fair" else ZsetModel)(self.tell)
         self.present: dict[str, bool] = dict.fromkeys(HUBS, True)
@@ -85,7 +89,7 @@ class Agreement(RuleBasedStateMachine):
         self._settle()
 
     def teardown(self) -> None:
-        self.redis.delete(*self.address.keys)
+        self.redis.delete(*self.keys)
         self.ears.close()
         self.redis.close()
 
@@ -169,9 +173,12 @@ class Agreement(RuleBasedStateMachine):
 
     # -- steps
 
-    @initialize(limit=st.sampled_from((1, 2, 3)))
-    def choose(self, limit: int) -> None:
+    @initialize(limit=st.sampled_from((1, 2, 3)), recovers=st.booleans())
+    def choose(self, limit: int, recovers: bool) -> None:
         self.limit = self.ceiling = limit
+        self.recovers = recovers
+        if recovers:
+            self.wire.recover()
 
     @rule(
         hub=st.sampled_from(HUBS),
@@ -205,6 +212,8 @@ class Agreement(RuleBasedStateMachine):
             (min(permits, limit), stays) for permits, stays in zip(weights, waits, strict=False)
         ]
         unusual = {n: kind for n, kind in zip(numbers, kinds, strict=True) if kind != (1, True)}
+        if introduction is not None:
+            introduction = introduction._replace(recovers=self.recovers)
         call = Acquire(
             numbers, lease_ms, limit, unusual, max_waiters, 0, beside, beside, introduction
         )
@@ -287,11 +296,45 @@ class Agreement(RuleBasedStateMachine):
     def reap(self) -> None:
         self.call(HUBS[2], Reap())
 
+    @rule()
+    def lose_everything(self) -> None:
+        """A flush, or a restart of a server that keeps nothing."""
+        self._note_what_is_held()
+        self.redis.delete(*self.keys)
+        self.model.lose_everything()
+        self.now_us += 1_000_000  # or tokens would be drawn again
+
+    @precondition(lambda self: self.recovers)
+    @rule()
+    def fail_over(self) -> None:
+        """Another server takes over: to the scripts, the marker names one that is not theirs."""
+        self._note_what_is_held()
+        if self.redis.exists(self.keys[-2]):
+            self.redis.set(self.keys[-2], "another")
+            self.model.kept_by = "another"
+
+    def _note_what_is_held(self) -> None:
+        holders = self.model.holders.items()
+        self.lost = [
+            (identity[:32], (int(identity[33:]), held.token, held.permits))
+            for identity, held in holders
+            if held.expiry_ms > self.now_us // 1000
+        ]
+
+    @precondition(lambda self: self.recovers and self.lost)
+    @rule(lease_ms=st.sampled_from(LEASES_MS), introduced=st.booleans(), data=st.data())
+    def restore(self, lease_ms: int, introduced: bool, data: st.DataObject) -> None:
+        hub, _ = data.draw(st.sampled_from(self.lost))
+        permits = [permit for owner, permit in self.lost if owner == hub]
+        introduction = Introduction("x", recovers=True) if introduced else None
+        self.call(hub, Restore(permits, lease_ms, introduction))
+
     @precondition(lambda self: len(self.sent) > 8)
     @rule()
     def clear(self) -> None:
         self.call(HUBS[0], Clear())
         self.sent.clear()
+        self.lost.clear()
 
     @rule(ms=st.sampled_from((1, 300, 1001, 4000, 15_000, 80_000)))
     def pass_time(self, ms: int) -> None:
@@ -326,7 +369,7 @@ class Agreement(RuleBasedStateMachine):
     @invariant()
     def every_key_expires_but_a_set_limit(self) -> None:
         lifetimes = self.redis.pipeline(transaction=False)
-        keys = [key for key in self.address.keys if not key.endswith(":limit")]
+        keys = [key for key in self.keys if not key.endswith((":limit", ":marker"))]
         for key in keys:
             lifetimes.pttl(key)
         assert -1 not in lifetimes.execute(), keys

@@ -36,7 +36,7 @@ for i = REQUESTS, #ARGV do
 end
 -- The first write is one that is refused at maxmemory: an acquire fails with nothing written.
 call('HSET', meta, 'mode', mode, hub, mark)
-introduce(who, deaf)
+introduce(who, deaf, lease)
 touch(lease)
 purge()
 serve()
@@ -50,7 +50,7 @@ for i, request in ipairs(batch) do
     answers[i] = found(id)
       or (call('ZSCORE', line, request_of(number, ARGV[5], declared, permits)) and 0)
       or -1
-  elseif open and used + permits <= most then
+  elseif open and grace <= now and used + permits <= most then
     used = used + permits
     grants[#grants + 1] = { id, draw(), lease, permits }
     answers[i] = last

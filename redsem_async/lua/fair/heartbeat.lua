@@ -14,7 +14,7 @@ local REQUESTS = 8
 survey()
 if stranger and who == '' then return who_are_you() end
 call('ZREM', holders, '')  -- a removal first: what follows is let through at maxmemory
-introduce(who, deaf)
+introduce(who, deaf, lease)
 touch(lease)
 if waiting > 0 then keep(line, alive_for(lease)) end
 purge()

@@ -75,7 +75,7 @@ end
 -- limit, or of a process that is gone, is passed over and keeps its place; one without room
 -- blocks those behind it, which is what keeps it from starving.
 local function serve()
-  if cap == 0 or waiting == 0 then return end
+  if cap == 0 or waiting == 0 or grace > now then return end
   local passed, looked, size, moved = 0, 0, 8, 0
   while looked < LOOK and moved < SERVE do
     local chunk = call('ZRANGE', line, passed, passed + size - 1)

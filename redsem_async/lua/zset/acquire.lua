@@ -35,7 +35,7 @@ for i = REQUESTS, #ARGV do
 end
 -- The first write is one that is refused at maxmemory: an acquire fails with nothing written.
 call('HSET', meta, 'mode', mode, hub, mark)
-introduce(who, deaf)
+introduce(who, deaf, lease)
 touch(lease)
 purge()
 
@@ -46,7 +46,7 @@ for i, request in ipairs(batch) do
   local id = hub .. '.' .. number
   if value <= fresh then
     answers[i] = found(id) or -1
-  elseif used + permits <= most then
+  elseif grace <= now and used + permits <= most then
     used = used + permits
     taken = taken + permits
     grants[#grants + 1] = { id, draw(), lease, permits }
@@ -62,6 +62,6 @@ announce(waits, lease)
 serve()
 
 local reply = standing()
-reply[5] = most - used
+reply[5] = grace <= now and most - used or 0
 for i = 1, #answers do reply[5 + i] = answers[i] end
 return reply

@@ -15,7 +15,7 @@ local declared, waits, hinted = tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(A
 survey()
 if stranger and who == '' then return who_are_you() end
 call('ZREM', holders, '')  -- a removal first: what follows is let through at maxmemory
-introduce(who, deaf)
+introduce(who, deaf, lease)
 touch(lease)
 purge()
 freed = freed + hinted
@@ -23,5 +23,5 @@ announce(waits, lease)
 serve()
 
 local reply = standing()
-reply[5] = (cap or declared) - used
+reply[5] = grace <= now and (cap or declared) - used or 0
 return reply

@@ -9,7 +9,7 @@ local mine = {}     -- {permits} when the caller itself is hinted
 
 -- Hints the processes in line about the permits that this call freed.
 local function serve()
-  if freed <= 0 or waiting == 0 or cap == 0 then return end
+  if freed <= 0 or waiting == 0 or cap == 0 or grace > now then return end
   local moved = false
   for _, owner in ipairs(call('ZRANGE', line, 0, LOOK - 1)) do
     if freed <= 0 then break end
