@@ -138,7 +138,7 @@ class AcquireBatch(Batch):
                 lane.forget_number(claim)
                 again.append(claim)
             else:
-                claim.heard = (answer.next_ms, answer.waiting)
+                claim.heard, claim.hindered_by = (answer.next_ms, answer.waiting), None
                 if said == QUEUE_FULL or not claim.waits:
                     lane.turn_away(claim)
                 else:
@@ -351,6 +351,12 @@ class ConfirmBatch(Batch):
         )
         super().__init__(lane, Confirm(confirmation.replicas, math.ceil(1000 * time)))
         self.claims: Sequence[Claim] = confirmation.claims
+
+    def settle(self, answer: Answered | Fault) -> None:
+        if isinstance(answer, Fault) and answer.trouble is Trouble.UNSETTLED:
+            for claim in self.claims:
+                self.lane.hinder(claim, answer.error)
+        super().settle(answer)
 
     def _answered(self, answer: Answered) -> None:
         for claim in self.claims:

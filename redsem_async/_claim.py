@@ -34,6 +34,8 @@ class Claim:
         "error",
         "future",
         "heard",
+        "hindered_by",
+        "hindered_since",
         "hub_id",
         "lane",
         "lost_reason",
@@ -70,6 +72,8 @@ class Claim:
         self.future: asyncio.Future[None] = lane.hub.loop.create_future()
         self.error: Exception | None = None
         self.heard: tuple[int | None, int] | None = None  # next_ms and line at the last word
+        self.hindered_by: Exception | None = None  # why no grant could be handed out, at last
+        self.hindered_since: float = 0.0
         self.timer: asyncio.TimerHandle | None = None
         self.tried: bool = False  # told to wait before, and asking again (zset)
         self.overdue: bool = False  # the deadline has passed, and a word may be on its way

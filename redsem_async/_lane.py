@@ -268,19 +268,20 @@ class Lane(ABC):
         if not claim.pending:
             return
         unheard = claim.confirming or claim.heard is None
-        trouble = self.trouble or self.post.trouble
+        trouble = self.trouble or self.post.trouble or claim.hindered_by
         if unheard and claim.waits and not claim.overdue and trouble is None:
             # A word may be on its way: the deadline is kept within GRACE.
             claim.overdue = True
             claim.timer = self.hub.loop.call_later(GRACE, self.expire, claim)
         elif unheard or trouble is not None:
-            self.refuse(claim, self.unavailable())
+            self.refuse(claim, self.unavailable(trouble))
         else:
             self.refuse(claim, self._too_late(claim))
 
-    def unavailable(self) -> BackendUnavailable:
+    def unavailable(self, cause: Exception | None = None) -> BackendUnavailable:
         """An error that says what could not be reached, and why."""
-        return self.post.unavailable(self.address.name, self.trouble or self.post.trouble)
+        cause = cause or self.trouble or self.post.trouble
+        return self.post.unavailable(self.address.name, cause)
 
     def refuse(self, claim: Claim, error: Exception) -> None:
         """End a claim whose caller waits, with *error*."""
@@ -529,6 +530,16 @@ class Lane(ABC):
             claim.settle()
         else:
             self.start_anew(claim)
+
+    def hinder(self, claim: Claim, error: Exception) -> None:
+        """What was granted to *claim* cannot be handed out: too few replicas know of it."""
+        now = clock()
+        if claim.hindered_by is None:
+            claim.hindered_since = now
+        claim.hindered_by = error
+        outlasted = claim.timer is None and now - claim.hindered_since > claim.terms.lease
+        if claim.confirming and outlasted:
+            self.refuse(claim, self.unavailable(error))
 
     def start_anew(self, claim: Claim) -> None:
         """Give back what was granted to *claim*, and ask again."""

@@ -4,12 +4,14 @@
 -- ARGV     owner    the hub that the ids belong to; it is told when that is not the caller
 --          keep     permits that the caller takes again itself, in the same write (zset)
 --          numbers  from here on: of the ids
--- RETURNS  {tag, next_ms, waiting, mine, held...}, held being 1, or 0 when it was not
+-- RETURNS  {tag, next_ms, waiting, mine, held...}, held being 1, or 0 when it was not;
+--          the error STRANGER from a client that recovers from losses: see introduce()
 
 local owner, kept = ARGV[5], tonumber(ARGV[6])
 local NUMBERS = 7
 
 survey()
+if released and stranger then return who_are_you() end  -- state was lost: that goes first
 local ids, held, told, seen, highest = {}, {}, {}, {}, 0
 for i = NUMBERS, #ARGV do
   ids[#ids + 1] = owner .. '.' .. ARGV[i]

@@ -86,6 +86,7 @@ class _Store:
         if model is None or (model.idle and model.kind != address.kind):
             kind = FairModel if address.mode == "fair" else ZsetModel
             model = self._models[key] = kind(self._teller(address.prefix))
+            model.kept_by = model.server  # a name that memory does not know was never used
         try:
             return model.run(address, call, hub, self.now_us())
         except (Reordered, Stranger) as again:

@@ -139,6 +139,7 @@ class Model(ABC):
         self.parties: dict[str, Party] = {}
         self.name = ""
         self.server = "memory"
+        self.recovers = False  # whether those who release recover from losses
         self.kept_by: str | None = None  # the server, as those who recover from losses noted it
         self.lost_at = 0
         self.grace_until = 0
@@ -299,6 +300,8 @@ class Model(ABC):
             self._keep_alive(step, 0)
 
     def _release(self, step: Step, call: Release) -> Reply:
+        if self.recovers:
+            self._know(step, None)
         ids = [permit_id(call.owner, number) for number in call.numbers]
         if self.grace_until > step.now:
             self.released.update(ids)

@@ -179,6 +179,7 @@ class Agreement(RuleBasedStateMachine):
         self.recovers = recovers
         if recovers:
             self.wire.recover()
+            self.model.recovers = True
 
     @rule(
         hub=st.sampled_from(HUBS),
