@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 from typing import Literal
 
-Addition = Literal["client_name", "database"]
+Addition = Literal["client_name", "cluster", "database", "sharded"]
 
 COMMANDS = (
     # what the hub's connection sends; HELLO and AUTH are open to everybody
@@ -20,7 +20,9 @@ COMMANDS = (
 
 ADDITIONS: dict[Addition, tuple[str, ...]] = {
     "client_name": ("client|setname",),  # a client that was given one
+    "cluster": ("asking", "cluster|slots"),
     "database": ("select",),  # another than 0
+    "sharded": ("spublish", "ssubscribe", "sunsubscribe"),  # a cluster of Redis 7.0 or newer
 }
 """Commands for what not every client uses."""
 

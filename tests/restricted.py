@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from redis.asyncio.connection import AbstractConnection
+from redis.exceptions import ResponseError
 
-from redsem_async._acl import acl_rules
+from redsem_async._acl import ADDITIONS, Addition, acl_rules
 
 REQUESTED = os.environ.get("REDSEM_TEST_ACL") == "1"
 USER = "redsem-suite"
-_PASSWORD = "semaphores-only"  # noqa: S105 - of a server for tests
-_ADDITIONS = ("client_name", "database")
+_PASSWORD = "semaphores-only"
 
 
 def restrict() -> None:
@@ -38,9 +38,10 @@ def restrict() -> None:
     async def greet_as_user(self: Any, *arguments: Any, **options: Any) -> None:
         await greet(self, *arguments, **options)
         if self.of_the_library and not self.username:
-            rules = ("on", f">{_PASSWORD}", *acl_rules(additions=_ADDITIONS))
-            await self.send_command("ACL", "SETUSER", USER, "reset", *rules)
-            await self.read_response()
+            try:
+                await _allow(self, *ADDITIONS)
+            except ResponseError:  # 6.2 knows no sharded messages
+                await _allow(self, *(ADDITIONS.keys() - {"sharded"}))
             self.username, self.password = USER, _PASSWORD
             await greet(self, *arguments, **options)
 
@@ -51,6 +52,12 @@ def restrict() -> None:
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if here not in paths:
         os.environ["PYTHONPATH"] = os.pathsep.join([here, *filter(None, paths)])
+
+
+async def _allow(connection: Any, *additions: Addition) -> None:
+    rules = ("on", f">{_PASSWORD}", *acl_rules(additions=additions))
+    await connection.send_command("ACL", "SETUSER", USER, "reset", *rules)
+    await connection.read_response()
 
 
 def _caller() -> str:

@@ -1,40 +1,37 @@
 """The documented user can do everything, and could do with no command less."""
 
 import asyncio
+import gc
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 import redis.exceptions as errors
-from redis.asyncio import Redis
+from redis.asyncio import Redis, RedisCluster
 
-from redsem_async import AnySemaphore, BackendError, FairSemaphore, Permit, Semaphore, aclose
-from redsem_async._acl import ADDITIONS, COMMANDS, HARMLESS_DENIALS, Addition, acl_rules
+from redsem_async import (
+    AnySemaphore,
+    BackendError,
+    BackendUnavailable,
+    FairSemaphore,
+    Permit,
+    PermitLost,
+    Semaphore,
+    aclose,
+)
+from redsem_async._acl import COMMANDS, HARMLESS_DENIALS, Addition, acl_rules
 from redsem_async.testing import EmbeddedRedis
 from tests import restricted
-from tests.behaviour.conftest import cancelled, eventually, soon
-from tests.conftest import StartServer
+from tests.faults.helpers import Kind, in_background, until
+from tests.faults.topologies import Cluster, Node, tell
 
 LATER = 2.5  # seconds: a heartbeat of a lease of 3 s is sent every 1 to 1.5
 AT_ONCE = 0.5
 FALLBACKS = {"publish", "subscribe"}  # without these, heartbeats find the grants
 
-Client = Callable[..., Redis]
-
-
-@pytest.fixture
-def server(embedded: StartServer) -> EmbeddedRedis:
-    """A server to add users to."""
-    return embedded()
-
-
-@pytest.fixture
-async def admin(server: EmbeddedRedis) -> AsyncGenerator[Redis]:
-    """Who may do everything."""
-    async with Redis.from_url(server.url) as client:
-        yield client
+Make = Callable[..., AnySemaphore]
 
 
 async def allow(admin: Redis, rules: tuple[str, ...], user: str = "semaphores") -> None:
@@ -52,39 +49,36 @@ async def denied_since(admin: Redis) -> set[str]:
 
 
 @asynccontextmanager
-async def two_processes(server: EmbeddedRedis, **options: Any) -> AsyncGenerator[tuple[Redis, Redis]]:
+async def two_processes(
+    server: EmbeddedRedis, kind: Any = Redis, **options: Any
+) -> AsyncGenerator[tuple[Any, Any]]:
     """Two clients of the restricted user: to the semaphores, two processes."""
-
-    def client() -> Redis:
-        url = f"redis://semaphores:secret@127.0.0.1:{server.port}"
-        return Redis.from_url(url, **options)
-
-    async with client() as here, client() as there:
-        try:
-            yield here, there
-        finally:
-            await aclose(here)
-            await aclose(there)
+    url = f"redis://semaphores:secret@127.0.0.1:{server.port}"
+    # Not entered: a cluster's client would begin by asking what it does not need for this.
+    clients = kind.from_url(url, **options), kind.from_url(url, **options)
+    try:
+        yield clients
+    finally:
+        for client in clients:
+            await aclose(client)
+            await client.aclose()
 
 
 async def in_line(semaphore: AnySemaphore) -> "asyncio.Task[Permit]":
     """A task that waits for a permit, of which the server knows; raises what it was refused by."""
-    task = asyncio.create_task(semaphore.acquire(timeout=30.0))
-    task.add_done_callback(lambda done: done.cancelled() or done.exception())
+    task = in_background(semaphore.acquire(timeout=30.0))
 
     async def known() -> bool:
         return task.done() or (await semaphore.status(0)).waiting > 0
 
-    await eventually(known)
+    await until(known, "it is in line, or was refused")
     if task.done():
         await (await task).release()
         raise AssertionError("it did not have to wait")
     return task
 
 
-async def everything(
-    kind: type[AnySemaphore], here: Redis, there: Redis, name: str, *, told_within: float
-) -> None:
+async def everything(kind: Make, here: Any, there: Any, name: str, *, told_within: float) -> None:
     """All that semaphores do, each step of which raises when it was denied."""
     ours, theirs = kind(here, name, 3, lease=3.0), kind(there, name, 3, lease=3.0)
     for _ in range(3):  # the first and the quick path
@@ -97,7 +91,7 @@ async def everything(
     status = await ours.status()
     assert (status.held, status.waiting) == (3, 1)
     assert await permit.release()
-    permit = await soon(waiter, told_within)
+    permit = await asyncio.wait_for(waiter, told_within)
 
     await theirs.set_limit(1)
     assert await ours.try_acquire() is None
@@ -105,14 +99,15 @@ async def everything(
     await theirs.reap()
 
     job = await permit.detach(5.0)
-    adopted = await soon(theirs.adopt(job))
+    adopted = await theirs.adopt(job)
     assert adopted.fencing_token == permit.fencing_token
     assert await ours.release(adopted.id)
     assert not await adopted.release()
 
     abandoned = await ours.acquire(permits=3)
     late = await in_line(theirs)
-    await cancelled(late)
+    late.cancel()
+    await asyncio.wait([late])
     assert await abandoned.release()
 
     await (await ours.acquire(permits=2)).detach(5.0)
@@ -123,7 +118,7 @@ async def everything(
 
 @pytest.mark.parametrize("prefix", ["redsem", "a*b [c]"])
 async def test_the_documented_user_can_do_everything(
-    server: EmbeddedRedis, admin: Redis, kind: type[AnySemaphore], prefix: str
+    server: EmbeddedRedis, admin: Redis, kind: Kind, prefix: str
 ) -> None:
     """With messages, and without a word in the server's log of denials but for redis-py's own."""
     await allow(admin, acl_rules(prefix))
@@ -138,9 +133,7 @@ async def test_the_documented_user_can_do_everything(
     assert await denied_since(admin) <= {*HARMLESS_DENIALS, "client"}
 
 
-async def test_not_one_command_is_idle(
-    server: EmbeddedRedis, admin: Redis, kind: type[AnySemaphore]
-) -> None:
+async def test_not_one_command_is_idle(server: EmbeddedRedis, admin: Redis, kind: Kind) -> None:
     """What is in the line and never missed would be there for an intruder alone."""
     needless: list[str] = []
     for command in COMMANDS:
@@ -162,7 +155,7 @@ async def test_not_one_command_is_idle(
 async def test_without_messages_heartbeats_find_the_grants(
     server: EmbeddedRedis,
     admin: Redis,
-    kind: type[AnySemaphore],
+    kind: Kind,
     command: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -176,18 +169,138 @@ async def test_without_messages_heartbeats_find_the_grants(
     assert all("heartbeats" in said for said in warned)
 
 
-@pytest.mark.parametrize("addition", sorted(ADDITIONS))
+@pytest.mark.parametrize("addition", ["client_name", "database"])
 async def test_additions_are_for_what_they_say(
-    server: EmbeddedRedis, admin: Redis, kind: type[AnySemaphore], addition: Addition
+    server: EmbeddedRedis, admin: Redis, kind: Kind, addition: Addition
 ) -> None:
     """Without one, a client that needs it is refused, and told so; with it, all works."""
-    options = {"client_name": {"client_name": "us"}, "database": {"db": 1}}[addition]
+    options: dict[str, Any] = {"client_name": "us"} if addition == "client_name" else {"db": 1}
     await allow(admin, acl_rules())
     async with two_processes(server, **options) as (here, there):
         with pytest.raises(BackendError, match="NOPERM|no permissions"):
             await kind(here, "jobs", 1).acquire(timeout=2)
         await allow(admin, acl_rules(additions=[addition]))
         await everything(kind, here, there, "jobs", told_within=AT_ONCE)
+
+
+# -- clusters
+
+
+def additions_of(cluster: Cluster) -> set[Addition]:
+    server = cluster.nodes[0].server
+    sharded = server.flavour == "valkey" or server.version >= (7,)
+    return {"cluster", "sharded"} if sharded else {"cluster"}
+
+
+async def allow_everywhere(nodes: Iterable[Node], rules: Iterable[str]) -> None:
+    for node in nodes:
+        await tell(node.server, "ACL", "SETUSER", "semaphores", "reset", "on", ">secret", *rules)
+        await tell(node.server, "ACL", "LOG", "RESET")
+
+
+async def denied_anywhere(nodes: Iterable[Node]) -> set[str]:
+    found: set[str] = set()
+    for node in nodes:
+        async with Redis.from_url(node.server.url) as admin:
+            found |= await denied_since(admin)
+    return found
+
+
+async def while_a_slot_moves(kind: Kind, client: Any, cluster: Cluster) -> None:
+    """A semaphore is used where it was, on its way, and where it is now."""
+    name = await cluster.name_on(cluster.shards[0], "moving")
+    semaphore = kind(client, name, 1)
+    permit = await semaphore.acquire(timeout=2)
+    move = await cluster.begin_to_move(name, cluster.shards[1].master)
+    try:
+        while await move.move_one() is not None:
+            pass
+        await permit.refresh()  # there already, and not officially
+    finally:
+        await move.finish()
+    assert await permit.release()
+
+
+async def a_semaphore_passes(kind: Kind, client: Any, cluster: Cluster) -> bool:
+    """Use a semaphore, and another of the same shard; whether the first is still listened for."""
+    passing = kind(client, "passing", 1)
+    assert await (await passing.acquire(timeout=2)).release()
+    node = await cluster.owner_of("passing")
+    [heard_on] = await tell(node.server, "PUBSUB", "SHARDCHANNELS", "*{passing}*")
+    del passing
+    gc.collect()
+    other = kind(client, await cluster.name_on(cluster.shard_of(node), "other"), 1)
+    for _ in range(2):
+        assert await (await other.acquire(timeout=2)).release()
+    return heard_on in await tell(node.server, "PUBSUB", "SHARDCHANNELS")
+
+
+async def test_the_documented_user_is_enough_in_a_cluster(kind: Kind, cluster: Cluster) -> None:
+    """Messages within a shard, slots that move, and semaphores that come and go."""
+    await allow_everywhere(cluster.nodes, acl_rules(additions=additions_of(cluster)))
+    async with two_processes(cluster.nodes[0].server, RedisCluster) as (here, there):
+        await everything(kind, here, there, "jobs", told_within=AT_ONCE)
+        await while_a_slot_moves(kind, here, cluster)
+        if "sharded" in additions_of(cluster):
+            assert not await a_semaphore_passes(kind, here, cluster)
+    assert await denied_anywhere(cluster.nodes) <= {*HARMLESS_DENIALS, "client"}
+
+
+async def test_not_one_command_is_idle_in_a_cluster(cluster: Cluster) -> None:
+    """As with the others: a denied one is missed, or found out to be."""
+    rules = acl_rules(additions=additions_of(cluster))
+
+    async def take(command: str) -> None:
+        await allow_everywhere(cluster.nodes, [rule for rule in rules if rule != f"+{command}"])
+
+    await take("asking")
+    async with two_processes(cluster.nodes[0].server, RedisCluster) as (here, _):
+        with pytest.raises((BackendError, PermitLost)) as caught:
+            await while_a_slot_moves(FairSemaphore, here, cluster)
+    assert "asking" in await denied_anywhere(cluster.nodes)
+
+    for command in ("spublish", "ssubscribe"):
+        await take(command)
+        async with two_processes(cluster.nodes[0].server, RedisCluster) as (here, there):
+            await everything(FairSemaphore, here, there, command, told_within=LATER)
+        assert command in await denied_anywhere(cluster.nodes)
+
+
+async def test_a_denied_end_of_a_subscription_is_no_reply_to_anything_else(
+    kind: Kind, cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its error is not taken for the next command's, and nobody is thought to be deaf."""
+    additions = additions_of(cluster)
+    if "sharded" not in additions:
+        return
+    rules = [r for r in acl_rules(additions=additions) if r != "+sunsubscribe"]
+    await allow_everywhere(cluster.nodes, rules)
+    with caplog.at_level(logging.WARNING, "redsem_async"):
+        async with two_processes(cluster.nodes[0].server, RedisCluster) as (here, there):
+            await a_semaphore_passes(kind, here, cluster)
+            await everything(kind, here, there, "jobs", told_within=AT_ONCE)
+    assert "sunsubscribe" in await denied_anywhere(cluster.nodes)
+    assert not [record for record in caplog.records if record.name == "redsem_async"]
+
+
+async def test_a_map_is_needed_when_a_node_dies(replicated_cluster: Cluster) -> None:
+    """Until then, whoever is asked in vain says who keeps what."""
+    cluster, [shard, *_] = replicated_cluster, replicated_cluster.shards
+    rules = acl_rules(additions=additions_of(cluster))
+    survivors = [node for node in cluster.nodes if node is not shard.master]
+    await allow_everywhere(cluster.nodes, [rule for rule in rules if rule != "+cluster|slots"])
+    async with two_processes(survivors[-1].server, RedisCluster) as (here, _):
+        semaphore = FairSemaphore(here, await cluster.name_on(shard), 1)
+        assert await (await semaphore.acquire(timeout=2)).release()
+        await cluster.fail_over(shard)
+        with pytest.raises(BackendUnavailable):
+            await semaphore.acquire(timeout=1)
+        assert await denied_anywhere(survivors) & {"cluster|slots", "cluster"}
+        await allow_everywhere(survivors, rules)
+        assert await (await semaphore.acquire(timeout=5)).release()
+
+
+# -- and no more
 
 
 Denied = Callable[[Redis], Awaitable[Any]]

@@ -118,7 +118,9 @@ async def test_nobody_listens(ears: Ears, kind: Kind, connect: Connect, user: st
     ears.said.append(repr(semaphore))
 
 
-async def test_wrong_password(ears: Ears, kind: Kind, embedded: StartServer, connect: Connect) -> None:
+async def test_wrong_password(
+    ears: Ears, kind: Kind, embedded: StartServer, connect: Connect
+) -> None:
     """Neither the wrong one nor the right one."""
     ears.secrets.add("right-password")
     server = embedded("--requirepass", "right-password")
@@ -183,9 +185,7 @@ async def test_a_user_who_may_not(
     assert any("no messages" in said for said in ears.said)
 
 
-async def test_no_memory(
-    ears: Ears, kind: Kind, client: Redis, admin: Redis
-) -> None:
+async def test_no_memory(ears: Ears, kind: Kind, client: Redis, admin: Redis) -> None:
     """Refused at maxmemory, whatever the name has in it."""
     semaphore = kind(client, "jobs", 2)
     async with semaphore as permit:
@@ -252,7 +252,9 @@ def test_what_a_server_quotes_is_left_out(text: str) -> None:
     assert ".17" not in said
     assert said[:15] in text
     assert type(error_of("ERR no such key")) is errors.ResponseError
-    assert str(error_of("ERR call to f_" + "0123456789abcdef" * 2 + "01234567")).endswith("01234567")
+    assert str(error_of("ERR call to f_" + "0123456789abcdef" * 2 + "01234567")).endswith(
+        "01234567"
+    )
 
 
 async def test_asyncio_in_debug_mode(
@@ -359,7 +361,9 @@ async def test_a_permit_that_is_dropped(ears: Ears, kind: Kind, client: Redis) -
 # -- messages and replies that make no sense
 
 
-async def test_garbled_messages(ears: Ears, kind: Kind, client: Redis, other: Redis, admin: Redis) -> None:
+async def test_garbled_messages(
+    ears: Ears, kind: Kind, client: Redis, other: Redis, admin: Redis
+) -> None:
     """Whoever may publish there may say anything; it is not repeated."""
     semaphore = kind(client, "jobs", 1)
     async with semaphore as permit:
