@@ -4,6 +4,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from importlib.util import find_spec
 from typing import Any
+from urllib.parse import urlsplit
 
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
@@ -25,11 +26,24 @@ def from_url(url: str, **options: Any) -> Redis:
         url: ``redis://``, ``rediss://`` (TLS) or ``unix://``.
         options: for ``Redis.from_url``; they win over what is chosen here.
     """
+    if not _can_be_read(url):
+        raise ValueError(
+            "the URL has no host and port that can be read: a password in it has to be"
+            " percent-encoded"
+        )
     chosen: dict[str, Any] = {"retry": Retry(NoBackoff(), 0)}
     if find_spec("redis.asyncio.maint_notifications"):  # from 8.1 on
         chosen["maint_notifications_config"] = MaintNotificationsConfig(enabled=False)
     chosen |= options
     return Redis.from_url(url, **chosen)  # pyright: ignore[reportUnknownMemberType]
+
+
+def _can_be_read(url: str) -> bool:
+    try:
+        _ = urlsplit(url).port
+    except ValueError:  # whose words may be those of the password
+        return False
+    return True
 
 
 @asynccontextmanager

@@ -39,6 +39,12 @@ class _Subscribe(NamedTuple):
     ear: str
 
 
+class _Unsubscribe(NamedTuple):
+    """The slot of a SUNSUBSCRIBE, whose confirmation is a push as well; or an error, as ever."""
+
+    ear: str
+
+
 class _Asking:
     """The slot of an ASKING, which lets the next letter in before its semaphore has arrived."""
 
@@ -55,7 +61,7 @@ class Connection(asyncio.Protocol):
         self._reader = Reader()
         self._hub = listener.hub_id
         self._sharded = opened.sharded
-        self._slots: deque[Letter | _Subscribe | _Asking] = deque()
+        self._slots: deque[Letter | _Subscribe | _Unsubscribe | _Asking] = deque()
         # Of what we hear: by prefix, or by semaphore where messages stay within a shard.
         self._ears: dict[str, _Ear] = {}
         self._deserted: deque[str] = deque()  # semaphores that nobody here uses any more
@@ -119,6 +125,7 @@ class Connection(asyncio.Protocol):
 
     def _unsubscribe(self, shard: str) -> bytes:
         self._ears.pop(shard, None)
+        self._slots.append(_Unsubscribe(shard))
         return pack(("SUNSUBSCRIBE", channel(shard, self._hub)))
 
     def pause_writing(self) -> None:
@@ -158,7 +165,10 @@ class Connection(asyncio.Protocol):
             case b"unsubscribe":
                 raise broken("the server ended the subscription")
             case b"sunsubscribe":
-                self._unsubscribed(self._name_of(push.parts[0]))
+                self._unsubscribed(name := self._name_of(push.parts[0]))
+                first = self._slots[0] if self._slots else None
+                if isinstance(first, _Unsubscribe) and first.ear == name:
+                    self._slots.popleft()
             case _:
                 pass
 
@@ -177,6 +187,8 @@ class Connection(asyncio.Protocol):
         slot = self._slots.popleft() if self._slots else None
         if isinstance(slot, _Asking):
             return  # what it was for is answered next, and says all there is to say
+        if isinstance(slot, _Unsubscribe) and isinstance(reply, Exception):
+            return  # busy, or denied: what is heard there is ignored
         if isinstance(slot, _Subscribe) and isinstance(reply, Exception):
             self._not_subscribed(slot.ear, reply)
             return

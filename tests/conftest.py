@@ -6,6 +6,7 @@
 
 Whoever's server it is, tests keep to names of their own and flush nothing; a test that
 cannot takes a server of its own from `embedded`. Under xdist, each worker has its server.
+With ``REDSEM_TEST_ACL=1`` the library may do what the documented user may: see `restricted.py`.
 """
 
 import gc
@@ -24,6 +25,7 @@ from redis import Redis as SyncRedis
 from redis.asyncio import Redis
 
 from redsem_async.testing._embedded import EmbeddedRedis, embedded_redis
+from tests import restricted
 
 _SERVERS = pytest.StashKey[set[str]]()
 
@@ -45,6 +47,8 @@ def server_url(pytestconfig: pytest.Config) -> Iterator[str]:
         client = stack.enter_context(closing(SyncRedis.from_url(url)))
         pytestconfig.stash[_SERVERS].add(f"{_flavour_and_version(client)}, {origin}")
         yield url
+        if restricted.REQUESTED:
+            client.acl_deluser(restricted.USER)
         for key in cast("Iterator[bytes]", client.scan_iter(f"*{_RUN}*", count=1000)):
             client.unlink(key)
 
@@ -64,8 +68,8 @@ def name(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def prefix(request: pytest.FixtureRequest) -> str:
-    """A prefix for keys that nothing else uses."""
-    return _unique(request)
+    """A prefix for keys that nothing else uses, below the usual one."""
+    return f"redsem:{_unique(request)}"
 
 
 @pytest.fixture
@@ -137,11 +141,17 @@ def _flavour_and_version(client: SyncRedis) -> str:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[_SERVERS] = set()
+    # Not where xdist runs no test: its workers begin as they would otherwise.
+    runs_tests = hasattr(config, "workerinput") or config.getoption("dist", "no") == "no"
+    if restricted.REQUESTED and runs_tests:
+        restricted.restrict()
 
 
 def pytest_report_header() -> str:
     spec = importlib.util.find_spec("redsem_async")
-    return f"under test: {spec.origin if spec else 'no redsem_async is installed'}"
+    user = f", as a user who may do nothing else: {restricted.USER}"
+    origin = spec.origin if spec else "no redsem_async is installed"
+    return f"under test: {origin}{user if restricted.REQUESTED else ''}"
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

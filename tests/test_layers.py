@@ -14,7 +14,7 @@ PACKAGE = Path(redsem_async.__file__).parent
 # From the bottom to the top. A module imports from its own layer and from those above it in
 # this list, never from one below.
 LAYERS = {
-    "facts": {"_errors", "_config", "_keys", "_lease", "_backoff", "_protocol"},
+    "facts": {"_acl", "_errors", "_config", "_keys", "_lease", "_backoff", "_protocol"},
     "redis": {"_backend", "_scripts", "_wire", "_resp", "_dial"},
     "hub": {
         "_clock",

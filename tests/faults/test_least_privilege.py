@@ -1,0 +1,340 @@
+"""The documented user can do everything, and could do with no command less."""
+
+import asyncio
+import gc
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import redis.exceptions as errors
+from redis.asyncio import Redis, RedisCluster
+
+from redsem_async import (
+    AnySemaphore,
+    BackendError,
+    BackendUnavailable,
+    FairSemaphore,
+    Permit,
+    PermitLost,
+    Semaphore,
+    aclose,
+)
+from redsem_async._acl import COMMANDS, HARMLESS_DENIALS, Addition, acl_rules
+from redsem_async.testing import EmbeddedRedis
+from tests import restricted
+from tests.faults.helpers import Kind, in_background, until
+from tests.faults.topologies import Cluster, Node, tell
+
+LATER = 2.5  # seconds: a heartbeat of a lease of 3 s is sent every 1 to 1.5
+AT_ONCE = 0.5
+FALLBACKS = {"publish", "subscribe"}  # without these, heartbeats find the grants
+
+Make = Callable[..., AnySemaphore]
+
+
+async def allow(admin: Redis, rules: tuple[str, ...], user: str = "semaphores") -> None:
+    untyped: Any = admin
+    await untyped.execute_command("ACL", "SETUSER", user, "reset", "on", ">secret", *rules)
+
+
+def without(command: str) -> tuple[str, ...]:
+    return tuple(rule for rule in acl_rules() if rule != f"+{command}")
+
+
+async def denied_since(admin: Redis) -> set[str]:
+    """What the server's log says was denied."""
+    return {str(entry["object"]).lower() for entry in await admin.acl_log()}
+
+
+@asynccontextmanager
+async def two_processes(
+    server: EmbeddedRedis, kind: Any = Redis, **options: Any
+) -> AsyncGenerator[tuple[Any, Any]]:
+    """Two clients of the restricted user: to the semaphores, two processes."""
+    url = f"redis://semaphores:secret@127.0.0.1:{server.port}"
+    # Not entered: a cluster's client would begin by asking what it does not need for this.
+    clients = kind.from_url(url, **options), kind.from_url(url, **options)
+    try:
+        yield clients
+    finally:
+        for client in clients:
+            await aclose(client)
+            await client.aclose()
+
+
+async def in_line(semaphore: AnySemaphore) -> "asyncio.Task[Permit]":
+    """A task that waits for a permit, of which the server knows; raises what it was refused by."""
+    task = in_background(semaphore.acquire(timeout=30.0))
+
+    async def known() -> bool:
+        return task.done() or (await semaphore.status(0)).waiting > 0
+
+    await until(known, "it is in line, or was refused")
+    if task.done():
+        await (await task).release()
+        raise AssertionError("it did not have to wait")
+    return task
+
+
+async def everything(kind: Make, here: Any, there: Any, name: str, *, told_within: float) -> None:
+    """All that semaphores do, each step of which raises when it was denied."""
+    ours, theirs = kind(here, name, 3, lease=3.0), kind(there, name, 3, lease=3.0)
+    for _ in range(3):  # the first and the quick path
+        assert await (await ours.acquire()).release()
+
+    permit = await theirs.acquire(permits=3)
+    assert await ours.try_acquire() is None
+    waiter = await in_line(ours)
+    await permit.refresh()
+    status = await ours.status()
+    assert (status.held, status.waiting) == (3, 1)
+    assert await permit.release()
+    permit = await asyncio.wait_for(waiter, told_within)
+
+    await theirs.set_limit(1)
+    assert await ours.try_acquire() is None
+    await theirs.set_limit(None)
+    await theirs.reap()
+
+    job = await permit.detach(5.0)
+    adopted = await theirs.adopt(job)
+    assert adopted.fencing_token == permit.fencing_token
+    assert await ours.release(adopted.id)
+    assert not await adopted.release()
+
+    abandoned = await ours.acquire(permits=3)
+    late = await in_line(theirs)
+    late.cancel()
+    await asyncio.wait([late])
+    assert await abandoned.release()
+
+    await (await ours.acquire(permits=2)).detach(5.0)
+    assert await ours.exists()
+    await ours.clear()
+    assert await theirs.available() == 3
+
+
+@pytest.mark.parametrize("prefix", ["redsem", "a*b [c]"])
+async def test_the_documented_user_can_do_everything(
+    server: EmbeddedRedis, admin: Redis, kind: Kind, prefix: str
+) -> None:
+    """With messages, and without a word in the server's log of denials but for redis-py's own."""
+    await allow(admin, acl_rules(prefix))
+    async with two_processes(server) as (here, there):
+
+        def under_prefix(client: Redis, name: str, limit: int, **options: Any) -> AnySemaphore:
+            return kind(client, name, limit, prefix=prefix, **options)
+
+        made: Any = kind if prefix == "redsem" else under_prefix
+        await everything(made, here, there, "jobs", told_within=AT_ONCE)
+    # 6.2 does not tell the subcommand.
+    assert await denied_since(admin) <= {*HARMLESS_DENIALS, "client"}
+
+
+async def test_not_one_command_is_idle(server: EmbeddedRedis, admin: Redis, kind: Kind) -> None:
+    """What is in the line and never missed would be there for an intruder alone."""
+    needless: list[str] = []
+    for command in COMMANDS:
+        if command in FALLBACKS:
+            continue
+        await allow(admin, without(command))
+        await admin.acl_log_reset()
+        async with two_processes(server) as (here, there):
+            try:
+                await everything(kind, here, there, command, told_within=AT_ONCE)
+            except BackendError:
+                assert command in await denied_since(admin)
+            else:
+                needless.append(command)
+    assert needless == []
+
+
+@pytest.mark.parametrize("command", sorted(FALLBACKS))
+async def test_without_messages_heartbeats_find_the_grants(
+    server: EmbeddedRedis,
+    admin: Redis,
+    kind: Kind,
+    command: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Later, and nothing else is missing."""
+    await allow(admin, without(command))
+    with caplog.at_level(logging.WARNING, "redsem_async"):
+        async with two_processes(server) as (here, there):
+            await everything(kind, here, there, "jobs", told_within=LATER)
+    warned = [record.getMessage() for record in caplog.records]
+    assert len(warned) == (2 if command == "subscribe" else 0), warned
+    assert all("heartbeats" in said for said in warned)
+
+
+@pytest.mark.parametrize("addition", ["client_name", "database"])
+async def test_additions_are_for_what_they_say(
+    server: EmbeddedRedis, admin: Redis, kind: Kind, addition: Addition
+) -> None:
+    """Without one, a client that needs it is refused, and told so; with it, all works."""
+    options: dict[str, Any] = {"client_name": "us"} if addition == "client_name" else {"db": 1}
+    await allow(admin, acl_rules())
+    async with two_processes(server, **options) as (here, there):
+        with pytest.raises(BackendError, match="NOPERM|no permissions"):
+            await kind(here, "jobs", 1).acquire(timeout=2)
+        await allow(admin, acl_rules(additions=[addition]))
+        await everything(kind, here, there, "jobs", told_within=AT_ONCE)
+
+
+# -- clusters
+
+
+def additions_of(cluster: Cluster) -> set[Addition]:
+    server = cluster.nodes[0].server
+    sharded = server.flavour == "valkey" or server.version >= (7,)
+    return {"cluster", "sharded"} if sharded else {"cluster"}
+
+
+async def allow_everywhere(nodes: Iterable[Node], rules: Iterable[str]) -> None:
+    for node in nodes:
+        await tell(node.server, "ACL", "SETUSER", "semaphores", "reset", "on", ">secret", *rules)
+        await tell(node.server, "ACL", "LOG", "RESET")
+
+
+async def denied_anywhere(nodes: Iterable[Node]) -> set[str]:
+    found: set[str] = set()
+    for node in nodes:
+        async with Redis.from_url(node.server.url) as admin:
+            found |= await denied_since(admin)
+    return found
+
+
+async def while_a_slot_moves(kind: Kind, client: Any, cluster: Cluster) -> None:
+    """A semaphore is used where it was, on its way, and where it is now."""
+    name = await cluster.name_on(cluster.shards[0], "moving")
+    semaphore = kind(client, name, 1)
+    permit = await semaphore.acquire(timeout=2)
+    move = await cluster.begin_to_move(name, cluster.shards[1].master)
+    try:
+        while await move.move_one() is not None:
+            pass
+        await permit.refresh()  # there already, and not officially
+    finally:
+        await move.finish()
+    assert await permit.release()
+
+
+async def a_semaphore_passes(kind: Kind, client: Any, cluster: Cluster) -> bool:
+    """Use a semaphore, and another of the same shard; whether the first is still listened for."""
+    passing = kind(client, "passing", 1)
+    assert await (await passing.acquire(timeout=2)).release()
+    node = await cluster.owner_of("passing")
+    [heard_on] = await tell(node.server, "PUBSUB", "SHARDCHANNELS", "*{passing}*")
+    del passing
+    gc.collect()
+    other = kind(client, await cluster.name_on(cluster.shard_of(node), "other"), 1)
+    for _ in range(2):
+        assert await (await other.acquire(timeout=2)).release()
+    return heard_on in await tell(node.server, "PUBSUB", "SHARDCHANNELS")
+
+
+async def test_the_documented_user_is_enough_in_a_cluster(kind: Kind, cluster: Cluster) -> None:
+    """Messages within a shard, slots that move, and semaphores that come and go."""
+    await allow_everywhere(cluster.nodes, acl_rules(additions=additions_of(cluster)))
+    async with two_processes(cluster.nodes[0].server, RedisCluster) as (here, there):
+        await everything(kind, here, there, "jobs", told_within=AT_ONCE)
+        await while_a_slot_moves(kind, here, cluster)
+        if "sharded" in additions_of(cluster):
+            assert not await a_semaphore_passes(kind, here, cluster)
+    assert await denied_anywhere(cluster.nodes) <= {*HARMLESS_DENIALS, "client"}
+
+
+async def test_not_one_command_is_idle_in_a_cluster(cluster: Cluster) -> None:
+    """As with the others: a denied one is missed, or found out to be."""
+    rules = acl_rules(additions=additions_of(cluster))
+
+    async def take(command: str) -> None:
+        await allow_everywhere(cluster.nodes, [rule for rule in rules if rule != f"+{command}"])
+
+    await take("asking")
+    async with two_processes(cluster.nodes[0].server, RedisCluster) as (here, _):
+        with pytest.raises((BackendError, PermitLost)) as caught:
+            await while_a_slot_moves(FairSemaphore, here, cluster)
+    assert "asking" in await denied_anywhere(cluster.nodes)
+
+    for command in ("spublish", "ssubscribe"):
+        await take(command)
+        async with two_processes(cluster.nodes[0].server, RedisCluster) as (here, there):
+            await everything(FairSemaphore, here, there, command, told_within=LATER)
+        assert command in await denied_anywhere(cluster.nodes)
+
+
+async def test_a_denied_end_of_a_subscription_is_no_reply_to_anything_else(
+    kind: Kind, cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its error is not taken for the next command's, and nobody is thought to be deaf."""
+    additions = additions_of(cluster)
+    if "sharded" not in additions:
+        return
+    rules = [r for r in acl_rules(additions=additions) if r != "+sunsubscribe"]
+    await allow_everywhere(cluster.nodes, rules)
+    with caplog.at_level(logging.WARNING, "redsem_async"):
+        async with two_processes(cluster.nodes[0].server, RedisCluster) as (here, there):
+            await a_semaphore_passes(kind, here, cluster)
+            await everything(kind, here, there, "jobs", told_within=AT_ONCE)
+    assert "sunsubscribe" in await denied_anywhere(cluster.nodes)
+    assert not [record for record in caplog.records if record.name == "redsem_async"]
+
+
+async def test_a_map_is_needed_when_a_node_dies(replicated_cluster: Cluster) -> None:
+    """Until then, whoever is asked in vain says who keeps what."""
+    cluster, [shard, *_] = replicated_cluster, replicated_cluster.shards
+    rules = acl_rules(additions=additions_of(cluster))
+    survivors = [node for node in cluster.nodes if node is not shard.master]
+    await allow_everywhere(cluster.nodes, [rule for rule in rules if rule != "+cluster|slots"])
+    async with two_processes(survivors[-1].server, RedisCluster) as (here, _):
+        semaphore = FairSemaphore(here, await cluster.name_on(shard), 1)
+        assert await (await semaphore.acquire(timeout=2)).release()
+        await cluster.fail_over(shard)
+        with pytest.raises(BackendUnavailable):
+            await semaphore.acquire(timeout=1)
+        assert await denied_anywhere(survivors) & {"cluster|slots", "cluster"}
+        await allow_everywhere(survivors, rules)
+        assert await (await semaphore.acquire(timeout=5)).release()
+
+
+# -- and no more
+
+
+Denied = Callable[[Redis], Awaitable[Any]]
+BEYOND: dict[str, Denied] = {
+    "read other keys": lambda client: client.get("theirs"),
+    "write other keys": lambda client: client.set("theirs", "x"),
+    "a prefix that only begins alike": lambda client: client.set("redsem-other:{x}:limit", "1"),
+    "list keys": lambda client: client.keys("*"),
+    "list clients": lambda client: client.client_list(),
+    "read the settings": lambda client: client.config_get("*"),
+    "make users": lambda client: client.acl_setuser("mine", enabled=True),
+    "flush": lambda client: client.flushall(),
+    "other channels": lambda client: client.publish("theirs", "x"),
+    "other keys in a script": lambda client: client.eval("return redis.call('GET', 'theirs')", 0),
+}
+
+
+@pytest.mark.parametrize("deed", BEYOND)
+async def test_the_documented_user_can_do_nothing_else(
+    server: EmbeddedRedis, admin: Redis, deed: str
+) -> None:
+    """What a stolen password is worth."""
+    await allow(admin, acl_rules())
+    await admin.set("theirs", "secret")
+    async with two_processes(server) as (client, _):
+        with pytest.raises(errors.ResponseError, match="(?i)no permission|can't access"):
+            await BEYOND[deed](client)
+    assert await admin.get("theirs") == b"secret"
+
+
+async def test_the_suite_runs_as_who_it_says(redis: Redis, name: str) -> None:
+    """Else a run under the documented user would show nothing."""
+    expected = restricted.USER if restricted.REQUESTED else "default"
+    async with Semaphore(redis, name, 1), FairSemaphore(redis, f"{name} fair", 1):
+        subscribed = [c for c in await redis.client_list() if c["sub"] == "1"]
+        assert {c["user"] for c in subscribed} == {expected}
+        assert (await redis.acl_whoami()) in ("default", b"default")
