@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from redsem_async import AnySemaphore, FairSemaphore, Semaphore
+from redsem_async import AnySemaphore, FairSemaphore, Permit, Semaphore
 from tests.checkers.history import Stay
 from tests.checkers.journal import JournalChecker
 from tests.checkers.recording import Record, Write, install, journal_key, record_of
@@ -24,13 +24,11 @@ Found = dict[str, int]
 async def _used(here: AnySemaphore, there: AnySemaphore) -> None:
     """Two hold, two wait, and the one process tells the other; some do twice what they do."""
     first, second = await here.acquire(), await here.acquire()
-    # In one turn of the loop, so that they are announced together.
-    waiters = [asyncio.ensure_future(there.acquire()) for _ in range(2)]
-
-    async def known() -> bool:
-        return (await here.status(0)).waiting == 2
-
-    await until(known, "both wait")
+    lane = there._desk()[0]
+    waiters: list[asyncio.Future[Permit]] = []
+    for place in (1, 2):
+        waiters.append(asyncio.ensure_future(there.acquire()))
+        await until(lambda place=place: len(lane.waiting) == place, "it was told to wait")
     await first.refresh()
     assert await first.release()
     third = await waiters[0]
