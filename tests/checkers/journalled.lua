@@ -57,7 +57,7 @@ local noted = { call = noting(real.call), pcall = noting(real.pcall) }
 local ran, reply = pcall(run, setmetatable(noted, { __index = real }))
 local said = ran and reply or { err = type(reply) == 'table' and reply.err or tostring(reply) }
 time = time or real.call('TIME')
-real.call('RPUSH', string.match(KEYS[1], '^(.-){') .. '@journal', table.concat(encode({
+real.call('RPUSH', string.match(KEYS[1], PLACE) .. '@journal', table.concat(encode({
   MODE, OPERATION, time[1], time[2], table.concat(present), KEYS[1], ARGV, writes,
   table.concat(encode(said, {})),
 }, {})))

@@ -2,7 +2,8 @@
 
 A switch for tests only. Redis runs scripts one at a time, so the journal is the linearization:
 nobody has to search for one. `install` in each process that is to be recorded; what any of them
-does then goes into one list, ``PREFIX:@journal``.
+does then goes into one list, ``PREFIX:@journal``; in a cluster, where messages stay within a
+shard, into one for each semaphore, ``PREFIX:{NAME}:@journal``.
 """
 
 import functools
@@ -39,11 +40,12 @@ _SLOT = "--[[ the script stands here ]]"
 
 
 @functools.cache
-def journalled(mode: Mode, operation: str) -> Script:
+def journalled(mode: Mode, operation: str, sharded: bool = False) -> Script:
     """The script, and around it what writes down what it did."""
     before, after = _WRAPPER.split(_SLOT)
-    facts = f"local MODE, OPERATION = '{mode}', '{operation}'\n"
-    text = f"{facts}{before}{script(mode, operation).text}{after}"
+    place = "^(.-{.*}:)" if sharded else "^(.-){"
+    facts = f"local MODE, OPERATION, PLACE = '{mode}', '{operation}', '{place}'\n"
+    text = f"{facts}{before}{script(mode, operation, sharded).text}{after}"
     return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 

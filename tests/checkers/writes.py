@@ -362,7 +362,7 @@ class Keys:
     def _check_expiries(self, record: Record, changes: Changes) -> None:
         for kind in changes.touched:
             if kind != "limit" and self._exists(kind) and kind not in self.deadlines:
-                self._broken("every key expires but a set limit", kind)
+                self._broken("every key expires but a set limit", f"{kind} after {record.call}")
         if record.arguments[1]:
             return  # by a local clock, which is not that of the keys' expiries
         longest = max(
