@@ -64,8 +64,11 @@ local function drop(ids)
   holding = holding - freed
   call('HDEL', tokens, unpack(ids))
   if heavy > 0 then
-    for _, permits in ipairs(call('HMGET', weights, unpack(ids))) do
-      local beyond = (tonumber(permits) or 1) - 1
+    local counted = {}
+    for i, permits in ipairs(call('HMGET', weights, unpack(ids))) do
+      -- The same id twice, in one call, is one permit's.
+      local beyond = counted[ids[i]] and 0 or (tonumber(permits) or 1) - 1
+      counted[ids[i]] = true
       freed = freed + beyond
       heavy = heavy - beyond
     end

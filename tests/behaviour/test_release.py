@@ -30,6 +30,22 @@ async def test_of_two_releases_at_once_one_counts(make: Make) -> None:
         assert await sem.available() == 0
 
 
+async def test_a_heavy_permit_released_twice_at_once_frees_its_permits_once(
+    make: Make, other: Client
+) -> None:
+    """By its handle and by its id, in one call: what it stands for must not count twice."""
+    sem, there = make(4, lease=60.0), make(4, client=other, lease=60.0)
+    first, second = await sem.acquire(permits=2), await sem.acquire(permits=2)
+    waiter = await queue_up(there, permits=3)
+    results = await asyncio.gather(sem.release(first.id), first.release())
+    assert any(results)
+    status = await sem.status()
+    assert status.held == 2
+    await second.release()
+    await (await soon(waiter)).release()
+    await all_free(sem)
+
+
 async def test_release_inside_the_block(make: Make) -> None:
     """Early, because the rest of the block does not need it: leaving does nothing more."""
     sem = make(1)

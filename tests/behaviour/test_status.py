@@ -258,6 +258,21 @@ async def test_clear_lets_waiters_start_again(make: Make, other: Client) -> None
     await all_free(here)
 
 
+async def test_clear_lets_many_waiters_of_a_process_start_again(make: Make, other: Client) -> None:
+    """Those behind the first are not lost on the way, and nor is the connection."""
+    here, there = make(1, lease=60.0), make(1, client=other, lease=60.0)
+    permit = await there.acquire()
+    waiters = [await queue_up(here) for _ in range(3)]
+    await there.clear()
+    await soon(permit.wait_lost(), 0.5)
+    while waiters:
+        ended, _ = await asyncio.wait(waiters, timeout=2.0, return_when=asyncio.FIRST_COMPLETED)
+        served = ended.pop()
+        waiters.remove(served)
+        await served.result().release()
+    await all_free(here)
+
+
 async def test_clear_deletes_everything(make_on_redis: Make, redis: Redis) -> None:
     """The set limit too."""
     sem = make_on_redis(3)

@@ -1,0 +1,93 @@
+"""The checker of the journal: linear work, entry by entry, in the order in which Redis ran them.
+
+It follows the journal three times over: through the executable specification (`replay`),
+through the keys as the writes left them (`writes`), and beside what the clients saw
+(`history`). Each finds what the others cannot.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+
+from redsem_async._protocol import Abandon, Release
+from tests.checkers.history import End, History
+from tests.checkers.recording import Entry, Flushed, Record
+from tests.checkers.replay import Replay
+from tests.checkers.violations import Findings
+from tests.checkers.writes import Changes, Keys
+
+_BATCHED = {"acquire": 10, "release": 6, "refresh": 5, "abandon": 4}  # facts before the requests
+
+
+class JournalChecker:
+    """Feed it the journal; `findings` says what was wrong.
+
+    Args:
+        ceiling: of names whose limit is known, the most that clients may hold for certain.
+    """
+
+    def __init__(self, ceiling: dict[str, int] | None = None) -> None:
+        self.findings = Findings()
+        self.history = History(self.findings, ceiling)
+        self.scripts: Counter[str] = Counter()
+        self.operations = 0  # requests, releases, refreshes ...: a script may be for many
+        self.grants = 0
+        self._semaphores: dict[str, tuple[Keys, Replay]] = {}
+        self._highest: dict[str, int] = {}
+
+    def feed(self, entries: Iterable[Entry]) -> None:
+        for entry in entries:
+            self.findings.index += 1
+            if isinstance(entry, Flushed):
+                self._flush(entry)
+            else:
+                self._follow(entry)
+
+    def keys(self, base: str) -> Keys | None:
+        """The keys of a semaphore as they should be now."""
+        known = self._semaphores.get(base)
+        return known[0] if known else None
+
+    def _flush(self, entry: Flushed) -> None:
+        for base, (keys, _) in self._semaphores.items():
+            self._highest[base] = keys.highest
+        self._semaphores.clear()
+        self.history.flushed(entry.server_us / 1e6)
+
+    def _follow(self, record: Record) -> None:
+        self.scripts[f"{record.mode} {record.operation}"] += 1
+        facts = _BATCHED.get(record.operation)
+        self.operations += 1 if facts is None else len(record.arguments) - facts
+        base = record.base
+        known = self._semaphores.get(base)
+        if known is None:
+            keys = Keys(base, record.mode == "fair", self.findings)
+            keys.highest = self._highest.get(base, 0)
+            known = self._semaphores[base] = keys, Replay(record.mode, self.findings)
+        keys, replay = known
+        gone, changes = keys.follow(record)
+        replay.follow(record, gone)
+        touched = {*changes.added, *changes.extended, *changes.removed}
+        replay.compare(record, list(touched), keys.holders, keys.tokens, keys.weights)
+        if touched:
+            self._tell(record, keys, changes)
+
+    def _tell(self, record: Record, keys: Keys, changes: Changes) -> None:
+        """Tell the history what was granted and what ended."""
+        history, at = self.history, record.server_us / 1e6
+        name = record.base.partition("{")[2][:-2]
+        self.grants += len(keys.grants)
+        for identity, expiry in changes.added.items():
+            token, permits = int(keys.tokens.get(identity, 0)), int(keys.weights.get(identity, 1))
+            history.granted(identity, name, token, permits, at, expiry / 1000)
+        for identity, (_, expiry) in changes.extended.items():
+            history.renewed(identity, expiry / 1000)
+        if not changes.removed:
+            return
+        call = record.call
+        how: End = "taken"
+        if isinstance(call, Abandon):
+            how = "abandoned"
+        elif isinstance(call, Release) and call.owner == record.hub:
+            how = "released"
+        for identity, (expiry, _, _) in changes.removed.items():
+            history.ended(identity, at, how if expiry > record.now else "expired")

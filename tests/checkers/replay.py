@@ -1,0 +1,161 @@
+"""The journal against the executable specification: call by call, at the journal's time.
+
+The answer, the messages and who heard them, and what is held afterwards have to be the same.
+"""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any, cast
+
+import hiredis
+
+from redsem_async._keys import Address, Mode
+from redsem_async._protocol import (
+    Adopted,
+    Answered,
+    Granted,
+    Holding,
+    Message,
+    Reply,
+    Standing,
+)
+from redsem_async._wire import Wire, message
+from redsem_async.testing._model import (
+    FairModel,
+    Held,
+    Mismatch,
+    Model,
+    Reordered,
+    Stranger,
+    ZsetModel,
+)
+from tests.checkers.recording import Record, Write
+from tests.checkers.violations import Findings
+
+_ERRORS = {Reordered: "REORDERED", Stranger: "STRANGER", Mismatch: "MODE"}
+
+
+@cache
+def _wire_of(mode: Mode, prefix: str, name: str, kind: str) -> Wire:
+    return Wire(Address(mode, prefix, name, "local" if kind.endswith("local") else "server"))
+
+
+class Replay:
+    """One semaphore of the specification, which follows the journal."""
+
+    def __init__(self, mode: Mode, findings: Findings) -> None:
+        self.model: Model = (FairModel if mode == "fair" else ZsetModel)(self._tell)
+        self.broken = False  # it went another way: what follows would say nothing more
+        self._mode: Mode = mode
+        self._findings = findings
+        self._heard: deque[tuple[str, Message | None, int]] = deque()
+        self._astray: list[str] = []
+
+    def follow(self, record: Record, gone: Sequence[str]) -> None:
+        """Carry out what *record* says was asked, when the keys *gone* had expired before."""
+        if self.broken:
+            return
+        for kind in gone:
+            self._forget(kind, record.now)
+        self._heard.extend(map(_told, (w for w in record.writes if w.command in _SAYS)))
+        prefix, _, rest = record.base.partition(":{")
+        wire = _wire_of(self._mode, prefix, rest[:-2], record.arguments[2])
+        call = record.call
+        raw = record.reply
+        try:
+            expected: Answered | str = self.model.run(
+                wire.address, call, record.hub, record.now_us
+            )
+        except (Reordered, Stranger, Mismatch) as error:
+            expected = _ERRORS[type(error)]
+        if isinstance(raw, hiredis.ReplyError):
+            answered: Answered | str = str(raw)
+            agree = isinstance(expected, str) and expected in answered
+        else:
+            if str(raw[0], "utf-8") != record.arguments[0]:
+                self._differ(record, f"the reply to {call} has another tag: {raw}")
+            answered = wire.reply(call, raw)
+            agree = not isinstance(expected, str) and plain(answered) == plain(expected)
+        if not agree:
+            self._differ(record, f"{call} was answered {answered}, not {expected}")
+        for told in self._astray:
+            self._differ(record, f"{call}: {told}")
+        if self._heard:
+            self._differ(record, f"{call}: told more than due: {list(self._heard)}")
+        self._astray.clear()
+        self._heard.clear()
+
+    def compare(
+        self,
+        record: Record,
+        ids: Sequence[str],
+        actual: Mapping[str, float],
+        tokens: Mapping[str, str],
+        weights: Mapping[str, str],
+    ) -> None:
+        """Whether *ids*, if live, are held here as they are in the keys."""
+        if self.broken:
+            return
+        for identity in ids:
+            expiry = actual.get(identity, 0)
+            found = None
+            if expiry > record.now:
+                token, permits = tokens.get(identity, "0"), weights.get(identity, "1")
+                found = Held(int(expiry), int(token), int(permits))
+            expected = self.model.holders.get(identity)
+            if expected is not None and expected.expiry_ms <= record.now:
+                expected = None
+            if found != expected:
+                self._differ(record, f"{identity} is kept as {found}, not {expected}")
+
+    def _differ(self, record: Record, detail: str) -> None:
+        self.broken = True
+        self._findings.add("agrees with the specification", record.base, detail)
+
+    def _tell(self, owner: str, due: Message) -> int:
+        """The journal says who was told what, and how many heard it."""
+        heard = 1
+        while True:
+            said = self._heard.popleft() if self._heard else None
+            if said is None:
+                self._astray.append(f"{owner} was not told {due}")
+                return heard
+            hub, told, heard = said
+            if hub != owner or plain(told) != plain(due):
+                self._astray.append(f"{hub} was told {told}, and {owner} not {due}")
+            return abs(heard)
+
+    def _forget(self, kind: str, now: int) -> None:
+        model = self.model
+        match kind:
+            case "holders" | "tokens":
+                model.holders = {i: h for i, h in model.holders.items() if h.expiry_ms > now}
+            case "meta":
+                model.parties.clear()
+                model.kind, model.last = None, 0
+            case "hubs":
+                # Nobody buries any more those who were in it.
+                for party in model.parties.values():
+                    party.alive_until = 0
+            case "queue" | "waiting":
+                if isinstance(model, FairModel | ZsetModel):
+                    model.line.clear()
+            case _:
+                pass
+
+
+_SAYS = ("PUBLISH", "SPUBLISH")
+
+
+def _told(write: Write) -> tuple[str, Message | None, int]:
+    return write.key.rpartition("@")[2], message(write.arguments[0].encode()), write.heard
+
+
+def plain(answer: object) -> object:
+    """Sequences of any kind as lists: the two sides may choose."""
+    if isinstance(answer, Reply | Adopted | Standing | Holding | Granted):
+        return {name: plain(value) for name, value in answer._asdict().items()}
+    if isinstance(answer, list | tuple | range):
+        return [plain(item) for item in cast("Sequence[Any]", answer)]
+    return answer

@@ -1,0 +1,411 @@
+"""The keys, rebuilt from the writes in the journal, and the promises that they have to keep.
+
+This knows the layout of the keys and nothing of how scripts come to their decisions: it sees
+what each wrote, and asks of that what has to hold "after every script". The work for a record
+is bounded by what the record changed, and by the line where a grant passed somebody by.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from redsem_async._keys import permit_id
+from redsem_async._protocol import Abandon, Acquire, Adopt, Detach, Refresh, Release
+from tests.checkers.recording import Record, Write
+from tests.checkers.violations import Findings
+
+EXPIRY_SLACK = 5  # ms by which an expiry may differ: before 8.0 TIME goes on while a script runs
+KINDS = ("holders", "tokens", "meta", "hubs", "weights", "limit", "line")
+
+
+@dataclass(slots=True)
+class Changes:
+    """What one record changed."""
+
+    added: dict[str, float] = field(default_factory=dict[str, float])  # id -> expiry
+    extended: dict[str, tuple[float, float]] = field(
+        default_factory=dict[str, tuple[float, float]]
+    )
+    removed: dict[str, tuple[float, str, int]] = field(
+        default_factory=dict[str, tuple[float, str, int]]
+    )  # id -> expiry, token, permits
+    tokens: dict[str, int] = field(default_factory=dict[str, int])
+    joined: dict[str, float] = field(default_factory=dict[str, float])  # member -> ticket
+    left: dict[str, float] = field(default_factory=dict[str, float])
+    touched: set[str] = field(default_factory=set[str])  # kinds of keys
+    cleared: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """A permit given to somebody who had none."""
+
+    id: str
+    token: int
+    permits: int
+    expiry: float
+
+
+class Keys:
+    """The keys of one semaphore, as the journal's writes made them."""
+
+    def __init__(self, base: str, fair: bool, findings: Findings) -> None:
+        self.holders: dict[str, float] = {}
+        self.tokens: dict[str, str] = {}
+        self.meta: dict[str, str] = {}
+        self.hubs: dict[str, float] = {}
+        self.weights: dict[str, str] = {}
+        self.line: dict[str, float] = {}
+        self.cap: int | None = None
+        self.deadlines: dict[str, int] = {}  # of a key: when it expires, in ms
+        self.highest = 0  # fencing token granted so far
+        self.grants: list[Grant] = []  # of the last record
+        self._in_use = 0  # permits of all holders, the expired among them
+        self._line_ids: dict[str, str] = {}
+        self._base = base
+        self._fair = fair
+        self._findings = findings
+
+    # -- following the journal
+
+    def follow(self, record: Record) -> tuple[list[str], Changes]:
+        """Apply a record. Returns which kinds of keys had expired before, and what changed."""
+        gone = self._vanished(record)
+        marks = {record.hub: int(self.meta.get(record.hub, 0))}
+        before = dict(self.holders) if record.operation == "clear" else {}
+        changes = Changes()
+        for write in record.writes:
+            self._apply(write, record, changes)
+        changes.removed = {
+            i: facts for i, facts in changes.removed.items() if i not in self.holders
+        }
+        for identity, expiry in before.items():
+            changes.removed.setdefault(identity, (expiry, "", 0))
+        self._check(record, changes, marks)
+        return gone, changes
+
+    def flush(self) -> None:
+        """Everything is gone; no token comes twice all the same."""
+        for mapping in (self.holders, self.tokens, self.meta, self.hubs, self.weights, self.line):
+            mapping.clear()
+        self.cap, self._in_use = None, 0
+        self.deadlines.clear()
+        self._line_ids.clear()
+
+    def _exists(self, kind: str) -> bool:
+        return self.cap is not None if kind == "limit" else bool(getattr(self, kind))
+
+    def _vanished(self, record: Record) -> list[str]:
+        """Keys that expired since the last record: in their time, with nothing live in them."""
+        gone: list[str] = []
+        now = record.server_us // 1000
+        for kind, there in zip(KINDS, record.present, strict=False):
+            known = self._exists(kind)
+            if there == "1" and not known:
+                self._broken("the journal is complete", f"{kind} came from nowhere")
+            if there == "1" or not known:
+                continue
+            gone.append(kind)
+            deadline = self.deadlines.pop(kind, None)
+            if deadline is None or deadline > now + EXPIRY_SLACK:
+                detail = f"{kind} was gone at {now}, its expiry was {deadline}"
+                self._broken("keys end with their expiry", detail)
+            if kind in ("holders", "tokens", "weights"):
+                live = {i for i, expiry in self.holders.items() if expiry > record.now}
+                if kind == "weights":
+                    live &= self.weights.keys()
+                if live:
+                    self._broken("keys outlive their leases", f"{kind} was gone before {live}")
+            self._drop_key(kind)
+        return gone
+
+    def _drop_key(self, kind: str) -> None:
+        if kind == "limit":
+            self.cap = None
+            return
+        getattr(self, kind).clear()
+        if kind == "line":
+            self._line_ids.clear()
+        if kind in ("holders", "weights"):
+            self._count()
+
+    def _count(self) -> None:
+        self._in_use = sum(map(self._permits, self.holders))
+
+    def _permits(self, identity: str) -> int:
+        return int(self.weights.get(identity, 1))
+
+    def _apply(self, write: Write, record: Record, changes: Changes) -> None:
+        if write.command in ("PUBLISH", "SPUBLISH"):
+            return
+        if write.command in ("DEL", "UNLINK"):
+            for key in (write.key, *write.arguments):
+                self._delete(self._kind(key), changes)
+            return
+        kind = self._kind(write.key)
+        arguments = write.arguments
+        match write.command:
+            case "ZADD":
+                pairs = zip(arguments[1::2], map(float, arguments[::2]), strict=True)
+                self._zadd(kind, pairs, changes)
+            case "ZREM":
+                self._zrem(kind, arguments, changes)
+            case "HSET":
+                mapping = dict(zip(arguments[::2], arguments[1::2], strict=True))
+                if kind == "tokens":
+                    changes.tokens.update({i: int(token) for i, token in mapping.items()})
+                if kind == "weights":
+                    for identity, permits in mapping.items():
+                        if identity in self.holders:
+                            self._in_use += int(permits) - self._permits(identity)
+                getattr(self, kind).update(mapping)
+            case "HDEL":
+                for name in arguments:
+                    self._hdel(kind, name, changes)
+            case "SET":
+                self.cap = int(arguments[0])
+            case "PEXPIRE":
+                self._pexpire(kind, int(arguments[0]), record)
+            case _:
+                raise AssertionError(f"a script wrote what is not known here: {write}")
+        changes.touched.add(kind)
+        if not self._exists(kind):
+            self.deadlines.pop(kind, None)
+
+    def _kind(self, key: str) -> str:
+        kind = key.removeprefix(self._base)
+        return "line" if kind in ("queue", "waiting") else kind
+
+    def _zadd(self, kind: str, pairs: Iterable[tuple[str, float]], changes: Changes) -> None:
+        zset: dict[str, float] = getattr(self, kind)
+        for member, score in pairs:
+            old = zset.get(member)
+            zset[member] = score
+            if kind == "holders":
+                if old is None:
+                    changes.added[member] = score
+                    self._in_use += self._permits(member)
+                elif member not in changes.added:
+                    first = changes.extended.get(member, (old, 0))[0]
+                    changes.extended[member] = (first, score)
+            elif kind == "line" and old is None:
+                changes.joined[member] = score
+                self._line_ids[_id_of(member)] = member
+
+    def _zrem(self, kind: str, members: Sequence[str], changes: Changes) -> None:
+        zset: dict[str, float] = getattr(self, kind)
+        for member in members:
+            old = zset.pop(member, None)
+            if old is None:
+                continue
+            if kind == "holders":
+                permits = self._permits(member)
+                self._in_use -= permits
+                # One that was never given a token may have lost it to an eviction.
+                changes.removed[member] = (old, self.tokens.get(member, ""), permits)
+            elif kind == "line":
+                changes.left[member] = old
+                self._line_ids.pop(_id_of(member), None)
+
+    def _hdel(self, kind: str, name: str, changes: Changes) -> None:
+        mapping: dict[str, str] = getattr(self, kind)
+        old = mapping.pop(name, None)
+        if old is None or kind not in ("tokens", "weights"):
+            return
+        if name in self.holders and kind == "weights":
+            self._in_use += 1 - int(old)
+        if name in changes.removed:
+            expiry, token, permits = changes.removed[name]
+            if kind == "tokens":
+                token = old
+            changes.removed[name] = (expiry, token, permits)
+        elif kind == "tokens":
+            # The quick path takes the token before the holder.
+            changes.tokens.pop(name, None)
+
+    def _delete(self, kind: str, changes: Changes) -> None:
+        if kind == "line":
+            changes.left.update(self.line)
+        if kind == "holders":
+            changes.cleared = True
+        changes.touched.add(kind)
+        self._drop_key(kind)
+        self.deadlines.pop(kind, None)
+
+    def _pexpire(self, kind: str, ms: int, record: Record) -> None:
+        if not self._exists(kind):
+            return
+        deadline = record.server_us // 1000 + ms
+        old = self.deadlines.get(kind)
+        if old is not None and deadline < old - EXPIRY_SLACK:
+            self._broken("an expiry is never shortened", f"{kind}: {old} to {deadline}")
+        self.deadlines[kind] = deadline
+
+    # -- what has to hold
+
+    def _broken(self, rule: str, detail: str) -> None:
+        self._findings.add(rule, self._base, detail)
+
+    def _check(self, record: Record, changes: Changes, marks: dict[str, int]) -> None:
+        moved = self._check_ids(record, changes, marks)
+        self.grants = [
+            Grant(i, int(self.tokens.get(i, 0)), self._permits(i), expiry)
+            for i, expiry in changes.added.items()
+            if i not in moved
+        ]
+        self.grants.sort(key=lambda grant: grant.token)
+        if self.grants:
+            self._check_tokens()
+            self._check_limit(record, changes)
+            if self._fair:
+                self._check_order(record, changes)
+        self._check_expiries(record, changes)
+        for identity in changes.removed:
+            for kind in ("tokens", "weights"):
+                if identity in getattr(self, kind) and self.holders:
+                    self._broken("nothing leaks", f"{kind} of {identity} stayed behind")
+        for identity in (*changes.added, *map(_id_of, changes.joined)):
+            if self._fair and identity in self.holders and identity in self._line_ids:
+                self._broken("held or waiting, not both", identity)
+
+    def _check_ids(self, record: Record, changes: Changes, marks: dict[str, int]) -> set[str]:
+        """A script touches the ids it was given, those in line, and those that expired.
+
+        Returns the ids that took a permit over.
+        """
+        call, hub = record.call, record.hub
+        moved = self._check_adopted(call, hub, changes) if isinstance(call, Adopt) else set[str]()
+        own = _own_ids(call, hub)
+        waited = {_id_of(member) for member in changes.left}
+        may_end = own if isinstance(call, Release | Abandon | Adopt) else set[str]()
+        for identity, (expiry, _, _) in changes.removed.items():
+            if expiry > record.now and identity not in may_end and not changes.cleared:
+                self._broken("only its own permits end", f"{call} took {identity} away")
+        for identity in changes.added.keys() - moved:
+            asked = isinstance(call, Acquire) and identity in own
+            if not asked and identity not in waited:
+                self._broken("only who asked is granted", f"{call} granted {identity}")
+            elif asked and _number(identity) <= marks[hub]:
+                self._broken("what ended does not come back", f"{call} granted {identity} again")
+        for member in changes.joined if self._fair else ():
+            identity = _id_of(member)
+            if not isinstance(call, Acquire) or identity not in own:
+                self._broken("only who asked waits", f"{call} put {identity} in line")
+            elif _number(identity) <= marks[hub]:
+                self._broken("what ended does not come back", f"{call} queued {identity} again")
+        for identity, (old, new) in changes.extended.items():
+            if not isinstance(call, Refresh | Detach) or identity not in own:
+                self._broken("only its own lease is renewed", f"{call} renewed {identity}")
+            if old <= record.now:
+                self._broken("what ended does not come back", f"{call} renewed {identity}")
+            if new < old and isinstance(call, Refresh):
+                self._broken("a refresh never shortens", f"{identity}: {old} to {new}")
+        for member in changes.left if self._fair and not changes.cleared else ():
+            identity = _id_of(member)
+            left_itself = isinstance(call, Abandon) and identity in own
+            if identity in changes.added or left_itself or self._dead(member, record.now):
+                continue
+            self._broken("nobody loses a place", f"{call} took {identity} out of the line")
+        return moved
+
+    def _check_adopted(self, call: Adopt, hub: str, changes: Changes) -> set[str]:
+        old, new = permit_id(call.owner, call.old), permit_id(hub, call.new)
+        if new not in changes.added:
+            return set()
+        expiry, token, permits = changes.removed.get(old, (0, "", 0))
+        if (token, permits) != (self.tokens.get(new), self._permits(new)):
+            self._broken("adoption moves a permit", f"{old}, {token} became {new}: {expiry}")
+        changes.tokens.pop(new, None)
+        return {new}
+
+    def _check_tokens(self) -> None:
+        for grant in self.grants:
+            if grant.token <= self.highest:
+                detail = f"{grant.id} was granted {grant.token} after {self.highest}"
+                self._broken("fencing tokens grow", detail)
+            self.highest = max(self.highest, grant.token)
+
+    def _check_limit(self, record: Record, changes: Changes) -> None:
+        most = self._limits(record, changes)
+        if self._in_use <= min(most.values()):
+            return
+        live = sum(self._permits(i) for i, expiry in self.holders.items() if expiry > record.now)
+        in_use = live - sum(grant.permits for grant in self.grants)
+        for grant in self.grants:
+            in_use += grant.permits
+            if in_use > most[grant.id]:
+                detail = f"{in_use} of {most[grant.id]} permits in use with {grant.id}"
+                self._broken("never more than the limit", detail)
+
+    def _limits(self, record: Record, changes: Changes) -> dict[str, int]:
+        """The limit in force for each grant: the set one, or its own."""
+        call = record.call
+        declared = {_id_of(member): _limit_of(member) for member in changes.left if self._fair}
+        own = call.limit if isinstance(call, Acquire) else 0
+        if self.cap is not None:
+            return {grant.id: self.cap for grant in self.grants}
+        return {grant.id: declared.get(grant.id, own) for grant in self.grants}
+
+    def _check_order(self, record: Record, changes: Changes) -> None:
+        """No grant while an older waiter waits, who is there and whose request can be served."""
+        tickets = {_id_of(member): ticket for member, ticket in changes.left.items()}
+        newest = max(tickets.get(grant.id, float(grant.token)) for grant in self.grants)
+        for member, ticket in self.line.items():
+            if ticket >= newest or self._dead(member, record.now):
+                continue
+            hub = member.partition(".")[0]
+            most = _limit_of(member) if self.cap is None else self.cap
+            silent = f"{hub}:gone" in self.meta and hub != record.hub
+            if not silent and _weight_of(member) <= most:
+                detail = f"{member} waits with ticket {ticket:.0f}, and {newest:.0f} was served"
+                self._broken("first come, first served", detail)
+
+    def _check_expiries(self, record: Record, changes: Changes) -> None:
+        for kind in changes.touched:
+            if kind != "limit" and self._exists(kind) and kind not in self.deadlines:
+                self._broken("every key expires but a set limit", f"{kind} after {record.call}")
+        if record.arguments[1]:
+            return  # by a local clock, which is not that of the keys' expiries
+        longest = max(
+            (*changes.added.values(), *(new for _, new in changes.extended.values())), default=0
+        )
+        for kind in ("holders", "tokens", "meta"):
+            if self.deadlines.get(kind, 0) < longest - EXPIRY_SLACK:
+                detail = f"{kind} ends at {self.deadlines.get(kind)}, a lease at {longest:.0f}"
+                self._broken("keys outlive their leases", detail)
+
+    def _dead(self, member: str, now: int) -> bool:
+        return float(self.meta.get(f"{member.partition('.')[0]}:until", 0)) <= now
+
+
+def _own_ids(call: object, hub: str) -> set[str]:
+    match call:
+        case Acquire():
+            return {permit_id(hub, number) for number in call.numbers}
+        case Release():
+            return {permit_id(call.owner, number) for number in call.numbers}
+        case Refresh():
+            return {permit_id(hub, number) for number in call.numbers}
+        case Abandon():
+            return {permit_id(hub, request.number) for request in call.requests}
+        case Adopt():
+            return {permit_id(call.owner, call.old)}
+        case Detach():
+            return {permit_id(hub, call.number)}
+        case _:
+            return set()
+
+
+def _id_of(member: str) -> str:
+    return member.partition(":")[0]
+
+
+def _number(identity: str) -> int:
+    return int(identity.rpartition(".")[2])
+
+
+def _limit_of(member: str) -> int:
+    return int(member.split(":")[2])
+
+
+def _weight_of(member: str) -> int:
+    return int(member.split(":")[3])

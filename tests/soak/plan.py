@@ -1,0 +1,105 @@
+"""What a soak is to do: how long, how many, which faults; and the semaphores that it uses."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from redsem_async import AnySemaphore, FairSemaphore, Semaphore
+from redsem_async._config import Clock
+from redsem_async._keys import Mode
+
+PREFIX = "soak"
+HIGHEST_LIMIT = 8
+LONGEST_LEASE = 3.0
+
+Fault = Literal[
+    "client kill",
+    "kill all subscribers",
+    "script flush",
+    "client pause",
+    "short stop",
+    "long stop",
+    "kill -9",
+    "blocked loop",
+    "dropped connection",
+    "cut before it ran",
+    "lost reply",
+    "late reply",
+    "half-open",
+    "mute server",
+    "delay",
+    "refused connections",
+    "late duplicate",
+    "flushall",
+    "restart",
+]
+FAULTS: tuple[Fault, ...] = get_args(Fault)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A soak, from which everything but timing follows."""
+
+    seconds: float = 120.0
+    processes: int = 8
+    tasks: int = 12  # of each process
+    names: int = 2000
+    seed: int = 0
+    faults: Sequence[Fault] = FAULTS
+    pause: float = 0.5  # seconds between two faults, about
+    rest: float = 0.02  # seconds that a task does nothing between two stays, at most
+    operations: int | None = None  # enough: ends when so many were checked
+
+
+@dataclass(frozen=True)
+class Place:
+    """A semaphore, as all processes know it."""
+
+    name: str
+    mode: Mode
+    limit: int
+    lease: float
+    weighted: bool
+    mixed: bool  # every other process declares a limit higher by one
+    mutable: bool  # its limit is set now and then
+    clock: Clock
+
+    @property
+    def ceiling(self) -> int:
+        """The most that may be held at a time, whatever limit is in force."""
+        return HIGHEST_LIMIT if self.mutable else self.limit + self.mixed
+
+    def declared(self, process: int) -> int:
+        """The limit that a process declares."""
+        return self.limit + (self.mixed and process % 2)
+
+    def semaphore(self, client: Any, process: int) -> AnySemaphore:
+        """The semaphore, as that process uses it."""
+        kind = FairSemaphore if self.mode == "fair" else Semaphore
+        return kind(
+            client,
+            self.name,
+            self.declared(process),
+            lease=self.lease,
+            prefix=PREFIX,
+            clock=self.clock,
+        )
+
+
+def places(plan: Plan) -> list[Place]:
+    """The semaphores, the busiest first: half of them fair."""
+    dice = random.Random(plan.seed)
+    return [
+        Place(
+            name=f"place-{number}",
+            mode="fair" if number % 2 else "zset",
+            limit=dice.choice((1, 1, 2, 3, 5, HIGHEST_LIMIT - 1)),
+            lease=dice.choice((0.5, 1.0, 2.0, LONGEST_LEASE)),
+            weighted=dice.random() < 0.3,
+            mixed=dice.random() < 0.1,
+            mutable=dice.random() < 0.1,
+            clock="local" if dice.random() < 0.05 else "server",
+        )
+        for number in range(plan.names)
+    ]
