@@ -94,12 +94,13 @@ class Batch(Letter, ABC):
 class AcquireBatch(Batch):
     """Claims that ask for permits."""
 
-    __slots__ = ("claims", "hinted")
+    __slots__ = ("claims", "hinted", "waits")
 
     def __init__(self, lane: "Lane", call: Acquire, claims: Sequence[Claim]) -> None:
         super().__init__(lane, call)
         self.claims: Sequence[Claim] = claims
         self.hinted: int = call.hinted
+        self.waits: int = call.waits
 
     @property
     def lone(self) -> bool:
@@ -146,6 +147,7 @@ class AcquireBatch(Batch):
         lane.ask_again(again)
         lane.must_wait(wait)
         lane.apply(answer, self.sent_at, heard_from=True)
+        lane.announced(self.waits + len(wait))
 
     def _refused(self, error: SemaphoreError) -> None:
         for claim in self.claims:
@@ -403,12 +405,13 @@ class AbandonBatch(Batch):
 class HeartbeatBatch(Batch):
     """A sign of life, and a question about some waiters."""
 
-    __slots__ = ("asked", "hinted")
+    __slots__ = ("asked", "hinted", "waits")
 
     def __init__(self, lane: "Lane", call: Heartbeat, asked: Sequence[Claim]) -> None:
         super().__init__(lane, call)
         self.asked: Sequence[Claim] = asked
         self.hinted: int = call.hinted
+        self.waits: int = call.waits
 
     def _answered(self, answer: Answered) -> None:
         assert isinstance(answer, Reply)
@@ -421,6 +424,7 @@ class HeartbeatBatch(Batch):
             elif said == GONE and claim.state is State.WAITING:
                 gone.append(claim)
         lane.apply(answer, self.sent_at, heard_from=True)
+        lane.announced(self.waits)
         lane.found_gone(gone)
 
     def _refused(self, error: SemaphoreError) -> None:

@@ -335,6 +335,9 @@ class Lane(ABC):
     def found_gone(self, claims: Sequence[Claim]) -> None:
         """A heartbeat told that the server knows nothing of *claims* any more."""
 
+    def announced(self, count: int) -> None:
+        """The server was told, by the newest call answered, that *count* requests wait here."""
+
     def _hinted(self, hint: Hint) -> None:
         """Permits are free to try for."""
 
@@ -546,8 +549,8 @@ class Lane(ABC):
         if not claim.confirming:
             return
         claim.confirming = False
-        if claim.state is State.HELD:
-            self._give_back(claim, clock(), trusted=False)
+        # Lost here, it may be held there: the answer may have come too late.
+        self._give_back(claim, clock(), trusted=False)
         claim.lost_reason = None
         self._ask_anew(claim)
 

@@ -140,6 +140,10 @@ class ZsetLane(Lane):
 
     # -- heartbeats
 
+    def announced(self, count: int) -> None:
+        if count == 0 and self.waiting:
+            self.beat()  # it was written before they had to wait, and took us out of the line
+
     def _heartbeat(self, asked: Sequence[Claim]) -> Heartbeat:
         hinted, self._hinted_permits = self._hinted_permits, 0
         first = next(iter(self.waiting), None)
