@@ -572,7 +572,7 @@ class Lane(ABC):
         self.introduced = False
         for claim in self.held():
             self._lose(claim, "the semaphore was cleared")
-        for claim in reversed(self.waiting):
+        for claim in reversed(list(self.waiting)):
             self._ask_anew(claim)
 
     # -- what time brings

@@ -18,6 +18,8 @@ from ._refresher import lose_unless_trusted, refresher_of, unwatch
 
 logger = logging.getLogger("redsem_async")
 
+_TAKEN = frozenset({State.HELD, State.LOST})
+
 
 class Permit:
     """One permit (or several, as one) of a semaphore, held by this process.
@@ -254,13 +256,14 @@ class Permit:
 
     def __del__(self) -> None:
         claim = self._claim
-        if claim.state is not State.HELD:
+        if claim.state not in _TAKEN:
             return
         hub = claim.lane.hub
         if hub.loop.is_closed():
             return
-        message = f"{self!r} was dropped without release"
-        warnings.warn(message, ResourceWarning, stacklevel=2, source=self)
+        if claim.state is State.HELD:
+            message = f"{self!r} was dropped without release"
+            warnings.warn(message, ResourceWarning, stacklevel=2, source=self)
         # Collected in any thread, and in the middle of anything.
         hub.loop.call_soon_threadsafe(_release_dropped, claim)
 
@@ -273,7 +276,8 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
 
 
 def _release_dropped(claim: Claim) -> None:
-    if claim.state is State.HELD:
+    # A lost one that the server has not called gone may be held there still, and keeps its hub.
+    if claim.state in _TAKEN and claim.lane.claims.get(claim.number) is claim:
         unwatch(claim)
         claim.lane.release(claim, clock())
 

@@ -6,9 +6,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 import redsem_async
-from redsem_async import AnySemaphore, Permit, SemaphoreError
+from redsem_async import AnySemaphore, BackendUnavailable, Permit, SemaphoreError
 
-from .holdings import Attempt, Holdings
+from .holdings import Attempt, Hold, Holdings
 from .network import SimulatedBackend
 from .world import Process, World
 
@@ -130,8 +130,7 @@ class Actor:
         try:
             await asyncio.sleep(self._random.random() * self._office.habits.work)
         finally:
-            self._office.holdings.end(hold, permit)
-            await permit.release()
+            await self._part(hold, permit)
 
     async def _try(self, attempt: Attempt) -> None:
         permit = await attempt.semaphore.try_acquire(permits=attempt.permits)
@@ -142,8 +141,7 @@ class Actor:
         try:
             await asyncio.sleep(self._random.random() * self._office.habits.work)
         finally:
-            self._office.holdings.end(hold, permit)
-            await permit.release()
+            await self._part(hold, permit)
 
     async def _drop(self, attempt: Attempt) -> None:
         permit = await attempt.semaphore.acquire(timeout=attempt.timeout, permits=attempt.permits)
@@ -164,7 +162,7 @@ class Actor:
             identity = await permit.detach(expires_in)
             self._office.post(permit.name, identity)
         finally:
-            await permit.release()
+            await self._part(hold, permit)
 
     async def _adopt(self, attempt: Attempt) -> None:
         mail = self._office.mail.get(attempt.semaphore.name)
@@ -180,7 +178,12 @@ class Actor:
         try:
             await asyncio.sleep(self._random.random() * self._office.habits.work)
         finally:
-            self._office.holdings.end(hold, permit)
+            await self._part(hold, permit)
+
+    async def _part(self, hold: Hold, permit: Permit) -> None:
+        """Give back by hand; as in a block, an error here does not hide why it was left."""
+        self._office.holdings.end(hold, permit)
+        with suppress(BackendUnavailable):
             await permit.release()
 
     async def _body(self, attempt: Attempt, permit: Permit) -> None:

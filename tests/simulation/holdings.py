@@ -69,6 +69,21 @@ class Attempt:
         return f"{what} of {self.semaphore.name} by {self.process.name}, begun at {self.began:.6f}"
 
 
+class _Bell:
+    """Stands in for the future of one who waits for a loss, and notes when it came."""
+
+    def __init__(self, hold: Hold) -> None:
+        self._hold = hold
+
+    def done(self) -> bool:
+        return self._hold.ended < math.inf
+
+    def set_result(self, result: None) -> None:
+        hold = self._hold
+        trusted = hold.process.world_time(hold.claim.trusted_until)
+        hold.ended = min(hold.process.world.now, trusted)
+
+
 class Holdings:
     """The books of the clients."""
 
@@ -93,6 +108,8 @@ class Holdings:
         process = attempt.process
         name, token = permit.name, permit.fencing_token
         hold = Hold(process, name, permit.id, token, permit.permits, world.now, permit._claim)
+        claim = permit._claim
+        claim.wakes_on_loss = [*(claim.wakes_on_loss or ()), _Bell(hold)]  # type: ignore[list-item]
         self.holds.append(hold)
         attempt.holds.append(hold)
         world.note(process.name, "holds", permit.id[:4], permit.id[32:], permit.fencing_token)
@@ -114,7 +131,7 @@ class Holdings:
 
     def end(self, hold: Hold, permit: Permit) -> None:
         """The holder is about to release, or notices that it holds no more."""
-        hold.lost = permit.lost
+        hold.lost |= permit.lost
         self.end_unseen(hold)
         self._world.note(hold.process.name, "lets go", hold.id[32:], hold.lost)
 

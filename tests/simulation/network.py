@@ -1,14 +1,14 @@
 """The network between processes and the server: in order on each link, and otherwise unkind."""
 
 import asyncio
-import math
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
 from redsem_async._backend import Letter, Link, Listener
-from redsem_async._protocol import Acquire, Answered, Fault, Message, Trouble
+from redsem_async._protocol import Answered, Fault, Message, Trouble
 
 from .world import Process, World
 
@@ -110,6 +110,7 @@ class SimulatedLink:
         self._network = network
         self._world = network.world
         self._subscribed: set[tuple[str, str]] = set()
+        self._inbox: deque[tuple[Letter, str]] = deque()
         self._upward = 0.0  # when the last letter arrives
         self._downward = 0.0
         self._blocked_until = 0.0  # nothing arrives at the server before
@@ -176,12 +177,23 @@ class SimulatedLink:
             arrival()
 
     def _arrived(self, letter: Letter, hub: str) -> None:
+        self._inbox.append((letter, hub))
+        self.read()
+
+    def read(self) -> None:
+        """Have the server run what has arrived, as soon as it can."""
+        while self._inbox:
+            wait = max(self._blocked_until, self._network.server.stalled_until)
+            if wait > self._world.now and not self._up_cut:
+                self._world.at(wait, self.read)
+                return
+            self._serve(*self._inbox[0])
+
+    def _serve(self, letter: Letter, hub: str) -> None:
         network, world, server = self._network, self._world, self._network.server
+        self._inbox.popleft()
         if self._up_cut:
             world.fault("lost letter")
-            return
-        if (wait := max(self._blocked_until, server.stalled_until)) > world.now:
-            world.at(wait, partial(self._arrived, letter, hub))
             return
         if self.open_here:
             weather = network.weather
@@ -190,8 +202,8 @@ class SimulatedLink:
                 self.lose_letters()
                 return
             if network.chance(weather.run_late):
+                self._inbox.appendleft((letter, hub))
                 self.delay_letters()
-                world.at(self._blocked_until, partial(self._arrived, letter, hub))
                 return
             if network.chance(weather.half_open):
                 self.half_open()

@@ -255,6 +255,8 @@ class Schedule:
         self.world.note("healed")
         self.network.heal()
         self.server.heal()
+        for link in self.network.links:
+            link.read()
         for process in self.world.processes:
             process.resume()
         process = self._some_process()
