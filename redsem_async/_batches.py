@@ -325,6 +325,11 @@ class Question:
         self.call: Call = call
         self.future: asyncio.Future[Answered | SemaphoreError] | None = future
 
+    @property
+    def wanted(self) -> bool:
+        """Whether to send it, again or at all: not when who asked was told that it failed."""
+        return self.future is None or not self.future.cancelled()
+
     def settle(self, answer: Answered | SemaphoreError) -> None:
         """Pass the answer on."""
         if self.future is not None and not self.future.done():
@@ -364,6 +369,11 @@ class Adoption:
         self.claim: Claim = claim
         self.owner: str = owner
         self.old: int = old
+
+    @property
+    def wanted(self) -> bool:
+        """Whether to send it, again or at all: not when its caller has left."""
+        return self.claim.state is State.SENT
 
     def settle(self, error: SemaphoreError) -> None:
         """It will not be answered."""

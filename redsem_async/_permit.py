@@ -11,7 +11,7 @@ from . import _config
 from ._cancellation import finish
 from ._claim import Claim, State
 from ._clock import now as clock
-from ._errors import BackendError, PermitLost, SemaphoreError
+from ._errors import PermitLost, SemaphoreError
 from ._lease import Outcome, patience
 from ._protocol import Detach, Reply
 from ._refresher import lose_unless_trusted, refresher_of, unwatch
@@ -153,6 +153,7 @@ class Permit:
         Raises:
             BackendError: when the server refused or could not be asked. The permit then ends
                 with its lease at the latest.
+            SemaphoreClosed: ``aclose`` ended the process's part before it could be said.
         """
         return await self._release(clock())
 
@@ -242,7 +243,7 @@ class Permit:
         if claim.state is not State.ENDED:
             try:
                 await self._release(now)
-            except BackendError as error:
+            except SemaphoreError as error:
                 # The work is done, and the lease ends what could not be given back.
                 logger.warning("a permit of %r could not be released: %s", self.name, error)
         if lost and self._cancel_on_loss and (exc is None or cancelled_by_loss):

@@ -37,7 +37,7 @@ class Office:
     habits: Habits
     mail: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     highest: dict[str, int] = field(default_factory=dict[str, int])  # limit ever in force
-    loud: bool = False  # something else than acquire and release was done
+    healed: bool = False  # nothing goes wrong any more
     over: bool = False
 
     def post(self, name: str, identity: str) -> None:
@@ -72,6 +72,8 @@ class Actor:
         random, habits = self._random, self._office.habits
         semaphore = random.choice(self._semaphores)
         if action in _ERRANDS:
+            if self._office.healed:
+                return
             await _ERRANDS[action](self, semaphore)
             return
         permits = 1

@@ -252,6 +252,8 @@ class Schedule:
         return all(task.done() for process, task in self.workers if process.alive)
 
     def _heal(self) -> None:
+        """From now on nothing goes wrong any more."""
+        self.office.healed = True
         self.world.note("healed")
         self.network.heal()
         self.server.heal()
@@ -261,15 +263,17 @@ class Schedule:
             process.resume()
         process = self._some_process()
         assert process is not None
-        self.workers.append((process, process.start(self._lift_limits(process))))
+        self._lifter = process.start(self._lift_limits(process))
 
     async def _lift_limits(self, process: Process) -> None:
         """A paused semaphore serves nobody, and is not to blame."""
-        for semaphore in self.semaphores[process]:
-            judge = self.server.judges.get(semaphore.name)
-            while judge is not None and judge.set_limit is not None:
-                with suppress(SemaphoreError):
-                    await semaphore.set_limit(None)
+        while not self.office.over:
+            for semaphore in self.semaphores[process]:
+                judge = self.server.judges.get(semaphore.name)
+                if judge is not None and judge.set_limit is not None:
+                    with suppress(SemaphoreError):
+                        await semaphore.set_limit(None)
+            await asyncio.sleep(0.5)
 
     def _look_for_idle_permits(self) -> None:
         """While nothing is wrong, a free permit and somebody who waits for it find each other."""
@@ -323,20 +327,14 @@ class Schedule:
         return [hub for hub in model.line if hub in connected]
 
     def _idle(self) -> bool:
-        return all(
-            not asyncio.all_tasks(process.loop)
-            and not process.loop.ready
-            and process.loop.next_timer() is None
-            for process in self.world.processes
-            if process.alive
-        )
+        return all(process.idle for process in self.world.processes)
 
     def _see_that_nothing_is_left(self) -> None:
         for process, backend in self.clients:
             if not process.alive:
                 continue
             tasks = asyncio.all_tasks(process.loop)
-            if tasks or not self._idle():
+            if not process.idle:
                 timer = process.loop.next_timer()
                 self._unless_violated(f"{process.name} does not come to rest: {len(tasks)} tasks, {timer}")
             asyncio._set_running_loop(process.loop)

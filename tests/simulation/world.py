@@ -140,6 +140,13 @@ class Process:
 
     # -- turns
 
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is left that it could ever do."""
+        loop = self.loop
+        done = not loop.ready and loop.next_timer() is None and not asyncio.all_tasks(loop)
+        return done or not self.alive
+
     def able(self) -> bool:
         """Whether there is something for it to do now."""
         if not self.alive or self.stalled_until > self.world.now:
