@@ -56,6 +56,7 @@ class Hub:
         self.hub_id = new_hub_id()
         self.usable = True
         self.closing = False
+        self._closings = 0  # calls of aclose that have not ended
         self.deaf = False
         self.enough = MOST_ACQUIRES
         self.trouble: Exception | None = None
@@ -391,7 +392,7 @@ class Hub:
     def _release_all(self) -> None:
         for lane in list(self._lanes.values()):
             for claim in lane.held():
-                lane.release(claim, clock())
+                lane.close(claim)
 
     async def _say_last_words(self) -> None:
         deadline = self.loop.time() + LAST_WORDS
@@ -424,6 +425,7 @@ class Hub:
 
     async def aclose(self, drain: float) -> None:
         """End waiting, give holders *drain* seconds, release what they still hold, and close."""
+        self._closings += 1
         self.closing = True
         try:
             for lane in list(self._lanes.values()):
@@ -442,7 +444,8 @@ class Hub:
                 keeper.cancel()
                 await asyncio.wait([keeper])
         finally:
-            self.closing = False
+            self._closings -= 1
+            self.closing = self._closings > 0
 
     async def _until_quiet(self, most: float) -> None:
         deadline = self.loop.time() + most

@@ -28,6 +28,8 @@ class Refresher:
     def watch(self, claim: Claim, now: float) -> None:
         """Keep the permit of *claim* refreshed from *now* on."""
         due = refresh_due(now, claim.terms.refresh_interval)
+        if claim.trusted_until <= due:
+            due = now  # heard of late: there would be nothing left to renew
         group = self._due.get(due)
         if group is None:
             group = self._due[due] = {}

@@ -301,8 +301,10 @@ class Schedule:
     # -- what is left
 
     def _survives(self, identity: str) -> bool:
+        """Whether its process lives, and was not closed with nobody there to tell."""
         owner = self.network.owners.get(identity.partition(".")[0])
-        return owner is not None and owner.alive
+        closed = self.holdings.unruly and owner in self.holdings.closed
+        return owner is not None and owner.alive and not closed
 
     def _see_that_nothing_is_taken(self) -> None:
         """Everybody has let go: the server knows, long before any lease ends."""
@@ -321,10 +323,9 @@ class Schedule:
         if isinstance(model, FairModel):
             return [waiter.id for waiter in model.line]
         assert isinstance(model, ZsetModel)
-        # One that has nothing left to ask for may have had no link to say so over: whoever
-        # hints at it finds that nobody listens.
-        connected = {link.listener.hub_id for link in self.network.links if link.open_here}
-        return [hub for hub in model.line if hub in connected]
+        # A process that had no link to say so, or whose words came late, is announced for a
+        # while longer: it passes on what it is hinted, or nobody listens there.
+        return [hub for hub in model.line if self.calm]
 
     def _idle(self) -> bool:
         return all(process.idle for process in self.world.processes)
