@@ -288,6 +288,11 @@ class Restoration:
         self.lease_ms: int = lease_ms
         self.renewals: list[Renewal] = renewals
 
+    @property
+    def wanted(self) -> bool:
+        """Whether to send it, again or at all."""
+        return True
+
     def settle(self, _: SemaphoreError) -> None:
         """It will not be answered."""
         for renewal in self.renewals:
@@ -334,6 +339,11 @@ class Confirmation:
     def __init__(self, replicas: int, claims: list[Claim]) -> None:
         self.replicas: int = replicas
         self.claims: list[Claim] = claims
+
+    @property
+    def wanted(self) -> bool:
+        """Whether to send it, again or at all: not when every caller has left."""
+        return any(claim.confirming for claim in self.claims)
 
     def settle(self, error: SemaphoreError) -> None:
         """It will not be answered."""
@@ -449,6 +459,11 @@ class Question:
         self.call: Call = call
         self.future: asyncio.Future[Answered | SemaphoreError] | None = future
 
+    @property
+    def wanted(self) -> bool:
+        """Whether to send it, again or at all: not when who asked was told that it failed."""
+        return self.future is None or not self.future.cancelled()
+
     def settle(self, answer: Answered | SemaphoreError) -> None:
         """Pass the answer on."""
         if self.future is not None and not self.future.done():
@@ -488,6 +503,11 @@ class Adoption:
         self.claim: Claim = claim
         self.owner: str = owner
         self.old: int = old
+
+    @property
+    def wanted(self) -> bool:
+        """Whether to send it, again or at all: not when its caller has left."""
+        return self.claim.state is State.SENT
 
     def settle(self, error: SemaphoreError) -> None:
         """It will not be answered."""

@@ -35,6 +35,7 @@ class Hub:
         self.hub_id = new_hub_id()
         self.usable = True
         self.closing = False
+        self._closings = 0  # calls of aclose that have not ended
         self._lanes: WeakValueDictionary[Address, Lane] = WeakValueDictionary()
         self._posts: dict[Node, Post] = {}
         self._warned = False
@@ -122,6 +123,7 @@ class Hub:
 
     async def aclose(self, drain: float) -> None:
         """End waiting, give holders *drain* seconds, release what they still hold, and close."""
+        self._closings += 1
         self.closing = True
         try:
             for lane in list(self._lanes.values()):
@@ -137,7 +139,8 @@ class Hub:
             for post in list(self._posts.values()):
                 await post.close()
         finally:
-            self.closing = False
+            self._closings -= 1
+            self.closing = self._closings > 0
 
     async def _until_quiet(self, most: float) -> None:
         deadline = self.loop.time() + most

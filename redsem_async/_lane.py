@@ -255,9 +255,12 @@ class Lane(ABC):
         future: asyncio.Future[Answered | SemaphoreError] = self.hub.loop.create_future()
         self._questions.append(Question(call, future))
         self.wake()
-        await asyncio.wait([future], timeout=patience(min(self.shortest, 10.0)))
-        if not future.done():
-            raise self.unavailable()
+        try:
+            await asyncio.wait([future], timeout=patience(min(self.shortest, 10.0)))
+            if not future.done():
+                raise self.unavailable()
+        finally:
+            future.cancel()  # nobody asks any more: what is not sent yet never will be
         answer = future.result()
         if isinstance(answer, SemaphoreError):
             raise answer
@@ -322,7 +325,7 @@ class Lane(ABC):
 
     def _may_be_known(self, claim: Claim, state: State) -> bool:
         """Whether the server may have something for *claim*, which was in *state*."""
-        return state is State.SENT or (state is State.NEW and claim.number > 0)
+        return claim.number > 0 and (state is State.SENT or state is State.NEW)
 
     def _kept(self, owner: str, units: Iterable[Returned]) -> int:
         """How many of these permits this process takes again itself."""
@@ -389,8 +392,10 @@ class Lane(ABC):
         if self._leaving:
             claims, self._leaving = self._leaving[:MOST_RELEASES], self._leaving[MOST_RELEASES:]
             return AbandonBatch(self, claims)
-        if self._questions:
-            return self._take_question(self._questions.popleft())
+        while self._questions:
+            question = self._questions.popleft()
+            if question.wanted:
+                return self._take_question(question)
         if self._beat_due:
             return self._take_heartbeat()
         return self._take_acquires()

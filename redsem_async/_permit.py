@@ -11,12 +11,14 @@ from . import _config
 from ._cancellation import finish
 from ._claim import Claim, State
 from ._clock import now as clock
-from ._errors import BackendError, PermitLost, SemaphoreError
+from ._errors import PermitLost, SemaphoreError
 from ._lease import Outcome, patience
 from ._protocol import Detach, Reply
 from ._refresher import lose_unless_trusted, refresher_of, unwatch
 
 logger = logging.getLogger("redsem_async")
+
+_TAKEN = frozenset({State.HELD, State.LOST})
 
 
 class Permit:
@@ -150,6 +152,7 @@ class Permit:
         Raises:
             BackendError: when the server refused or could not be asked. The permit then ends
                 with its lease at the latest.
+            SemaphoreClosed: ``aclose`` ended the process's part before it could be said.
         """
         return await self._release(clock())
 
@@ -239,7 +242,7 @@ class Permit:
         if claim.state is not State.ENDED:
             try:
                 await self._release(now)
-            except BackendError as error:
+            except SemaphoreError as error:
                 # The work is done, and the lease ends what could not be given back.
                 logger.warning("a permit of %r could not be released: %s", self.name, error)
         if lost and self._cancel_on_loss and (exc is None or cancelled_by_loss):
@@ -253,13 +256,14 @@ class Permit:
 
     def __del__(self) -> None:
         claim = self._claim
-        if claim.state is not State.HELD:
+        if claim.state not in _TAKEN:
             return
         hub = claim.lane.hub
         if hub.loop.is_closed():
             return
-        message = f"{self!r} was dropped without release"
-        warnings.warn(message, ResourceWarning, stacklevel=2, source=self)
+        if claim.state is State.HELD:
+            message = f"{self!r} was dropped without release"
+            warnings.warn(message, ResourceWarning, stacklevel=2, source=self)
         # Collected in any thread, and in the middle of anything.
         hub.loop.call_soon_threadsafe(_release_dropped, claim)
 
@@ -272,7 +276,8 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
 
 
 def _release_dropped(claim: Claim) -> None:
-    if claim.state is State.HELD:
+    # A lost one that the server has not called gone may be held there still, and keeps its hub.
+    if claim.state in _TAKEN and claim.lane.claims.get(claim.number) is claim:
         unwatch(claim)
         claim.lane.release(claim, clock())
 

@@ -478,7 +478,7 @@ class Post:
     def _release_all(self) -> None:
         for lane in list(self.lanes.values()):
             for claim in lane.held():
-                lane.release(claim, clock())
+                lane.close(claim)
 
     async def _say_last_words(self) -> None:
         deadline = self._loop.time() + LAST_WORDS

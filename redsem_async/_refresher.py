@@ -7,6 +7,7 @@ of many permits travel in one command.
 
 import asyncio
 import weakref
+from typing import cast
 
 from ._claim import Claim, State
 from ._clock import now as clock
@@ -21,17 +22,19 @@ class Refresher:
 
     def __init__(self, hub: Identity) -> None:
         self._loop = hub.loop
-        self._due: dict[float, set[Claim]] = {}
+        self._due: dict[float, dict[Claim, None]] = {}
         self._turns: dict[float, list[asyncio.Future[None]]] = {}
 
     def watch(self, claim: Claim, now: float) -> None:
         """Keep the permit of *claim* refreshed from *now* on."""
         due = refresh_due(now, claim.terms.refresh_interval)
+        if claim.trusted_until <= due:
+            due = now  # heard of late: there would be nothing left to renew
         group = self._due.get(due)
         if group is None:
-            group = self._due[due] = set()
+            group = self._due[due] = {}
             self._loop.call_later(due - now, self._start, due)
-        group.add(claim)
+        group[claim] = None
         claim.watched_by = group
 
     def _start(self, due: float) -> None:
@@ -86,8 +89,8 @@ class Refresher:
 def unwatch(claim: Claim) -> None:
     """Stop refreshing."""
     watched_by, claim.watched_by = claim.watched_by, None
-    if isinstance(watched_by, set):
-        watched_by.discard(claim)
+    if isinstance(watched_by, dict):
+        cast("dict[Claim, None]", watched_by).pop(claim, None)
     elif isinstance(watched_by, asyncio.Task):
         watched_by.cancel()
 

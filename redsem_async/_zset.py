@@ -122,9 +122,12 @@ class ZsetLane(Lane):
         self.wake()
 
     def depart(self, claim: Claim) -> None:
-        was_waiting = claim in self.waiting
+        # One that is asking is counted among those who wait, if the server says full.
+        announced = claim in self.waiting or (
+            claim.waits and self._may_be_known(claim, claim.state)
+        )
         super().depart(claim)
-        if was_waiting and not self.waiting:
+        if announced and not self.waiting:
             self.beat()  # nobody here waits any more: hints are for others
 
     @property

@@ -1,0 +1,267 @@
+"""What the simulated processes do: every way there is to come by a permit and to part with it."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import redsem_async
+from redsem_async import AnySemaphore, BackendUnavailable, Permit, SemaphoreError
+
+from .holdings import Attempt, Hold, Holdings
+from .network import SimulatedBackend
+from .world import Process, World
+
+Work = Callable[[Attempt], Awaitable[None]]
+
+
+@dataclass
+class Habits:
+    """How the tasks of a run behave."""
+
+    rest: float  # seconds between two attempts, at most
+    work: float  # seconds that a permit is held, at most
+    timeouts: tuple[float | None, ...]
+    heaviest: int
+    cancelled: float  # probability
+    blocked: float
+    actions: tuple[str, ...]
+
+
+@dataclass
+class Office:
+    """What the tasks of all processes share."""
+
+    world: World
+    holdings: Holdings
+    habits: Habits
+    mail: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+    highest: dict[str, int] = field(default_factory=dict[str, int])  # limit ever in force
+    healed: bool = False  # nothing goes wrong any more
+    over: bool = False
+
+    def post(self, name: str, identity: str) -> None:
+        self.mail.setdefault(name, []).append(identity)
+
+
+class Actor:
+    """One worker of a process: attempts, one after another, each in a task of its own."""
+
+    def __init__(
+        self,
+        office: Office,
+        process: Process,
+        backend: SimulatedBackend,
+        semaphores: list[AnySemaphore],
+    ) -> None:
+        self._office = office
+        self._world = office.world
+        self._random = office.world.random
+        self._process = process
+        self._backend = backend
+        self._semaphores = semaphores
+
+    async def run(self, attempts: int) -> None:
+        for _ in range(attempts):
+            await asyncio.sleep(self._random.random() * self._office.habits.rest)
+            if self._office.over:
+                return
+            await self._one(self._random.choice(self._office.habits.actions))
+
+    async def _one(self, action: str) -> None:
+        random, habits = self._random, self._office.habits
+        semaphore = random.choice(self._semaphores)
+        if action in _ERRANDS:
+            if self._office.healed:
+                return
+            await _ERRANDS[action](self, semaphore)
+            return
+        permits = 1
+        if habits.heaviest > 1 and random.random() < 0.3 and action != "enter":
+            permits = random.randint(1, min(habits.heaviest, max(1, semaphore.limit)))
+        timeout = 0.0 if action == "try" else random.choice(habits.timeouts)
+        attempt = Attempt(
+            self._process,
+            semaphore,
+            permits,
+            timeout,
+            self._world.now,
+            self._process.stalled,
+            adopts=action == "adopt",
+            detaches=action == "detach",
+            guarded=action in ("enter", "guard") and semaphore._cancel_on_loss,
+        )
+        self._office.holdings.ask(attempt)
+        self._world.note(self._process.name, action, semaphore.name, permits, timeout)
+        task = asyncio.create_task(self._attempt(attempt, _WAYS[action]))
+        if random.random() < habits.cancelled:
+            attempt.cancelled = True
+            self._cancel_some_time(task)
+        await asyncio.wait([task])
+        self._world.note(self._process.name, action, "ended", task.cancelled() or task.exception())
+        self._office.holdings.judge_end(attempt, task)
+
+    async def _attempt(
+        self, attempt: Attempt, way: "Callable[[Actor, Attempt], Awaitable[None]]"
+    ) -> None:
+        await way(self, attempt)
+
+    def _cancel_some_time(self, task: "asyncio.Task[None]") -> None:
+        """Cancel *task* at some await: after some turns of the loop, or some time."""
+        process, random = self._process, self._random
+        for _ in range(random.choice((1, 1, 1, 2))):
+            if random.random() < 0.6:
+                process.cancel_after(random.randrange(1, 14), task)
+            else:
+                delay = random.expovariate(1) * random.choice((0.002, 0.02, 0.5))
+                asyncio.get_running_loop().call_later(delay, _cancel, process, task)
+
+    # -- ways to hold a permit
+
+    async def _enter(self, attempt: Attempt) -> None:
+        attempt.timeout = attempt.semaphore._timeout
+        async with attempt.semaphore as permit:
+            await self._body(attempt, permit)
+
+    async def _guard(self, attempt: Attempt) -> None:
+        acquisition = attempt.semaphore.acquire(timeout=attempt.timeout, permits=attempt.permits)
+        async with acquisition as permit:
+            await self._body(attempt, permit)
+
+    async def _bare(self, attempt: Attempt) -> None:
+        permit = await attempt.semaphore.acquire(timeout=attempt.timeout, permits=attempt.permits)
+        hold = self._office.holdings.granted(attempt, permit)
+        try:
+            await asyncio.sleep(self._random.random() * self._office.habits.work)
+        finally:
+            await self._part(hold, permit)
+
+    async def _try(self, attempt: Attempt) -> None:
+        permit = await attempt.semaphore.try_acquire(permits=attempt.permits)
+        if permit is None:
+            self._office.holdings.answered(attempt)
+            return
+        hold = self._office.holdings.granted(attempt, permit)
+        try:
+            await asyncio.sleep(self._random.random() * self._office.habits.work)
+        finally:
+            await self._part(hold, permit)
+
+    async def _drop(self, attempt: Attempt) -> None:
+        permit = await attempt.semaphore.acquire(timeout=attempt.timeout, permits=attempt.permits)
+        hold = self._office.holdings.granted(attempt, permit)
+        try:
+            await asyncio.sleep(self._random.random() * self._office.habits.work)
+        finally:
+            self._office.holdings.end(hold, permit)
+            del permit
+
+    async def _detach(self, attempt: Attempt) -> None:
+        permit = await attempt.semaphore.acquire(timeout=attempt.timeout, permits=attempt.permits)
+        hold = self._office.holdings.granted(attempt, permit)
+        try:
+            await asyncio.sleep(self._random.random() * self._office.habits.work)
+            expires_in = self._random.uniform(0.5, 2) * attempt.semaphore.lease
+            self._office.holdings.end(hold, permit)
+            identity = await permit.detach(expires_in)
+            self._office.post(permit.name, identity)
+        finally:
+            await self._part(hold, permit)
+
+    async def _adopt(self, attempt: Attempt) -> None:
+        mail = self._office.mail.get(attempt.semaphore.name)
+        if not mail:
+            self._office.holdings.answered(attempt)
+            return
+        identity = self._random.choice(mail)
+        if self._random.random() < 0.5:
+            mail.remove(identity)  # otherwise it is delivered once more
+        permit = await attempt.semaphore.adopt(identity)
+        self._world.fault("adoption")
+        hold = self._office.holdings.granted(attempt, permit)
+        try:
+            await asyncio.sleep(self._random.random() * self._office.habits.work)
+        finally:
+            await self._part(hold, permit)
+
+    async def _part(self, hold: Hold, permit: Permit) -> None:
+        """Give back by hand; as in a block, an error here does not hide why it was left."""
+        self._office.holdings.end(hold, permit)
+        with suppress(BackendUnavailable):
+            await permit.release()
+
+    async def _body(self, attempt: Attempt, permit: Permit) -> None:
+        """The body of a block that the permit guards."""
+        holdings, random, work = self._office.holdings, self._random, self._office.habits.work
+        hold = holdings.granted(attempt, permit)
+        try:
+            for _ in range(random.randint(1, 3)):
+                await asyncio.sleep(random.random() * work / 2)
+                self._see_that_it_was_told(attempt, permit)
+                if random.random() < 0.1:
+                    await permit.refresh()
+                if random.random() < self._office.habits.blocked:
+                    self._process.block(random.random() * 2 * attempt.semaphore.lease)
+        finally:
+            holdings.end(hold, permit)
+
+    def _see_that_it_was_told(self, attempt: Attempt, permit: Permit) -> None:
+        if attempt.guarded and permit.lost and not self._process.woken_busy:
+            self._world.violated(f"the body of {permit.id} went on, having lost its permit")
+
+    # -- errands
+
+    async def _foreign(self, semaphore: AnySemaphore) -> None:
+        held = [h for h in self._office.holdings.holds if h.name == semaphore.name]
+        if held:
+            with suppress(SemaphoreError):
+                self._world.fault("foreign release")
+                await semaphore.release(self._random.choice(held).id)
+
+    async def _limit(self, semaphore: AnySemaphore) -> None:
+        limit = self._random.choice((None, None, 0, 1, 2, 3, 5))
+        highest = self._office.highest
+        highest[semaphore.name] = max(highest[semaphore.name], limit or 0)
+        with suppress(SemaphoreError):
+            await semaphore.set_limit(limit)
+            self._world.fault("limit set")
+
+    async def _clear(self, semaphore: AnySemaphore) -> None:
+        with suppress(SemaphoreError):
+            await semaphore.clear()
+            self._world.fault("cleared semaphore")
+
+    async def _look(self, semaphore: AnySemaphore) -> None:
+        with suppress(SemaphoreError):
+            status = await semaphore.status()
+            if status.held != sum(holder.permits for holder in status.holders):
+                self._world.violated(f"a status that does not add up: {status}")
+            await semaphore.reap()
+
+    async def _close(self, semaphore: AnySemaphore) -> None:
+        self._office.holdings.closed.add(self._process)
+        self._world.fault("closed client")
+        drain = self._random.choice((0.0, 0.1, 1.0))
+        await redsem_async.aclose(self._backend, drain=drain)
+
+
+def _cancel(process: Process, task: "asyncio.Task[None]") -> None:
+    process.cancel_after(0, task)
+
+
+_WAYS: dict[str, Callable[[Actor, Attempt], Awaitable[None]]] = {
+    "enter": Actor._enter,
+    "guard": Actor._guard,
+    "bare": Actor._bare,
+    "try": Actor._try,
+    "drop": Actor._drop,
+    "detach": Actor._detach,
+    "adopt": Actor._adopt,
+}
+_ERRANDS: dict[str, Callable[[Actor, AnySemaphore], Awaitable[None]]] = {
+    "foreign": Actor._foreign,
+    "limit": Actor._limit,
+    "clear": Actor._clear,
+    "look": Actor._look,
+    "close": Actor._close,
+}

@@ -1,0 +1,237 @@
+"""What must be true of the clients: when they may be certain to hold, and how asking ends."""
+
+import asyncio
+import math
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+from redsem_async import (
+    AcquireTimeout,
+    AnySemaphore,
+    BackendError,
+    BackendUnavailable,
+    Permit,
+    PermitLost,
+    QueueFull,
+    SemaphoreClosed,
+)
+from redsem_async._claim import Claim
+
+from .judge import Judge, Tenure
+from .world import Process, World
+
+LATE = 0.1 + 0.06  # seconds by which a deadline may be missed: a look at an outage, and grace
+PRECISION = 1e-6
+
+
+@dataclass(eq=False)
+class Hold:
+    """A permit, from when its holder was told of it until it gave it up or could not be sure."""
+
+    process: Process
+    name: str
+    id: str
+    token: int
+    permits: int
+    began: float
+    claim: Claim
+    ended: float = math.inf
+    lost: bool = False  # when it ended
+
+    def __str__(self) -> str:
+        return f"{self.id} held by {self.process.name} from {self.began:.6f} to {self.ended:.6f}"
+
+
+@dataclass(eq=False)
+class Attempt:
+    """One task's asking for a permit."""
+
+    process: Process
+    semaphore: AnySemaphore
+    permits: int
+    timeout: float | None
+    began: float
+    stalled: float  # of its process, until it began
+    adopts: bool = False
+    detaches: bool = False
+    guarded: bool = False
+    answered: float | None = None
+    cancelled: bool = False
+    holds: list[Hold] = field(default_factory=list[Hold])
+
+    @property
+    def waits(self) -> bool:
+        return not self.adopts and (self.timeout is None or self.timeout > 0)
+
+    def __str__(self) -> str:
+        what = "an adoption" if self.adopts else f"an attempt for {self.permits}"
+        return f"{what} of {self.semaphore.name} by {self.process.name}, begun at {self.began:.6f}"
+
+
+class _Bell:
+    """Stands in for the future of one who waits for a loss, and notes when it came."""
+
+    def __init__(self, hold: Hold) -> None:
+        self._hold = hold
+
+    def done(self) -> bool:
+        return self._hold.ended < math.inf
+
+    def set_result(self, result: None) -> None:
+        hold = self._hold
+        trusted = hold.process.world_time(hold.claim.trusted_until)
+        hold.ended = min(hold.process.world.now, trusted)
+
+
+class Holdings:
+    """The books of the clients."""
+
+    def __init__(self, world: World) -> None:
+        self.holds: list[Hold] = []
+        self.pending: dict[Attempt, None] = {}
+        self.unruly = False  # something happened that may keep the server from answering
+        self.closed: set[Process] = set()
+        self.out_of_memory = False
+        self.ends: defaultdict[str, int] = defaultdict(int)
+        self._world = world
+
+    # -- as it happens
+
+    def ask(self, attempt: Attempt) -> None:
+        self.pending[attempt] = None
+
+    def granted(self, attempt: Attempt, permit: Permit) -> Hold:
+        """A caller was given *permit*."""
+        world = self._world
+        self.answered(attempt)
+        process = attempt.process
+        name, token = permit.name, permit.fencing_token
+        hold = Hold(process, name, permit.id, token, permit.permits, world.now, permit._claim)
+        claim = permit._claim
+        claim.wakes_on_loss = [*(claim.wakes_on_loss or ()), _Bell(hold)]  # type: ignore[list-item]
+        self.holds.append(hold)
+        attempt.holds.append(hold)
+        world.note(process.name, "holds", permit.id[:4], permit.id[32:], permit.fencing_token)
+        return hold
+
+    def answered(self, attempt: Attempt) -> None:
+        """A caller has its answer, whatever it is."""
+        if self.pending.pop(attempt, self) is self:
+            return
+        attempt.answered = self._world.now
+        if attempt.timeout is None or attempt.adopts or attempt.cancelled:
+            return
+        waited = self._world.now - attempt.began - (attempt.process.stalled - attempt.stalled)
+        most = attempt.timeout if attempt.timeout > 0 else 5.0
+        if waited > 1.01 * most + LATE:
+            self._world.violated(
+                f"{attempt.process.name} waited for {waited:.3f} s, not {attempt.timeout}"
+            )
+
+    def end(self, hold: Hold, permit: Permit) -> None:
+        """The holder is about to release, or notices that it holds no more."""
+        hold.lost |= permit.lost
+        self.end_unseen(hold)
+        self._world.note(hold.process.name, "lets go", hold.id[32:], hold.lost)
+
+    def killed(self, process: Process) -> None:
+        """What a killed process held ends with it, or with its trust."""
+        for hold in self.holds:
+            if hold.process is process:
+                self.end_unseen(hold)
+        for attempt in list(self.pending):
+            if attempt.process is process:
+                del self.pending[attempt]
+
+    def end_unseen(self, hold: Hold) -> None:
+        if hold.ended == math.inf:
+            trusted = hold.process.world_time(hold.claim.trusted_until)
+            hold.ended = min(self._world.now, trusted)
+
+    def judge_end(self, attempt: Attempt, task: "asyncio.Task[None]") -> None:
+        """A task has ended: in a permit, an error that it may raise, or a cancellation."""
+        self.answered(attempt)
+        if task.cancelled():
+            self.ends["cancelled"] += 1
+            self._check(task in attempt.process.cancelled, f"{attempt} was cancelled by nobody")
+            return
+        error = task.exception()
+        self.ends[type(error).__name__ if error else "served"] += 1
+        self._check(
+            task not in attempt.process.cancelled,
+            f"{attempt.process.name} was cancelled, and ended with {error!r}",
+        )
+        self._check(self._allowed(attempt, error), f"{attempt} ended with {error!r}")
+        lost = attempt.guarded and any(hold.lost for hold in attempt.holds)
+        if lost:
+            self._check(
+                isinstance(error, PermitLost | BackendUnavailable),
+                f"a lost permit left its block as {error!r}",
+            )
+
+    def _allowed(self, attempt: Attempt, error: BaseException | None) -> bool:
+        match error:
+            case None:
+                return attempt.answered is not None
+            case AcquireTimeout():
+                return attempt.timeout is not None and not attempt.holds
+            case QueueFull():
+                return not attempt.holds
+            case PermitLost():
+                if not attempt.holds:  # lost between the grant and the block that it guards
+                    return attempt.adopts or (attempt.guarded and self.unruly)
+                return attempt.detaches or any(hold.lost for hold in attempt.holds)
+            case SemaphoreClosed():
+                return attempt.process in self.closed and not attempt.holds
+            case BackendUnavailable():
+                return self.unruly
+            case BackendError():
+                return self.out_of_memory and not attempt.holds
+            case _:
+                return False
+
+    # -- at the end
+
+    def judge(self, judges: dict[str, Judge], limits: dict[str, int]) -> None:
+        """Compare what clients were certain of with what the server knew."""
+        for hold in self.holds:
+            self.end_unseen(hold)
+            judge = judges[hold.name]
+            tenure = judge.tenures.get(hold.id)
+            if tenure is None:
+                self._check(False, f"{hold.id} was held and never granted")
+                return
+            if tenure.began > hold.began:
+                continue  # granted again, to a delayed duplicate, after the server lost its state
+            self._check(hold.token == tenure.token, f"{hold} has another token than {tenure}")
+            self._compare(hold, tenure)
+        for name, limit in limits.items():
+            self._judge_overlap(name, limit)
+
+    def _compare(self, hold: Hold, tenure: Tenure) -> None:
+        ended = min(tenure.ended, self._world.by_server_clock(tenure.expiry_ms))
+        if hold.ended <= ended + PRECISION:
+            return
+        taken = tenure.cause in ("cleared", "flushed", "released by somebody else", "adopted")
+        self._check(
+            taken,
+            f"{hold.process.name} was certain of {hold.id} until {hold.ended:.6f},"
+            f" and the server let go at {ended:.6f} ({tenure.cause})",
+        )
+        hold.ended = max(hold.began, ended)
+
+    def _judge_overlap(self, name: str, limit: int) -> None:
+        steps: list[tuple[float, int]] = []
+        for hold in self.holds:
+            if hold.name == name and hold.ended > hold.began:
+                steps += [(hold.began, hold.permits), (hold.ended, -hold.permits)]
+        held = 0
+        for moment, change in sorted(steps):
+            held += change
+            self._check(
+                held <= limit, f"{held} permits of {name} were held at {moment:.6f}, not {limit}"
+            )
+
+    def _check(self, holds: bool, otherwise: str) -> None:
+        if not holds:
+            self._world.violated(otherwise)

@@ -1,0 +1,349 @@
+"""What must be true of the server after every call, whatever its clients do.
+
+The judge keeps its own books: who asked for what, which tokens were given, who held from when to
+when. It looks at the model before and after each call, and compares.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from redsem_async._keys import permit_id
+from redsem_async._protocol import (
+    FULL,
+    Abandon,
+    Acquire,
+    Adopt,
+    Answered,
+    Call,
+    Clear,
+    Detach,
+    Fault,
+    Heartbeat,
+    Holding,
+    Reap,
+    Refresh,
+    Release,
+    Reply,
+    SetLimit,
+)
+from redsem_async.testing._model import FairModel, Model, Waiter, requests_of
+
+from .world import World
+
+_SERVING = (Acquire, Abandon, Release, Heartbeat, SetLimit, Reap)
+
+
+class Permit(NamedTuple):
+    """A holder, as it was at some moment."""
+
+    expiry_ms: int
+    token: int
+    permits: int
+
+
+class Look(NamedTuple):
+    """How a model stood at some moment."""
+
+    now: int
+    holders: dict[str, Permit]
+    tickets: dict[str, int]
+
+    @property
+    def live(self) -> dict[str, Permit]:
+        return {i: permit for i, permit in self.holders.items() if permit.expiry_ms > self.now}
+
+
+@dataclass
+class Tenure:
+    """From when to when the server had an id as a holder, and how that ended."""
+
+    id: str
+    began: float
+    token: int
+    permits: int
+    expiry_ms: int
+    ended: float = math.inf
+    cause: str = ""
+
+
+class Asked(NamedTuple):
+    """What a request was for."""
+
+    limit: int
+    permits: int
+    lease_ms: int
+
+
+class Judge:
+    """Watches one semaphore on the server."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.name = name
+        self.set_limit: int | None = None
+        self.tenures: dict[str, Tenure] = {}
+        self.lost_state = 0  # how often the server forgot, or was told to
+        self.revived: set[str] = set()  # granted to a delayed duplicate, after the marks were lost
+        self.detached: set[str] = set()
+        self.last_token = 0
+        self.grants = 0
+        self._world = world
+        self._asked: dict[str, Asked] = {}
+        self._current: dict[str, Tenure] = {}
+        self._closed: set[str] = set()  # given up or given back by their own hub
+
+    def look(self, model: Model, now: int) -> Look:
+        """See how *model* stands."""
+        holders = {i: Permit(h.expiry_ms, h.token, h.permits) for i, h in model.holders.items()}
+        tickets: dict[str, int] = {}
+        if isinstance(model, FairModel):
+            tickets = {waiter.id: waiter.ticket for waiter in model.line}
+        return Look(now, holders, tickets)
+
+    def ran(
+        self,
+        model: Model,
+        before: Look,
+        call: Call,
+        hub: str,
+        answer: Answered | Fault,
+        *,
+        late: bool,
+    ) -> None:
+        """Judge what *call* by *hub* has done."""
+        after = self.look(model, before.now)
+        if isinstance(answer, Fault):
+            self._check(before == after, "a call that was sent back changed something")
+            return
+        self._note_what_was_asked(call, hub)
+        new = after.live.keys() - before.live.keys()
+        gone = before.live.keys() - after.live.keys()
+        self._expire(before)
+        self._judge_gone(gone, call, hub)
+        if isinstance(call, Adopt):
+            self._judge_adopted(new, before, after, call, hub)
+        else:
+            self._judge_granted(new, before, after, call, hub)
+        self._judge_kept(before, after, call, hub)
+        self._judge_answers(before, after, call, hub, answer)
+        if isinstance(model, FairModel):
+            self._judge_line(model, new, before, after, call)
+        match call:
+            case Abandon():
+                self._closed |= {permit_id(hub, request.number) for request in call.requests}
+            case Release() if call.owner == hub:
+                self._closed |= {permit_id(hub, number) for number in call.numbers}
+            case Detach():
+                self.detached.add(permit_id(hub, call.number))
+            case _:
+                pass
+        if late and self.lost_state:
+            self.revived |= new
+
+    def flushed(self) -> None:
+        """The server forgot everything, and the marks that stop delayed duplicates too."""
+        self._forget("flushed")
+
+    def limit_of(self, identity: str) -> int:
+        """The limit in force for a request."""
+        return self._asked[identity].limit if self.set_limit is None else self.set_limit
+
+    def used(self, model: Model, now: int) -> int:
+        return sum(held.permits for held in model.holders.values() if held.expiry_ms > now)
+
+    # -- books
+
+    def _note_what_was_asked(self, call: Call, hub: str) -> None:
+        match call:
+            case Acquire():
+                for request in requests_of(call):
+                    asked = Asked(request.limit, request.permits, request.lease_ms)
+                    self._asked[permit_id(hub, request.number)] = asked
+            case SetLimit():
+                self.set_limit = call.limit
+            case Clear():
+                self._forget("cleared")
+            case _:
+                pass
+
+    def _forget(self, cause: str) -> None:
+        self.lost_state += 1
+        self.set_limit = None
+        for tenure in list(self._current.values()):
+            self._end(tenure, cause)
+
+    def _end(self, tenure: Tenure, cause: str) -> None:
+        expiry = self._world.by_server_clock(tenure.expiry_ms)
+        tenure.cause = cause if self._world.now < expiry else "expired"
+        tenure.ended = min(self._world.now, expiry)
+        del self._current[tenure.id]
+
+    def _expire(self, before: Look) -> None:
+        for tenure in list(self._current.values()):
+            if tenure.expiry_ms <= before.now:
+                self._end(tenure, "expired")
+
+    # -- the rules
+
+    def _judge_gone(self, gone: Iterable[str], call: Call, hub: str) -> None:
+        """Only a release, an abandon, an adoption and a clearing take live permits away."""
+        match call:
+            case Release():
+                allowed = {permit_id(call.owner, number) for number in call.numbers}
+                cause = "released" if call.owner == hub else "released by somebody else"
+            case Abandon():
+                allowed = {permit_id(hub, request.number) for request in call.requests}
+                cause = "abandoned"
+            case Adopt():
+                allowed, cause = {permit_id(call.owner, call.old)}, "adopted"
+            case Clear():
+                allowed, cause = set(gone), "cleared"
+            case _:
+                allowed, cause = set[str](), "taken"
+        for identity in gone:
+            self._check(identity in allowed, f"{identity} was taken by {call}")
+            if identity in self._current:
+                self._end(self._current[identity], cause)
+
+    def _judge_adopted(
+        self, new: Iterable[str], before: Look, after: Look, call: Adopt, hub: str
+    ) -> None:
+        old = permit_id(call.owner, call.old)
+        for identity in new:
+            right = identity == permit_id(hub, call.new) and old in before.live
+            self._check(right, f"{identity} was adopted without a holder to adopt from")
+            if right:
+                same = after.live[identity].token == before.live[old].token
+                self._check(same, f"{identity} was adopted with another token")
+                self._begin(identity, after.live[identity])
+                limit = self._asked[old].limit if old in self._asked else 0
+                permit = after.live[identity]
+                self._asked[identity] = Asked(limit, permit.permits, call.lease_ms)
+
+    def _judge_granted(
+        self, new: Iterable[str], before: Look, after: Look, call: Call, hub: str
+    ) -> None:
+        """Tokens grow, limits hold, and nobody is granted who did not ask, or asked before."""
+        granted = sorted(new, key=lambda identity: after.live[identity].token)
+        used = sum(p.permits for i, p in after.live.items() if i not in granted)
+        asked_now = (
+            {permit_id(hub, number) for number in call.numbers}
+            if isinstance(call, Acquire)
+            else set[str]()
+        )
+        for identity in granted:
+            permit = after.live[identity]
+            self._check(
+                identity in asked_now or identity in before.tickets,
+                f"{identity} was granted and had not asked",
+            )
+            self._check(
+                permit.token > self.last_token,
+                f"token {permit.token} of {identity} is not above {self.last_token}",
+            )
+            self.last_token = max(self.last_token, permit.token)
+            asked = self._asked[identity]
+            right = permit.permits == asked.permits
+            right &= permit.expiry_ms <= before.now + asked.lease_ms
+            self._check(right, f"{identity} was granted {permit}, having asked for {asked}")
+            used += permit.permits
+            limit = self.limit_of(identity)
+            self._check(used <= limit, f"{used} permits in use, {identity} has a limit of {limit}")
+            self._begin(identity, permit)
+            self.grants += 1
+
+    def _begin(self, identity: str, permit: Permit) -> None:
+        ended = identity in self.tenures or identity in self._closed
+        self._check(not ended or self.lost_state > 0, f"{identity} holds, having ended before")
+        self._current[identity] = self.tenures[identity] = Tenure(
+            identity, self._world.now, permit.token, permit.permits, permit.expiry_ms
+        )
+
+    def _judge_kept(self, before: Look, after: Look, call: Call, hub: str) -> None:
+        """Only a refresh and a detach change a permit, and only the caller's own."""
+        for identity, was in before.live.items():
+            now = after.live.get(identity)
+            if now is None or now == was:
+                continue
+            self.tenures[identity].expiry_ms = now.expiry_ms
+            expected = was
+            match call:
+                case Refresh() if identity in {permit_id(hub, n) for n in call.numbers}:
+                    expiry_ms = max(was.expiry_ms, before.now + call.lease_ms)
+                    expected = was._replace(expiry_ms=expiry_ms)
+                case Detach() if identity == permit_id(hub, call.number):
+                    expected = was._replace(expiry_ms=before.now + call.expires_ms)
+                case _:
+                    pass
+            self._check(now == expected, f"{identity} became {now} by {call}, not {expected}")
+
+    def _judge_answers(
+        self, before: Look, after: Look, call: Call, hub: str, answer: Answered
+    ) -> None:
+        """An answer says what is so."""
+        if not isinstance(answer, Reply):
+            return
+        match call:
+            case Release() | Refresh():
+                owner = call.owner if isinstance(call, Release) else hub
+                held = [int(permit_id(owner, n) in before.live) for n in call.numbers]
+                if isinstance(call, Release):  # twice in one call, the second finds nothing
+                    first = {n: i for i, n in reversed(list(enumerate(call.numbers)))}
+                    held = [said * (first[call.numbers[i]] == i) for i, said in enumerate(held)]
+                self._check(list(answer.answers) == held, f"{answer.answers} to {call}")
+            case Acquire():
+                used = sum(permit.permits for permit in after.live.values())
+                for number, said in zip(call.numbers, answer.answers, strict=True):
+                    identity = permit_id(hub, number)
+                    token = said.token if isinstance(said, Holding) else said
+                    if token > 0:
+                        permit = after.live.get(identity)
+                        right = permit is not None and permit.token == token
+                        self._check(right, f"{identity} was told {said}, and has {permit}")
+                    elif said == FULL and not before.tickets:
+                        room = self.limit_of(identity) - used
+                        asked = self._asked[identity]
+                        self._check(asked.permits > room, f"{identity} was told full: {room} left")
+            case _:
+                pass
+        for number, token in answer.granted:
+            permit = after.live.get(permit_id(hub, number))
+            right = permit is not None and permit.token == token
+            self._check(right, f"{number} of {hub} was served {token}, and has {permit}")
+
+    def _judge_line(
+        self, model: FairModel, new: Iterable[str], before: Look, after: Look, call: Call
+    ) -> None:
+        """First come, first served; and nobody waits for what is free."""
+        both = after.tickets.keys() & after.live.keys()
+        self._check(not both, f"{both} hold and wait")
+        eligible = [waiter for waiter in model.line if self._eligible(model, waiter, before.now)]
+        if eligible and not isinstance(call, Adopt):
+            first = eligible[0]
+            for identity in new:
+                # One who was not in line drew its token only now, from the tickets' counter.
+                ticket = before.tickets.get(identity, after.live[identity].token)
+                self._check(
+                    ticket < first.ticket, f"{identity} was granted before {first.id} ({call})"
+                )
+        if eligible and isinstance(call, _SERVING):
+            first = eligible[0]
+            room = self._most(first) - self.used(model, before.now)
+            self._check(
+                first.request.permits > room, f"{first.id} waits with room for {room} ({call})"
+            )
+
+    def _most(self, waiter: Waiter) -> int:
+        return waiter.request.limit if self.set_limit is None else self.set_limit
+
+    def _eligible(self, model: FairModel, waiter: Waiter, now: int) -> bool:
+        """Alive, heard, and not heavier than the limit."""
+        party = model.parties.get(waiter.hub)
+        if party is None or party.alive_until <= now or party.gone:
+            return False
+        return waiter.request.permits <= self._most(waiter)
+
+    def _check(self, holds: bool, otherwise: str) -> None:
+        if not holds:
+            self._world.violated(f"{self.name}: {otherwise}")

@@ -1,0 +1,294 @@
+"""The network between processes and the server: in order on each link, and otherwise unkind."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from redsem_async._backend import Letter, Link, Listener
+from redsem_async._protocol import Answered, Fault, Message, Trouble
+
+from .world import Process, World
+
+if TYPE_CHECKING:
+    from .server import Server
+
+
+@dataclass
+class Weather:
+    """How unkind the network is. Probabilities are for each letter or attempt."""
+
+    trip: float = 0.001  # seconds one way, about
+    lose_reply: float = 0.0
+    lose_letter: float = 0.0
+    run_late: float = 0.0
+    half_open: float = 0.0
+    refuse: float = 0.0
+    hang: float = 0.0
+    back_pressure: float = 0.0
+    longest_delay: float = 5.0  # seconds that a letter may be on its way on a closed link
+
+
+class Network:
+    """Every link there is and was."""
+
+    def __init__(self, world: World, weather: Weather) -> None:
+        self.world = world
+        self.weather = weather
+        self.links: list[SimulatedLink] = []
+        self.opened = 0
+        self.refusing_until = 0.0
+        self.owners: dict[str, Process] = {}  # by the hubs that wrote
+        self.server: Server
+
+    def trip(self) -> float:
+        return self.weather.trip * self.world.random.uniform(0.2, 2.0)
+
+    def chance(self, probability: float) -> bool:
+        return probability > 0 and self.world.random.random() < probability
+
+    def tell(self, prefix: str, owner: str, message: Message) -> int:
+        """Publish *message* to a hub; the server believes that so many heard it."""
+        heard = [link for link in self.links if link.hears(prefix, owner)]
+        for link in heard:
+            link.deliver(partial(link.listener.told, prefix, message))
+        self.world.note("tell", owner[:4], message, "->", len(heard))
+        return len(heard)
+
+    def heal(self) -> None:
+        """From now on nothing goes wrong any more; what is under way arrives."""
+        self.weather = Weather(self.weather.trip)
+        self.refusing_until = 0.0
+
+    def forget(self) -> None:
+        """Drop links that are closed at both ends."""
+        self.links = [link for link in self.links if link.open_there or link.open_here]
+
+
+class SimulatedBackend:
+    """What a process has for a client: the way to the server."""
+
+    place = "the simulated server"
+
+    def __init__(self, network: Network, process: Process) -> None:
+        self.network = network
+        self.process = process
+
+    async def connect(self, listener: Listener) -> Link:
+        network, world = self.network, self.network.world
+        loop = self.process.loop
+        if network.chance(network.weather.hang):
+            world.fault("connection not answered")
+            await loop.create_future()
+        trip: asyncio.Future[None] = loop.create_future()
+        world.after(2 * network.trip(), lambda: loop.call_soon(_arrive, trip))
+        await trip
+        if world.now < network.refusing_until or network.chance(network.weather.refuse):
+            world.fault("connection refused")
+            raise ConnectionRefusedError("the simulated server refuses connections")
+        return SimulatedLink(network, self.process, listener)
+
+
+def _arrive(trip: "asyncio.Future[None]") -> None:
+    if not trip.done():
+        trip.set_result(None)
+
+
+class SimulatedLink:
+    """A connection with two ends, which may have different opinions of it."""
+
+    def __init__(self, network: Network, process: Process, listener: Listener) -> None:
+        self.fresh_at: float | None = None
+        self.process = process
+        self.listener = listener
+        self.open_here = True  # as its process sees it
+        self.open_there = True  # as the server sees it
+        network.opened += 1
+        self.serial = network.opened
+        self._network = network
+        self._world = network.world
+        self._subscribed: set[tuple[str, str]] = set()
+        self._inbox: deque[tuple[Letter, str]] = deque()
+        self._upward = 0.0  # when the last letter arrives
+        self._downward = 0.0
+        self._blocked_until = 0.0  # nothing arrives at the server before
+        self._up_cut = False  # nothing arrives there any more
+        self._down_cut = False
+        self._paused = False
+        network.links.append(self)
+        if process.deaf:
+            self._world.fault("deaf link")
+            listener.deafened(PermissionError("the simulated server denies subscriptions"))
+
+    # -- the process's end
+
+    @property
+    def writable(self) -> bool:
+        return self.open_here and not self._paused
+
+    def send(self, letters: Sequence[Letter], now: float) -> None:
+        hub = self.listener.hub_id
+        self._network.owners[hub] = self.process
+        for letter in letters:
+            letter.sent_at = now
+            self._upward = max(self._upward, self._world.now + self._network.trip())
+            self._world.at(self._upward, partial(self._arrived, letter, hub))
+        if self._network.chance(self._network.weather.back_pressure):
+            self._world.fault("back-pressure")
+            self._paused = True
+            self._world.after(5 * self._network.trip(), self._relieve)
+
+    def abort(self) -> None:
+        if self.open_here:
+            self.open_here = False
+            self._world.at(
+                max(self._upward, self._world.now) + self._network.trip(), self._hung_up
+            )
+
+    async def close(self) -> None:
+        self.abort()
+
+    def _relieve(self) -> None:
+        self.process.loop.call_soon(self._writable_again)
+
+    def _writable_again(self) -> None:
+        self._paused = False
+        if self.open_here:
+            self.listener.writable_again()
+
+    # -- the server's end
+
+    def hears(self, prefix: str, owner: str) -> bool:
+        """Whether the server believes that messages to the hub *owner* go out here."""
+        return self.open_there and (prefix, owner) in self._subscribed
+
+    def deliver(self, arrival: Callable[[], None]) -> None:
+        """Bring something to the process, after what is on its way already."""
+        if not self._down_cut:
+            self._downward = max(self._downward, self._world.now + self._network.trip())
+            self._world.at(self._downward, partial(self._delivered, arrival))
+
+    def _delivered(self, arrival: Callable[[], None]) -> None:
+        if self.open_here and self.process.alive:
+            self.process.loop.call_soon(self._hand_over, arrival)
+
+    def _hand_over(self, arrival: Callable[[], None]) -> None:
+        if self.open_here:
+            arrival()
+
+    def _arrived(self, letter: Letter, hub: str) -> None:
+        self._inbox.append((letter, hub))
+        self.read()
+
+    def read(self) -> None:
+        """Have the server run what has arrived, as soon as it can."""
+        while self._inbox:
+            wait = max(self._blocked_until, self._network.server.stalled_until)
+            if wait > self._world.now and not self._up_cut:
+                self._world.at(wait, self.read)
+                return
+            self._serve(*self._inbox[0])
+
+    def _serve(self, letter: Letter, hub: str) -> None:
+        network, world, server = self._network, self._world, self._network.server
+        self._inbox.popleft()
+        if self._up_cut:
+            world.fault("lost letter")
+            return
+        if self.open_here:
+            weather = network.weather
+            if network.chance(weather.lose_letter):
+                world.fault("lost letter")
+                self.lose_letters()
+                return
+            if network.chance(weather.run_late):
+                self._inbox.appendleft((letter, hub))
+                self.delay_letters()
+                return
+            if network.chance(weather.half_open):
+                self.half_open()
+                if self._up_cut:
+                    return
+        late = not self.open_here or self._down_cut
+        if late:
+            world.fault("letter of a closed link" if not self.open_here else "unheard reply")
+        if not self.process.deaf:
+            self._subscribed.add((letter.wire.address.prefix, hub))
+        answer = server.run(letter.wire.address, letter.call, hub, self)
+        self.deliver(partial(self._answered, letter, answer))
+        if self.open_here and network.chance(network.weather.lose_reply):
+            world.fault("lost reply")
+            self._down_cut = True
+            self._break()
+
+    def _answered(self, letter: Letter, answer: Answered | Fault) -> None:
+        self.fresh_at = letter.sent_at
+        self.listener.answered(letter, answer)
+        if isinstance(answer, Fault) and answer.trouble is Trouble.MOVED:
+            self._fail(answer.error)
+
+    def _hung_up(self) -> None:
+        if self._blocked_until > self._world.now and not self._up_cut:
+            self._world.at(self._blocked_until, self._hung_up)
+        else:
+            self.open_there = False
+
+    # -- trouble
+
+    def _fail(self, error: Exception) -> None:
+        if self.open_here:
+            self.abort()
+            self.listener.link_lost(error)
+
+    def _break(self, *, server_knows: bool = True) -> None:
+        """The process learns that the link is gone; the server sooner or later, too."""
+        error = ConnectionResetError("the simulated network broke the link")
+        moment = max(self._downward, self._world.now + self._network.trip())
+        self._world.at(moment, partial(self._delivered, partial(self._fail, error)))
+        self._down_cut = True
+        delay = self._network.trip() if server_knows else self._world.random.uniform(0, 20)
+        self._world.after(delay, self._forgotten)
+
+    def _forgotten(self) -> None:
+        self.open_there = False
+
+    def lose_letters(self) -> None:
+        """Drop what is on its way to the server, and the link."""
+        self._up_cut = True
+        self._break(server_knows=self._world.random.random() < 0.5)
+
+    def delay_letters(self) -> None:
+        """Break the link; what is on its way to the server will run there, later."""
+        most = self._network.weather.longest_delay
+        self._blocked_until = self._world.now + self._world.random.uniform(0.0, most)
+        error = ConnectionResetError("the simulated network broke the link")
+        self._world.at(
+            max(self._downward, self._world.now + self._network.trip()),
+            partial(self._delivered, partial(self._fail, error)),
+        )
+        self._down_cut = True
+
+    def half_open(self) -> None:
+        """From now on nothing is heard over it, and nobody says so."""
+        world = self._world
+        if not self.open_here or self._down_cut:
+            return
+        world.fault("half-open link")
+        self._down_cut = True
+        form = world.random.randrange(3)
+        if form == 0:  # nothing arrives there either, and the server does not know for long
+            self._up_cut = True
+            world.after(world.random.uniform(0, 20), self._forgotten)
+        elif form == 1:  # what is sent arrives late
+            self._blocked_until = world.now + world.random.uniform(0, 5)
+
+    def cut(self) -> None:
+        """Break the link, in one of the ways there are."""
+        if self.open_here and not self._down_cut:
+            self._world.fault("broken link")
+            if self._world.random.random() < 0.5:
+                self.lose_letters()
+            else:
+                self.delay_letters()

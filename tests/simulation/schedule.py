@@ -1,0 +1,467 @@
+"""One schedule: what a seed decides, how it runs, and what is left when it is over."""
+
+import asyncio
+import gc
+import logging
+import math
+import random
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from redsem_async import (
+    AnySemaphore,
+    FairSemaphore,
+    Semaphore,
+    SemaphoreError,
+    _clock,
+    _hub,
+    _keys,
+)
+from redsem_async._hub import known_hub
+from redsem_async.testing._model import FairModel, Model, ZsetModel
+
+from .actors import Actor, Habits, Office
+from .holdings import Holdings
+from .network import Network, SimulatedBackend, Weather
+from .server import Server
+from .world import Process, Violation, World
+
+QUIET = 1.6  # seconds after which nothing is on its way any more, once all is healed
+PROMPT = 1.2  # seconds in which a free permit finds a waiter while nothing is wrong
+LOOK = 0.1  # seconds between two looks at that
+
+
+@dataclass
+class Outcome:
+    """What a schedule was."""
+
+    seed: int
+    operations: int
+    grants: int
+    seconds: float
+    faults: Counter[str]
+    ends: Counter[str]
+    violations: list[str]
+    trace: list[str] | None
+
+
+class Schedule:
+    """Everything of one run, drawn from a seed."""
+
+    def __init__(self, seed: int, *, traced: bool = False) -> None:
+        self.world = World(seed, traced=traced)
+        self.random = draw = self.world.random
+        self.calm = draw.random() < 0.25
+        self.lease = draw.choice((0.3, 1.0, 1.0, 3.0, 10.0))
+        self.storm = draw.uniform(0.5, 4.0) * max(1.0, min(self.lease, 3.0))
+        self.network = Network(self.world, self._weather())
+        self.server = Server(self.world, self.network)
+        self.holdings = Holdings(self.world)
+        self.holdings.unruly = not self.calm
+        self.office = Office(self.world, self.holdings, self._habits())
+        self.kind = draw.choice((Semaphore, FairSemaphore))
+        names = ["jobs", "more"][: draw.choice((1, 1, 1, 2))]
+        self.limits = {name: draw.choice((1, 1, 2, 3, 5)) for name in names}
+        self.office.highest = dict(self.limits)
+        self.mixed = draw.random() < 0.15
+        self.clients: list[tuple[Process, SimulatedBackend]] = []
+        self.workers: list[tuple[Process, asyncio.Task[Any]]] = []
+        self.semaphores: dict[Process, list[AnySemaphore]] = {}
+        self._waits_since: dict[str, float] = {}
+        for number in range(draw.randint(1, 4)):
+            self._make_process(number)
+
+    # -- what the seed decides
+
+    def _weather(self) -> Weather:
+        draw = self.random
+        weather = Weather(draw.choice((0.0001, 0.001, 0.01)))
+        if self.calm:
+            return weather
+        weather.longest_delay = draw.choice((0.5, 5.0))
+        strength = draw.choice((0.003, 0.02, 0.06))
+        for kind in draw.sample(_UNKIND, draw.randint(0, 4)):
+            setattr(weather, kind, strength if kind not in ("refuse", "hang") else 0.2)
+        return weather
+
+    def _habits(self) -> Habits:
+        draw = self.random
+        actions = ["enter", "guard", "guard", "guard", "bare", "try"]
+        unusual = ["drop", "detach", "adopt", "look"]
+        if not self.calm:
+            unusual += ["foreign", "clear", "close"]
+        for action in draw.sample(unusual, draw.choice((0, 0, 1, 2))):
+            actions += [action] * (3 if action == "adopt" else 1)
+            if action == "adopt":
+                actions.append("detach")
+        if draw.random() < 0.2:
+            actions.append("limit")
+        short = self.lease * 0.2
+        timeouts: list[tuple[float | None, ...]] = [
+            (None,),
+            (None, 0.0, short, 2 * self.lease),
+            (short / 4, short),
+        ]
+        return Habits(
+            rest=draw.choice((0.0, 0.01, 0.5)),
+            work=draw.choice((0.0, 0.02, 0.3, 1.5 * self.lease)),
+            timeouts=draw.choice(timeouts),
+            heaviest=draw.choice((1, 1, 3)),
+            cancelled=draw.choice((0.0, 0.1, 0.4)),
+            blocked=0.0 if self.calm else draw.choice((0.0, 0.0, 0.1)),
+            actions=tuple(actions),
+        )
+
+    def _make_process(self, number: int) -> None:
+        draw = self.random
+        process = Process(self.world, f"p{number}", rate=1 + draw.uniform(-0.004, 0.004))
+        process.deaf = draw.random() < 0.05
+        backend = SimulatedBackend(self.network, process)
+        self.clients.append((process, backend))
+        semaphores = self.semaphores[process] = []
+        for name, limit in self.limits.items():
+            if self.mixed:
+                limit = draw.choice((1, 2, 4))
+                self.office.highest[name] = max(self.office.highest[name], limit)
+            lease = draw.choice((1.0, 2.0)) * self.lease if self.mixed else self.lease
+            interval = None if draw.random() < 0.8 else lease * draw.uniform(0.1, 0.95)
+            semaphores.append(
+                self.kind(
+                    backend,  # type: ignore[arg-type]
+                    name,
+                    limit,
+                    lease=lease,
+                    refresh_interval=interval,
+                    timeout=draw.choice((None, 2 * lease)),
+                    max_waiters=None if draw.random() < 0.8 else draw.randint(0, 3),
+                    cancel_on_loss=draw.random() < 0.8,
+                )
+            )
+        actors = draw.choice((1, 2, 2, 4, 8))
+        for _ in range(actors):
+            actor = Actor(self.office, process, backend, semaphores)
+            attempts = draw.randint(1, 5)
+            self.workers.append((process, process.start(actor.run(attempts))))
+
+    def _plan_faults(self) -> None:
+        draw, world = self.random, self.world
+        kinds = draw.sample(_STORMS, draw.randint(0, 4))
+        for kind in kinds:
+            for _ in range(draw.choice((1, 1, 2, 4))):
+                world.at(draw.random() * self.storm, partial(getattr(self, "_" + kind)))
+
+    # -- faults
+
+    def _some_process(self) -> Process | None:
+        alive = [process for process in self.world.processes if process.alive]
+        return self.random.choice(alive) if alive else None
+
+    def _stall_process(self) -> None:
+        if process := self._some_process():
+            process.stall(self.random.random() * 1.5 * self.lease)
+
+    def _kill_process(self) -> None:
+        alive = [process for process in self.world.processes if process.alive]
+        if len(alive) < 2:
+            return
+        process = self.random.choice(alive)
+        process.kill()
+        self.holdings.killed(process)
+        for link in self.network.links:
+            if link.process is process:
+                if self.random.random() < 0.7:
+                    link.abort()
+                else:
+                    link.half_open()  # the whole machine went
+
+    def _stall_server(self) -> None:
+        self.server.stall(self.random.random() * 1.5 * self.lease)
+
+    def _make_busy(self) -> None:
+        self.server.busy_until = self.world.now + self.random.random() * self.lease
+
+    def _move(self) -> None:
+        self.server.moved_until = self.world.now + self.random.random() * self.lease
+
+    def _fill_up(self) -> None:
+        self.holdings.out_of_memory = True
+        self.server.full_until = self.world.now + self.random.random() * self.lease
+
+    def _forget_scripts(self) -> None:
+        self.server.forgetful = 0.3
+
+    def _flush(self) -> None:
+        self.server.flush()
+
+    def _refuse(self) -> None:
+        self.network.refusing_until = self.world.now + self.random.random() * 2 * self.lease
+        for link in list(self.network.links):
+            link.cut()
+
+    def _cut_links(self) -> None:
+        for link in list(self.network.links):
+            if self.random.random() < 0.5:
+                link.cut()
+
+    def _open_half(self) -> None:
+        for link in list(self.network.links):
+            if self.random.random() < 0.5:
+                link.half_open()
+
+    # -- the run
+
+    def run(self) -> Outcome:
+        world = self.world
+        if not self.calm:
+            self._plan_faults()
+        else:
+            world.after(LOOK, self._look_for_idle_permits)
+        if not world.run(self.storm, self._all_done):
+            self._heal()
+            patience = 30 + 20 * self.lease + sum(5.0 for _ in self.workers)
+            if not world.run(patience + 40 * self.office.habits.work, self._all_done):
+                stuck = [str(attempt) for attempt in self.holdings.pending]
+                self._unless_violated(f"not everybody was served: {stuck}")
+        else:
+            self._heal()
+        world.note("everybody is done")
+        self.office.over = True
+        world.run(QUIET)
+        self._see_that_nothing_is_taken()
+        world.run(60 + 4 * self.lease, self._idle)
+        self._see_that_nothing_is_left()
+        if not world.violations:
+            self.holdings.judge(self.server.judges, self.office.highest)
+        self._bury()
+        return Outcome(
+            world.seed,
+            self.server.operations,
+            sum(judge.grants for judge in self.server.judges.values()),
+            world.now,
+            world.faults,
+            Counter(self.holdings.ends),
+            world.violations,
+            world.trace,
+        )
+
+    def _unless_violated(self, otherwise: str) -> None:
+        if not self.world.violations:
+            self.world.violated(otherwise)
+
+    def _all_done(self) -> bool:
+        return all(task.done() for process, task in self.workers if process.alive)
+
+    def _heal(self) -> None:
+        """From now on nothing goes wrong any more."""
+        self.office.healed = True
+        self.world.note("healed")
+        self.network.heal()
+        self.server.heal()
+        for link in self.network.links:
+            link.read()
+        for process in self.world.processes:
+            process.resume()
+        process = self._some_process()
+        assert process is not None
+        self._lifter = process.start(self._lift_limits(process))
+
+    async def _lift_limits(self, process: Process) -> None:
+        """A paused semaphore serves nobody, and is not to blame."""
+        while not self.office.over:
+            for semaphore in self.semaphores[process]:
+                judge = self.server.judges.get(semaphore.name)
+                if judge is not None and judge.set_limit is not None:
+                    with suppress(SemaphoreError):
+                        await semaphore.set_limit(None)
+            await asyncio.sleep(0.5)
+
+    def _look_for_idle_permits(self) -> None:
+        """While nothing is wrong, a free permit and somebody who waits for it find each other."""
+        if self.office.over:
+            return
+        world = self.world
+        for name, model in self.server.models.items():
+            judge = self.server.judge(name)
+            waiting = [
+                attempt
+                for attempt in self.holdings.pending
+                if attempt.semaphore.name == name and attempt.waits
+            ]
+            least = min((a.semaphore.limit for a in waiting), default=0)
+            most = least if judge.set_limit is None else judge.set_limit
+            heaviest = max((a.permits for a in waiting), default=0)
+            room = most - judge.used(model, world.server_us // 1000)
+            since = min((a.began for a in waiting), default=math.inf)
+            if not waiting or room < heaviest or since > world.now - PROMPT:
+                self._waits_since[name] = world.now
+            elif world.now - self._waits_since.get(name, world.now) > PROMPT:
+                world.violated(f"{name} has room for {room} permits, and {len(waiting)} wait")
+        world.after(LOOK, self._look_for_idle_permits)
+
+    # -- what is left
+
+    def _survives(self, identity: str) -> bool:
+        """Whether its process lives, and was not closed with nobody there to tell."""
+        owner = self.network.owners.get(identity.partition(".")[0])
+        closed = self.holdings.unruly and owner in self.holdings.closed
+        return owner is not None and owner.alive and not closed
+
+    def _see_that_nothing_is_taken(self) -> None:
+        """Everybody has let go: the server knows, long before any lease ends."""
+        now = self.world.server_us // 1000
+        for name, model in self.server.models.items():
+            judge = self.server.judge(name)
+            excused = judge.revived | judge.detached
+            for identity, held in model.holders.items():
+                if held.expiry_ms > now and self._survives(identity) and identity not in excused:
+                    self._unless_violated(f"{name}: {identity} is still held ({held})")
+            for identity in self._in_line(model):
+                if self._survives(identity):
+                    self._unless_violated(f"{name}: {identity} is still in line")
+
+    def _in_line(self, model: Model) -> list[str]:
+        if isinstance(model, FairModel):
+            return [waiter.id for waiter in model.line]
+        assert isinstance(model, ZsetModel)
+        # A process that had no link to say so, or whose words came late, is announced for a
+        # while longer: it passes on what it is hinted, or nobody listens there.
+        return [hub for hub in model.line if self.calm]
+
+    def _idle(self) -> bool:
+        return all(process.idle for process in self.world.processes)
+
+    def _see_that_nothing_is_left(self) -> None:
+        for process, backend in self.clients:
+            if not process.alive:
+                continue
+            tasks = asyncio.all_tasks(process.loop)
+            if not process.idle:
+                timer = process.loop.next_timer()
+                self._unless_violated(
+                    f"{process.name} does not come to rest: {len(tasks)} tasks, {timer}"
+                )
+            asyncio._set_running_loop(process.loop)
+            hub = known_hub(backend)
+            asyncio._set_running_loop(None)
+            for lane in list(hub._lanes.values()) if hub else ():
+                left = [lane.claims, lane.waiting, lane._renewals, lane._leaving, lane._returned]
+                if lane.active or any(left):
+                    self._unless_violated(
+                        f"{process.name} keeps {[len(l) for l in left]} for {lane.address.name}"
+                    )
+            for link in self.network.links:
+                if link.process is process and link.open_here:
+                    self._unless_violated(f"{process.name} keeps a link")
+
+    def _bury(self) -> None:
+        for process in self.world.processes:
+            process.loop.bury()
+            process.loop.close()
+
+
+_UNKIND = (
+    "lose_reply",
+    "lose_letter",
+    "run_late",
+    "half_open",
+    "refuse",
+    "hang",
+    "back_pressure",
+)
+_STORMS = (
+    "stall_process",
+    "kill_process",
+    "stall_server",
+    "make_busy",
+    "move",
+    "fill_up",
+    "forget_scripts",
+    "flush",
+    "refuse",
+    "cut_links",
+    "open_half",
+)
+
+
+class _Secrets:
+    """Ids that come from the seed."""
+
+    def __init__(self, source: random.Random) -> None:
+        self._source = source
+
+    def token_hex(self, count: int) -> str:
+        return f"{self._source.getrandbits(8 * count):0{2 * count}x}"
+
+
+@contextmanager
+def virtual(world: World) -> Generator[None]:
+    """The package's clock, randomness and ids come from *world*."""
+    original = _clock.now
+    users = [
+        (module, name)
+        for key, module in sys.modules.items()
+        if key.startswith("redsem_async")
+        for name in ("now", "clock")
+        if getattr(module, name, None) is original
+    ]
+
+    def now() -> float:
+        return asyncio.get_running_loop().time()
+
+    saved = _hub.random, _keys.secrets, _hub.who_text
+    logger = logging.getLogger("redsem_async")
+    level = logger.level
+    for module, name in users:
+        setattr(module, name, now)
+    _hub.random = random.Random(world.seed + 1)  # type: ignore[assignment]
+    _keys.secrets = _Secrets(random.Random(world.seed + 2))  # type: ignore[assignment]
+    _hub.who_text = _nobody
+    logger.setLevel(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)
+            yield
+    finally:
+        for module, name in users:
+            setattr(module, name, original)
+        _hub.random, _keys.secrets, _hub.who_text = saved  # type: ignore[assignment]
+        logger.setLevel(level)
+
+
+def _nobody(**facts: object) -> str:
+    return "a simulated process"
+
+
+def simulate(seed: int, *, traced: bool = False) -> Outcome:
+    """Run the schedule of *seed*: the same each time."""
+    gc_was_on = gc.isenabled()
+    gc.disable()
+    try:
+        schedule = Schedule(seed, traced=traced)
+        with virtual(schedule.world):
+            return schedule.run()
+    finally:
+        if gc_was_on:
+            gc.enable()
+
+
+def explain(outcome: Outcome, last: int = 60) -> Violation:
+    """What to raise for a run that broke a promise: how, and how to see it again."""
+    again = simulate(outcome.seed, traced=True)
+    lines = (again.trace or [])[-last:]
+    same = "" if again.violations == outcome.violations else "\n(another run differed!)"
+    return Violation(
+        "\n".join(
+            [
+                *outcome.violations,
+                *lines,
+                f"REDSEM_SEED={outcome.seed} repeats it{same}",
+            ]
+        )
+    )

@@ -1,0 +1,114 @@
+"""The server: the executable specification, run in virtual time and watched by a judge."""
+
+from collections.abc import Callable
+from functools import partial
+
+from redsem_async._keys import Address
+from redsem_async._protocol import (
+    Acquire,
+    Answered,
+    Call,
+    Fault,
+    Message,
+    Trouble,
+)
+from redsem_async.testing._model import FairModel, Model, Reordered, Stranger, ZsetModel
+
+from .judge import Judge
+from .network import Network, SimulatedLink
+from .world import World
+
+FLUSH_TIME = 0.001  # seconds
+
+
+class Server:
+    """Runs calls one at a time."""
+
+    def __init__(self, world: World, network: Network) -> None:
+        self.stalled_until = 0.0
+        self.busy_until = 0.0
+        self.moved_until = 0.0
+        self.full_until = 0.0
+        self.forgetful = 0.0  # probability that scripts are forgotten before a call
+        self.operations = 0
+        self.models: dict[str, Model] = {}
+        self.judges: dict[str, Judge] = {}
+        self._world = world
+        self._network = network
+        self._ran: dict[tuple[str, int], int] = {}  # acquires, by the link that they came on
+        network.server = self
+
+    def judge(self, name: str) -> Judge:
+        if name not in self.judges:
+            self.judges[name] = Judge(self._world, name)
+        return self.judges[name]
+
+    def run(self, address: Address, call: Call, hub: str, link: SimulatedLink) -> Answered | Fault:
+        """Carry a call out, unless the server is in trouble, and have the judge look at it."""
+        world = self._world
+        if (trouble := self._in_trouble(call)) is not None:
+            world.fault(f"answer {trouble.name}")
+            return Fault(trouble, RuntimeError(f"{trouble.name} (simulated)"))
+        self.operations += 1
+        if isinstance(call, Acquire):
+            self._look_for_duplicates(call, hub, link)
+        model = self.models.get(address.name)
+        if model is None:
+            kind = FairModel if address.mode == "fair" else ZsetModel
+            model = self.models[address.name] = kind(self._teller(address.prefix))
+        judge = self.judge(address.name)
+        now_us = world.server_us
+        before = judge.look(model, now_us // 1000)
+        answer: Answered | Fault
+        try:
+            answer = model.run(address, call, hub, now_us)
+        except (Reordered, Stranger) as again:
+            world.note("again", type(again).__name__)
+            answer = Fault(Trouble.AGAIN, again)
+        world.note("run", link.process.name, hub[:4], address.name, call, "->", answer)
+        judge.ran(model, before, call, hub, answer, late=not link.open_here)
+        return answer
+
+    def _in_trouble(self, call: Call) -> Trouble | None:
+        now = self._world.now
+        if now < self.busy_until:
+            return Trouble.BUSY
+        if now < self.moved_until:
+            return Trouble.MOVED
+        if now < self.full_until and isinstance(call, Acquire):
+            return Trouble.NO_MEMORY
+        if self._network.chance(self.forgetful):
+            return Trouble.AGAIN
+        return None
+
+    def _look_for_duplicates(self, call: Acquire, hub: str, link: SimulatedLink) -> None:
+        for number in call.numbers:
+            ran_on = self._ran.setdefault((hub, number), link.serial)
+            if ran_on > link.serial:
+                self._world.fault("late duplicate")
+            elif ran_on < link.serial:
+                self._world.fault("acquire sent again")
+
+    def _teller(self, prefix: str) -> Callable[[str, Message], int]:
+        return partial(self._network.tell, prefix)
+
+    # -- trouble
+
+    def stall(self, seconds: float) -> None:
+        """Answer nothing for a while, and then everything."""
+        self._world.fault("stalled server")
+        self.stalled_until = self._world.now + seconds
+
+    def flush(self) -> None:
+        """Forget everything, as FLUSHALL does."""
+        self._world.fault("flushed server")
+        self.stalled_until = max(self.stalled_until, self._world.now + FLUSH_TIME)
+        self.models.clear()
+        for judge in self.judges.values():
+            judge.flushed()
+
+    def heal(self) -> None:
+        """Nothing is wrong any more."""
+        self.stalled_until = min(self.stalled_until, self._world.now + FLUSH_TIME)
+        self.busy_until = self.moved_until = self.full_until = 0.0
+        self.forgetful = 0.0
