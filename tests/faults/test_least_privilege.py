@@ -27,7 +27,7 @@ from redsem_async._acl import COMMANDS, HARMLESS_DENIALS, Addition, acl_rules
 from redsem_async.testing import EmbeddedRedis
 from tests import restricted
 from tests.conftest import StartServer
-from tests.faults.helpers import Kind, in_background, until
+from tests.faults.helpers import Kind, in_background, scripts_run, takes_at_most, until
 from tests.faults.topologies import Cluster, Node, tell
 
 LATER = 2.5  # seconds: a heartbeat of a lease of 3 s is sent every 1 to 1.5
@@ -198,6 +198,24 @@ async def test_additions_are_for_what_they_say(
         await allow(admin, acl_rules(additions=[addition]))
         within = AT_ONCE if addition != "grace" else 3.0 + AT_ONCE
         await everything(made, here, there, "others", told_within=within)
+
+
+async def test_recovery_that_cannot_be_had_is_not_done_without(
+    server: EmbeddedRedis, admin: Redis, kind: Kind
+) -> None:
+    """Without INFO nobody knows whether state was lost: each caller is told so, once."""
+    await allow(admin, acl_rules())
+    async with two_processes(server) as (here, _):
+        semaphore = kind(here, "jobs", 1, lease=3.0, recovery="grace")
+        before = await scripts_run(admin)
+        for _ in range(3):
+            for asked in (semaphore.acquire(timeout=2), semaphore.adopt(f"{'0' * 32}.1")):
+                with takes_at_most(0.2), pytest.raises(BackendError, match=DENIED):
+                    await asked
+        with takes_at_most(0.2), pytest.raises(BackendError, match=DENIED):
+            await semaphore.try_acquire()
+        assert await scripts_run(admin) - before < 30
+        assert await admin.zcard("redsem:{jobs}:holders") == 0
 
 
 async def until_in_sync(replica: EmbeddedRedis) -> None:

@@ -358,7 +358,11 @@ class Search:
                 heard = sum(1 << i for i, n in enumerate(state[1]) if self._views[n].hears)
                 ran = self._server.run(state[0], who, command, heard)
                 told = "".join(f"; {names[owner]} is told {item}" for owner, item in ran.told)
-                how = "late, from a closed connection" if late else f"and answers {_answer(ran.said)}"
+                how = (
+                    "late, from a closed connection"
+                    if late
+                    else f"and answers {_answer(ran.said)}"
+                )
                 return f"the server runs {name}'s '{command}' {how}{told}"
             case "receive":
                 item = client.coming[0]

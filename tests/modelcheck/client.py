@@ -82,7 +82,7 @@ class Client:
         self.new = tuple(k for k in self.new if k != key)
         if claim.state == HELD:
             self._give_back(claim)
-        elif claim.state == SENT or claim.number and claim.state in {NEW, WAITING}:
+        elif claim.state == SENT or (claim.number and claim.state in {NEW, WAITING}):
             self.leaving += ((claim.number, claim.permits),)
             self._change(claim, state=ENDED)
         else:

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from redsem_async._protocol import Acquire, Answer, Answered, Call, Reply, Request
 from redsem_async._keys import Address, permit_id
+from redsem_async._protocol import Acquire, Answer, Answered, Call, Reply, Request
 from redsem_async.testing._model import FairModel, Step, Waiter, ZsetModel
 
 from .scenario import Scenario

@@ -7,7 +7,6 @@ from typing import NamedTuple
 from redsem_async._keys import Mode
 from redsem_async._lease import heartbeat_interval
 
-
 Event = tuple[str, int, int]
 """What happens, to which client, and to which of its requests."""
 

@@ -14,7 +14,6 @@ from redsem_async._keys import Address, permit_id
 from redsem_async._protocol import (
     Abandon,
     Acquire,
-
     Call,
     Granted,
     Heartbeat,
@@ -27,7 +26,6 @@ from redsem_async._protocol import (
     Release,
     Reply,
     Request,
-
 )
 from redsem_async.testing._model import (
     FairModel,
@@ -370,5 +368,3 @@ class Server:
             if alive and permits <= self._scenario.limits[client] and turn < latest:
                 return f"{NAMES[client]}'s {number} was first in line, and others were granted"
         return None
-
-

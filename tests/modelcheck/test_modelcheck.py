@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 import pytest
 
-from redsem_async._keys import Mode
 from redsem_async.testing._model import Model, Tell
 
 from .checker import Search
@@ -12,7 +11,6 @@ from .mutants import (
     FairWithoutMark,
     WithoutHeadsTime,
     WithoutNextMoment,
-    ZsetWithoutMark,
     by_the_callers_limit,
 )
 from .scenario import Budget, Event, Scenario

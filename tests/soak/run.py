@@ -266,9 +266,7 @@ async def _keys(admin: Redis) -> list[bytes]:
     return found
 
 
-async def _until_idle(
-    semaphores: Sequence[redsem_async.AnySemaphore], left: list[str]
-) -> None:
+async def _until_idle(semaphores: Sequence[redsem_async.AnySemaphore], left: list[str]) -> None:
     """Killed processes hold and wait until their time has run out, and no longer."""
     ends = time.monotonic() + 4 * LONGEST_LEASE
     busy = list(semaphores)

@@ -168,9 +168,11 @@ class Process:
         if chance < 0.98 and self.open:
             identity, known = dice.choice(list(self.open.items()))
             known.asked = known.asked or now()
-            await place_of(self.places, known.permit).semaphore(
-                self.clients[client], self.number
-            ).release(identity)
+            await (
+                place_of(self.places, known.permit)
+                .semaphore(self.clients[client], self.number)
+                .release(identity)
+            )
             return "released by its id"
         if place.mutable:
             limit = dice.choice((None, None, 0, 1, HIGHEST_LIMIT))
@@ -262,9 +264,7 @@ def size() -> dict[str, int]:
 
 
 async def main(options: dict[str, Any]) -> None:
-    process = Process(
-        options["number"], Plan(**options["plan"]), options["urls"], options["seed"]
-    )
+    process = Process(options["number"], Plan(**options["plan"]), options["urls"], options["seed"])
     process.say("size", size())
     obeying = asyncio.create_task(process.obey())
     await process.run()
