@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 from typing import Literal
 
-Addition = Literal["client_name", "cluster", "database", "sharded"]
+Addition = Literal["client_name", "cluster", "database", "grace", "min_replicas", "sharded"]
 
 COMMANDS = (
     # what the hub's connection sends; HELLO and AUTH are open to everybody
@@ -22,6 +22,8 @@ ADDITIONS: dict[Addition, tuple[str, ...]] = {
     "client_name": ("client|setname",),  # a client that was given one
     "cluster": ("asking", "cluster|slots"),
     "database": ("select",),  # another than 0
+    "grace": ("info",),  # recovery="grace"
+    "min_replicas": ("wait",),
     "sharded": ("spublish", "ssubscribe", "sunsubscribe"),  # a cluster of Redis 7.0 or newer
 }
 """Commands for what not every client uses."""

@@ -439,6 +439,9 @@ class HeartbeatBatch(Batch):
 
     def _refused(self, error: SemaphoreError) -> None:
         self.lane.beating = False
+        if self.lane.wire.recovers:
+            # Whether state was lost is not known, so nobody new is admitted.
+            self.lane.fail_asking(lambda: error)
         for claim in list(self.lane.waiting):
             self.lane.refuse(claim, error)
 

@@ -9,6 +9,7 @@ Recovery = Literal["grace"]
 SHORTEST_LEASE = 0.05
 LONGEST_LEASE = 1e9  # three decades: far below what an expiry in Redis can hold
 MOST_BYTES = 512
+MOST_PERMITS = 10**15  # exact where Redis counts them, in doubles
 
 
 class Terms(NamedTuple):
@@ -32,11 +33,13 @@ class Terms(NamedTuple):
 
 
 def whole(value: object, what: str, least: int) -> int:
-    """Return *value*, an int of at least *least*; a bool is no int."""
+    """Return *value*, an int of at least *least* that Redis can count; a bool is no int."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{what} must be an int, not {type(value).__name__}")
     if value < least:
         raise ValueError(f"{what} must be at least {least}, not {value}")
+    if value > MOST_PERMITS:
+        raise ValueError(f"{what} must be at most {MOST_PERMITS}")
     return value
 
 

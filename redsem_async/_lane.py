@@ -763,11 +763,15 @@ class Lane(ABC):
         for claim in self._pending():
             self.refuse(claim, error())
 
-    def fail_all(self, error: Callable[[], SemaphoreError]) -> None:
-        """End whatever waits for a word: none will come."""
+    def fail_asking(self, error: Callable[[], SemaphoreError]) -> None:
+        """End whatever waits for a permit, or for an answer."""
         self.fail_waiting(error)
         while self._questions:
             self._questions.popleft().settle(error())
+
+    def fail_all(self, error: Callable[[], SemaphoreError]) -> None:
+        """End whatever waits for a word: none will come."""
+        self.fail_asking(error)
         for units in self._returned.values():
             for unit in units:
                 unit.settle(error())

@@ -184,8 +184,9 @@ end
 -- introduces itself on every new connection, and when it is not known any more.
 local function introduce(who, deaf, lease)
   if who ~= '' then
-    call('HSET', meta, hub .. ':who', who, hub .. ':deaf', deaf)
+    -- Where the server does not say who it is (INFO may be denied), the hub stays a stranger.
     if marker then look_for_loss(lease) end
+    call('HSET', meta, hub .. ':who', who, hub .. ':deaf', deaf)
   end
   if gone then call('HDEL', meta, hub .. ':gone') end
 end

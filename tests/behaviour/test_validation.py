@@ -23,6 +23,8 @@ BAD_OPTIONS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"limit": "2"}, TypeError, "limit must be an int"),
     ({"limit": None}, TypeError, "limit must be an int"),
     ({"limit": -1}, ValueError, "limit must be at least 0"),
+    ({"limit": 10**15 + 1}, ValueError, "limit must be at most"),
+    ({"limit": 10**400}, ValueError, "limit must be at most"),
     ({"lease": 0.049}, ValueError, "lease must be .*at least 0.05"),
     ({"lease": 0}, ValueError, "lease must be"),
     ({"lease": -1.0}, ValueError, "lease must be"),
@@ -62,6 +64,9 @@ BAD_OPTIONS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"prefix": "a{b}"}, ValueError, "prefix must not have a brace"),
     ({"prefix": 7}, TypeError, "prefix must be a str"),
     ({"label": 7}, TypeError, "label must be a str"),
+    ({"label": "x" * 513}, ValueError, "label must have 1 to 512 bytes"),
+    ({"prefix": "x" * 513}, ValueError, "prefix must have 1 to 512 bytes"),
+    ({"max_waiters": 10**400}, ValueError, "max_waiters must be at most"),
 ]
 
 

@@ -3,8 +3,10 @@
 import asyncio
 import gc
 import logging
+import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -24,12 +26,15 @@ from redsem_async import (
 from redsem_async._acl import COMMANDS, HARMLESS_DENIALS, Addition, acl_rules
 from redsem_async.testing import EmbeddedRedis
 from tests import restricted
-from tests.faults.helpers import Kind, in_background, until
+from tests.conftest import StartServer
+from tests.faults.helpers import Kind, in_background, scripts_run, takes_at_most, until
 from tests.faults.topologies import Cluster, Node, tell
 
 LATER = 2.5  # seconds: a heartbeat of a lease of 3 s is sent every 1 to 1.5
 AT_ONCE = 0.5
 FALLBACKS = {"publish", "subscribe"}  # without these, heartbeats find the grants
+
+DENIED = re.compile("NOPERM|no permission|can't (access|run)", re.IGNORECASE)
 
 Make = Callable[..., AnySemaphore]
 
@@ -123,11 +128,7 @@ async def test_the_documented_user_can_do_everything(
     """With messages, and without a word in the server's log of denials but for redis-py's own."""
     await allow(admin, acl_rules(prefix))
     async with two_processes(server) as (here, there):
-
-        def under_prefix(client: Redis, name: str, limit: int, **options: Any) -> AnySemaphore:
-            return kind(client, name, limit, prefix=prefix, **options)
-
-        made: Any = kind if prefix == "redsem" else under_prefix
+        made: Make = partial(kind, prefix=prefix)
         await everything(made, here, there, "jobs", told_within=AT_ONCE)
     # 6.2 does not tell the subcommand.
     assert await denied_since(admin) <= {*HARMLESS_DENIALS, "client"}
@@ -169,18 +170,61 @@ async def test_without_messages_heartbeats_find_the_grants(
     assert all("heartbeats" in said for said in warned)
 
 
-@pytest.mark.parametrize("addition", ["client_name", "database"])
+CLIENTS: dict[Addition, dict[str, Any]] = {
+    "client_name": {"client_name": "us"},
+    "database": {"db": 1},
+    "grace": {},
+    "min_replicas": {},
+}
+SEMAPHORES: dict[Addition, dict[str, Any]] = {
+    "grace": {"recovery": "grace"},
+    "min_replicas": {"min_replicas": 1},
+}
+
+
+@pytest.mark.parametrize("addition", CLIENTS)
 async def test_additions_are_for_what_they_say(
-    server: EmbeddedRedis, admin: Redis, kind: Kind, addition: Addition
+    embedded: StartServer, server: EmbeddedRedis, admin: Redis, kind: Kind, addition: Addition
 ) -> None:
-    """Without one, a client that needs it is refused, and told so; with it, all works."""
-    options: dict[str, Any] = {"client_name": "us"} if addition == "client_name" else {"db": 1}
+    """Without one, what needs it is refused, and told so; with it, all works."""
+    if addition == "min_replicas":
+        replica = embedded("--replicaof", "127.0.0.1", str(server.port))
+        await until_in_sync(replica)
     await allow(admin, acl_rules())
-    async with two_processes(server, **options) as (here, there):
-        with pytest.raises(BackendError, match="NOPERM|no permissions"):
-            await kind(here, "jobs", 1).acquire(timeout=2)
+    made: Make = partial(kind, **SEMAPHORES.get(addition, {}))
+    async with two_processes(server, **CLIENTS[addition]) as (here, there):
+        with pytest.raises(BackendError, match=DENIED):
+            await made(here, "jobs", 1).acquire(timeout=2)
         await allow(admin, acl_rules(additions=[addition]))
-        await everything(kind, here, there, "jobs", told_within=AT_ONCE)
+        within = AT_ONCE if addition != "grace" else 3.0 + AT_ONCE
+        await everything(made, here, there, "others", told_within=within)
+
+
+async def test_recovery_that_cannot_be_had_is_not_done_without(
+    server: EmbeddedRedis, admin: Redis, kind: Kind
+) -> None:
+    """Without INFO nobody knows whether state was lost: each caller is told so, once."""
+    await allow(admin, acl_rules())
+    async with two_processes(server) as (here, _):
+        semaphore = kind(here, "jobs", 1, lease=3.0, recovery="grace")
+        before = await scripts_run(admin)
+        for _ in range(3):
+            for asked in (semaphore.acquire(timeout=2), semaphore.adopt(f"{'0' * 32}.1")):
+                with takes_at_most(0.2), pytest.raises(BackendError, match=DENIED):
+                    await asked
+        with takes_at_most(0.2), pytest.raises(BackendError, match=DENIED):
+            await semaphore.try_acquire()
+        assert await scripts_run(admin) - before < 30
+        assert await admin.zcard("redsem:{jobs}:holders") == 0
+
+
+async def until_in_sync(replica: EmbeddedRedis) -> None:
+    async with Redis.from_url(replica.url) as client:
+
+        async def in_sync() -> bool:
+            return bool((await client.info("replication"))["master_link_status"] == "up")
+
+        await until(in_sync, "the replica is in sync", 20)
 
 
 # -- clusters
@@ -255,7 +299,7 @@ async def test_not_one_command_is_idle_in_a_cluster(cluster: Cluster) -> None:
 
     await take("asking")
     async with two_processes(cluster.nodes[0].server, RedisCluster) as (here, _):
-        with pytest.raises((BackendError, PermitLost)) as caught:
+        with pytest.raises((BackendError, PermitLost)):
             await while_a_slot_moves(FairSemaphore, here, cluster)
     assert "asking" in await denied_anywhere(cluster.nodes)
 
@@ -326,7 +370,7 @@ async def test_the_documented_user_can_do_nothing_else(
     await allow(admin, acl_rules())
     await admin.set("theirs", "secret")
     async with two_processes(server) as (client, _):
-        with pytest.raises(errors.ResponseError, match="(?i)no permission|can't access"):
+        with pytest.raises(errors.ResponseError, match=DENIED):
             await BEYOND[deed](client)
     assert await admin.get("theirs") == b"secret"
 

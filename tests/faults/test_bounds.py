@@ -1,0 +1,87 @@
+"""Nothing that a program asks for makes one command, or one write, as large as it likes."""
+
+import asyncio
+import re
+from pathlib import Path
+
+import pytest
+from redis.asyncio import Redis
+
+from redsem_async import FairSemaphore, Semaphore
+from redsem_async._keys import new_hub_id, parse_permit_id
+from redsem_async._lane import MOST_ACQUIRES, MOST_REFRESHES, MOST_RELEASES
+from redsem_async._post import LARGEST_WINDOW
+from tests.faults.helpers import Kind, hub_of
+from tests.faults.proxy import Proxy, Sent
+
+MANY = 3000
+
+
+def ids_in(sent: Sent, before: int) -> int:
+    """How many ids a script was given, behind its keys, the common arguments and its own."""
+    keys = int(sent.arguments[2])
+    return len(sent.arguments) - 3 - keys - 4 - before
+
+
+async def test_batches_are_bounded(kind: Kind, proxied: Redis, proxy: Proxy) -> None:
+    """Redis runs one script at a time: thousands of ids are many short ones."""
+    semaphore = kind(proxied, "jobs", MANY, lease=30.0)
+    permits = await asyncio.gather(*(semaphore.acquire() for _ in range(MANY)))
+    await asyncio.gather(*(permit.refresh() for permit in permits))
+    await asyncio.gather(*(permit.release() for permit in permits))
+    for operation, before, most in (
+        ("acquire", 6, MOST_ACQUIRES),
+        ("refresh", 1, MOST_REFRESHES),
+        ("release", 2, MOST_RELEASES),
+    ):
+        sizes = [ids_in(sent, before) for sent in proxy.operations(operation)]
+        assert sum(sizes) >= MANY
+        assert max(sizes) <= most
+
+
+async def test_letters_on_their_way_are_bounded(kind: Kind, proxied: Redis, proxy: Proxy) -> None:
+    """What waits for a slow server waits here, and not in its buffers."""
+    semaphores = [kind(proxied, f"jobs {number}", 1) for number in range(100)]
+    await asyncio.gather(*(semaphore.reap() for semaphore in semaphores))
+    before = len(proxy.sent)
+    held = proxy.hold("acquire")
+    acquiring = [asyncio.ensure_future(semaphore.acquire()) for semaphore in semaphores]
+    await asyncio.wait_for(held.struck.wait(), 2)
+    await asyncio.sleep(0.2)  # nothing tells that nothing more comes
+    assert len(proxy.sent) - before <= LARGEST_WINDOW
+    held.lift()
+    for permit in await asyncio.gather(*acquiring):
+        assert await permit.release()
+
+
+def test_ids_cannot_be_guessed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """128 bits of the system's randomness, whatever anybody has seeded."""
+    monkeypatch.setattr("secrets.token_hex", lambda size: f"{size}:" + "0f" * size)
+    assert new_hub_id() == "16:" + "0f" * 16
+
+
+async def test_every_hub_draws_an_id_of_its_own(client: Redis, other: Redis) -> None:
+    """Two clients, and one that comes back."""
+    ids: set[str] = set()
+    for redis in (client, other):
+        for kind in (Semaphore, FairSemaphore):
+            async with kind(redis, kind.__name__, 1) as permit:
+                assert parse_permit_id(permit.id) is not None
+                ids.add(hub_of(permit))
+    assert len(ids) == 2
+
+
+DOCS = Path(__file__).parents[2] / "docs"
+TESTS = Path(__file__).parents[1]
+
+
+@pytest.mark.parametrize("page", ["guarantees.md", "security.md"])
+def test_every_test_that_the_docs_name_exists(page: str) -> None:
+    """A promise is worth what shows it."""
+    named = set(re.findall(r"`(test_\w+)`", (DOCS / page).read_text()))
+    assert named
+    written: set[str] = set()
+    for path in TESTS.rglob("*.py"):
+        written |= set(re.findall(r"^(?:async )?def (test_\w+)", path.read_text(), re.MULTILINE))
+        written.add(path.stem)
+    assert named - written == set()
