@@ -8,9 +8,9 @@ for _, owner in ipairs(call('ZRANGE', hubs, 0, -1)) do
   if owner ~= hub then tell(owner, 'cleared', '-') end
 end
 call('UNLINK', unpack(KEYS))
-if last >= now_us then
-  -- A burst of tokens has run ahead of the clock: none of them may be drawn again.
+if last >= wall_us then
+  -- Tokens have run ahead of the server's clock: none of them may be drawn again.
   call('HSET', meta, 'counter', last)
-  call('PEXPIRE', meta, math.ceil(math.max(0, last / 1000 - now) + SLACK))
+  call('PEXPIRE', meta, math.ceil(lead() + SLACK))
 end
 return { tag }

@@ -6,10 +6,11 @@
 -- KEYS     holders   ZSET, permit id -> expiry in ms of the semaphore's clock
 --          tokens    HASH, permit id -> fencing token, of every holder
 --          meta      HASH, mode -> which mode and clock, counter -> last token or ticket drawn,
---                    and of every hub: hub -> its highest number here; hub:until -> alive
---                    until, as in hubs; hub:who and hub:deaf, once it has introduced itself;
---                    hub:gone; hub:waits; after a loss of state, lost -> since when, and
---                    grace -> until when nobody new is admitted
+--                    ahead -> us by which the semaphore's clock leads the server's; of every
+--                    hub: hub -> its highest number here; hub:until -> alive until, as in hubs;
+--                    hub:who and hub:deaf, once it has introduced itself; hub:gone; hub:waits;
+--                    after a loss of state, lost -> since when, and grace -> until when nobody
+--                    new is admitted
 --          hubs      ZSET, hub -> alive until, in ms of the semaphore's clock
 --          weights   HASH, permit id -> permits, of holders of more than one
 --          limit     STRING, the set limit, if any; the only key without an expiry
@@ -29,17 +30,16 @@ local tag, clock_us, mode, hub = unpack(ARGV, 1, 4)
 
 local SLACK = 60000     -- ms by which meta outlives what it protects
 
-local now_us
+local wall_us
 if clock_us == '' then
   local time = call('TIME')
-  now_us = time[1] * 1000000 + time[2]
+  wall_us = time[1] * 1000000 + time[2]
 else
-  now_us = tonumber(clock_us)
+  wall_us = tonumber(clock_us)
 end
-local now = math.floor(now_us / 1000)
 
 local facts = call('HMGET', meta, 'mode', 'counter',
-  hub, hub .. ':until', hub .. ':deaf', hub .. ':gone', 'grace')
+  hub, hub .. ':until', hub .. ':deaf', hub .. ':gone', 'grace', 'ahead')
 if facts[1] and facts[1] ~= mode then
   return redis.error_reply('MODE ' .. facts[1])
 end
@@ -51,6 +51,18 @@ local alive_until = tonumber(facts[4]) or 0
 local stranger = not facts[5]         -- whether it is not known who the caller's hub is
 local gone = facts[6]                 -- whether a message for it was heard by nobody
 local grace = tonumber(facts[7]) or 0
+
+-- The semaphore's clock is the server's, but does not go back: the counter follows it, and so
+-- shows when the server's was set back. From then on the semaphore's is ahead by as much.
+-- (Callers' clocks differ, and each would put it further ahead of the others.)
+local STEP = 1000000    -- us; less is a burst of tokens, or not worth it
+local ahead = tonumber(facts[8]) or 0
+if wall_us + ahead < last - STEP and string.find(mode, 'server', 1, true) then
+  ahead = last - wall_us
+  redis.pcall('HSET', meta, 'ahead', ahead)  -- at maxmemory, by a later call
+end
+local now_us = wall_us + ahead
+local now = math.floor(now_us / 1000)
 
 -- How often a hub with this lease is heard from, and for how long it counts as alive.
 local function heartbeat_of(lease)

@@ -11,9 +11,14 @@ local function draw()
   last = math.max(last + 1, now_us)
   return last
 end
+-- By how many ms the counter leads the server's clock: meta must not be forgotten before.
+local function lead()
+  return math.max(0, (last - wall_us) / 1000)
+end
 local function save_counter(need)
+  last = math.max(last, now_us - 1)
   call('HSET', meta, 'mode', mode, 'counter', last)
-  keep(meta, need + math.max(0, last / 1000 - now) + SLACK)
+  keep(meta, need + lead() + SLACK)
 end
 
 -- Forgets hubs that have been silent for long, a few at a time.
@@ -25,8 +30,13 @@ local function bury()
   end
 end
 
--- Keeps the caller's hub alive: seldom, and then for longer than it has to be.
+-- Keeps the caller's hub alive: seldom, and then for longer than it has to be. Notes what time
+-- it is, too, so that the counter is never far behind the clock.
 local function touch(lease)
+  if last < now_us - STEP then
+    last = now_us - 1
+    call('HSET', meta, 'counter', last)
+  end
   local need = alive_for(lease)
   if alive_until < now + need then
     alive_until = now + math.floor(1.25 * need)

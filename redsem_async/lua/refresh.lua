@@ -25,7 +25,7 @@ if #scores > 0 then
   call('ZADD', holders, unpack(scores))
   keep(holders, lease)
   keep(tokens, lease)
-  keep(meta, lease + math.max(0, last / 1000 - now) + SLACK)
+  keep(meta, lease + lead() + SLACK)
   if weights then keep(weights, lease) end
   touch(lease)
 end

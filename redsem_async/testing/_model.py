@@ -52,6 +52,7 @@ from redsem_async._protocol import (
 )
 
 SLACK_MS = 60_000
+STEP_US = 1_000_000
 
 Tell = Callable[[str, Message], int]
 
@@ -134,6 +135,7 @@ class Model(ABC):
         self._tell = tell
         self.kind: str | None = None
         self.last = 0
+        self.ahead_us = 0
         self.set_limit: int | None = None
         self.holders: dict[str, Held] = {}
         self.parties: dict[str, Party] = {}
@@ -152,7 +154,7 @@ class Model(ABC):
         if self.kind is not None and self.kind != address.kind:
             raise Mismatch(self.kind)
         self.name = address.name
-        step = Step(hub, now_us)
+        step = Step(hub, self._own_clock(address, now_us))
         match call:
             case Acquire():
                 answer = self._acquire(step, call)
@@ -197,6 +199,12 @@ class Model(ABC):
                 self._forget()
                 return Reply()
 
+    def _own_clock(self, address: Address, wall_us: int) -> int:
+        """The server's clock, put ahead by as much as it is seen to have been set back."""
+        if address.clock == "server" and wall_us + self.ahead_us < self.last - STEP_US:
+            self.ahead_us = self.last - wall_us
+        return wall_us + self.ahead_us
+
     def lose_everything(self) -> None:
         """As if the server had been flushed."""
         self._forget()
@@ -205,7 +213,7 @@ class Model(ABC):
     def _forget(self) -> None:
         """Forget everything but the counter: no token may be drawn again."""
         self.kind = self.set_limit = self.kept_by = None
-        self.lost_at = self.grace_until = 0
+        self.lost_at = self.grace_until = self.ahead_us = 0
         self.holders.clear()
         self.parties.clear()
         self.released.clear()
@@ -223,6 +231,10 @@ class Model(ABC):
     def draw(self, step: Step) -> int:
         self.last = max(self.last + 1, step.now_us)
         return self.last
+
+    def _note_time(self, step: Step) -> None:
+        """Let the counter follow the clock, so that it shows when that is set back."""
+        self.last = max(self.last, step.now_us - 1)
 
     def _alive_until(self, hub: str) -> tuple[int, str]:
         return self.party(hub).alive_until, hub
@@ -283,6 +295,8 @@ class Model(ABC):
             raise Stranger
 
     def _keep_alive(self, step: Step, lease_ms: int) -> None:
+        if self.last < step.now_us - STEP_US:
+            self._note_time(step)
         need = math.floor(alive_for(lease_ms / 1000) * 1000 + 1e-6)
         party = self.party(step.hub)
         if party.alive_until < step.now + need:
@@ -359,6 +373,7 @@ class Model(ABC):
         held = self.holders[identity]
         nearer = step.now + call.expires_ms < held.expiry_ms
         held.expiry_ms = step.now + call.expires_ms
+        self._note_time(step)
         if nearer and self.waiting:
             self._tell(self._head(), Hint(self.name, 0))
         return Reply([1])

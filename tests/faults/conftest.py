@@ -14,6 +14,7 @@ from tests.conftest import StartServer
 from tests.faults.helpers import Kind
 from tests.faults.processes import StartWorker, Worker
 from tests.faults.proxy import Proxy
+from tests.faults.replicas import Flock, Replicated, embedded_replicas, embedded_sentinels
 from tests.faults.topologies import Cluster, embedded_cluster
 
 
@@ -107,3 +108,17 @@ def replicated_cluster() -> Iterator[Cluster]:
     """A cluster of three masters with a replica each, for this test alone."""
     with embedded_cluster(replicas=1) as cluster:
         yield cluster
+
+
+@pytest.fixture
+def replicated() -> Iterator[Replicated]:
+    """A master and a replica for this test alone."""
+    with embedded_replicas() as servers:
+        yield servers
+
+
+@pytest.fixture
+def flock(replicated: Replicated) -> Iterator[Flock]:
+    """The same, watched by three sentinels."""
+    with embedded_sentinels(replicated) as flock:
+        yield flock

@@ -147,6 +147,10 @@ class Proxy:
         for connection in self.connections:
             connection.muted = True
 
+    def lead_to(self, port: int) -> None:
+        """Pass new connections on to another server; those that are made stay where they are."""
+        self._upstream = port
+
     def inject(self, data: bytes) -> None:
         """Say something to the clients in the server's name."""
         for connection in self.open_connections():

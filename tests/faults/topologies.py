@@ -1,4 +1,4 @@
-"""Servers that belong together: a cluster, a master and its replicas, a sentinel's flock.
+"""Servers that belong together: clusters here, replicas and sentinels in their own file.
 
 All of them are embedded ones on loopback, and end with their ``with`` block or with us.
 Whoever starts them is blocked until they are in order; what a test does to them later is
@@ -25,16 +25,17 @@ from tests.faults.helpers import until
 SLOTS: Final = 16_384
 PATIENCE: Final = 30.0  # seconds for servers to agree, on a machine that others use as well
 
-_REPLICATION: Final = ("--repl-diskless-sync", "yes", "--repl-diskless-sync-delay", "0")
+REPLICATION: Final = ("--repl-diskless-sync", "yes", "--repl-diskless-sync-delay", "0")
 
+
+_PLAIN: Final[dict[str, Any]] = {"decode_responses": True, "protocol": 2}
 
 # -- one server, asked in passing
 
 
 def ask(server: EmbeddedRedis, *command: str | int | bytes) -> Any:
     """A server's answer, from a thread that may block: for what comes before the test."""
-    retry = Retry(NoBackoff(), 0)
-    with closing(SyncRedis.from_url(server.url, decode_responses=True, retry=retry)) as client:
+    with closing(SyncRedis.from_url(server.url, **_PLAIN, retry=Retry(NoBackoff(), 0))) as client:
         untyped: Any = client
         return untyped.execute_command(*command)
 
@@ -42,12 +43,12 @@ def ask(server: EmbeddedRedis, *command: str | int | bytes) -> Any:
 async def tell(server: EmbeddedRedis, *command: str | int | bytes) -> Any:
     """A server's answer to a command, over a connection of its own."""
     retry = AsyncRetry(NoBackoff(), 0)
-    async with Redis.from_url(server.url, decode_responses=True, retry=retry) as client:
+    async with Redis.from_url(server.url, **_PLAIN, retry=retry) as client:
         untyped: Any = client
         return await untyped.execute_command(*command)
 
 
-def _settle(holds: Callable[[], bool], what: str, within: float = PATIENCE) -> None:
+def settle(holds: Callable[[], bool], what: str, within: float = PATIENCE) -> None:
     deadline = time.monotonic() + within
     while not holds():
         assert time.monotonic() < deadline, f"not within {within} s: {what}"
@@ -276,7 +277,7 @@ def embedded_cluster(
     with ExitStack() as stack:
 
         def start() -> Node:
-            server = stack.enter_context(embedded_redis(*settings, *_REPLICATION, *arguments))
+            server = stack.enter_context(embedded_redis(*settings, *REPLICATION, *arguments))
             return Node(server, ask(server, "CLUSTER", "MYID"))
 
         flock = tuple(
@@ -289,7 +290,7 @@ def embedded_cluster(
             ask(shard.master.server, "CLUSTER", "ADDSLOTS", *range(first, last + 1))
             for replica in shard.replicas:
                 ask(replica.server, "CLUSTER", "REPLICATE", shard.master.id)
-        _settle(lambda: all(_in_order(cluster, node) for node in cluster.nodes), "a cluster")
+        settle(lambda: all(_in_order(cluster, node) for node in cluster.nodes), "a cluster")
         yield cluster
 
 
@@ -304,7 +305,7 @@ def _introduce(nodes: list[Node]) -> None:
         ids = {node.id for node in nodes}
         return all(set(view) == ids and not _strangers(view.values()) for view in views)
 
-    _settle(all_known, "every node knows every other")
+    settle(all_known, "every node knows every other")
 
 
 def _in_order(cluster: Cluster, node: Node) -> bool:
@@ -314,7 +315,7 @@ def _in_order(cluster: Cluster, node: Node) -> bool:
             return False
         if any(view[replica.id].master != shard.master.id for replica in shard.replicas):
             return False
-    if node in cluster.shard_of(node).replicas and not _in_sync(node.server):
+    if node in cluster.shard_of(node).replicas and not in_sync(node.server):
         return False
     return _is_ok(ask(node.server, "CLUSTER", "INFO"))
 
@@ -345,10 +346,14 @@ def _is_ok(info: str) -> bool:
     return "cluster_state:ok" in info
 
 
-def _alive(node: Node) -> bool:
+def is_alive(server: EmbeddedRedis) -> bool:
     with contextlib.suppress(RedisError, OSError):
-        return bool(ask(node.server, "PING"))
+        return bool(ask(server, "PING"))
     return False
+
+
+def _alive(node: Node) -> bool:
+    return is_alive(node.server)
 
 
 async def _is_master(node: Node) -> bool:
@@ -356,6 +361,6 @@ async def _is_master(node: Node) -> bool:
     return bool(role[0] == "master")
 
 
-def _in_sync(server: EmbeddedRedis) -> bool:
+def in_sync(server: EmbeddedRedis) -> bool:
     role: list[Any] = ask(server, "ROLE")
     return bool(role[0] == "slave" and role[3] == "connected")

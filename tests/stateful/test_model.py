@@ -1,8 +1,8 @@
 """Memory and Redis, driven with the same steps, give the same answers and the same messages.
 
-The semaphores are kept by a local clock here, so the steps decide how time passes; everything
-else is as in production: real scripts on a real server, and real subscriptions that decide
-whether a hub is there to be told.
+The scripts are given the time here, so the steps decide how it passes, and set the clock back as
+they like; everything else is as in production: real scripts on a real server, and real
+subscriptions that decide whether a hub is there to be told.
 """
 
 import time
@@ -22,6 +22,7 @@ from hypothesis.stateful import (
 from redis import Redis
 from redis.exceptions import ResponseError
 
+from redsem_async._config import Clock
 from redsem_async._keys import Address, Mode, channel
 from redsem_async._protocol import (
     Abandon,
@@ -49,29 +50,41 @@ from redsem_async._protocol import (
     Status,
     Trouble,
 )
-from redsem_async._wire import Wire, fault_of, message
+from redsem_async._scripts import Script
+from redsem_async._wire import Argument, Wire, fault_of, message
 from redsem_async.testing._model import FairModel, Reordered, Stranger, ZsetModel, requests_of
 
 HUBS: tuple[str, ...] = ("a" * 32, "b" * 32, "c" * 32)
 LEASES_MS = (1000, 4000, 10_000)
+LONGEST_MS = 60_000
 START_US = 1_800_000_000_000_000
+
+
+class TimedWire(Wire):
+    """Says what time it is, also in the server's stead."""
+
+    def command(self, call: Call, tag: int, hub: str) -> tuple[Script, tuple[Argument, ...]]:
+        script, arguments = super().command(call, tag, hub)
+        keys, after = int(arguments[0]) + 1, int(arguments[0]) + 3
+        return script, (*arguments[:keys], tag, self._wall_clock(), *arguments[after:])
 
 
 class Agreement(RuleBasedStateMachine):
     """Every rule is one call, carried out by both."""
 
     mode: Mode
+    clock: Clock
     url: str
     prefix: str
 
     def __init__(self) -> None:
         super().__init__()
         self.redis = Redis.from_url(self.url, protocol=2)
-        self.address = Address(self.mode, self.prefix, "agreed", "local")
+        self.address = Address(self.mode, self.prefix, "agreed", self.clock)
         self.keys = (*self.address.keys, *self.address.recovery_keys)
         self.redis.delete(*self.keys)
         self.now_us = START_US
-        self.wire = Wire(self.address, lambda: self.now_us)
+        self.wire = TimedWire(self.address, lambda: self.now_us)
         self.recovers = False
         self.lost: list[tuple[str, tuple[int, int, int]]] = []
         self.said: list[tuple[str, Message]] = []
@@ -280,7 +293,7 @@ class Agreement(RuleBasedStateMachine):
         self.sent.append((hub, call))
         self.call(hub, call)
 
-    @rule(hub=st.sampled_from(HUBS), expires_ms=st.sampled_from((500, 60_000)), data=st.data())
+    @rule(hub=st.sampled_from(HUBS), expires_ms=st.sampled_from((500, LONGEST_MS)), data=st.data())
     def detach(self, hub: str, expires_ms: int, data: st.DataObject) -> None:
         self.call(hub, Detach(data.draw(self._some_numbers(hub))[0], expires_ms))
 
@@ -303,7 +316,8 @@ class Agreement(RuleBasedStateMachine):
         self._note_what_is_held()
         self.redis.delete(*self.keys)
         self.model.lose_everything()
-        self.now_us += 1_000_000  # or tokens would be drawn again
+        # Or tokens would be drawn again: the outage lasts for as long as the clock was behind.
+        self.now_us = max(self.now_us, *self.tokens, 0) + 1_000_000
 
     @precondition(lambda self: self.recovers)
     @rule()
@@ -341,6 +355,16 @@ class Agreement(RuleBasedStateMachine):
     def pass_time(self, ms: int) -> None:
         self.now_us += ms * 1000
 
+    @precondition(lambda self: self.clock == "server" and self.counter_is_known())
+    @rule(seconds=st.sampled_from((0.5, 2, 60, 3600)))
+    def set_the_clock_back(self, seconds: float) -> None:
+        """Somebody corrects it. No lease may seem to have grown by that."""
+        self.now_us -= int(seconds * 1_000_000)
+
+    def counter_is_known(self) -> bool:
+        """A clock that is set back after a loss of state, and before a grant, is too much."""
+        return self.model.last >= max(self.tokens, default=0)
+
     @rule(hub=st.sampled_from(HUBS))
     def come_or_go(self, hub: str) -> None:
         """A process dies, or comes back."""
@@ -359,7 +383,14 @@ class Agreement(RuleBasedStateMachine):
 
     @invariant()
     def never_more_than_the_limit(self) -> None:
-        assert self.model.used(self.now_us // 1000) <= self.ceiling
+        now_us = max(self.now_us + self.model.ahead_us, self.model.last)
+        assert self.model.used(now_us // 1000) <= self.ceiling
+
+    @invariant()
+    def no_lease_is_longer_than_was_asked_for(self) -> None:
+        """Counted from the time last noted, to which the clock may be set back."""
+        end = self.model.last // 1000 + LONGEST_MS + 1001
+        assert all(held.expiry_ms <= end for held in self.model.holders.values())
 
     @invariant()
     def nobody_holds_and_waits(self) -> None:
@@ -385,17 +416,19 @@ def _plain(answer: object) -> object:
     return answer
 
 
-def machine(mode: Mode, url: str, prefix: str) -> type[Agreement]:
-    """The state machine for one mode, on one server."""
-    return type("Agreement", (Agreement,), {"mode": mode, "url": url, "prefix": prefix})
+def machine(mode: Mode, clock: Clock, url: str, prefix: str) -> type[Agreement]:
+    """The state machine for one mode and clock, on one server."""
+    facts = {"mode": mode, "clock": clock, "url": url, "prefix": prefix}
+    return type("Agreement", (Agreement,), facts)
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.parametrize("clock", ["server", "local"])
 @pytest.mark.parametrize("mode", ["fair", "zset"])
-def test_memory_and_redis_agree(mode: Mode, server_url: str, prefix: str) -> None:
+def test_memory_and_redis_agree(mode: Mode, clock: Clock, server_url: str, prefix: str) -> None:
     """The memory backend is the specification only for as long as the scripts follow it."""
     run_state_machine_as_test(
-        machine(mode, server_url, prefix),
+        machine(mode, clock, server_url, prefix),
         settings=settings(
             max_examples=150,
             stateful_step_count=30,

@@ -41,7 +41,9 @@ local function grant_all()
     keep(tokens, lease)
   end
   -- A counter ahead of the clock is kept for longer; a local clock is not the one of expiries.
-  if token > now_us or clock_us ~= '' then keep(meta, lease + token / 1000 - now + SLACK) end
+  if token > wall_us or clock_us ~= '' then
+    keep(meta, lease + (token - wall_us) / 1000 + SLACK)
+  end
   return { tag, token, most - used - count }
 end
 
