@@ -15,6 +15,7 @@ from ._errors import PermitLost, SemaphoreError
 from ._keys import permit_id
 from ._lease import Outcome, trusted_until
 from ._protocol import (
+    FULL,
     GONE,
     QUEUE_FULL,
     Abandon,
@@ -128,6 +129,8 @@ class AcquireBatch(Batch):
                     wait.append(claim)
         lane.ask_again(again)
         lane.must_wait(wait)
+        if FULL in answer.answers:
+            lane.told_full((answer.next_ms, answer.waiting))
         lane.apply(answer, self.sent_at, heard_from=True)
 
     def _refused(self, error: SemaphoreError) -> None:

@@ -66,6 +66,7 @@ class Hub:
         self._on_way: deque[Batch] = deque()
         self._link: Link | None = None
         self._keeper: asyncio.Task[None] | None = None
+        self._keeping = False  # the keeper has begun, and will clean up
         self._stirred = asyncio.Event()
         self._hurried = asyncio.Event()
         self._quiet: asyncio.Future[None] | None = None
@@ -315,6 +316,7 @@ class Hub:
 
     async def _keep(self) -> None:
         """Hold a link open for as long as there is work, and a while longer."""
+        self._keeping = True
         try:
             while True:
                 self._stirred.clear()
@@ -406,7 +408,7 @@ class Hub:
 
     async def _end(self) -> None:
         """Close the link. Whoever comes back finds another incarnation."""
-        self._keeper = None
+        self._keeper, self._keeping = None, False
         link, self._link = self._link, None
         for timer in (self._alive_timer, self._held_back, self._outage_timer):
             if timer is not None:
@@ -441,8 +443,11 @@ class Hub:
                 lane.fail_all(partial(SemaphoreClosed, lane.address.name))
             if self._keeper is not None:
                 keeper, self._keeper = self._keeper, None
+                begun = self._keeping
                 keeper.cancel()
                 await asyncio.wait([keeper])
+                if not begun:
+                    await self._end()
         finally:
             self._closings -= 1
             self.closing = self._closings > 0

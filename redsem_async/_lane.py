@@ -279,6 +279,9 @@ class Lane(ABC):
     def must_wait(self, claims: Sequence[Claim]) -> None:
         """The server said to *claims*, in this order, that they have to wait."""
 
+    def told_full(self, word: tuple[int | None, int]) -> None:
+        """The server said full, perhaps to one whose caller has left: *word* is when, and why."""
+
     @abstractmethod
     def _heartbeat(self, asked: Sequence[Claim]) -> Heartbeat:
         """The call that keeps the process alive there, and asks about some waiters."""

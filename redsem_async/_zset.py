@@ -54,10 +54,8 @@ class ZsetLane(Lane):
         for claim in reversed(claims):
             if claim.tried and claim in self.waiting:
                 self.waiting.move_to_end(claim, last=False)
-        if claims:
-            self._pass_on(claims[0].heard)
 
-    def _pass_on(self, word: tuple[int | None, int] | None) -> None:
+    def told_full(self, word: tuple[int | None, int]) -> None:
         """What the first were told goes for those behind them, who did not ask themselves."""
         for claim in reversed(self.waiting):
             if claim.heard is not None:
