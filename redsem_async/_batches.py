@@ -105,6 +105,7 @@ class AcquireBatch(Batch):
 
     def _answered(self, answer: Answered) -> None:
         assert isinstance(answer, Reply)
+        assert isinstance(self.call, Acquire)
         lane = self.lane
         lease = self.claims[0].terms.lease
         trusted = trusted_until(lease, sent_at=self.sent_at, left=lease)
@@ -131,6 +132,8 @@ class AcquireBatch(Batch):
         lane.must_wait(wait)
         if FULL in answer.answers:
             lane.told_full((answer.next_ms, answer.waiting))
+        said_full = zip(self.claims, answer.answers, strict=True)
+        lane.announced(self.call.waits + sum(c.waits for c, said in said_full if said == FULL))
         lane.apply(answer, self.sent_at, heard_from=True)
 
     def _refused(self, error: SemaphoreError) -> None:
@@ -295,6 +298,7 @@ class HeartbeatBatch(Batch):
 
     def _answered(self, answer: Answered) -> None:
         assert isinstance(answer, Reply)
+        assert isinstance(self.call, Heartbeat)
         lane = self.lane
         lane.beating = False
         gone: list[Claim] = []
@@ -304,6 +308,7 @@ class HeartbeatBatch(Batch):
             elif said == GONE and claim.state is State.WAITING:
                 gone.append(claim)
         lane.apply(answer, self.sent_at, heard_from=True)
+        lane.announced(self.call.waits)
         lane.found_gone(gone)
 
     def _refused(self, error: SemaphoreError) -> None:

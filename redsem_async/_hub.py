@@ -439,6 +439,9 @@ class Hub:
                 for claim in lane.held():
                     lane.close(claim)
             await self._until_quiet(LAST_WORDS)
+            if self._on_way:
+                # What nobody answered goes back to its lane, and fails there.
+                self._drop(TimeoutError("no answer came before it was closed"))
             for lane in list(self._lanes.values()):
                 lane.fail_all(partial(SemaphoreClosed, lane.address.name))
             if self._keeper is not None:

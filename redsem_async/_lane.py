@@ -282,6 +282,9 @@ class Lane(ABC):
     def told_full(self, word: tuple[int | None, int]) -> None:
         """The server said full, perhaps to one whose caller has left: *word* is when, and why."""
 
+    def announced(self, waits: int) -> None:
+        """The server was told that so many wait here, by a call that is answered now."""
+
     @abstractmethod
     def _heartbeat(self, asked: Sequence[Claim]) -> Heartbeat:
         """The call that keeps the process alive there, and asks about some waiters."""

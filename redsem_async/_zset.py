@@ -62,6 +62,12 @@ class ZsetLane(Lane):
                 return
             claim.heard = word
 
+    def announced(self, waits: int) -> None:
+        # Written before others were told to wait, a call does not count them, and the server
+        # would hint at nobody: they are announced again, unless that is on its way.
+        if waits < len(self.waiting) and not (self.unanswered or self.beating or self._beat_due):
+            self.beat()
+
     def _try(self, permits: int) -> int:
         """Let waiters ask for up to *permits*, the first in any case. Returns what is left."""
         return self._let_ask(permits, self.waiting)
