@@ -17,6 +17,7 @@ from ._errors import PermitLost, SemaphoreError
 from ._keys import permit_id
 from ._lease import Outcome, confirmation_time, trusted_until
 from ._protocol import (
+    FULL,
     GONE,
     QUEUE_FULL,
     Abandon,
@@ -94,13 +95,12 @@ class Batch(Letter, ABC):
 class AcquireBatch(Batch):
     """Claims that ask for permits."""
 
-    __slots__ = ("claims", "hinted", "waits")
+    __slots__ = ("claims", "hinted")
 
     def __init__(self, lane: "Lane", call: Acquire, claims: Sequence[Claim]) -> None:
         super().__init__(lane, call)
         self.claims: Sequence[Claim] = claims
         self.hinted: int = call.hinted
-        self.waits: int = call.waits
 
     @property
     def lone(self) -> bool:
@@ -119,6 +119,7 @@ class AcquireBatch(Batch):
 
     def _answered(self, answer: Answered) -> None:
         assert isinstance(answer, Reply)
+        assert isinstance(self.call, Acquire)
         lane = self.lane
         terms = self.claims[0].terms
         trusted = trusted_until(terms.lease, sent_at=self.sent_at, left=terms.lease)
@@ -146,8 +147,12 @@ class AcquireBatch(Batch):
                     wait.append(claim)
         lane.ask_again(again)
         lane.must_wait(wait)
+        if FULL in answer.answers:
+            lane.told_full((answer.next_ms, answer.waiting))
         lane.apply(answer, self.sent_at, heard_from=True)
-        lane.announced(self.waits + len(wait))
+        if lane.waiting:
+            answers = zip(self.claims, answer.answers, strict=True)
+            lane.announced(self.call.waits + sum(c.waits for c, said in answers if said == FULL))
 
     def _refused(self, error: SemaphoreError) -> None:
         for claim in self.claims:
@@ -415,16 +420,16 @@ class AbandonBatch(Batch):
 class HeartbeatBatch(Batch):
     """A sign of life, and a question about some waiters."""
 
-    __slots__ = ("asked", "hinted", "waits")
+    __slots__ = ("asked", "hinted")
 
     def __init__(self, lane: "Lane", call: Heartbeat, asked: Sequence[Claim]) -> None:
         super().__init__(lane, call)
         self.asked: Sequence[Claim] = asked
         self.hinted: int = call.hinted
-        self.waits: int = call.waits
 
     def _answered(self, answer: Answered) -> None:
         assert isinstance(answer, Reply)
+        assert isinstance(self.call, Heartbeat)
         lane = self.lane
         lane.beating = False
         gone: list[Claim] = []
@@ -434,7 +439,7 @@ class HeartbeatBatch(Batch):
             elif said == GONE and claim.state is State.WAITING:
                 gone.append(claim)
         lane.apply(answer, self.sent_at, heard_from=True)
-        lane.announced(self.waits)
+        lane.announced(self.call.waits)
         lane.found_gone(gone)
 
     def _refused(self, error: SemaphoreError) -> None:

@@ -134,6 +134,8 @@ class Hub:
                 for claim in lane.held():
                     lane.close(claim)
             await self._until_quiet(LAST_WORDS)
+            for post in list(self._posts.values()):
+                post.give_up()
             for lane in list(self._lanes.values()):
                 lane.fail_all(partial(SemaphoreClosed, lane.address.name))
             for post in list(self._posts.values()):

@@ -311,6 +311,12 @@ class Lane(ABC):
     def must_wait(self, claims: Sequence[Claim]) -> None:
         """The server said to *claims*, in this order, that they have to wait."""
 
+    def told_full(self, word: tuple[int | None, int]) -> None:
+        """The server said full, perhaps to one whose caller has left: *word* is when, and why."""
+
+    def announced(self, waits: int) -> None:
+        """The server was told that so many wait here, by a call that is answered now."""
+
     @abstractmethod
     def _heartbeat(self, asked: Sequence[Claim]) -> Heartbeat:
         """The call that keeps the process alive there, and asks about some waiters."""
@@ -337,9 +343,6 @@ class Lane(ABC):
 
     def found_gone(self, claims: Sequence[Claim]) -> None:
         """A heartbeat told that the server knows nothing of *claims* any more."""
-
-    def announced(self, count: int) -> None:
-        """The server was told, by the newest call answered, that *count* requests wait here."""
 
     def _hinted(self, hint: Hint) -> None:
         """Permits are free to try for."""

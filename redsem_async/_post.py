@@ -86,6 +86,7 @@ class Post:
         self._link: Link | None = None
         self._lost_link = False
         self._keeper: asyncio.Task[None] | None = None
+        self._keeping = False  # the keeper has begun, and will clean up
         self._stirred = asyncio.Event()
         self._hurried = asyncio.Event()
         self._quiet: asyncio.Future[None] | None = None
@@ -403,6 +404,7 @@ class Post:
 
     async def _keep(self) -> None:
         """Hold a link open for as long as there is work, and a while longer."""
+        self._keeping = True
         try:
             while True:
                 self._stirred.clear()
@@ -492,7 +494,7 @@ class Post:
 
     async def _end(self) -> None:
         """Close the link."""
-        self._keeper = None
+        self._keeper, self._keeping = None, False
         link, self._link = self._link, None
         for timer in (self._alive_timer, self._held_back, self._outage_timer):
             if timer is not None:
@@ -509,12 +511,20 @@ class Post:
         if link is not None:
             await link.close()
 
+    def give_up(self) -> None:
+        """What nobody answered goes back to its lanes, to fail there."""
+        if self._on_way:
+            self._drop(TimeoutError("no answer came before it was closed"))
+
     async def close(self) -> None:
         """End at once: nothing is left to say."""
         if self._keeper is not None:
             keeper, self._keeper = self._keeper, None
+            begun = self._keeping
             keeper.cancel()
             await asyncio.wait([keeper])
+            if not begun:
+                await self._end()
 
     async def until_quiet(self, deadline: float) -> None:
         """Wait until there is nothing to do, or *deadline* of the loop's clock."""

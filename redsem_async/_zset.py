@@ -54,15 +54,19 @@ class ZsetLane(Lane):
         for claim in reversed(claims):
             if claim.tried and claim in self.waiting:
                 self.waiting.move_to_end(claim, last=False)
-        if claims:
-            self._pass_on(claims[0].heard)
 
-    def _pass_on(self, word: tuple[int | None, int] | None) -> None:
+    def told_full(self, word: tuple[int | None, int]) -> None:
         """What the first were told goes for those behind them, who did not ask themselves."""
         for claim in reversed(self.waiting):
             if claim.heard is not None:
                 return
             claim.heard = word
+
+    def announced(self, waits: int) -> None:
+        # Written before anybody had to wait, it took this process out of the line.
+        on_way = self.unanswered or self.beating or self._beat_due
+        if waits == 0 and self.waiting and not on_way:
+            self.beat()
 
     def _try(self, permits: int) -> int:
         """Let waiters ask for up to *permits*, the first in any case. Returns what is left."""
@@ -142,10 +146,6 @@ class ZsetLane(Lane):
         return batch
 
     # -- heartbeats
-
-    def announced(self, count: int) -> None:
-        if count == 0 and self.waiting:
-            self.beat()  # it was written before they had to wait, and took us out of the line
 
     def _heartbeat(self, asked: Sequence[Claim]) -> Heartbeat:
         hinted, self._hinted_permits = self._hinted_permits, 0

@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 import redsem_async
-from redsem_async import AnySemaphore, BackendUnavailable, Permit, SemaphoreError
+from redsem_async import AnySemaphore, BackendUnavailable, Permit, SemaphoreClosed, SemaphoreError
 
 from .holdings import Attempt, Hold, Holdings
 from .network import SimulatedBackend
@@ -187,7 +187,7 @@ class Actor:
     async def _part(self, hold: Hold, permit: Permit) -> None:
         """Give back by hand; as in a block, an error here does not hide why it was left."""
         self._office.holdings.end(hold, permit)
-        with suppress(BackendUnavailable):
+        with suppress(BackendUnavailable, SemaphoreClosed):
             await permit.release()
 
     async def _body(self, attempt: Attempt, permit: Permit) -> None:

@@ -21,6 +21,7 @@ from .judge import Judge, Tenure
 from .world import Process, World
 
 LATE = 0.1 + 0.06  # seconds by which a deadline may be missed: a look at an outage, and grace
+FAR = 20  # trips: to connect, and to wait for others' letters and for one's own
 PRECISION = 1e-6
 
 
@@ -92,6 +93,7 @@ class Holdings:
         self.unruly = False  # something happened that may keep the server from answering
         self.closed: set[Process] = set()
         self.out_of_memory = False
+        self.trip = 0.0  # seconds one way
         self.ends: defaultdict[str, int] = defaultdict(int)
         self._world = world
 
@@ -182,9 +184,10 @@ class Holdings:
                     return attempt.adopts or (attempt.guarded and self.unruly)
                 return attempt.detaches or any(hold.lost for hold in attempt.holds)
             case SemaphoreClosed():
-                return attempt.process in self.closed and not attempt.holds
+                waited = attempt.detaches or not attempt.holds
+                return attempt.process in self.closed and waited
             case BackendUnavailable():
-                return self.unruly
+                return self.unruly or (attempt.timeout or math.inf) < FAR * self.trip
             case BackendError():
                 return self.out_of_memory and not attempt.holds
             case _:

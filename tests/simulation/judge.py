@@ -301,7 +301,7 @@ class Judge:
                         permit = after.live.get(identity)
                         right = permit is not None and permit.token == token
                         self._check(right, f"{identity} was told {said}, and has {permit}")
-                    elif said == FULL and not before.tickets:
+                    elif said == FULL and not (before.tickets or after.tickets):
                         room = self.limit_of(identity) - used
                         asked = self._asked[identity]
                         self._check(asked.permits > room, f"{identity} was told full: {room} left")

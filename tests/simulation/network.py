@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from redsem_async._backend import Letter, Link, Listener
 from redsem_async._protocol import Answered, Fault, Message, Trouble
 
+from .loop import SimulatedLoop
 from .world import Process, World
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ class Network:
         self.refusing_until = 0.0
         self.owners: dict[str, Process] = {}  # by the hubs that wrote
         self.server: Server
+        self._unanswered: list[tuple[SimulatedLoop, asyncio.Future[None]]] = []
 
     def trip(self) -> float:
         return self.weather.trip * self.world.random.uniform(0.2, 2.0)
@@ -61,6 +63,17 @@ class Network:
         """From now on nothing goes wrong any more; what is under way arrives."""
         self.weather = Weather(self.weather.trip)
         self.refusing_until = 0.0
+        for link in list(self.links):
+            link.heal()
+        for loop, attempt in self._unanswered:
+            loop.call_soon(_arrive, attempt)
+        self._unanswered.clear()
+
+    async def answered_again(self, loop: SimulatedLoop) -> None:
+        """Wait until the network is healed."""
+        attempt: asyncio.Future[None] = loop.create_future()
+        self._unanswered.append((loop, attempt))
+        await attempt
 
     def forget(self) -> None:
         """Drop links that are closed at both ends."""
@@ -81,7 +94,7 @@ class SimulatedBackend:
         loop = self.process.loop
         if network.chance(network.weather.hang):
             world.fault("connection not answered")
-            await loop.create_future()
+            await network.answered_again(loop)
         trip: asyncio.Future[None] = loop.create_future()
         world.after(2 * network.trip(), lambda: loop.call_soon(_arrive, trip))
         await trip
@@ -269,6 +282,13 @@ class SimulatedLink:
             partial(self._delivered, partial(self._fail, error)),
         )
         self._down_cut = True
+
+    def heal(self) -> None:
+        """What was blocked passes; what is broken is known to be."""
+        self._blocked_until = 0.0
+        self.read()
+        if self._down_cut and self.open_here:
+            self._break()
 
     def half_open(self) -> None:
         """From now on nothing is heard over it, and nobody says so."""

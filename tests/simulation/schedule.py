@@ -64,6 +64,7 @@ class Schedule:
         self.server = Server(self.world, self.network)
         self.holdings = Holdings(self.world)
         self.holdings.unruly = not self.calm
+        self.holdings.trip = self.network.weather.trip
         self.office = Office(self.world, self.holdings, self._habits())
         self.kind = draw.choice((Semaphore, FairSemaphore))
         names = ["jobs", "more"][: draw.choice((1, 1, 1, 2))]
@@ -261,10 +262,8 @@ class Schedule:
         """From now on nothing goes wrong any more."""
         self.office.healed = True
         self.world.note("healed")
-        self.network.heal()
         self.server.heal()
-        for link in self.network.links:
-            link.read()
+        self.network.heal()
         for process in self.world.processes:
             process.resume()
         process = self._some_process()
