@@ -34,7 +34,7 @@ end
 if waiting > 0 then
   purge()
   freed = math.max(0, freed - kept)
-  serve()
+  serve(kept > 0)
 end
 
 local reply = standing()

@@ -114,6 +114,9 @@ class Step:
     hinted: int = 0
     head_until: int | None = None
     open: bool = True
+    kept: bool = False  # the caller tries for some of it itself (zset)
+    asks: bool = False  # the caller is told how much room there is (zset)
+    passes: bool = False  # what is freed is a hint that is passed on (zset)
 
     @property
     def now(self) -> int:
@@ -331,6 +334,7 @@ class Model(ABC):
         if self.waiting:
             self._purge(step)
             step.freed = max(0, step.freed - call.keep)
+            step.kept = call.keep > 0
             self._serve(step)
         return self._reply(step, [int(was_held) for was_held in held])
 
@@ -642,7 +646,7 @@ class ZsetModel(Model):
         return self._turns()[0]
 
     def _turns(self) -> list[str]:
-        return sorted(self.line, key=self.line.__getitem__)
+        return sorted(self.line, key=lambda hub: (self.line[hub], hub))
 
     def _acquire(self, step: Step, call: Acquire) -> Reply:
         self._know(step, call.introduction)
@@ -667,6 +671,7 @@ class ZsetModel(Model):
                 answers.append(FULL)
                 waits += request.waits
         room = most - self.used(step.now)
+        step.asks, step.passes = True, step.freed == 0
         step.freed = min(max(0, step.freed + call.hinted - taken), max(0, room))
         self._announce(step, waits)
         self._serve(step)
@@ -680,27 +685,31 @@ class ZsetModel(Model):
             self.line[step.hub] = self.draw(step)
 
     def _serve(self, step: Step) -> None:
+        if step.kept and step.hub in self.line:
+            self.line[step.hub] = self.draw(step)  # that was its turn
         if self.set_limit == 0 or self.grace_until > step.now:
             return
+        own = self.line.get(step.hub) if step.passes else None
         for hub in self._turns():
-            if step.freed <= 0:
+            if step.freed <= 0 or (own is not None and self.line[hub] >= own):
                 return
             party = self.party(hub)
             share = int(min(step.freed, party.waits))
             if party.alive_until <= step.now or share <= 0:
                 del self.line[hub]
             elif hub == step.hub:
-                step.hinted = share
-                self._turn(step, hub, share)
+                if not step.asks:
+                    step.hinted = share
+                    self._turn(step, hub, share)
             elif party.deaf:
                 continue
             elif self._tell(hub, Hint(self.name, share)):
-                self._turn(step, hub, share)
+                self._turn(step, hub, share, own)
             else:
                 del self.line[hub]
 
-    def _turn(self, step: Step, hub: str, share: int) -> None:
-        self.line[hub] = self.draw(step)
+    def _turn(self, step: Step, hub: str, share: int, turn: int | None = None) -> None:
+        self.line[hub] = self.draw(step) if turn is None else turn
         step.freed -= share
 
     def _abandon(self, step: Step, call: Abandon) -> Reply:
@@ -718,6 +727,7 @@ class ZsetModel(Model):
     def _heartbeat(self, step: Step, call: Heartbeat) -> Reply:
         self._touch(step, call.lease_ms, call.introduction)
         self._purge(step)
+        step.asks, step.passes = True, step.freed == 0
         step.freed += call.hinted
         self._announce(step, call.waits)
         self._serve(step)

@@ -1,12 +1,16 @@
 """Free permits that nobody saw to, in orders of events that an exhaustive search came upon."""
 
 import asyncio
+from contextlib import AsyncExitStack
 
 import pytest
+from redis.asyncio import Redis
 
 from redsem_async import FairSemaphore, Semaphore, _lane
 from redsem_async.testing import MemoryBackend
-from tests.behaviour.conftest import Client, all_free, queue_up, soon
+from tests.behaviour.conftest import Client, all_free, queue_up, soon, waiting
+from tests.conftest import StartServer
+from tests.faults.helpers import scripts_run
 
 
 async def test_one_who_leaves_does_not_take_another_out_of_the_line(
@@ -37,7 +41,7 @@ async def test_two_commands_on_their_way_announce_two_waiters(
     await asyncio.sleep(0)
     await asyncio.sleep(0)  # it is written
     light = await soon(here.acquire())
-    assert (await here.status(0)).waiting == 1
+    await waiting(here, 1)
     await light.release()
     await permit.release()
     await (await soon(heavy)).release()
@@ -61,3 +65,25 @@ async def test_a_permit_confirmed_too_late_is_given_back(
 
 
 _lane_clock = _lane.clock
+
+
+async def test_a_hint_too_small_for_anybody_ends(embedded: StartServer) -> None:
+    """Heavy requests wait for more than is free: they must not ask again and again meanwhile."""
+    async with AsyncExitStack() as stack:
+        url = embedded().url
+        clients = [await stack.enter_async_context(Redis.from_url(url)) for _ in range(4)]
+        heavy = [Semaphore(client, "jobs", 3, lease=30) for client in clients[:3]]
+        holder = Semaphore(clients[3], "jobs", 3, lease=30)
+        held = [await holder.acquire() for _ in range(3)]
+        waiters = [await queue_up(semaphore, permits=3) for semaphore in heavy]
+        await held.pop().release()
+        await held.pop().release()
+        before = await scripts_run(clients[3])
+        await asyncio.sleep(0.3)  # in which nothing happens that anybody could wait for
+        assert await scripts_run(clients[3]) - before < 20
+        await held.pop().release()
+        for _ in heavy:
+            done, _ = await asyncio.wait(waiters, timeout=2, return_when="FIRST_COMPLETED")
+            await (await done.pop()).release()
+            waiters = [waiter for waiter in waiters if not waiter.done()]
+        await all_free(holder)

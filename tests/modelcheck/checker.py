@@ -26,6 +26,7 @@ State = tuple[int, tuple[int, ...], Budget]
 Make = Callable[[Tell], Model]
 
 LONGEST_WAY_OUT = 60  # ticks after which a request will never end
+LONGEST_ROUND = 150  # steps in a row in which no time passes
 
 
 class Wrong(Exception):
@@ -200,7 +201,8 @@ class Search:
                             continue
                         less = less._replace(half_open=budget.half_open - 1)
                     yield (what, i, which), less
-        if budget.ticks and clients != self._first[1]:
+        slow = not self._scenario.prompt or not self._busy(clients)
+        if budget.ticks and slow and clients != self._first[1]:
             yield ("tick", 0, 0), budget._replace(ticks=budget.ticks - 1)
 
     def _after(self, state: State, event: Event, budget: Budget) -> State:
@@ -251,9 +253,7 @@ class Search:
     def _forgotten(self, state: State) -> bool:
         server, clients, _ = state
         views = [self._views[number] for number in clients]
-        if any(
-            v.going or v.must_link or v.due or (v.runs and v.receives) for v in views
-        ) or not any(v.runs and v.waits for v in views):
+        if self._busy(clients) or not any(v.runs and v.waits for v in views):
             return False
         if self._scenario.mode == "fair":
             heard = sum(1 << i for i, v in enumerate(views) if v.hears)
@@ -265,10 +265,16 @@ class Search:
             for permits in v.waits[:1]
         )
 
+    def _busy(self, clients: tuple[int, ...]) -> bool:
+        """Something is on its way, or about to be."""
+        views = [self._views[number] for number in clients]
+        return any(v.going or v.must_link or v.due or v.receives for v in views)
+
     def _check_way_out(self, state: State) -> None:
         """With faults off, everything ends; by one schedule, which is to any as good as a hint."""
         server, clients, budget = state
         good, path, ticks, quiet = self._good, [(server, clients)], 0, False
+        since_tick = 0
         self._way.clear()
         while path[-1] not in good:
             event = self._way_out(state)
@@ -279,13 +285,15 @@ class Search:
                     self._check_known(state)
                 quiet = True
                 ticks += 1
+                since_tick = 0
                 if ticks > LONGEST_WAY_OUT:
                     raise Wrong("a request never ends, or a permit never comes back")
             self._way.append(event)
             state = self._after(state, event, budget)
             self._steps += 1
-            if state[:2] in path:
-                raise Wrong("it goes round and round, and nothing has changed")
+            since_tick += 1
+            if since_tick > LONGEST_ROUND:
+                raise Wrong("commands beget commands without end")
             path.append(state[:2])
         good.update(path)
 

@@ -44,7 +44,7 @@ class Scenario:
         twins: pairs of clients that differ in name only.
         opening: what has happened before the search begins.
         prompt: whether somebody must be about to serve a waiter that can be served, without
-            waiting for the slow heartbeat.
+            waiting for the slow heartbeat. No tick passes then while something is on its way.
     """
 
     name: str

@@ -7,7 +7,7 @@ nobody decides by them; that they grow is checked when they are drawn.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from redsem_async._keys import Address, permit_id
@@ -56,7 +56,7 @@ class Kept(NamedTuple):
 
     holders: tuple[tuple[int, int, int, int], ...]  # client, number, left, permits
     parties: tuple[tuple[int, int, bool, int] | None, ...]  # alive for, mark, gone, waits
-    line: tuple[Place, ...]
+    line: tuple[Place, ...]  # in zset, a turn stands for the number
     ended: tuple[int, ...]  # for each client, a bit for each number released or abandoned
 
 
@@ -128,11 +128,17 @@ class Server:
                 Kept(
                     tuple(sorted((to[c], n, left, p) for c, n, left, p in kept.holders)),
                     tuple(kept.parties[to[client]] for client in range(3)),
-                    tuple((to[c], n, p) for c, n, p in kept.line),
+                    self._in_order((to[c], n, p) for c, n, p in kept.line),
                     tuple(kept.ended[to[client]] for client in range(3)),
                 )
             )
         return swapped
+
+    def _in_order(self, line: Iterable[Place]) -> tuple[Place, ...]:
+        """Those who share a turn stand in the order of their names."""
+        if self._scenario.mode == "fair":
+            return tuple(line)
+        return tuple(sorted(line, key=lambda place: (place[1], place[0])))
 
     def holders(self, state: int) -> dict[tuple[int, int], int]:
         """Live permits, by client and number, and the ticks left of each."""
@@ -274,7 +280,7 @@ class Server:
                 model.line.append(Waiter(HUBS[client], request, NOW_US + turn))
         elif isinstance(model, ZsetModel):
             model.line = {
-                HUBS[client]: NOW_US + turn for turn, (client, _, _) in enumerate(kept.line)
+                HUBS[client]: NOW_US + turn for client, turn, _ in kept.line
             }
         model.last = NOW_US + len(kept.line)
 
@@ -299,8 +305,9 @@ class Server:
                 (HUBS.index(w.hub), w.request.number, w.request.permits) for w in model.line
             )
         assert isinstance(model, ZsetModel)
-        turns = sorted(model.line, key=model.line.__getitem__)
-        return tuple((HUBS.index(hub), 0, 0) for hub in turns)
+        ranks = {turn: rank for rank, turn in enumerate(sorted(set(model.line.values())))}
+        line = sorted((turn, hub) for hub, turn in model.line.items())
+        return tuple((HUBS.index(hub), ranks[turn], 0) for turn, hub in line)
 
     # -- what must hold of every step
 

@@ -57,9 +57,10 @@ for i, request in ipairs(batch) do
   end
 end
 hold(grants)
+local passes = freed == 0
 freed = math.min(math.max(0, freed + hinted - taken), math.max(0, most - used))
 announce(waits, lease)
-serve()
+serve(false, true, passes)
 
 local reply = standing()
 reply[5] = grace <= now and most - used or 0

@@ -18,9 +18,10 @@ call('ZREM', holders, '')  -- a removal first: what follows is let through at ma
 introduce(who, deaf, lease)
 touch(lease)
 purge()
+local passes = freed == 0
 freed = freed + hinted
 announce(waits, lease)
-serve()
+serve(false, true, passes)
 
 local reply = standing()
 reply[5] = grace <= now and (cap or declared) - used or 0

@@ -8,16 +8,31 @@ local LOOK = 100    -- most processes that one call looks at
 local mine = {}     -- {permits} when the caller itself is hinted
 
 -- Hints the processes in line about the permits that this call freed.
-local function serve()
-  if freed <= 0 or waiting == 0 or cap == 0 or grace > now then return end
-  local moved = false
-  for _, owner in ipairs(call('ZRANGE', line, 0, LOOK - 1)) do
+--
+-- kept     permits that the caller tries for itself: that was its turn
+-- asks     the caller is told how much room there is, which is worth more than a hint
+-- passes   the call only passes a hint on, to those whose turn was before the caller's; they
+--          come to share its turn, so that a hint too small for anybody goes round once
+local function serve(kept, asks, passes)
+  local turn = (kept or passes) and call('ZSCORE', line, hub)
+  local moved = kept and turn
+  if moved then call('ZADD', line, draw(), hub) end
+  if freed <= 0 or waiting == 0 or cap == 0 or grace > now then
+    if moved then save_counter(0) end
+    return
+  end
+  turn = passes and turn
+  local first = turn and call('ZRANGEBYSCORE', line, '-inf', '(' .. turn, 'LIMIT', 0, LOOK)
+      or call('ZRANGE', line, 0, LOOK - 1)
+  for _, owner in ipairs(first) do
     if freed <= 0 then break end
     local flags = call('HMGET', meta, owner .. ':waits', owner .. ':deaf', owner .. ':until')
     local share = math.min(freed, tonumber(flags[1]) or 0)
     local alive = (tonumber(flags[3]) or 0) > now
     local takes = alive and share > 0
-    if takes and owner == hub then
+    if takes and owner == hub and asks then
+      takes = nil
+    elseif takes and owner == hub then
       mine = { share }
     elseif takes and flags[2] == '1' then
       takes = nil  -- hears nothing, but finds room with its next heartbeat
@@ -25,7 +40,7 @@ local function serve()
       takes = tell(owner, 'hint', exact(share)) ~= 0
     end
     if takes then
-      call('ZADD', line, draw(), owner)
+      call('ZADD', line, turn or draw(), owner)
       freed = freed - share
       moved = true
     elseif takes == false then
