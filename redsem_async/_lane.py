@@ -9,10 +9,9 @@ import asyncio
 import math
 from abc import ABC, abstractmethod
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from ._backend import Node
 from ._batches import (
     AbandonBatch,
     AcquireBatch,
@@ -42,6 +41,7 @@ from ._errors import (
     QueueFull,
     SemaphoreError,
 )
+from ._hindrance import Hindrance
 from ._keys import Address
 from ._lease import (
     Lost,
@@ -166,14 +166,7 @@ class Lane(ABC):
         self._questions: deque[Question | Adoption | Restoration | Confirmation] = deque()
         self._beat_due = False
         self._pulse = Pulse(hub.loop, self._time_passed)
-        # Its post's notes about where it is kept, in a cluster, and what keeps it from there.
-        self.bound_for: Node | None = None  # where it goes once all it wrote is answered
-        self.as_guest: bool = False  # and only for its next letters
-        self.redirections: int = 0  # in a row
-        self.held_back: bool = False
-        self.holds: Iterator[float] = iter(())
-        self.trouble: Exception | None = None
-        self.trouble_since: float = 0.0
+        self.hindrance: Hindrance | None = None
 
     # -- what the tasks ask for
 
@@ -271,7 +264,7 @@ class Lane(ABC):
         if not claim.pending:
             return
         unheard = claim.confirming or claim.heard is None
-        trouble = self.trouble or self.post.trouble or claim.hindered_by
+        trouble = self.trouble or claim.hindered_by
         if unheard and claim.waits and not claim.overdue and trouble is None:
             # A word may be on its way: the deadline is kept within GRACE.
             claim.overdue = True
@@ -281,10 +274,14 @@ class Lane(ABC):
         else:
             self.refuse(claim, self._too_late(claim))
 
+    @property
+    def trouble(self) -> Exception | None:
+        """Why nothing can be had for now, if that is known."""
+        return (self.hindrance.error if self.hindrance else None) or self.post.trouble
+
     def unavailable(self, cause: Exception | None = None) -> BackendUnavailable:
         """An error that says what could not be reached, and why."""
-        cause = cause or self.trouble or self.post.trouble
-        return self.post.unavailable(self.address.name, cause)
+        return self.post.unavailable(self.address.name, cause or self.trouble)
 
     def refuse(self, claim: Claim, error: Exception) -> None:
         """End a claim whose caller waits, with *error*."""

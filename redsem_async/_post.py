@@ -9,7 +9,7 @@ import asyncio
 import math
 import random
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from typing import Protocol
@@ -21,6 +21,7 @@ from ._batches import Batch
 from ._clock import now as clock
 from ._config import Clock
 from ._errors import BackendError, BackendUnavailable
+from ._hindrance import LONGEST_HOLD, Hindrance
 from ._keys import Address, Mode
 from ._lane import MOST_ACQUIRES, Lane
 from ._lease import patience
@@ -32,7 +33,6 @@ LARGEST_WINDOW = 8
 ENOUGH = 32  # requests that a far server is sent at once, before others can join them
 LONGEST_PATIENCE = 3.0  # seconds without an answer, before a connection counts as dead
 IDLE = 5.0  # seconds for which an idle post keeps its link
-LONGEST_HOLD = 0.2  # seconds between letters to a server that answers, but that it is busy
 CONNECT_TIME = 5.0  # seconds for one attempt to connect
 OUTAGE_CHECK = 0.1  # seconds between looks at whose patience an outage outlasts
 DRAIN = 10.0  # seconds that a cancelled post gives the tasks that were cancelled with it
@@ -217,11 +217,11 @@ class Post:
         lane = batch.lane
         if isinstance(answer, Fault):
             answer = self._refused(lane, answer)
-        elif self.trouble is not None or lane.trouble is not None:
+        elif self.trouble is not None or lane.hindrance is not None:
             self._out_of_trouble(lane)
         batch.settle(answer)
-        if lane.bound_for is not None:
-            self._see_off(lane)
+        if lane.hindrance is not None:
+            self._see_off(lane, lane.hindrance)
         if self._ready:
             self._flush_soon()
         if self._quiet is not None and not self._quiet.done() and not self.has_work():
@@ -275,8 +275,8 @@ class Post:
         for batch in reversed(unanswered):
             batch.write_again(arrived=True)
         for lane in list(self.lanes.values()):
-            if lane.bound_for is not None:
-                self._see_off(lane)
+            if lane.hindrance is not None:
+                self._see_off(lane, lane.hindrance)
 
     def _drop(self, error: Exception) -> None:
         link = self._link
@@ -291,22 +291,25 @@ class Post:
         node = self.hub.backend.redirected(lane.address, fault, here=self.node)
         if node is None:
             return Fault(Trouble.REFUSED, fault.error)
-        lane.bound_for, lane.as_guest = node, fault.trouble is Trouble.ASK
-        lane.redirections += 1
-        if lane.redirections > REDIRECTIONS:
+        hindrance = _hindrance_of(lane)
+        hindrance.bound_for, hindrance.as_guest = node, fault.trouble is Trouble.ASK
+        hindrance.redirections += 1
+        if hindrance.redirections > REDIRECTIONS:
             self._hold(lane, fault.error)
         return fault
 
-    def _see_off(self, lane: Lane) -> None:
+    def _see_off(self, lane: Lane, hindrance: Hindrance) -> None:
         """Let *lane* go where it is bound for, once nothing of it is on its way here."""
+        if hindrance.bound_for is None:
+            return
         self._set_aside(lane)
         if any(batch.lane is lane for batch in self._on_way):
             return
-        assert lane.bound_for is not None
-        post = self.hub.post_at(lane.bound_for)
-        was_guest, lane.wire.asking = lane.wire.asking, lane.as_guest
-        lane.bound_for = self.node if lane.as_guest else None
-        lane.as_guest = False
+        post = self.hub.post_at(hindrance.bound_for)
+        was_guest, lane.wire.asking = lane.wire.asking, hindrance.as_guest
+        # A guest goes home when it is answered.
+        hindrance.bound_for = self.node if hindrance.as_guest else None
+        hindrance.as_guest = False
         if post is not self:
             self.lanes.pop(lane.address, None)
             post.lanes[lane.address] = lane
@@ -320,29 +323,27 @@ class Post:
         """See off the lanes whose semaphores another server keeps by now, as others say."""
         await self.hub.backend.explore(but=self.node)
         for lane in list(self.lanes.values()):
-            if lane.bound_for is None:
-                node = self.hub.backend.node_for(lane.address)
-                if node is self.node:
-                    continue
-                lane.bound_for = node
-            self._see_off(lane)
+            node = self.hub.backend.node_for(lane.address)
+            if node is not self.node:
+                hindrance = _hindrance_of(lane)
+                hindrance.bound_for = hindrance.bound_for or node
+                self._see_off(lane, hindrance)
 
     def _hold(self, lane: Lane, error: Exception) -> None:
         """Write nothing of *lane* for a moment: what it asks for cannot be had yet."""
-        if lane.trouble is None:
-            lane.trouble_since = clock()
-            lane.holds = delays(random.random, longest=LONGEST_HOLD)
-        lane.trouble = error
-        lane.fail_hurried(self._unavailable_for(lane))
-        if not lane.held_back:
-            lane.held_back = True
+        hindrance = _hindrance_of(lane)
+        hindrance.begin(error, clock())
+        lane.fail_hurried(lane.unavailable)
+        if not hindrance.held_back:
             self._set_aside(lane)
-            self._loop.call_later(next(lane.holds), self._let_go, lane)
+            moment = min(hindrance.hold(), lane.shortest / 10)  # leases go on meanwhile
+            self._loop.call_later(moment, self._let_go, lane, hindrance)
 
-    def _let_go(self, lane: Lane) -> None:
-        lane.held_back = False
-        lane.fail_outlasted(lane.trouble_since, self._unavailable_for(lane))
-        if lane.bound_for is None or lane.wire.asking:
+    def _let_go(self, lane: Lane, hindrance: Hindrance) -> None:
+        hindrance.held_back = False
+        if hindrance.error is not None:
+            lane.fail_outlasted(hindrance.since, lane.unavailable)
+        if hindrance.bound_for is None or lane.wire.asking:
             self._put_back(lane)
 
     def _set_aside(self, lane: Lane) -> None:
@@ -352,7 +353,8 @@ class Post:
         lane.ready = True
 
     def _put_back(self, lane: Lane) -> None:
-        if not lane.held_back:
+        hindrance = lane.hindrance
+        if hindrance is None or not hindrance.held_back:
             lane.ready = False
             if lane.eager:
                 lane.wake()
@@ -366,10 +368,13 @@ class Post:
         self.trouble = error
         if hurry:
             for lane in list(self.lanes.values()):
-                lane.fail_hurried(self._unavailable_for(lane))
+                lane.fail_hurried(lane.unavailable)
 
     def _out_of_trouble(self, lane: Lane) -> None:
-        lane.trouble, lane.redirections = None, 0
+        if hindrance := lane.hindrance:
+            hindrance.error, hindrance.redirections = None, 0
+            if hindrance.passed:
+                lane.hindrance = None
         if self.trouble is not None:
             self.trouble = None
             self._delays = delays(random.random)
@@ -378,12 +383,9 @@ class Post:
                 self._outage_timer.cancel()
                 self._outage_timer = None
 
-    def _unavailable_for(self, lane: Lane) -> Callable[[], BackendUnavailable]:
-        return lambda: self.unavailable(lane.address.name, lane.trouble or self.trouble)
-
     def _check_outage(self) -> None:
         for lane in list(self.lanes.values()):
-            lane.fail_outlasted(self._trouble_since, self._unavailable_for(lane))
+            lane.fail_outlasted(self._trouble_since, lane.unavailable)
         self._outage_timer = self._loop.call_later(OUTAGE_CHECK, self._check_outage)
 
     def _go_on(self) -> None:
@@ -537,3 +539,9 @@ _KINDS: tuple[tuple[Mode, Clock], ...] = tuple(
     (mode, kept_by) for mode in ("fair", "zset") for kept_by in ("server", "local")
 )
 _KEEPERS: WeakSet["asyncio.Task[None]"] = WeakSet()
+
+
+def _hindrance_of(lane: Lane) -> Hindrance:
+    if lane.hindrance is None:
+        lane.hindrance = Hindrance()
+    return lane.hindrance

@@ -20,6 +20,7 @@ LAYERS = {
         "_clock",
         "_claim",
         "_pulse",
+        "_hindrance",
         "_batches",
         "_lane",
         "_fair",

@@ -80,4 +80,3 @@ def _scenarios() -> Iterator[Scenario]:
 
 
 SCENARIOS = list(_scenarios())
-

@@ -279,9 +279,7 @@ class Server:
                 request = Request(number, lease_ms, terms.limit, permits)
                 model.line.append(Waiter(HUBS[client], request, NOW_US + turn))
         elif isinstance(model, ZsetModel):
-            model.line = {
-                HUBS[client]: NOW_US + turn for client, turn, _ in kept.line
-            }
+            model.line = {HUBS[client]: NOW_US + turn for client, turn, _ in kept.line}
         model.last = NOW_US + len(kept.line)
 
     def _freeze(self, ended: tuple[int, ...]) -> Kept:
