@@ -108,6 +108,13 @@ def servers(session: nox.Session) -> None:
 
 
 @here(default=False)
+def acl(session: nox.Session) -> None:
+    """Run the tests with the library as the user of docs/security.md, who may do no more."""
+    restricted = {"REDIS_URL": None, "REDSEM_TEST_ACL": "1"}
+    pytest(session, env=installed(session) | restricted)
+
+
+@here(default=False)
 def containers(session: nox.Session) -> None:
     """Run the tests on $REDIS_IMAGE in a container; here, a missing engine is an error."""
     server = {"REDIS_URL": None, "REDSEM_SERVER_BIN": None, "REDSEM_TEST_SERVER": "container"}

@@ -26,8 +26,9 @@ _PASSWORD = "semaphores-only"
 
 def restrict() -> None:
     """From now on, in this process and in those that it starts."""
-    made = AbstractConnection.__init__
-    greet = AbstractConnection.on_connect_check_health
+    untyped: Any = AbstractConnection
+    made: Any = untyped.__init__
+    greet: Any = untyped.on_connect_check_health
 
     @wraps(made)
     def make(self: Any, *arguments: Any, **options: Any) -> None:
@@ -45,7 +46,6 @@ def restrict() -> None:
             self.username, self.password = USER, _PASSWORD
             await greet(self, *arguments, **options)
 
-    untyped: Any = AbstractConnection
     untyped.__init__ = make
     untyped.on_connect_check_health = greet_as_user
     here = str(Path(__file__).parent / "started")
