@@ -109,8 +109,8 @@ def slot_of(key: str) -> int:
     return key_slot(key.encode())
 
 
-async def slots_at(target: Target) -> list[tuple[int, int, Endpoint]]:
-    """First slot, last slot and master of each range, as a node knows it."""
+async def slots_at(target: Target) -> list[tuple[int, int, list[Endpoint]]]:
+    """First slot, last slot, and master and replicas of each range, as a node knows them."""
     connection = await _connected(target, protocol=2)
     try:
         await connection.send_command("CLUSTER SLOTS")
@@ -119,8 +119,8 @@ async def slots_at(target: Target) -> list[tuple[int, int, Endpoint]]:
         await connection.disconnect()
     own_host = str(target.settings["host"])
     return [
-        (first, last, (master[0].decode() or own_host, master[1]))
-        for first, last, master, *_ in ranges
+        (first, last, [((host or b"").decode() or own_host, port) for host, port, *_ in nodes])
+        for first, last, *nodes in ranges
     ]
 
 

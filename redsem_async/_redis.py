@@ -10,6 +10,7 @@ from ._dial import (
     ClusterClient,
     Endpoint,
     SingleClient,
+    Target,
     checked_client,
     dial,
     known_nodes,
@@ -51,31 +52,34 @@ class RedisBackend(OneNode):
 class ClusterNode:
     """One node of a cluster."""
 
-    def __init__(self, client: ClusterClient, endpoint: Endpoint) -> None:
+    def __init__(self, backend: "ClusterBackend", endpoint: Endpoint) -> None:
         self.endpoint = endpoint
-        self._client = client
+        self._backend = backend
 
     @property
     def place(self) -> str:
         return "Redis at {}:{}".format(*self.endpoint)
 
     async def connect(self, listener: Listener) -> Link:
-        return Connection(await dial(node_of(self._client, self.endpoint)), listener)
+        opened = await dial(self.target)
+        await self._backend.meet(self)
+        return Connection(opened, listener)
 
-    async def slots(self) -> list[tuple[int, int, Endpoint]]:
-        """Who keeps what, as this node knows it."""
-        return await slots_at(node_of(self._client, self.endpoint))
+    @property
+    def target(self) -> Target:
+        return node_of(self._backend.client, self.endpoint)
 
 
 class ClusterBackend:
     """Semaphores spread over the nodes of a cluster, reached with the user's client's settings.
 
-    Nothing is asked beforehand: any node says who keeps a semaphore when it does not, and the
-    answer is remembered. Only when a node falls silent are the others asked for the whole map.
+    The first node to be reached tells who the others are, so that they can be asked when it falls
+    silent. For the rest, any node says who keeps a semaphore when it does not itself.
     """
 
     def __init__(self, client: ClusterClient) -> None:
-        self._client = client
+        self.client = client
+        self._met = False
         self._nodes: dict[Endpoint, ClusterNode] = {}
         self._keepers: dict[int, ClusterNode] = {}  # by slot
 
@@ -93,25 +97,37 @@ class ClusterBackend:
             self._keepers[_slot(address)] = node
         return node
 
+    async def meet(self, node: ClusterNode) -> None:
+        """Ask *node*, which answers, who the others are, unless that is known."""
+        if not self._met:
+            self._met = await self._ask(node)
+
     async def explore(self, *, but: Node) -> None:
         """Ask the nodes, but for that one, until one answers."""
         others = [node for node in self._known() if node is not but]
         random.shuffle(others)
         for node in others:
-            with suppress(Exception):
-                async with asyncio.timeout(EXPLORING_TIME):
-                    ranges = await node.slots()
-                for first, last, endpoint in ranges:
-                    self._keepers |= dict.fromkeys(range(first, last + 1), self._node(endpoint))
+            if await self._ask(node):
                 return
 
+    async def _ask(self, node: ClusterNode) -> bool:
+        """Learn who keeps what, as *node* knows it. Returns whether it answered."""
+        with suppress(Exception):
+            async with asyncio.timeout(EXPLORING_TIME):
+                ranges = await slots_at(node.target)
+            for first, last, endpoints in ranges:
+                keeper, *_ = [self._node(endpoint) for endpoint in endpoints]
+                self._keepers |= dict.fromkeys(range(first, last + 1), keeper)
+            return True
+        return False
+
     def _node(self, endpoint: Endpoint) -> ClusterNode:
-        endpoint = reachable_at(self._client, endpoint)
-        return self._nodes.setdefault(endpoint, ClusterNode(self._client, endpoint))
+        endpoint = reachable_at(self.client, endpoint)
+        return self._nodes.setdefault(endpoint, ClusterNode(self, endpoint))
 
     def _known(self) -> list[ClusterNode]:
-        for endpoint in known_nodes(self._client):
-            self._nodes.setdefault(endpoint, ClusterNode(self._client, endpoint))
+        for endpoint in known_nodes(self.client):
+            self._nodes.setdefault(endpoint, ClusterNode(self, endpoint))
         return list(self._nodes.values())
 
 

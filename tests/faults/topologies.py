@@ -100,6 +100,10 @@ class Cluster:
         """An address that a client may begin with; those of `shards` will do as well."""
         return self.shards[0].master.server.url
 
+    def living(self) -> list[Node]:
+        """The nodes that answer."""
+        return [node for node in self.nodes if _alive(node)]
+
     async def slot_of(self, name: str) -> int:
         """The slot of every key of a semaphore of that name."""
         slot: int = await tell(self._somebody(), "CLUSTER", "KEYSLOT", f"{{{name}}}")
@@ -182,7 +186,7 @@ class Cluster:
         """Kill -9 every server of *shard*, and see that the others call it failed."""
         for node in shard.nodes:
             node.server.kill()
-        survivors = [node for node in self.nodes if _alive(node)]
+        survivors = self.living()
 
         async def noticed() -> bool:
             views = [_table(await tell(node.server, "CLUSTER", "NODES")) for node in survivors]

@@ -1,0 +1,330 @@
+"""Cases 32 and 40: a real cluster, whose slots move, whose shards die and fail over."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+from redis.asyncio.cluster import RedisCluster
+
+import redsem_async
+from redsem_async import AcquireTimeout, AnySemaphore, BackendUnavailable, FairSemaphore, Semaphore
+from tests.faults.helpers import (
+    EPSILON,
+    NOISE,
+    Kind,
+    all_free,
+    in_background,
+    key_of,
+    takes_at_most,
+    until,
+    waits_in_line,
+)
+from tests.faults.topologies import Cluster, Node, embedded_cluster, tell
+
+LONG = 30.0  # a lease, with heartbeats every 10 s: whatever is quicker came by message
+PAUSE = 1.0  # seconds at most between two attempts to reach a server
+
+Connect = Callable[[Cluster], RedisCluster]
+
+
+@pytest.fixture(scope="module")
+def lasting() -> Iterator[Cluster]:
+    """A cluster for the tests that leave it as good as they found it."""
+    with embedded_cluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+async def connect_to() -> AsyncIterator[Connect]:
+    """Makes cluster clients such as users have, and closes them after the test."""
+    async with AsyncExitStack() as stack:
+
+        def client(cluster: Cluster) -> RedisCluster:
+            redis = RedisCluster.from_url(cluster.url)
+            stack.push_async_callback(redis.aclose)
+            stack.push_async_callback(redsem_async.aclose, redis)
+            return redis
+
+        yield client
+
+
+async def refused_with(cluster: Cluster, *words: str) -> int:
+    """How often a node of the cluster that is alive answered with one of these errors."""
+    count = 0
+    for node in cluster.living():
+        stats: dict[str, Any] = await tell(node.server, "INFO", "errorstats")
+        for word in words:
+            count += stats.get(f"errorstat_{word}", {"count": 0})["count"]
+    return count
+
+
+async def keys_on(node: Node, semaphore: AnySemaphore) -> set[str]:
+    names = [key_of(semaphore, what) for what in ("holders", "tokens", "meta", "hubs")]
+    return {name for name in names if await tell(node.server, "EXISTS", name) == 1}
+
+
+async def other_than(cluster: Cluster, name: str) -> Node:
+    owner = await cluster.owner_of(name)
+    return next(shard.master for shard in cluster.shards if shard.master != owner)
+
+
+# -- slots that move
+
+
+async def test_semaphores_are_spread_over_the_shards(
+    kind: Kind, lasting: Cluster, connect_to: Connect, prefix: str
+) -> None:
+    """One client, a shard for each name: held, waited for and handed over on each of them."""
+    here, there = connect_to(lasting), connect_to(lasting)
+    for shard in lasting.shards:
+        name = await lasting.name_on(shard, prefix)
+        semaphore, other = kind(here, name, 1, lease=LONG), kind(there, name, 1, lease=LONG)
+        holder = await semaphore.acquire(timeout=5)
+        assert await keys_on(shard.master, semaphore)
+        waiter = await waits_in_line(other)
+        assert await holder.release()
+        with takes_at_most(EPSILON):
+            successor = await waiter
+        assert successor.fencing_token > holder.fencing_token
+        assert await successor.release()
+        await all_free(semaphore)
+
+
+async def test_a_slot_that_moved_is_followed(
+    kind: Kind, lasting: Cluster, connect_to: Connect, name: str
+) -> None:
+    """MOVED: who holds holds on, who waits is served by message, on the new node."""
+    held = kind(connect_to(lasting), name, 1, lease=LONG)
+    waiting = kind(connect_to(lasting), name, 1, lease=LONG)
+    holder = await held.acquire(timeout=5)
+    waiter = await waits_in_line(waiting)
+    target = await other_than(lasting, name)
+    before = await refused_with(lasting, "MOVED")
+    moved = await lasting.move(name, target)
+    assert key_of(held, "holders") in moved
+    await holder.refresh()
+    assert await refused_with(lasting, "MOVED") > before
+    assert await tell(target.server, "ZSCORE", key_of(held, "holders"), holder.id) is not None
+
+    async def knows() -> bool:
+        """The one that waits has come to the new node, so that a message finds it."""
+        if isinstance(waiting, FairSemaphore):
+            line = await tell(target.server, "ZCARD", key_of(held, "queue"))
+        else:
+            line = await tell(target.server, "ZCARD", key_of(held, "waiting"))
+        return bool(line == 1)
+
+    await until(knows, "the line is on the new node")
+    assert await holder.release()
+    with takes_at_most(PAUSE + EPSILON):
+        successor = await waiter
+    assert successor.fencing_token > holder.fencing_token
+    assert await successor.release()
+    again = await held.acquire(timeout=5)
+    second = await waits_in_line(waiting)
+    assert await again.release()
+    with takes_at_most(EPSILON):  # the subscription is there as well
+        assert await (await second).release()
+    await all_free(held)
+
+
+@pytest.mark.parametrize("first", ["holders", "meta", "tokens"])
+async def test_a_slot_on_its_way_is_waited_for(
+    kind: Kind, lasting: Cluster, connect_to: Connect, name: str, first: str
+) -> None:
+    """TRYAGAIN and ASK: key by key, while permits are held and waited for."""
+    lease = 4.0
+    here, there = connect_to(lasting), connect_to(lasting)
+    held, waiting = kind(here, name, 1, lease=lease), kind(there, name, 1, lease=lease)
+    hasty = kind(there, name, 2, lease=lease)
+    holder = await held.acquire(timeout=5)
+    waiter = await waits_in_line(waiting)
+    move = await lasting.begin_to_move(name, await other_than(lasting, name))
+    before = await refused_with(lasting, "TRYAGAIN", "ASK")
+    assert await move.move_one(key_of(held, first)) is not None
+    with takes_at_most(0.4 + EPSILON):
+        with pytest.raises((BackendUnavailable, AcquireTimeout)) as refused:
+            await hasty.acquire(timeout=0.4)
+        assert isinstance(refused.value, BackendUnavailable), "it was not full, but on its way"
+    patient = in_background(hasty.acquire(timeout=20))
+    while await move.move_one() is not None:
+        await asyncio.sleep(0.25)
+        assert not holder.lost
+        assert not waiter.done()
+    await move.finish()
+    assert await refused_with(lasting, "TRYAGAIN", "ASK") > before
+    assert len(move.moved) >= 3
+
+    await holder.refresh()
+    assert not holder.lost
+    if isinstance(held, FairSemaphore):
+        assert not patient.done(), "it stands behind the first"
+        assert await holder.release()
+        with takes_at_most(PAUSE + EPSILON):
+            permits = await asyncio.gather(waiter, patient)
+    else:
+        with takes_at_most(PAUSE + EPSILON):
+            second = await patient
+        assert await second.release()
+        assert await holder.release()
+        with takes_at_most(PAUSE + EPSILON):
+            permits = [await waiter]
+    assert all(permit.fencing_token > holder.fencing_token for permit in permits)
+    assert all(await asyncio.gather(*(permit.release() for permit in permits)))
+    await all_free(held)
+
+
+async def test_a_permit_whose_keys_have_all_moved_is_refreshed_there(
+    kind: Kind, lasting: Cluster, connect_to: Connect, name: str
+) -> None:
+    """ASK: the old node still owns the slot, and the new one has the keys.
+
+    That helps calls all of whose keys exist, as a refresh's do. An acquire declares some that do
+    not, which the new node answers with TRYAGAIN until the slot is its own.
+    """
+    semaphore = kind(connect_to(lasting), name, 2, lease=LONG)
+    holder = await semaphore.acquire(timeout=5)
+    move = await lasting.begin_to_move(name, await other_than(lasting, name))
+    while await move.move_one() is not None:
+        pass
+    before = await refused_with(lasting, "ASK")
+    trusted_for = holder.expires_in
+    with takes_at_most(EPSILON):
+        await holder.refresh()
+    assert holder.expires_in > trusted_for
+    assert await refused_with(lasting, "ASK") > before
+
+    before = await refused_with(lasting, "TRYAGAIN")
+    acquiring = in_background(semaphore.acquire(timeout=20))
+
+    async def tries_again() -> bool:
+        return await refused_with(lasting, "TRYAGAIN") > before
+
+    await until(tries_again, "it is told to try again")
+    assert not acquiring.done()
+    await move.finish()
+    with takes_at_most(PAUSE + EPSILON):
+        permit = await acquiring
+    assert permit.fencing_token > holder.fencing_token
+    assert await permit.release()
+    assert await holder.release()
+    await all_free(semaphore)
+
+
+# -- shards that die
+
+
+async def test_a_dead_shard_takes_none_of_the_others_along(
+    kind: Kind, cluster: Cluster, connect_to: Connect
+) -> None:
+    """Its semaphores cannot be reached; those elsewhere do not notice, not even for a moment."""
+    redis, other = connect_to(cluster), connect_to(cluster)
+    doomed, *rest = cluster.shards
+    lost = kind(redis, await cluster.name_on(doomed), 1, lease=3.0)
+    alive = [kind(redis, await cluster.name_on(shard), 1, lease=LONG) for shard in rest]
+    permit = await lost.acquire(timeout=5)
+    held = [await semaphore.acquire(timeout=5) for semaphore in alive]
+    waiters = [await waits_in_line(kind(other, each.name, 1, lease=LONG)) for each in alive]
+    losing = in_background(cluster.loses(doomed))
+    rounds = 0
+    while not losing.done():
+        with takes_at_most(EPSILON):
+            for holder in held:
+                await holder.refresh()
+        rounds += 1
+        await asyncio.sleep(0.1)
+    await losing
+    assert rounds > 5
+    with takes_at_most(0.5), pytest.raises(BackendUnavailable):
+        await lost.acquire(timeout=0.5)
+    for holder, waiter in zip(held, waiters, strict=True):
+        assert not holder.lost
+        assert await holder.release()
+        with takes_at_most(EPSILON):
+            assert await (await waiter).release()
+    await asyncio.wait_for(permit.wait_lost(), 5)
+
+    acquiring = in_background(lost.acquire(timeout=30))
+    await cluster.restart(doomed)
+    with takes_at_most(PAUSE + EPSILON):
+        successor = await acquiring
+    assert successor.fencing_token > permit.fencing_token
+    assert await successor.release()
+    await all_free(lost)
+
+
+@pytest.fixture
+def strict_cluster() -> Iterator[Cluster]:
+    """A cluster for this test alone, that serves nothing when a shard is dead."""
+    with embedded_cluster() as cluster:
+        yield cluster
+
+
+async def test_a_cluster_that_is_down_is_waited_for(
+    kind: Kind, strict_cluster: Cluster, connect_to: Connect
+) -> None:
+    """CLUSTERDOWN, from nodes that are well: until the deadline, and until it is up again."""
+    cluster = strict_cluster
+    doomed, well = cluster.shards[:2]
+    semaphore = kind(connect_to(cluster), await cluster.name_on(well), 1, lease=LONG)
+    holder = await semaphore.acquire(timeout=5)
+    await cluster.loses(doomed)
+    before = await refused_with(cluster, "CLUSTERDOWN")
+    with takes_at_most(0.5), pytest.raises(BackendUnavailable):
+        await semaphore.acquire(timeout=0.5)
+    assert await refused_with(cluster, "CLUSTERDOWN") > before
+    releasing = in_background(holder.release())
+    acquiring = in_background(semaphore.acquire(timeout=30))
+    await cluster.restart(doomed)
+    with takes_at_most(PAUSE + EPSILON):
+        successor = await acquiring
+        assert await releasing
+    assert successor.fencing_token > holder.fencing_token
+    assert await successor.release()
+    await all_free(semaphore)
+
+
+@pytest.mark.parametrize("how", ["killed", "handed over"])
+async def test_a_shard_that_fails_over_is_followed(
+    kind: Kind, replicated_cluster: Cluster, connect_to: Connect, how: str
+) -> None:
+    """A replica has taken over: who holds holds on, and who waits is served there."""
+    cluster = replicated_cluster
+    shard = cluster.shards[0]
+    name = await cluster.name_on(shard)
+    held = kind(connect_to(cluster), name, 1, lease=LONG)
+    waiting = kind(connect_to(cluster), name, 1, lease=LONG)
+    holder = await held.acquire(timeout=5)
+    waiter = await waits_in_line(waiting)
+
+    async def replicated() -> bool:
+        replica = shard.replicas[0].server
+        _, written, _ = await tell(shard.master.server, "ROLE")
+        return bool((await tell(replica, "ROLE"))[4] >= written)
+
+    await until(replicated, "the replica has it all")
+    new = await (cluster.fail_over(shard) if how == "killed" else cluster.hand_over(shard))
+    assert new in shard.replicas
+    with takes_at_most(PAUSE + EPSILON + NOISE):
+        await holder.refresh()
+    assert not holder.lost
+    assert not waiter.done()
+    assert await tell(new.server, "ZSCORE", key_of(held, "holders"), holder.id) is not None
+    assert await holder.release()
+    with takes_at_most(10.0 + PAUSE + EPSILON):  # at worst a heartbeat finds the new one
+        successor = await waiter
+    assert successor.fencing_token > holder.fencing_token
+    assert await successor.release()
+    await all_free(held)
+
+
+async def test_modes_and_names_of_a_cluster_are_kept_apart(
+    lasting: Cluster, connect_to: Connect, name: str
+) -> None:
+    """The same rules as on one server: a name has one mode."""
+    redis = connect_to(lasting)
+    async with Semaphore(redis, name, 1).acquire(timeout=5):
+        with pytest.raises(redsem_async.ModeMismatch):
+            await FairSemaphore(redis, name, 1).acquire(timeout=5)
