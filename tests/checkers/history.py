@@ -211,8 +211,8 @@ class History:
         own = tenure.how == "released" and not stay.killed
         if stay.until > tenure.until + SLACK and (own or tenure.how == "expired"):
             self._broken("trust ends first", name, f"{identity}: {stay} of {tenure}")
-        # Sent twice, because the first was lost: then it was held when it was first sent.
-        held = tenure.how == "released" or (stay.asked or math.inf) <= tenure.until + SLACK
+        # Sent twice, because the first was lost: then it was trusted when it was first sent.
+        held = tenure.how == "released" or (stay.asked or math.inf) <= tenure.expiry + SLACK
         if stay.released and not held:
             detail = f"{identity}: {stay} of {tenure}"
             self._broken("released only if it was held", name, detail)
