@@ -152,6 +152,13 @@ print(f"{redsem_async.__file__}: imported, with {len(sys.argv) - 1} files beside
 """
 
 
+@here(default=False)
+def soak(session: nox.Session) -> None:
+    """Many processes, many faults, and the journal checked along the way: for an hour."""
+    # The tests are only here, and run the package beside them.
+    python(session, "tests.soak", *(session.posargs or ["--minutes", "60"]))
+
+
 @nox.session(default=False)
 def bench(session: nox.Session) -> None:
     """Measure, beside peers and floors, in an environment that has them all."""

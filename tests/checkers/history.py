@@ -45,6 +45,7 @@ class Stay:
     until: float | None = None
     asked: float | None = None  # when release was called
     released: bool | None = None
+    killed: bool = False  # what it did last it could not say
 
 
 @dataclass(slots=True)
@@ -89,10 +90,7 @@ class History:
         if tenure is None or tenure.until is not None:
             return
         tenure.until, tenure.how = (tenure.expiry if how == "expired" else at), how
-        stay = self._stays.get(identity)
-        if stay is not None and stay.until is not None:
-            self._join(identity, tenure, stay)
-        else:
+        if not self._join_if_same(identity):
             self._ended.append((at, identity))
 
     def flushed(self, at: float) -> None:
@@ -122,9 +120,7 @@ class History:
             return  # reported already
         stay.until, stay.asked, stay.released = until, asked, released
         self._open_by_client[stay.client].discard(identity)
-        tenure = self._tenures.get(identity)
-        if tenure is not None and tenure.until is not None:
-            self._join(identity, tenure, stay)
+        self._join_if_same(identity)
 
     def heard(self, client: str, until: float) -> None:
         """All that *client* did before *until* has been told."""
@@ -134,6 +130,7 @@ class History:
         """A client was killed: what it held for certain it held until then."""
         for identity in list(self._open_by_client[client]):
             stay = self._stays[identity]
+            stay.killed = True
             self.left(identity, min(at, max(stay.trusted_until, stay.since)), None, None)
         self._heard.pop(client, None)
 
@@ -147,9 +144,10 @@ class History:
                 self.ended(identity, tenure.expiry, "expired")  # and no script has come by since
         while self._ended and self._ended[0][0] < settled - 1.0:
             identity = self._ended.popleft()[1]
-            if identity not in self._stays:
-                self._tenures.pop(identity, None)  # given back by the library, and never seen
-        self._strangers(settled)
+            last = self._tenures.get(identity)
+            if identity not in self._stays and last is not None and last.until is not None:
+                del self._tenures[identity]  # given back by the library, and never seen
+        self._settle(settled)
         # A stay that is not over, or whose tenure is not, has edges to come.
         pending = (stay.since for stay in self._stays.values())
         horizon = min(settled, min(pending, default=math.inf))
@@ -165,24 +163,34 @@ class History:
             if stay.until is None:
                 self._broken("each stay ends", stay.name, f"{identity} of {stay.client}")
                 self.left(identity, stay.trusted_until, None, None)
-        for identity, stay in list(self._stays.items()):
-            if identity in self._tenures:
-                # Still in the keys, and expired: no script has come by since.
-                self.ended(identity, self._tenures[identity].expiry, "expired")
-            else:
-                self._unknown(identity, stay)
-        self._tenures.clear()
         self._heard.clear()
         self.advance(math.inf)
+        self._tenures.clear()
 
-    def _strangers(self, settled: float) -> None:
-        unknown = [
-            (identity, stay)
-            for identity, stay in self._stays.items()
-            if identity not in self._tenures and stay.since < settled - 1.0
-        ]
-        for identity, stay in unknown:
-            self._unknown(identity, stay)
+    def _settle(self, settled: float) -> None:
+        """Judge stays of which nothing more will be heard."""
+        for identity, stay in list(self._stays.items()):
+            tenure = self._tenures.get(identity)
+            if stay.since >= settled - 1.0:
+                continue
+            if tenure is None:
+                self._unknown(identity, stay)
+            elif tenure.until is not None and stay.until is not None:
+                self._join(identity, tenure, stay)
+
+    def _join_if_same(self, identity: str) -> bool:
+        """Join what has ended on both sides.
+
+        After all was lost an acquire that was never answered is asked, and granted, again: then
+        the tenure that the stay belongs to may be yet to come.
+        """
+        tenure, stay = self._tenures.get(identity), self._stays.get(identity)
+        if tenure is None or stay is None or tenure.until is None or stay.until is None:
+            return False
+        if tenure.token != stay.token:
+            return False
+        self._join(identity, tenure, stay)
+        return True
 
     def _unknown(self, identity: str, stay: Stay) -> None:
         detail = f"{stay.client} was handed {identity}, which was not granted"
@@ -200,14 +208,14 @@ class History:
             self._broken("tokens are the journal's", name, f"{identity}: {stay} of {tenure}")
         if stay.since < tenure.since - SLACK:
             self._broken("nothing before its grant", name, f"{identity}: {stay} of {tenure}")
-        if stay.until > tenure.until + SLACK and tenure.how in ("expired", "released"):
+        own = tenure.how == "released" and not stay.killed
+        if stay.until > tenure.until + SLACK and (own or tenure.how == "expired"):
             self._broken("trust ends first", name, f"{identity}: {stay} of {tenure}")
-        if stay.released and tenure.how != "released":
-            # Sent twice, because the first answer was lost: it was held when it was first sent.
-            asked = stay.asked or 0
-            if not (tenure.how == "expired" and asked <= tenure.until + SLACK):
-                detail = f"{identity}: {stay} of {tenure}"
-                self._broken("released only if it was held", name, detail)
+        # Sent twice, because the first was lost: then it was trusted when it was first sent.
+        held = tenure.how == "released" or (stay.asked or math.inf) <= tenure.expiry + SLACK
+        if stay.released and not held:
+            detail = f"{identity}: {stay} of {tenure}"
+            self._broken("released only if it was held", name, detail)
         until = min(stay.until, tenure.until)
         if until > stay.since:
             edges = self._windows[name].edges

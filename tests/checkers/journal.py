@@ -5,7 +5,7 @@ through the keys as the writes left them (`writes`), and beside what the clients
 (`history`). Each finds what the others cannot.
 """
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable
 
 from redsem_async._protocol import Abandon, Release
@@ -16,6 +16,20 @@ from tests.checkers.violations import Findings
 from tests.checkers.writes import Changes, Keys
 
 _BATCHED = {"acquire": 10, "release": 6, "refresh": 5, "abandon": 4}  # facts before the requests
+
+TRACE = 24  # entries of one semaphore
+MOST_TRACES = 5
+
+
+def _told(entry: Entry) -> str:
+    if isinstance(entry, Flushed):
+        return f"{entry.server_us} all was lost"
+    writes = " ".join(
+        f"{write.command}:{write.key.rpartition(':')[2]}{list(write.arguments)}={write.heard}"
+        for write in entry.writes
+    )
+    call = f"{entry.hub[:6]} {entry.call} -> {entry.reply}"
+    return f"{entry.server_us} {entry.present} {call} [{writes}]"
 
 
 class JournalChecker:
@@ -31,7 +45,9 @@ class JournalChecker:
         self.scripts: Counter[str] = Counter()
         self.operations = 0  # requests, releases, refreshes ...: a script may be for many
         self.grants = 0
+        self.traces: list[list[str]] = []  # what led to the first violations
         self._semaphores: dict[str, tuple[Keys, Replay]] = {}
+        self._recent: dict[str, deque[Entry]] = {}
         self._highest: dict[str, int] = {}
 
     def feed(self, entries: Iterable[Entry]) -> None:
@@ -47,9 +63,15 @@ class JournalChecker:
         known = self._semaphores.get(base)
         return known[0] if known else None
 
+    def _trace(self, base: str) -> None:
+        """Keep what led to a violation: somebody will want to read it."""
+        if len(self.traces) < MOST_TRACES:
+            self.traces.append([_told(entry) for entry in self._recent[base]])
+
     def _flush(self, entry: Flushed) -> None:
         for base, (keys, _) in self._semaphores.items():
             self._highest[base] = keys.highest
+            self._recent[base].append(entry)
         self._semaphores.clear()
         self.history.flushed(entry.server_us / 1e6)
 
@@ -58,6 +80,8 @@ class JournalChecker:
         facts = _BATCHED.get(record.operation)
         self.operations += 1 if facts is None else len(record.arguments) - facts
         base = record.base
+        found = self.findings.counts.total()
+        self._recent.setdefault(base, deque(maxlen=TRACE)).append(record)
         known = self._semaphores.get(base)
         if known is None:
             keys = Keys(base, record.mode == "fair", self.findings)
@@ -70,6 +94,8 @@ class JournalChecker:
         replay.compare(record, list(touched), keys.holders, keys.tokens, keys.weights)
         if touched:
             self._tell(record, keys, changes)
+        if self.findings.counts.total() > found:
+            self._trace(base)
 
     def _tell(self, record: Record, keys: Keys, changes: Changes) -> None:
         """Tell the history what was granted and what ended."""

@@ -28,7 +28,11 @@ async def _used(here: AnySemaphore, there: AnySemaphore) -> None:
     waiters: list[asyncio.Future[Permit]] = []
     for place in (1, 2):
         waiters.append(asyncio.ensure_future(there.acquire()))
-        await until(lambda place=place: len(lane.waiting) == place, "it was told to wait")
+
+        def told(place: int = place) -> bool:
+            return len(lane.waiting) == place
+
+        await until(told, "it was told to wait")
     await first.refresh()
     assert await first.release()
     third = await waiters[0]
@@ -262,7 +266,7 @@ ID = f"{HUB}.1"
 STAY = Stay("w", "jobs", token=7, permits=1, since=10.0, trusted_until=12.0)
 
 
-def told(
+def judged(
     *,
     stay: Stay = STAY,
     until: float = 11.0,
@@ -290,29 +294,29 @@ def told(
 
 def test_a_client_and_the_journal_that_agree() -> None:
     """Also where the release came late and was said to be, or where the lease ran out."""
-    assert told() == {}
-    assert told(released=False, ended="expired", until=12.0, at=12.5) == {}
-    assert told(released=True, ended="expired", until=11.9, at=12.5) == {}
+    assert judged() == {}
+    assert judged(released=False, ended="expired", until=12.0, at=12.5) == {}
+    assert judged(released=True, ended="expired", until=11.9, at=12.5) == {}
 
 
 def test_a_client_with_another_token() -> None:
     """The token that a client hands on is the one that the server granted."""
-    assert told(stay=replace(STAY, token=8)) == {"tokens are the journal's": 1}
+    assert judged(stay=replace(STAY, token=8)) == {"tokens are the journal's": 1}
 
 
 def test_a_client_that_trusted_for_too_long() -> None:
     """Trust ends before the server lets go."""
-    assert told(ended="expired", until=12.2, released=None) == {"trust ends first": 1}
+    assert judged(ended="expired", until=12.2, released=None) == {"trust ends first": 1}
 
 
 def test_a_client_that_had_it_before_it_was_granted() -> None:
     """Nobody holds what nobody gave."""
-    assert told(stay=replace(STAY, since=9.0)) == {"nothing before its grant": 1}
+    assert judged(stay=replace(STAY, since=9.0)) == {"nothing before its grant": 1}
 
 
 def test_a_release_that_says_true_and_came_too_late() -> None:
     """The journal knows that the lease had run out by then."""
-    rules = told(ended="expired", until=13.0, released=True)
+    rules = judged(ended="expired", until=13.0, released=True)
     assert rules["released only if it was held"] == 1
 
 

@@ -284,7 +284,7 @@ class Keys:
             asked = isinstance(call, Acquire) and identity in own
             if not asked and identity not in waited:
                 self._broken("only who asked is granted", f"{call} granted {identity}")
-            elif asked and _number(identity) <= marks[hub]:
+            elif identity not in waited and _number(identity) <= marks[hub]:
                 self._broken("what ended does not come back", f"{call} granted {identity} again")
         for member in changes.joined if self._fair else ():
             identity = _id_of(member)

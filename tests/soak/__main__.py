@@ -81,11 +81,13 @@ def show(report: Report) -> None:
         if report.server:
             seen = report.server[int(part * (len(report.server) - 1))]
             memory = f"{seen['memory'] / (1 << 20):.1f}"
-            facts = (str(seen["connections"]), str(seen["keys"]), memory, str(seen["behind"]))
+            facts = [str(seen["connections"]), str(seen["keys"]), memory, str(seen["behind"])]
             table.add_row(name, *facts)
     console.print(table)
     for fault in report.never_happened:
         console.print(f"never happened: {fault}")
+    for trace in checker.traces:
+        console.print("what led to a violation:", *trace, sep="\n", markup=False, highlight=False)
     for violation in report.violations[:50]:
         console.print(violation, markup=False, highlight=False)
 

