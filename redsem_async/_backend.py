@@ -23,6 +23,13 @@ class Letter:
 class Listener(Protocol):
     """Whoever uses a link. Called from the event loop, in the order of the wire."""
 
+    listens: bool
+    """Whether messages are for it.
+
+    Not where it is a second one of the same hub, in an event loop of its own: its link shares
+    nothing that belongs to the client's loop.
+    """
+
     @property
     def hub_id(self) -> str:
         """Who the server knows the listener as."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import enum
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -123,6 +124,15 @@ class Claim:
         if not self.future.done():
             self.future.set_result(None)
 
+    def disown(self) -> None:
+        """The server does not hold it any more. Said from any thread; the loop loses it then."""
+        self.trusted_until = -math.inf
+
+    @property
+    def doubt(self) -> str:
+        """Why it is not trusted, while it is held as far as the loop knows."""
+        return _DISOWNED if self.trusted_until == -math.inf else _LATE
+
     def lose(self, reason: str) -> None:
         """The permit cannot be trusted any more: whoever holds it is told now."""
         if self.state is not State.HELD:
@@ -136,12 +146,10 @@ class Claim:
                 future.set_result(None)
 
     def loss(self) -> PermitLost:
-        return PermitLost(
-            self.lane.address.name, self.id, self.lost_reason or _REASONS[self.state]
-        )
+        supposed = self.doubt if self.state is State.HELD else "it was given back"
+        return PermitLost(self.lane.address.name, self.id, self.lost_reason or supposed)
 
 
-_REASONS = dict.fromkeys(State, "it was given back") | {
-    State.HELD: "it could not be refreshed in time"
-}
+_LATE = "it could not be refreshed in time"
+_DISOWNED = "the server does not hold it any more"
 _PENDING = frozenset({State.NEW, State.SENT, State.WAITING})

@@ -5,11 +5,13 @@ from typing import Literal, NamedTuple
 
 Clock = Literal["server", "local"]
 Recovery = Literal["grace"]
+HeartbeatBy = Literal["task", "thread"]
 
 SHORTEST_LEASE = 0.05
 LONGEST_LEASE = 1e9  # three decades: far below what an expiry in Redis can hold
 MOST_BYTES = 512
 MOST_PERMITS = 10**15  # exact where Redis counts them, in doubles
+STALL_LEASES = 6  # the longest stall, unless it is said
 
 
 class Terms(NamedTuple):
@@ -22,6 +24,8 @@ class Terms(NamedTuple):
         refresh_interval: seconds between two refreshes.
         lease_ms: the lease as the server counts it.
         min_replicas: that have to confirm a grant before it is handed out.
+        longest_stall: seconds for which a thread keeps permits refreshed while the event loop is
+            blocked; ``None`` for no thread.
     """
 
     lease: float
@@ -30,6 +34,7 @@ class Terms(NamedTuple):
     refresh_interval: float
     lease_ms: int
     min_replicas: int = 0
+    longest_stall: float | None = None
 
 
 def whole(value: object, what: str, least: int) -> int:
@@ -126,6 +131,22 @@ def recovery_of(value: object) -> Recovery | None:
     if value == "grace":
         return "grace"
     raise ValueError(f"recovery must be None or 'grace', not {value!r}")
+
+
+def longest_stall_of(heartbeat: object, longest_stall: object, lease: float) -> float | None:
+    """Return for how long a thread stands in for a blocked event loop; None for no thread."""
+    if heartbeat not in ("task", "thread"):
+        raise ValueError(f"heartbeat must be 'task' or 'thread', not {heartbeat!r}")
+    if longest_stall is None:
+        return STALL_LEASES * lease if heartbeat == "thread" else None
+    most = seconds(longest_stall, "longest_stall")
+    if heartbeat != "thread":
+        raise ValueError("longest_stall is of no use without heartbeat='thread'")
+    if not lease <= most < math.inf:
+        raise ValueError(
+            f"longest_stall must be finite and at least the lease of {lease} s, not {most}"
+        )
+    return most
 
 
 def clock_of(value: object) -> Clock:

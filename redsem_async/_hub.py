@@ -11,6 +11,7 @@ import random
 import socket
 import time
 from functools import partial
+from typing import TYPE_CHECKING
 from weakref import WeakSet, WeakValueDictionary
 
 from ._backend import Backend, Node
@@ -22,6 +23,9 @@ from ._post import LAST_WORDS, Post
 from ._protocol import Introduction
 from ._wire import who_text
 from ._zset import ZsetLane
+
+if TYPE_CHECKING:
+    from ._guardian import Guardian
 
 logger = logging.getLogger("redsem_async")
 
@@ -38,6 +42,7 @@ class Hub:
         self._closings = 0  # calls of aclose that have not ended
         self._lanes: WeakValueDictionary[Address, Lane] = WeakValueDictionary()
         self._posts: dict[Node, Post] = {}
+        self._guardian: Guardian | None = None
         self._warned = False
         self._numbers = 0
         self._tags = 0
@@ -77,6 +82,14 @@ class Hub:
         )
         return Introduction(who, deaf, recovers)
 
+    def guardian(self) -> "Guardian":
+        """Keeps permits refreshed while this loop is blocked; made when first asked for."""
+        if self._guardian is None:
+            from ._guardian import Guardian
+
+            self._guardian = Guardian(self.backend, self.loop, self.hub_id)
+        return self._guardian
+
     # -- for the posts
 
     def unavailable(self, name: str, place: str, cause: Exception | None) -> BackendUnavailable:
@@ -112,12 +125,15 @@ class Hub:
     def _post_for(self, address: Address) -> Post:
         return self.post_at(self.backend.node_for(address))
 
-    def ended(self, post: Post) -> None:
+    async def ended(self, post: Post) -> None:
         """*post* has closed its link. Whoever comes back when all have finds another hub id."""
         if not post.lanes:
             self._posts.pop(post.node, None)
         if not any(other.open for other in self._posts.values()):
             self.hub_id = new_hub_id()
+            guardian, self._guardian = self._guardian, None
+            if guardian is not None:
+                await guardian.end()
 
     # -- the end
 

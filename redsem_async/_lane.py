@@ -10,7 +10,7 @@ import math
 from abc import ABC, abstractmethod
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ._batches import (
     AbandonBatch,
@@ -72,6 +72,9 @@ from ._protocol import (
 from ._pulse import STAGGER, Pulse
 from ._wire import Wire, kind_in_use
 
+if TYPE_CHECKING:
+    from ._guardian import Guardian
+
 MOST_ACQUIRES = 256  # bounds for how long one script holds the server
 MOST_RELEASES = 256
 MOST_REFRESHES = 1250
@@ -111,10 +114,15 @@ class Identity(Protocol):
         """Who we are, for ``status`` to show."""
         ...
 
+    def guardian(self) -> "Guardian":
+        """Keeps permits refreshed while this loop is blocked; made when first asked for."""
+        ...
+
 
 class Writer(Protocol):
     """What a lane needs of its post."""
 
+    node: Node
     deaf: bool
     trouble: Exception | None
     enough: int
@@ -469,6 +477,10 @@ class Lane(ABC):
         if self.introduced:
             return None
         self.introduced = True
+        return self.introduction()
+
+    def introduction(self) -> Introduction:
+        """Who we are, to a server that has forgotten it. May be asked in any thread."""
         return self.hub.introduction(self._label, deaf=self.post.deaf, recovers=self.wire.recovers)
 
     # -- what batches and messages bring about

@@ -83,6 +83,15 @@ def after_refresh(
     return trusted if now < trusted else Lost("it could not be refreshed in time")
 
 
+def overdue(trusted: float, lease: float, now: float) -> bool:
+    """Whether a permit that is trusted until *trusted* should have been refreshed by *now*.
+
+    Half of the lease is gone by then: one and a half refresh intervals, as they are by default.
+    Never where trust has ended: it is not revived.
+    """
+    return now < trusted < now + lease / 2
+
+
 def refresh_due(now: float, interval: float) -> float:
     """When to refresh a permit that was granted or refreshed at *now*.
 

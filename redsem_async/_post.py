@@ -64,13 +64,15 @@ class Identity(Protocol):
         """The post of *node*."""
         ...
 
-    def ended(self, post: "Post") -> None:
+    async def ended(self, post: "Post") -> None:
         """*post* has closed its link."""
         ...
 
 
 class Post:
     """Talks to one server, for all semaphores of a client that it keeps."""
+
+    listens = True
 
     def __init__(self, hub: Identity, node: Node) -> None:
         self.hub = hub
@@ -509,9 +511,11 @@ class Post:
         self._ready.clear()
         for lane in list(self.lanes.values()):
             lane.cut_off()
-        self.hub.ended(self)
-        if link is not None:
-            await link.close()
+        try:
+            await self.hub.ended(self)
+        finally:
+            if link is not None:
+                await link.close()
 
     def give_up(self) -> None:
         """What nobody answered goes back to its lanes, to fail there."""

@@ -4,6 +4,7 @@ import asyncio
 import random
 from contextlib import suppress
 
+from ._apart import dial_apart
 from ._backend import Backend, Link, Listener, Node, OneNode
 from ._connection import Connection
 from ._dial import (
@@ -46,7 +47,9 @@ class RedisBackend(OneNode):
         return place_of(self._client)
 
     async def connect(self, listener: Listener) -> Link:
-        return Connection(await dial(target_of(self._client)), listener)
+        if listener.listens:
+            return Connection(await dial(target_of(self._client)), listener)
+        return Connection(await dial_apart(self._client), listener)
 
 
 class ClusterNode:

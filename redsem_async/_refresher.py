@@ -36,6 +36,8 @@ class Refresher:
             self._loop.call_later(due - now, self._start, due)
         group[claim] = None
         claim.watched_by = group
+        if claim.terms.longest_stall is not None:
+            claim.lane.hub.guardian().watch(claim, now)
 
     def _start(self, due: float) -> None:
         for claim in self._due.pop(due):
@@ -88,6 +90,8 @@ class Refresher:
 
 def unwatch(claim: Claim) -> None:
     """Stop refreshing."""
+    if claim.terms.longest_stall is not None:
+        claim.lane.hub.guardian().forget(claim)
     watched_by, claim.watched_by = claim.watched_by, None
     if isinstance(watched_by, dict):
         cast("dict[Claim, None]", watched_by).pop(claim, None)
@@ -98,7 +102,7 @@ def unwatch(claim: Claim) -> None:
 def lose_unless_trusted(claim: Claim) -> bool:
     """Whether *claim* is lost, because its trusted time ran out if for nothing else."""
     if claim.state is State.HELD and clock() >= claim.trusted_until:
-        claim.lose("it could not be refreshed in time")
+        claim.lose(claim.doubt)
     return claim.state is not State.HELD
 
 

@@ -10,7 +10,7 @@ from . import _config
 from ._acquire import acquire, adopt
 from ._backend import Backend
 from ._call import Acquisition, Ask
-from ._config import Clock, Recovery
+from ._config import Clock, HeartbeatBy, Recovery
 from ._errors import AcquireTimeout, SemaphoreError
 from ._hub import hub_for
 from ._keys import Address, Mode, parse_permit_id
@@ -56,6 +56,17 @@ class AnySemaphore:
         prefix: of the keys in Redis. All clients of a name use the same.
         label: what this process is called in ``status()``.
         cancel_on_loss: whether losing a permit cancels the block that it guards.
+        heartbeat: what refreshes permits. ``"task"``: the event loop, and one that is blocked
+            for longer than the lease loses them. ``"thread"``: when the loop is late, a thread
+            of its own as well, for code that computes where it should have awaited. That costs
+            the process a thread and, while permits are held, a second connection (to each
+            server of a cluster that keeps one of them). It does not help where the thread
+            cannot run either: in a process that is stopped, or in an extension that keeps the
+            interpreter's lock; nor with leases so short that the thread's share of that lock
+            comes too late: well under a second.
+        longest_stall: with ``heartbeat="thread"``, seconds after its last sign of life for which
+            the thread stands in for the loop; six leases by default, and a lease at least. The
+            permits of a loop that is stuck for longer end within a lease from then.
         recovery: ``"grace"`` to admit nobody new for one lease after Redis has lost state (a
             flush, a restart, a failover), while holders put their permits back. A name that was
             never used before looks the same, so its first ``acquire`` waits that long. All
@@ -84,12 +95,16 @@ class AnySemaphore:
         prefix: str = "redsem",
         label: str | None = None,
         cancel_on_loss: bool = True,
+        heartbeat: HeartbeatBy = "task",
+        longest_stall: float | None = None,
         recovery: Recovery | None = None,
         min_replicas: int = 0,
     ) -> None:
         self._backend = backend_of(redis)
         self._client = redis
-        self._terms = _config.terms_of(limit, lease, refresh_interval, max_waiters, min_replicas)
+        terms = _config.terms_of(limit, lease, refresh_interval, max_waiters, min_replicas)
+        stall = _config.longest_stall_of(heartbeat, longest_stall, terms.lease)
+        self._terms = terms._replace(longest_stall=stall)
         self._address = Address(
             self._mode,
             _config.text(prefix, "prefix"),

@@ -15,7 +15,7 @@ PACKAGE = Path(redsem_async.__file__).parent
 # this list, never from one below.
 LAYERS = {
     "facts": {"_acl", "_errors", "_config", "_keys", "_lease", "_backoff", "_protocol"},
-    "redis": {"_backend", "_scripts", "_wire", "_resp", "_dial"},
+    "redis": {"_backend", "_scripts", "_wire", "_resp", "_dial", "_apart"},
     "hub": {
         "_clock",
         "_claim",
@@ -29,13 +29,16 @@ LAYERS = {
         "_redis",
         "_post",
         "_hub",
+        "_guardian",
+        "_vigil",
+        "_relief",
     },
     "tasks": {"_cancellation", "_refresher", "_permit", "_acquire", "_call"},
     "surface": {"_status", "_semaphore", "_client", "__init__"},
     "leaves": {"testing", "cli", "__main__"},
 }
 ORDER = list(LAYERS)
-REDIS_USERS = {"_wire", "_resp", "_dial", "_client"}
+REDIS_USERS = {"_wire", "_resp", "_dial", "_apart", "_client"}
 FRAMEWORKS = {"fastapi", "starlette", "httpx", "typer", "rich", "pytest", "hypothesis"}
 
 

@@ -1,6 +1,7 @@
 """Semaphores kept in this process's memory, for tests of code that uses them."""
 
 import asyncio
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -78,9 +79,16 @@ class _Store:
         self.ahead_us = 0
         self.links: list[MemoryLink] = []
         self._models: dict[tuple[str, str], Model] = {}
+        # Links may belong to loops in several threads. A call that is carried out may tell
+        # others, so it is taken again on the way.
+        self.lock = threading.RLock()
 
     def run(self, address: Address, call: Call, hub: str) -> Answered | Fault:
         """Carry *call* out and answer it."""
+        with self.lock:
+            return self._run(address, call, hub)
+
+    def _run(self, address: Address, call: Call, hub: str) -> Answered | Fault:
         key = (address.prefix, address.name)
         model = self._models.get(key)
         if model is None or (model.idle and model.kind != address.kind):
@@ -107,7 +115,7 @@ class _Store:
 
     def _teller(self, prefix: str) -> Callable[[str, Message], int]:
         def tell(owner: str, message: Message) -> int:
-            links = [link for link in self.links if link.hub == owner]
+            links = [link for link in self.links if link.hub == owner and link.listens]
             for link in links:
                 link.tell(prefix, message)
             return len(links)
@@ -121,12 +129,14 @@ class MemoryLink:
     def __init__(self, store: _Store, listener: Listener) -> None:
         self.fresh_at: float | None = None
         self.hub = listener.hub_id
+        self.listens = listener.listens
         self._store = store
         self._listener = listener
         self._loop = asyncio.get_running_loop()
         self._arriving: deque[Callable[[], None]] = deque()
         self._open = True
-        store.links.append(self)
+        with store.lock:
+            store.links.append(self)
 
     @property
     def writable(self) -> bool:
@@ -151,19 +161,22 @@ class MemoryLink:
     def abort(self) -> None:
         self._open = False
         self._arriving.clear()
-        if self in self._store.links:
-            self._store.links.remove(self)
+        with self._store.lock:
+            if self in self._store.links:
+                self._store.links.remove(self)
 
     async def close(self) -> None:
         self.abort()
 
     def _arrive(self, arrival: Callable[[], None]) -> None:
-        if not self._arriving:
-            self._loop.call_soon_threadsafe(self._deliver)
-        self._arriving.append(arrival)
+        with self._store.lock:
+            if not self._arriving:
+                self._loop.call_soon_threadsafe(self._deliver)
+            self._arriving.append(arrival)
 
     def _deliver(self) -> None:
-        arrived, self._arriving = self._arriving, deque()
+        with self._store.lock:
+            arrived, self._arriving = self._arriving, deque()
         for arrival in arrived:
             if self._open:
                 arrival()

@@ -50,6 +50,14 @@ BAD_OPTIONS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"max_waiters": True}, TypeError, "max_waiters must be an int"),
     ({"clock": "servers"}, ValueError, "'server' or 'local'"),
     ({"clock": None}, ValueError, "'server' or 'local'"),
+    ({"heartbeat": "threads"}, ValueError, "'task' or 'thread'"),
+    ({"heartbeat": None}, ValueError, "'task' or 'thread'"),
+    ({"longest_stall": 60.0}, ValueError, "longest_stall .*heartbeat='thread'"),
+    ({"heartbeat": "thread", "longest_stall": 9.9}, ValueError, "at least the lease of 10"),
+    ({"heartbeat": "thread", "longest_stall": INFINITY}, ValueError, "must be finite"),
+    ({"heartbeat": "thread", "longest_stall": NAN}, ValueError, "longest_stall must be a number"),
+    ({"heartbeat": "thread", "longest_stall": "60"}, TypeError, "longest_stall must be a number"),
+    ({"heartbeat": "thread", "longest_stall": True}, TypeError, "longest_stall must be a number"),
     ({"name": ""}, ValueError, "name must have 1 to 512 bytes"),
     ({"name": "x" * 513}, ValueError, "name must have 1 to 512 bytes, not 513"),
     ({"name": "é" * 257}, ValueError, "name must have 1 to 512 bytes, not 514"),
@@ -96,6 +104,8 @@ def test_odd_options_that_are_fine(kind: type[AnySemaphore]) -> None:
     kind(backend, "x", 1, lease=86_400, timeout=0, max_waiters=0)
     kind(backend, "x", 1, timeout=INFINITY)
     kind(backend, "x", 1, timeout=None, max_waiters=None, label=None, refresh_interval=None)
+    kind(backend, "x", 1, heartbeat="task", longest_stall=None)
+    kind(backend, "x", 1, lease=1, heartbeat="thread", longest_stall=1)
 
 
 BAD_REQUESTS: list[tuple[dict[str, Any], type[Exception], str]] = [

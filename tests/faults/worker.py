@@ -6,16 +6,26 @@ which the processes of one machine share.
 
 import asyncio
 import json
+import math
 import os
 import random
 import sys
+import threading
 import time
+import warnings
 from collections.abc import Awaitable, Callable
 from typing import Any, NoReturn
 
-from redis.asyncio import Redis
+from redis.asyncio import Redis, RedisCluster
 
-from redsem_async import AnySemaphore, FairSemaphore, PermitLost, Semaphore, SemaphoreError
+from redsem_async import (
+    AnySemaphore,
+    FairSemaphore,
+    Permit,
+    PermitLost,
+    Semaphore,
+    SemaphoreError,
+)
 
 KINDS = {"Semaphore": Semaphore, "FairSemaphore": FairSemaphore}
 OPTIONS: dict[str, Any] = json.loads(sys.argv[2])
@@ -27,8 +37,11 @@ def say(event: str, **facts: object) -> None:
 
 
 def make() -> AnySemaphore:
-    redis: Redis = Redis.from_url(OPTIONS["url"])
-    options = {k: v for k, v in OPTIONS.items() if k in ("lease", "refresh_interval")}
+    redis: Redis | RedisCluster = Redis.from_url(OPTIONS["url"])
+    if OPTIONS.get("cluster"):
+        redis = RedisCluster.from_url(OPTIONS["url"])
+    known = ("lease", "refresh_interval", "heartbeat", "longest_stall", "recovery")
+    options = {k: v for k, v in OPTIONS.items() if k in known}
     kind = KINDS[OPTIONS["kind"]]
     return kind(redis, OPTIONS["name"], OPTIONS.get("limit", 1), **options)
 
@@ -99,9 +112,98 @@ async def cpu() -> None:
         say("lost", reason=lost.reason, after=time.monotonic() - began)
 
 
+class Turns:
+    """Counts the turns of the event loop, a hundred a second at most, while it is not blocked."""
+
+    def __init__(self) -> None:
+        self.taken = 0
+        self._loop = asyncio.get_running_loop()
+        self._take()
+
+    def _take(self) -> None:
+        self.taken += 1
+        self._loop.call_later(0.01, self._take)
+
+
+async def compute() -> None:
+    """The body computes in Python, for so long, and may await something afterwards."""
+    semaphore = make()
+    turns = Turns()
+    try:
+        async with semaphore as permit:
+            await asyncio.sleep(OPTIONS.get("after", 0.0))
+            say("held", id=permit.id, token=permit.fencing_token)
+            before, lowest = turns.taken, math.inf
+            ends = time.monotonic() + OPTIONS["seconds"]
+            try:
+                while time.monotonic() < ends:
+                    sum(range(1000))
+                    lowest = min(lowest, permit.expires_in)
+                    if OPTIONS.get("asks"):
+                        permit.check()
+            finally:
+                say("computed", lost=permit.lost, lowest=lowest, turns=turns.taken - before)
+            try:
+                if OPTIONS.get("awaits"):
+                    await asyncio.sleep(OPTIONS["awaits"])
+            except asyncio.CancelledError:
+                say("cancelled", lost=permit.lost)
+                raise
+        say("left")
+    except PermitLost as lost:
+        say("lost", reason=lost.reason)
+
+
+def guardians() -> int:
+    return sum(thread.name == "redsem-guardian" for thread in threading.enumerate())
+
+
+async def fork_guarded() -> None:
+    """Fork while a thread keeps the permit; parent and child then block their loops."""
+    semaphore = make()
+    permit = await semaphore.acquire()
+    say("held", id=permit.id, guardians=guardians())
+
+    def child() -> None:
+        say("child", guardians=guardians(), lost=permit.lost)
+
+        async def in_a_loop_of_its_own() -> None:
+            async with semaphore as own:
+                time.sleep(OPTIONS["seconds"])  # noqa: ASYNC251 - that is the fault
+                say("child computed", id=own.id, lost=own.lost, guardians=guardians())
+
+        asyncio.run(in_a_loop_of_its_own())
+        say("child ends", guardians=guardians())
+
+    in_child(child)
+    say("waited", lost=permit.lost, guardians=guardians())
+    say("released", held=await permit.release())
+
+
+def close_the_loop() -> None:
+    """The loop is closed while it holds a permit, or left as it is; nothing tidies up."""
+    loop = asyncio.new_event_loop()
+    semaphore = make()
+
+    async def hold_on() -> Permit:
+        return await semaphore.acquire()
+
+    permit = loop.run_until_complete(hold_on())
+    say("held", id=permit.id, guardians=guardians())
+    if OPTIONS["closes"]:
+        loop.close()
+        ends = time.monotonic() + 5
+        while guardians() and time.monotonic() < ends:
+            time.sleep(0.01)
+    say("left", guardians=guardians(), lost=permit.lost)
+
+
 def in_child(work: Callable[[], None]) -> None:
     """Fork, and see the child through while this process does nothing."""
-    pid = os.fork()
+    with warnings.catch_warnings():
+        # From 3.12 on, of threads that the child does not have: that is what is tested.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pid = os.fork()
     if pid == 0:
         try:
             work()
@@ -246,7 +348,7 @@ async def hammer() -> None:
 SCENARIOS: dict[str, Callable[[], Awaitable[None]]] = {
     work.__name__: work
     for work in (
-        *(hold, wait, block, cpu, fork, fork_and_drop),
+        *(hold, wait, block, cpu, compute, fork, fork_and_drop, fork_guarded),
         *(end_of_run, group_fails, hammer),
     )
 }
@@ -257,6 +359,8 @@ def main() -> NoReturn:
     try:
         if scenario == "fork_twice":
             fork_twice()
+        elif scenario == "close_the_loop":
+            close_the_loop()
         else:
             asyncio.run(_run(SCENARIOS[scenario]))
     except KeyboardInterrupt:

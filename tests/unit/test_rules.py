@@ -1,6 +1,7 @@
 """The pure rules: leases, refreshes, delays, names."""
 
 import itertools
+import math
 import random
 
 from hypothesis import given
@@ -16,6 +17,7 @@ from redsem_async._lease import (
     handoff_lease,
     heartbeat_interval,
     margin,
+    overdue,
     refresh_due,
     retry_after,
     trusted_until,
@@ -43,6 +45,22 @@ def test_a_process_outlives_three_heartbeats(lease: float) -> None:
     """One or two lost heartbeats must not cost a place in line."""
     assert alive_for(lease) >= 3 * heartbeat_interval(lease)
     assert alive_for(lease) >= lease
+
+
+@given(leases, st.floats(0.01, 0.99))
+def test_a_refresh_is_overdue_in_the_second_half_of_the_lease(lease: float, gone: float) -> None:
+    """Neither while the loop may still be in time, nor where trust has ended."""
+    assert overdue(lease, lease, now=gone * lease) == (gone > 0.5)
+    assert not overdue(lease, lease, now=lease)
+    assert not overdue(-math.inf, lease, now=gone * lease)
+
+
+@given(st.floats(0.5, 10_000))
+def test_a_loop_in_time_is_never_overdue(lease: float) -> None:
+    """A refresh interval, and a tenth of the lease for the answer."""
+    granted = trusted_until(lease, sent_at=100.0, left=lease)
+    due = refresh_due(100.0 + lease / 100, lease / 3)
+    assert not overdue(granted, lease, now=due + lease / 10)
 
 
 def test_a_refresh_that_the_server_denies_loses_the_permit() -> None:
