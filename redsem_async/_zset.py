@@ -63,9 +63,11 @@ class ZsetLane(Lane):
             claim.heard = word
 
     def announced(self, waits: int) -> None:
-        # Written before others were told to wait, a call does not count them, and the server
-        # would hint at nobody: they are announced again, unless that is on its way.
-        if waits < len(self.waiting) and not (self.unanswered or self.beating or self._beat_due):
+        # A call does not count those who were told to wait after it was written, so the server
+        # would hint at nobody; and it counts those who left meanwhile. Unless something on its
+        # way puts that right, they are announced again.
+        wrong = waits < len(self.waiting) or (waits > 0 and not self.waiting)
+        if wrong and not (self.unanswered or self.beating or self._beat_due):
             self.beat()
 
     def _try(self, permits: int) -> int:
@@ -126,10 +128,9 @@ class ZsetLane(Lane):
         self.wake()
 
     def depart(self, claim: Claim) -> None:
-        # One that is asking is counted among those who wait, if the server says full.
-        announced = claim in self.waiting or (claim.waits and self._may_be_known(claim, claim.state))
+        was_waiting = claim in self.waiting
         super().depart(claim)
-        if announced and not self.waiting:
+        if was_waiting and not self.waiting:
             self.beat()  # nobody here waits any more: hints are for others
 
     @property

@@ -139,7 +139,7 @@ class Judge:
             case _:
                 pass
         if late and self.lost_state:
-            self.revived |= new
+            self.revived |= new | (after.tickets.keys() - before.tickets.keys())
 
     def flushed(self) -> None:
         """The server forgot everything, and the marks that stop delayed duplicates too."""

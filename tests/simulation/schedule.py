@@ -284,7 +284,7 @@ class Schedule:
             waiting = [
                 attempt
                 for attempt in self.holdings.pending
-                if attempt.semaphore.name == name and attempt.waits
+                if attempt.semaphore.name == name and attempt.waits and not attempt.process.deaf
             ]
             least = min((a.semaphore.limit for a in waiting), default=0)
             most = least if judge.set_limit is None else judge.set_limit
@@ -315,7 +315,7 @@ class Schedule:
                 if held.expiry_ms > now and self._survives(identity) and identity not in excused:
                     self._unless_violated(f"{name}: {identity} is still held ({held})")
             for identity in self._in_line(model):
-                if self._survives(identity):
+                if self._survives(identity) and identity not in excused:
                     self._unless_violated(f"{name}: {identity} is still in line")
 
     def _in_line(self, model: Model) -> list[str]:
