@@ -147,12 +147,14 @@ class AcquireBatch(Batch):
                     wait.append(claim)
         lane.ask_again(again)
         lane.must_wait(wait)
+        waits = self.call.waits
         if FULL in answer.answers:
             lane.told_full((answer.next_ms, answer.waiting))
-        lane.apply(answer, self.sent_at, heard_from=True)
-        if lane.waiting:
             answers = zip(self.claims, answer.answers, strict=True)
-            lane.announced(self.call.waits + sum(c.waits for c, said in answers if said == FULL))
+            waits += sum(claim.waits for claim, said in answers if said == FULL)
+        lane.apply(answer, self.sent_at, heard_from=True)
+        if waits or lane.waiting:
+            lane.announced(waits)
 
     def _refused(self, error: SemaphoreError) -> None:
         for claim in self.claims:

@@ -63,9 +63,11 @@ class ZsetLane(Lane):
             claim.heard = word
 
     def announced(self, waits: int) -> None:
-        # Written before anybody had to wait, it took this process out of the line.
+        # A call does not count those who were told to wait after it was written, and it counts
+        # those who left meanwhile. The server would hint at nobody, or in vain: unless something
+        # on its way puts that right, it is told.
         on_way = self.unanswered or self.beating or self._beat_due
-        if waits == 0 and self.waiting and not on_way:
+        if bool(waits) != bool(self.waiting) and not on_way:
             self.beat()
 
     def _try(self, permits: int) -> int:
@@ -126,12 +128,9 @@ class ZsetLane(Lane):
         self.wake()
 
     def depart(self, claim: Claim) -> None:
-        # One that is asking is counted among those who wait, if the server says full.
-        announced = claim in self.waiting or (
-            claim.waits and self._may_be_known(claim, claim.state)
-        )
+        was_waiting = claim in self.waiting
         super().depart(claim)
-        if announced and not self.waiting:
+        if was_waiting and not self.waiting:
             self.beat()  # nobody here waits any more: hints are for others
 
     @property

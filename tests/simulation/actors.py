@@ -86,7 +86,7 @@ class Actor:
             permits,
             timeout,
             self._world.now,
-            self._process.stalled,
+            self._process.stalled_so_far,
             adopts=action == "adopt",
             detaches=action == "detach",
             guarded=action in ("enter", "guard") and semaphore._cancel_on_loss,

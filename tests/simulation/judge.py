@@ -110,12 +110,12 @@ class Judge:
         answer: Answered | Fault,
         *,
         late: bool,
-    ) -> None:
-        """Judge what *call* by *hub* has done."""
+    ) -> bool:
+        """Judge what *call* by *hub* has done. Returns whether that was anything."""
         after = self.look(model, before.now)
         if isinstance(answer, Fault):
             self._check(before == after, "a call that was sent back changed something")
-            return
+            return False
         self._note_what_was_asked(call, hub)
         new = after.live.keys() - before.live.keys()
         gone = before.live.keys() - after.live.keys()
@@ -139,7 +139,8 @@ class Judge:
             case _:
                 pass
         if late and self.lost_state:
-            self.revived |= new
+            self.revived |= new | (after.tickets.keys() - before.tickets.keys())
+        return bool(new or gone or before.tickets.keys() != after.tickets.keys())
 
     def flushed(self) -> None:
         """The server forgot everything, and the marks that stop delayed duplicates too."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from redsem_async._backend import Letter, Link, Listener
+from redsem_async._backend import Letter, Link, Listener, OneNode
 from redsem_async._protocol import Answered, Fault, Message, Trouble
 
 from .loop import SimulatedLoop
@@ -80,7 +80,7 @@ class Network:
         self.links = [link for link in self.links if link.open_there or link.open_here]
 
 
-class SimulatedBackend:
+class SimulatedBackend(OneNode):
     """What a process has for a client: the way to the server."""
 
     place = "the simulated server"
@@ -239,7 +239,7 @@ class SimulatedLink:
     def _answered(self, letter: Letter, answer: Answered | Fault) -> None:
         self.fresh_at = letter.sent_at
         self.listener.answered(letter, answer)
-        if isinstance(answer, Fault) and answer.trouble is Trouble.MOVED:
+        if isinstance(answer, Fault) and answer.trouble is Trouble.DEMOTED:
             self._fail(answer.error)
 
     def _hung_up(self) -> None:

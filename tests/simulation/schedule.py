@@ -290,7 +290,7 @@ class Schedule:
             waiting = [
                 attempt
                 for attempt in self.holdings.pending
-                if attempt.semaphore.name == name and attempt.waits
+                if attempt.semaphore.name == name and attempt.waits and not attempt.process.deaf
             ]
             least = min((a.semaphore.limit for a in waiting), default=0)
             most = least if judge.set_limit is None else judge.set_limit
@@ -321,7 +321,7 @@ class Schedule:
                 if held.expiry_ms > now and self._survives(identity) and identity not in excused:
                     self._unless_violated(f"{name}: {identity} is still held ({held})")
             for identity in self._in_line(model):
-                if self._survives(identity):
+                if self._survives(identity) and identity not in excused:
                     self._unless_violated(f"{name}: {identity} is still in line")
 
     def _in_line(self, model: Model) -> list[str]:
@@ -413,14 +413,21 @@ def virtual(world: World) -> Generator[None]:
     def now() -> float:
         return asyncio.get_running_loop().time()
 
-    saved = _hub.random, _keys.secrets, _hub.who_text
+    gamblers = [
+        module
+        for key, module in sys.modules.items()
+        if key.startswith("redsem_async") and getattr(module, "random", None) is random
+    ]
+    saved = _keys.secrets, _hub.who_text  # type: ignore[attr-defined]
     logger = logging.getLogger("redsem_async")
     level = logger.level
     for module, name in users:
         setattr(module, name, now)
-    _hub.random = random.Random(world.seed + 1)  # type: ignore[assignment]
-    _keys.secrets = _Secrets(random.Random(world.seed + 2))  # type: ignore[assignment]
-    _hub.who_text = _nobody
+    chance = random.Random(world.seed + 1)
+    for module in gamblers:
+        setattr(module, "random", chance)  # noqa: B010 - modules do not say that they have it
+    _keys.secrets = _Secrets(random.Random(world.seed + 2))  # type: ignore[assignment,attr-defined]
+    _hub.who_text = _nobody  # type: ignore[attr-defined]
     logger.setLevel(logging.CRITICAL)
     try:
         with warnings.catch_warnings():
@@ -429,7 +436,9 @@ def virtual(world: World) -> Generator[None]:
     finally:
         for module, name in users:
             setattr(module, name, original)
-        _hub.random, _keys.secrets, _hub.who_text = saved  # type: ignore[assignment]
+        for module in gamblers:
+            setattr(module, "random", random)  # noqa: B010
+        _keys.secrets, _hub.who_text = saved  # type: ignore[attr-defined]
         logger.setLevel(level)
 
 

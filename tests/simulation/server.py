@@ -19,6 +19,8 @@ from .network import Network, SimulatedLink
 from .world import World
 
 FLUSH_TIME = 0.001  # seconds
+WINDOW = 0.5  # seconds
+MOST_IDLE_CALLS = 300  # in so many seconds
 
 
 class Server:
@@ -33,6 +35,8 @@ class Server:
         self.operations = 0
         self.models: dict[str, Model] = {}
         self.judges: dict[str, Judge] = {}
+        self._idle_since = 0.0
+        self._idle_calls = 0
         self._world = world
         self._network = network
         self._ran: dict[tuple[str, int], int] = {}  # acquires, by the link that they came on
@@ -66,15 +70,25 @@ class Server:
             world.note("again", type(again).__name__)
             answer = Fault(Trouble.AGAIN, again)
         world.note("run", link.process.name, hub[:4], address.name, call, "->", answer)
-        judge.ran(model, before, call, hub, answer, late=not link.open_here)
+        if judge.ran(model, before, call, hub, answer, late=not link.open_here):
+            self._idle_since, self._idle_calls = world.now, 0
+        self._see_that_nothing_spins()
         return answer
+
+    def _see_that_nothing_spins(self) -> None:
+        """Calls that change nothing may be made now and then, and not as fast as it goes."""
+        if self._world.now - self._idle_since > WINDOW:
+            self._idle_since, self._idle_calls = self._world.now, 0
+        self._idle_calls += 1
+        if self._idle_calls > MOST_IDLE_CALLS:
+            self._world.violated(f"{self._idle_calls} calls in {WINDOW} s changed nothing")
 
     def _in_trouble(self, call: Call) -> Trouble | None:
         now = self._world.now
         if now < self.busy_until:
             return Trouble.BUSY
         if now < self.moved_until:
-            return Trouble.MOVED
+            return Trouble.DEMOTED
         if now < self.full_until and isinstance(call, Acquire):
             return Trouble.NO_MEMORY
         if self._network.chance(self.forgetful):

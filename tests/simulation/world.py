@@ -198,6 +198,11 @@ class Process:
         finally:
             asyncio._set_running_loop(None)
 
+    @property
+    def stalled_so_far(self) -> float:
+        """For how many seconds it was stalled, altogether."""
+        return self.stalled - max(0.0, self.stalled_until - self.world.now)
+
     def stall(self, seconds: float) -> None:
         """Stop it when it has nothing to do next."""
         if self.alive:
