@@ -50,7 +50,7 @@ async def told_to_go_on() -> None:
     await asyncio.to_thread(sys.stdin.readline)
 
 
-async def hold() -> None:
+async def hold(on_step: Callable[[], object] = bool) -> None:
     """Hold a permit for ever; say when the body is cancelled, or went on when it should not."""
     semaphore = make()
     try:
@@ -58,6 +58,7 @@ async def hold() -> None:
             say("held", id=permit.id, token=permit.fencing_token)
             try:
                 while True:
+                    on_step()
                     await asyncio.sleep(0.01)
                     if permit.expires_in < -0.02:  # and not by a timer that is a little late
                         say("went on", expires_in=permit.expires_in)
@@ -83,15 +84,18 @@ async def wait() -> None:
 
 async def block() -> None:
     """Another task blocks the loop for longer than the lease, while the body awaits."""
+    stepped = asyncio.Event()
 
     async def blocks() -> None:
+        await stepped.wait()
         await asyncio.sleep(OPTIONS["after"])
-        # The next turn of the loop: a body that was due in this one has had its turn.
-        await asyncio.sleep(0)
+        # Just after a step of the body's: its next is not in the loop's queue yet.
+        stepped.clear()
+        await stepped.wait()
         time.sleep(OPTIONS["blocked"])  # noqa: ASYNC251 - that is the fault
 
     blocking = asyncio.create_task(blocks())
-    await hold()
+    await hold(stepped.set)
     await blocking
 
 
