@@ -247,6 +247,7 @@ FAULTS: Final[dict[int, Case]] = {
         """faults/test_eviction:
         an_evicting_policy_is_warned_of_once
         a_policy_that_evicts_nothing_is_no_warning
+        who_may_not_ask_goes_on_without
         what_is_evicted_is_lost_in_time""",
     ),
     35: _case(
