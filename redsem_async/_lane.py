@@ -12,6 +12,7 @@ from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from ._backend import Node
 from ._batches import (
     AbandonBatch,
     AcquireBatch,
