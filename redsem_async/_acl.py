@@ -28,8 +28,9 @@ ADDITIONS: dict[Addition, tuple[str, ...]] = {
 }
 """Commands for what not every client uses."""
 
-HARMLESS_DENIALS = ("client|setinfo",)
-"""What redis-py sends and goes on without. Servers before 7.2 take no rule for it."""
+HARMLESS_DENIALS = ("client|setinfo", "info")
+"""What is gone on without: what redis-py says of itself, for which servers before 7.2 take no
+rule, and the question whether the server evicts keys."""
 
 
 def acl_rules(prefix: str = "redsem", additions: Iterable[Addition] = ()) -> tuple[str, ...]:

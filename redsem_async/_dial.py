@@ -6,6 +6,7 @@ connection that it makes.
 """
 
 import asyncio
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
@@ -37,6 +38,7 @@ class Opened(NamedTuple):
         speaks_resp3: whether pushes come over it.
         sharded: whether messages travel within a shard of a cluster.
         keep: to be kept for as long as the transport is open.
+        evicts: by which policy the server evicts keys; None where it does not, or was not asked.
     """
 
     transport: asyncio.Transport
@@ -44,6 +46,7 @@ class Opened(NamedTuple):
     speaks_resp3: bool
     sharded: bool
     keep: object
+    evicts: str | None
 
 
 class Target(NamedTuple):
@@ -131,15 +134,17 @@ def _startup_nodes(client: ClusterClient) -> list[ClusterNode]:
 # -- connecting
 
 
-async def dial(target: Target) -> Opened:
+async def dial(target: Target, *, inquire: bool = False) -> Opened:
     """Connect to *target*, but speaking RESP3 and without socket timeouts.
+
+    With *inquire* it asks whether the server may evict keys, which costs a trip.
 
     Raises:
         Refused: for wrong credentials and the like.
         redis.exceptions.RedisError: when there is nobody to talk to, for now.
     """
     try:
-        return await _open(target, protocol=3)
+        return await _open(target, 3, inquire=inquire)
     except errors.AuthenticationError as error:
         raise Refused(str(error)) from error
     except errors.ResponseError as error:
@@ -148,16 +153,19 @@ async def dial(target: Target) -> Opened:
         text = str(error).upper()
         if "HELLO" not in text and "NOPROTO" not in text and "UNKNOWN COMMAND" not in text:
             raise Refused(str(error)) from error
-    return await _open(target, protocol=2)
+    return await _open(target, 2, inquire=inquire)
 
 
-async def _open(target: Target, protocol: int) -> Opened:
+async def _open(target: Target, protocol: int, *, inquire: bool) -> Opened:
     connection = await _connected(target, protocol)
     sharded = False
+    evicts: str | None = None
     try:
         if target.clustered and protocol == 3:
             await connection.send_command("HELLO")
             sharded = _at_least_7(await connection.read_response())
+        if inquire:
+            evicts = await _eviction(connection)
     except BaseException:
         _close(connection)
         raise
@@ -171,7 +179,21 @@ async def _open(target: Target, protocol: int) -> Opened:
         speaks_resp3=protocol == 3,
         sharded=sharded,
         keep=(connection, writer),
+        evicts=evicts,
     )
+
+
+async def _eviction(connection: Any) -> str | None:
+    await connection.send_command("INFO", "memory")
+    try:
+        said: bytes = await connection.read_response()
+    except errors.ResponseError:
+        return None  # not for us to know
+    limit = re.search(rb"maxmemory:(\d+)", said)
+    policy = re.search(rb"maxmemory_policy:([\w-]+)", said)
+    if limit is None or policy is None or limit[1] == b"0" or policy[1] == b"noeviction":
+        return None
+    return policy[1].decode()
 
 
 async def _connected(target: Target, protocol: int) -> Any:

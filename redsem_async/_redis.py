@@ -1,6 +1,7 @@
 """Redis as a place for semaphores: one server, or a cluster of them."""
 
 import asyncio
+import logging
 import random
 from contextlib import suppress
 
@@ -10,6 +11,7 @@ from ._connection import Connection
 from ._dial import (
     ClusterClient,
     Endpoint,
+    Opened,
     SingleClient,
     Target,
     checked_client,
@@ -24,6 +26,8 @@ from ._dial import (
 )
 from ._keys import Address
 from ._protocol import Fault, Trouble
+
+logger = logging.getLogger("redsem_async")
 
 EXPLORING_TIME = 1.0  # seconds to wait for one node's word on who keeps what
 
@@ -41,15 +45,19 @@ class RedisBackend(OneNode):
 
     def __init__(self, client: SingleClient) -> None:
         self._client = client
+        self._inquired = False
 
     @property
     def place(self) -> str:
         return place_of(self._client)
 
     async def connect(self, listener: Listener) -> Link:
-        if listener.listens:
-            return Connection(await dial(target_of(self._client)), listener)
-        return Connection(await dial_apart(self._client), listener)
+        if not listener.listens:
+            return Connection(await dial_apart(self._client), listener)
+        opened = await dial(target_of(self._client), inquire=not self._inquired)
+        self._inquired = True
+        _warn_of_eviction(self.place, opened)
+        return Connection(opened, listener)
 
 
 class ClusterNode:
@@ -58,13 +66,16 @@ class ClusterNode:
     def __init__(self, backend: "ClusterBackend", endpoint: Endpoint) -> None:
         self.endpoint = endpoint
         self._backend = backend
+        self._inquired = False
 
     @property
     def place(self) -> str:
         return "Redis at {}:{}".format(*self.endpoint)
 
     async def connect(self, listener: Listener) -> Link:
-        opened = await dial(self.target)
+        opened = await dial(self.target, inquire=not self._inquired)
+        self._inquired = True
+        _warn_of_eviction(self.place, opened)
         await self._backend.meet(self)
         return Connection(opened, listener)
 
@@ -132,6 +143,16 @@ class ClusterBackend:
         for endpoint in known_nodes(self.client):
             self._nodes.setdefault(endpoint, ClusterNode(self, endpoint))
         return list(self._nodes.values())
+
+
+def _warn_of_eviction(place: str, opened: Opened) -> None:
+    if opened.evicts is not None:
+        logger.warning(
+            "%s evicts keys when its memory is full (maxmemory-policy %s): permits are lost with "
+            "them, where noeviction would refuse new ones",
+            place,
+            opened.evicts,
+        )
 
 
 def _slot(address: Address) -> int:

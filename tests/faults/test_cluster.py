@@ -1,4 +1,4 @@
-"""Cases 32 and 40: a real cluster, whose slots move, whose shards die and fail over."""
+"""A real cluster, whose slots move, and whose shards die and fail over."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -76,7 +76,7 @@ async def other_than(cluster: Cluster, name: str) -> Node:
 async def test_semaphores_are_spread_over_the_shards(
     kind: Kind, lasting: Cluster, connect_to: Connect, prefix: str
 ) -> None:
-    """One client, a shard for each name: held, waited for and handed over on each of them."""
+    """Case 40. One client, a shard for each name: held, waited for and handed over on each of them."""
     here, there = connect_to(lasting), connect_to(lasting)
     for shard in lasting.shards:
         name = await lasting.name_on(shard, prefix)
@@ -95,7 +95,7 @@ async def test_semaphores_are_spread_over_the_shards(
 async def test_a_slot_that_moved_is_followed(
     kind: Kind, lasting: Cluster, connect_to: Connect, name: str
 ) -> None:
-    """MOVED: who holds holds on, who waits is served by message, on the new node."""
+    """Case 40. MOVED: who holds holds on, who waits is served by message, on the new node."""
     held = kind(connect_to(lasting), name, 1, lease=LONG)
     waiting = kind(connect_to(lasting), name, 1, lease=LONG)
     holder = await held.acquire(timeout=5)
@@ -134,7 +134,7 @@ async def test_a_slot_that_moved_is_followed(
 async def test_a_slot_on_its_way_is_waited_for(
     kind: Kind, lasting: Cluster, connect_to: Connect, name: str, first: str
 ) -> None:
-    """TRYAGAIN and ASK: key by key, while permits are held and waited for."""
+    """Cases 32 and 40. TRYAGAIN and ASK: key by key, while permits are held and waited for."""
     lease = 4.0
     here, there = connect_to(lasting), connect_to(lasting)
     held, waiting = kind(here, name, 1, lease=lease), kind(there, name, 1, lease=lease)
@@ -163,7 +163,7 @@ async def test_a_slot_on_its_way_is_waited_for(
         assert not patient.done(), "it stands behind the first"
         assert await holder.release()
         with takes_at_most(PAUSE + EPSILON):
-            permits = await asyncio.gather(waiter, patient)
+            permits = list(await asyncio.gather(waiter, patient))
     else:
         with takes_at_most(PAUSE + EPSILON):
             second = await patient
@@ -179,7 +179,7 @@ async def test_a_slot_on_its_way_is_waited_for(
 async def test_a_permit_whose_keys_have_all_moved_is_refreshed_there(
     kind: Kind, lasting: Cluster, connect_to: Connect, name: str
 ) -> None:
-    """ASK: the old node still owns the slot, and the new one has the keys.
+    """Case 40. ASK: the old node still owns the slot, and the new one has the keys.
 
     That helps calls all of whose keys exist, as a refresh's do. An acquire declares some that do
     not, which the new node answers with TRYAGAIN until the slot is its own.
@@ -219,7 +219,7 @@ async def test_a_permit_whose_keys_have_all_moved_is_refreshed_there(
 async def test_a_dead_shard_takes_none_of_the_others_along(
     kind: Kind, cluster: Cluster, connect_to: Connect
 ) -> None:
-    """Its semaphores cannot be reached; those elsewhere do not notice, not even for a moment."""
+    """Case 40. Its semaphores cannot be reached; those elsewhere do not notice, not even for a moment."""
     redis, other = connect_to(cluster), connect_to(cluster)
     doomed, *rest = cluster.shards
     lost = kind(redis, await cluster.name_on(doomed), 1, lease=3.0)
@@ -265,7 +265,7 @@ def strict_cluster() -> Iterator[Cluster]:
 async def test_a_cluster_that_is_down_is_waited_for(
     kind: Kind, strict_cluster: Cluster, connect_to: Connect
 ) -> None:
-    """CLUSTERDOWN, from nodes that are well: until the deadline, and until it is up again."""
+    """Case 32. CLUSTERDOWN, from nodes that are well: until the deadline, or it is up again."""
     cluster = strict_cluster
     doomed, well = cluster.shards[:2]
     semaphore = kind(connect_to(cluster), await cluster.name_on(well), 1, lease=LONG)
@@ -290,7 +290,7 @@ async def test_a_cluster_that_is_down_is_waited_for(
 async def test_a_shard_that_fails_over_is_followed(
     kind: Kind, replicated_cluster: Cluster, connect_to: Connect, how: str
 ) -> None:
-    """A replica has taken over: who holds holds on, and who waits is served there."""
+    """Case 40. A replica took over: who holds holds on, and who waits is served there."""
     cluster = replicated_cluster
     shard = cluster.shards[0]
     name = await cluster.name_on(shard)

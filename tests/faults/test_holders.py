@@ -40,7 +40,10 @@ async def test_a_body_in_a_thread(kind: Kind, client: Redis, admin: Redis) -> No
 async def test_a_suspended_host(
     kind: Kind, client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Case 7. The monotonic clock stands still meanwhile; the leases go on."""
+    """Case 7. The monotonic clock stands still meanwhile; the leases go on.
+
+    No test can suspend its host: the clock is patched here, as it is after a night.
+    """
     clock_boottime = getattr(time, "CLOCK_BOOTTIME", None)
     if clock_boottime is None:
         pytest.skip("this system has no clock that goes on while it is suspended")
