@@ -33,7 +33,7 @@ def restrict() -> None:
     @wraps(made)
     def make(self: Any, *arguments: Any, **options: Any) -> None:
         made(self, *arguments, **options)
-        self.of_the_library = _caller().startswith("redsem_async._")
+        self.of_the_library = _is_made_by_the_library()
 
     @wraps(greet)
     async def greet_as_user(self: Any, *arguments: Any, **options: Any) -> None:
@@ -60,10 +60,12 @@ async def _allow(connection: Any, *additions: Addition) -> None:
     await connection.read_response()
 
 
-def _caller() -> str:
-    """The module that makes a connection, redis-py's own left out."""
+def _is_made_by_the_library() -> bool:
+    """Whether the connection that is being made is the library's, and not one for a pool."""
     frame = sys._getframe(2)
     while frame.f_back and frame.f_globals.get("__name__", "").startswith("redis."):
+        if frame.f_code.co_name == "make_connection":  # a sentinel's client, while we connect
+            return False
         frame = frame.f_back
     name: str = frame.f_globals.get("__name__", "")
-    return name
+    return name.startswith("redsem_async._")
