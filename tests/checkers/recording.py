@@ -33,8 +33,10 @@ from redsem_async._protocol import (
     Status,
 )
 from redsem_async._scripts import Script, script
+from tests import restricted
 
 _WRAPPER = Path(__file__).with_name("journalled.lua").read_text(encoding="utf-8")
+_COMMAND = "rpush"  # with which the journal is written
 _LOOKED_UP = "script"  # the name in `_wire` by which scripts are looked up
 _SLOT = "--[[ the script stands here ]]"
 
@@ -54,7 +56,13 @@ def install() -> Callable[[], None]:
     plain: object = getattr(wire, _LOOKED_UP)
     assert plain in (script, journalled), "something else stands where the scripts are looked up"
     setattr(wire, _LOOKED_UP, journalled)
-    return lambda: setattr(wire, _LOOKED_UP, plain)
+    restricted.BESIDE.add(_COMMAND)
+
+    def undo() -> None:
+        setattr(wire, _LOOKED_UP, plain)
+        restricted.BESIDE.discard(_COMMAND)
+
+    return undo
 
 
 def journal_key(prefix: str) -> str:
