@@ -64,6 +64,7 @@ class Place:
     mixed: bool  # every other process declares a limit higher by one
     mutable: bool  # its limit is set now and then
     clock: Clock
+    recovers: bool  # admits nobody new for a lease after a loss of state
 
     @property
     def ceiling(self) -> int:
@@ -84,6 +85,7 @@ class Place:
             lease=self.lease,
             prefix=PREFIX,
             clock=self.clock,
+            recovery="grace" if self.recovers else None,
         )
 
 
@@ -100,6 +102,7 @@ def places(plan: Plan) -> list[Place]:
             mixed=dice.random() < 0.1,
             mutable=dice.random() < 0.1,
             clock="local" if dice.random() < 0.05 else "server",
+            recovers=dice.random() < 0.2,
         )
         for number in range(plan.names)
     ]
