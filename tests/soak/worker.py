@@ -194,7 +194,7 @@ class Process:
             released = None
             try:
                 # Now and then for longer than a lease.
-                longest = 1.5 * place.lease if dice.random() < 0.02 else 0.03
+                longest = 1.5 * place.lease if dice.random() < 0.02 else self.plan.hold
                 await asyncio.sleep(dice.random() * longest)
                 if dice.random() < 0.5:
                     self.open[permit.id].asked = self.open[permit.id].asked or now()
