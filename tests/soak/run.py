@@ -74,10 +74,9 @@ class Drain:
             at = time.time()
             fetched = cast("list[bytes] | None", await self._redis.lpop(JOURNAL, PIECE)) or []
             await self._check(fetched)
-            if len(fetched) == PIECE:
-                return False
-            self._checker.history.advance(at)
-            return True
+            at_end = len(fetched) < PIECE
+            self._checker.history.advance(at if at_end else record_of(fetched[-1]).server_us / 1e6)
+            return at_end
 
     async def lose(self, fault: Fault, server: EmbeddedRedis) -> None:
         """Let the server forget everything, but for the end of the journal."""
