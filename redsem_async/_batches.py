@@ -549,8 +549,11 @@ class AdoptBatch(Batch):
         if self.adoption.owner == self.lane.hub.hub_id:
             self.lane.taken([self.adoption.old])  # our own: no message tells of it
         lease = claim.terms.lease
+        left = min(lease, answer.holding.left_ms / 1000)
         claim.permits = answer.permits
-        claim.hold(answer.holding.token, trusted_until(lease, sent_at=self.sent_at, left=lease))
+        claim.hold(answer.holding.token, trusted_until(lease, sent_at=self.sent_at, left=left))
+        if left < lease:
+            _ = self.lane.refresh(claim)  # carried out before, when the answer was lost
         self.lane.hand_out(claim)
 
     def _refused(self, error: SemaphoreError) -> None:

@@ -172,6 +172,10 @@ async def _open(target: Target, protocol: int, *, inquire: bool) -> Opened:
     # redis-py has no public way to the transport; no other module reaches into it.
     # ruff: noqa: SLF001
     reader, writer = connection._reader, connection._writer
+    if writer.transport.is_closing() or reader._eof:
+        # Its reader was told so, whom nobody asks any more: we would wait for answers.
+        _close(connection)
+        raise errors.ConnectionError("the connection was closed while it was being made")
     connection._reader = connection._writer = None
     return Opened(
         transport=writer.transport,

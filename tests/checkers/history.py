@@ -81,6 +81,17 @@ class History:
     ) -> None:
         self._tenures[identity] = Tenure(name, token, permits, at, expiry)
 
+    def restored(
+        self, identity: str, name: str, token: int, permits: int, at: float, expiry: float
+    ) -> None:
+        """A holder put its permit back after a loss of state: it was never without it."""
+        tenure = self._tenures.get(identity)
+        if tenure is None or tenure.token != token:
+            self.granted(identity, name, token, permits, at, expiry)
+        else:
+            tenure.until = tenure.how = None
+            tenure.expiry = expiry
+
     def renewed(self, identity: str, expiry: float) -> None:
         if (tenure := self._tenures.get(identity)) is not None:
             tenure.expiry = expiry

@@ -15,7 +15,13 @@ from tests.checkers.replay import Replay
 from tests.checkers.violations import Findings
 from tests.checkers.writes import Changes, Keys
 
-_BATCHED = {"acquire": 10, "release": 6, "refresh": 5, "abandon": 4}  # facts before the requests
+_BATCHED = {
+    "acquire": 10,
+    "release": 6,
+    "refresh": 5,
+    "restore": 7,
+    "abandon": 4,
+}  # facts before the requests
 
 TRACE = 24  # entries of one semaphore
 MOST_TRACES = 5
@@ -89,9 +95,9 @@ class JournalChecker:
             known = self._semaphores[base] = keys, Replay(record.mode, self.findings)
         keys, replay = known
         gone, changes = keys.follow(record)
-        replay.follow(record, gone)
-        touched = {*changes.added, *changes.extended, *changes.removed}
-        replay.compare(record, list(touched), keys.holders, keys.tokens, keys.weights)
+        replay.follow(record, keys.now, gone)
+        touched = list({*changes.added, *changes.extended, *changes.removed})
+        replay.compare(record, keys.now, touched, keys.holders, keys.tokens, keys.weights)
         if touched:
             self._tell(record, keys, changes)
         if self.findings.counts.total() > found:
@@ -102,11 +108,13 @@ class JournalChecker:
         history, at = self.history, record.server_us / 1e6
         name = record.base.partition("{")[2][:-2]
         self.grants += len(keys.grants)
+        behind = keys.now - (record.server_us // 1000)  # of the server, to the semaphore's clock
         for identity, expiry in changes.added.items():
             token, permits = int(keys.tokens.get(identity, 0)), int(keys.weights.get(identity, 1))
-            history.granted(identity, name, token, permits, at, expiry / 1000)
+            tell = history.restored if record.operation == "restore" else history.granted
+            tell(identity, name, token, permits, at, (expiry - behind) / 1000)
         for identity, (_, expiry) in changes.extended.items():
-            history.renewed(identity, expiry / 1000)
+            history.renewed(identity, (expiry - behind) / 1000)
         if not changes.removed:
             return
         call = record.call
@@ -116,4 +124,4 @@ class JournalChecker:
         elif isinstance(call, Release) and call.owner == record.hub:
             how = "released"
         for identity, (expiry, _, _) in changes.removed.items():
-            history.ended(identity, at, how if expiry > record.now else "expired")
+            history.ended(identity, at, how if expiry > keys.now else "expired")

@@ -29,6 +29,7 @@ from redsem_async._protocol import (
     Refresh,
     Release,
     Request,
+    Restore,
     SetLimit,
     Status,
 )
@@ -37,6 +38,7 @@ from tests import restricted
 
 _WRAPPER = Path(__file__).with_name("journalled.lua").read_text(encoding="utf-8")
 _COMMAND = "rpush"  # with which the journal is written
+_KEYS = 7  # that every script may be given; two more are for recovery
 _LOOKED_UP = "script"  # the name in `_wire` by which scripts are looked up
 _SLOT = "--[[ the script stands here ]]"
 
@@ -101,17 +103,18 @@ class Record(NamedTuple):
 
     @property
     def now_us(self) -> int:
-        """The time by which the script went."""
+        """The clock that the semaphore is kept by, as the script read it."""
         return int(self.arguments[1] or self.server_us)
 
     @property
-    def now(self) -> int:
-        return self.now_us // 1000
+    def recovers(self) -> bool:
+        """Whether the caller wants a grace period after a loss of state."""
+        return len(self.present) > _KEYS
 
     @property
     def call(self) -> Call:
         """What was asked."""
-        return call_of(self.mode, self.operation, self.arguments[4:])
+        return call_of(self.mode, self.operation, self.arguments[4:], recovers=self.recovers)
 
     @property
     def reply(self) -> Any:
@@ -159,14 +162,18 @@ def _args(rest: Sequence[str | int]) -> tuple[str, Sequence[str]]:
     return first, others
 
 
-def call_of(mode: Mode, operation: str, own: Sequence[str]) -> Call:
+def call_of(mode: Mode, operation: str, own: Sequence[str], *, recovers: bool) -> Call:
     """The call that a script was given as arguments: what `Wire.command` does, undone."""
     fair = mode == "fair"
+
+    def introduced(who: str, deaf: str) -> Introduction | None:
+        return Introduction(who, deaf == "1", recovers) if who else None
+
     match operation:
         case "acquire":
             lease, limit, first, second, who, deaf, *asked = own
             numbers, unusual = _asked(asked)
-            introduction = _introduction(who, deaf)
+            introduction = introduced(who, deaf)
             if fair:
                 most = None if first == "-1" else int(first)
                 return Acquire(
@@ -189,7 +196,7 @@ def call_of(mode: Mode, operation: str, own: Sequence[str]) -> Call:
             return Abandon([_request(text) for text in own])
         case "heartbeat":
             lease, who, deaf, *rest = own
-            introduction = _introduction(who, deaf)
+            introduction = introduced(who, deaf)
             if fair:
                 requests = [_request(text) for text in rest]
                 return Heartbeat(int(lease), requests, introduction=introduction)
@@ -197,7 +204,11 @@ def call_of(mode: Mode, operation: str, own: Sequence[str]) -> Call:
             return Heartbeat(int(lease), (), declared, waits, hinted, introduction)
         case "adopt":
             lease, who, deaf, owner, old, new = own
-            return Adopt(owner, int(old), int(new), int(lease), _introduction(who, deaf))
+            return Adopt(owner, int(old), int(new), int(lease), introduced(who, deaf))
+        case "restore":
+            lease, who, deaf, *back = own
+            permits = [_permit(text) for text in back]
+            return Restore(permits, int(lease), introduced(who, deaf))
         case "detach":
             return Detach(int(own[0]), int(own[1]))
         case "status":
@@ -212,10 +223,6 @@ def call_of(mode: Mode, operation: str, own: Sequence[str]) -> Call:
             raise AssertionError(f"no such operation: {operation}")
 
 
-def _introduction(who: str, deaf: str) -> Introduction | None:
-    return Introduction(who, deaf == "1") if who else None
-
-
 def _asked(texts: Iterator[str] | Sequence[str]) -> tuple[list[int], dict[int, tuple[int, bool]]]:
     numbers: list[int] = []
     unusual: dict[int, tuple[int, bool]] = {}
@@ -226,6 +233,11 @@ def _asked(texts: Iterator[str] | Sequence[str]) -> tuple[list[int], dict[int, t
             permits, _, waits = kind.partition(":")
             unusual[int(number)] = (int(permits), waits == "1")
     return numbers, unusual
+
+
+def _permit(text: str) -> tuple[int, int, int]:
+    number, token, permits = map(int, text.split(":"))
+    return number, token, permits
 
 
 def _request(text: str) -> Request:

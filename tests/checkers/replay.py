@@ -52,17 +52,18 @@ class Replay:
         self._heard: deque[tuple[str, Message | None, int]] = deque()
         self._astray: list[str] = []
 
-    def follow(self, record: Record, gone: Sequence[str]) -> None:
+    def follow(self, record: Record, now: int, gone: Sequence[str]) -> None:
         """Carry out what *record* says was asked, when the keys *gone* had expired before."""
         if self.broken:
             return
         for kind in gone:
-            self._forget(kind, record.now)
+            self._forget(kind, now)
         self._heard.extend(map(_told, (w for w in record.writes if w.command in _SAYS)))
         prefix, _, rest = record.base.partition(":{")
         wire = _wire_of(self._mode, prefix, rest[:-2], record.arguments[2])
         call = record.call
         raw = record.reply
+        self._know_server(record)
         try:
             expected: Answered | str = self.model.run(
                 wire.address, call, record.hub, record.now_us
@@ -86,9 +87,16 @@ class Replay:
         self._astray.clear()
         self._heard.clear()
 
+    def _know_server(self, record: Record) -> None:
+        """Which server it was, which only a script can say: in the marker that it wrote."""
+        self.model.recovers = record.recovers
+        noted = (w.arguments[0] for w in record.writes if w.key.endswith(":marker"))
+        self.model.server = next(noted, self.model.kept_by or "one that the marker should name")
+
     def compare(
         self,
         record: Record,
+        now: int,
         ids: Sequence[str],
         actual: Mapping[str, float],
         tokens: Mapping[str, str],
@@ -100,11 +108,11 @@ class Replay:
         for identity in ids:
             expiry = actual.get(identity, 0)
             found = None
-            if expiry > record.now:
+            if expiry > now:
                 token, permits = tokens.get(identity, "0"), weights.get(identity, "1")
                 found = Held(int(expiry), int(token), int(permits))
             expected = self.model.holders.get(identity)
-            if expected is not None and expected.expiry_ms <= record.now:
+            if expected is not None and expected.expiry_ms <= now:
                 expected = None
             if found != expected:
                 self._differ(record, f"{identity} is kept as {found}, not {expected}")
@@ -133,14 +141,17 @@ class Replay:
                 model.holders = {i: h for i, h in model.holders.items() if h.expiry_ms > now}
             case "meta":
                 model.parties.clear()
-                model.kind, model.last = None, 0
+                model.kind = None
+                model.last = model.ahead_us = model.lost_at = model.grace_until = 0
             case "hubs":
                 # Nobody buries any more those who were in it.
                 for party in model.parties.values():
                     party.alive_until = 0
-            case "queue" | "waiting":
-                if isinstance(model, FairModel | ZsetModel):
-                    model.line.clear()
+            case "released":
+                model.released.clear()
+            case "line":
+                assert isinstance(model, FairModel | ZsetModel)
+                model.line.clear()
             case _:
                 pass
 

@@ -247,7 +247,7 @@ def _with_holder(records: Sequence[Record], operation: str, identity: str) -> li
     index = max(i for i, record in enumerate(records) if record.operation == operation) - 1
     record = records[index]
     base = record.base
-    expiry = str(record.now + 1_000_000)
+    expiry = str(record.server_us // 1000 + 1_000_000)
     more = [
         Write(1, "ZADD", f"{base}holders", [expiry, identity]),
         Write(1, "HSET", f"{base}tokens", [identity, "1"]),

@@ -9,12 +9,22 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from redsem_async._keys import permit_id
-from redsem_async._protocol import Abandon, Acquire, Adopt, Detach, Refresh, Release
+from redsem_async._protocol import (
+    Abandon,
+    Acquire,
+    Adopt,
+    Call,
+    Detach,
+    Refresh,
+    Release,
+    Restore,
+)
 from tests.checkers.recording import Record, Write
 from tests.checkers.violations import Findings
 
 EXPIRY_SLACK = 5  # ms by which an expiry may differ: before 8.0 TIME goes on while a script runs
-KINDS = ("holders", "tokens", "meta", "hubs", "weights", "limit", "line")
+KINDS = ("holders", "tokens", "meta", "hubs", "weights", "limit", "line", "marker", "released")
+STAYING = ("limit", "marker")  # keys without an expiry
 
 
 @dataclass(slots=True)
@@ -55,7 +65,9 @@ class Keys:
         self.hubs: dict[str, float] = {}
         self.weights: dict[str, str] = {}
         self.line: dict[str, float] = {}
-        self.cap: int | None = None
+        self.released: dict[str, float] = {}
+        self.texts: dict[str, str] = {}  # the set limit, and the marker
+        self.now = 0  # of the semaphore's clock, in ms, when the last record was written
         self.deadlines: dict[str, int] = {}  # of a key: when it expires, in ms
         self.highest = 0  # fencing token granted so far
         self.grants: list[Grant] = []  # of the last record
@@ -69,6 +81,7 @@ class Keys:
 
     def follow(self, record: Record) -> tuple[list[str], Changes]:
         """Apply a record. Returns which kinds of keys had expired before, and what changed."""
+        self.now = self._clock(record)
         gone = self._vanished(record)
         marks = {record.hub: int(self.meta.get(record.hub, 0))}
         before = dict(self.holders) if record.operation == "clear" else {}
@@ -83,16 +96,21 @@ class Keys:
         self._check(record, changes, marks)
         return gone, changes
 
-    def flush(self) -> None:
-        """Everything is gone; no token comes twice all the same."""
-        for mapping in (self.holders, self.tokens, self.meta, self.hubs, self.weights, self.line):
-            mapping.clear()
-        self.cap, self._in_use = None, 0
-        self.deadlines.clear()
-        self._line_ids.clear()
+    def _clock(self, record: Record) -> int:
+        """The semaphore's clock, which is ahead where the server's was set back."""
+        ahead = int(self.meta.get("ahead", 0))
+        for write in record.writes:
+            if write.command == "HSET" and write.arguments[0] == "ahead":
+                ahead = int(write.arguments[1])
+        return (record.now_us + ahead) // 1000
+
+    @property
+    def cap(self) -> int | None:
+        """The set limit, if any."""
+        return int(self.texts["limit"]) if "limit" in self.texts else None
 
     def _exists(self, kind: str) -> bool:
-        return self.cap is not None if kind == "limit" else bool(getattr(self, kind))
+        return kind in self.texts if kind in STAYING else bool(getattr(self, kind))
 
     def _vanished(self, record: Record) -> list[str]:
         """Keys that expired since the last record: in their time, with nothing live in them."""
@@ -110,7 +128,7 @@ class Keys:
                 detail = f"{kind} was gone at {now}, its expiry was {deadline}"
                 self._broken("keys end with their expiry", detail)
             if kind in ("holders", "tokens", "weights"):
-                live = {i for i, expiry in self.holders.items() if expiry > record.now}
+                live = {i for i, expiry in self.holders.items() if expiry > self.now}
                 if kind == "weights":
                     live &= self.weights.keys()
                 if live:
@@ -119,8 +137,8 @@ class Keys:
         return gone
 
     def _drop_key(self, kind: str) -> None:
-        if kind == "limit":
-            self.cap = None
+        if kind in STAYING:
+            self.texts.pop(kind, None)
             return
         getattr(self, kind).clear()
         if kind == "line":
@@ -162,7 +180,7 @@ class Keys:
                 for name in arguments:
                     self._hdel(kind, name, changes)
             case "SET":
-                self.cap = int(arguments[0])
+                self.texts[kind] = arguments[0]
             case "PEXPIRE":
                 self._pexpire(kind, int(arguments[0]), record)
             case _:
@@ -254,6 +272,8 @@ class Keys:
         ]
         self.grants.sort(key=lambda grant: grant.token)
         if self.grants:
+            if int(self.meta.get("grace", 0)) > self.now:
+                self._broken("nobody new in a grace period", f"{self.grants}")
             self._check_tokens()
             self._check_limit(record, changes)
             if self._fair:
@@ -273,12 +293,16 @@ class Keys:
         Returns the ids that took a permit over.
         """
         call, hub = record.call, record.hub
-        moved = self._check_adopted(call, hub, changes) if isinstance(call, Adopt) else set[str]()
+        moved = set[str]()
+        if isinstance(call, Adopt):
+            moved = self._check_adopted(call, hub, changes)
+        elif isinstance(call, Restore):
+            moved = self._check_restored(call, hub, changes)
         own = _own_ids(call, hub)
         waited = {_id_of(member) for member in changes.left}
         may_end = own if isinstance(call, Release | Abandon | Adopt) else set[str]()
         for identity, (expiry, _, _) in changes.removed.items():
-            if expiry > record.now and identity not in may_end and not changes.cleared:
+            if expiry > self.now and identity not in may_end and not changes.cleared:
                 self._broken("only its own permits end", f"{call} took {identity} away")
         for identity in changes.added.keys() - moved:
             asked = isinstance(call, Acquire) and identity in own
@@ -286,26 +310,30 @@ class Keys:
                 self._broken("only who asked is granted", f"{call} granted {identity}")
             elif identity not in waited and _number(identity) <= marks[hub]:
                 self._broken("what ended does not come back", f"{call} granted {identity} again")
-        for member in changes.joined if self._fair else ():
+        for identity, (old, new) in changes.extended.items():
+            if not isinstance(call, Refresh | Restore | Detach) or identity not in own:
+                self._broken("only its own lease is renewed", f"{call} renewed {identity}")
+            if old <= self.now:
+                self._broken("what ended does not come back", f"{call} renewed {identity}")
+            if new < old and not isinstance(call, Detach):
+                self._broken("a refresh never shortens", f"{identity}: {old} to {new}")
+        if self._fair and not changes.cleared:
+            self._check_line(call, own, changes, marks[hub])
+        return moved
+
+    def _check_line(self, call: Call, own: set[str], changes: Changes, mark: int) -> None:
+        for member in changes.joined:
             identity = _id_of(member)
             if not isinstance(call, Acquire) or identity not in own:
                 self._broken("only who asked waits", f"{call} put {identity} in line")
-            elif _number(identity) <= marks[hub]:
+            elif _number(identity) <= mark:
                 self._broken("what ended does not come back", f"{call} queued {identity} again")
-        for identity, (old, new) in changes.extended.items():
-            if not isinstance(call, Refresh | Detach) or identity not in own:
-                self._broken("only its own lease is renewed", f"{call} renewed {identity}")
-            if old <= record.now:
-                self._broken("what ended does not come back", f"{call} renewed {identity}")
-            if new < old and isinstance(call, Refresh):
-                self._broken("a refresh never shortens", f"{identity}: {old} to {new}")
-        for member in changes.left if self._fair and not changes.cleared else ():
+        for member in changes.left:
             identity = _id_of(member)
             left_itself = isinstance(call, Abandon) and identity in own
-            if identity in changes.added or left_itself or self._dead(member, record.now):
+            if identity in changes.added or left_itself or self._dead(member, self.now):
                 continue
             self._broken("nobody loses a place", f"{call} took {identity} out of the line")
-        return moved
 
     def _check_adopted(self, call: Adopt, hub: str, changes: Changes) -> set[str]:
         old, new = permit_id(call.owner, call.old), permit_id(hub, call.new)
@@ -316,6 +344,19 @@ class Keys:
             self._broken("adoption moves a permit", f"{old}, {token} became {new}: {expiry}")
         changes.tokens.pop(new, None)
         return {new}
+
+    def _check_restored(self, call: Restore, hub: str, changes: Changes) -> set[str]:
+        """A holder puts back what it was granted once, while nobody new is admitted."""
+        given = {permit_id(hub, number): token for number, token, _ in call.permits}
+        for identity in changes.added:
+            token = int(self.tokens.get(identity, 0))
+            if token != given.get(identity) or token > self.highest:
+                self._broken("what is put back was granted", f"{identity} with token {token}")
+            if int(self.meta.get("grace", 0)) <= self.now:
+                self._broken("nothing is put back later", f"{identity} at {self.now}")
+            if identity in self.released:
+                self._broken("what ended does not come back", f"{call} put back {identity}")
+        return set(changes.added)
 
     def _check_tokens(self) -> None:
         for grant in self.grants:
@@ -328,7 +369,7 @@ class Keys:
         most = self._limits(record, changes)
         if self._in_use <= min(most.values()):
             return
-        live = sum(self._permits(i) for i, expiry in self.holders.items() if expiry > record.now)
+        live = sum(self._permits(i) for i, expiry in self.holders.items() if expiry > self.now)
         in_use = live - sum(grant.permits for grant in self.grants)
         for grant in self.grants:
             in_use += grant.permits
@@ -350,7 +391,7 @@ class Keys:
         tickets = {_id_of(member): ticket for member, ticket in changes.left.items()}
         newest = max(tickets.get(grant.id, float(grant.token)) for grant in self.grants)
         for member, ticket in self.line.items():
-            if ticket >= newest or self._dead(member, record.now):
+            if ticket >= newest or self._dead(member, self.now):
                 continue
             hub = member.partition(".")[0]
             most = _limit_of(member) if self.cap is None else self.cap
@@ -361,7 +402,8 @@ class Keys:
 
     def _check_expiries(self, record: Record, changes: Changes) -> None:
         for kind in changes.touched:
-            if kind != "limit" and self._exists(kind) and kind not in self.deadlines:
+            staying = kind in STAYING or not self._exists(kind)
+            if not staying and kind not in self.deadlines:
                 self._broken("every key expires but a set limit", f"{kind} after {record.call}")
         if record.arguments[1]:
             return  # by a local clock, which is not that of the keys' expiries
@@ -385,6 +427,8 @@ def _own_ids(call: object, hub: str) -> set[str]:
             return {permit_id(call.owner, number) for number in call.numbers}
         case Refresh():
             return {permit_id(hub, number) for number in call.numbers}
+        case Restore():
+            return {permit_id(hub, number) for number, _, _ in call.permits}
         case Abandon():
             return {permit_id(hub, request.number) for request in call.requests}
         case Adopt():

@@ -293,7 +293,7 @@ class _Connection:
             self._write(writer, data)
 
     def _write(self, writer: asyncio.StreamWriter, data: bytes) -> None:
-        if not (self.closed or self.dead):
+        if not (self.closed or self.dead or writer.transport.is_closing()):
             writer.write(data)
 
 

@@ -17,11 +17,12 @@ from tests.faults.helpers import (
     all_free,
     connection_of,
     in_background,
+    key_of,
     takes_at_most,
     until,
     waits_in_line,
 )
-from tests.faults.proxy import Proxy, say_again
+from tests.faults.proxy import Proxy, Sent, say_again
 
 
 async def warm(kind: Kind, redis: Redis) -> None:
@@ -431,3 +432,26 @@ async def test_a_slow_network_shortens_trust_and_breaks_nothing(
     assert time.monotonic() - began < 5 + NOISE
     proxy.delay = 0.0
     await all_free(semaphore)
+
+
+async def test_an_adoption_that_was_answered_late_is_trusted_for_what_is_left(
+    kind: Kind, client: Redis, proxied: Redis, proxy: Proxy, admin: Redis
+) -> None:
+    """It is asked for again, and answered as found: by then some of the lease has passed."""
+    here, there = kind(client, "jobs", 1, lease=2.0), kind(proxied, "jobs", 1, lease=2.0)
+    await there.reap()
+    identity = await (await here.acquire()).detach()
+    lost = proxy.swallow("adopt")
+
+    async def slow_to_connect(sent: Sent) -> None:
+        if sent.operation == "HELLO":
+            await asyncio.sleep(1.0)
+
+    proxy.before = slow_to_connect
+    permit = await there.adopt(identity)
+    trusted_until = time.time() + permit.expires_in
+    expiry: Any = await admin.zscore(key_of(there, "holders"), permit.id)
+    assert lost.struck.is_set()
+    assert len(proxy.operations("adopt")) == 2
+    assert trusted_until <= expiry / 1000
+    assert await permit.release()

@@ -23,6 +23,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=default.seed)
     parser.add_argument("--pause", type=float, default=default.pause, help="s between faults")
     parser.add_argument("--rest", type=float, default=default.rest, help="s between stays")
+    parser.add_argument("--hold", type=float, default=default.hold, help="s, longest as a rule")
     parser.add_argument("--faults", nargs="*", default=None, metavar="FAULT", choices=FAULTS)
     parser.add_argument("--operations", type=int, help="end when so many were checked")
     given = parser.parse_args()
@@ -35,6 +36,7 @@ def main() -> int:
         faults=FAULTS if given.faults is None else cast("list[Fault]", given.faults),
         pause=given.pause,
         rest=given.rest,
+        hold=given.hold,
         operations=given.operations,
     )
     report = asyncio.run(soak(plan))

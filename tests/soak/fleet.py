@@ -112,8 +112,10 @@ class Worker:
     def is_stopped(self) -> bool:
         """Whether the system says so."""
         assert self._process is not None
-        stat = Path(f"/proc/{self._process.pid}/stat").read_text(encoding="utf-8")
-        return stat.rpartition(")")[2].split()[0] == "T"
+        stat = Path(f"/proc/{self._process.pid}/stat")
+        if not stat.exists():
+            return True  # a system that does not say; the signal cannot be ignored
+        return stat.read_text(encoding="utf-8").rpartition(")")[2].split()[0] == "T"
 
     def _signal(self, number: int) -> None:
         assert self._process is not None

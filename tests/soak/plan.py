@@ -49,6 +49,7 @@ class Plan:
     faults: Sequence[Fault] = FAULTS
     pause: float = 0.5  # seconds between two faults, about
     rest: float = 0.02  # seconds that a task does nothing between two stays, at most
+    hold: float = 0.03  # seconds for which a permit is held, as a rule, at most
     operations: int | None = None  # enough: ends when so many were checked
 
 
@@ -64,6 +65,7 @@ class Place:
     mixed: bool  # every other process declares a limit higher by one
     mutable: bool  # its limit is set now and then
     clock: Clock
+    recovers: bool  # admits nobody new for a lease after a loss of state
 
     @property
     def ceiling(self) -> int:
@@ -84,6 +86,7 @@ class Place:
             lease=self.lease,
             prefix=PREFIX,
             clock=self.clock,
+            recovery="grace" if self.recovers else None,
         )
 
 
@@ -100,6 +103,7 @@ def places(plan: Plan) -> list[Place]:
             mixed=dice.random() < 0.1,
             mutable=dice.random() < 0.1,
             clock="local" if dice.random() < 0.05 else "server",
+            recovers=dice.random() < 0.2,
         )
         for number in range(plan.names)
     ]

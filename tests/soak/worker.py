@@ -194,7 +194,7 @@ class Process:
             released = None
             try:
                 # Now and then for longer than a lease.
-                longest = 1.5 * place.lease if dice.random() < 0.02 else 0.03
+                longest = 1.5 * place.lease if dice.random() < 0.02 else self.plan.hold
                 await asyncio.sleep(dice.random() * longest)
                 if dice.random() < 0.5:
                     self.open[permit.id].asked = self.open[permit.id].asked or now()
@@ -255,13 +255,15 @@ def place_of(known: list[Place], permit: Permit) -> Place:
 
 
 def size() -> dict[str, int]:
-    """What may grow."""
-    with open("/proc/self/statm") as statm:  # noqa: PTH123 - often, and in a hurry
-        pages = int(statm.read().split()[1])
+    """What may grow. The memory in use is known on Linux alone."""
+    pages = 0
+    if os.path.exists("/proc/self/statm"):  # noqa: PTH110
+        with open("/proc/self/statm") as statm:  # noqa: PTH123 - often, and in a hurry
+            pages = int(statm.read().split()[1])
     return {
         "rss": pages * os.sysconf("SC_PAGESIZE"),
         "tasks": len(asyncio.all_tasks()),
-        "fds": len(os.listdir("/proc/self/fd")),  # noqa: PTH208
+        "fds": len(os.listdir("/dev/fd")),  # noqa: PTH208
     }
 
 
