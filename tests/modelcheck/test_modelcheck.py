@@ -13,6 +13,7 @@ from .mutants import (
     HintsWithoutEnd,
     WithoutHeadsTime,
     WithoutNextMoment,
+    ZsetWithoutMark,
     by_the_callers_limit,
 )
 from .scenario import Budget, Scenario
