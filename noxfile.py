@@ -115,6 +115,14 @@ def acl(session: nox.Session) -> None:
 
 
 @here(default=False)
+def modelcheck(session: nox.Session) -> None:
+    """Explore the protocol exhaustively within larger bounds, and say how much that was."""
+    environment = installed(session) | {"REDSEM_MODELCHECK": "long"}
+    arguments = session.posargs or ["-rP", "--timeout=0", "tests/modelcheck"]
+    python(session, "pytest", *arguments, env=environment)
+
+
+@here(default=False)
 def containers(session: nox.Session) -> None:
     """Run the tests on $REDIS_IMAGE in a container; here, a missing engine is an error."""
     server = {"REDIS_URL": None, "REDSEM_SERVER_BIN": None, "REDSEM_TEST_SERVER": "container"}

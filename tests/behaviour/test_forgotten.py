@@ -7,6 +7,7 @@ import pytest
 from redis.asyncio import Redis
 
 from redsem_async import FairSemaphore, Semaphore, _lane
+from redsem_async._clock import now
 from redsem_async.testing import MemoryBackend
 from tests.behaviour.conftest import Client, all_free, queue_up, soon, waiting
 from tests.conftest import StartServer
@@ -57,14 +58,11 @@ async def test_a_permit_confirmed_too_late_is_given_back(
     here = FairSemaphore(backend.peer(), name, 1)
     waiter = await queue_up(here)
     with monkeypatch.context() as patch:
-        patch.setattr(_lane, "clock", lambda: _lane_clock() + 60)
+        patch.setattr(_lane, "clock", lambda: now() + 60)
         await holder.release()
         permit = await soon(waiter)
     await permit.release()
     await all_free(here)
-
-
-_lane_clock = _lane.clock
 
 
 async def test_a_hint_too_small_for_anybody_ends(embedded: StartServer) -> None:

@@ -42,12 +42,10 @@ class View(NamedTuple):
     runs: bool
     stopped: bool
     going: bool
-    late: bool
     must_link: bool
     receives: bool
     due: bool
     releases: tuple[int, ...]
-    pending: bool  # a task waits
     waits: tuple[int, ...]  # permits that are waited for, in the server's eyes too
     knows: frozenset[int]
     holds_or_says: bool
@@ -163,10 +161,7 @@ class Search:
         if after is None:
             client = self._clients[number].copy()
             act(client, what, which)
-            if what != "tick":
-                client.flush()
-            elif client.life == RUNS:
-                client.flush()  # of what was lost
+            client.flush()
             after = self._stepped[key] = self._number(client)
         return after
 
@@ -380,8 +375,9 @@ class Search:
             case "begin":
                 return f"{name} asks for {client.program[client.begun]}"
             case "cancel" | "release" | "refresh":
-                return f"{name} {what}s request {which}"
-        return f"{name}: {_SAYINGS[what]}"
+                return f"{name} {'refreshe' if what == 'refresh' else what}s request {which}"
+            case _:
+                return f"{name}: {_SAYINGS[what]}"
 
 
 _SAYINGS = {
@@ -393,7 +389,7 @@ _SAYINGS = {
     "half_open die": "is gone with its host, which the server does not notice",
     "stop": "is stopped",
     "go on": "goes on",
-    "lose message": "the next message to it is lost",
+    "lose message": "a message to it is lost",
 }
 
 
@@ -469,12 +465,10 @@ def view(client: Client) -> View:
             events.append(("link", 0, None))
         if client.begun < len(client.program):
             events.append(("begin", 0, None))
-        for claim in client.claims:
-            if claim in pending:
-                events.append(("cancel", claim.key, "cancels"))
+        events += [("cancel", claim.key, "cancels") for claim in pending]
         for key in settled:
             events.append(("release", key, None))
-            if client._claim(key).trust < client.terms.lease and not client.renewals:
+            if client.claim(key).trust < client.terms.lease and not client.renewals:
                 events.append(("refresh", key, "refreshes"))
     if stopped:
         events.append(("go on", 0, None))
@@ -485,7 +479,7 @@ def view(client: Client) -> View:
     if client.life != DEAD and client.linked and (client.going or client.coming or client.claims):
         events.append(("cut", 0, "cuts"))
         events.append(("half_open cut", 0, "cuts"))
-    waits = tuple(client._claim(key).permits for key in client.waiting)
+    waits = tuple(client.claim(key).permits for key in client.waiting)
     return View(
         events=tuple(events),
         trusted=tuple((c.number, c.trust) for c in client.claims if c.state == HELD and c.trust),
@@ -493,12 +487,10 @@ def view(client: Client) -> View:
         runs=runs,
         stopped=stopped,
         going=bool(client.going),
-        late=bool(client.late),
         must_link=must_link,
         receives=runs and bool(client.coming),
         due=due,
         releases=settled if runs else (),
-        pending=bool(pending),
         waits=waits,
         knows=frozenset(c.number for c in client.claims),
         holds_or_says=bool(client.claims or client.returned or client.leaving),

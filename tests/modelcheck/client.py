@@ -1,12 +1,25 @@
 """A client as an automaton: what `_lane.py`, `_fair.py`, `_zset.py` and `_batches.py` decide.
 
 Written by hand after those files and small enough to be read beside them; method names are theirs
-where they do the same. A step takes a frozen client and gives another.
+where they do the same.
+
+What is left out or made simpler:
+
+- All that a client has to write, it writes at once: there is no window, no batch is full, and
+  nobody is held back. Requests wait for ever or are cancelled; a deadline is a cancellation.
+- Every command introduces its hub, and a SUBSCRIBE takes effect with the first command behind it.
+- Time goes in ticks, for everybody at once, and the margin of trust is the difference between
+  just before a tick and just after. A timer that a reply sets counts from when the server
+  answered. Whether a refresh is due is a matter of choice; the ones that a grant demands are sent.
+- A lost permit's block ends at once, and releases. Tokens, labels, errors that leave nothing
+  changed (BUSY, OOM), adopt, detach, status, a set limit, grace periods, replicas and hubs that
+  hear nothing are not there.
+- A zset lane keeps a freed permit for itself once in a row, not sixteen times.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from redsem_async._protocol import GONE, Holding
 
@@ -76,7 +89,7 @@ class Client:
 
     def cancel(self, key: int) -> None:
         """A task leaves before it was told of a permit; a grant may have arrived all the same."""
-        claim = self._claim(key)
+        claim = self.claim(key)
         was_waiting = key in self.waiting
         self.waiting = tuple(k for k in self.waiting if k != key)
         self.new = tuple(k for k in self.new if k != key)
@@ -92,11 +105,11 @@ class Client:
 
     def release(self, key: int) -> None:
         """A task is done with its permit."""
-        self._give_back(self._claim(key))
+        self._give_back(self.claim(key))
 
     def refresh(self, key: int) -> None:
         """A refresh is due."""
-        number = self._claim(key).number
+        number = self.claim(key).number
         if number not in self.renewals:
             self.renewals += (number,)
 
@@ -219,7 +232,7 @@ class Client:
 
     def _take_beat(self) -> Command:
         self.beat_due, self.beating = False, True
-        waiting = [self._claim(key) for key in self.waiting]
+        waiting = [self.claim(key) for key in self.waiting]
         if self.terms.mode == "zset":
             hinted, self.hinted = self.hinted, 0
             return Command("beat", waits=len(waiting), hinted=hinted)
@@ -229,13 +242,13 @@ class Client:
         keys, self.new = self.new, ()
         numbers: list[int] = []
         for key in keys:
-            claim = self._claim(key)
+            claim = self.claim(key)
             if claim.number == 0:
                 self.drawn += 1
                 claim = self._change(claim, number=self.drawn)
             self._change(claim, state=SENT)
             numbers.append(claim.number)
-        weights = tuple(self._claim(key).permits for key in keys)
+        weights = tuple(self.claim(key).permits for key in keys)
         if self.terms.mode == "zset":
             hinted, self.hinted = self.hinted, 0
             waits = len(self.waiting)
@@ -384,10 +397,10 @@ class Client:
         self._try(permits)
 
     def _try(self, permits: int) -> int:
-        return self._let_ask(permits, [self._claim(key) for key in self.waiting])
+        return self._let_ask(permits, [self.claim(key) for key in self.waiting])
 
     def _fit(self, room: int) -> None:
-        waiting = [self._claim(key) for key in self.waiting]
+        waiting = [self.claim(key) for key in self.waiting]
         self._let_ask(room, [claim for claim in waiting if claim.permits <= room])
 
     def _let_ask(self, permits: int, candidates: list[Claim]) -> int:
@@ -435,12 +448,12 @@ class Client:
     def _forget(self, claim: Claim) -> None:
         self.claims = tuple(other for other in self.claims if other.key != claim.key)
 
-    def _change(self, claim: Claim, **what: object) -> Claim:
-        changed = self._claim(claim.key)._replace(**what)
+    def _change(self, claim: Claim, **what: Any) -> Claim:
+        changed = self.claim(claim.key)._replace(**what)
         self.claims = tuple(changed if c.key == claim.key else c for c in self.claims)
         return changed
 
-    def _claim(self, key: int) -> Claim:
+    def claim(self, key: int) -> Claim:
         return next(claim for claim in self.claims if claim.key == key)
 
     def _by_number(self, number: int) -> Claim | None:

@@ -45,6 +45,14 @@ class WithoutHeadsTime(FairModel):
         return super()._reply(step, answers, room)
 
 
+class HintsWithoutEnd(ZsetModel):
+    """Who takes nothing passes a hint on to anybody, itself among them."""
+
+    def _serve(self, step: Step) -> None:
+        step.asks = step.passes = False
+        super()._serve(step)
+
+
 def by_the_callers_limit(scenario: Scenario) -> type[FairModel]:
     """The line is served by the limit of whoever calls."""
 

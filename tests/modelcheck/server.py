@@ -210,7 +210,8 @@ class Server:
             case "beat":
                 waits, hinted = command.waits, command.hinted
                 return Heartbeat(lease_ms, requests, terms.limit, waits, hinted, WHO)
-        raise AssertionError(command)
+            case _:
+                raise AssertionError(command)
 
     def _said(self, command: Command, reply: Reply) -> Said:
         ms = self._scenario.tick_ms
@@ -286,9 +287,8 @@ class Server:
         model = self._model
         holders: list[tuple[int, int, int, int]] = []
         for identity, held in model.holders.items():
-            hub, _, number = identity.partition(".")
             left = max(0, held.expiry_ms - NOW_MS)
-            holders.append((HUBS.index(hub), int(number), left, held.permits))
+            holders.append((*_place(identity), left, held.permits))
         parties: list[tuple[int, int, bool, int] | None] = [None] * 3
         for hub, party in model.parties.items():
             if hub in HUBS:
@@ -323,8 +323,7 @@ class Server:
         grants: list[tuple[int, int, int, int]] = []  # token, client, number, permits
         used = 0
         for identity, held in model.holders.items():
-            hub, _, number = identity.partition(".")
-            place = HUBS.index(hub), int(number)
+            place = _place(identity)
             if held.expiry_ms > NOW_MS:
                 if place in held_before and held.token == NOW_US - 1:
                     used += held.permits
@@ -351,12 +350,8 @@ class Server:
         return self._overtaken(before, [(c, n) for _, c, n, _ in sorted(grants)], line)
 
     def _live(self) -> set[tuple[int, int]]:
-        live: set[tuple[int, int]] = set()
-        for identity, held in self._model.holders.items():
-            if held.expiry_ms > NOW_MS:
-                hub, _, number = identity.partition(".")
-                live.add((HUBS.index(hub), int(number)))
-        return live
+        holders = self._model.holders.items()
+        return {_place(identity) for identity, held in holders if held.expiry_ms > NOW_MS}
 
     def _overtaken(
         self, before: Kept, grants: list[tuple[int, int]], line: tuple[Place, ...]
@@ -373,3 +368,9 @@ class Server:
             if alive and permits <= self._scenario.limits[client] and turn < latest:
                 return f"{NAMES[client]}'s {number} was first in line, and others were granted"
         return None
+
+
+def _place(identity: str) -> tuple[int, int]:
+    """Client and number of a permit's id."""
+    hub, _, number = identity.partition(".")
+    return HUBS.index(hub), int(number)

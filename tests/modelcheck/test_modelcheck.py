@@ -1,6 +1,7 @@
 """Every order of events within small bounds."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -9,8 +10,10 @@ from redsem_async.testing._model import Model, Tell
 from .checker import Search
 from .mutants import (
     FairWithoutMark,
+    HintsWithoutEnd,
     WithoutHeadsTime,
     WithoutNextMoment,
+    ZsetWithoutMark,
     by_the_callers_limit,
 )
 from .scenario import Budget, Scenario
@@ -20,6 +23,8 @@ LEASES = (3, 3, 3)
 
 
 DUPLICATE = Scenario("a late duplicate", "fair", ((1,), (), ()), (1, 1, 1), LEASES, Budget(cuts=1))
+ZSET_DUPLICATE = replace(DUPLICATE, mode="zset", prompt=False)
+HEAVY = Scenario("two heavy", "zset", ((2,), (2,), (1, 1)), (2, 2, 2), LEASES, Budget())
 MOMENT = Scenario(
     *("a dead holder", "fair", ((1,), (1,), ()), (1, 1, 1), (1, 1, 1)),
     Budget(ticks=2, kills=1),
@@ -36,8 +41,10 @@ LIMITS = Scenario("mixed limits", "fair", ((1,), (1,), (1,)), (2, 1, 2), LEASES,
 
 TAKEN_OUT: list[tuple[Scenario, Callable[[Tell], Model], str]] = [
     (DUPLICATE, FairWithoutMark, "was given back, and is back"),
+    (ZSET_DUPLICATE, ZsetWithoutMark, "was given back, and is back"),
     (MOMENT, WithoutNextMoment, "nothing but the slow heartbeat"),
     (HEAD, WithoutHeadsTime, "nothing but the slow heartbeat"),
+    (HEAVY, HintsWithoutEnd, "commands beget commands"),
     (LIMITS, by_the_callers_limit(LIMITS), "under a limit of 1"),
 ]
 
@@ -55,6 +62,7 @@ def test_what_a_rule_is_for_is_found_without_it(
     assert whole.complete and whole.wrong is None, str(whole)
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda s: f"{s.mode} {s.name}")
 def test_every_order_of_events(scenario: Scenario) -> None:
     """Safe at every step, and with a way out of every state."""
