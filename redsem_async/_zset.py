@@ -5,18 +5,24 @@ from collections.abc import Iterable, Sequence
 
 from ._batches import Batch, Returned
 from ._claim import Claim, State
+from ._clock import now as clock
 from ._errors import QueueFull
 from ._lane import Lane, Unusual
-from ._protocol import Acquire, Heartbeat, Hint, Reply
+from ._protocol import FULL, Acquire, Heartbeat, Hint, Reply
 
 MOST_KEPT = 16  # releases in a row whose permits this process keeps while others wait
+MOST_IN_VAIN = 4  # times that a hint of too little room is passed on at once
+LONGEST_DELAY = 0.1  # seconds that it is kept, after more
 
 
 class ZsetLane(Lane):
     """The server knows how many wait here, but none of them; a waiter asks with a new number."""
 
     _hinted_permits = 0  # told of, and not asked for yet
+    _in_vain = 0  # times in a row that there was room, and too little
     _others_wait = False
+    _word: tuple[int | None, int] | None = None  # the server's last
+    _word_at = -math.inf
     _streak = 0
 
     def submit(self, claim: Claim) -> None:
@@ -56,11 +62,13 @@ class ZsetLane(Lane):
                 self.waiting.move_to_end(claim, last=False)
 
     def told_full(self, word: tuple[int | None, int]) -> None:
-        """What the first were told goes for those behind them, who did not ask themselves."""
-        for claim in reversed(self.waiting):
-            if claim.heard is not None:
-                return
-            claim.heard = word
+        self._word, self._word_at = word, clock()
+
+    def expire(self, claim: Claim) -> None:
+        # What others were told goes for those who wait behind them, and did not ask themselves.
+        if claim.heard is None and claim in self.waiting and self._word_at >= claim.started:
+            claim.heard = self._word
+        super().expire(claim)
 
     def announced(self, waits: int) -> None:
         # A call does not count those who were told to wait after it was written, and it counts
@@ -106,7 +114,11 @@ class ZsetLane(Lane):
 
     def _standing(self, reply: Reply) -> None:
         self._others_wait = reply.waiting > bool(self.waiting)
-        if reply.hinted:
+        if FULL in reply.answers and reply.room > 0:
+            self._in_vain += 1
+        elif reply.answers:
+            self._in_vain = 0
+        if reply.hinted and (self._others_wait or reply.room == 0):
             self._take_hint(reply.hinted)
         elif reply.room > 0:
             self._fit(reply.room)
@@ -115,7 +127,15 @@ class ZsetLane(Lane):
         return self._others_wait
 
     def _hinted(self, hint: Hint) -> None:
-        self._take_hint(hint.permits)
+        """Ask; but not as fast as it goes where there is room for nobody who waits.
+
+        Processes with heavy waiters pass such a hint on to each other until something changes.
+        """
+        if self._in_vain <= MOST_IN_VAIN:
+            self._take_hint(hint.permits)
+        else:
+            delay = min(0.001 * 2 ** (self._in_vain - MOST_IN_VAIN), LONGEST_DELAY)
+            self.hub.loop.call_later(delay, self._take_hint, hint.permits)
 
     def still_hinted(self, permits: int) -> None:
         if permits:

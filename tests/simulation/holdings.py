@@ -123,7 +123,9 @@ class Holdings:
         attempt.answered = self._world.now
         if attempt.timeout is None or attempt.adopts or attempt.cancelled:
             return
-        waited = self._world.now - attempt.began - (attempt.process.stalled_so_far - attempt.stalled)
+        waited = (
+            self._world.now - attempt.began - (attempt.process.stalled_so_far - attempt.stalled)
+        )
         most = attempt.timeout if attempt.timeout > 0 else 5.0
         if waited > 1.01 * most + LATE:
             self._world.violated(
