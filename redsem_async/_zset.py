@@ -8,18 +8,15 @@ from ._claim import Claim, State
 from ._clock import now as clock
 from ._errors import QueueFull
 from ._lane import Lane, Unusual
-from ._protocol import FULL, Acquire, Heartbeat, Hint, Reply
+from ._protocol import Acquire, Heartbeat, Hint, Reply
 
 MOST_KEPT = 16  # releases in a row whose permits this process keeps while others wait
-MOST_IN_VAIN = 4  # times that a hint of too little room is passed on at once
-LONGEST_DELAY = 0.1  # seconds that it is kept, after more
 
 
 class ZsetLane(Lane):
     """The server knows how many wait here, but none of them; a waiter asks with a new number."""
 
     _hinted_permits = 0  # told of, and not asked for yet
-    _in_vain = 0  # times in a row that there was room, and too little
     _others_wait = False
     _word: tuple[int | None, int] | None = None  # the server's last
     _word_at = -math.inf
@@ -114,11 +111,7 @@ class ZsetLane(Lane):
 
     def _standing(self, reply: Reply) -> None:
         self._others_wait = reply.waiting > bool(self.waiting)
-        if FULL in reply.answers and reply.room > 0:
-            self._in_vain += 1
-        elif reply.answers:
-            self._in_vain = 0
-        if reply.hinted and (self._others_wait or reply.room == 0):
+        if reply.hinted:
             self._take_hint(reply.hinted)
         elif reply.room > 0:
             self._fit(reply.room)
@@ -127,15 +120,7 @@ class ZsetLane(Lane):
         return self._others_wait
 
     def _hinted(self, hint: Hint) -> None:
-        """Ask; but not as fast as it goes where there is room for nobody who waits.
-
-        Processes with heavy waiters pass such a hint on to each other until something changes.
-        """
-        if self._in_vain <= MOST_IN_VAIN:
-            self._take_hint(hint.permits)
-        else:
-            delay = min(0.001 * 2 ** (self._in_vain - MOST_IN_VAIN), LONGEST_DELAY)
-            self.hub.loop.call_later(delay, self._take_hint, hint.permits)
+        self._take_hint(hint.permits)
 
     def still_hinted(self, permits: int) -> None:
         if permits:

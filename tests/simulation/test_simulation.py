@@ -6,11 +6,7 @@ from collections import Counter
 
 import pytest
 
-<<<<<<< HEAD
-from tests.simulation.schedule import explain, simulate
-=======
 from tests.simulation.run import explain, simulate
->>>>>>> 753158e (A seeded simulation, and what it found)
 
 CHUNKS = 8
 SCHEDULES = 250  # of each chunk
