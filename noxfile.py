@@ -181,6 +181,20 @@ def bench(session: nox.Session) -> None:
     python(session, "benchmarks", *session.posargs, env=environment)
 
 
+@here(default=False)
+def simulation(session: nox.Session) -> None:
+    """Simulate until a million calls were judged (or as `-- --operations N` says)."""
+    environment = installed(session)
+    # The tests are only here; the package beside them is not what is tested.
+    folder = session.cache_dir / "simulation"
+    folder.mkdir(exist_ok=True)
+    link = folder / "tests"
+    link.unlink(missing_ok=True)
+    link.symlink_to(Path("tests").absolute())
+    path = os.pathsep.join([str(environment["PYTHONPATH"]), str(folder.absolute())])
+    python(session, "tests.simulation", *session.posargs, env=environment | {"PYTHONPATH": path})
+
+
 def python(session: nox.Session, *command: str, env: Environment | None = None) -> None:
     program = "python" if session.virtualenv.is_sandboxed else sys.executable
     session.run(program, "-m", *command, env=env)

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from ._batches import Batch, Returned
 from ._claim import Claim, State
+from ._clock import now as clock
 from ._errors import QueueFull
 from ._lane import Lane, Unusual
 from ._protocol import Acquire, Heartbeat, Hint, Reply
@@ -17,6 +18,8 @@ class ZsetLane(Lane):
 
     _hinted_permits = 0  # told of, and not asked for yet
     _others_wait = False
+    _word: tuple[int | None, int] | None = None  # the server's last
+    _word_at = -math.inf
     _streak = 0
 
     def submit(self, claim: Claim) -> None:
@@ -56,11 +59,13 @@ class ZsetLane(Lane):
                 self.waiting.move_to_end(claim, last=False)
 
     def told_full(self, word: tuple[int | None, int]) -> None:
-        """What the first were told goes for those behind them, who did not ask themselves."""
-        for claim in reversed(self.waiting):
-            if claim.heard is not None:
-                return
-            claim.heard = word
+        self._word, self._word_at = word, clock()
+
+    def expire(self, claim: Claim) -> None:
+        # What others were told goes for those who wait behind them, and did not ask themselves.
+        if claim.heard is None and claim in self.waiting and self._word_at >= claim.started:
+            claim.heard = self._word
+        super().expire(claim)
 
     def announced(self, waits: int) -> None:
         # A call does not count those who were told to wait after it was written, and it counts

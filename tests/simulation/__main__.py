@@ -6,7 +6,7 @@ import sys
 import time
 from collections import Counter
 
-from .schedule import explain, simulate
+from .run import explain, simulate
 
 COLLECT = 50  # schedules between two collections of garbage
 

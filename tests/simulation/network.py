@@ -96,12 +96,16 @@ class SimulatedBackend(OneNode):
             world.fault("connection not answered")
             await network.answered_again(loop)
         trip: asyncio.Future[None] = loop.create_future()
-        world.after(2 * network.trip(), lambda: loop.call_soon(_arrive, trip))
+        world.after(2 * network.trip(), partial(_wake, loop, trip))
         await trip
         if world.now < network.refusing_until or network.chance(network.weather.refuse):
             world.fault("connection refused")
             raise ConnectionRefusedError("the simulated server refuses connections")
         return SimulatedLink(network, self.process, listener)
+
+
+def _wake(loop: SimulatedLoop, trip: "asyncio.Future[None]") -> None:
+    loop.call_soon(_arrive, trip)
 
 
 def _arrive(trip: "asyncio.Future[None]") -> None:

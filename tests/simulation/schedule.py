@@ -1,15 +1,9 @@
 """One schedule: what a seed decides, how it runs, and what is left when it is over."""
 
 import asyncio
-import gc
-import logging
 import math
-import random
-import sys
-import warnings
 from collections import Counter
-from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -19,9 +13,6 @@ from redsem_async import (
     FairSemaphore,
     Semaphore,
     SemaphoreError,
-    _clock,
-    _hub,
-    _keys,
 )
 from redsem_async._hub import known_hub
 from redsem_async.testing._model import FairModel, Model, ZsetModel
@@ -30,7 +21,7 @@ from .actors import Actor, Habits, Office
 from .holdings import Holdings
 from .network import Network, SimulatedBackend, Weather
 from .server import Server
-from .world import Process, Violation, World
+from .world import Process, World
 
 QUIET = 1.6  # seconds after which nothing is on its way any more, once all is healed
 PROMPT = 1.2  # seconds in which a free permit finds a waiter while nothing is wrong
@@ -126,15 +117,15 @@ class Schedule:
         backend = SimulatedBackend(self.network, process)
         self.clients.append((process, backend))
         semaphores = self.semaphores[process] = []
-        for name, limit in self.limits.items():
+        for name, usual in self.limits.items():
+            limit = draw.choice((1, 2, 4)) if self.mixed else usual
             if self.mixed:
-                limit = draw.choice((1, 2, 4))
                 self.office.highest[name] = max(self.office.highest[name], limit)
             lease = draw.choice((1.0, 2.0)) * self.lease if self.mixed else self.lease
             interval = None if draw.random() < 0.8 else lease * draw.uniform(0.1, 0.95)
             semaphores.append(
                 self.kind(
-                    backend,  # type: ignore[arg-type]
+                    backend,
                     name,
                     limit,
                     lease=lease,
@@ -266,9 +257,9 @@ class Schedule:
         self.network.heal()
         for process in self.world.processes:
             process.resume()
-        process = self._some_process()
-        assert process is not None
-        self._lifter = process.start(self._lift_limits(process))
+        chosen = self._some_process()
+        assert chosen is not None
+        self._lifter = chosen.start(self._lift_limits(chosen))
 
     async def _lift_limits(self, process: Process) -> None:
         """A paused semaphore serves nobody, and is not to blame."""
@@ -349,11 +340,10 @@ class Schedule:
             hub = known_hub(backend)
             asyncio._set_running_loop(None)
             for lane in list(hub._lanes.values()) if hub else ():
-                left = [lane.claims, lane.waiting, lane._renewals, lane._leaving, lane._returned]
+                kept = lane.claims, lane.waiting, lane._renewals, lane._leaving, lane._returned
+                left = [len(things) for things in kept]
                 if lane.active or any(left):
-                    self._unless_violated(
-                        f"{process.name} keeps {[len(l) for l in left]} for {lane.address.name}"
-                    )
+                    self._unless_violated(f"{process.name} keeps {left} for {lane.address.name}")
             for link in self.network.links:
                 if link.process is process and link.open_here:
                     self._unless_violated(f"{process.name} keeps a link")
@@ -386,90 +376,3 @@ _STORMS = (
     "cut_links",
     "open_half",
 )
-
-
-class _Secrets:
-    """Ids that come from the seed."""
-
-    def __init__(self, source: random.Random) -> None:
-        self._source = source
-
-    def token_hex(self, count: int) -> str:
-        return f"{self._source.getrandbits(8 * count):0{2 * count}x}"
-
-
-@contextmanager
-def virtual(world: World) -> Generator[None]:
-    """The package's clock, randomness and ids come from *world*."""
-    original = _clock.now
-    users = [
-        (module, name)
-        for key, module in sys.modules.items()
-        if key.startswith("redsem_async")
-        for name in ("now", "clock")
-        if getattr(module, name, None) is original
-    ]
-
-    def now() -> float:
-        return asyncio.get_running_loop().time()
-
-    gamblers = [
-        module
-        for key, module in sys.modules.items()
-        if key.startswith("redsem_async") and getattr(module, "random", None) is random
-    ]
-    saved = _keys.secrets, _hub.who_text  # type: ignore[attr-defined]
-    logger = logging.getLogger("redsem_async")
-    level = logger.level
-    for module, name in users:
-        setattr(module, name, now)
-    chance = random.Random(world.seed + 1)
-    for module in gamblers:
-        setattr(module, "random", chance)  # noqa: B010 - modules do not say that they have it
-    _keys.secrets = _Secrets(random.Random(world.seed + 2))  # type: ignore[assignment,attr-defined]
-    _hub.who_text = _nobody  # type: ignore[attr-defined]
-    logger.setLevel(logging.CRITICAL)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ResourceWarning)
-            yield
-    finally:
-        for module, name in users:
-            setattr(module, name, original)
-        for module in gamblers:
-            setattr(module, "random", random)  # noqa: B010
-        _keys.secrets, _hub.who_text = saved  # type: ignore[attr-defined]
-        logger.setLevel(level)
-
-
-def _nobody(**facts: object) -> str:
-    return "a simulated process"
-
-
-def simulate(seed: int, *, traced: bool = False) -> Outcome:
-    """Run the schedule of *seed*: the same each time."""
-    gc_was_on = gc.isenabled()
-    gc.disable()
-    try:
-        schedule = Schedule(seed, traced=traced)
-        with virtual(schedule.world):
-            return schedule.run()
-    finally:
-        if gc_was_on:
-            gc.enable()
-
-
-def explain(outcome: Outcome, last: int = 60) -> Violation:
-    """What to raise for a run that broke a promise: how, and how to see it again."""
-    again = simulate(outcome.seed, traced=True)
-    lines = (again.trace or [])[-last:]
-    same = "" if again.violations == outcome.violations else "\n(another run differed!)"
-    return Violation(
-        "\n".join(
-            [
-                *outcome.violations,
-                *lines,
-                f"REDSEM_SEED={outcome.seed} repeats it{same}",
-            ]
-        )
-    )

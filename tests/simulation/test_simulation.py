@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from tests.simulation.schedule import explain, simulate
+from tests.simulation.run import explain, simulate
 
 CHUNKS = 8
 SCHEDULES = 250  # of each chunk

@@ -1,0 +1,151 @@
+"""Races that the simulation found, each as small as it gets."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import cast
+
+import pytest
+
+import redsem_async
+from redsem_async import BackendUnavailable, FairSemaphore, Semaphore
+from redsem_async._backend import Letter, Link, Listener
+from redsem_async.testing import MemoryBackend
+from redsem_async.testing._memory import MemoryLink
+from tests.behaviour.conftest import queue_up, soon
+
+KINDS = [Semaphore, FairSemaphore]
+
+Kind = type[Semaphore] | type[FairSemaphore]
+
+
+class Counted(MemoryBackend):
+    """Counts the letters that are sent, and may keep their answers back."""
+
+    sent = 0
+    mute = False
+
+    async def connect(self, listener: Listener) -> Link:
+        link = cast("MemoryLink", await super().connect(listener))
+        send = link.send
+
+        def counting(letters: Sequence[Letter], now: float) -> None:
+            self.sent += len(letters)
+            if not self.mute:
+                send(letters, now)
+            else:
+                for letter in letters:
+                    letter.sent_at = now
+
+        link.send = counting  # type: ignore[method-assign]
+        return link
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_all_waiters_of_a_process_start_again_when_it_is_cleared(kind: Kind) -> None:
+    """The first of them must not be the only one."""
+    backend = MemoryBackend()
+    sem, there = kind(backend, "jobs", 1), kind(backend.peer(), "jobs", 1)
+    holder = await there.acquire()
+    waiters = [await queue_up(sem) for _ in range(3)]
+    await there.clear()
+    for waiter in waiters:
+        await (await soon(waiter)).release()
+    assert not await holder.release()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_an_adoption_given_up_before_it_was_written_takes_nothing(kind: Kind) -> None:
+    """The permit is for the next one who asks for it."""
+    backend = MemoryBackend()
+    sem, there = kind(backend, "jobs", 1), kind(backend.peer(), "jobs", 1)
+    identity = await (await there.acquire()).detach(10)
+    backend.down()
+    adoption = asyncio.create_task(sem.adopt(identity))
+    await asyncio.sleep(0)
+    adoption.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await adoption
+    backend.up()
+    assert await sem.available() == 0
+    assert await (await there.adopt(identity)).release()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_acquiring_works_after_a_close_that_came_at_once(kind: Kind) -> None:
+    """A hub that was closed before it came to connect must not keep the next one waiting."""
+    backend = MemoryBackend()
+    sem = kind(backend, "jobs", 1)
+    first = asyncio.ensure_future(sem.acquire())
+    await asyncio.sleep(0)
+    await redsem_async.aclose(backend)
+    with pytest.raises(redsem_async.SemaphoreClosed):
+        await first
+    await (await soon(asyncio.ensure_future(sem.acquire()))).release()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_of_two_closes_at_once_both_tell_the_holders(kind: Kind) -> None:
+    """Who holds a permit that is released under it must not believe in it any longer."""
+    backend = MemoryBackend()
+    sem = kind(backend, "jobs", 1)
+    slow = asyncio.create_task(redsem_async.aclose(backend, drain=0.2))
+    await redsem_async.aclose(backend)
+    if not slow.done():
+        with pytest.raises(redsem_async.SemaphoreClosed):
+            await sem.acquire()
+    await slow
+    await (await sem.acquire()).release()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_closing_ends_a_release_that_nobody_answers(kind: Kind) -> None:
+    """A release is confirmed or fails, within a bounded time."""
+    backend = Counted()
+    permit = await kind(backend, "jobs", 1).acquire()
+    backend.mute = True
+    release = asyncio.create_task(permit.release())
+    await asyncio.sleep(0)
+    await redsem_async.aclose(backend)
+    with pytest.raises(redsem_async.SemaphoreClosed):
+        await soon(release)
+
+
+async def test_a_waiter_is_announced_although_others_asked_meanwhile() -> None:
+    """A request that does not wait, sent before the waiter was answered, must not hide it."""
+    backend = MemoryBackend()
+    sem, there = Semaphore(backend, "jobs", 1), Semaphore(backend.peer(), "jobs", 1)
+    async with sem:  # connected, so that what follows is written at once
+        pass
+    held = await there.acquire()
+    waiter = asyncio.create_task(sem.acquire())
+    await asyncio.sleep(0)
+    assert await sem.try_acquire() is None
+    await held.release()
+    await (await soon(waiter)).release()
+
+
+async def test_a_hint_of_too_little_room_is_not_asked_about_for_ever() -> None:
+    """Nothing polls: one who needs three permits sleeps while two are free."""
+    backend = Counted()
+    sem, there = Semaphore(backend, "jobs", 3), Semaphore(backend.peer(), "jobs", 3)
+    first, second = await there.acquire(), await there.acquire()
+    waiter = asyncio.create_task(sem.acquire(permits=3))
+    await asyncio.sleep(0.02)
+    before = backend.sent
+    await first.release()
+    await asyncio.sleep(0.2)
+    assert backend.sent - before < 20
+    await second.release()
+    await (await soon(waiter)).release()
+
+
+async def test_a_limit_that_could_not_be_set_is_not_set_later() -> None:
+    """Who was told that it failed does not expect it minutes later."""
+    backend = MemoryBackend()
+    sem, there = Semaphore(backend, "jobs", 1), Semaphore(backend.peer(), "jobs", 1)
+    backend.down()
+    with pytest.raises(BackendUnavailable):
+        await sem.set_limit(0)
+    backend.up()
+    assert (await sem.status()).limit == 1
+    await (await there.acquire()).release()
