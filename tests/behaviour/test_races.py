@@ -36,7 +36,7 @@ class Counted(MemoryBackend):
                 for letter in letters:
                     letter.sent_at = now
 
-        link.send = counting  # type: ignore[method-assign]
+        setattr(link, "send", counting)  # noqa: B010 - no checker lets a method be replaced
         return link
 
 

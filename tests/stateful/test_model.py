@@ -63,8 +63,14 @@ START_US = 1_800_000_000_000_000
 class TimedWire(Wire):
     """Says what time it is, also in the server's stead."""
 
-    def command(self, call: Call, tag: int, hub: str) -> tuple[Script, tuple[Argument, ...]]:
-        script, arguments = super().command(call, tag, hub)
+    def command(
+        self,
+        call: Call,
+        tag: int,
+        hub: str,
+        sharded: bool = False,
+    ) -> tuple[Script, tuple[Argument, ...]]:
+        script, arguments = super().command(call, tag, hub, sharded)
         keys, after = int(arguments[0]) + 1, int(arguments[0]) + 3
         return script, (*arguments[:keys], tag, self._wall_clock(), *arguments[after:])
 
