@@ -163,36 +163,23 @@ print(f"{redsem_async.__file__}: imported, with {len(sys.argv) - 1} files beside
 @here(default=False)
 def soak(session: nox.Session) -> None:
     """Many processes, many faults, and the journal checked along the way: for an hour."""
-    # The tests are only here, and run the package beside them.
-    python(session, "tests.soak", *(session.posargs or ["--minutes", "60"]))
+    arguments = session.posargs or ["--minutes", "60"]
+    python(session, "tests.soak", *arguments, env=beside("tests", session, installed(session)))
 
 
 @nox.session(default=False)
 def bench(session: nox.Session) -> None:
     """Measure, beside peers and floors, in an environment that has them all."""
     session.install(".[bench]")
-    # The benchmarks are only here; the package beside them is not what is measured.
-    folder = session.cache_dir / "benchmarks"
-    folder.mkdir(exist_ok=True)
-    link = folder / "benchmarks"
-    link.unlink(missing_ok=True)
-    link.symlink_to(Path("benchmarks").absolute())
-    environment: Environment = {"PYTHONPATH": str(folder.absolute()), "PYTHONSAFEPATH": "1"}
+    environment = beside("benchmarks", session, {"PYTHONSAFEPATH": "1"})
     python(session, "benchmarks", *session.posargs, env=environment)
 
 
 @here(default=False)
 def simulation(session: nox.Session) -> None:
     """Simulate until a million calls were judged (or as `-- --operations N` says)."""
-    environment = installed(session)
-    # The tests are only here; the package beside them is not what is tested.
-    folder = session.cache_dir / "simulation"
-    folder.mkdir(exist_ok=True)
-    link = folder / "tests"
-    link.unlink(missing_ok=True)
-    link.symlink_to(Path("tests").absolute())
-    path = os.pathsep.join([str(environment["PYTHONPATH"]), str(folder.absolute())])
-    python(session, "tests.simulation", *session.posargs, env=environment | {"PYTHONPATH": path})
+    environment = beside("tests", session, installed(session))
+    python(session, "tests.simulation", *session.posargs, env=environment)
 
 
 def python(session: nox.Session, *command: str, env: Environment | None = None) -> None:
@@ -215,6 +202,17 @@ def installed(session: nox.Session) -> Environment:
     alone = ["--no-deps", "--no-index", "--no-build-isolation"]
     python(session, "pip", "install", "-q", *alone, "--target", str(folder), ".")
     return {"PYTHONPATH": str(folder.absolute()), "PYTHONSAFEPATH": "1"}
+
+
+def beside(name: str, session: nox.Session, environment: Environment) -> Environment:
+    """Let Python import *name* of this checkout too, but not the package that lies beside it."""
+    folder = session.cache_dir / "beside" / session.name
+    folder.mkdir(parents=True, exist_ok=True)
+    link = folder / name
+    link.unlink(missing_ok=True)
+    link.symlink_to(Path(name).absolute())
+    paths = [environment.get("PYTHONPATH"), str(folder.absolute())]
+    return environment | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
 
 def has_python(version: str) -> bool:
