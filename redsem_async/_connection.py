@@ -57,7 +57,7 @@ class Connection(asyncio.Protocol):
         self._listener = listener
         self._transport = opened.transport
         self._keep = opened.keep
-        self._hears = opened.speaks_resp3 and listener.listens
+        self._hears = opened.deaf is None and listener.listens
         self._reader = Reader()
         self._hub = listener.hub_id
         self._sharded = opened.sharded
@@ -70,8 +70,8 @@ class Connection(asyncio.Protocol):
         self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._ending = False
         self._transport.set_protocol(self)
-        if listener.listens and not opened.speaks_resp3:
-            listener.deafened(broken("the server does not speak RESP3"))
+        if listener.listens and opened.deaf is not None:
+            listener.deafened(broken(opened.deaf))
         if opened.received:
             self.data_received(opened.received)
 

@@ -35,7 +35,7 @@ class Opened(NamedTuple):
     Attributes:
         transport: ours to read from and write to.
         received: bytes that came before we took over.
-        speaks_resp3: whether pushes come over it.
+        deaf: why no messages come over it that can be relied on, if so.
         sharded: whether messages travel within a shard of a cluster.
         keep: to be kept for as long as the transport is open.
         evicts: by which policy the server evicts keys; None where it does not, or was not asked.
@@ -43,7 +43,7 @@ class Opened(NamedTuple):
 
     transport: asyncio.Transport
     received: bytes
-    speaks_resp3: bool
+    deaf: str | None
     sharded: bool
     keep: object
     evicts: str | None
@@ -180,11 +180,21 @@ async def _open(target: Target, protocol: int, *, inquire: bool) -> Opened:
     return Opened(
         transport=writer.transport,
         received=bytes(reader._buffer),
-        speaks_resp3=protocol == 3,
+        deaf=_deafness(protocol, clustered=target.clustered, sharded=sharded),
         sharded=sharded,
         keep=(connection, writer),
         evicts=evicts,
     )
+
+
+def _deafness(protocol: int, *, clustered: bool, sharded: bool) -> str | None:
+    if protocol != 3:
+        return "the server does not speak RESP3"
+    if clustered and not sharded:
+        # What is published at one node is heard at all of them, and counted at that one only: a
+        # script would take back what its waiter was told.
+        return "it is a cluster without sharded pub/sub, which comes with Redis 7.0"
+    return None
 
 
 async def _eviction(connection: Any) -> str | None:

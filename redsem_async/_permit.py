@@ -63,8 +63,9 @@ class Permit:
     def fencing_token(self) -> int:
         """A number that grows with every grant of this semaphore, and is never used again.
 
-        Hand it to what the permit protects, and have it refuse a token lower than one that it
-        has seen: that orders holders even when one of them lost its permit without knowing.
+        Where one holder at a time is responsible for something, hand it along, and have the
+        receiver refuse a token lower than one that it has seen: that orders holders even when one
+        of them lost its permit without knowing. docs/guarantees.md has an example.
         """
         return self._claim.token
 
