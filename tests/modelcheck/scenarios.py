@@ -42,6 +42,8 @@ def _scenarios() -> Iterator[Scenario]:
             *("mixed limits", mode, ((1,), (1, 1) if LONG else (1,), (1,)), (2, 1, 2), LEASES),
             Budget(cancels=1),
             twins=((0, 2),),
+            # A hint that ends at a client with a lower limit is not passed on to a higher one.
+            prompt=fair or not LONG,
         )
         yield Scenario(
             *("a connection breaks", mode, ((1,), (1,), (1,)), (2, 2, 2), LEASES),
