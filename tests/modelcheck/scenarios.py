@@ -58,13 +58,13 @@ def _scenarios() -> Iterator[Scenario]:
         )
         yield Scenario(
             *("a process dies", mode, ((1,), (1,), third), (1, 1, 1), LEASES),
-            Budget(ticks=4 if LONG else 3, kills=1, half_open=1),
+            Budget(ticks=(4 if fair else 2) if LONG else 3, kills=1, half_open=1),
             twins=alike,
             prompt=fair,
         )
         yield Scenario(
             *("a process is stopped", mode, ((1,), (1,), third), (1, 1, 1), LEASES),
-            Budget(ticks=4 if LONG else 3, stops=1),
+            Budget(ticks=(4 if fair else 2) if LONG else 3, stops=1),
             twins=alike,
             prompt=fair,
         )
