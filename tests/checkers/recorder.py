@@ -18,8 +18,7 @@ class Recorder:
     def __init__(self) -> None:
         self.history: list[Operation] = []
         self._acquired: dict[Permit, Operation] = {}
-        self._pending: dict[int, AnySemaphore] = {}
-        self._unsure: dict[AnySemaphore, int] = {}  # how many ended with nobody knowing how
+        self._seen_in_line: dict[str, float] = {}  # by id
 
     async def acquire(
         self, semaphore: AnySemaphore, who: str, *, timeout: float | None = None, permits: int = 1
@@ -29,7 +28,6 @@ class Recorder:
             who, time.monotonic(), math.inf, Result.UNKNOWN, semaphore.limit, permits
         )
         self.history.append(operation)
-        self._pending[id(operation)] = semaphore
         try:
             permit = await semaphore.acquire(timeout=timeout, permits=permits)
         except AcquireTimeout:
@@ -38,31 +36,20 @@ class Recorder:
             return None
         except BackendError:
             return None
-        finally:
-            del self._pending[id(operation)]
-            self._unsure[semaphore] = self._unsure.get(semaphore, 0) + 1
         operation.returned = time.monotonic()
-        self._unsure[semaphore] -= 1
         operation.result, operation.token = Result.GRANTED, permit.fencing_token
         operation.trusted_until = operation.called  # perhaps it came too late to be trusted
+        operation.known_by = self._seen_in_line.get(permit.id, math.inf)
         self._acquired[permit] = operation
         self.look(permit)
         return permit
 
-    async def in_line(self, semaphore: AnySemaphore, label: str) -> None:
-        """Note which requests of *semaphore*, which alone has that label, are in line by now.
-
-        All that are unanswered are, where as many stand there as could at all: those that were
-        cancelled may not have left yet.
-        """
-        pending = [o for o in self.history if self._pending.get(id(o)) is semaphore]
+    async def in_line(self, semaphore: AnySemaphore) -> None:
+        """Note who stands in line by now. A request's id is that of the permit it may become."""
         status = await semaphore.status()
-        listed = sum(waiter.client.label == label for waiter in status.waiters)
-        unsure = self._unsure.get(semaphore, 0)
-        if listed >= len(pending) + unsure:
-            for operation in pending:
-                if id(operation) in self._pending:
-                    operation.known_by = time.monotonic()
+        now = time.monotonic()
+        for waiter in status.waiters:
+            self._seen_in_line.setdefault(waiter.id, now)
 
     def look(self, permit: Permit) -> None:
         """Note for how long *permit* may be trusted: it does not leave by itself before that.

@@ -146,8 +146,8 @@ class Episode:
         self.recorder = Recorder()
         limits = self.random.choice([(1, 1, 1), (2, 2, 2), (2, 2, 2), (2, 1, 3)])
         self.semaphores = [
-            kind(client, name, limit, lease=self.random.choice([0.15, 10.0]), label=label)
-            for client, limit, label in zip(clients, limits, "ABC", strict=True)
+            kind(client, name, limit, lease=self.random.choice([0.15, 10.0]))
+            for client, limit in zip(clients, limits, strict=True)
         ]
 
     async def run(self) -> None:
@@ -169,7 +169,7 @@ class Episode:
                 asking.cancel()
             elif fate < 0.5:
                 await asyncio.sleep(0)
-                await self.recorder.in_line(semaphore, "ABC"[i % 3])
+                await self.recorder.in_line(semaphore)
             (done,) = (await asyncio.wait([asking]))[0]
             permit = None if done.cancelled() else done.result()
             if permit is not None:
@@ -204,7 +204,7 @@ async def test_what_real_clients_see_can_be_put_in_order(
     async with AsyncExitStack() as stack:
         clients = [await stack.enter_async_context(Redis.from_url(server_url)) for _ in range(3)]
         started, stalls = time.monotonic(), 0
-        while time.monotonic() - started < 2.0:
+        while time.monotonic() - started < 1.5 or len(histories) < 36:
             first = len(histories)
             episodes = [
                 Episode(clients, kind, f"{name}-{first + i}", seed + first + i) for i in range(6)
@@ -220,7 +220,7 @@ async def test_what_real_clients_see_can_be_put_in_order(
     tried = skipped = 0
     for i, history in enumerate(histories):
         try:
-            verdict = linearize(history, mode)
+            verdict = linearize(history, mode, most=50_000)
         except TooLong:
             skipped += 1
             continue
@@ -229,12 +229,20 @@ async def test_what_real_clients_see_can_be_put_in_order(
     counts = {result.name: results.count(result) for result in Result}
     print(f"{mode}: {len(histories)} histories, {counts}, {stalls} stalls, {tried} tried", end="")
     print(f", {skipped} given up")
-    assert len(histories) >= 30 and stalls > 0
+    assert stalls > 0
     assert all(counts.values()), counts
     if mode == "fair":
         assert any(o.known_by < math.inf for history in histories for o in history)
-    for history in histories[:10]:
+    for history in sorted(histories, key=_unknown)[:3]:
         once = next(o for o in history if o.result is Result.RELEASED)
-        twice = released(once.of or once, time.monotonic(), math.inf)
-        assert not linearize([*history, twice], mode, most=2_000_000).fine
+        assert once.of is not None
+        twice = released(once.of, once.returned, once.returned)
+        assert not linearize([*history, twice], mode).fine, "it was released twice"
     assert skipped <= len(histories) // 20, "too many were given up to prove anything"
+
+
+def _unknown(history: list[Operation]) -> tuple[bool, int]:
+    """How much leaves a search open; with a release that can be repeated, if there is one."""
+    results = [operation.result for operation in history if operation.of is None]
+    releases = any(operation.result is Result.RELEASED for operation in history)
+    return not releases, results.count(Result.UNKNOWN)

@@ -42,6 +42,8 @@ def _scenarios() -> Iterator[Scenario]:
             *("mixed limits", mode, ((1,), (1, 1) if LONG else (1,), (1,)), (2, 1, 2), LEASES),
             Budget(cancels=1),
             twins=((0, 2),),
+            # A hint that ends at a client with a lower limit is not passed on to a higher one.
+            prompt=fair or not LONG,
         )
         yield Scenario(
             *("a connection breaks", mode, ((1,), (1,), (1,)), (2, 2, 2), LEASES),
@@ -56,13 +58,13 @@ def _scenarios() -> Iterator[Scenario]:
         )
         yield Scenario(
             *("a process dies", mode, ((1,), (1,), third), (1, 1, 1), LEASES),
-            Budget(ticks=4 if LONG else 3, kills=1, half_open=1),
+            Budget(ticks=(4 if fair else 2) if LONG else 3, kills=1, half_open=1),
             twins=alike,
             prompt=fair,
         )
         yield Scenario(
             *("a process is stopped", mode, ((1,), (1,), third), (1, 1, 1), LEASES),
-            Budget(ticks=4 if LONG else 3, stops=1),
+            Budget(ticks=(4 if fair else 2) if LONG else 3, stops=1),
             twins=alike,
             prompt=fair,
         )
