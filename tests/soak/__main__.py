@@ -11,6 +11,8 @@ from rich.table import Table
 from tests.soak.plan import FAULTS, Fault, Plan
 from tests.soak.run import Report, soak
 
+SIZES = (("rss", 1 << 20, 1), ("tasks", 1, 0), ("fds", 1, 0), ("objects", 1, 0))
+
 
 def main() -> int:
     """Run a soak, and say how it went."""
@@ -69,11 +71,21 @@ def show(report: Report) -> None:
     console.print(_counts("fault", report.faults))
     console.print(_counts("script", checker.scripts))
     console.print(_counts("outcome", report.outcomes))
-    table = Table("process", "RSS early", "late", "tasks early", "late", "fds early", "late")
+    table = Table(
+        "process",
+        "RSS early",
+        "late",
+        "tasks early",
+        "late",
+        "fds early",
+        "late",
+        "objects",
+        "late",
+    )
     for number, (early, late) in enumerate(report.sizes):
         facts = [
             f"{size[what] / scale:,.{digits}f}"
-            for what, scale, digits in (("rss", 1 << 20, 1), ("tasks", 1, 0), ("fds", 1, 0))
+            for what, scale, digits in SIZES
             for size in (early, late)
         ]
         table.add_row(str(number), *facts)

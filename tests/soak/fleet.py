@@ -56,7 +56,8 @@ class Worker:
 
     @property
     def alive(self) -> bool:
-        return self._process is not None and self._process.returncode is None
+        running = self._process is not None and self._process.returncode is None
+        return running and self._killed_at is None
 
     async def start(self) -> None:
         self._incarnation += 1

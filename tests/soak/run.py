@@ -25,6 +25,7 @@ JOURNAL = journal_key(PREFIX)
 PIECE = 500  # records fetched at a time
 MOST_BEHIND = 20_000  # records, from which on the processes rest
 GROWTH = 8 << 20  # bytes that a process may grow by, beside a tenth
+OBJECTS_GROWTH = 5000  # that the collector knows, and cannot collect
 OPEN_GROWTH = 25  # tasks or file descriptors
 
 
@@ -236,6 +237,8 @@ def _judge_growth(report: Report, all_sizes: Sequence[Sizes]) -> None:
         report.sizes.append((early, late))
         if late["rss"] > 1.1 * early["rss"] + GROWTH:
             report.growth.append(f"process {number} grew from {early} to {late}")
+        if late["objects"] > early["objects"] + OBJECTS_GROWTH:
+            report.growth.append(f"process {number} keeps more and more: {early} to {late}")
         if any(late[what] > early[what] + OPEN_GROWTH for what in ("tasks", "fds")):
             report.growth.append(f"process {number} has more and more: {early} to {late}")
 
