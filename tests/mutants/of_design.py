@@ -1,0 +1,135 @@
+"""Mutants of the design: scripts and specification are wrong in the same way, and so agree."""
+
+from .mutant import SPECIFICATION, mutant
+
+_MODEL = SPECIFICATION.removeprefix("redsem_async/")
+
+OF_DESIGN = (
+    mutant(
+        "design: no id check",
+        "a delayed duplicate of an acquire brings nothing back",
+        ("lua/fair/acquire.lua", "local fresh = mark\n", "local fresh = 0\n"),
+        ("lua/zset/acquire.lua", "local fresh = mark\n", "local fresh = 0\n"),
+        ("lua/quick/acquire.lua", "math.max(last + 1, now_us), mark", "math.max(last + 1, now_us), 0"),
+        (_MODEL, "        fresh = self.parties.get(step.hub, Party()).mark\n        if fresh < call.after:\n            raise Reordered\n", "        if self.parties.get(step.hub, Party()).mark < call.after:\n            raise Reordered\n        fresh = 0\n"),
+        (_MODEL, "        fresh = self.party(step.hub).mark\n", "        fresh = 0\n"),
+    ),
+    mutant(
+        "design: an abandon does not raise the mark",
+        "an acquire that is run after its abandon is not granted",
+        ("lua/fair/abandon.lua", "raise_mark(highest)\n", ""),
+        (_MODEL, "        self.line = [waiter for waiter in self.line if waiter.id not in ids]\n        self._raise_mark(step, max(request.number for request in call.requests))\n", "        self.line = [waiter for waiter in self.line if waiter.id not in ids]\n"),
+        ("lua/zset/abandon.lua", "raise_mark(highest)\n", ""),
+        (_MODEL, "            GAVE_BACK if self.found(identity, step.now) else NOTHING for identity in ids\n        ]\n        self._drop(step, ids)\n        self._raise_mark(step, max(request.number for request in call.requests))\n", "            GAVE_BACK if self.found(identity, step.now) else NOTHING for identity in ids\n        ]\n        self._drop(step, ids)\n"),
+    ),
+    mutant(
+        "design: tokens are the time",
+        "fencing tokens grow with every grant, and are never used again",
+        ("lua/prelude.lua", "  last = math.max(last + 1, now_us)\n", "  last = now_us\n"),
+        ("lua/quick/acquire.lua", "local token, highest = math.max(last + 1, now_us),", "local token, highest = now_us,"),
+        (_MODEL, "        self.last = max(self.last + 1, step.now_us)\n", "        self.last = step.now_us\n"),
+    ),
+    mutant(
+        "design: a release serves nobody",
+        "a free permit and a live waiter find each other soon",
+        ("lua/release.lua", "  serve(kept > 0)\n", ""),
+        (_MODEL, "            step.kept = call.keep > 0\n            self._serve(step)\n", ""),
+    ),
+    mutant(
+        "design: no next moment",
+        "when a holder expires the next is served, though nobody does anything",
+        ("lua/prelude.lua", "  return first[2] and math.max(0, first[2] - now) or -1\n", "  return -1\n"),
+        (_MODEL, "        return None if first is None else max(0, first - step.now)\n", "        return None\n"),
+    ),
+    mutant(
+        "design: the head's end is no moment",
+        "when the process of the head is given up, the next is served",
+        ("lua/fair/prelude.lua", "        head_until = state.alive_until\n", ""),
+        (_MODEL, "                    step.head_until = self.party(blocked.hub).alive_until\n", ""),
+    ),
+    mutant(
+        "design: newcomers overtake the line",
+        "permits are granted strictly in ticket order",
+        ("lua/fair/acquire.lua", "elseif open and grace <= now and", "elseif grace <= now and"),
+        ("lua/quick/acquire.lua", "call('EXISTS', weights, limit, line)", "call('EXISTS', weights, limit)"),
+        (_MODEL, "        admits = step.open and self.grace_until <= step.now\n", "        admits = self.grace_until <= step.now\n"),
+    ),
+    mutant(
+        "design: a heavy head is overtaken",
+        "a heavy request at the head of the line does not starve",
+        ("lua/fair/prelude.lua", "        blocked = true\n        head_until = state.alive_until\n        break\n", "        passed = passed + 1\n"),
+        (_MODEL, "            elif used + permits > most:\n                return plan, waiter\n", "            elif used + permits > most:\n                continue\n"),
+    ),
+    mutant(
+        "design: the line is served by its head's limit",
+        "each client's own limit rules its requests",
+        ("lua/fair/prelude.lua", "      local most = cap or declared\n", "      known.most = known.most or declared\n      local most = cap or known.most\n"),
+        (_MODEL, "            most = waiter.request.limit if self.set_limit is None else self.set_limit\n            if party.alive_until", "            head = self.line[0].request.limit if self.line else waiter.request.limit\n            most = head if self.set_limit is None else self.set_limit\n            if party.alive_until"),
+    ),
+    mutant(
+        "design: a grant that nobody heard counts",
+        "a waiter whose process is gone is passed over",
+        ("lua/fair/prelude.lua", "table.concat(parts, ',')) ~= 0", "table.concat(parts, ',')) or true"),
+        (_MODEL, "            if not own and not party.deaf and not self._tell(hub, Granted(self.name, grants)):\n", "            if not own and not party.deaf and self._tell(hub, Granted(self.name, grants)) < 0:\n"),
+    ),
+    mutant(
+        "design: the dead stay in line",
+        "a waiter whose process is silent is passed over",
+        ("lua/fair/prelude.lua", "      if state.alive_until <= now then\n", "      if state.alive_until < 0 then\n"),
+        (_MODEL, "            if party.alive_until <= step.now:\n                self.line.remove(waiter)\n", "            if party.alive_until < 0:\n                self.line.remove(waiter)\n"),
+    ),
+    mutant(
+        "design: a whole lease for whoever is handed a permit",
+        "handing a permit to a stopped process costs less than a lease",
+        ("lua/fair/prelude.lua", "    grant[3] = math.min(grant[3], math.max(2 * heartbeat_of(grant[3]), 1000))\n", ""),
+        ("_lease.py", "    return min(lease, max(2 * heartbeat_interval(lease), 1.0))\n", "    return lease\n"),
+        (_MODEL, "                if not own:\n                    lease =", "                if own is None:\n                    lease ="),
+    ),
+    mutant(
+        "design: a refresh lowers the expiry",
+        "a short lease does not cut a long one",
+        ("lua/refresh.lua", "math.max(expiry, now + lease)", "now + lease"),
+        (_MODEL, "                permit.expiry_ms = max(permit.expiry_ms, step.now + call.lease_ms)\n", "                permit.expiry_ms = step.now + call.lease_ms\n"),
+    ),
+    mutant(
+        "design: adopt does not exchange the id",
+        "a job that is delivered twice does not run twice under one permit",
+        ("lua/adopt.lua", "    drop({ old_id })\n", ""),
+        (_MODEL, "        held = self.holders.pop(old)\n        held.expiry_ms = max(held.expiry_ms, step.now + call.lease_ms)\n", "        was = self.holders[old]\n        held = Held(was.expiry_ms, was.token, was.permits)\n        held.expiry_ms = max(held.expiry_ms, step.now + call.lease_ms)\n"),
+    ),
+    mutant(
+        "design: weights are not counted",
+        "never more permits than the limit",
+        ("lua/prelude.lua", "    used = holding + heavy\n", "    used = holding\n"),
+        ("lua/quick/acquire.lua", "call('EXISTS', weights, limit, line)", "call('EXISTS', limit, line)"),
+        (_MODEL, "        return sum(held.permits for held in self.holders.values() if held.expiry_ms > now)\n", "        return sum(held.expiry_ms > now for held in self.holders.values())\n"),
+    ),
+    mutant(
+        "design: a release is always held",
+        "release says whether the permit was held until then",
+        ("lua/release.lua", "held[i] = expiry and tonumber(expiry) > now and not seen[ids[i]] and 1 or 0", "held[i] = 1"),
+        (_MODEL, "            held.append(self.found(identity, step.now) is not None)\n", "            held.append(True)\n"),
+    ),
+    mutant(
+        "design: a set limit is overlooked",
+        "a set limit wins over every client's own",
+        ("lua/prelude.lua", "  cap = tonumber(call('GET', limit))\n", "  call('GET', limit)\n"),
+        ("lua/quick/acquire.lua", "call('EXISTS', weights, limit, line)", "call('EXISTS', weights, line)"),
+        ("lua/set_limit.lua", "cap = tonumber(most)\n", ""),
+        (_MODEL, "                self.set_limit = call.limit\n", "                pass\n"),
+    ),
+    mutant(
+        "design: a hint is not passed on",
+        "a hint that nobody wants reaches another process",
+        ("lua/zset/acquire.lua", "freed + hinted - taken", "freed - taken"),
+        ("lua/zset/heartbeat.lua", "freed = freed + hinted\n", ""),
+        (_MODEL, "step.freed + call.hinted - taken", "step.freed - taken"),
+        (_MODEL, "        step.freed += call.hinted\n", ""),
+    ),
+    mutant(
+        "design: a grace period admits newcomers",
+        "holders come back before anybody new is admitted",
+        ("lua/prelude.lua", "  grace = now + lease\n", "  grace = now\n"),
+        (_MODEL, "        self.lost_at, self.grace_until = step.now, step.now + lease_ms\n", "        self.lost_at, self.grace_until = step.now, step.now\n"),
+    ),
+)

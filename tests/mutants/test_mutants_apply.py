@@ -1,0 +1,67 @@
+"""Every mutant is one: it applies to the package as it is, compiles, and differs."""
+
+import inspect
+import itertools
+import shutil
+from collections.abc import Iterator
+from importlib import resources
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from redis import Redis
+
+from redsem_async import _scripts
+from redsem_async._keys import Mode
+from tests.mutants.layers import LAYERS
+from tests.mutants.mutant import SCRIPTS, Mutant
+from tests.mutants.mutants import MUTANTS
+
+PACKAGE = Path(str(resources.files("redsem_async")))
+NO_OPERATIONS = {"head", "prelude", "hub", "shard"}
+MODES: tuple[Mode, Mode] = ("fair", "zset")
+
+
+@pytest.fixture(scope="module")
+def sync_redis(server_url: str) -> Iterator[Redis]:
+    with Redis.from_url(server_url) as client:
+        yield client
+
+
+def test_there_are_many_with_names_of_their_own() -> None:
+    """The table has one row for each."""
+    names = [mutant.name for mutant in MUTANTS]
+    assert len(set(names)) == len(names) >= 24
+    assert {mutant.kind for mutant in MUTANTS} == {"script", "client", "design"}
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_it_applies_compiles_and_differs(
+    mutant: Mutant, sync_redis: Redis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One whose text is gone, or that no interpreter takes, would be caught for nothing."""
+    changed = mutant.texts(PACKAGE.parent)
+    for path, text in changed.items():
+        assert text != (PACKAGE.parent / path).read_text(encoding="utf-8")
+        if path.endswith(".py"):
+            compile(text, path, "exec")
+    if any(path.startswith(SCRIPTS) for path in changed):
+        was = scripts()
+        shutil.copytree(PACKAGE / "lua", tmp_path / "lua")
+        for path, text in changed.items():
+            if path.startswith(SCRIPTS):
+                (tmp_path / path.removeprefix("redsem_async/")).write_text(text, encoding="utf-8")
+        monkeypatch.setattr(_scripts, "resources", SimpleNamespace(files=lambda _: tmp_path))
+        new = scripts() - was
+        assert new
+        for text in new:
+            sync_redis.script_load(text)
+    assert any(layer.looks_at(mutant) for layer in LAYERS)
+
+
+def scripts() -> set[str]:
+    """All scripts, as the server receives them."""
+    read = inspect.unwrap(_scripts.script)
+    operations = {file.stem for file in (PACKAGE / "lua").rglob("*.lua")} - NO_OPERATIONS
+    kinds = itertools.product(MODES, operations, (False, True))
+    return {read(mode, operation, sharded).text for mode, operation, sharded in kinds}
