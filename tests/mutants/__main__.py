@@ -49,7 +49,9 @@ def main() -> int:
     """Run the mutants, and say who caught them."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
     names = [layer.name for layer in LAYERS]
-    parser.add_argument("--first", action="store_true", help="stop at the first layer that catches")
+    parser.add_argument(
+        "--first", action="store_true", help="stop at the first layer that catches"
+    )
     parser.add_argument("--layers", nargs="*", choices=names, default=names)
     parser.add_argument("--only", nargs="*", metavar="PATTERN", help="names of mutants")
     parser.add_argument("--results", type=Path, help="keep them here, and go on from there")

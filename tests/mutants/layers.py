@@ -83,7 +83,11 @@ LAYERS = (
         "journal",
         "what the scripts wrote on a real server, replayed and compared: a short soak",
         (
-            *("-m", "tests.soak", *"--minutes 0.25 --processes 2 --names 20 --pause 0.2".split()),
+            *(
+                "-m",
+                "tests.soak",
+                *["--minutes", "0.25", "--processes", "2", "--names", "20", "--pause", "0.2"],
+            ),
             *("--faults", "late duplicate", "lost reply", "dropped connection"),
         ),
         120,

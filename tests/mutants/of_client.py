@@ -6,12 +6,20 @@ OF_CLIENT = (
     mutant(
         "trust is counted from the reply",
         "lost comes before the server's expiry",
-        ("_batches.py", "trusted = trusted_until(terms.lease, sent_at=self.sent_at, left=terms.lease)", "trusted = trusted_until(terms.lease, sent_at=clock(), left=terms.lease)"),
+        (
+            "_batches.py",
+            "trusted = trusted_until(terms.lease, sent_at=self.sent_at, left=terms.lease)",
+            "trusted = trusted_until(terms.lease, sent_at=clock(), left=terms.lease)",
+        ),
     ),
     mutant(
         "a refresh is counted from its reply",
         "lost comes before the server's expiry",
-        ("_lease.py", "max(trusted, trusted_until(lease, sent_at=sent_at, left=lease))", "max(trusted, trusted_until(lease, sent_at=now, left=lease))"),
+        (
+            "_lease.py",
+            "max(trusted, trusted_until(lease, sent_at=sent_at, left=lease))",
+            "max(trusted, trusted_until(lease, sent_at=now, left=lease))",
+        ),
     ),
     mutant(
         "a negative margin",
@@ -26,32 +34,56 @@ OF_CLIENT = (
     mutant(
         "a late message is handed out unconfirmed",
         "a forged or old grant is found out before anybody works under it",
-        ("_lane.py", "        if claim.trusted_until - clock() >= left / 2:\n", "        if left is not None:\n"),
+        (
+            "_lane.py",
+            "        if claim.trusted_until - clock() >= left / 2:\n",
+            "        if left is not None:\n",
+        ),
     ),
     mutant(
         "no abandon after a cancellation",
         "a cancelled acquire leaves nothing",
-        ("_lane.py", "            self._leaving.append(claim)\n            self.wake()\n        elif", "            self.claims.pop(claim.number, None)\n        elif"),
+        (
+            "_lane.py",
+            "            self._leaving.append(claim)\n            self.wake()\n        elif",
+            "            self.claims.pop(claim.number, None)\n        elif",
+        ),
     ),
     mutant(
         "a grant in the tick of the cancellation is kept",
         "grant and cancellation in the same tick: given back exactly once",
-        ("_lane.py", "            self._give_back(claim, clock(), trusted=False)\n\n    def release(", "            pass\n\n    def release("),
+        (
+            "_lane.py",
+            "            self._give_back(claim, clock(), trusted=False)\n\n    def release(",
+            "            pass\n\n    def release(",
+        ),
     ),
     mutant(
         "a timeout leaks its grant",
         "a grant that meets its deadline is a permit or a timeout, never a leak",
-        ("_lane.py", "        self.depart(claim)\n        claim.settle(error)\n", "        claim.state = State.ENDED\n        self.waiting.pop(claim, None)\n        claim.settle(error)\n"),
+        (
+            "_lane.py",
+            "        self.depart(claim)\n        claim.settle(error)\n",
+            "        claim.state = State.ENDED\n        self.waiting.pop(claim, None)\n        claim.settle(error)\n",
+        ),
     ),
     mutant(
         "a grant that nobody waits for is kept",
         "a stray grant is given back",
-        ("_lane.py", "            self._send_back(self.hub.hub_id, self._unknown(number))  # nobody waits with it\n", "            pass\n"),
+        (
+            "_lane.py",
+            "            self._send_back(self.hub.hub_id, self._unknown(number))  # nobody waits with it\n",
+            "            pass\n",
+        ),
     ),
     mutant(
         "an acquire sent again draws a new id",
         "a command that is sent again is one permit",
-        ("_batches.py", "                claim.repeated = True\n", "                self.lane.forget_number(claim)\n"),
+        (
+            "_batches.py",
+            "                claim.repeated = True\n",
+            "                self.lane.forget_number(claim)\n",
+        ),
     ),
     mutant(
         "what was unanswered is not sent again",
@@ -61,12 +93,20 @@ OF_CLIENT = (
     mutant(
         "a foreign id releases one's own",
         "a foreign release changes nothing",
-        ("_lane.py", "self.claims.get(number) if owner == self.hub.hub_id else None", "self.claims.get(number)"),
+        (
+            "_lane.py",
+            "self.claims.get(number) if owner == self.hub.hub_id else None",
+            "self.claims.get(number)",
+        ),
     ),
     mutant(
         "a second release says true",
         "a double release is False",
-        ("_permit.py", "        if claim.state is State.ENDED:\n            return False\n", "        if claim.state is State.ENDED:\n            return True\n"),
+        (
+            "_permit.py",
+            "        if claim.state is State.ENDED:\n            return False\n",
+            "        if claim.state is State.ENDED:\n            return True\n",
+        ),
     ),
     mutant(
         "a lost permit's release says true",
@@ -76,52 +116,92 @@ OF_CLIENT = (
     mutant(
         "a release is not waited for when cancelled",
         "leaving a block releases, confirmed, also under cancellation",
-        ("_permit.py", "                await finish(returned.future, 2 * patience(claim.terms.lease))\n", "                pass\n"),
+        (
+            "_permit.py",
+            "                await finish(returned.future, 2 * patience(claim.terms.lease))\n",
+            "                pass\n",
+        ),
     ),
     mutant(
         "a hint that nobody wants is dropped",
         "a hint that nobody wants reaches another process",
-        ("_zset.py", "            self._beat_due = True  # nobody here wants them: pass the hint on\n            batch = self.take()\n", "            self._hinted_permits = 0\n"),
+        (
+            "_zset.py",
+            "            self._beat_due = True  # nobody here wants them: pass the hint on\n            batch = self.take()\n",
+            "            self._hinted_permits = 0\n",
+        ),
     ),
     mutant(
         "a kept permit is forgotten when its taker leaves",
         "a waiter who leaves does not take the wake-up along",
-        ("_zset.py", "        self._hinted_permits += kept  # if nobody takes them after all, they are passed on\n", ""),
+        (
+            "_zset.py",
+            "        self._hinted_permits += kept  # if nobody takes them after all, they are passed on\n",
+            "",
+        ),
     ),
     mutant(
         "who stops waiting does not say so",
         "hints go to those who wait",
-        ("_zset.py", "        if was_waiting and not self.waiting:\n            self.beat()  # nobody here waits any more: hints are for others\n", ""),
+        (
+            "_zset.py",
+            "        if was_waiting and not self.waiting:\n            self.beat()  # nobody here waits any more: hints are for others\n",
+            "",
+        ),
     ),
     mutant(
         "no heartbeats",
         "a waiter's process counts as alive, and finds what it was not told",
-        ("_lane.py", "        if self.waiting and not self.beating:\n            self.beat()\n", "        pass\n"),
+        (
+            "_lane.py",
+            "        if self.waiting and not self.beating:\n            self.beat()\n",
+            "        pass\n",
+        ),
     ),
     mutant(
         "nobody is asked about after a reconnect",
         "a waiter is served within a reconnect and a trip",
-        ("_lane.py", "        self.introduced = False\n        if self.waiting:\n            self.beat()\n        if self.wire.recovers:", "        self.introduced = False\n        if self.wire.recovers:"),
+        (
+            "_lane.py",
+            "        self.introduced = False\n        if self.waiting:\n            self.beat()\n        if self.wire.recovers:",
+            "        self.introduced = False\n        if self.wire.recovers:",
+        ),
     ),
     mutant(
         "the subscription is not renewed on a new connection",
         "a waiter hears of its grant after a reconnect",
-        ("_connection.py", "        self._ears: dict[str, _Ear] = {}\n", "        self._ears: dict[str, _Ear] = vars(listener).setdefault('_ears', {})\n"),
+        (
+            "_connection.py",
+            "        self._ears: dict[str, _Ear] = {}\n",
+            "        self._ears: dict[str, _Ear] = vars(listener).setdefault('_ears', {})\n",
+        ),
     ),
     mutant(
         "a subscription that ends is not missed",
         "a waiter hears of its grant, or asks",
-        ("_connection.py", "                raise broken(\"the server ended the subscription\")\n", "                pass\n"),
+        (
+            "_connection.py",
+            '                raise broken("the server ended the subscription")\n',
+            "                pass\n",
+        ),
     ),
     mutant(
         "whose reply it is is not looked at",
         "no reply is taken for another's",
-        ("_connection.py", "            fits = reply[0] == b\"%d\" % slot.tag\n", "            fits = True\n"),
+        (
+            "_connection.py",
+            '            fits = reply[0] == b"%d" % slot.tag\n',
+            "            fits = True\n",
+        ),
     ),
     mutant(
         "a silent connection is not noticed",
         "a half-open connection is noticed",
-        ("_post.py", "            self._drop(TimeoutError(\"no answer came\"))\n", "            pass\n"),
+        (
+            "_post.py",
+            '            self._drop(TimeoutError("no answer came"))\n',
+            "            pass\n",
+        ),
     ),
     mutant(
         "scripts are not loaded again",
@@ -131,12 +211,20 @@ OF_CLIENT = (
     mutant(
         "a demoted master is kept",
         "a demoted master is left for the new one",
-        ("_connection.py", "            if fault.trouble is Trouble.DEMOTED:\n                self._fail(reply)\n", ""),
+        (
+            "_connection.py",
+            "            if fault.trouble is Trouble.DEMOTED:\n                self._fail(reply)\n",
+            "",
+        ),
     ),
     mutant(
         "MOVED is not followed",
         "slots may move to another server",
-        ("_post.py", "            case Trouble.MOVED | Trouble.ASK:\n                return self._redirect(lane, fault)\n", "            case Trouble.MOVED | Trouble.ASK:\n                pass\n"),
+        (
+            "_post.py",
+            "            case Trouble.MOVED | Trouble.ASK:\n                return self._redirect(lane, fault)\n",
+            "            case Trouble.MOVED | Trouble.ASK:\n                pass\n",
+        ),
     ),
     mutant(
         "REORDERED is an error",
@@ -146,33 +234,61 @@ OF_CLIENT = (
     mutant(
         "no refreshes",
         "a held permit outlives its lease",
-        ("_refresher.py", "            outcome = await claim.lane.refresh(claim)\n", "            outcome = Outcome.RENEWED\n"),
+        (
+            "_refresher.py",
+            "            outcome = await claim.lane.refresh(claim)\n",
+            "            outcome = Outcome.RENEWED\n",
+        ),
     ),
     mutant(
         "a refusal to renew is overlooked",
         "lost is set when the server says so",
-        ("_lease.py", "    if outcome is Outcome.GONE:\n        return Lost(\"the server does not hold it any more\")\n", ""),
+        (
+            "_lease.py",
+            '    if outcome is Outcome.GONE:\n        return Lost("the server does not hold it any more")\n',
+            "",
+        ),
     ),
     mutant(
         "trust does not end",
         "a permit that was not renewed in time is lost",
-        ("_refresher.py", "clock() >= claim.trusted_until:\n        claim.lose(", "clock() >= claim.trusted_until + 1e9:\n        claim.lose("),
+        (
+            "_refresher.py",
+            "clock() >= claim.trusted_until:\n        claim.lose(",
+            "clock() >= claim.trusted_until + 1e9:\n        claim.lose(",
+        ),
     ),
     mutant(
         "trust is not looked at when due",
         "after a stall the body is cancelled before it goes on",
-        ("_refresher.py", "            if lose_unless_trusted(claim):\n                continue\n", ""),
-        ("_refresher.py", "            self._see_to_trust(claim)\n\n    def _see_to_trust", "\n    def _see_to_trust"),
+        (
+            "_refresher.py",
+            "            if lose_unless_trusted(claim):\n                continue\n",
+            "",
+        ),
+        (
+            "_refresher.py",
+            "            self._see_to_trust(claim)\n\n    def _see_to_trust",
+            "\n    def _see_to_trust",
+        ),
     ),
     mutant(
         "check() says yes while it is held",
         "check() raises unless the permit may be trusted now",
-        ("_permit.py", "        if claim.trusted_at(clock()):\n            return True\n        loop =", "        if claim.state is State.HELD:\n            return True\n        loop ="),
+        (
+            "_permit.py",
+            "        if claim.trusted_at(clock()):\n            return True\n        loop =",
+            "        if claim.state is State.HELD:\n            return True\n        loop =",
+        ),
     ),
     mutant(
         "a clock that a suspended host stops",
         "a suspended host's permits are lost when it wakes",
-        ("_clock.py", "return max(time.clock_gettime(time.CLOCK_BOOTTIME), time.monotonic())", "return time.monotonic()"),
+        (
+            "_clock.py",
+            "return max(time.clock_gettime(time.CLOCK_BOOTTIME), time.monotonic())",
+            "return time.monotonic()",
+        ),
     ),
     mutant(
         "a loss does not cancel the body",
@@ -187,17 +303,29 @@ OF_CLIENT = (
     mutant(
         "a loss hides the body's error",
         "an error of the body's own wins",
-        ("_permit.py", "if lost and self._cancel_on_loss and (exc is None or cancelled_by_loss):", "if lost and self._cancel_on_loss:"),
+        (
+            "_permit.py",
+            "if lost and self._cancel_on_loss and (exc is None or cancelled_by_loss):",
+            "if lost and self._cancel_on_loss:",
+        ),
     ),
     mutant(
         "a cancellation that is not taken back",
         "cancel and uncancel, as asyncio.timeout does",
-        ("_permit.py", "self._task.uncancel() <= self._cancelling", "self._task.cancelling() - 1 <= self._cancelling"),
+        (
+            "_permit.py",
+            "self._task.uncancel() <= self._cancelling",
+            "self._task.cancelling() - 1 <= self._cancelling",
+        ),
     ),
     mutant(
         "a clear is not heard",
         "holders of a semaphore that is deleted lose their permits",
-        ("_lane.py", "            self._lose(claim, \"the semaphore was cleared\")\n", "            pass\n"),
+        (
+            "_lane.py",
+            '            self._lose(claim, "the semaphore was cleared")\n',
+            "            pass\n",
+        ),
     ),
     mutant(
         "a dropped permit is not released",
@@ -212,7 +340,11 @@ OF_CLIENT = (
     mutant(
         "replicas are not waited for",
         "a grant is confirmed by so many replicas before it is handed out",
-        ("_batches.py", "                if terms.min_replicas:\n", "                if terms.min_replicas < 0:\n"),
+        (
+            "_batches.py",
+            "                if terms.min_replicas:\n",
+            "                if terms.min_replicas < 0:\n",
+        ),
     ),
     mutant(
         "too few replicas are enough",
@@ -222,6 +354,10 @@ OF_CLIENT = (
     mutant(
         "nothing is put back after a loss of state",
         "holders come back before anybody new is admitted",
-        ("_batches.py", "            elif self.lane.wire.recovers and renewal.claim.trusted_at(clock()):\n                self.lane.restore(renewal)\n", ""),
+        (
+            "_batches.py",
+            "            elif self.lane.wire.recovers and renewal.claim.trusted_at(clock()):\n                self.lane.restore(renewal)\n",
+            "",
+        ),
     ),
 )

@@ -7,13 +7,21 @@ OF_SCRIPTS = (
         "no id check (fair)",
         "a delayed duplicate of an acquire brings nothing back",
         ("lua/fair/acquire.lua", "local fresh = mark\n", "local fresh = 0\n"),
-        ("lua/quick/acquire.lua", "math.max(last + 1, now_us), mark", "math.max(last + 1, now_us), 0"),
+        (
+            "lua/quick/acquire.lua",
+            "math.max(last + 1, now_us), mark",
+            "math.max(last + 1, now_us), 0",
+        ),
     ),
     mutant(
         "no id check (zset)",
         "a delayed duplicate of an acquire brings nothing back",
         ("lua/zset/acquire.lua", "local fresh = mark\n", "local fresh = 0\n"),
-        ("lua/quick/acquire.lua", "math.max(last + 1, now_us), mark", "math.max(last + 1, now_us), 0"),
+        (
+            "lua/quick/acquire.lua",
+            "math.max(last + 1, now_us), mark",
+            "math.max(last + 1, now_us), 0",
+        ),
     ),
     mutant(
         "an abandon does not raise the mark",
@@ -24,7 +32,11 @@ OF_SCRIPTS = (
     mutant(
         "order of batches ignored",
         "a batch is not run before the one that was sent before it",
-        ("lua/fair/acquire.lua", "if mark < after then return redis.error_reply('REORDERED') end\n", ""),
+        (
+            "lua/fair/acquire.lua",
+            "if mark < after then return redis.error_reply('REORDERED') end\n",
+            "",
+        ),
     ),
     mutant(
         "expired holders stay",
@@ -44,12 +56,20 @@ OF_SCRIPTS = (
     mutant(
         "tokens are the time, on the quick path",
         "fencing tokens grow with every grant, and are never used again",
-        ("lua/quick/acquire.lua", "local token, highest = math.max(last + 1, now_us),", "local token, highest = now_us,"),
+        (
+            "lua/quick/acquire.lua",
+            "local token, highest = math.max(last + 1, now_us),",
+            "local token, highest = now_us,",
+        ),
     ),
     mutant(
         "counter not saved",
         "fencing tokens grow with every grant, and are never used again",
-        ("lua/prelude.lua", "  if heavy > 0 then keep(weights, longest) end\n  save_counter(longest)\n", "  if heavy > 0 then keep(weights, longest) end\n"),
+        (
+            "lua/prelude.lua",
+            "  if heavy > 0 then keep(weights, longest) end\n  save_counter(longest)\n",
+            "  if heavy > 0 then keep(weights, longest) end\n",
+        ),
     ),
     mutant(
         "a release serves nobody",
@@ -76,27 +96,47 @@ OF_SCRIPTS = (
     mutant(
         "a release of the caller's own number",
         "release touches the ids that it names, and no others",
-        ("lua/release.lua", "ids[#ids + 1] = owner .. '.' .. ARGV[i]", "ids[#ids + 1] = hub .. '.' .. ARGV[i]"),
+        (
+            "lua/release.lua",
+            "ids[#ids + 1] = owner .. '.' .. ARGV[i]",
+            "ids[#ids + 1] = hub .. '.' .. ARGV[i]",
+        ),
     ),
     mutant(
         "a release is always held",
         "release says whether the permit was held until then",
-        ("lua/release.lua", "held[i] = expiry and tonumber(expiry) > now and not seen[ids[i]] and 1 or 0", "held[i] = 1"),
+        (
+            "lua/release.lua",
+            "held[i] = expiry and tonumber(expiry) > now and not seen[ids[i]] and 1 or 0",
+            "held[i] = 1",
+        ),
     ),
     mutant(
         "a heavy permit released twice in a call",
         "capacity is not inflated by a second release",
-        ("lua/prelude.lua", "local beyond = counted[ids[i]] and 0 or (tonumber(permits) or 1) - 1", "local beyond = (tonumber(permits) or 1) - 1"),
+        (
+            "lua/prelude.lua",
+            "local beyond = counted[ids[i]] and 0 or (tonumber(permits) or 1) - 1",
+            "local beyond = (tonumber(permits) or 1) - 1",
+        ),
     ),
     mutant(
         "a refresh brings back",
         "a refresh never brings back what is gone",
-        ("lua/refresh.lua", "  expiry = tonumber(expiry)\n  held[i] = expiry and expiry > now and 1 or 0\n", "  expiry = tonumber(expiry) or 0\n  held[i] = 1\n"),
+        (
+            "lua/refresh.lua",
+            "  expiry = tonumber(expiry)\n  held[i] = expiry and expiry > now and 1 or 0\n",
+            "  expiry = tonumber(expiry) or 0\n  held[i] = 1\n",
+        ),
     ),
     mutant(
         "a refresh of the expired",
         "a refresh never brings back what is gone",
-        ("lua/refresh.lua", "held[i] = expiry and expiry > now and 1 or 0", "held[i] = expiry and 1 or 0"),
+        (
+            "lua/refresh.lua",
+            "held[i] = expiry and expiry > now and 1 or 0",
+            "held[i] = expiry and 1 or 0",
+        ),
     ),
     mutant(
         "a refresh lowers the expiry",
@@ -116,7 +156,11 @@ OF_SCRIPTS = (
     mutant(
         "the quick path overlooks weights",
         "never more permits than the limit",
-        ("lua/quick/acquire.lua", "call('EXISTS', weights, limit, line)", "call('EXISTS', limit, line)"),
+        (
+            "lua/quick/acquire.lua",
+            "call('EXISTS', weights, limit, line)",
+            "call('EXISTS', limit, line)",
+        ),
     ),
     mutant(
         "the quick path grants one too many",
@@ -126,7 +170,11 @@ OF_SCRIPTS = (
     mutant(
         "a heavy head is overtaken",
         "a heavy request at the head of the line does not starve",
-        ("lua/fair/prelude.lua", "        blocked = true\n        head_until = state.alive_until\n        break\n", "        passed = passed + 1\n"),
+        (
+            "lua/fair/prelude.lua",
+            "        blocked = true\n        head_until = state.alive_until\n        break\n",
+            "        passed = passed + 1\n",
+        ),
     ),
     mutant(
         "newcomers overtake the line",
@@ -136,67 +184,119 @@ OF_SCRIPTS = (
     mutant(
         "the quick path overtakes the line",
         "permits are granted strictly in ticket order",
-        ("lua/quick/acquire.lua", "call('EXISTS', weights, limit, line)", "call('EXISTS', weights, limit)"),
+        (
+            "lua/quick/acquire.lua",
+            "call('EXISTS', weights, limit, line)",
+            "call('EXISTS', weights, limit)",
+        ),
     ),
     mutant(
         "the line is served by its head's limit",
         "each client's own limit rules its requests",
-        ("lua/fair/prelude.lua", "      local most = cap or declared\n", "      known.most = known.most or declared\n      local most = cap or known.most\n"),
+        (
+            "lua/fair/prelude.lua",
+            "      local most = cap or declared\n",
+            "      known.most = known.most or declared\n      local most = cap or known.most\n",
+        ),
     ),
     mutant(
         "a set limit of 0 is none",
         "a limit of 0 pauses",
-        ("lua/prelude.lua", "  cap = tonumber(call('GET', limit))\n", "  cap = tonumber(call('GET', limit))\n  if cap == 0 then cap = nil end\n"),
+        (
+            "lua/prelude.lua",
+            "  cap = tonumber(call('GET', limit))\n",
+            "  cap = tonumber(call('GET', limit))\n  if cap == 0 then cap = nil end\n",
+        ),
     ),
     mutant(
         "the quick path overlooks a set limit",
         "a set limit wins over every client's own",
-        ("lua/quick/acquire.lua", "call('EXISTS', weights, limit, line)", "call('EXISTS', weights, line)"),
+        (
+            "lua/quick/acquire.lua",
+            "call('EXISTS', weights, limit, line)",
+            "call('EXISTS', weights, line)",
+        ),
     ),
     mutant(
         "the line overlooks a set limit",
         "a set limit wins over every client's own",
-        ("lua/fair/prelude.lua", "      local most = cap or declared\n", "      local most = declared\n"),
+        (
+            "lua/fair/prelude.lua",
+            "      local most = cap or declared\n",
+            "      local most = declared\n",
+        ),
     ),
     mutant(
         "the bound of the line is overlooked",
         "max_waiters bounds the queue",
-        ("lua/fair/acquire.lua", "elseif max_waiters >= 0 and waiting >= max_waiters then", "elseif max_waiters >= 0 and waiting > max_waiters then"),
+        (
+            "lua/fair/acquire.lua",
+            "elseif max_waiters >= 0 and waiting >= max_waiters then",
+            "elseif max_waiters >= 0 and waiting > max_waiters then",
+        ),
     ),
     mutant(
         "a grant that nobody heard counts (fair)",
         "a waiter whose process is gone is passed over",
-        ("lua/fair/prelude.lua", "table.concat(parts, ',')) ~= 0", "table.concat(parts, ',')) or true"),
+        (
+            "lua/fair/prelude.lua",
+            "table.concat(parts, ',')) ~= 0",
+            "table.concat(parts, ',')) or true",
+        ),
     ),
     mutant(
         "a hint that nobody heard counts (zset)",
         "a hint to a process that is gone reaches another",
-        ("lua/zset/prelude.lua", "takes = tell(owner, 'hint', exact(share)) ~= 0", "takes = tell(owner, 'hint', exact(share)) or true"),
+        (
+            "lua/zset/prelude.lua",
+            "takes = tell(owner, 'hint', exact(share)) ~= 0",
+            "takes = tell(owner, 'hint', exact(share)) or true",
+        ),
     ),
     mutant(
         "the dead stay in line (fair)",
         "a waiter whose process is silent is passed over",
-        ("lua/fair/prelude.lua", "      if state.alive_until <= now then\n", "      if state.alive_until < 0 then\n"),
+        (
+            "lua/fair/prelude.lua",
+            "      if state.alive_until <= now then\n",
+            "      if state.alive_until < 0 then\n",
+        ),
     ),
     mutant(
         "the dead stay in line (zset)",
         "a hint goes to a process that is alive",
-        ("lua/zset/prelude.lua", "    local alive = (tonumber(flags[3]) or 0) > now\n", "    local alive = true\n"),
+        (
+            "lua/zset/prelude.lua",
+            "    local alive = (tonumber(flags[3]) or 0) > now\n",
+            "    local alive = true\n",
+        ),
     ),
     mutant(
         "a whole lease for whoever is handed a permit",
         "handing a permit to a stopped process costs less than a lease",
-        ("lua/fair/prelude.lua", "    grant[3] = math.min(grant[3], math.max(2 * heartbeat_of(grant[3]), 1000))\n", ""),
+        (
+            "lua/fair/prelude.lua",
+            "    grant[3] = math.min(grant[3], math.max(2 * heartbeat_of(grant[3]), 1000))\n",
+            "",
+        ),
     ),
     mutant(
         "no next moment (fair)",
         "when a holder expires the next is served, though nobody does anything",
-        ("lua/fair/prelude.lua", "return { tag, next_moment(), waiting, mine }", "return { tag, -1, waiting, mine }"),
+        (
+            "lua/fair/prelude.lua",
+            "return { tag, next_moment(), waiting, mine }",
+            "return { tag, -1, waiting, mine }",
+        ),
     ),
     mutant(
         "no next moment (zset)",
         "when a holder expires the next is served, though nobody does anything",
-        ("lua/zset/prelude.lua", "return { tag, moment, waiting, mine }", "return { tag, -1, waiting, mine }"),
+        (
+            "lua/zset/prelude.lua",
+            "return { tag, moment, waiting, mine }",
+            "return { tag, -1, waiting, mine }",
+        ),
     ),
     mutant(
         "the head's end is no moment",
@@ -222,7 +322,11 @@ OF_SCRIPTS = (
     mutant(
         "expiries are brought nearer",
         "keys live as long as the longest lease",
-        ("lua/head.lua", "  if left ~= -2 and left < 2 * need then\n    call('PEXPIRE', key, math.ceil(3 * need))\n", "  if left ~= -2 then\n    call('PEXPIRE', key, math.ceil(3 * need))\n"),
+        (
+            "lua/head.lua",
+            "  if left ~= -2 and left < 2 * need then\n    call('PEXPIRE', key, math.ceil(3 * need))\n",
+            "  if left ~= -2 then\n    call('PEXPIRE', key, math.ceil(3 * need))\n",
+        ),
     ),
     mutant(
         "tokens are not removed",
@@ -232,13 +336,21 @@ OF_SCRIPTS = (
     mutant(
         "tokens are not removed, on the quick path",
         "nothing is left of a permit but while somebody holds it",
-        ("lua/quick/release.lua", "  call('HDEL', tokens, unpack(ids))  -- not read before: it fails with nothing written\n", ""),
+        (
+            "lua/quick/release.lua",
+            "  call('HDEL', tokens, unpack(ids))  -- not read before: it fails with nothing written\n",
+            "",
+        ),
     ),
     mutant(
         "hubs are not forgotten",
         "nothing is left of processes that are long gone",
         ("lua/prelude.lua", "    call('ZREM', hubs, dead)\n", ""),
-        ("lua/prelude.lua", "    call('HDEL', meta, dead, dead .. ':until', dead .. ':who', dead .. ':deaf', dead .. ':gone',\n      dead .. ':waits')\n", ""),
+        (
+            "lua/prelude.lua",
+            "    call('HDEL', meta, dead, dead .. ':until', dead .. ':who', dead .. ':deaf', dead .. ':gone',\n      dead .. ':waits')\n",
+            "",
+        ),
     ),
     mutant(
         "a clear tells nobody",
@@ -263,7 +375,11 @@ OF_SCRIPTS = (
     mutant(
         "a grace period admits newcomers (zset)",
         "holders come back before anybody new is admitted",
-        ("lua/zset/acquire.lua", "elseif grace <= now and used + permits <= most then", "elseif used + permits <= most then"),
+        (
+            "lua/zset/acquire.lua",
+            "elseif grace <= now and used + permits <= most then",
+            "elseif used + permits <= most then",
+        ),
     ),
     mutant(
         "a restart is no loss",
@@ -278,6 +394,10 @@ OF_SCRIPTS = (
     mutant(
         "a released permit is put back",
         "what was released in a grace period stays released",
-        ("lua/prelude.lua", "  for _, id in ipairs(ids) do call('ZADD', released, now, id) end\n", ""),
+        (
+            "lua/prelude.lua",
+            "  for _, id in ipairs(ids) do call('ZADD', released, now, id) end\n",
+            "",
+        ),
     ),
 )

@@ -57,7 +57,10 @@ def on_terminal(mutants: Sequence[Mutant], verdicts: Verdicts) -> Table:
 
 def on_paper(mutants: Sequence[Mutant], verdicts: Verdicts, path: Path) -> None:
     """Write the page."""
-    parts = [_INTRODUCTION.format(mutants=len(mutants)), "| layer | what looks, and at what | caught |"]
+    parts = [
+        _INTRODUCTION.format(mutants=len(mutants)),
+        "| layer | what looks, and at what | caught |",
+    ]
     parts.append("| --- | --- | --- |")
     for layer in LAYERS:
         seen = [mutant for mutant in mutants if layer.looks_at(mutant)]
