@@ -348,3 +348,16 @@ def render() -> str:
 
 def _list(case: Case) -> str:
     return "<br>".join(f"`{test.removeprefix('faults/')}`" for test in case.tests)
+
+
+INTRODUCTION: Final = """\
+# Faults, and the tests that cause them
+
+Each is caused for real, on real servers and, where it says so, with real processes, and each test
+proves that it happened. Tests are below `tests/faults/` unless another folder is named. This page
+is written by `python -m tests.faults.table > docs/faults.md`, and a test compares the two.
+
+"""
+
+if __name__ == "__main__":
+    print(INTRODUCTION + render(), end="")

@@ -5,7 +5,7 @@ import re
 from functools import cache
 from pathlib import Path
 
-from tests.faults.table import FAULTS, MISTAKES, render
+from tests.faults.table import FAULTS, INTRODUCTION, MISTAKES, render
 
 _TESTS = Path(__file__).parents[1]
 _CASES = re.compile(r"Cases? (\d+(?:(?:, | and )\d+)*)\.")
@@ -54,7 +54,9 @@ def test_what_tests_say_that_they_cause_is_in_the_table() -> None:
                 assert test in FAULTS[number].tests, f"case {number} does not list {test}"
 
 
-def test_it_can_be_shown() -> None:
+def test_the_documents_show_it() -> None:
+    page = _TESTS.parent / "docs" / "faults.md"
+    assert page.read_text(encoding="utf-8") == INTRODUCTION + render()
     rows = render().splitlines()
     assert sum(row.startswith("| ") for row in rows) == 4 + len(FAULTS) + len(MISTAKES)
     assert all(row.count("|") in (0, 3, 4) for row in rows)

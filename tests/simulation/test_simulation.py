@@ -17,7 +17,7 @@ FAULTS = {
     "adoption",
     "answer AGAIN",
     "answer BUSY",
-    "answer MOVED",
+    "answer DEMOTED",
     "answer NO_MEMORY",
     "back-pressure",
     "broken link",
