@@ -114,14 +114,14 @@ async def test_a_waiter_is_announced_although_others_asked_meanwhile() -> None:
     """A request that does not wait, sent before the waiter was answered, must not hide it."""
     backend = MemoryBackend()
     sem, there = Semaphore(backend, "jobs", 1), Semaphore(backend.peer(), "jobs", 1)
-    async with sem:  # connected, so that what follows is written at once
-        pass
-    held = await there.acquire()
-    waiter = asyncio.create_task(sem.acquire())
-    await asyncio.sleep(0)
-    assert await sem.try_acquire() is None
-    await held.release()
-    await (await soon(waiter)).release()
+    hasty = Semaphore(backend, "jobs", 1, lease=9.0)  # another letter of the same write
+    async with there:
+        waiter = asyncio.create_task(sem.acquire())
+        other = asyncio.create_task(hasty.try_acquire())
+        assert await other is None
+        await asyncio.sleep(0.02)
+    # Long before the heartbeat that would find it too.
+    await (await asyncio.wait_for(waiter, 1.0)).release()
 
 
 async def test_a_hint_of_too_little_room_is_not_asked_about_for_ever() -> None:

@@ -1,14 +1,11 @@
 """``python -m tests.simulation``: run schedules until there were so many operations."""
 
 import argparse
-import gc
 import sys
 import time
 from collections import Counter
 
 from .run import explain, simulate
-
-COLLECT = 50  # schedules between two collections of garbage
 
 
 def main() -> int:
@@ -40,8 +37,6 @@ def main() -> int:
         if outcome.violations:
             violations += 1
             print(explain(outcome))
-        if schedules % COLLECT == 0:
-            gc.collect()
     spent = time.perf_counter() - started
     print(
         f"{schedules} schedules, {operations} operations, {grants} grants,"

@@ -138,6 +138,12 @@ class Holdings:
         self.end_unseen(hold)
         self._world.note(hold.process.name, "lets go", hold.id[32:], hold.lost)
 
+    def gone(self, identity: str) -> None:
+        """A process was told just now that the server does not hold *identity* any more."""
+        for hold in self.holds:
+            if hold.id == identity and hold.ended == math.inf:
+                self._world.violated(f"{hold.process.name} was told that {identity} is gone")
+
     def killed(self, process: Process) -> None:
         """What a killed process held ends with it, or with its trust."""
         for hold in self.holds:
@@ -182,9 +188,12 @@ class Holdings:
             case QueueFull():
                 return not attempt.holds
             case PermitLost():
+                if attempt.adopts and not attempt.holds:
+                    return True
                 if not attempt.holds:  # lost between the grant and the block that it guards
-                    return attempt.adopts or (attempt.guarded and self.unruly)
-                return attempt.detaches or any(hold.lost for hold in attempt.holds)
+                    return attempt.guarded and self.unruly
+                lost = attempt.detaches or any(hold.lost for hold in attempt.holds)
+                return lost and self.unruly  # while nothing is wrong, nobody loses anything
             case SemaphoreClosed():
                 waited = attempt.detaches or not attempt.holds
                 return attempt.process in self.closed and waited

@@ -76,6 +76,14 @@ class Asked(NamedTuple):
     lease_ms: int
 
 
+class Around(NamedTuple):
+    """What went on around a call: hubs that were told, and whether its link was closed before."""
+
+    heard: frozenset[str]
+    reached: frozenset[str]
+    late: bool
+
+
 class Judge:
     """Watches one semaphore on the server."""
 
@@ -86,6 +94,7 @@ class Judge:
         self.lost_state = 0  # how often the server forgot, or was told to
         self.revived: set[str] = set()  # granted to a delayed duplicate, after the marks were lost
         self.detached: set[str] = set()
+        self.revived_line: set[str] = set()
         self.last_token = 0
         self.grants = 0
         self._world = world
@@ -108,8 +117,7 @@ class Judge:
         call: Call,
         hub: str,
         answer: Answered | Fault,
-        *,
-        late: bool,
+        around: Around,
     ) -> bool:
         """Judge what *call* by *hub* has done. Returns whether that was anything."""
         after = self.look(model, before.now)
@@ -129,6 +137,8 @@ class Judge:
         self._judge_answers(before, after, call, hub, answer)
         if isinstance(model, FairModel):
             self._judge_line(model, new, before, after, call)
+            for owner in {identity.partition(".")[0] for identity in new} - around.heard - {hub}:
+                self._check(model.party(owner).deaf, f"{new} were granted, and nobody was told")
         match call:
             case Abandon():
                 self._closed |= {permit_id(hub, request.number) for request in call.requests}
@@ -138,8 +148,13 @@ class Judge:
                 self.detached.add(permit_id(hub, call.number))
             case _:
                 pass
-        if late and self.lost_state:
-            self.revived |= new | (after.tickets.keys() - before.tickets.keys())
+        if around.late and self.lost_state:
+            self.revived |= new
+            self.revived_line |= after.tickets.keys() - before.tickets.keys()
+        # One whose process is told of it gives it back.
+        self.revived |= {
+            i for i in new & self.revived_line if i.partition(".")[0] not in around.reached
+        }
         return bool(new or gone or before.tickets.keys() != after.tickets.keys())
 
     def flushed(self) -> None:

@@ -8,13 +8,18 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from redsem_async._backend import Letter, Link, Listener, OneNode
-from redsem_async._protocol import Answered, Fault, Message, Trouble
+from redsem_async._keys import permit_id
+from redsem_async._protocol import Answered, Fault, Message, Refresh, Reply, Trouble
 
 from .loop import SimulatedLoop
 from .world import Process, World
 
 if TYPE_CHECKING:
+    from .holdings import Holdings
     from .server import Server
+
+
+PATIENCE = 3.3  # seconds without an answer, after which every link is given up
 
 
 @dataclass
@@ -43,6 +48,9 @@ class Network:
         self.refusing_until = 0.0
         self.owners: dict[str, Process] = {}  # by the hubs that wrote
         self.server: Server
+        self.holdings: Holdings
+        self.reached: set[str] = set()  # hubs that a message of this call is sure to reach
+        self.heard: set[str] = set()  # and those that the server believes it to
         self._unanswered: list[tuple[SimulatedLoop, asyncio.Future[None]]] = []
 
     def trip(self) -> float:
@@ -56,6 +64,9 @@ class Network:
         heard = [link for link in self.links if link.hears(prefix, owner)]
         for link in heard:
             link.deliver(partial(link.listener.told, prefix, message))
+            self.heard.add(owner)
+            if link.sound:
+                self.reached.add(owner)
         self.world.note("tell", owner[:4], message, "->", len(heard))
         return len(heard)
 
@@ -128,6 +139,7 @@ class SimulatedLink:
         self._world = network.world
         self._subscribed: set[tuple[str, str]] = set()
         self._inbox: deque[tuple[Letter, str]] = deque()
+        self._unanswered: deque[float] = deque()  # when letters were sent
         self._upward = 0.0  # when the last letter arrives
         self._downward = 0.0
         self._blocked_until = 0.0  # nothing arrives at the server before
@@ -150,6 +162,7 @@ class SimulatedLink:
         self._network.owners[hub] = self.process
         for letter in letters:
             letter.sent_at = now
+            self._unanswered.append(self._world.now)
             self._upward = max(self._upward, self._world.now + self._network.trip())
             self._world.at(self._upward, partial(self._arrived, letter, hub))
         if self._network.chance(self._network.weather.back_pressure):
@@ -180,6 +193,11 @@ class SimulatedLink:
     def hears(self, prefix: str, owner: str) -> bool:
         """Whether the server believes that messages to the hub *owner* go out here."""
         return self.open_there and (prefix, owner) in self._subscribed
+
+    @property
+    def sound(self) -> bool:
+        """Whether what the server says arrives."""
+        return self.open_here and not self._down_cut and self.process.alive
 
     def deliver(self, arrival: Callable[[], None]) -> None:
         """Bring something to the process, after what is on its way already."""
@@ -234,15 +252,20 @@ class SimulatedLink:
         if not self.process.deaf:
             self._subscribed.add((letter.wire.address.prefix, hub))
         answer = server.run(letter.wire.address, letter.call, hub, self)
-        self.deliver(partial(self._answered, letter, answer))
+        self.deliver(partial(self._answered, letter, hub, answer))
         if self.open_here and network.chance(network.weather.lose_reply):
             world.fault("lost reply")
             self._down_cut = True
             self._break()
 
-    def _answered(self, letter: Letter, answer: Answered | Fault) -> None:
+    def _answered(self, letter: Letter, hub: str, answer: Answered | Fault) -> None:
         self.fresh_at = letter.sent_at
+        self._unanswered.popleft()
         self.listener.answered(letter, answer)
+        if isinstance(letter.call, Refresh) and isinstance(answer, Reply):
+            for number, held in zip(letter.call.numbers, answer.answers, strict=True):
+                if not held:
+                    self._network.holdings.gone(permit_id(hub, number))
         if isinstance(answer, Fault) and answer.trouble is Trouble.DEMOTED:
             self._fail(answer.error)
 
@@ -301,12 +324,22 @@ class SimulatedLink:
             return
         world.fault("half-open link")
         self._down_cut = True
+        self._world.after(PATIENCE, partial(self._see_that_it_was_noticed, self.process.stalled))
         form = world.random.randrange(3)
         if form == 0:  # nothing arrives there either, and the server does not know for long
             self._up_cut = True
             world.after(world.random.uniform(0, 20), self._forgotten)
         elif form == 1:  # what is sent arrives late
             self._blocked_until = world.now + world.random.uniform(0, 5)
+
+    def _see_that_it_was_noticed(self, stalled: float) -> None:
+        """A process that hears nothing for so long has given the link up."""
+        process, world = self.process, self._world
+        if not (self.open_here and process.alive) or process.stalled != stalled:
+            return
+        if self._unanswered and self._unanswered[0] < world.now - PATIENCE:
+            world.violated(f"{process.name} still believes in a link that is silent")
+        world.after(PATIENCE / 3, partial(self._see_that_it_was_noticed, stalled))
 
     def cut(self) -> None:
         """Break the link, in one of the ways there are."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import itertools
 import logging
 import random
 import sys
@@ -13,6 +14,10 @@ from redsem_async import _clock, _hub, _keys
 
 from .schedule import Outcome, Schedule
 from .world import Violation, World
+
+COLLECT = 25  # schedules between two collections of garbage
+
+_count = itertools.count(1)
 
 
 class _Secrets:
@@ -68,6 +73,8 @@ def simulate(seed: int, *, traced: bool = False) -> Outcome:
     """Run the schedule of *seed*: the same each time."""
     collecting = gc.isenabled()
     gc.disable()  # what is collected when would depend on what ran before
+    if next(_count) % COLLECT == 0:
+        gc.collect()
     try:
         schedule = Schedule(seed, traced=traced)
         with virtual(schedule.world):

@@ -54,6 +54,7 @@ class Schedule:
         self.network = Network(self.world, self._weather())
         self.server = Server(self.world, self.network)
         self.holdings = Holdings(self.world)
+        self.network.holdings = self.holdings
         self.holdings.unruly = not self.calm
         self.holdings.trip = self.network.weather.trip
         self.office = Office(self.world, self.holdings, self._habits())
@@ -185,6 +186,9 @@ class Schedule:
         self.holdings.out_of_memory = True
         self.server.full_until = self.world.now + self.random.random() * self.lease
 
+    def _refuse_refreshes(self) -> None:
+        self.server.strict_until = self.world.now + self.random.random() * 1.5 * self.lease
+
     def _forget_scripts(self) -> None:
         self.server.forgetful = 0.3
 
@@ -312,7 +316,7 @@ class Schedule:
                 if held.expiry_ms > now and self._survives(identity) and identity not in excused:
                     self._unless_violated(f"{name}: {identity} is still held ({held})")
             for identity in self._in_line(model):
-                if self._survives(identity) and identity not in excused:
+                if self._survives(identity) and identity not in judge.revived_line:
                     self._unless_violated(f"{name}: {identity} is still in line")
 
     def _in_line(self, model: Model) -> list[str]:
@@ -370,6 +374,7 @@ _STORMS = (
     "make_busy",
     "move",
     "fill_up",
+    "refuse_refreshes",
     "forget_scripts",
     "flush",
     "refuse",

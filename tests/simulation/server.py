@@ -10,11 +10,12 @@ from redsem_async._protocol import (
     Call,
     Fault,
     Message,
+    Refresh,
     Trouble,
 )
 from redsem_async.testing._model import FairModel, Model, Reordered, Stranger, ZsetModel
 
-from .judge import Judge
+from .judge import Around, Judge
 from .network import Network, SimulatedLink
 from .world import World
 
@@ -31,6 +32,7 @@ class Server:
         self.busy_until = 0.0
         self.moved_until = 0.0
         self.full_until = 0.0
+        self.strict_until = 0.0
         self.forgetful = 0.0  # probability that scripts are forgotten before a call
         self.operations = 0
         self.models: dict[str, Model] = {}
@@ -61,6 +63,8 @@ class Server:
             kind = FairModel if address.mode == "fair" else ZsetModel
             model = self.models[address.name] = kind(self._teller(address.prefix))
         judge = self.judge(address.name)
+        self._network.heard.clear()
+        self._network.reached.clear()
         now_us = world.server_us
         before = judge.look(model, now_us // 1000)
         answer: Answered | Fault
@@ -70,7 +74,9 @@ class Server:
             world.note("again", type(again).__name__)
             answer = Fault(Trouble.AGAIN, again)
         world.note("run", link.process.name, hub[:4], address.name, call, "->", answer)
-        if judge.ran(model, before, call, hub, answer, late=not link.open_here):
+        network = self._network
+        around = Around(frozenset(network.heard), frozenset(network.reached), not link.open_here)
+        if judge.ran(model, before, call, hub, answer, around):
             self._idle_since, self._idle_calls = world.now, 0
         self._see_that_nothing_spins()
         return answer
@@ -91,6 +97,8 @@ class Server:
             return Trouble.DEMOTED
         if now < self.full_until and isinstance(call, Acquire):
             return Trouble.NO_MEMORY
+        if now < self.strict_until and isinstance(call, Refresh):
+            return Trouble.REFUSED
         if self._network.chance(self.forgetful):
             return Trouble.AGAIN
         return None
@@ -124,5 +132,5 @@ class Server:
     def heal(self) -> None:
         """Nothing is wrong any more."""
         self.stalled_until = min(self.stalled_until, self._world.now + FLUSH_TIME)
-        self.busy_until = self.moved_until = self.full_until = 0.0
+        self.busy_until = self.moved_until = self.full_until = self.strict_until = 0.0
         self.forgetful = 0.0
