@@ -95,7 +95,7 @@ class JournalChecker:
             known = self._semaphores[base] = keys, Replay(record.mode, self.findings)
         keys, replay = known
         gone, changes = keys.follow(record)
-        replay.follow(record, keys.now, gone)
+        replay.follow(record, gone)
         touched = list({*changes.added, *changes.extended, *changes.removed})
         replay.compare(record, keys.now, touched, keys.holders, keys.tokens, keys.weights)
         if touched:

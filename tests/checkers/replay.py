@@ -52,12 +52,12 @@ class Replay:
         self._heard: deque[tuple[str, Message | None, int]] = deque()
         self._astray: list[str] = []
 
-    def follow(self, record: Record, now: int, gone: Sequence[str]) -> None:
+    def follow(self, record: Record, gone: Sequence[str]) -> None:
         """Carry out what *record* says was asked, when the keys *gone* had expired before."""
         if self.broken:
             return
         for kind in gone:
-            self._forget(kind, now)
+            self._forget(kind)
         self._heard.extend(map(_told, (w for w in record.writes if w.command in _SAYS)))
         prefix, _, rest = record.base.partition(":{")
         wire = _wire_of(self._mode, prefix, rest[:-2], record.arguments[2])
@@ -134,11 +134,11 @@ class Replay:
                 self._astray.append(f"{hub} was told {told}, and {owner} not {due}")
             return abs(heard)
 
-    def _forget(self, kind: str, now: int) -> None:
+    def _forget(self, kind: str) -> None:
         model = self.model
         match kind:
-            case "holders" | "tokens":
-                model.holders = {i: h for i, h in model.holders.items() if h.expiry_ms > now}
+            case "holders":
+                model.holders.clear()
             case "meta":
                 model.parties.clear()
                 model.kind = None

@@ -21,7 +21,7 @@ FAULTS: tuple[Fault, ...] = (
 )
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(180)
 async def test_the_journal_is_that_of_the_specification_under_faults() -> None:
     """Every script, every message, every permit: in the order in which the server ran them."""
     report = await soak(
@@ -30,8 +30,8 @@ async def test_the_journal_is_that_of_the_specification_under_faults() -> None:
     checker = report.checker
     assert not report.violations, "\n".join(report.violations)
     assert not report.never_happened, report.faults
-    assert checker.operations > 1000
-    assert checker.history.joined > 200
+    assert checker.operations > 500
+    assert checker.history.joined > 100
     scripts = {f"{mode} {op}" for mode in ("fair", "zset") for op in ("acquire", "release")}
     assert scripts <= checker.scripts.keys()
     assert max(checker.history.most_inside.values()) > 3

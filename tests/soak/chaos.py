@@ -48,18 +48,24 @@ class Chaos:
         lost = 0
         while not ending.is_set():
             passed = (asyncio.get_running_loop().time() - began) / self._plan.seconds
-            if phases and passed > 0.25 + lost * 0.15 and passed < 0.8:
+            if phases and passed > 0.25 + lost * 0.15 and (passed < 0.8 or not self.complete):
                 # In a phase of its own: what else goes on is seen through first.
                 await self._all_done()
                 await self._cause(phases[lost % len(phases)])
                 lost += 1
             elif often:
-                task = asyncio.create_task(self._cause(self._dice.choice(often)))
+                missing: list[Fault] = [fault for fault in often if not self.happened[fault]]
+                task = asyncio.create_task(self._cause(self._dice.choice(missing or often)))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(ending.wait(), self._dice.random() * 2 * self._plan.pause)
         await self._all_done()
+
+    @property
+    def complete(self) -> bool:
+        """Whether every kind of fault has happened."""
+        return all(self.happened[fault] for fault in self._plan.faults)
 
     async def _all_done(self) -> None:
         while self._tasks:

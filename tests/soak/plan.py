@@ -36,6 +36,8 @@ Fault = Literal[
 ]
 FAULTS: tuple[Fault, ...] = get_args(Fault)
 
+ON_THE_WAY = FAULTS[FAULTS.index("dropped connection") : FAULTS.index("flushall")]
+
 
 @dataclass(frozen=True)
 class Plan:

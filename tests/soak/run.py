@@ -16,14 +16,17 @@ from redsem_async import SemaphoreError
 from redsem_async.testing._embedded import EmbeddedRedis, embedded_redis
 from tests.checkers.journal import JournalChecker
 from tests.checkers.recording import Flushed, journal_key, record_of
+from tests.faults.helpers import until
 from tests.faults.proxy import Proxy
 from tests.soak.chaos import Chaos, forget_the_past
 from tests.soak.fleet import Sizes, Tally, Worker
-from tests.soak.plan import LONGEST_LEASE, PREFIX, Fault, Place, Plan, places
+from tests.soak.plan import LONGEST_LEASE, ON_THE_WAY, PREFIX, Fault, Place, Plan, places
 
 JOURNAL = journal_key(PREFIX)
 PIECE = 500  # records fetched at a time
+SLICE = 10  # records checked before the proxies have their turn
 MOST_BEHIND = 20_000  # records, from which on the processes rest
+LONGER = 60.0  # seconds that a busy machine may need for every fault to happen
 GROWTH = 8 << 20  # bytes that a process may grow by, beside a tenth
 OBJECTS_GROWTH = 5000  # that the collector knows, and cannot collect
 OPEN_GROWTH = 25  # tasks or file descriptors
@@ -111,9 +114,9 @@ class Drain:
             }
 
     async def _check(self, fetched: Sequence[bytes]) -> None:
-        for start in range(0, len(fetched), 50):
+        for start in range(0, len(fetched), SLICE):
             began = time.thread_time()
-            self._checker.feed(map(record_of, fetched[start : start + 50]))
+            self._checker.feed(map(record_of, fetched[start : start + SLICE]))
             self.checking += time.thread_time() - began
             await asyncio.sleep(0)
 
@@ -127,8 +130,10 @@ async def soak(plan: Plan) -> Report:
     async with _surroundings(plan) as (server, admin, reader, proxies):
         drain = Drain(reader, checker)
         tally = Tally(checker)
+        proxied = not set(ON_THE_WAY).isdisjoint(plan.faults)
         workers = [
-            Worker(number, plan, [server.url, proxy.url], tally)
+            # A proxy costs more than what passes it: for faults that need one alone.
+            Worker(number, plan, [server.url, proxy.url if proxied else server.url], tally)
             for number, proxy in enumerate(proxies)
         ]
         chaos = Chaos(
@@ -183,11 +188,12 @@ async def _go_on(
 ) -> None:
     """Let it go on for its time, checking along the way."""
     ending = asyncio.Event()
+    await until(lambda: all(worker.sizes.sizes for worker in workers), "all have begun", 60)
     causing = asyncio.create_task(chaos.go_on(ending))
     ends = time.monotonic() + plan.seconds
     resting = False
     looked = 0.0
-    while time.monotonic() < ends:
+    while (now := time.monotonic()) < ends or (now < ends + LONGER and not chaos.complete):
         at_end = await drain.once()
         if plan.operations is not None and report.checker.operations >= plan.operations:
             break
@@ -301,11 +307,10 @@ async def _until_idle(semaphores: Sequence[redsem_async.AnySemaphore], left: lis
 
 async def _take_all(place: Place, semaphore: redsem_async.AnySemaphore, left: list[str]) -> None:
     try:
-        permit = await semaphore.try_acquire(permits=semaphore.limit)
+        if place.mutable:
+            await semaphore.set_limit(None)
+        # After a loss of state nobody is admitted for a lease, where that was asked for.
+        timeout = 2 * place.lease if place.recovers else 0.0
+        await (await semaphore.acquire(permits=semaphore.limit, timeout=timeout)).release()
     except SemaphoreError as error:
-        left.append(f"{place.name}: {error!r}")
-        return
-    if permit is None:
-        left.append(f"a permit of {place.name} is missing")
-    else:
-        await permit.release()
+        left.append(f"a permit of {place.name} is missing: {error!r}")

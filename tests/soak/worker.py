@@ -113,9 +113,6 @@ class Process:
             for _ in range(self.plan.tasks):
                 group.create_task(self.work())
         ticking.cancel()
-        for place in self.places:
-            if place.mutable and self.number == 0:
-                await self.semaphore(place, 0).set_limit(None)
         self.semaphores.clear()
         for client in self.clients:
             await redsem_async.aclose(client)
