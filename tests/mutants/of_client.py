@@ -360,4 +360,22 @@ OF_CLIENT = (
             "",
         ),
     ),
+    mutant(
+        "the thread goes on for a loop that is stuck",
+        "a loop that is stuck for ever loses its permits",
+        (
+            "_vigil.py",
+            "            if silence <= (claim.terms.longest_stall or 0.0):\n",
+            "            if silence >= 0:\n",
+        ),
+    ),
+    mutant(
+        "the thread refreshes nothing",
+        "a permit outlives a loop that is blocked for a while",
+        (
+            "_vigil.py",
+            "            relief.refresh(due[relief])\n",
+            "            relief.refresh([])\n",
+        ),
+    ),
 )
