@@ -182,6 +182,16 @@ def simulation(session: nox.Session) -> None:
     python(session, "tests.simulation", *session.posargs, env=environment)
 
 
+@here(default=False)
+def mutants(session: nox.Session) -> None:
+    """Break one promise after another; some layer of the tests has to notice each.
+
+    `-- --results FILE --markdown docs/mutants.md` asks every layer about every mutant.
+    """
+    environment = beside("tests", session, installed(session))
+    python(session, "tests.mutants", *(session.posargs or ["--first"]), env=environment)
+
+
 def python(session: nox.Session, *command: str, env: Environment | None = None) -> None:
     program = "python" if session.virtualenv.is_sandboxed else sys.executable
     session.run(program, "-m", *command, env=env)

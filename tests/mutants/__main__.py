@@ -63,11 +63,12 @@ def main() -> int:
     layers = [layer for layer in LAYERS if layer.name in options.layers]
     results = Results(options.results)
 
-    if failing := _unchanged(layers, results, console):
-        console.print(f"[bold red]fails although nothing is changed:[/] {', '.join(failing)}")
+    try:
+        for mutant in chosen:
+            _try(mutant, layers, results, console, first=options.first)
+    except Unfit as unfit:
+        console.print(f"[bold red]fails although nothing is changed:[/] {unfit}")
         return 2
-    for mutant in chosen:
-        _try(mutant, layers, results, console, first=options.first)
     table = on_terminal(chosen, results.verdicts)
     Console(width=max(console.width, 120)).print(table)
     if options.markdown is not None:
@@ -89,19 +90,18 @@ def _chosen(patterns: Sequence[str] | None, part: str | None) -> list[Mutant]:
     return chosen[int(first) - 1 :: int(step)]
 
 
-def _unchanged(layers: Sequence[Layer], results: Results, console: Console) -> list[str]:
-    """The layers that fail on the package as it is: what they say of mutants means nothing."""
+class Unfit(Exception):
+    """A layer fails on the package as it is: what it says of mutants means nothing."""
+
+
+def _see_that_it_is_fit(layer: Layer, results: Results, console: Console) -> None:
     known = results.of(_UNCHANGED)
-    with copy_with(None) as root:
-        for layer in layers:
-            if layer.name not in known:
-                results.add(_UNCHANGED, layer, judge(layer, root))
-                _say(_UNCHANGED, layer, known[layer.name], console)
-    return [
-        layer.name
-        for layer in layers
-        if known[layer.name].caught_by is not None or known[layer.name].overran
-    ]
+    if layer.name not in known:
+        with copy_with(None) as root:
+            results.add(_UNCHANGED, layer, judge(layer, root))
+        _say(_UNCHANGED, layer, known[layer.name], console)
+    if known[layer.name].caught_by is not None or known[layer.name].overran:
+        raise Unfit(layer.name)
 
 
 def _try(
@@ -113,6 +113,7 @@ def _try(
             if first and _caught(known):
                 return
             if layer.looks_at(mutant) and layer.name not in known:
+                _see_that_it_is_fit(layer, results, console)
                 results.add(mutant.name, layer, judge(layer, root))
                 _say(mutant.name, layer, known[layer.name], console)
 

@@ -8,6 +8,15 @@ from .mutant import SCRIPTS, SPECIFICATION, Mutant
 _RULES = ("_keys.py", "_lease.py", "_protocol.py", "_wire.py")
 _BELOW = ("_connection.py", "_dial.py", "_redis.py", "_wire.py", "_scripts.py", "_acl.py")
 
+# What others of the same file would notice as well.
+_SLOW = (
+    "longer_than_a_lease",
+    "more_replicas",
+    "share_a_confirmation",
+    "thousand",
+    "slow_network",
+)
+
 
 def _in_package(*names: str) -> tuple[str, ...]:
     return tuple(f"redsem_async/{name}" for name in names)
@@ -53,10 +62,10 @@ class Layer:
         return *self.command, *(part for test in tests for part in ("--deselect", test))
 
 
-def _pytest(*arguments: str) -> tuple[str, ...]:
+def _pytest(*arguments: str, timeout: int = 60) -> tuple[str, ...]:
     plugins = ("-p", "no:cacheprovider", "-p", "tests.mutants.plugin")
-    bounds = ("--timeout", "60", "--timeout-method=thread", "-n2", "-x")
-    return ("-m", "pytest", "-q", *plugins, *bounds, *arguments)
+    bounds = (f"--timeout={timeout}", "--timeout-method=thread")
+    return ("-m", "pytest", "-q", *plugins, *bounds, "-n2", "-x", *arguments)
 
 
 def _tests(folder: str, *names: str) -> tuple[str, ...]:
@@ -65,11 +74,10 @@ def _tests(folder: str, *names: str) -> tuple[str, ...]:
 
 LAYERS = (
     Layer(
-        "model",
-        "rules; scripts on a real server and the specification, driven with the same steps",
-        _pytest("tests/unit/test_rules.py", "tests/lua", "tests/stateful"),
-        600,
-        sees=(SCRIPTS, SPECIFICATION, *_in_package(*_RULES)),
+        "journal",
+        "what scripts did under faults, in their order, beside the specification and the rules",
+        _pytest(*_tests("checkers", "journal_checker", "journal_under_faults")),
+        300,
     ),
     Layer(
         "simulation",
@@ -80,24 +88,43 @@ LAYERS = (
         seeded=True,
     ),
     Layer(
-        "journal",
-        "what the scripts wrote on a real server, replayed and compared: a short soak",
-        (
-            *(
-                "-m",
-                "tests.soak",
-                *["--minutes", "0.25", "--processes", "2", "--names", "20", "--pause", "0.2"],
-            ),
-            *("--faults", "late duplicate", "lost reply", "dropped connection"),
-        ),
-        120,
+        "model",
+        "rules; scripts on a real server and the specification, driven with the same steps",
+        _pytest("tests/unit/test_rules.py", "tests/lua", "tests/stateful"),
+        600,
+        sees=(SCRIPTS, SPECIFICATION, *_in_package(*_RULES)),
     ),
     Layer(
         "behaviour",
         "promises to users, on a real server and in memory",
         _pytest(
             *_tests("behaviour", "acquire", "cancellation", "forgotten", "limit", "loss"),
-            *_tests("behaviour", "memory", "queue", "release", "status"),
+            *_tests("behaviour", "guardian", "memory", "queue", "races", "release", "status"),
+        ),
+        600,
+    ),
+    Layer(
+        "histories",
+        "what clients saw, put into an order by search: without a journal or a specification",
+        _pytest(*_tests("checkers", "linearize"), timeout=200),
+        400,
+    ),
+    Layer(
+        "faults",
+        "connections, messages, memory, clocks and the server's state, broken on purpose",
+        _pytest(
+            *_tests("faults", "quick_path", "lost_replies", "messages", "holders", "peers_bugs"),
+            *_tests("faults", "recovery", "replicas", "clocks"),
+            *("-k", f"not ({' or '.join(_SLOW)})"),
+        ),
+        900,
+    ),
+    Layer(
+        "processes",
+        "real processes, killed, stopped, forked and blocked; a cluster whose slots move",
+        _pytest(
+            *_tests("faults", "processes", "blocked_loop", "cluster"),
+            *("-k", "test_processes or slot_that_moved or computes or stuck"),
         ),
         600,
     ),
@@ -110,21 +137,5 @@ LAYERS = (
         ),
         600,
         sees=(SPECIFICATION, *_in_package("_lease.py")),
-    ),
-    Layer(
-        "faults",
-        "connections, messages, memory, clocks and the server's state, broken on purpose",
-        _pytest(
-            *_tests("faults", "quick_path", "lost_replies", "messages", "holders", "peers_bugs"),
-            *_tests("faults", "recovery", "replicas", "clocks"),
-            *("-k", "not too_few and not more_replicas and not thousands"),
-        ),
-        900,
-    ),
-    Layer(
-        "processes",
-        "real processes, killed, stopped, forked and blocked; a cluster whose slots move",
-        _pytest(*_tests("faults", "processes")),
-        600,
     ),
 )

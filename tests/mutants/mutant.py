@@ -1,4 +1,4 @@
-"""What a mutant is: a promise broken on purpose, by a few words of the package that are changed."""
+"""What a mutant is: a promise broken on purpose, by changing a few words of the package."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

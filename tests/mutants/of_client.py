@@ -64,7 +64,11 @@ OF_CLIENT = (
         (
             "_lane.py",
             "        self.depart(claim)\n        claim.settle(error)\n",
-            "        claim.state = State.ENDED\n        self.waiting.pop(claim, None)\n        claim.settle(error)\n",
+            (
+                "        claim.state = State.ENDED\n"
+                "        self.waiting.pop(claim, None)\n"
+                "        claim.settle(error)\n"
+            ),
         ),
     ),
     mutant(
@@ -72,8 +76,8 @@ OF_CLIENT = (
         "a stray grant is given back",
         (
             "_lane.py",
-            "            self._send_back(self.hub.hub_id, self._unknown(number))  # nobody waits with it\n",
-            "            pass\n",
+            "self._send_back(self.hub.hub_id, self._unknown(number))  # nobody",
+            "pass  # nobody",
         ),
     ),
     mutant(
@@ -127,7 +131,10 @@ OF_CLIENT = (
         "a hint that nobody wants reaches another process",
         (
             "_zset.py",
-            "            self._beat_due = True  # nobody here wants them: pass the hint on\n            batch = self.take()\n",
+            (
+                "            self._beat_due = True  # nobody here wants them: pass the hint on\n"
+                "            batch = self.take()\n"
+            ),
             "            self._hinted_permits = 0\n",
         ),
     ),
@@ -136,8 +143,8 @@ OF_CLIENT = (
         "a waiter who leaves does not take the wake-up along",
         (
             "_zset.py",
-            "        self._hinted_permits += kept  # if nobody takes them after all, they are passed on\n",
-            "",
+            "        self._hinted_permits += kept  #",
+            "        #",
         ),
     ),
     mutant(
@@ -145,7 +152,10 @@ OF_CLIENT = (
         "hints go to those who wait",
         (
             "_zset.py",
-            "        if was_waiting and not self.waiting:\n            self.beat()  # nobody here waits any more: hints are for others\n",
+            (
+                "        if was_waiting and not self.waiting:\n"
+                "            self.beat()  # nobody here waits any more: hints are for others\n"
+            ),
             "",
         ),
     ),
@@ -163,7 +173,12 @@ OF_CLIENT = (
         "a waiter is served within a reconnect and a trip",
         (
             "_lane.py",
-            "        self.introduced = False\n        if self.waiting:\n            self.beat()\n        if self.wire.recovers:",
+            (
+                "        self.introduced = False\n"
+                "        if self.waiting:\n"
+                "            self.beat()\n"
+                "        if self.wire.recovers:"
+            ),
             "        self.introduced = False\n        if self.wire.recovers:",
         ),
     ),
@@ -213,7 +228,10 @@ OF_CLIENT = (
         "a demoted master is left for the new one",
         (
             "_connection.py",
-            "            if fault.trouble is Trouble.DEMOTED:\n                self._fail(reply)\n",
+            (
+                "            if fault.trouble is Trouble.DEMOTED:\n"
+                "                self._fail(reply)\n"
+            ),
             "",
         ),
     ),
@@ -222,7 +240,10 @@ OF_CLIENT = (
         "slots may move to another server",
         (
             "_post.py",
-            "            case Trouble.MOVED | Trouble.ASK:\n                return self._redirect(lane, fault)\n",
+            (
+                "            case Trouble.MOVED | Trouble.ASK:\n"
+                "                return self._redirect(lane, fault)\n"
+            ),
             "            case Trouble.MOVED | Trouble.ASK:\n                pass\n",
         ),
     ),
@@ -245,7 +266,10 @@ OF_CLIENT = (
         "lost is set when the server says so",
         (
             "_lease.py",
-            '    if outcome is Outcome.GONE:\n        return Lost("the server does not hold it any more")\n',
+            (
+                "    if outcome is Outcome.GONE:\n"
+                '        return Lost("the server does not hold it any more")\n'
+            ),
             "",
         ),
     ),
@@ -356,8 +380,29 @@ OF_CLIENT = (
         "holders come back before anybody new is admitted",
         (
             "_batches.py",
-            "            elif self.lane.wire.recovers and renewal.claim.trusted_at(clock()):\n                self.lane.restore(renewal)\n",
+            (
+                "            elif self.lane.wire.recovers and renewal.claim.trusted_at(clock()):\n"
+                "                self.lane.restore(renewal)\n"
+            ),
             "",
+        ),
+    ),
+    mutant(
+        "the thread goes on for a loop that is stuck",
+        "a loop that is stuck for ever loses its permits",
+        (
+            "_vigil.py",
+            "            if silence <= (claim.terms.longest_stall or 0.0):\n",
+            "            if silence >= 0:\n",
+        ),
+    ),
+    mutant(
+        "the thread refreshes nothing",
+        "a permit outlives a loop that is blocked for a while",
+        (
+            "_vigil.py",
+            "            relief.refresh(due[relief])\n",
+            "            relief.refresh([])\n",
         ),
     ),
 )

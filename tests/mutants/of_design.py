@@ -17,8 +17,16 @@ OF_DESIGN = (
         ),
         (
             _MODEL,
-            "        fresh = self.parties.get(step.hub, Party()).mark\n        if fresh < call.after:\n            raise Reordered\n",
-            "        if self.parties.get(step.hub, Party()).mark < call.after:\n            raise Reordered\n        fresh = 0\n",
+            (
+                "        fresh = self.parties.get(step.hub, Party()).mark\n"
+                "        if fresh < call.after:\n"
+                "            raise Reordered\n"
+            ),
+            (
+                "        if self.parties.get(step.hub, Party()).mark < call.after:\n"
+                "            raise Reordered\n"
+                "        fresh = 0\n"
+            ),
         ),
         (_MODEL, "        fresh = self.party(step.hub).mark\n", "        fresh = 0\n"),
     ),
@@ -28,14 +36,14 @@ OF_DESIGN = (
         ("lua/fair/abandon.lua", "raise_mark(highest)\n", ""),
         (
             _MODEL,
-            "        self.line = [waiter for waiter in self.line if waiter.id not in ids]\n        self._raise_mark(step, max(request.number for request in call.requests))\n",
-            "        self.line = [waiter for waiter in self.line if waiter.id not in ids]\n",
+            "if waiter.id not in ids]\n        self._raise_mark(step,",
+            "if waiter.id not in ids]\n        _ = (step,",
         ),
         ("lua/zset/abandon.lua", "raise_mark(highest)\n", ""),
         (
             _MODEL,
-            "            GAVE_BACK if self.found(identity, step.now) else NOTHING for identity in ids\n        ]\n        self._drop(step, ids)\n        self._raise_mark(step, max(request.number for request in call.requests))\n",
-            "            GAVE_BACK if self.found(identity, step.now) else NOTHING for identity in ids\n        ]\n        self._drop(step, ids)\n",
+            "]\n        self._drop(step, ids)\n        self._raise_mark(step,",
+            "]\n        self._drop(step, ids)\n        _ = (step,",
         ),
     ),
     mutant(
@@ -122,8 +130,8 @@ OF_DESIGN = (
         ),
         (
             _MODEL,
-            "            most = waiter.request.limit if self.set_limit is None else self.set_limit\n            if party.alive_until",
-            "            head = self.line[0].request.limit if self.line else waiter.request.limit\n            most = head if self.set_limit is None else self.set_limit\n            if party.alive_until",
+            "            most = waiter.request.limit if",
+            "            most = [*self.line, waiter][0].request.limit if",
         ),
     ),
     mutant(
@@ -136,8 +144,8 @@ OF_DESIGN = (
         ),
         (
             _MODEL,
-            "            if not own and not party.deaf and not self._tell(hub, Granted(self.name, grants)):\n",
-            "            if not own and not party.deaf and self._tell(hub, Granted(self.name, grants)) < 0:\n",
+            "and not self._tell(hub, Granted(self.name, grants)):",
+            "and self._tell(hub, Granted(self.name, grants)) < 0:",
         ),
     ),
     mutant(
@@ -150,7 +158,10 @@ OF_DESIGN = (
         ),
         (
             _MODEL,
-            "            if party.alive_until <= step.now:\n                self.line.remove(waiter)\n",
+            (
+                "            if party.alive_until <= step.now:\n"
+                "                self.line.remove(waiter)\n"
+            ),
             "            if party.alive_until < 0:\n                self.line.remove(waiter)\n",
         ),
     ),
@@ -189,8 +200,15 @@ OF_DESIGN = (
         ("lua/adopt.lua", "    drop({ old_id })\n", ""),
         (
             _MODEL,
-            "        held = self.holders.pop(old)\n        held.expiry_ms = max(held.expiry_ms, step.now + call.lease_ms)\n",
-            "        was = self.holders[old]\n        held = Held(was.expiry_ms, was.token, was.permits)\n        held.expiry_ms = max(held.expiry_ms, step.now + call.lease_ms)\n",
+            (
+                "        held = self.holders.pop(old)\n"
+                "        held.expiry_ms = max(held.expiry_ms, step.now + call.lease_ms)\n"
+            ),
+            (
+                "        was = self.holders[old]\n"
+                "        held = Held(was.expiry_ms, was.token, was.permits)\n"
+                "        held.expiry_ms = max(held.expiry_ms, step.now + call.lease_ms)\n"
+            ),
         ),
     ),
     mutant(
@@ -204,8 +222,8 @@ OF_DESIGN = (
         ),
         (
             _MODEL,
-            "        return sum(held.permits for held in self.holders.values() if held.expiry_ms > now)\n",
-            "        return sum(held.expiry_ms > now for held in self.holders.values())\n",
+            "sum(held.permits for held in self.holders.values() if held.expiry_ms > now)",
+            "sum(held.expiry_ms > now for held in self.holders.values())",
         ),
     ),
     mutant(

@@ -324,7 +324,10 @@ OF_SCRIPTS = (
         "keys live as long as the longest lease",
         (
             "lua/head.lua",
-            "  if left ~= -2 and left < 2 * need then\n    call('PEXPIRE', key, math.ceil(3 * need))\n",
+            (
+                "  if left ~= -2 and left < 2 * need then\n"
+                "    call('PEXPIRE', key, math.ceil(3 * need))\n"
+            ),
             "  if left ~= -2 then\n    call('PEXPIRE', key, math.ceil(3 * need))\n",
         ),
     ),
@@ -338,19 +341,14 @@ OF_SCRIPTS = (
         "nothing is left of a permit but while somebody holds it",
         (
             "lua/quick/release.lua",
-            "  call('HDEL', tokens, unpack(ids))  -- not read before: it fails with nothing written\n",
-            "",
+            "  call('HDEL', tokens, unpack(ids))  --",
+            "  --",
         ),
     ),
     mutant(
         "hubs are not forgotten",
         "nothing is left of processes that are long gone",
-        ("lua/prelude.lua", "    call('ZREM', hubs, dead)\n", ""),
-        (
-            "lua/prelude.lua",
-            "    call('HDEL', meta, dead, dead .. ':until', dead .. ':who', dead .. ':deaf', dead .. ':gone',\n      dead .. ':waits')\n",
-            "",
-        ),
+        ("lua/prelude.lua", "hubs, '-inf', now - SLACK,", "hubs, '-inf', 0,"),
     ),
     mutant(
         "a clear tells nobody",

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from redis import Redis
@@ -51,7 +52,9 @@ def test_it_applies_compiles_and_differs(
         for path, text in changed.items():
             if path.startswith(SCRIPTS):
                 (tmp_path / path.removeprefix("redsem_async/")).write_text(text, encoding="utf-8")
-        monkeypatch.setattr(_scripts, "resources", SimpleNamespace(files=lambda _: tmp_path))
+        monkeypatch.setattr(
+            _scripts, "resources", SimpleNamespace(files=Mock(return_value=tmp_path))
+        )
         new = scripts() - was
         assert new
         for text in new:

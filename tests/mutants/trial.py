@@ -21,7 +21,7 @@ from .mutant import Mutant
 from .plugin import FAILED
 
 PACKAGE = Path(redsem_async.__file__).parent
-CHECKOUT = Path(__file__).parents[2]
+CHECKOUT = Path(__file__).resolve().parents[2]
 BESIDE = ("pyproject.toml", "README.md", "docs", "tests")
 _VIOLATION = re.compile(r"^at \d|, entry \d+\)$")
 ROUNDS = 3  # tests that may fail once and not again, before a layer is believed
