@@ -8,7 +8,7 @@ import pytest
 from tests.simulation.run import explain, simulate
 
 CHUNKS = 8
-SCHEDULES = 225  # of each chunk
+SCHEDULES = 300  # of each chunk
 FIRST = 0
 
 FAULTS = {
