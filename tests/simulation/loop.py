@@ -78,6 +78,9 @@ class SimulatedLoop(asyncio.BaseEventLoop):
                 _close(task.get_coro())
         self._ready.clear()
         self._scheduled.clear()
+        # The package knows loops for as long as their hubs, which nothing of them must keep.
+        self._clock = float
+        self._buried.clear()
 
     def _process_events(self, event_list: list[Any]) -> None:
         pass

@@ -324,7 +324,7 @@ class SimulatedLink:
             return
         world.fault("half-open link")
         self._down_cut = True
-        self._world.after(PATIENCE, partial(self._see_that_it_was_noticed, self.process.stalled))
+        self._watch_silence()
         form = world.random.randrange(3)
         if form == 0:  # nothing arrives there either, and the server does not know for long
             self._up_cut = True
@@ -333,13 +333,18 @@ class SimulatedLink:
             self._blocked_until = world.now + world.random.uniform(0, 5)
 
     def _see_that_it_was_noticed(self, stalled: float) -> None:
-        """A process that hears nothing for so long has given the link up."""
+        """A process that ran, and heard nothing for so long, has given the link up."""
         process, world = self.process, self._world
-        if not (self.open_here and process.alive) or process.stalled != stalled:
+        if not (self.open_here and process.alive):
             return
-        if self._unanswered and self._unanswered[0] < world.now - PATIENCE:
+        ran = process.stalled_so_far == stalled
+        if ran and self._unanswered and self._unanswered[0] < world.now - PATIENCE:
             world.violated(f"{process.name} still believes in a link that is silent")
-        world.after(PATIENCE / 3, partial(self._see_that_it_was_noticed, stalled))
+        self._watch_silence()
+
+    def _watch_silence(self) -> None:
+        stalled = self.process.stalled_so_far
+        self._world.after(PATIENCE, partial(self._see_that_it_was_noticed, stalled))
 
     def cut(self) -> None:
         """Break the link, in one of the ways there are."""

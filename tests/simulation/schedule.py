@@ -179,8 +179,8 @@ class Schedule:
     def _make_busy(self) -> None:
         self.server.busy_until = self.world.now + self.random.random() * self.lease
 
-    def _move(self) -> None:
-        self.server.moved_until = self.world.now + self.random.random() * self.lease
+    def _demote(self) -> None:
+        self.server.demoted_until = self.world.now + self.random.random() * self.lease
 
     def _fill_up(self) -> None:
         self.holdings.out_of_memory = True
@@ -372,7 +372,7 @@ _STORMS = (
     "kill_process",
     "stall_server",
     "make_busy",
-    "move",
+    "demote",
     "fill_up",
     "refuse_refreshes",
     "forget_scripts",

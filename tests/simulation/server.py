@@ -30,7 +30,7 @@ class Server:
     def __init__(self, world: World, network: Network) -> None:
         self.stalled_until = 0.0
         self.busy_until = 0.0
-        self.moved_until = 0.0
+        self.demoted_until = 0.0
         self.full_until = 0.0
         self.strict_until = 0.0
         self.forgetful = 0.0  # probability that scripts are forgotten before a call
@@ -93,7 +93,7 @@ class Server:
         now = self._world.now
         if now < self.busy_until:
             return Trouble.BUSY
-        if now < self.moved_until:
+        if now < self.demoted_until:
             return Trouble.DEMOTED
         if now < self.full_until and isinstance(call, Acquire):
             return Trouble.NO_MEMORY
@@ -132,5 +132,5 @@ class Server:
     def heal(self) -> None:
         """Nothing is wrong any more."""
         self.stalled_until = min(self.stalled_until, self._world.now + FLUSH_TIME)
-        self.busy_until = self.moved_until = self.full_until = self.strict_until = 0.0
+        self.busy_until = self.demoted_until = self.full_until = self.strict_until = 0.0
         self.forgetful = 0.0

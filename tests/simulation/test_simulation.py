@@ -8,7 +8,7 @@ import pytest
 from tests.simulation.run import explain, simulate
 
 CHUNKS = 8
-SCHEDULES = 250  # of each chunk
+SCHEDULES = 300  # of each chunk
 FIRST = 0
 
 FAULTS = {
@@ -50,6 +50,7 @@ def seeds_of(chunk: int) -> range:
     return range(first, first + SCHEDULES)
 
 
+@pytest.mark.timeout(300)  # some seconds of computing, wherever the machine has them to give
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_every_promise_is_kept_whatever_happens(chunk: int) -> None:
     """Faults come together in ways that nobody thinks of; a seed does not have to think."""
