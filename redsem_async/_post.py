@@ -429,25 +429,33 @@ class Post:
             await self._end()
 
     async def _connect(self) -> None:
+        look: asyncio.Task[None] | None = None
         if self._lost_link:
+            # Meanwhile, and not before: others may be silent where this one is not.
             self._lost_link = False
-            await self._look_elsewhere()
-        while self.has_work():
-            self.deaf = False
-            self._trip = math.inf
-            try:
-                async with asyncio.timeout(CONNECT_TIME):
-                    self._link = await self.node.connect(self)
-                break
-            except Refused as refusal:
-                self._turned_away(refusal.__cause__ or refusal)
-            except Exception as error:  # noqa: BLE001 - the network's, or of the user's making
-                await self._look_elsewhere()
-                self._in_trouble(error, hurry=True)
-            self._hurried.clear()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(next(self._delays)):
-                    await self._hurried.wait()
+            look = self._loop.create_task(self._look_elsewhere())
+        try:
+            while self.has_work():
+                self.deaf = False
+                self._trip = math.inf
+                try:
+                    async with asyncio.timeout(CONNECT_TIME):
+                        self._link = await self.node.connect(self)
+                    break
+                except Refused as refusal:
+                    self._turned_away(refusal.__cause__ or refusal)
+                except Exception as error:  # noqa: BLE001 - the network's, or of the user's making
+                    look = look or self._loop.create_task(self._look_elsewhere())
+                    await asyncio.wait([look])
+                    look = None
+                    self._in_trouble(error, hurry=True)
+                self._hurried.clear()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(next(self._delays)):
+                        await self._hurried.wait()
+        finally:
+            if look is not None:
+                look.cancel()
         if self._link is not None:
             for lane in list(self.lanes.values()):
                 lane.reconnected()

@@ -7,7 +7,8 @@
 for _, owner in ipairs(call('ZRANGE', hubs, 0, -1)) do
   if owner ~= hub then tell(owner, 'cleared', '-') end
 end
-call('UNLINK', unpack(KEYS))
+-- The marker stays: that the holders are gone is no loss of state.
+call('UNLINK', unpack(KEYS, 1, 7))
 if last >= wall_us then
   -- Tokens have run ahead of the server's clock: none of them may be drawn again.
   call('HSET', meta, 'counter', last)

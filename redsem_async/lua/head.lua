@@ -6,7 +6,8 @@
 -- KEYS     holders   ZSET, permit id -> expiry in ms of the semaphore's clock
 --          tokens    HASH, permit id -> fencing token, of every holder
 --          meta      HASH, mode -> which mode and clock, counter -> last token or ticket drawn,
---                    ahead -> us by which the semaphore's clock leads the server's; of every
+--                    ahead -> us by which the semaphore's clock leads the server's;
+--                    offset -> us by which tokens lead the semaphore's clock; of every
 --                    hub: hub -> its highest number here; hub:until -> alive until, as in hubs;
 --                    hub:who and hub:deaf, once it has introduced itself; hub:gone; hub:waits;
 --                    after a loss of state, lost -> since when, and grace -> until when nobody
@@ -39,7 +40,7 @@ else
 end
 
 local facts = call('HMGET', meta, 'mode', 'counter',
-  hub, hub .. ':until', hub .. ':deaf', hub .. ':gone', 'grace', 'ahead')
+  hub, hub .. ':until', hub .. ':deaf', hub .. ':gone', 'grace', 'ahead', 'offset')
 if facts[1] and facts[1] ~= mode then
   return redis.error_reply('MODE ' .. facts[1])
 end
@@ -56,13 +57,16 @@ local grace = tonumber(facts[7]) or 0
 -- shows when the server's was set back. From then on the semaphore's is ahead by as much.
 -- (Callers' clocks differ, and each would put it further ahead of the others.)
 local STEP = 1000000    -- us; less is a burst of tokens, or not worth it
-local ahead = tonumber(facts[8]) or 0
-if wall_us + ahead < last - STEP and string.find(mode, 'server', 1, true) then
-  ahead = last - wall_us
+-- Where tokens were put back after a loss that were drawn by a clock further on, the counter leads
+-- the clock by an offset: a clock that leapt would end what was put back.
+local ahead, offset = tonumber(facts[8]) or 0, tonumber(facts[9]) or 0
+if wall_us + ahead + offset < last - STEP and string.find(mode, 'server', 1, true) then
+  ahead = last - offset - wall_us
   redis.pcall('HSET', meta, 'ahead', ahead)  -- at maxmemory, by a later call
 end
 local now_us = wall_us + ahead
 local now = math.floor(now_us / 1000)
+local stamp_us = now_us + offset  -- the next token, unless the last was as high
 
 -- How often a hub with this lease is heard from, and for how long it counts as alive.
 local function heartbeat_of(lease)

@@ -8,7 +8,7 @@ local function exact(number)
 end
 
 local function draw()
-  last = math.max(last + 1, now_us)
+  last = math.max(last + 1, stamp_us)
   return last
 end
 -- By how many ms the counter leads the server's clock: meta must not be forgotten before.
@@ -16,7 +16,7 @@ local function lead()
   return math.max(0, (last - wall_us) / 1000)
 end
 local function save_counter(need)
-  last = math.max(last, now_us - 1)
+  last = math.max(last, stamp_us - 1)
   call('HSET', meta, 'mode', mode, 'counter', last)
   keep(meta, need + lead() + SLACK)
 end
@@ -33,8 +33,8 @@ end
 -- Keeps the caller's hub alive: seldom, and then for longer than it has to be. Notes what time
 -- it is, too, so that the counter is never far behind the clock.
 local function touch(lease)
-  if last < now_us - STEP then
-    last = now_us - 1
+  if last < stamp_us - STEP then
+    last = stamp_us - 1
     call('HSET', meta, 'counter', last)
   end
   local need = alive_for(lease)

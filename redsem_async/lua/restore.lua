@@ -41,6 +41,10 @@ for i = PERMITS, #ARGV do
   end
   held[i - PERMITS + 1] = mine and 1 or 0
 end
+if last > stamp_us + STEP then
+  stamp_us = last
+  call('HSET', meta, 'offset', last - now_us)
+end
 hold(back)
 raise_mark(highest)
 

@@ -2,7 +2,7 @@
 --
 -- KEYS     as in the head
 -- ARGV     most  holders and waiters to list, at most
--- RETURNS  {tag, set limit or -1, permits in use, requests waiting, now_us, holders, line, hubs}:
+-- RETURNS  {tag, set limit or -1, permits in use, requests waiting, stamp_us, holders, line, hubs}:
 --          holders is id, ms left, token, permits ...; line is listed as its mode keeps it;
 --          hubs is hub, who ... for the hubs that occur
 
@@ -39,4 +39,4 @@ if most > 0 then
 end
 local waits, entries = listing(most)
 for i = 1, #entries, 2 do note(string.match(entries[i], '^%x+')) end
-return { tag, cap or -1, in_use, waits, now_us, held, entries, owners }
+return { tag, cap or -1, in_use, waits, stamp_us, held, entries, owners }

@@ -139,6 +139,7 @@ class Model(ABC):
         self.kind: str | None = None
         self.last = 0
         self.ahead_us = 0
+        self.offset_us = 0  # by which tokens lead the clock
         self.set_limit: int | None = None
         self.holders: dict[str, Held] = {}
         self.parties: dict[str, Party] = {}
@@ -204,19 +205,21 @@ class Model(ABC):
 
     def _own_clock(self, address: Address, wall_us: int) -> int:
         """The server's clock, put ahead by as much as it is seen to have been set back."""
-        if address.clock == "server" and wall_us + self.ahead_us < self.last - STEP_US:
-            self.ahead_us = self.last - wall_us
+        last = self.last - self.offset_us
+        if address.clock == "server" and wall_us + self.ahead_us < last - STEP_US:
+            self.ahead_us = last - wall_us
         return wall_us + self.ahead_us
 
     def lose_everything(self) -> None:
         """As if the server had been flushed."""
         self._forget()
         self.last = 0
+        self.kept_by = None
 
     def _forget(self) -> None:
-        """Forget everything but the counter: no token may be drawn again."""
-        self.kind = self.set_limit = self.kept_by = None
-        self.lost_at = self.grace_until = self.ahead_us = 0
+        """Forget everything but the counter, and that this is no loss."""
+        self.kind = self.set_limit = None
+        self.lost_at = self.grace_until = self.ahead_us = self.offset_us = 0
         self.holders.clear()
         self.parties.clear()
         self.released.clear()
@@ -231,13 +234,17 @@ class Model(ABC):
     def used(self, now: int) -> int:
         return sum(held.permits for held in self.holders.values() if held.expiry_ms > now)
 
+    def _stamp(self, step: Step) -> int:
+        """The next token, unless the last was as high."""
+        return step.now_us + self.offset_us
+
     def draw(self, step: Step) -> int:
-        self.last = max(self.last + 1, step.now_us)
+        self.last = max(self.last + 1, self._stamp(step))
         return self.last
 
     def _note_time(self, step: Step) -> None:
         """Let the counter follow the clock, so that it shows when that is set back."""
-        self.last = max(self.last, step.now_us - 1)
+        self.last = max(self.last, self._stamp(step) - 1)
 
     def _alive_until(self, hub: str) -> tuple[int, str]:
         return self.party(hub).alive_until, hub
@@ -290,6 +297,8 @@ class Model(ABC):
                 left = max(call.lease_ms, found.left_ms if found else 0)
                 self.holders[identity] = Held(step.now + left, token, permits)
             answers.append(int(back))
+        if self.last > self._stamp(step) + STEP_US:
+            self.offset_us = self.last - step.now_us
         self._raise_mark(step, max(number for number, _, _ in call.permits))
         return Reply(answers)
 
@@ -298,7 +307,7 @@ class Model(ABC):
             raise Stranger
 
     def _keep_alive(self, step: Step, lease_ms: int) -> None:
-        if self.last < step.now_us - STEP_US:
+        if self.last < self._stamp(step) - STEP_US:
             self._note_time(step)
         need = math.floor(alive_for(lease_ms / 1000) * 1000 + 1e-6)
         party = self.party(step.hub)
@@ -399,7 +408,7 @@ class Model(ABC):
             set_limit=self.set_limit,
             held=self.used(step.now),
             waiting=waiting,
-            now_us=step.now_us,
+            now_us=self._stamp(step),
             holders=entries,
             line=line,
             hubs={hub: self.parties[hub].who if hub in self.parties else "" for hub in hubs},

@@ -142,7 +142,9 @@ class Replay:
             case "meta":
                 model.parties.clear()
                 model.kind = None
-                model.last = model.ahead_us = model.lost_at = model.grace_until = 0
+                model.last = model.ahead_us = model.offset_us = model.lost_at = (
+                    model.grace_until
+                ) = 0
             case "hubs":
                 # Nobody buries any more those who were in it.
                 for party in model.parties.values():

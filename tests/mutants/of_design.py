@@ -12,8 +12,8 @@ OF_DESIGN = (
         ("lua/zset/acquire.lua", "local fresh = mark\n", "local fresh = 0\n"),
         (
             "lua/quick/acquire.lua",
-            "math.max(last + 1, now_us), mark",
-            "math.max(last + 1, now_us), 0",
+            "math.max(last + 1, stamp_us), mark",
+            "math.max(last + 1, stamp_us), 0",
         ),
         (
             _MODEL,
@@ -49,10 +49,10 @@ OF_DESIGN = (
     mutant(
         "design: tokens are the time",
         "fencing tokens grow with every grant, and are never used again",
-        ("lua/prelude.lua", "  last = math.max(last + 1, now_us)\n", "  last = now_us\n"),
+        ("lua/prelude.lua", "  last = math.max(last + 1, stamp_us)\n", "  last = stamp_us\n"),
         (
             "lua/quick/acquire.lua",
-            "local token, highest = math.max(last + 1, now_us),",
+            "local token, highest = math.max(last + 1, stamp_us),",
             "local token, highest = now_us,",
         ),
         (

@@ -9,8 +9,8 @@ OF_SCRIPTS = (
         ("lua/fair/acquire.lua", "local fresh = mark\n", "local fresh = 0\n"),
         (
             "lua/quick/acquire.lua",
-            "math.max(last + 1, now_us), mark",
-            "math.max(last + 1, now_us), 0",
+            "math.max(last + 1, stamp_us), mark",
+            "math.max(last + 1, stamp_us), 0",
         ),
     ),
     mutant(
@@ -19,8 +19,8 @@ OF_SCRIPTS = (
         ("lua/zset/acquire.lua", "local fresh = mark\n", "local fresh = 0\n"),
         (
             "lua/quick/acquire.lua",
-            "math.max(last + 1, now_us), mark",
-            "math.max(last + 1, now_us), 0",
+            "math.max(last + 1, stamp_us), mark",
+            "math.max(last + 1, stamp_us), 0",
         ),
     ),
     mutant(
@@ -51,15 +51,15 @@ OF_SCRIPTS = (
     mutant(
         "tokens are the time",
         "fencing tokens grow with every grant, and are never used again",
-        ("lua/prelude.lua", "  last = math.max(last + 1, now_us)\n", "  last = now_us\n"),
+        ("lua/prelude.lua", "  last = math.max(last + 1, stamp_us)\n", "  last = stamp_us\n"),
     ),
     mutant(
         "tokens are the time, on the quick path",
         "fencing tokens grow with every grant, and are never used again",
         (
             "lua/quick/acquire.lua",
-            "local token, highest = math.max(last + 1, now_us),",
-            "local token, highest = now_us,",
+            "local token, highest = math.max(last + 1, stamp_us),",
+            "local token, highest = stamp_us,",
         ),
     ),
     mutant(
@@ -363,7 +363,7 @@ OF_SCRIPTS = (
     mutant(
         "the clock goes back",
         "a server clock that is set back does not lengthen leases",
-        ("lua/head.lua", "if wall_us + ahead < last - STEP and", "if false and"),
+        ("lua/head.lua", "if wall_us + ahead + offset < last - STEP and", "if false and"),
     ),
     mutant(
         "a grace period admits newcomers (fair)",

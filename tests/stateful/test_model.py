@@ -389,13 +389,13 @@ class Agreement(RuleBasedStateMachine):
 
     @invariant()
     def never_more_than_the_limit(self) -> None:
-        now_us = max(self.now_us + self.model.ahead_us, self.model.last)
+        now_us = max(self.now_us + self.model.ahead_us, self.model.last - self.model.offset_us)
         assert self.model.used(now_us // 1000) <= self.ceiling
 
     @invariant()
     def no_lease_is_longer_than_was_asked_for(self) -> None:
         """Counted from the time last noted, to which the clock may be set back."""
-        end = self.model.last // 1000 + LONGEST_MS + 1001
+        end = (self.model.last - self.model.offset_us) // 1000 + LONGEST_MS + 1001
         assert all(held.expiry_ms <= end for held in self.model.holders.values())
 
     @invariant()

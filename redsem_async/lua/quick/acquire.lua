@@ -17,7 +17,7 @@ local function grant_all()
     return
   end
 
-  local token, highest = math.max(last + 1, now_us), mark
+  local token, highest = math.max(last + 1, stamp_us), mark
   local expiry = string.format('%.0f', now + lease)
   local scores, names = {}, {}
   for i = 1, count do
