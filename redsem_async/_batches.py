@@ -338,60 +338,39 @@ class RestoreBatch(Batch):
                 renewal.settle(Outcome.UNKNOWN, self.sent_at)
 
 
-class Confirmation:
-    """Claims that were granted, and are handed out once so many replicas know of it."""
-
-    __slots__ = ("claims", "replicas")
-
-    def __init__(self, replicas: int, claims: list[Claim]) -> None:
-        self.replicas: int = replicas
-        self.claims: list[Claim] = claims
-
-    @property
-    def wanted(self) -> bool:
-        """Whether to send it, again or at all: not when every caller has left."""
-        return any(claim.confirming for claim in self.claims)
-
-    def settle(self, error: SemaphoreError) -> None:
-        """It will not be answered."""
-        for claim in self.claims:
-            if claim.confirming:
-                claim.lane.refuse(claim, error)
-
-
 class ConfirmBatch(Batch):
-    """A confirmation."""
+    """Claims, of any lanes, that are handed out once so many replicas know that they hold."""
 
     __slots__ = ("claims",)
 
-    def __init__(self, lane: "Lane", confirmation: Confirmation) -> None:
-        time = min(
-            (confirmation_time(claim.terms.lease) for claim in confirmation.claims), default=0.05
-        )
-        super().__init__(lane, Confirm(confirmation.replicas, math.ceil(1000 * time)))
-        self.claims: Sequence[Claim] = confirmation.claims
+    def __init__(self, claims: Sequence[Claim], most: float) -> None:
+        first = claims[0]
+        time = min(most, *(confirmation_time(claim.terms.lease) for claim in claims))
+        call = Confirm(first.terms.min_replicas, math.ceil(1000 * time))
+        super().__init__(first.lane, call)
+        self.claims: Sequence[Claim] = claims
 
     def settle(self, answer: Answered | Fault) -> None:
         if isinstance(answer, Fault) and answer.trouble is Trouble.UNSETTLED:
             for claim in self.claims:
-                self.lane.hinder(claim, answer.error)
+                claim.lane.hinder(claim, answer.error)
         super().settle(answer)
 
     def _answered(self, answer: Answered) -> None:
         for claim in self.claims:
-            self.lane.confirmed(claim)
+            claim.lane.confirmed(claim)
 
     def _refused(self, error: SemaphoreError) -> None:
         for claim in self.claims:
             if claim.confirming:
-                self.lane.refuse(claim, error)
+                claim.lane.refuse(claim, error)
 
     def write_again(self, *, arrived: bool) -> None:
         for claim in self.claims:
             if arrived:
-                self.lane.confirm_anew(claim)
+                claim.lane.confirm_anew(claim)
             else:
-                self.lane.start_anew(claim)
+                claim.lane.start_anew(claim)
 
 
 class AbandonBatch(Batch):

@@ -19,8 +19,6 @@ from ._batches import (
     AdoptBatch,
     Adoption,
     Batch,
-    Confirmation,
-    ConfirmBatch,
     HeartbeatBatch,
     Question,
     QuestionBatch,
@@ -137,6 +135,10 @@ class Writer(Protocol):
         """There is enough for a letter before the turn of the loop has ended."""
         ...
 
+    def confirm(self, claim: Claim) -> None:
+        """Tell the lane of *claim*, granted on this link, when enough replicas know of it."""
+        ...
+
     def hurry(self) -> None:
         """Somebody does not wait: find out at once whether there is anybody to ask."""
         ...
@@ -172,7 +174,7 @@ class Lane(ABC):
         self._returned: defaultdict[str, list[Returned]] = defaultdict(list)
         self._leaving: list[Claim] = []
         self._renewals: dict[int, Renewal] = {}
-        self._questions: deque[Question | Adoption | Restoration | Confirmation] = deque()
+        self._questions: deque[Question | Adoption | Restoration] = deque()
         self._beat_due = False
         self._pulse = Pulse(hub.loop, self._time_passed)
         self.hindrance: Hindrance | None = None
@@ -431,13 +433,11 @@ class Lane(ABC):
             del self._returned[owner]
         return ReleaseBatch(self, owner, units, self._kept(owner, units))
 
-    def _take_question(self, question: Question | Adoption | Restoration | Confirmation) -> Batch:
+    def _take_question(self, question: Question | Adoption | Restoration) -> Batch:
         if isinstance(question, Question):
             return QuestionBatch(self, question)
         if isinstance(question, Restoration):
             return RestoreBatch(self, question, self._introduction())
-        if isinstance(question, Confirmation):
-            return ConfirmBatch(self, question)
         claim = question.claim
         self._number(claim)
         lease_ms = claim.terms.lease_ms
@@ -516,17 +516,11 @@ class Lane(ABC):
 
     def hand_out(self, claim: Claim) -> None:
         """Tell the caller of *claim*, which this link's last reply has granted."""
-        most = claim.terms.min_replicas
-        if not most:
-            claim.settle()
-            return
-        claim.confirming = True
-        last = self._questions[-1] if self._questions else None
-        if isinstance(last, Confirmation) and last.replicas == most:
-            last.claims.append(claim)
+        if claim.terms.min_replicas:
+            claim.confirming = True
+            self.post.confirm(claim)
         else:
-            self._questions.append(Confirmation(most, [claim]))
-            self.wake()
+            claim.settle()
 
     def confirm_anew(self, claim: Claim) -> None:
         """Refresh *claim* first, so that there is a write on this link for replicas to confirm."""
@@ -559,7 +553,7 @@ class Lane(ABC):
             claim.hindered_since = now
         claim.hindered_by = error
         outlasted = claim.timer is None and now - claim.hindered_since > claim.terms.lease
-        if claim.confirming and outlasted:
+        if claim.confirming and (outlasted or not claim.waits):
             self.refuse(claim, self.unavailable(error))
 
     def start_anew(self, claim: Claim) -> None:
@@ -739,12 +733,6 @@ class Lane(ABC):
         if self.wire.recovers:
             for claim in self.held():
                 _ = self.refresh(claim)  # and put it back, if it is gone
-        # What is to be confirmed was written on another link.
-        confirmations = [q for q in self._questions if isinstance(q, Confirmation)]
-        for confirmation in confirmations:
-            self._questions.remove(confirmation)
-            for claim in confirmation.claims:
-                self.confirm_anew(claim)
 
     def cut_off(self) -> None:
         """The link was closed on purpose: nothing on its way will be answered."""

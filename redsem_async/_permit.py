@@ -202,6 +202,8 @@ class Permit:
         # A refresh written later would make a short expiry a whole lease again.
         unwatch(claim)
         try:
+            if lane.wire.recovers:
+                await lane.refresh(claim)  # puts it back, where state was lost
             answer = await lane.ask(Detach(claim.number, math.ceil(expires * 1000)))
         except BaseException:
             refresher_of(lane.hub).watch(claim, clock())

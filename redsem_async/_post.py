@@ -17,7 +17,8 @@ from weakref import WeakSet, WeakValueDictionary
 
 from ._backend import Backend, Letter, Link, Node, Refused
 from ._backoff import delays
-from ._batches import Batch
+from ._batches import Batch, ConfirmBatch
+from ._claim import Claim
 from ._clock import now as clock
 from ._config import Clock
 from ._errors import BackendError, BackendUnavailable
@@ -85,6 +86,9 @@ class Post:
         self._trouble_since = 0.0
         self._ready: deque[Lane] = deque()
         self._on_way: deque[Batch] = deque()
+        self._unconfirmed: list[Claim] = []
+        self._confirming: Batch | None = None  # what it does blocks the link
+        self._shortest = math.inf  # lease of what is asked for here
         self._link: Link | None = None
         self._lost_link = False
         self._keeper: asyncio.Task[None] | None = None
@@ -119,6 +123,11 @@ class Post:
     def hurry(self) -> None:
         """Somebody does not wait: find out at once whether there is anybody to ask."""
         self._hurried.set()
+
+    def confirm(self, claim: Claim) -> None:
+        """Tell the lane of *claim*, granted on this link, when enough replicas know of it."""
+        self._unconfirmed.append(claim)
+        self._flush_soon()
 
     def unavailable(self, name: str, cause: Exception | None) -> BackendUnavailable:
         """An error that says what could not be reached, and why."""
@@ -166,6 +175,9 @@ class Post:
             lane.ready = lane.eager
             if lane.ready:
                 self._ready.append(lane)
+        if self._unconfirmed and self._confirming is None:
+            self._confirming = self._take_confirmation()
+            batches.append(self._confirming)
         if not batches:
             return
         self._lone = len(batches) == 1 and batches[0].lone
@@ -174,6 +186,16 @@ class Post:
         link.send(batches, now)
         if self._alive_timer is None:
             self._watch()
+
+    def _take_confirmation(self) -> Batch:
+        """One for all lanes, since it covers all that was written here; one at a time, and short.
+
+        Whatever is written behind it has to wait, refreshes too.
+        """
+        replicas = self._unconfirmed[0].terms.min_replicas
+        claims = [c for c in self._unconfirmed if c.terms.min_replicas == replicas]
+        self._unconfirmed = [c for c in self._unconfirmed if c.terms.min_replicas != replicas]
+        return ConfirmBatch(claims, most=self._shortest / 10)
 
     def _come_nearer(self, trip: float) -> None:
         """At a distance more letters may be on their way, and smaller ones: nobody waits twice."""
@@ -188,6 +210,7 @@ class Post:
 
     def expect_lease(self, lease: float) -> None:
         """Permits of so short a lease are used: silence is noticed in time for them."""
+        self._shortest = min(self._shortest, lease)
         if patience(lease) < self._patience:
             self._patience = patience(lease)
             if self._alive_timer is not None:
@@ -213,6 +236,8 @@ class Post:
     def answered(self, letter: Letter, answer: Answered | Fault) -> None:
         batch = self._on_way.popleft()
         assert batch is letter
+        if batch is self._confirming:
+            self._confirming = None
         trip = clock() - letter.sent_at
         if trip < self._trip:
             self._come_nearer(trip)
@@ -224,7 +249,7 @@ class Post:
         batch.settle(answer)
         if lane.hindrance is not None:
             self._see_off(lane, lane.hindrance)
-        if self._ready:
+        if self._ready or self._unconfirmed:
             self._flush_soon()
         if self._quiet is not None and not self._quiet.done() and not self.has_work():
             self._quiet.set_result(None)
@@ -273,9 +298,14 @@ class Post:
         self._stirred.set()
         if self.has_work():
             self._in_trouble(error)
+        self._confirming = None
         unanswered, self._on_way = self._on_way, deque()
         for batch in reversed(unanswered):
             batch.write_again(arrived=True)
+        # What is to be confirmed was written on the link that is gone.
+        unconfirmed, self._unconfirmed = self._unconfirmed, []
+        for claim in unconfirmed:
+            claim.lane.confirm_anew(claim)
         for lane in list(self.lanes.values()):
             if lane.hindrance is not None:
                 self._see_off(lane, lane.hindrance)
@@ -514,6 +544,8 @@ class Post:
         self._alive_timer = self._held_back = self._outage_timer = None
         self.trouble, self._lost_link = None, False
         self._on_way.clear()
+        self._unconfirmed.clear()
+        self._confirming = None
         for lane in self._ready:
             lane.ready = False
         self._ready.clear()

@@ -55,12 +55,13 @@ local waiting      -- entries in line
 local holding      -- ids of holders, the expired among them
 local heavy = 0    -- permits that holders of several have beyond one each
 local kept_by      -- the server that the marker names
+local kept_tokens
 local function survey()
   cap = tonumber(call('GET', limit))
   waiting = call('ZCARD', line)
   for _, permits in ipairs(call('HVALS', weights)) do heavy = heavy + permits - 1 end
   holding = call('ZCARD', holders)
-  call('HLEN', tokens)
+  kept_tokens = call('HLEN', tokens)
   call('ZCARD', hubs)
   if marker then
     kept_by = call('GET', marker)
@@ -186,6 +187,14 @@ local function look_for_loss(lease)
   local server = string.match(call('INFO', 'server'), 'run_id:(%x+)')
   if kept_by ~= server then
     call('SET', marker, server)
+    begin_grace(lease)
+  end
+end
+
+-- Tokens are kept for holders alone: where there are some and no holder, those were lost.
+local function look_for_holders(lease)
+  if marker and holding == 0 and kept_tokens > 0 and grace <= now then
+    call('DEL', tokens)
     begin_grace(lease)
   end
 end

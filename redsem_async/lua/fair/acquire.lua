@@ -38,6 +38,7 @@ end
 call('HSET', meta, 'mode', mode, hub, mark)
 introduce(who, deaf, lease)
 touch(lease)
+look_for_holders(lease)
 purge()
 serve()
 

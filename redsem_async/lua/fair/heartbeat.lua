@@ -17,6 +17,7 @@ call('ZREM', holders, '')  -- a removal first: what follows is let through at ma
 introduce(who, deaf, lease)
 touch(lease)
 if waiting > 0 then keep(line, alive_for(lease)) end
+look_for_holders(lease)
 purge()
 serve()
 

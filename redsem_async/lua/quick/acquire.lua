@@ -13,6 +13,7 @@ local function grant_all()
     return
   end
   local used, most = call('ZCARD', holders), tonumber(ARGV[6])
+  if marker and used == 0 and call('HLEN', tokens) > 0 then return end
   if used + count > most or used > 0 and call('ZCOUNT', holders, '-inf', now) > 0 then
     return
   end

@@ -37,6 +37,7 @@ end
 call('HSET', meta, 'mode', mode, hub, mark)
 introduce(who, deaf, lease)
 touch(lease)
+look_for_holders(lease)
 purge()
 
 local most = cap or declared

@@ -17,6 +17,7 @@ if stranger and who == '' then return who_are_you() end
 call('ZREM', holders, '')  -- a removal first: what follows is let through at maxmemory
 introduce(who, deaf, lease)
 touch(lease)
+look_for_holders(lease)
 purge()
 local passes = freed == 0
 freed = freed + hinted
