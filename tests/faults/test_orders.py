@@ -85,7 +85,7 @@ async def test_what_was_cleared_does_not_come_back(
     kind: Kind, client: Redis, connect: Connect, server: EmbeddedRedis
 ) -> None:
     """Nor does it when its holder hears nothing."""
-    await tell(server, *"ACL SETUSER deaf on nopass ~* +@all resetchannels".split())
+    await tell(server, "ACL", "SETUSER", "deaf", "on", "nopass", "~*", "+@all", "resetchannels")
     deaf = connect(server.url, username="deaf", password="x")
     here, there = await make(kind, deaf, 1), await make(kind, client, 1)
     permit = await here.acquire()
