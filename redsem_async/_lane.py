@@ -281,7 +281,8 @@ class Lane(ABC):
             claim.overdue = True
             claim.timer = self.hub.loop.call_later(GRACE, self.expire, claim)
         elif unheard or trouble is not None:
-            self.refuse(claim, self.unavailable(trouble))
+            hindered = self.trouble is None and claim.hindered_by is not None
+            self.refuse(claim, self.unconfirmed(claim) if hindered else self.unavailable(trouble))
         else:
             self.refuse(claim, self._too_late(claim))
 
@@ -293,6 +294,14 @@ class Lane(ABC):
     def unavailable(self, cause: Exception | None = None) -> BackendUnavailable:
         """An error that says what could not be reached, and why."""
         return self.post.unavailable(self.address.name, cause or self.trouble)
+
+    def unconfirmed(self, claim: Claim) -> BackendUnavailable:
+        """An error that says why no grant could be handed out."""
+        error = BackendUnavailable(
+            self.address.name, f"a grant was not confirmed: {claim.hindered_by}"
+        )
+        error.__cause__ = claim.hindered_by
+        return error
 
     def refuse(self, claim: Claim, error: Exception) -> None:
         """End a claim whose caller waits, with *error*."""
@@ -554,7 +563,7 @@ class Lane(ABC):
         claim.hindered_by = error
         outlasted = claim.timer is None and now - claim.hindered_since > claim.terms.lease
         if claim.confirming and (outlasted or not claim.waits):
-            self.refuse(claim, self.unavailable(error))
+            self.refuse(claim, self.unconfirmed(claim))
 
     def start_anew(self, claim: Claim) -> None:
         """Give back what was granted to *claim*, and ask again."""

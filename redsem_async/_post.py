@@ -243,7 +243,7 @@ class Post:
             self._come_nearer(trip)
         lane = batch.lane
         if isinstance(answer, Fault):
-            answer = self._refused(lane, answer)
+            answer = self._refused(batch, answer)
         elif self.trouble is not None or lane.hindrance is not None:
             self._out_of_trouble(lane)
         batch.settle(answer)
@@ -254,7 +254,8 @@ class Post:
         if self._quiet is not None and not self._quiet.done() and not self.has_work():
             self._quiet.set_result(None)
 
-    def _refused(self, lane: Lane, fault: Fault) -> Fault:
+    def _refused(self, batch: Batch, fault: Fault) -> Fault:
+        lane = batch.lane
         match fault.trouble:
             case Trouble.BUSY | Trouble.DEMOTED:
                 self._in_trouble(fault.error, hurry=True)
@@ -262,7 +263,8 @@ class Post:
                     delay = next(self._holds)
                     self._held_back = self._loop.call_later(delay, self._go_on)
             case Trouble.UNSETTLED:
-                self._hold(lane, fault.error)
+                if not isinstance(batch, ConfirmBatch):  # of claims, and not of the lane
+                    self._hold(lane, fault.error)
             case Trouble.MOVED | Trouble.ASK:
                 return self._redirect(lane, fault)
             case Trouble.AGAIN:

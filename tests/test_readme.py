@@ -24,5 +24,7 @@ def test_an_example_of_the_readme_runs(number: int, server_url: str, name: str) 
         example = example.replace(f'"{known}"', repr(name))
     command = [sys.executable, "-X", "dev", "-W", "error", "-c", example]
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
+    # In debug mode asyncio remarks on steps that a busy machine made slow.
+    said = [line for line in done.stderr.splitlines() if not line.startswith("Executing <")]
+    assert (done.returncode, said) == (0, [])
     assert done.stdout

@@ -91,8 +91,8 @@ class _Store:
     def _run(self, address: Address, call: Call, hub: str) -> Answered | Fault:
         key = (address.prefix, address.name)
         model = self._models.get(key)
-        if model is None or (model.idle and model.kind != address.kind):
-            kind = FairModel if address.mode == "fair" else ZsetModel
+        kind = FairModel if address.mode == "fair" else ZsetModel
+        if model is None or (model.idle and not _fits(model, kind, address)):
             model = self._models[key] = kind(self._teller(address.prefix))
             model.kept_by = model.server  # a name that memory does not know was never used
         try:
@@ -121,6 +121,10 @@ class _Store:
             return len(links)
 
         return tell
+
+
+def _fits(model: Model, kind: type[Model], address: Address) -> bool:
+    return type(model) is kind and model.kind in (None, address.kind)
 
 
 class MemoryLink:

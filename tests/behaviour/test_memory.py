@@ -49,3 +49,13 @@ async def test_advance_ends_leases(kind: type[Semaphore | FairSemaphore]) -> Non
     permit = await sem.try_acquire()
     assert permit is not None
     assert await permit.release()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_memory_recovers_from_losses_that_it_never_has(
+    kind: type[Semaphore | FairSemaphore],
+) -> None:
+    """The option may stay on in a test: nothing was lost, so nobody waits for a lease."""
+    semaphore = kind(MemoryBackend(), "jobs", 1, lease=10, recovery="grace")
+    async with semaphore.acquire(timeout=1):
+        assert await semaphore.try_acquire() is None

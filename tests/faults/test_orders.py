@@ -85,7 +85,7 @@ async def test_what_was_cleared_does_not_come_back(
     kind: Kind, client: Redis, connect: Connect, server: EmbeddedRedis
 ) -> None:
     """Nor does it when its holder hears nothing."""
-    await tell(server, *["ACL", "SETUSER", "deaf", "on", "nopass", "~*", "+@all", "resetchannels"])
+    await tell(server, "ACL", "SETUSER", "deaf", "on", "nopass", "~*", "+@all", "resetchannels")
     deaf = connect(server.url, username="deaf", password="x")
     here, there = await make(kind, deaf, 1), await make(kind, client, 1)
     permit = await here.acquire()
@@ -144,3 +144,42 @@ def test_the_end_of_a_program_releases_where_the_slot_went(kind: Kind, cluster: 
     key = asyncio.run(main())
     held = asyncio.run(tell(cluster.shards[1].master.server, "ZCARD", key))
     assert held == 0
+
+
+async def test_replicas_that_are_missing_cost_nobody_else_a_permit(
+    kind: Kind, client: Redis
+) -> None:
+    """WAIT blocks the connection that refreshes other semaphores' permits."""
+    held = kind(client, "held", 1, lease=0.5)
+    async with held as permit:
+        waiters = [
+            in_background(kind(client, f"confirmed-{n}", 1, min_replicas=1).acquire(timeout=4))
+            for n in range(4)
+        ]
+        for _ in range(150):
+            await asyncio.sleep(0.02)
+            assert not permit.lost
+        for waiter in waiters:
+            waiter.cancel()
+
+
+async def test_lost_holders_admit_nobody(
+    kind: Kind, admin: Redis, client: Redis, other: Redis
+) -> None:
+    """Holders evicted, tokens and meta not: the next acquire can tell."""
+    here, there = await make(kind, client, 1), await make(kind, other, 1)
+    async with here.acquire() as permit:
+        await admin.delete(key_of(here, "holders"))
+        got = await there.try_acquire()
+        assert got is None or permit.lost
+
+
+async def test_detach_while_the_permit_is_not_back(
+    kind: Kind, admin: Redis, client: Redis
+) -> None:
+    """State was lost a moment ago: its holder puts it back first."""
+    here = await make(kind, client, 1)
+    permit = await here.acquire()
+    await admin.flushall()
+    handed_over = await permit.detach(5)
+    await (await here.adopt(handed_over)).release()

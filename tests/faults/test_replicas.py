@@ -189,3 +189,18 @@ async def test_many_at_once_share_a_confirmation(
     for permit in permits:
         assert await is_known(copy, semaphore, permit.id)
     await asyncio.gather(*(permit.release() for permit in permits))
+
+
+async def test_others_do_not_suffer_for_replicas_that_they_did_not_ask_for(
+    kind: Kind, client: Redis, copy: Redis
+) -> None:
+    """Of one name and one client: full is full to who wants no confirmation."""
+    waiter = asyncio.create_task(kind(client, "jobs", 1, min_replicas=2).acquire(timeout=3))
+    plain = kind(client, "jobs", 1)
+    for _ in range(10):
+        permit = await plain.try_acquire()
+        if permit is not None:
+            await permit.release()
+        await asyncio.sleep(0.05)
+    with pytest.raises(BackendUnavailable, match="not confirmed: 1 of 2"):
+        await waiter

@@ -53,12 +53,12 @@ OF_DESIGN = (
         (
             "lua/quick/acquire.lua",
             "local token, highest = math.max(last + 1, stamp_us),",
-            "local token, highest = now_us,",
+            "local token, highest = stamp_us,",
         ),
         (
             _MODEL,
-            "        self.last = max(self.last + 1, step.now_us)\n",
-            "        self.last = step.now_us\n",
+            "        self.last = max(self.last + 1, self._stamp(step))\n",
+            "        self.last = self._stamp(step)\n",
         ),
     ),
     mutant(
