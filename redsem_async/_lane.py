@@ -257,14 +257,17 @@ class Lane(ABC):
             BackendError: when the server refused, or could not be asked.
         """
         future: asyncio.Future[Answered | SemaphoreError] = self.hub.loop.create_future()
-        self._questions.append(Question(call, future))
+        question = Question(call, future)
+        self._questions.append(question)
         self.wake()
         try:
             await asyncio.wait([future], timeout=patience(min(self.shortest, 10.0)))
             if not future.done():
                 raise self.unavailable()
         finally:
-            future.cancel()  # nobody asks any more: what is not sent yet never will be
+            if future.cancel():
+                # Nobody asks any more: what is not sent yet never will be, nor keeps the hub.
+                self._questions = deque(q for q in self._questions if q is not question)
         answer = future.result()
         if isinstance(answer, SemaphoreError):
             raise answer

@@ -160,7 +160,10 @@ class Holdings:
 
     def judge_end(self, attempt: Attempt, task: "asyncio.Task[None]") -> None:
         """A task has ended: in a permit, an error that it may raise, or a cancellation."""
-        self.answered(attempt)
+        if task.cancelled() or not isinstance(task.exception(), PermitLost):
+            self.answered(attempt)
+        else:  # given back before it could be used, which has a time limit of its own
+            self.pending.pop(attempt, None)
         if task.cancelled():
             self.ends["cancelled"] += 1
             self._check(task in attempt.process.cancelled, f"{attempt} was cancelled by nobody")
