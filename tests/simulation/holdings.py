@@ -89,6 +89,7 @@ class Holdings:
 
     def __init__(self, world: World) -> None:
         self.holds: list[Hold] = []
+        self.ids: set[str] = set()  # of all of them
         self.pending: dict[Attempt, None] = {}
         self.unruly = False  # something happened that may keep the server from answering
         self.closed: set[Process] = set()
@@ -112,6 +113,7 @@ class Holdings:
         claim = permit._claim
         claim.wakes_on_loss = [*(claim.wakes_on_loss or ()), _Bell(hold)]  # type: ignore[list-item]
         self.holds.append(hold)
+        self.ids.add(hold.id)
         attempt.holds.append(hold)
         world.note(process.name, "holds", permit.id[:4], permit.id[32:], permit.fencing_token)
         return hold

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from redsem_async._backend import Letter, Link, Listener, OneNode
 from redsem_async._keys import permit_id
-from redsem_async._protocol import Answered, Fault, Message, Refresh, Reply, Trouble
+from redsem_async._protocol import Answered, Fault, Granted, Message, Refresh, Reply, Trouble
 
 from .loop import SimulatedLoop
 from .world import Process, World
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .server import Server
 
 
+RETURNED = 0.5  # seconds after which a grant that nobody wants was given back
 PATIENCE = 3.3  # seconds without an answer, after which every link is given up
 
 
@@ -63,7 +64,7 @@ class Network:
         """Publish *message* to a hub; the server believes that so many heard it."""
         heard = [link for link in self.links if link.hears(prefix, owner)]
         for link in heard:
-            link.deliver(partial(link.listener.told, prefix, message))
+            link.deliver(partial(link.told, prefix, message))
             self.heard.add(owner)
             if link.sound:
                 self.reached.add(owner)
@@ -212,6 +213,26 @@ class SimulatedLink:
     def _hand_over(self, arrival: Callable[[], None]) -> None:
         if self.open_here:
             arrival()
+
+    def told(self, prefix: str, message: Message) -> None:
+        """Hand a message over, and see what becomes of what it grants."""
+        self.listener.told(prefix, message)
+        if isinstance(message, Granted):
+            stalled = self.process.stalled_so_far
+            for number, _ in message.grants:
+                identity = permit_id(self.listener.hub_id, number)
+                self._world.after(
+                    RETURNED, partial(self._see_whose, message.name, identity, stalled)
+                )
+
+    def _see_whose(self, name: str, identity: str, stalled: float) -> None:
+        """What a process was granted and nobody holds there was given back, if that could be."""
+        server = self._network.server
+        possible = self.sound and self.process.stalled_so_far == stalled
+        if possible and server.answered_since(self._world.now - RETURNED):
+            unclaimed = identity not in self._network.holdings.ids
+            if unclaimed and server.holds(name, identity):
+                self._world.violated(f"{self.process.name} keeps {identity} for nobody")
 
     def _arrived(self, letter: Letter, hub: str) -> None:
         self._inbox.append((letter, hub))

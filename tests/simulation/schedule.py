@@ -48,7 +48,9 @@ class Schedule:
     def __init__(self, seed: int, *, traced: bool = False) -> None:
         self.world = World(seed, traced=traced)
         self.random = draw = self.world.random
-        self.calm = draw.random() < 0.25
+        temper = draw.random()
+        self.calm = temper < 0.25  # nothing goes wrong, but that tasks are cancelled
+        self.gusty = 0.25 <= temper < 0.4  # and links break, which is put right at once
         self.lease = draw.choice((0.3, 1.0, 1.0, 3.0, 10.0))
         self.storm = draw.uniform(0.5, 4.0) * max(1.0, min(self.lease, 3.0))
         self.network = Network(self.world, self._weather())
@@ -77,6 +79,9 @@ class Schedule:
         weather = Weather(draw.choice((0.0001, 0.001, 0.01)))
         if self.calm:
             return weather
+        if self.gusty:
+            weather.lose_reply = weather.lose_letter = 0.03
+            return weather
         weather.longest_delay = draw.choice((0.5, 5.0))
         strength = draw.choice((0.003, 0.02, 0.06))
         for kind in draw.sample(_UNKIND, draw.randint(0, 4)):
@@ -87,7 +92,7 @@ class Schedule:
         draw = self.random
         actions = ["enter", "guard", "guard", "guard", "bare", "try"]
         unusual = ["drop", "detach", "adopt", "look"]
-        if not self.calm:
+        if not (self.calm or self.gusty):
             unusual += ["foreign", "clear", "close"]
         for action in draw.sample(unusual, draw.choice((0, 0, 1, 2))):
             actions += [action] * (3 if action == "adopt" else 1)
@@ -107,7 +112,7 @@ class Schedule:
             timeouts=draw.choice(timeouts),
             heaviest=draw.choice((1, 1, 3)),
             cancelled=draw.choice((0.0, 0.1, 0.4)),
-            blocked=0.0 if self.calm else draw.choice((0.0, 0.0, 0.1)),
+            blocked=0.0 if self.calm or self.gusty else draw.choice((0.0, 0.0, 0.1)),
             actions=tuple(actions),
         )
 
@@ -193,6 +198,9 @@ class Schedule:
         self.server.forgetful = 0.3
 
     def _flush(self) -> None:
+        for link in list(self.network.links):
+            if self.random.random() < 0.3:
+                link.cut()  # what runs late finds nothing of what was there
         self.server.flush()
 
     def _refuse(self) -> None:
@@ -214,10 +222,10 @@ class Schedule:
 
     def run(self) -> Outcome:
         world = self.world
-        if not self.calm:
-            self._plan_faults()
-        else:
+        if self.calm or self.gusty:
             world.after(LOOK, self._look_for_idle_permits)
+        else:
+            self._plan_faults()
         if not world.run(self.storm, self._all_done):
             self._heal()
             patience = 30 + 20 * self.lease + sum(5.0 for _ in self.workers)

@@ -1,5 +1,6 @@
 """The server: the executable specification, run in virtual time and watched by a judge."""
 
+import math
 from collections.abc import Callable
 from functools import partial
 
@@ -37,6 +38,7 @@ class Server:
         self.operations = 0
         self.models: dict[str, Model] = {}
         self.judges: dict[str, Judge] = {}
+        self._troubled_at = -math.inf
         self._idle_since = 0.0
         self._idle_calls = 0
         self._world = world
@@ -54,6 +56,7 @@ class Server:
         world = self._world
         if (trouble := self._in_trouble(call)) is not None:
             world.fault(f"answer {trouble.name}")
+            self._troubled_at = world.now
             return Fault(trouble, RuntimeError(f"{trouble.name} (simulated)"))
         self.operations += 1
         if isinstance(call, Acquire):
@@ -113,6 +116,16 @@ class Server:
 
     def _teller(self, prefix: str) -> Callable[[str, Message], int]:
         return partial(self._network.tell, prefix)
+
+    def answered_since(self, moment: float) -> bool:
+        """Whether it has done what it was asked ever since."""
+        return max(self._troubled_at, self.stalled_until) < moment
+
+    def holds(self, name: str, identity: str) -> bool:
+        """Whether a permit is held under *identity* now."""
+        model = self.models.get(name)
+        held = model.holders.get(identity) if model else None
+        return held is not None and held.expiry_ms > self._world.server_us // 1000
 
     # -- trouble
 
