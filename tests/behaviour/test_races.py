@@ -9,6 +9,8 @@ import pytest
 import redsem_async
 from redsem_async import BackendUnavailable, FairSemaphore, Semaphore
 from redsem_async._backend import Letter, Link, Listener
+from redsem_async._clock import now as clock
+from redsem_async._refresher import refresher_of, unwatch
 from redsem_async.testing import MemoryBackend
 from redsem_async.testing._memory import MemoryLink
 from tests.behaviour.conftest import queue_up, soon
@@ -149,3 +151,16 @@ async def test_a_limit_that_could_not_be_set_is_not_set_later() -> None:
     backend.up()
     assert (await sem.status()).limit == 1
     await (await there.acquire()).release()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_permit_heard_of_late_is_refreshed_at_once(kind: Kind) -> None:
+    """Its trust may end before the first refresh of a fresh one would be due."""
+    permit = await kind(MemoryBackend(), "jobs", 1, lease=9.0).acquire()
+    claim = permit._claim
+    unwatch(claim)
+    claim.trusted_until = clock() + 0.5
+    refresher_of(claim.lane.hub).watch(claim, clock())
+    await asyncio.sleep(0.05)
+    assert permit.expires_in > 1.0
+    await permit.release()

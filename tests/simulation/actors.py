@@ -1,9 +1,10 @@
 """What the simulated processes do: every way there is to come by a permit and to part with it."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 import redsem_async
 from redsem_async import AnySemaphore, BackendUnavailable, Permit, SemaphoreClosed, SemaphoreError
@@ -11,8 +12,6 @@ from redsem_async import AnySemaphore, BackendUnavailable, Permit, SemaphoreClos
 from .holdings import Attempt, Hold, Holdings
 from .network import SimulatedBackend
 from .world import Process, World
-
-Work = Callable[[Attempt], Awaitable[None]]
 
 
 @dataclass
@@ -93,18 +92,13 @@ class Actor:
         )
         self._office.holdings.ask(attempt)
         self._world.note(self._process.name, action, semaphore.name, permits, timeout)
-        task = asyncio.create_task(self._attempt(attempt, _WAYS[action]))
+        task = asyncio.create_task(_WAYS[action](self, attempt))
         if random.random() < habits.cancelled:
             attempt.cancelled = True
             self._cancel_some_time(task)
         await asyncio.wait([task])
         self._world.note(self._process.name, action, "ended", task.cancelled() or task.exception())
         self._office.holdings.judge_end(attempt, task)
-
-    async def _attempt(
-        self, attempt: Attempt, way: "Callable[[Actor, Attempt], Awaitable[None]]"
-    ) -> None:
-        await way(self, attempt)
 
     def _cancel_some_time(self, task: "asyncio.Task[None]") -> None:
         """Cancel *task* at some await: after some turns of the loop, or some time."""
@@ -249,7 +243,7 @@ def _cancel(process: Process, task: "asyncio.Task[None]") -> None:
     process.cancel_after(0, task)
 
 
-_WAYS: dict[str, Callable[[Actor, Attempt], Awaitable[None]]] = {
+_WAYS: dict[str, Callable[[Actor, Attempt], Coroutine[Any, Any, None]]] = {
     "enter": Actor._enter,
     "guard": Actor._guard,
     "bare": Actor._bare,

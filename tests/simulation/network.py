@@ -87,10 +87,6 @@ class Network:
         self._unanswered.append((loop, attempt))
         await attempt
 
-    def forget(self) -> None:
-        """Drop links that are closed at both ends."""
-        self.links = [link for link in self.links if link.open_there or link.open_here]
-
 
 class SimulatedBackend(OneNode):
     """What a process has for a client: the way to the server."""
