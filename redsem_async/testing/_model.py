@@ -299,6 +299,8 @@ class Model(ABC):
             answers.append(int(back))
         if self.last > self._stamp(step) + STEP_US:
             self.offset_us = self.last - step.now_us
+        if any(answers):
+            self._note_time(step)
         self._raise_mark(step, max(number for number, _, _ in call.permits))
         return Reply(answers)
 
@@ -375,6 +377,7 @@ class Model(ABC):
         held = self.holders.pop(old)
         held.expiry_ms = max(held.expiry_ms, step.now + call.lease_ms)
         self.holders[new] = held
+        self._note_time(step)
         if call.owner != step.hub:
             self._tell(call.owner, Taken(self.name, [call.old]))
         return Adopted(Holding(held.token, held.expiry_ms - step.now), held.permits)

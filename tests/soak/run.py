@@ -26,6 +26,7 @@ JOURNAL = journal_key(PREFIX)
 PIECE = 500  # records fetched at a time
 SLICE = 10  # records checked before the proxies have their turn
 MOST_BEHIND = 20_000  # records, from which on the processes rest
+RESTING = 5.0  # seconds between two stays, while the journal is far behind
 LONGER = 60.0  # seconds that a busy machine may need for every fault to happen
 GROWTH = 8 << 20  # bytes that a process may grow by, beside a tenth
 OBJECTS_GROWTH = 5000  # that the collector knows, and cannot collect
@@ -68,6 +69,7 @@ class Drain:
 
     def __init__(self, redis: Redis, checker: JournalChecker) -> None:
         self.checking = 0.0
+        self._since = 0  # records, since the history was looked at
         self._redis = redis
         self._checker = checker
         self._turn = asyncio.Lock()
@@ -79,7 +81,13 @@ class Drain:
             fetched = cast("list[bytes] | None", await self._redis.lpop(JOURNAL, PIECE)) or []
             await self._check(fetched)
             at_end = len(fetched) < PIECE
-            self._checker.history.advance(at if at_end else record_of(fetched[-1]).server_us / 1e6)
+            if not at_end:
+                at = record_of(fetched[-1]).server_us / 1e6
+            # To advance is to look at all that is open: seldom enough, it is linear work.
+            self._since += len(fetched)
+            if at_end or self._since > len(self._checker.history):
+                self._since = 0
+                self._checker.history.advance(at)
             return at_end
 
     async def lose(self, fault: Fault, server: EmbeddedRedis) -> None:
@@ -206,7 +214,7 @@ async def _go_on(
             if behind is not resting:
                 resting = behind
                 for worker in workers:
-                    worker.tell("rest", 1.0 if behind else plan.rest)
+                    worker.tell("rest", RESTING if behind else plan.rest)
             for proxy in proxies:
                 forget_the_past(proxy)
     ending.set()
