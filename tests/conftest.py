@@ -83,6 +83,11 @@ def embedded() -> Iterator[StartServer]:
         yield start
 
 
+def complaints(stderr: str) -> list[str]:
+    """What a program in debug mode said, but for asyncio's remarks on a busy machine."""
+    return [line for line in stderr.splitlines() if not line.startswith("Executing <")]
+
+
 def _unique(request: pytest.FixtureRequest) -> str:
     readable = re.sub(r"\W+", "-", request.node.name)[:60].strip("-")
     return f"{readable}-{_RUN}-{secrets.token_hex(4)}"

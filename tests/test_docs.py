@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import complaints
+
 TESTS = Path(__file__).parent
 DOCS = TESTS.parent / "docs"
 EXAMPLE = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -32,9 +34,7 @@ def test_an_example_of_the_docs_runs(server_url: str, name: str) -> None:
         example = example.replace(known, ours)
     command = [sys.executable, "-X", "dev", "-W", "error", "-c", example]
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
-    # In debug mode asyncio remarks on the stall.
-    said = [line for line in done.stderr.splitlines() if not line.startswith("Executing <")]
-    assert (done.returncode, said) == (0, [])
+    assert (done.returncode, complaints(done.stderr)) == (0, [])
     [lost, final] = done.stdout.splitlines()
     assert "was lost" in lost
     assert final == "second"
