@@ -201,6 +201,8 @@ class Model(ABC):
                     if owner != hub:
                         self._tell(owner, Cleared(self.name))
                 self._forget()
+                if self.last < now_us:
+                    self.last = 0  # the clock is ahead of it, and draws none of them again
                 return Reply()
 
     def _own_clock(self, address: Address, wall_us: int) -> int:
