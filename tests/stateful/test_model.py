@@ -366,13 +366,17 @@ class Agreement(RuleBasedStateMachine):
         self.now_us = max(self.now_us, *self.tokens, 0) + 1_000_000
 
     @precondition(lambda self: self.recovers)
-    @rule()
-    def fail_over(self) -> None:
-        """Another server takes over: to the scripts, the marker names one that is not theirs."""
+    @rule(hub=st.sampled_from(HUBS))
+    def fail_over(self, hub: str) -> None:
+        """Another server takes over: to the scripts, the marker names one that is not theirs.
+
+        On a new connection a hub introduces itself before it says anything else.
+        """
         self._note_what_is_held()
         if self.redis.exists(self.keys[-2]):
             self.redis.set(self.keys[-2], "another")
             self.model.kept_by = "another"
+        self.call(hub, Heartbeat(1000, introduction=Introduction("x", recovers=True)))
 
     def _note_what_is_held(self) -> None:
         holders = self.model.holders.items()
