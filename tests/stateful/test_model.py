@@ -83,7 +83,7 @@ class Agreement(RuleBasedStateMachine):
     clock: Clock
     url: str
     prefix: str
-    quick: Counter[type[Call]]  # calls that took the quick path of their script
+    quick: Counter[type]  # calls that took the quick path of their script
 
     def __init__(self) -> None:
         super().__init__()
@@ -146,8 +146,8 @@ class Agreement(RuleBasedStateMachine):
             return fault_of(error)
         raw = cast("list[Any]", raw)
         assert int(raw[0]) == self.tags
-        shortest = {Acquire: 3, Release: 1}.get(type(call))
-        self.quick[type(call)] += len(raw) == shortest
+        if len(raw) == (3 if isinstance(call, Acquire) else 1):
+            self.quick[type(call)] += 1
         return self.wire.reply(call, raw)
 
     def _heard(self) -> list[tuple[str, Message]]:
@@ -462,7 +462,8 @@ class Agreement(RuleBasedStateMachine):
         for key in self.keys:
             if not key.endswith((":limit", ":marker")):
                 look.pttl(key)
-        held, with_token, heavy, *lifetimes = cast("list[Any]", look.execute())
+        answers: list[Any] = look.execute()
+        held, with_token, heavy, *lifetimes = answers
         assert {*with_token, *heavy} <= {*held}
         assert -1 not in lifetimes, self.keys
 
@@ -478,7 +479,8 @@ def _plain(answer: object) -> object:
 
 def machine(mode: Mode, clock: Clock, url: str, prefix: str) -> type[Agreement]:
     """The state machine for one mode and clock, on one server."""
-    facts = {"mode": mode, "clock": clock, "url": url, "prefix": prefix, "quick": Counter()}
+    facts: dict[str, object] = {"mode": mode, "clock": clock, "url": url, "prefix": prefix}
+    facts["quick"] = Counter[type]()
     return type("Agreement", (Agreement,), facts)
 
 
