@@ -201,6 +201,8 @@ class Model(ABC):
                     if owner != hub:
                         self._tell(owner, Cleared(self.name))
                 self._forget()
+                if self.last < now_us:
+                    self.last = 0  # the clock is ahead of it, and draws none of them again
                 return Reply()
 
     def _own_clock(self, address: Address, wall_us: int) -> int:
@@ -251,6 +253,10 @@ class Model(ABC):
 
     def party(self, hub: str) -> Party:
         return self.parties.setdefault(hub, Party())
+
+    def look_up(self, hub: str) -> Party:
+        """What is known of *hub*: nothing, where it was forgotten."""
+        return self.parties.get(hub, Party())
 
     def found(self, identity: str, now: int) -> Holding | None:
         held = self.holders.get(identity)
@@ -705,7 +711,7 @@ class ZsetModel(Model):
         for hub in self._turns():
             if step.freed <= 0 or (own is not None and self.line[hub] >= own):
                 return
-            party = self.party(hub)
+            party = self.look_up(hub)
             share = int(min(step.freed, party.waits))
             if party.alive_until <= step.now or share <= 0:
                 del self.line[hub]
@@ -749,7 +755,7 @@ class ZsetModel(Model):
 
     def _sweep(self, step: Step) -> int:
         for hub in self._turns():
-            if self.party(hub).alive_until <= step.now:
+            if self.look_up(hub).alive_until <= step.now:
                 del self.line[hub]
         return 0
 
@@ -763,6 +769,6 @@ class ZsetModel(Model):
         )
 
     def _listing(self, step: Step, most: int) -> tuple[int, list[LineEntry]]:
-        live = [hub for hub in self._turns() if self.party(hub).alive_until > step.now]
-        entries = [LineEntry(hub, 0, self.party(hub).waits) for hub in live]
+        live = [hub for hub in self._turns() if self.look_up(hub).alive_until > step.now]
+        entries = [LineEntry(hub, 0, self.look_up(hub).waits) for hub in live]
         return sum(entry.permits for entry in entries), entries[:most]

@@ -143,6 +143,19 @@ async def test_a_set_limit_that_is_raised_while_idle_holds(make: Make) -> None:
     assert await sem.available() == 3
 
 
+async def test_whoever_stands_in_line_goes_by_its_own_limit(make: Make, other: Client) -> None:
+    """Served by the same release as the one before it, whose limit is higher."""
+    wide, narrow = make(3), make(2, client=other)
+    async with wide:
+        heavy = await wide.acquire(permits=2)
+        first, second = await queue_up(wide), await queue_up(narrow)
+        await heavy.release()
+        async with await soon(first):
+            assert await wide.available() == 1
+            assert not second.done()
+        await (await soon(second)).release()
+
+
 async def test_mixed_leases_leave_each_other_alone(make: Make, other: Client) -> None:
     """A short lease must not cut a long one, nor take the keys of both along when it ends."""
     short, long = make(2, lease=0.1), make(2, client=other, lease=30.0)

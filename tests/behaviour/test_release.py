@@ -258,6 +258,16 @@ async def test_an_adopted_permit_is_refreshed_by_its_adopter(make: Make, other: 
         assert await here.available() == 0
 
 
+async def test_a_refresh_does_not_lower_an_expiry(make: Make, other: Client) -> None:
+    """An hour for the job was an hour, also where the adopter's lease is a second."""
+    here, there = make(1, lease=30.0), make(1, client=other, lease=1.0)
+    permit_id = await (await here.acquire()).detach(3600.0)
+    async with there.adopt(permit_id) as permit:
+        await permit.refresh()
+        (holder,) = (await here.status()).holders
+        assert holder.expires_in > 3000
+
+
 async def test_adopt_keeps_the_weight(make: Make, other: Client) -> None:
     """Five permits that were handed over are five permits."""
     here, there = make(6), make(6, client=other)

@@ -95,13 +95,14 @@ class Unfit(Exception):
 
 
 def _see_that_it_is_fit(layer: Layer, results: Results, console: Console) -> None:
-    known = results.of(_UNCHANGED)
-    if layer.name not in known:
-        with copy_with(None) as root:
-            results.add(_UNCHANGED, layer, judge(layer, root))
-        _say(_UNCHANGED, layer, known[layer.name], console)
-    if known[layer.name].caught_by is not None or known[layer.name].overran:
+    if layer.name in results.of(_UNCHANGED):
+        return
+    with copy_with(None) as root:
+        verdict = judge(layer, root)
+    _say(_UNCHANGED, layer, verdict, console)
+    if verdict.caught_by is not None or verdict.overran:
         raise Unfit(layer.name)
+    results.add(_UNCHANGED, layer, verdict)
 
 
 def _try(
@@ -112,7 +113,7 @@ def _try(
         for layer in layers:
             if first and _caught(known):
                 return
-            if layer.looks_at(mutant) and layer.name not in known:
+            if layer.name not in known and layer.looks_at(mutant):
                 _see_that_it_is_fit(layer, results, console)
                 results.add(mutant.name, layer, judge(layer, root))
                 _say(mutant.name, layer, known[layer.name], console)
