@@ -299,13 +299,8 @@ async def _until_idle(semaphores: Sequence[redsem_async.AnySemaphore], left: lis
         still: list[redsem_async.AnySemaphore] = []
         for start in range(0, len(busy), 50):
             some = busy[start : start + 50]
-            await asyncio.gather(*(semaphore.reap() for semaphore in some))
-            stand = await asyncio.gather(*(semaphore.status() for semaphore in some))
-            still += [
-                semaphore
-                for semaphore, status in zip(some, stand, strict=True)
-                if status.held or status.waiting
-            ]
+            used = await asyncio.gather(*map(_in_use, some))
+            still += [semaphore for semaphore, so in zip(some, used, strict=True) if so]
         busy = still
         if time.monotonic() > ends:
             left.extend(f"{semaphore.name} is still in use" for semaphore in busy)
@@ -313,12 +308,21 @@ async def _until_idle(semaphores: Sequence[redsem_async.AnySemaphore], left: lis
         await asyncio.sleep(0.1)
 
 
+async def _in_use(semaphore: redsem_async.AnySemaphore) -> bool:
+    try:
+        await semaphore.reap()
+        status = await semaphore.status()
+    except redsem_async.BackendUnavailable:
+        return True  # a machine that is busy with other things: not known
+    return bool(status.held or status.waiting)
+
+
 async def _take_all(place: Place, semaphore: redsem_async.AnySemaphore, left: list[str]) -> None:
     try:
         if place.mutable:
             await semaphore.set_limit(None)
-        # After a loss of state nobody is admitted for a lease, where that was asked for.
-        timeout = 2 * place.lease if place.recovers else 0.0
+        # Not at once: after a loss of state some admit nobody for a lease.
+        timeout = 2 * place.lease + 5.0
         await (await semaphore.acquire(permits=semaphore.limit, timeout=timeout)).release()
     except SemaphoreError as error:
         left.append(f"a permit of {place.name} is missing: {error!r}")
