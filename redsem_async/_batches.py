@@ -123,6 +123,7 @@ class AcquireBatch(Batch):
         lane = self.lane
         terms = self.claims[0].terms
         trusted = trusted_until(terms.lease, sent_at=self.sent_at, left=terms.lease)
+        in_time = clock() < trusted
         again: list[Claim] = []
         wait: list[Claim] = []
         for claim, said in zip(self.claims, answer.answers, strict=True):
@@ -132,7 +133,9 @@ class AcquireBatch(Batch):
                 continue  # its caller left, and an abandon is on its way
             elif said > 0:
                 claim.hold(said, trusted)
-                if terms.min_replicas:
+                if not in_time:
+                    lane.overslept(claim)
+                elif terms.min_replicas:
                     lane.hand_out(claim)
                 else:
                     claim.settle()

@@ -29,13 +29,13 @@ class Guardian:
     """Permits are watched and forgotten; a thread comes and goes. One for a hub incarnation."""
 
     def __init__(self, backend: Backend, loop: asyncio.AbstractEventLoop, hub_id: str) -> None:
-        self.backend = backend
-        self.loop = loop
-        self.hub_id = hub_id
+        self.backend: Backend = backend
+        self.loop: asyncio.AbstractEventLoop = loop
+        self.hub_id: str = hub_id
         self.watched: set[Claim] = set()  # copied whole, added to and taken from in single steps
-        self.shortest = math.inf  # lease of any claim so far
-        self.seen_at = -math.inf  # when the loop last showed life
-        self.used_at = -math.inf
+        self.shortest: float = math.inf  # lease of any claim so far
+        self.seen_at: float = -math.inf  # when the loop last showed life
+        self.used_at: float = -math.inf
         self._asked = False  # for a sign of life
         self._lock = threading.Lock()  # on whether there is a thread
         self._vigil: Vigil | None = None

@@ -511,7 +511,7 @@ class Lane(ABC):
         left = lease if left is None else left
         claim.hold(token, trusted_until(lease, sent_at=sent_at, left=left))
         if whole:
-            self.hand_out(claim)
+            (self.hand_out if claim.trusted_at(clock()) else self.overslept)(claim)
             return
         if claim.terms.min_replicas:
             self.confirm_anew(claim)
@@ -533,6 +533,11 @@ class Lane(ABC):
             self.post.confirm(claim)
         else:
             claim.settle()
+
+    def overslept(self, claim: Claim) -> None:
+        """The loop stood still for a lease: nobody is handed what is lost already."""
+        claim.confirming = True
+        self.start_anew(claim)
 
     def confirm_anew(self, claim: Claim) -> None:
         """Refresh *claim* first, so that there is a write on this link for replicas to confirm."""

@@ -38,7 +38,9 @@ class Vigil:
     def __init__(self, guardian: "Guardian") -> None:
         """Raises RuntimeError or OSError where there can be no more threads or loops."""
         self.gone: asyncio.Future[None] = guardian.loop.create_future()
-        self.thread = threading.Thread(target=self._run, name="redsem-guardian", daemon=True)
+        self.thread: threading.Thread = threading.Thread(
+            target=self._run, name="redsem-guardian", daemon=True
+        )
         self._guardian = guardian
         self._stirred = asyncio.Event()
         self._stopped = False

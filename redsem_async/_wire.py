@@ -56,15 +56,15 @@ class Wire:
         self, address: Address, wall_clock: Callable[[], int] = lambda: time.time_ns() // 1000
     ) -> None:
         self.address = address
-        self.shard = address.keys[0].removesuffix(":holders")
-        self.asking = False  # letters go to a node that the semaphore is on its way to
+        self.shard: str = address.keys[0].removesuffix(":holders")
+        self.asking: bool = False  # letters go to a node that the semaphore is on its way to
         self._fair = address.mode == "fair"
         self._kind = address.kind
         self._keys = _counted(address.keys)
         self._light_keys = _counted(address.keys[:LIGHT_KEYS])
         self._heavy_keys = _counted(address.keys[: LIGHT_KEYS + 1])
         self._wall_clock = wall_clock
-        self.recovers = False
+        self.recovers: bool = False
 
     def recover(self) -> None:
         """From now on, scripts look for a loss of state."""

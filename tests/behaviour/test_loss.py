@@ -841,6 +841,41 @@ async def test_entering_a_lost_permit_does_not_let_the_body_work(make: Make, tak
     await _nothing_is_left(sem)
 
 
+async def test_nobody_is_handed_what_was_lost_while_the_loop_stood_still(
+    make_on_redis: Make,
+) -> None:
+    """The answer lay in the socket for longer than the lease: it is asked again."""
+    sem = make_on_redis(1, lease=0.15)
+    first = await sem.acquire()
+    await first.release()
+    acquiring = asyncio.create_task(sem.acquire(timeout=5.0))
+    while not (sem._lane and sem._lane.unanswered):  # noqa: ASYNC110 the very turn of the loop
+        await asyncio.sleep(0)
+    time.sleep(0.25)  # noqa: ASYNC251 on purpose
+    permit = await soon(acquiring)
+    assert not permit.lost
+    numbers = [int(p.id.partition(".")[2]) for p in (first, permit)]
+    assert numbers[1] - numbers[0] > 1, "the first grant was not lost: nothing is shown"
+    await permit.release()
+
+
+async def test_entering_what_is_lost_says_so_when_it_cannot_be_given_back(
+    kind: type[AnySemaphore], embedded: StartServer
+) -> None:
+    """Lost is what matters to the caller, not that a stalled server could not be told."""
+    server = embedded()
+    async with Redis.from_url(server.url) as redis:
+        permit = await kind(redis, "stalled", 1, lease=0.6).acquire()
+        os.kill(server.pid, signal.SIGSTOP)
+        try:
+            await soon(permit.wait_lost())
+            with pytest.raises(PermitLost):
+                async with permit:
+                    raise AssertionError("nobody may work with it")
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
+
+
 # -- left elsewhere
 
 

@@ -90,7 +90,7 @@ class Judge:
     def __init__(self, world: World, name: str) -> None:
         self.name = name
         self.set_limit: int | None = None
-        self.tenures: dict[str, Tenure] = {}
+        self.tenures: dict[tuple[str, int], Tenure] = {}  # by id and token
         self.lost_state = 0  # how often the server forgot, or was told to
         self.revived: set[str] = set()  # granted to a delayed duplicate, after the marks were lost
         self.detached: set[str] = set()
@@ -100,6 +100,7 @@ class Judge:
         self._world = world
         self._asked: dict[str, Asked] = {}
         self._current: dict[str, Tenure] = {}
+        self._began: set[str] = set()
         self._closed: set[str] = set()  # given up or given back by their own hub
 
     def look(self, model: Model, now: int) -> Look:
@@ -270,9 +271,10 @@ class Judge:
             self.grants += 1
 
     def _begin(self, identity: str, permit: Permit) -> None:
-        ended = identity in self.tenures or identity in self._closed
+        ended = identity in self._began or identity in self._closed
         self._check(not ended or self.lost_state > 0, f"{identity} holds, having ended before")
-        self._current[identity] = self.tenures[identity] = Tenure(
+        self._began.add(identity)
+        self._current[identity] = self.tenures[identity, permit.token] = Tenure(
             identity, self._world.now, permit.token, permit.permits, permit.expiry_ms
         )
 
@@ -282,7 +284,7 @@ class Judge:
             now = after.live.get(identity)
             if now is None or now == was:
                 continue
-            self.tenures[identity].expiry_ms = now.expiry_ms
+            self._current[identity].expiry_ms = now.expiry_ms
             expected = was
             match call:
                 case Refresh() if identity in {permit_id(hub, n) for n in call.numbers}:
