@@ -11,6 +11,7 @@ from ._errors import (
     SemaphoreClosed,
     SemaphoreError,
 )
+from ._group import SemaphoreGroup
 from ._permit import Permit
 from ._semaphore import AnySemaphore, FairSemaphore, Mutex, Semaphore
 from ._status import Client, Holder, SemaphoreStatus, Waiter
@@ -31,6 +32,7 @@ __all__ = [
     "Semaphore",
     "SemaphoreClosed",
     "SemaphoreError",
+    "SemaphoreGroup",
     "SemaphoreStatus",
     "Waiter",
     "aclose",

@@ -77,7 +77,14 @@ def permits_of(value: object, limit: int) -> int:
     return permits
 
 
-def text(value: object, what: str) -> str:
+def flag(value: object, what: str) -> bool:
+    """Return *value*, a bool and nothing that would count as one."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{what} must be True or False, not {value!r}")
+    return value
+
+
+def text(value: object, what: str, most: int = MOST_BYTES) -> str:
     """Return *value*, text that can stand in a key beside a hash tag."""
     if not isinstance(value, str):
         raise TypeError(f"{what} must be a str, not {type(value).__name__}")
@@ -85,8 +92,8 @@ def text(value: object, what: str) -> str:
         length = len(value.encode())
     except UnicodeEncodeError:
         raise ValueError(f"{what} must be text that UTF-8 can encode") from None
-    if not 0 < length <= MOST_BYTES:
-        raise ValueError(f"{what} must have 1 to {MOST_BYTES} bytes, not {length}")
+    if not 0 < length <= most:
+        raise ValueError(f"{what} must have 1 to {most} bytes, not {length}")
     if "{" in value or "}" in value:
         raise ValueError(f"{what} must not have a brace: Redis Cluster reads it as a hash tag")
     return value

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Coroutine
 from types import EllipsisType, TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, Unpack, cast
 from weakref import WeakKeyDictionary
 
 from . import _config
@@ -32,6 +32,22 @@ def backend_of(client: object) -> Backend:
     if callable(getattr(client, "connect", None)) and hasattr(client, "place"):
         return cast("Backend", client)
     return redis_backend(client)
+
+
+class Options(TypedDict, total=False):
+    """What may be chosen for a semaphore, by keyword, wherever its keys are kept."""
+
+    lease: float
+    refresh_interval: float | None
+    timeout: float | None
+    max_waiters: int | None
+    clock: Clock
+    label: str | None
+    cancel_on_loss: bool
+    heartbeat: HeartbeatBy
+    longest_stall: float | None
+    recovery: Recovery | None
+    min_replicas: int
 
 
 class AnySemaphore:
@@ -100,6 +116,8 @@ class AnySemaphore:
         recovery: Recovery | None = None,
         min_replicas: int = 0,
     ) -> None:
+        if not hasattr(self, "_mode"):
+            raise TypeError("AnySemaphore is for annotations: make a Semaphore or FairSemaphore")
         self._backend = backend_of(redis)
         self._client = redis
         terms = _config.terms_of(limit, lease, refresh_interval, max_waiters, min_replicas)
@@ -113,7 +131,7 @@ class AnySemaphore:
         )
         self._timeout = _config.timeout_of(timeout)
         self._label = None if label is None else _config.text(label, "label")
-        self._cancel_on_loss = cancel_on_loss
+        self._cancel_on_loss = _config.flag(cancel_on_loss, "cancel_on_loss")
         self._recovery = _config.recovery_of(recovery)
         self._lane: Lane | None = None
         self._refresher: Refresher | None = None
@@ -365,5 +383,7 @@ class FairSemaphore(AnySemaphore):
 class Mutex(FairSemaphore):
     """A :class:`FairSemaphore` with a limit of 1: one holder at a time, in order."""
 
-    def __init__(self, redis: "Client", name: str, **options: Any) -> None:
-        super().__init__(redis, name, 1, **options)
+    def __init__(
+        self, redis: "Client", name: str, *, prefix: str = "redsem", **options: Unpack[Options]
+    ) -> None:
+        super().__init__(redis, name, 1, prefix=prefix, **options)

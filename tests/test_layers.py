@@ -34,7 +34,7 @@ LAYERS = {
         "_relief",
     },
     "tasks": {"_cancellation", "_refresher", "_permit", "_acquire", "_call"},
-    "surface": {"_status", "_semaphore", "_client", "__init__"},
+    "surface": {"_status", "_semaphore", "_group", "_client", "__init__"},
     "leaves": {"testing", "cli", "__main__"},
 }
 ORDER = list(LAYERS)

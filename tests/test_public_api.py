@@ -24,6 +24,7 @@ NAMES = {
     "Semaphore",
     "SemaphoreClosed",
     "SemaphoreError",
+    "SemaphoreGroup",
     "SemaphoreStatus",
     "Waiter",
     "aclose",

@@ -543,9 +543,9 @@ async def test_a_mutex_lets_one_in(client: Client, other: Client, name: str) -> 
 def test_a_mutex_has_no_other_limit(client: Client, name: str) -> None:
     """A mutex of two is a mistake, and not a quiet one."""
     with pytest.raises(TypeError):
-        Mutex(client, name, limit=2)
+        Mutex(client, name, limit=2)  # type: ignore[call-arg]
     with pytest.raises(TypeError):
-        Mutex(client, name, 2)  # type: ignore[call-arg]
+        Mutex(client, name, 2)  # type: ignore[call-arg,arg-type]
 
 
 # -- what Redis refuses

@@ -48,6 +48,8 @@ BAD_OPTIONS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"max_waiters": -1}, ValueError, "max_waiters must be at least 0"),
     ({"max_waiters": 1.5}, TypeError, "max_waiters must be an int"),
     ({"max_waiters": True}, TypeError, "max_waiters must be an int"),
+    ({"cancel_on_loss": None}, TypeError, "cancel_on_loss must be True or False"),
+    ({"cancel_on_loss": 1}, TypeError, "cancel_on_loss must be True or False"),
     ({"clock": "servers"}, ValueError, "'server' or 'local'"),
     ({"clock": None}, ValueError, "'server' or 'local'"),
     ({"heartbeat": "threads"}, ValueError, "'task' or 'thread'"),

@@ -26,7 +26,7 @@ TINY = Effort(
     populations=(2, 5),
     imports=2,
     settle=0.1,
-    lease=0.2,
+    lease=0.5,
 )
 
 
