@@ -59,11 +59,12 @@ _WITHOUT_EFFECT = frozenset({Trouble.MISMATCH, Trouble.NO_MEMORY})
 class Batch(Letter, ABC):
     """A call of a lane's."""
 
-    __slots__ = ("lane",)
+    __slots__ = ("answered_at", "lane")
 
     def __init__(self, lane: "Lane", call: Call) -> None:
         super().__init__(lane.wire, call, lane.hub.new_tag())
         self.lane: Lane = lane
+        self.answered_at: float = 0.0
 
     def settle(self, answer: Answered | Fault) -> None:
         """Apply what the server said."""
@@ -123,7 +124,7 @@ class AcquireBatch(Batch):
         lane = self.lane
         terms = self.claims[0].terms
         trusted = trusted_until(terms.lease, sent_at=self.sent_at, left=terms.lease)
-        in_time = clock() < trusted
+        in_time = self.answered_at < trusted
         again: list[Claim] = []
         wait: list[Claim] = []
         for claim, said in zip(self.claims, answer.answers, strict=True):

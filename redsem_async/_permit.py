@@ -4,6 +4,7 @@ import asyncio
 import logging
 import math
 import warnings
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -226,7 +227,8 @@ class Permit:
         if claim.state is State.ENDED:
             raise RuntimeError("this permit was given back: it can guard nothing")
         if self._cancel_on_loss and not claim.trusted_at(clock()) and self.lost:
-            await self._give_back(clock())
+            with suppress(SemaphoreError):  # the loss matters more, and the lease ends the rest
+                await self.release()
             raise claim.loss()
         self._guarded = _Guard(claim, task, cancel=self._cancel_on_loss)
         return self
@@ -243,19 +245,13 @@ class Permit:
         claim, now = self._claim, clock()
         lost = not claim.trusted_at(now) and self.lost
         if claim.state is not State.ENDED:
-            await self._give_back(now)
+            try:
+                await self._release(now)
+            except SemaphoreError as error:
+                # The work is done, and the lease ends what could not be given back.
+                logger.warning("a permit of %r could not be released: %s", self.name, error)
         if lost and self._cancel_on_loss and (exc is None or cancelled_by_loss):
             raise claim.loss() from exc
-
-    async def _give_back(self, now: float) -> None:
-        """Release at the end of a block, of which more is to be said than whether that went well.
-
-        Where it did not, the lease ends the permit.
-        """
-        try:
-            await self._release(now)
-        except SemaphoreError as error:
-            logger.warning("a permit of %r could not be released: %s", self.name, error)
 
     def _loop(self) -> asyncio.AbstractEventLoop:
         loop = asyncio.get_running_loop()

@@ -238,7 +238,8 @@ class Post:
         assert batch is letter
         if batch is self._confirming:
             self._confirming = None
-        trip = clock() - letter.sent_at
+        batch.answered_at = clock()
+        trip = batch.answered_at - letter.sent_at
         if trip < self._trip:
             self._come_nearer(trip)
         lane = batch.lane

@@ -1,7 +1,9 @@
 """The lane of a Semaphore: waiters stand in line here, and try again when there may be room."""
 
 import math
+from collections import deque
 from collections.abc import Iterable, Sequence
+from operator import attrgetter
 
 from ._batches import Batch, Returned
 from ._claim import Claim, State
@@ -21,6 +23,7 @@ class ZsetLane(Lane):
     _word: tuple[int | None, int] | None = None  # the server's last
     _word_at = -math.inf
     _streak = 0
+    _disordered = False  # some who ask again may be written before others who came earlier
 
     def submit(self, claim: Claim) -> None:
         if not (claim.waits and self.waiting):
@@ -94,6 +97,7 @@ class ZsetLane(Lane):
         for claim in chosen:
             del self.waiting[claim]
             claim.tried = True
+        self._disordered |= bool(self._new)
         self.ask_again(chosen)
         return max(0, permits)
 
@@ -143,6 +147,9 @@ class ZsetLane(Lane):
         return super().eager or self._hinted_permits > 0
 
     def _take_acquires(self) -> Batch | None:
+        if self._disordered:
+            self._disordered = False
+            self._new = deque(sorted(self._new, key=attrgetter("started")))
         batch = super()._take_acquires()
         if batch is None and self._hinted_permits:
             self._beat_due = True  # nobody here wants them: pass the hint on

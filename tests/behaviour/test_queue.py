@@ -12,6 +12,7 @@ import pytest
 from redis.asyncio import Redis
 
 from redsem_async import AnySemaphore, FairSemaphore, Permit, Semaphore
+from redsem_async._protocol import Hint
 from tests.behaviour.conftest import (
     Client,
     Make,
@@ -104,6 +105,25 @@ async def test_zset_gives_to_whoever_asks_when_there_is_room(client: Client, nam
     for other_permit in (*held, permit):
         await other_permit.release()
     await (await soon(heavy)).release()
+
+
+async def test_zset_keeps_the_order_within_a_process(
+    client: Client, other: Client, name: str
+) -> None:
+    """Who came first asks first, also when a hint comes while a later one is being written."""
+    sem, away = Semaphore(client, name, 1, lease=30.0), Semaphore(other, name, 1, lease=30.0)
+    holder = await away.acquire()
+    first = await queue_up(sem)
+    second = asyncio.create_task(sem.acquire())
+    await asyncio.sleep(0)
+    lane = sem._lane
+    assert lane is not None
+    assert len(lane._new) == 1, "it has nothing to write: nothing is shown"
+    lane.told(Hint(name, 1), None)
+    assert len(lane._new) == 2
+    await holder.release()
+    await (await soon(first)).release()
+    await (await soon(second)).release()
 
 
 async def test_the_fast_path_is_open_when_nobody_waits(make: Make) -> None:

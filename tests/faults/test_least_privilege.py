@@ -188,6 +188,7 @@ async def test_additions_are_for_what_they_say(
 ) -> None:
     """Without one, what needs it is refused, and told so; with it, all works."""
     if addition == "min_replicas":
+        await admin.config_set("repl-diskless-sync-delay", 0)
         replica = embedded("--replicaof", "127.0.0.1", str(server.port))
         await until_in_sync(replica)
     await allow(admin, acl_rules())

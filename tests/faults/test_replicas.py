@@ -10,6 +10,7 @@ import signal
 from collections.abc import AsyncIterator
 
 import pytest
+import redis
 from redis.asyncio import Redis
 
 from redsem_async import AnySemaphore, BackendUnavailable
@@ -28,6 +29,8 @@ from tests.faults.helpers import (
 @pytest.fixture
 def replica(server: EmbeddedRedis, embedded: StartServer) -> EmbeddedRedis:
     """A replica of the server, in sync."""
+    with redis.Redis(port=server.port) as master:
+        master.config_set("repl-diskless-sync-delay", 0)  # others to wait for there are none
     return embedded("--replicaof", "127.0.0.1", str(server.port))
 
 

@@ -366,8 +366,8 @@ OF_CLIENT = (
         "a grant is confirmed by so many replicas before it is handed out",
         (
             "_batches.py",
-            "                if terms.min_replicas:\n",
-            "                if terms.min_replicas < 0:\n",
+            "                elif terms.min_replicas:\n",
+            "                elif terms.min_replicas < 0:\n",
         ),
     ),
     mutant(
