@@ -39,7 +39,8 @@ async def copy(replica: EmbeddedRedis, admin: Redis) -> AsyncIterator[Redis]:
     """A client of the replica."""
 
     async def in_sync() -> bool:
-        return await admin.wait(1, 10) == 1
+        await admin.set("written", "so that there is something to confirm")
+        return await admin.wait(1, 100) == 1
 
     await until(in_sync, "the replica is in sync", 15)
     async with Redis.from_url(replica.url) as client:
