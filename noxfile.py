@@ -1,4 +1,4 @@
-"""Every check there is: `nox` for the daily ones, `nox --list` for all of them.
+"""Every check there is: `nox` runs the daily ones, `nox --list` shows all.
 
 What is tested is never the checkout. Each session installs the package first, as users get
 it, so a file that is missing from the wheel is missing in the tests too. Arguments after
@@ -180,6 +180,14 @@ def simulation(session: nox.Session) -> None:
     """Simulate until a million calls were judged (or as `-- --operations N` says)."""
     environment = beside("tests", session, installed(session))
     python(session, "tests.simulation", *session.posargs, env=environment)
+
+
+@nox.session(default=False)
+def docs(session: nox.Session) -> None:
+    """Build the documentation; what it warns of is an error."""
+    session.install(".[docs]")
+    environment = {"NO_MKDOCS_2_WARNING": "1"}  # a notice of the theme's, about the far future
+    python(session, "mkdocs", "build", "--strict", "-f", ".config/mkdocs.yml", env=environment)
 
 
 @here(default=False)
