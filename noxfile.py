@@ -186,7 +186,7 @@ def simulation(session: nox.Session) -> None:
 def docs(session: nox.Session) -> None:
     """Build the documentation; what it warns of is an error."""
     session.install(".[docs]")
-    environment = {"NO_MKDOCS_2_WARNING": "1"}  # a notice of the theme's, about the far future
+    environment: Environment = {"NO_MKDOCS_2_WARNING": "1"}  # a notice of the theme's
     python(session, "mkdocs", "build", "--strict", "-f", ".config/mkdocs.yml", env=environment)
 
 
