@@ -298,9 +298,13 @@ class Schedule:
             least = min((a.semaphore.limit for a in waiting), default=0)
             most = least if judge.set_limit is None else judge.set_limit
             heaviest = max((a.permits for a in waiting), default=0)
-            room = most - judge.used(model, world.server_us // 1000)
+            now = world.server_us // 1000
+            room = most - judge.used(model, now)
             since = min((a.began for a in waiting), default=math.inf)
-            if not waiting or room < heaviest or since > world.now - PROMPT:
+            blocker = judge.blocker(model, now)
+            # One who is deaf is served by its heartbeats, and lets nobody pass meanwhile.
+            blocked = blocker is not None and self.network.owners[blocker.hub].deaf
+            if not waiting or room < heaviest or blocked or since > world.now - PROMPT:
                 self._waits_since[name] = world.now
             elif world.now - self._waits_since.get(name, world.now) > PROMPT:
                 world.violated(f"{name} has room for {room} permits, and {len(waiting)} wait")
