@@ -152,8 +152,8 @@ class AcquireBatch(Batch):
         lane.ask_again(again)
         lane.must_wait(wait)
         waits = self.call.waits
+        lane.answered((answer.next_ms, answer.waiting))
         if FULL in answer.answers:
-            lane.told_full((answer.next_ms, answer.waiting))
             answers = zip(self.claims, answer.answers, strict=True)
             waits += sum(claim.waits for claim, said in answers if said == FULL)
         lane.apply(answer, self.sent_at, heard_from=True)
