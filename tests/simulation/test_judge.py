@@ -23,7 +23,7 @@ class Line:
 
     def blocker(self) -> str | None:
         waiter = self.judge.blocker(self.model, self.world.server_us // 1000)
-        return waiter and waiter.id
+        return None if waiter is None else waiter.id
 
     def run(self, hub: str, call: Call) -> None:
         now_us = self.world.server_us
