@@ -28,6 +28,7 @@ from ._protocol import (
     Call,
     Clear,
     Confirm,
+    Detach,
     Fault,
     Heartbeat,
     Holding,
@@ -476,7 +477,7 @@ class QuestionBatch(Batch):
         self.question: Question = question
 
     def _answered(self, answer: Answered) -> None:
-        if isinstance(answer, Reply):
+        if isinstance(answer, Reply) and not isinstance(self.call, Detach):  # silent on the line
             asked_on = isinstance(self.call, Reap) and self.question.future is not None
             self.lane.apply(answer, self.sent_at, go_on=not asked_on)
         self.question.settle(answer)

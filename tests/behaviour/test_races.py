@@ -220,3 +220,15 @@ async def test_what_was_said_of_a_number_is_not_taken_for_another() -> None:
     (holder,) = (await sem.status()).holders
     assert (permit.id, permit.fencing_token) == (holder.id, holder.fencing_token)
     await permit.release()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_detach_does_not_make_waiters_forget_when_a_lease_ends(kind: Kind) -> None:
+    """Its answer says nothing of that; the next heartbeat is seconds away."""
+    backend = MemoryBackend()
+    sem, there = kind(backend, "jobs", 2), kind(backend.peer(), "jobs", 2)
+    await (await there.acquire()).detach(0.5)  # and nobody adopts it
+    permit = await sem.acquire()
+    waiter = await queue_up(sem)
+    await permit.detach(30)
+    await (await soon(waiter, 1.5)).release()

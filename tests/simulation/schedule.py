@@ -152,9 +152,13 @@ class Schedule:
         kinds = draw.sample(_STORMS, draw.randint(0, 4))
         for kind in kinds:
             for _ in range(draw.choice((1, 1, 2, 4))):
-                world.at(draw.random() * self.storm, partial(getattr(self, "_" + kind)))
+                world.at(draw.random() * self.storm, partial(self._strike, kind))
 
     # -- faults
+
+    def _strike(self, kind: str) -> None:
+        if not self.office.healed:
+            getattr(self, "_" + kind)()
 
     def _some_process(self) -> Process | None:
         alive = [process for process in self.world.processes if process.alive]
