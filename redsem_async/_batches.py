@@ -28,6 +28,7 @@ from ._protocol import (
     Call,
     Clear,
     Confirm,
+    Detach,
     Fault,
     Heartbeat,
     Holding,
@@ -127,11 +128,12 @@ class AcquireBatch(Batch):
         in_time = self.answered_at < trusted
         again: list[Claim] = []
         wait: list[Claim] = []
-        for claim, said in zip(self.claims, answer.answers, strict=True):
+        numbers = self.call.numbers  # a claim's own is another, should it have asked anew
+        for claim, number, said in zip(self.claims, numbers, answer.answers, strict=True):
             if isinstance(said, Holding):
-                lane.grant(claim.number, said.token, said.left_ms / 1000, self.sent_at)
-            elif claim.state is not State.SENT:
-                continue  # its caller left, and an abandon is on its way
+                lane.grant(number, said.token, said.left_ms / 1000, self.sent_at)
+            elif claim.state is not State.SENT or claim.number != number:
+                continue  # its caller left, and an abandon is on its way; or it asked anew
             elif said > 0:
                 claim.hold(said, trusted)
                 if not in_time:
@@ -152,8 +154,8 @@ class AcquireBatch(Batch):
         lane.ask_again(again)
         lane.must_wait(wait)
         waits = self.call.waits
+        lane.answered((answer.next_ms, answer.waiting))
         if FULL in answer.answers:
-            lane.told_full((answer.next_ms, answer.waiting))
             answers = zip(self.claims, answer.answers, strict=True)
             waits += sum(claim.waits for claim, said in answers if said == FULL)
         lane.apply(answer, self.sent_at, heard_from=True)
@@ -418,10 +420,12 @@ class HeartbeatBatch(Batch):
         lane = self.lane
         lane.beating = False
         gone: list[Claim] = []
-        for claim, said in zip(self.asked, answer.answers, strict=True):
+        requests = self.call.requests
+        for claim, request, said in zip(self.asked, requests, answer.answers, strict=True):
+            number = request.number  # the claim's own is another, should it have asked anew
             if isinstance(said, Holding):
-                lane.grant(claim.number, said.token, said.left_ms / 1000, self.sent_at)
-            elif said == GONE and claim.state is State.WAITING:
+                lane.grant(number, said.token, said.left_ms / 1000, self.sent_at)
+            elif said == GONE and claim.state is State.WAITING and claim.number == number:
                 gone.append(claim)
         lane.apply(answer, self.sent_at, heard_from=True)
         lane.announced(self.call.waits)
@@ -473,7 +477,7 @@ class QuestionBatch(Batch):
         self.question: Question = question
 
     def _answered(self, answer: Answered) -> None:
-        if isinstance(answer, Reply):
+        if isinstance(answer, Reply) and not isinstance(self.call, Detach):  # silent on the line
             asked_on = isinstance(self.call, Reap) and self.question.future is not None
             self.lane.apply(answer, self.sent_at, go_on=not asked_on)
         self.question.settle(answer)

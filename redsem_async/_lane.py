@@ -331,8 +331,8 @@ class Lane(ABC):
     def must_wait(self, claims: Sequence[Claim]) -> None:
         """The server said to *claims*, in this order, that they have to wait."""
 
-    def told_full(self, word: tuple[int | None, int]) -> None:
-        """The server said full, perhaps to one whose caller has left: *word* is when, and why."""
+    def answered(self, word: tuple[int | None, int]) -> None:
+        """An acquire was answered, for whomever: *word* is when to ask again, and who waits."""
 
     def announced(self, waits: int) -> None:
         """The server was told that so many wait here, by a call that is answered now."""

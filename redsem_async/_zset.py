@@ -61,11 +61,12 @@ class ZsetLane(Lane):
             if claim.tried and claim in self.waiting:
                 self.waiting.move_to_end(claim, last=False)
 
-    def told_full(self, word: tuple[int | None, int]) -> None:
+    def answered(self, word: tuple[int | None, int]) -> None:
         self._word, self._word_at = word, clock()
 
     def expire(self, claim: Claim) -> None:
-        # What others were told goes for those who wait behind them, and did not ask themselves.
+        # What others were told goes for those who wait behind them, and did not ask themselves;
+        # what they were granted is not to be had any more.
         if claim.heard is None and claim in self.waiting and self._word_at >= claim.started:
             claim.heard = self._word
         super().expire(claim)

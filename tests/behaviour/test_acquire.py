@@ -416,6 +416,20 @@ async def test_an_outer_timeout_leaves_nothing(make: Make) -> None:
     await all_free(sem)
 
 
+async def test_who_is_behind_one_that_was_served_is_told_of_no_outage(
+    make_on_redis: Make, redis: Redis, other_redis: Redis
+) -> None:
+    """The server did answer: to the first in line here, who asked for all of them."""
+    sem, there = make_on_redis(1), make_on_redis(1, client=other_redis)
+    held = await there.acquire()
+    first = await queue_up(sem)
+    await redis.zrem(f"redsem:{{{sem.name}}}:holders", held.id)  # free, and nobody is told
+    with pytest.raises(AcquireTimeout):
+        await sem.acquire(timeout=0.1)
+    await (await soon(first)).release()
+    await held.release()
+
+
 async def test_an_unreachable_server_is_waited_for_until_the_deadline(
     kind: type[AnySemaphore], nowhere: Redis
 ) -> None:

@@ -1,7 +1,9 @@
 """Races that the simulation found, each as small as it gets."""
 
 import asyncio
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import cast
 
 import pytest
@@ -10,10 +12,11 @@ import redsem_async
 from redsem_async import BackendUnavailable, FairSemaphore, Semaphore
 from redsem_async._backend import Letter, Link, Listener
 from redsem_async._clock import now as clock
+from redsem_async._protocol import Acquire, Answered, Fault
 from redsem_async._refresher import refresher_of, unwatch
 from redsem_async.testing import MemoryBackend
 from redsem_async.testing._memory import MemoryLink
-from tests.behaviour.conftest import queue_up, soon
+from tests.behaviour.conftest import eventually, queue_up, soon
 
 KINDS = [Semaphore, FairSemaphore]
 
@@ -40,6 +43,36 @@ class Counted(MemoryBackend):
 
         setattr(link, "send", counting)  # noqa: B010 - no checker lets a method be replaced
         return link
+
+
+class Gated(MemoryBackend):
+    """Keeps answers back while it is shut."""
+
+    shut = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept: deque[tuple[Letter, Callable[[], None]]] = deque()
+
+    async def connect(self, listener: Listener) -> Link:
+        link = cast("MemoryLink", await super().connect(listener))
+        hand_over = link._answered
+
+        def gated(letter: Letter, answer: Answered | Fault) -> None:
+            self.kept.append((letter, partial(hand_over, letter, answer)))
+            if not self.shut:
+                self.open()
+
+        setattr(link, "_answered", gated)  # noqa: B010 - no checker lets a method be replaced
+        return link
+
+    def pass_one(self) -> None:
+        self.kept.popleft()[1]()
+
+    def open(self) -> None:
+        self.shut = False
+        while self.kept:
+            self.pass_one()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -164,3 +197,38 @@ async def test_a_permit_heard_of_late_is_refreshed_at_once(kind: Kind) -> None:
     await asyncio.sleep(0.05)
     assert permit.expires_in > 1.0
     await permit.release()
+
+
+async def test_what_was_said_of_a_number_is_not_taken_for_another() -> None:
+    """A waiter that has started anew hears what a heartbeat had asked about it before."""
+    backend = Gated()
+    sem = FairSemaphore(backend, "jobs", 1, lease=0.2)
+    first = await sem.acquire()
+    waiter = await queue_up(sem)
+    assert sem._lane
+    backend.shut = True
+    release = asyncio.create_task(first.release())
+    await eventually(lambda: len(backend.kept) == 1)  # it grants the waiter
+    sem._lane.beat()
+    await eventually(lambda: len(backend.kept) == 2)  # and this finds the grant
+    await asyncio.sleep(0.2)
+    backend.pass_one()  # too late: the waiter asks anew
+    await eventually(lambda: any(isinstance(letter.call, Acquire) for letter, _ in backend.kept))
+    backend.open()
+    await soon(release)
+    permit = await soon(waiter)
+    (holder,) = (await sem.status()).holders
+    assert (permit.id, permit.fencing_token) == (holder.id, holder.fencing_token)
+    await permit.release()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_detach_does_not_make_waiters_forget_when_a_lease_ends(kind: Kind) -> None:
+    """Its answer says nothing of that; the next heartbeat is seconds away."""
+    backend = MemoryBackend()
+    sem, there = kind(backend, "jobs", 2), kind(backend.peer(), "jobs", 2)
+    await (await there.acquire()).detach(0.5)  # and nobody adopts it
+    permit = await sem.acquire()
+    waiter = await queue_up(sem)
+    await permit.detach(30)
+    await (await soon(waiter, 1.5)).release()

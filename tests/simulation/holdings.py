@@ -16,11 +16,13 @@ from redsem_async import (
     SemaphoreClosed,
 )
 from redsem_async._claim import Claim
+from redsem_async._lease import margin
 
 from .judge import Judge, Tenure
 from .world import Process, World
 
 LATE = 0.1 + 0.06  # seconds by which a deadline may be missed: a look at an outage, and grace
+RENEWED = 8.1  # trips: the answer that a refresh follows, and its own, by clocks that differ
 FAR = 20  # trips: to connect, and to wait for others' letters and for one's own
 PRECISION = 1e-6
 
@@ -198,7 +200,8 @@ class Holdings:
                 if not attempt.holds:  # lost between the grant and the block that it guards
                     return attempt.guarded and self.unruly
                 lost = attempt.detaches or any(hold.lost for hold in attempt.holds)
-                return lost and self.unruly  # while nothing is wrong, nobody loses anything
+                # While nothing is wrong, nobody loses anything who leaves time for it.
+                return lost and (self.unruly or self._cuts_it_fine(attempt))
             case SemaphoreClosed():
                 waited = attempt.detaches or not attempt.holds
                 return attempt.process in self.closed and waited
@@ -208,6 +211,12 @@ class Holdings:
                 return self.out_of_memory and not attempt.holds
             case _:
                 return False
+
+    def _cuts_it_fine(self, attempt: Attempt) -> bool:
+        """Whether what a refresh interval leaves of a lease is less than a refresh may take."""
+        terms = attempt.semaphore._terms
+        left = terms.lease - margin(terms.lease) - terms.refresh_interval
+        return left < RENEWED * self.trip
 
     # -- at the end
 

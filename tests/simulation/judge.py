@@ -137,7 +137,7 @@ class Judge:
         self._judge_kept(before, after, call, hub)
         self._judge_answers(before, after, call, hub, answer)
         if isinstance(model, FairModel):
-            self._judge_line(model, new, before, after, call)
+            self._judge_line(model, new, before, after, call, hub)
             for owner in {identity.partition(".")[0] for identity in new} - around.heard - {hub}:
                 self._check(model.party(owner).deaf, f"{new} were granted, and nobody was told")
         match call:
@@ -168,6 +168,12 @@ class Judge:
 
     def used(self, model: Model, now: int) -> int:
         return sum(held.permits for held in model.holders.values() if held.expiry_ms > now)
+
+    def blocker(self, model: Model, now: int) -> Waiter | None:
+        """Who is first in line and has no room: those behind it have to wait."""
+        first = self._first(model, now) if isinstance(model, FairModel) else None
+        blocked = first is not None and first.request.permits > self._room(model, first, now)
+        return first if blocked else None
 
     # -- books
 
@@ -331,23 +337,21 @@ class Judge:
             self._check(right, f"{number} of {hub} was served {token}, and has {permit}")
 
     def _judge_line(
-        self, model: FairModel, new: Iterable[str], before: Look, after: Look, call: Call
+        self, model: FairModel, new: Iterable[str], before: Look, after: Look, call: Call, hub: str
     ) -> None:
         """First come, first served; and nobody waits for what is free."""
         both = after.tickets.keys() & after.live.keys()
         self._check(not both, f"{both} hold and wait")
-        eligible = [waiter for waiter in model.line if self._eligible(model, waiter, before.now)]
-        if eligible and not isinstance(call, Adopt):
-            first = eligible[0]
+        first = self._first(model, before.now, hub)
+        if first and not isinstance(call, Adopt):
             for identity in new:
                 # One who was not in line drew its token only now, from the tickets' counter.
                 ticket = before.tickets.get(identity, after.live[identity].token)
                 self._check(
                     ticket < first.ticket, f"{identity} was granted before {first.id} ({call})"
                 )
-        if eligible and isinstance(call, _SERVING):
-            first = eligible[0]
-            room = self._most(first) - self.used(model, before.now)
+        if first and isinstance(call, _SERVING):
+            room = self._room(model, first, before.now)
             self._check(
                 first.request.permits > room, f"{first.id} waits with room for {room} ({call})"
             )
@@ -355,10 +359,18 @@ class Judge:
     def _most(self, waiter: Waiter) -> int:
         return waiter.request.limit if self.set_limit is None else self.set_limit
 
-    def _eligible(self, model: FairModel, waiter: Waiter, now: int) -> bool:
-        """Alive, heard, and not heavier than the limit."""
+    def _room(self, model: Model, waiter: Waiter, now: int) -> int:
+        return self._most(waiter) - self.used(model, now)
+
+    def _first(self, model: FairModel, now: int, caller: str = "") -> Waiter | None:
+        """The first in line whose turn it is."""
+        turns = (waiter for waiter in model.line if self._eligible(model, waiter, now, caller))
+        return next(turns, None)
+
+    def _eligible(self, model: FairModel, waiter: Waiter, now: int, caller: str) -> bool:
+        """Alive, there to be told, and not heavier than the limit. Who calls is there."""
         party = model.parties.get(waiter.hub)
-        if party is None or party.alive_until <= now or party.gone:
+        if party is None or party.alive_until <= now or (party.gone and waiter.hub != caller):
             return False
         return waiter.request.permits <= self._most(waiter)
 

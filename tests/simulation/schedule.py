@@ -152,9 +152,13 @@ class Schedule:
         kinds = draw.sample(_STORMS, draw.randint(0, 4))
         for kind in kinds:
             for _ in range(draw.choice((1, 1, 2, 4))):
-                world.at(draw.random() * self.storm, partial(getattr(self, "_" + kind)))
+                world.at(draw.random() * self.storm, partial(self._strike, kind))
 
     # -- faults
+
+    def _strike(self, kind: str) -> None:
+        if not self.office.healed:
+            getattr(self, "_" + kind)()
 
     def _some_process(self) -> Process | None:
         alive = [process for process in self.world.processes if process.alive]
@@ -298,9 +302,13 @@ class Schedule:
             least = min((a.semaphore.limit for a in waiting), default=0)
             most = least if judge.set_limit is None else judge.set_limit
             heaviest = max((a.permits for a in waiting), default=0)
-            room = most - judge.used(model, world.server_us // 1000)
+            now = world.server_us // 1000
+            room = most - judge.used(model, now)
             since = min((a.began for a in waiting), default=math.inf)
-            if not waiting or room < heaviest or since > world.now - PROMPT:
+            blocker = judge.blocker(model, now)
+            # One who is deaf is served by its heartbeats, and lets nobody pass meanwhile.
+            blocked = blocker is not None and self.network.owners[blocker.hub].deaf
+            if not waiting or room < heaviest or blocked or since > world.now - PROMPT:
                 self._waits_since[name] = world.now
             elif world.now - self._waits_since.get(name, world.now) > PROMPT:
                 world.violated(f"{name} has room for {room} permits, and {len(waiting)} wait")
