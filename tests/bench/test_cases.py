@@ -17,7 +17,7 @@ from benchmarks.contenders import BOOK, OURS
 TINY = Effort(
     warm_ups=0,
     rounds=1,
-    burst=0.02,
+    burst=0.05,
     window=0.2,
     handoffs=1,
     tasks=(3, 6),

@@ -134,6 +134,7 @@ async def test_the_documented_user_can_do_everything(
     assert await denied_since(admin) <= {*HARMLESS_DENIALS, "client"}
 
 
+@pytest.mark.filterwarnings("ignore:.*was dropped without release:ResourceWarning")
 async def test_not_one_command_is_idle(server: EmbeddedRedis, admin: Redis, kind: Kind) -> None:
     """What is in the line and never missed would be there for an intruder alone."""
     needless: list[str] = []
@@ -292,6 +293,7 @@ async def test_the_documented_user_is_enough_in_a_cluster(kind: Kind, cluster: C
     assert await denied_anywhere(cluster.nodes) <= {*HARMLESS_DENIALS, "client"}
 
 
+@pytest.mark.filterwarnings("ignore:.*was dropped without release:ResourceWarning")
 async def test_not_one_command_is_idle_in_a_cluster(cluster: Cluster) -> None:
     """As with the others: a denied one is missed, or found out to be."""
     rules = acl_rules(additions=additions_of(cluster))

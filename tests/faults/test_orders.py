@@ -21,7 +21,7 @@ from tests.faults.helpers import (
     Kind,
     in_background,
     key_of,
-    kill_connection,
+    kill_connections,
     takes_at_most,
 )
 from tests.faults.topologies import Cluster, embedded_cluster, tell
@@ -114,7 +114,7 @@ async def test_silent_neighbours_cost_no_permit(kind: Kind, slow_to_judge: Clust
             os.kill(other.pid, signal.SIGSTOP)
         try:
             async with Redis.from_url(server.url) as admin:
-                await kill_connection(admin, "here")
+                await kill_connections(admin, "here")
             for _ in range(150):
                 await asyncio.sleep(0.02)
                 assert not permit.lost
