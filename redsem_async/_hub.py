@@ -125,6 +125,10 @@ class Hub:
     def _post_for(self, address: Address) -> Post:
         return self.post_at(self.backend.node_for(address))
 
+    def open_posts(self) -> set[Post]:
+        """Those that keep a link, or open one."""
+        return {post for post in self._posts.values() if post.open}
+
     async def ended(self, post: Post) -> None:
         """*post* has closed its link. Whoever comes back when all have finds another hub id."""
         if not post.lanes:

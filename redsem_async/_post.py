@@ -65,6 +65,10 @@ class Identity(Protocol):
         """The post of *node*."""
         ...
 
+    def open_posts(self) -> "set[Post]":
+        """Those that keep a link, or open one."""
+        ...
+
     async def ended(self, post: "Post") -> None:
         """*post* has closed its link."""
         ...
@@ -506,6 +510,7 @@ class Post:
         and may take a while to come to that. When none of them is left, the rest is released.
         """
         deadline = self._loop.time() + DRAIN
+        known = self.hub.open_posts()
         with suppress(asyncio.CancelledError):
             while self.has_work() and (left := deadline - self._loop.time()) > 0:
                 others = asyncio.all_tasks() - set(_KEEPERS)
@@ -521,6 +526,10 @@ class Post:
                         _ = lane.refresh(claim)
             self._release_all()
             await self._say_last_words()
+            # Where a semaphore turned out to have moved to: the loop does not wait for those.
+            for other in self.hub.open_posts() - known:
+                await other.until_quiet(self._loop.time() + LAST_WORDS)
+                await other.close()
 
     def _release_all(self) -> None:
         for lane in list(self.lanes.values()):
