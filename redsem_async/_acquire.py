@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from ._claim import Claim
+from ._claim import Claim, State
 from ._clock import now as clock
 from ._config import Terms
 from ._errors import PermitLost, SemaphoreClosed
@@ -55,6 +55,8 @@ async def _take(claim: Claim, refresher: Refresher, *, cancel_on_loss: bool) -> 
         raise
     if claim.error is not None:
         raise claim.error
+    if claim.state is State.ENDED:  # closed, and given back, before its caller could run
+        raise SemaphoreClosed(claim.lane.address.name)
     now = clock()
     refresher.watch(claim, now)
     return Permit(claim, now - claim.started, cancel_on_loss=cancel_on_loss)

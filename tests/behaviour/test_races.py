@@ -119,6 +119,22 @@ async def test_acquiring_works_after_a_close_that_came_at_once(kind: Kind) -> No
 
 
 @pytest.mark.parametrize("kind", KINDS)
+async def test_a_grant_that_a_close_takes_back_is_not_handed_out(kind: Kind) -> None:
+    """Its caller was woken, and had not run yet."""
+    backend = Gated()
+    sem = kind(backend, "jobs", 1)
+    backend.shut = True
+    acquiring = asyncio.create_task(sem.acquire())
+    await eventually(lambda: backend.kept)
+    backend.open()
+    assert not acquiring.done()
+    await redsem_async.aclose(backend, drain=0)
+    with pytest.raises(redsem_async.SemaphoreClosed):
+        await soon(acquiring)
+    await (await sem.acquire()).release()
+
+
+@pytest.mark.parametrize("kind", KINDS)
 async def test_of_two_closes_at_once_both_tell_the_holders(kind: Kind) -> None:
     """Who holds a permit that is released under it must not believe in it any longer."""
     backend = MemoryBackend()

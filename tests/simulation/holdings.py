@@ -15,7 +15,7 @@ from redsem_async import (
     QueueFull,
     SemaphoreClosed,
 )
-from redsem_async._claim import Claim
+from redsem_async._claim import Claim, State
 from redsem_async._lease import margin
 
 from .judge import Judge, Tenure
@@ -114,6 +114,8 @@ class Holdings:
         hold = Hold(process, name, permit.id, token, permit.permits, world.now, permit._claim)
         claim = permit._claim
         claim.wakes_on_loss = [*(claim.wakes_on_loss or ()), _Bell(hold)]  # type: ignore[list-item]
+        if claim.state is State.LOST:  # before its caller could run
+            hold.ended, hold.lost = world.now, True
         self.holds.append(hold)
         self.ids.add(hold.id)
         attempt.holds.append(hold)
