@@ -181,10 +181,7 @@ async def test_a_stopped_process_loses_its_permit_all_the_same(
     successor = await semaphore.acquire(timeout=5)
     await asyncio.sleep(0.1)
     holder.resume()
-    cancelled = await holder.next()
-    assert cancelled is not None
-    if cancelled["event"] == "went on":  # a step that was in the loop's queue by then
-        cancelled = await holder.heard("cancelled")
+    cancelled = await holder.heard("cancelled")
     assert cancelled["lost"]
     assert cancelled["expires_in"] <= 0
     await holder.heard("lost")

@@ -50,6 +50,22 @@ async def told_to_go_on() -> None:
     await asyncio.to_thread(sys.stdin.readline)
 
 
+async def trust_when_woken(permit: Permit) -> float:
+    """Sleep a moment; give the seconds of trust left when this task was put into the loop's queue.
+
+    A stop between that and the step itself cannot be undone by anybody.
+    """
+    loop = asyncio.get_running_loop()
+    woken: asyncio.Future[float] = loop.create_future()
+
+    def wake() -> None:
+        if not woken.done():
+            woken.set_result(permit.expires_in)
+
+    loop.call_later(0.01, wake)
+    return await woken
+
+
 async def hold(on_step: Callable[[], object] = bool) -> None:
     """Hold a permit for ever; say when the body is cancelled, or went on when it should not."""
     semaphore = make()
@@ -59,9 +75,9 @@ async def hold(on_step: Callable[[], object] = bool) -> None:
             try:
                 while True:
                     on_step()
-                    await asyncio.sleep(0.01)
-                    if permit.expires_in < -0.02:  # and not by a timer that is a little late
-                        say("went on", expires_in=permit.expires_in)
+                    left = await trust_when_woken(permit)
+                    if left < -0.02:  # and not by a timer that is a little late
+                        say("went on", expires_in=left)
             except asyncio.CancelledError:
                 say("cancelled", lost=permit.lost, expires_in=permit.expires_in)
                 raise
