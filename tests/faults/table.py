@@ -277,6 +277,7 @@ FAULTS: Final[dict[int, Case]] = {
         "Master demoted: its READONLY sends clients to the new one",
         """faults/test_failover:
         a_demoted_master_is_left_for_the_new_one
+        a_grant_that_nobody_heard_is_not_told_by_a_demoted_master
         whatever_a_demoted_master_refuses_is_done_by_the_new_one
         a_real_failover_is_ridden_out""",
     ),

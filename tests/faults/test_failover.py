@@ -3,13 +3,14 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, suppress
+from typing import Any
 
 import pytest
 import redis.exceptions as errors
 from redis.asyncio import Redis
 
 import redsem_async
-from redsem_async import AnySemaphore, Permit
+from redsem_async import AnySemaphore, FairSemaphore, Permit
 from redsem_async.testing._embedded import EmbeddedRedis
 from tests.faults.conftest import Connect
 from tests.faults.helpers import (
@@ -23,7 +24,7 @@ from tests.faults.helpers import (
 )
 from tests.faults.proxy import Proxy
 from tests.faults.replicas import SERVICE, Flock, Replicated
-from tests.faults.topologies import is_alive, tell
+from tests.faults.topologies import in_sync, is_alive, settle, tell
 
 PAUSE = 1.0  # seconds at most between two attempts to reach a server
 
@@ -93,6 +94,42 @@ async def test_a_demoted_master_is_left_for_the_new_one(
     assert await successor.release()
     await all_free(held)
     assert await holders(new, held) == set()
+
+
+async def test_a_grant_that_nobody_heard_is_not_told_by_a_demoted_master(
+    replicated: Replicated, proxy: Proxy, here: Redis, connect: Connect
+) -> None:
+    """Case 38. It repeats what its new master publishes, to those who still listen to it."""
+    old = replicated.master
+    async with Proxy(old.port) as still:
+        held = FairSemaphore(here, "jobs", 1, lease=30.0)
+        waiting = FairSemaphore(connect(still.url), "jobs", 1, lease=30.0)
+        permit = await held.acquire()
+        waiter = await waits_in_line(waiting)
+        (who,) = (await held.status()).waiters
+        deaf = who.client.id
+        await replicated.caught_up()
+        new = await replicated.promote()
+        await replicated.demote(old, new)
+        settle(lambda: in_sync(old), "the old master follows the new one")
+        async with Redis.from_url(old.url) as witness:
+            heard: Any = witness.pubsub()
+            await heard.subscribe(f"redsem:@{deaf}", "the end")
+            proxy.lead_to(new.port)
+            proxy.drop()
+            assert await permit.release()
+            assert await tell(new, "HGET", key_of(held, "meta"), f"{deaf}:gone") == "1"
+            await tell(new, "PUBLISH", "the end", "")
+            told = await anext(m async for m in heard.listen() if m["type"] == "message")
+            assert told["channel"] == b"the end", told
+            await heard.aclose()
+        assert not waiter.done()
+        assert await holders(new, held) == set()
+        still.lead_to(new.port)
+        still.drop()
+        successor = await waiter
+        assert successor.fencing_token > permit.fencing_token
+        assert await successor.release()
 
 
 @pytest.mark.parametrize("operation", ["acquire", "release", "refresh", "status"])
