@@ -121,10 +121,10 @@ LAYERS = (
     ),
     Layer(
         "processes",
-        "real processes, killed, stopped, forked and blocked; a cluster whose slots move",
+        "real processes, killed, stopped, forked and blocked; a cluster whose slots move; a failover",
         _pytest(
-            *_tests("faults", "processes", "blocked_loop", "cluster"),
-            *("-k", "test_processes or slot_that_moved or computes or stuck"),
+            *_tests("faults", "processes", "blocked_loop", "cluster", "failover"),
+            *("-k", "test_processes or slot_that_moved or computes or stuck or nobody_heard"),
         ),
         600,
     ),

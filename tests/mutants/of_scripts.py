@@ -398,4 +398,9 @@ OF_SCRIPTS = (
             "",
         ),
     ),
+    mutant(
+        "replicas repeat what is told",
+        "a grant that nobody heard is held by nobody",
+        ("lua/tell/hub.lua", "  redis.set_repl(redis.REPL_NONE)\n", ""),
+    ),
 )
