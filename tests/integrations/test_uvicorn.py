@@ -1,6 +1,7 @@
 """The dependency and the middleware in a real uvicorn, with clients that hang up."""
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
@@ -15,7 +16,9 @@ from redis.asyncio import Redis
 from redsem_async import FairSemaphore, SemaphoreGroup
 from tests.behaviour.conftest import all_free, eventually, waiting
 from tests.conftest import StartServer
-from tests.integrations.uvicorns import SERVICE, RawClient, Uvicorn, serving
+from tests.integrations.uvicorns import RawClient, Uvicorn, serving
+
+SERVICE = Path(__file__).with_name("service.py")
 
 Serve = Callable[..., AbstractAsyncContextManager[Uvicorn]]
 
@@ -33,7 +36,7 @@ def serve(form: str, server_url: str, name: str, tmp_path: Path) -> Serve:
 
     def start(**options: Any) -> AbstractAsyncContextManager[Uvicorn]:
         chosen = {"form": form, "url": server_url, "name": name, **options}
-        return serving(Uvicorn(SERVICE, tmp_path, **chosen))
+        return serving(Uvicorn(tmp_path, str(SERVICE), "{fd}", json.dumps(chosen)))
 
     return start
 

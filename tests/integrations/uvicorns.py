@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-import json
+import os
 import signal
 import socket
 import struct
@@ -15,8 +15,6 @@ from typing import Any
 import httpx
 
 from tests.behaviour.conftest import eventually
-
-SERVICE = Path(__file__).with_name("service.py")
 
 # What a server says of an application that has left it, or a client, in the lurch.
 COMPLAINTS = (
@@ -33,25 +31,22 @@ COMPLAINTS = (
 
 
 class Uvicorn:
-    """A process that serves."""
+    """A process that serves; ``{fd}`` in its command stands for the socket it is given."""
 
-    def __init__(self, program: Path, folder: Path, *arguments: str, **options: Any) -> None:
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
-        self.url = f"http://127.0.0.1:{self.port}"
-        self._log = folder / f"uvicorn-{self.port}.log"
-        fd = self._listener.fileno()
-        said = arguments or (str(fd), json.dumps(options))
-        with self._log.open("wb") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-X", "dev", str(program), *(a.format(fd=fd) for a in said)]
-                if not arguments
-                else [sys.executable, "-X", "dev", *(a.format(fd=fd) for a in said)],
-                pass_fds=[fd],
-                stdout=log,
-                stderr=subprocess.STDOUT,
-            )
-        self._listener.close()
+    def __init__(self, folder: Path, *command: str, **environment: str) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            self.port: int = listener.getsockname()[1]
+            self.url = f"http://127.0.0.1:{self.port}"
+            self._log = folder / f"uvicorn-{self.port}.log"
+            fd = listener.fileno()
+            with self._log.open("wb") as log:
+                self.process = subprocess.Popen(
+                    [sys.executable, "-X", "dev", *(said.replace("{fd}", str(fd)) for said in command)],
+                    env={**os.environ, **environment},
+                    pass_fds=[fd],
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                )
 
     @property
     def log(self) -> str:
