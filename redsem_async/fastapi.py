@@ -30,9 +30,10 @@ OLDEST = (0, 118)
 def _see_that_responses_are_covered(version: str) -> None:
     if tuple(map(int, version.split(".")[:2])) < OLDEST:
         raise ImportError(
-            f"redsem_async.fastapi needs FastAPI 0.118 or newer, not {version}: until then a"
-            " dependency ended before the response was sent, and streamed bodies would run"
-            " without a permit. Update it, or use redsem_async.asgi, which needs no FastAPI"
+            f"redsem_async.fastapi needs FastAPI 0.118 or newer, not {version}: from 0.106 a"
+            " dependency ended before the response was sent, so that streamed bodies would run"
+            " without a permit, and before that it could not answer that its permit was lost."
+            " Update it, or use redsem_async.asgi, which needs no FastAPI"
         )
 
 
@@ -52,8 +53,7 @@ class RequirePermit:
     in one request it then stands for one permit, however often it is named.
 
     The permit is acquired before any header is sent, and held until the response has been sent,
-    a streamed body and background tasks included, or the client has left. With
-    ``Depends(..., scope="function")`` (FastAPI 0.121) it is given back when the handler returns.
+    a streamed body and background tasks included, or the client has left.
 
     Who finds no place gets *status* with a ``Retry-After`` computed from the queue; a WebSocket
     is denied with the same where the server can, and closed with 1013 elsewhere. A client that

@@ -7,7 +7,6 @@ import asyncio
 import json
 import sys
 import threading
-import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -17,7 +16,7 @@ from fastapi import Depends, FastAPI, Request, WebSocket
 from fastapi.responses import StreamingResponse
 from redis.asyncio import Redis
 
-from redsem_async import AnySemaphore, FairSemaphore, SemaphoreGroup, aclose
+from redsem_async import AnySemaphore, FairSemaphore, PermitLost, SemaphoreGroup, aclose
 from redsem_async.asgi import ConcurrencyLimitMiddleware, header
 from redsem_async.fastapi import RequirePermit
 
@@ -39,12 +38,14 @@ def service(
     sem = (SemaphoreGroup if per_tenant else FairSemaphore)(redis, name, limit, lease=lease)
     gate.setdefault("timeout", None)
     go, thread_may_go = asyncio.Event(), threading.Event()
+    jobs: list[asyncio.Task[None]] = []
     entered = 0
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
         yield
         await aclose(redis, drain=drain)
+        await asyncio.gather(*jobs)
         await redis.aclose()
 
     async def enters() -> None:
@@ -73,6 +74,21 @@ def service(
     async def may_go() -> None:
         go.set()
         thread_may_go.set()
+
+    @app.post("/free/job")
+    async def starts_a_job(seconds: float) -> None:
+        async def job() -> None:
+            try:
+                async with sem if isinstance(sem, AnySemaphore) else sem["jobs"]:
+                    started.set()
+                    await asyncio.sleep(seconds)
+                await redis.set(f"{name}-job", "done")
+            except PermitLost:
+                await redis.set(f"{name}-job", "stopped")
+
+        started = asyncio.Event()
+        jobs.append(asyncio.create_task(job()))
+        await started.wait()
 
     @app.get("/work", dependencies=limited)
     async def work() -> int:
@@ -123,7 +139,6 @@ def service(
 if __name__ == "__main__":
     options = json.loads(sys.argv[2])
     graceful = options.pop("graceful", None)
-    started = time.monotonic()
     uvicorn.run(
         service(**options), fd=int(sys.argv[1]), timeout_graceful_shutdown=graceful, lifespan="on"
     )

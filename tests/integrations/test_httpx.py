@@ -4,16 +4,18 @@ import asyncio
 import gc
 import json
 import pickle
-import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import httpx
 import httpx2
 import pytest
+from openai import APITimeoutError, AsyncOpenAI
+from openai.types.chat import ChatCompletionMessageParam
 
 import redsem_async.httpx
 import redsem_async.httpx2
@@ -29,6 +31,7 @@ from redsem_async import (
 )
 from redsem_async.testing import MemoryBackend
 from tests.behaviour.conftest import all_free, cancelled, eventually, waiting
+from tests.integrations.upstream import Upstream
 
 LEAVES = [redsem_async.httpx, redsem_async.httpx2]
 
@@ -56,71 +59,6 @@ def sem(request: pytest.FixtureRequest, backend: MemoryBackend) -> AnySemaphore:
     """A semaphore with one place."""
     made: AnySemaphore = request.param(backend, "upstream", 1)
     return made
-
-
-class Upstream:
-    """A server that answers when it is told to, a chunk at a time."""
-
-    def __init__(self) -> None:
-        self.go = asyncio.Event()
-        self.inside = 0
-        self.most = 0
-        self.requests = 0
-        self._writers: set[asyncio.StreamWriter] = set()
-
-    async def start(self) -> None:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        self.port = self._server.sockets[0].getsockname()[1]
-        self.url = f"http://127.0.0.1:{self.port}"
-
-    async def stop(self) -> None:
-        self.go.set()
-        self._server.close()
-        for writer in self._writers:
-            writer.close()
-        await eventually(lambda: not self._writers)
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._writers.add(writer)
-        try:
-            while head := await reader.readuntil(b"\r\n\r\n"):
-                if length := re.search(rb"content-length: (\d+)", head.lower()):
-                    await reader.readexactly(int(length[1]))
-                self.requests += 1
-                self.inside += 1
-                self.most = max(self.most, self.inside)
-                try:
-                    await self._answer(head.split()[1].decode(), writer)
-                finally:
-                    self.inside -= 1
-        except (ConnectionError, asyncio.IncompleteReadError):
-            pass
-        finally:
-            self._writers.discard(writer)
-            writer.close()
-
-    async def _answer(self, path: str, writer: asyncio.StreamWriter) -> None:
-        start = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
-        if path == "/quick":
-            await asyncio.sleep(0.01)
-            writer.write(start + b'Content-Length: 16\r\n\r\n{"answer":"yes"}')
-        elif path == "/redirect":
-            writer.write(b"HTTP/1.1 302 Found\r\nLocation: /slow\r\nContent-Length: 2\r\n\r\nno")
-        elif path == "/broken":
-            writer.write(start + b"Content-Length: 100\r\n\r\nhalf")
-            await writer.drain()
-            writer.close()
-        elif path == "/refused":
-            writer.close()
-        elif path == "/silent":
-            await self.go.wait()
-            writer.write(start + b"Content-Length: 2\r\n\r\n{}")
-        else:
-            writer.write(start + b"Transfer-Encoding: chunked\r\n\r\n2\r\n{ \r\n")
-            await writer.drain()
-            await self.go.wait()
-            writer.write(b'c\r\n"answer":"a"\r\n1\r\n}\r\n0\r\n\r\n')
-        await writer.drain()
 
 
 @pytest.fixture
@@ -465,6 +403,49 @@ async def test_an_sdk_that_takes_a_client_runs_under_the_cap(
         rest = "".join([text async for text in stream])
         assert json.loads("{" + rest) == {"answer": "a"}
     await all_free(sem)
+
+
+async def words(client: AsyncOpenAI, said: list[str]) -> None:
+    """Ask for an answer that is streamed, and keep its words."""
+    messages: list[ChatCompletionMessageParam] = [{"role": "user", "content": "?"}]
+    async with await client.chat.completions.create(
+        model="any", messages=messages, stream=True
+    ) as stream:
+        async for chunk in stream:
+            said.append(chunk.choices[0].delta.content or "")
+
+
+async def test_openais_sdk_runs_under_the_cap(
+    http: Any, leaf: Any, backend: MemoryBackend, upstream: Upstream
+) -> None:
+    """Its streams hold their permits to the end, and a full line is its timeout."""
+    sem = FairSemaphore(backend, "openai", 2)
+    async with AsyncOpenAI(
+        api_key="x",
+        base_url=f"{upstream.url}/v1",
+        http_client=http.AsyncClient(transport=leaf.SemaphoreTransport(sem)),
+    ) as client:
+        said: list[str] = []
+        asked = [asyncio.create_task(words(client, said)) for _ in range(4)]
+        await eventually(lambda: len(said) == 2)
+        await waiting(sem, 2)
+        upstream.go.set()
+        await asyncio.gather(*asked)
+        assert sorted(said) == [" morning"] * 4 + ["Good"] * 4
+        assert upstream.most == 2
+        async with sem.acquire(permits=2):
+            hurried = http.AsyncClient(transport=leaf.SemaphoreTransport(sem, timeout=0))
+            async with client.with_options(http_client=hurried, max_retries=0) as busy:
+                with pytest.raises(APITimeoutError) as timeout:
+                    await words(busy, said)
+        assert isinstance(timeout.value.__cause__, AcquireTimeout)
+    await all_free(sem)
+
+
+def test_the_leaves_differ_in_the_name_of_the_library_alone() -> None:
+    """What is mended in one is mended in both."""
+    one, other = (Path(str(leaf.__file__)).read_text() for leaf in LEAVES)
+    assert one.replace("httpx", "httpx2") == other
 
 
 @pytest.mark.parametrize(

@@ -117,8 +117,8 @@ async def test_a_client_that_hangs_up_in_line_with_a_body(
 ) -> None:
     """The body that was sent is no reason to believe that it is still there."""
     async with sem:
-        lines = (b"Content-Length: 4", b"", b"1234")
-        leaver = await RawClient.send(server, b"POST", "/echo", *lines)
+        length = b"Content-Length: 4"
+        leaver = await RawClient.send(server, b"POST", "/echo", length, body=b"1234")
         await waiting(sem, 1)
         await leaver.hang_up(reset=False)
         await waiting(sem, 0)
@@ -324,3 +324,20 @@ async def test_sigterm_gives_back_what_is_held_too_long(
         assert (status.held, status.waiting) == (0, 0)
         for client in (stuck, in_line):
             await client.hang_up(reset=False)
+
+
+@pytest.mark.parametrize(
+    ("drain", "seconds", "end"), [(10.0, 0.5, "done"), (0.2, 60.0, "stopped")]
+)
+async def test_sigterm_leaves_jobs_the_time_of_the_drain(
+    serve: Serve, sem: FairSemaphore, redis: Redis, name: str, drain: float, seconds: float, end: str
+) -> None:
+    """`aclose` in the lifespan: who is no request may finish in time, and is stopped then."""
+    async with serve(drain=drain) as server:
+        async with httpx.AsyncClient(base_url=server.url) as client:
+            (await client.post("/free/job", params={"seconds": seconds})).raise_for_status()
+        await held(sem)
+        server.terminate()
+        assert await server.ended() == -15
+        assert await redis.get(f"{name}-job") == end.encode()
+        assert (await sem.status()).held == 0

@@ -104,9 +104,12 @@ class RawClient:
         return await cls.send(server, b"GET", path, *headers)
 
     @classmethod
-    async def send(cls, server: Uvicorn, method: bytes, path: str, *lines: bytes) -> "RawClient":
+    async def send(
+        cls, server: Uvicorn, method: bytes, path: str, *headers: bytes, body: bytes = b""
+    ) -> "RawClient":
+        """Send a request with a body, or with a part of it."""
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-        head = [method + b" " + path.encode() + b" HTTP/1.1", b"Host: x", *lines, b"", b""]
+        head = [method + b" " + path.encode() + b" HTTP/1.1", b"Host: x", *headers, b"", body]
         writer.write(b"\r\n".join(head))
         await writer.drain()
         return cls(reader, writer)
