@@ -1,6 +1,7 @@
 """An LLM gateway: a cap for each model, which all gateways share, and one for each tenant.
 
-    UPSTREAM=https://api.example.com uvicorn llm_gateway:app --timeout-graceful-shutdown 25
+    export UPSTREAM=https://api.example.com UPSTREAM_KEY=secret REDIS_URL=redis://localhost:6379
+    uvicorn llm_gateway:app --timeout-graceful-shutdown 25
 
 A request waits in its tenant's line first and then in its model's. It holds both permits until
 its answer, streamed or not, has ended or its client has left.
@@ -24,12 +25,12 @@ from redsem_async.httpx import SemaphoreTransport
 
 MODELS = {"large": 4, "small": 40}  # calls at a time that the provider allows us
 
-redis = Redis.from_url(os.environ.get("REDIS_URL", "redis://localhost:6379"))
+redis = Redis.from_url(os.environ["REDIS_URL"])
 tenants = SemaphoreGroup(redis, "tenant", 8, max_waiters=50, timeout=2)
 models = SemaphoreGroup(redis, "model", lambda model: MODELS[model], timeout=20)
 upstream = httpx.AsyncClient(
     base_url=os.environ["UPSTREAM"],
-    headers={"Authorization": f"Bearer {os.environ.get('UPSTREAM_KEY', '')}"},
+    headers={"Authorization": f"Bearer {os.environ['UPSTREAM_KEY']}"},
     timeout=120,
     transport=SemaphoreTransport(models, key=lambda request: request.extensions["model"]),
 )

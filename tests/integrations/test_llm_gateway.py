@@ -48,6 +48,7 @@ async def gateways(
     environment = {
         "REDIS_URL": f"redis://{kwargs['host']}:{kwargs['port']}",
         "UPSTREAM": upstream.url,
+        "UPSTREAM_KEY": "secret",
     }
     command = ["-m", "uvicorn", "--app-dir", str(EXAMPLES), "--fd", "{fd}", "llm_gateway:app"]
     command += ["--timeout-graceful-shutdown", "5"]
