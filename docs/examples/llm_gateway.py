@@ -9,7 +9,7 @@ its answer, streamed or not, has ended or its client has left.
 
 import math
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Annotated
 
@@ -40,7 +40,7 @@ turn = RequirePermit(  # your authentication sets the header
 
 
 @asynccontextmanager
-async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
     """Leave nothing held when the process ends."""
     yield
     await aclose(redis, drain=2.0)
@@ -60,7 +60,7 @@ class Question(BaseModel):
 
 async def answered(
     question: Question, _: Annotated[Permit, Depends(turn)]
-) -> AsyncIterator[httpx.Response]:
+) -> AsyncGenerator[httpx.Response]:
     """Ask the provider, and close its answer when ours has been sent."""
     if question.model not in MODELS:
         raise HTTPException(404, "no such model")

@@ -12,13 +12,29 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import uvicorn
-from fastapi import Depends, FastAPI, Request, WebSocket
+from fastapi import APIRouter, Depends, FastAPI, Request, WebSocket
 from fastapi.responses import StreamingResponse
 from redis.asyncio import Redis
 
 from redsem_async import AnySemaphore, FairSemaphore, PermitLost, SemaphoreGroup, aclose
 from redsem_async.asgi import ConcurrencyLimitMiddleware, header
 from redsem_async.fastapi import RequirePermit
+
+
+class State:
+    """What the routes of a service share."""
+
+    def __init__(self, redis: Redis, name: str) -> None:
+        self.redis = redis
+        self.name = name
+        self.go = asyncio.Event()
+        self.thread_may_go = threading.Event()
+        self.entered = 0
+        self.jobs: list[asyncio.Task[None]] = []
+
+    async def enters(self) -> None:
+        """A dependency of the limited routes, after the permit."""
+        self.entered += 1
 
 
 def service(
@@ -37,22 +53,17 @@ def service(
     sem: AnySemaphore | SemaphoreGroup
     sem = (SemaphoreGroup if per_tenant else FairSemaphore)(redis, name, limit, lease=lease)
     gate.setdefault("timeout", None)
-    go, thread_may_go = asyncio.Event(), threading.Event()
-    jobs: list[asyncio.Task[None]] = []
-    entered = 0
+    state = State(redis, name)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
         yield
         await aclose(redis, drain=drain)
-        await asyncio.gather(*jobs)
+        await asyncio.gather(*state.jobs)
         await redis.aclose()
 
-    async def enters() -> None:
-        nonlocal entered
-        entered += 1
-
     app = FastAPI(lifespan=lifespan)
+    limits = [Depends(state.enters)]
     if form == "middleware":
         app.add_middleware(
             ConcurrencyLimitMiddleware,
@@ -61,79 +72,97 @@ def service(
             exempt=lambda scope: scope["path"].startswith("/free"),
             **gate,
         )
-        limited = [Depends(enters)]
     else:
-        key = (lambda request: request.headers.get("x-tenant", "")) if per_tenant else None
-        limited = [Depends(RequirePermit(sem, key=key, **gate)), Depends(enters)]
+        require = RequirePermit(sem, key=tenant if per_tenant else None, **gate)
+        limits.insert(0, Depends(require))
+    app.include_router(free(state, sem), prefix="/free")
+    app.include_router(limited(state), dependencies=limits)
+    return app
 
-    @app.get("/free/entered")
+
+def tenant(request: Request) -> str:
+    return request.headers.get("x-tenant", "")
+
+
+def free(state: State, sem: AnySemaphore | SemaphoreGroup) -> APIRouter:
+    """Routes for the test to look in and to have its way."""
+    router = APIRouter()
+
+    @router.get("/entered")
     async def how_many() -> int:
-        return entered
+        return state.entered
 
-    @app.post("/free/go")
+    @router.post("/go")
     async def may_go() -> None:
-        go.set()
-        thread_may_go.set()
+        state.go.set()
+        state.thread_may_go.set()
 
-    @app.post("/free/job")
+    @router.post("/job")
     async def starts_a_job(seconds: float) -> None:
         async def job() -> None:
             try:
                 async with sem if isinstance(sem, AnySemaphore) else sem["jobs"]:
                     started.set()
                     await asyncio.sleep(seconds)
-                await redis.set(f"{name}-job", "done")
+                await state.redis.set(f"{state.name}-job", "done")
             except PermitLost:
-                await redis.set(f"{name}-job", "stopped")
+                await state.redis.set(f"{state.name}-job", "stopped")
 
         started = asyncio.Event()
-        jobs.append(asyncio.create_task(job()))
+        state.jobs.append(asyncio.create_task(job()))
         await started.wait()
 
-    @app.get("/work", dependencies=limited)
+    return router
+
+
+def limited(state: State) -> APIRouter:
+    """What a client may ask for when it has a permit."""
+    router = APIRouter()
+
+    @router.get("/work")
     async def work() -> int:
-        inside: int = await redis.incr(f"{name}-inside")
+        inside: int = await state.redis.incr(f"{state.name}-inside")
         await asyncio.sleep(0.01)
-        await redis.decr(f"{name}-inside")
+        await state.redis.decr(f"{state.name}-inside")
         return inside
 
-    @app.get("/wait", dependencies=limited)
+    @router.get("/wait")
     async def wait() -> str:
-        await go.wait()
+        await state.go.wait()
         return "yes"
 
-    @app.get("/sync", dependencies=limited)
+    @router.get("/sync")
     def sync() -> str:
-        thread_may_go.wait(20)
+        state.thread_may_go.wait(20)
         return "yes"
 
     async def chunks() -> AsyncIterator[bytes]:
-        while not go.is_set():
+        while not state.go.is_set():
             yield b"."
             await asyncio.sleep(0.01)
 
-    @app.get("/stream", dependencies=limited)
+    @router.get("/stream")
     async def stream() -> StreamingResponse:
         return StreamingResponse(chunks())
 
-    @app.get("/stubborn", dependencies=limited)
+    @router.get("/stubborn")
     async def stubborn() -> None:
         try:
             await asyncio.sleep(60)
         finally:
             await asyncio.sleep(0.5)
 
-    @app.post("/echo", dependencies=limited)
+    @router.post("/echo")
     async def echo(request: Request) -> int:
         return len(await request.body())
 
-    @app.websocket("/ws", dependencies=limited)
+    @router.websocket("/ws")
     async def ws(websocket: WebSocket) -> None:
         await websocket.accept()
         async for text in websocket.iter_text():
             await websocket.send_text(text)
 
-    return app
+    return router
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import json
 import pickle
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -405,14 +405,14 @@ async def test_an_sdk_that_takes_a_client_runs_under_the_cap(
     await all_free(sem)
 
 
-async def words(client: AsyncOpenAI, said: list[str]) -> None:
-    """Ask for an answer that is streamed, and keep its words."""
+async def words(client: AsyncOpenAI, say: Callable[[str], None]) -> None:
+    """Ask for an answer that is streamed, and say its words as they come."""
     messages: list[ChatCompletionMessageParam] = [{"role": "user", "content": "?"}]
     async with await client.chat.completions.create(
         model="any", messages=messages, stream=True
     ) as stream:
         async for chunk in stream:
-            said.append(chunk.choices[0].delta.content or "")
+            say(chunk.choices[0].delta.content or "")
 
 
 async def test_openais_sdk_runs_under_the_cap(
@@ -426,7 +426,7 @@ async def test_openais_sdk_runs_under_the_cap(
         http_client=http.AsyncClient(transport=leaf.SemaphoreTransport(sem)),
     ) as client:
         said: list[str] = []
-        asked = [asyncio.create_task(words(client, said)) for _ in range(4)]
+        asked = [asyncio.create_task(words(client, said.append)) for _ in range(4)]
         await eventually(lambda: len(said) == 2)
         await waiting(sem, 2)
         upstream.go.set()
@@ -437,7 +437,7 @@ async def test_openais_sdk_runs_under_the_cap(
             hurried = http.AsyncClient(transport=leaf.SemaphoreTransport(sem, timeout=0))
             async with client.with_options(http_client=hurried, max_retries=0) as busy:
                 with pytest.raises(APITimeoutError) as timeout:
-                    await words(busy, said)
+                    await words(busy, said.append)
         assert isinstance(timeout.value.__cause__, AcquireTimeout)
     await all_free(sem)
 

@@ -2,13 +2,12 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
-from openai import AsyncOpenAI, AsyncStream, RateLimitError
-from openai.types.chat import ChatCompletionChunk
+from openai import AsyncOpenAI, RateLimitError
 from redis.asyncio import Redis
 
 from redsem_async import AnySemaphore, SemaphoreGroup
@@ -18,9 +17,6 @@ from tests.integrations.upstream import Upstream
 from tests.integrations.uvicorns import RawClient, Uvicorn, serving
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
-
-Client = Callable[[str], AsyncOpenAI]
-Stream = AsyncStream[ChatCompletionChunk]
 
 
 @pytest.fixture
@@ -124,7 +120,8 @@ async def test_a_client_that_leaves_gives_both_permits_back(
     body = json.dumps({"model": "large", "stream": True}).encode()
     length = f"Content-Length: {len(body)}".encode()
     headers = (b"X-Tenant: acme", b"Content-Type: application/json", length)
-    client = await RawClient.send(gateways[0], b"POST", "/v1/chat/completions", *headers, body=body)
+    path = "/v1/chat/completions"
+    client = await RawClient.send(gateways[0], b"POST", path, *headers, body=body)
     assert await client.status() == 200
     assert await model(redis, "large").available() == 3
     await client.hang_up(reset=True)

@@ -13,7 +13,7 @@ import pytest
 import websockets
 from redis.asyncio import Redis
 
-from redsem_async import FairSemaphore, SemaphoreGroup
+from redsem_async import AnySemaphore, FairSemaphore, SemaphoreGroup
 from tests.behaviour.conftest import all_free, eventually, waiting
 from tests.conftest import StartServer
 from tests.integrations.uvicorns import RawClient, Uvicorn, serving
@@ -54,7 +54,7 @@ def sem(redis: Redis, name: str) -> FairSemaphore:
     return FairSemaphore(redis, name, 1, lease=30.0)
 
 
-async def held(sem: FairSemaphore, count: int = 1) -> None:
+async def held(sem: AnySemaphore, count: int = 1) -> None:
     """Wait until so many permits are held."""
 
     async def are_held() -> bool:
@@ -174,14 +174,16 @@ async def test_a_permit_lost_after_the_headers_ends_the_connection(
     server: Uvicorn, sem: FairSemaphore
 ) -> None:
     """In the middle of a chunked body, so that nobody takes it for a whole one."""
-    async with httpx.AsyncClient(base_url=server.url, timeout=15) as client:
-        async with client.stream("GET", "/stream") as response:
-            chunks = response.aiter_bytes()
-            await anext(chunks)
-            await sem.clear()
-            with pytest.raises(httpx.RemoteProtocolError):
-                async for _ in chunks:
-                    pass
+    async with (
+        httpx.AsyncClient(base_url=server.url, timeout=15) as client,
+        client.stream("GET", "/stream") as response,
+    ):
+        chunks = response.aiter_bytes()
+        await anext(chunks)
+        await sem.clear()
+        with pytest.raises(httpx.RemoteProtocolError):
+            async for _ in chunks:
+                pass
     await all_free(sem)
     await eventually(lambda: "was lost" in server.log)
 
@@ -250,16 +252,12 @@ async def test_raw_header_values_are_keys(serve: Serve, redis: Redis, name: str)
     async with serve(per_tenant=True, timeout=0.2) as server:
         for value in odd:
             first = await RawClient.get(server, "/wait", b"X-Tenant: " + value)
-            await eventually(lambda: held_by(group, value.decode("latin-1")))
+            await held(group[value.decode("latin-1")])
             second = await RawClient.get(server, "/wait", b"X-Tenant: " + value)
             assert await second.status() == 503
             await second.hang_up(reset=False)
             await first.hang_up(reset=False)
         assert await entered(server) == len(odd)
-
-
-async def held_by(group: SemaphoreGroup, key: str) -> bool:
-    return (await group[key].status()).held == 1
 
 
 @pytest.mark.parametrize(("on_outage", "let_in"), [("closed", 0), ("open", 4), (2, 2)])
@@ -310,7 +308,7 @@ async def test_sigterm_lets_requests_finish(serve: Serve, sem: FairSemaphore) ->
 async def test_sigterm_gives_back_what_is_held_too_long(
     serve: Serve, sem: FairSemaphore, path: str
 ) -> None:
-    """Requests that uvicorn cancels free their places before the process ends, not a lease later."""
+    """What uvicorn cancels frees its place before the process ends, not a lease later."""
     async with serve(graceful=1) as server:
         stuck = await RawClient.get(server, path)
         await held(sem)
@@ -330,7 +328,13 @@ async def test_sigterm_gives_back_what_is_held_too_long(
     ("drain", "seconds", "end"), [(10.0, 0.5, "done"), (0.2, 60.0, "stopped")]
 )
 async def test_sigterm_leaves_jobs_the_time_of_the_drain(
-    serve: Serve, sem: FairSemaphore, redis: Redis, name: str, drain: float, seconds: float, end: str
+    serve: Serve,
+    sem: FairSemaphore,
+    redis: Redis,
+    name: str,
+    drain: float,
+    seconds: float,
+    end: str,
 ) -> None:
     """`aclose` in the lifespan: who is no request may finish in time, and is stopped then."""
     async with serve(drain=drain) as server:

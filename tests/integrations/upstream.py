@@ -75,7 +75,8 @@ class Upstream:
 
     async def _stream_words(self, writer: asyncio.StreamWriter) -> None:
         """In the way of LLMs: one word, and the other when we are told to go on."""
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n")
+        writer.write(b"Connection: close\r\n\r\n")
         for word in ("Good", " morning"):
             chunk = {"object": "chat.completion.chunk", "choices": [{"delta": {"content": word}}]}
             writer.write(f"data: {json.dumps(chunk)}\n\n".encode())

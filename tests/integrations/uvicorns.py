@@ -39,9 +39,10 @@ class Uvicorn:
             self.url = f"http://127.0.0.1:{self.port}"
             self._log = folder / f"uvicorn-{self.port}.log"
             fd = listener.fileno()
+            arguments = [said.replace("{fd}", str(fd)) for said in command]
             with self._log.open("wb") as log:
                 self.process = subprocess.Popen(
-                    [sys.executable, "-X", "dev", *(said.replace("{fd}", str(fd)) for said in command)],
+                    [sys.executable, "-X", "dev", *arguments],
                     env={**os.environ, **environment},
                     pass_fds=[fd],
                     stdout=log,
