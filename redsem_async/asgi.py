@@ -2,13 +2,12 @@
 
 import asyncio
 import json
-import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, MutableMapping
 from types import EllipsisType
 from typing import Any
 
-from ._admission import TRY_AGAIN_LATER, Admission, Gone, OnOutage, Refused
+from ._admission import TRY_AGAIN_LATER, Admission, Gone, OnOutage, Refused, logger
 from ._cancellation import finish
 from ._errors import PermitLost, SemaphoreError
 from ._group import SemaphoreGroup
@@ -16,8 +15,6 @@ from ._permit import Permit
 from ._semaphore import AnySemaphore
 
 __all__ = ["ConcurrencyLimitMiddleware", "header"]
-
-logger = logging.getLogger("redsem_async")
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]

@@ -17,10 +17,10 @@ try:
     from fastapi.requests import HTTPConnection
     from fastapi.websockets import WebSocketState
     from starlette.requests import ClientDisconnect
-except ModuleNotFoundError as missing:
+except ModuleNotFoundError as _missing:
     raise ImportError(
         "redsem_async.fastapi needs FastAPI: pip install 'redsem-async[fastapi]'"
-    ) from missing
+    ) from _missing
 
 __all__ = ["RequirePermit"]
 

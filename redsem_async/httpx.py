@@ -11,10 +11,10 @@ from ._semaphore import AnySemaphore
 
 try:
     import httpx
-except ModuleNotFoundError as missing:
+except ModuleNotFoundError as _missing:
     raise ImportError(
         "redsem_async.httpx needs httpx: pip install 'redsem-async[httpx]'"
-    ) from missing
+    ) from _missing
 
 __all__ = ["PermitTimeout", "PermitsQueueFull", "SemaphoreTransport"]
 

@@ -11,10 +11,10 @@ from ._semaphore import AnySemaphore
 
 try:
     import httpx2
-except ModuleNotFoundError as missing:
+except ModuleNotFoundError as _missing:
     raise ImportError(
         "redsem_async.httpx2 needs httpx2: pip install 'redsem-async[httpx2]'"
-    ) from missing
+    ) from _missing
 
 __all__ = ["PermitTimeout", "PermitsQueueFull", "SemaphoreTransport"]
 
