@@ -10,6 +10,7 @@ from redsem_async import (
     AnySemaphore,
     FairSemaphore,
     ModeMismatch,
+    Permit,
     PermitLost,
     Semaphore,
     SemaphoreGroup,
@@ -460,6 +461,21 @@ async def test_aclose_turns_those_in_line_away(sem: AnySemaphore, backend: Memor
         assert (await in_line.done()).status == 503
         app.go.set()
         await closing
+
+
+async def test_a_permit_that_is_handed_on_outlives_the_request(sem: AnySemaphore) -> None:
+    """To a worker, which takes it over by the id that the application put into its job."""
+
+    async def app(scope: Any, receive: Receive, send: Send) -> None:
+        permit: Permit = scope["redsem_async.permit"]
+        await send(START)
+        await send({"type": "http.response.body", "body": (await permit.detach(60)).encode()})
+
+    answer = await Exchange(ConcurrencyLimitMiddleware(app, sem)).done()
+    assert await sem.available() == 0
+    async with sem.adopt(answer.body.decode()):
+        assert await sem.available() == 0
+    await all_free(sem)
 
 
 async def test_an_error_of_the_application_is_the_servers(sem: AnySemaphore) -> None:

@@ -461,6 +461,21 @@ async def test_aclose_turns_those_in_line_away(sem: AnySemaphore, backend: Memor
         await closing
 
 
+async def test_a_permit_that_is_handed_on_outlives_the_request(sem: AnySemaphore) -> None:
+    """To a worker, which takes it over by the id that the handler put into its job."""
+    app = FastAPI()
+
+    @app.post("/")
+    async def handler(permit: Annotated[Permit, Depends(RequirePermit(sem))]) -> str:
+        return await permit.detach(expires_in=60)
+
+    answer = await Exchange(app, method="POST").done()
+    assert await sem.available() == 0
+    async with sem.adopt(answer.body.decode().strip('"')):
+        assert await sem.available() == 0
+    await all_free(sem)
+
+
 async def test_an_error_of_the_handler_is_its_own(sem: AnySemaphore) -> None:
     """It passes through, and the permit is given back."""
     service = service_with(RequirePermit(sem))
