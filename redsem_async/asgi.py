@@ -1,0 +1,284 @@
+"""A limit on the requests of any ASGI application: HTTP and WebSockets."""
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import Awaitable, Callable, MutableMapping
+from types import EllipsisType
+from typing import Any
+
+from ._admission import TRY_AGAIN_LATER, Admission, Gone, OnOutage, Refused, logger
+from ._cancellation import finish
+from ._errors import PermitLost, SemaphoreError
+from ._group import SemaphoreGroup
+from ._permit import Permit
+from ._semaphore import AnySemaphore
+
+__all__ = ["ConcurrencyLimitMiddleware", "header"]
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+READ_AHEAD = 65_536  # bytes of a body that may lie here before the app asks for them
+DISCONNECTS = frozenset({"http.disconnect", "websocket.disconnect"})
+
+
+class ConcurrencyLimitMiddleware:
+    """Lets a request in when it has a permit: ``app = ConcurrencyLimitMiddleware(app, sem)``.
+
+    With Starlette and FastAPI also ``app.add_middleware(ConcurrencyLimitMiddleware,
+    sem_or_group=sem)``. The permit is acquired before the application sees the request, and held
+    until the response's body has been sent or the application is done with a client that left; a
+    WebSocket's until it is closed. What the application does after the last byte (background
+    tasks) is not covered. It finds the permit in ``scope["redsem_async.permit"]``: ``None``
+    where *on_outage* let the request through without one.
+
+    Who finds no place gets *status* with a ``Retry-After`` computed from the queue; a WebSocket
+    is denied with the same where the server can (the ``websocket.http.response`` extension) and
+    closed with 1013 elsewhere. A client that hangs up in line gives its place up. When a permit
+    is lost the application is cancelled (unless the semaphore has ``cancel_on_loss=False``), and
+    the client gets 503 if no header is out yet; otherwise ``PermitLost`` is raised into the
+    server, which ends the connection, and a WebSocket is closed with 1013.
+
+    Args:
+        app: the application.
+        sem_or_group: a semaphore for all requests, or a group with one for each *key*.
+        key: the key of a request in the group, from its scope; :func:`header` makes such
+            functions. Any text will do.
+        timeout: seconds to wait in line, instead of the semaphore's own; ``None`` for ever,
+            0 for not at all.
+        on_outage: what becomes of requests while Redis cannot be asked. ``"closed"``: they get
+            503. ``"open"``: all are let through. A number: as many at a time in this process,
+            and the others get 503.
+        status: of the answer when all places are taken: 503, or 429 say.
+        permits: how many each request takes.
+        exempt: requests, by their scope, that need no permit: health checks, above all.
+
+    Raises:
+        ValueError, TypeError: for arguments that cannot be meant.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        sem_or_group: AnySemaphore | SemaphoreGroup,
+        *,
+        key: Callable[[Scope], str] | None = None,
+        timeout: float | EllipsisType | None = ...,
+        on_outage: OnOutage = "closed",
+        status: int = 503,
+        permits: int = 1,
+        exempt: Callable[[Scope], bool] | None = None,
+    ) -> None:
+        self._app = app
+        self._exempt = exempt
+        self._admission = Admission(
+            sem_or_group,
+            key,
+            timeout=timeout,
+            permits=permits,
+            on_outage=on_outage,
+            status=status,
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request, as ASGI has it. Cancelled, it leaves nothing behind."""
+        limited = scope["type"] in ("http", "websocket")
+        if not limited or (self._exempt is not None and self._exempt(scope)):
+            await self._app(scope, receive, send)
+            return
+        semaphore = self._admission.semaphore_for(scope)
+        inbox = _Inbox(receive)
+        answer = _Answer(scope, send, inbox)
+        try:
+            async with self._admission.admitted(semaphore, inbox.gone) as permit:
+                answer.permit = permit
+                inside = {**scope, "redsem_async.permit": permit}
+                await self._app(inside, inbox.receive, answer.send)
+        except Refused as refused:
+            await answer.refuse(refused)
+        except Gone:
+            logger.debug("a client left the line")
+        except ClientLeft:
+            if not inbox.left:
+                raise  # another middleware's
+        finally:
+            await inbox.close()
+
+
+def header(name: str, default: str = "") -> Callable[[Scope], str]:
+    """Make a ``key`` function: the value of a request's header as it was sent.
+
+    Args:
+        name: of the header, in any case.
+        default: for requests without it.
+    """
+    wanted = name.lower().encode("latin-1")
+
+    def key(scope: Scope) -> str:
+        for found, value in scope["headers"]:
+            if found.lower() == wanted:
+                text: str = value.decode("latin-1")
+                return text
+        return default
+
+    return key
+
+
+class ClientLeft(OSError):
+    """Ends an application that streams to a client that has hung up, as ASGI 2.4 has it."""
+
+
+class _Inbox:
+    """What the client sends, read ahead of the application: so a hang-up is heard at once."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self._messages: deque[Message] = deque()
+        self._size = 0
+        self._changed = asyncio.Event()
+        self._last: Message | None = None
+        self._listening = 0
+        self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._reader = asyncio.create_task(self._read())
+
+    @property
+    def left(self) -> bool:
+        """Whether the client has hung up."""
+        return self.gone.done()
+
+    @property
+    def unheard(self) -> bool:
+        """Whether the client has hung up, and the application neither knows nor listens."""
+        return self.left and not self._listening and bool(self._messages)
+
+    async def receive(self) -> Message:
+        """The application's ``receive``."""
+        self._listening += 1
+        try:
+            while not self._messages:
+                if self._last is not None:
+                    return self._last
+                if self._reader.done():
+                    self._reader.result()  # the server's own trouble
+                await self._next_change()
+        finally:
+            self._listening -= 1
+        message = self._messages.popleft()
+        self._size -= _size(message)
+        self._change()
+        return message
+
+    async def _read(self) -> None:
+        try:
+            while self._last is None:
+                while self._size >= READ_AHEAD:
+                    await self._next_change()
+                message = await self._receive()
+                if message["type"] in DISCONNECTS:
+                    self._last = message
+                    self.gone.set_result(None)
+                self._messages.append(message)
+                self._size += _size(message)
+                self._change()
+        finally:
+            self._change()
+
+    def _change(self) -> None:
+        # An event of its own for each change: whoever waits sees it, however late it runs.
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def _next_change(self) -> None:
+        await self._changed.wait()
+
+    async def close(self) -> None:
+        """Stop reading."""
+        self._reader.cancel()
+        await finish(self._reader, 1.0)
+        if not self._reader.cancelled():
+            self._reader.exception()  # the application was told, if it asked
+
+
+class _Answer:
+    """What has been sent to the client, and so what may still be."""
+
+    def __init__(self, scope: Scope, send: Send, inbox: _Inbox) -> None:
+        self.permit: Permit | None = None
+        self._scope = scope
+        self._send = send
+        self._inbox = inbox
+        self._trailers = False
+        self._started = False
+        self._ended = False
+
+    async def send(self, message: Message) -> None:
+        """The application's ``send``."""
+        kind = message["type"]
+        if self._inbox.unheard and kind == "http.response.body" and message.get("more_body"):
+            raise ClientLeft("the client has hung up")
+        if kind in ("http.response.start", "websocket.accept"):
+            self._started = True
+            self._trailers = message.get("trailers", False)
+        elif self._is_last(message):
+            self._ended = True
+        await self._send(message)
+        if self._ended and self._scope["type"] == "http":
+            await self._give_back()
+
+    def _is_last(self, message: Message) -> bool:
+        match message["type"]:
+            case "http.response.body":
+                return not message.get("more_body") and not self._trailers
+            case "http.response.trailers":
+                return not message.get("more_trailers")
+            case "http.response.pathsend":
+                return not self._trailers
+            case kind:  # from a denial on, there is nothing that we could add
+                return kind in ("websocket.close", "websocket.http.response.start")
+
+    async def _give_back(self) -> None:
+        """The response is out: others may come in, whatever the application does yet."""
+        permit, self.permit = self.permit, None
+        if permit is not None and not permit.lost:
+            try:
+                await permit.release()
+            except SemaphoreError as error:
+                logger.warning("a permit of %r could not be released: %s", permit.name, error)
+
+    async def refuse(self, refused: Refused) -> None:
+        """Tell the client in the way that is left."""
+        websocket = self._scope["type"] == "websocket"
+        if self._started or self._ended:
+            if websocket and not self._ended and not self._inbox.left:
+                await self._close(refused)
+            elif isinstance(refused.__cause__, PermitLost):
+                raise refused.__cause__
+        elif not websocket:
+            await self._respond(refused, "http.response")
+        elif "websocket.http.response" in (self._scope.get("extensions") or {}):
+            await self._respond(refused, "websocket.http.response")
+        else:
+            await self._close(refused)
+
+    async def _close(self, refused: Refused) -> None:
+        close = {"type": "websocket.close", "code": TRY_AGAIN_LATER, "reason": refused.detail}
+        await self._send(close)
+
+    async def _respond(self, refused: Refused, kind: str) -> None:
+        body = json.dumps({"detail": refused.detail}).encode()
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", str(len(body)).encode()),
+            (b"retry-after", str(refused.retry_after).encode()),
+        ]
+        start = {"type": f"{kind}.start", "status": refused.status, "headers": headers}
+        await self._send(start)
+        await self._send({"type": f"{kind}.body", "body": body})
+
+
+def _size(message: Message) -> int:
+    return len(message.get("body") or message.get("bytes") or message.get("text") or b"")
