@@ -75,10 +75,16 @@ class Hub:
     def jitter(self) -> float:
         return 1 + random.random()
 
-    def introduction(self, label: str | None, *, deaf: bool, recovers: bool) -> Introduction:
-        """Who we are, for ``status`` to show."""
+    def introduction(
+        self, label: str | None, limit: int, *, deaf: bool, recovers: bool
+    ) -> Introduction:
+        """Who we are, for ``status`` to show, and which *limit* we declare."""
         who = who_text(
-            label=label, host=socket.gethostname(), pid=os.getpid(), started=round(_STARTED, 3)
+            label=label,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            started=round(_STARTED, 3),
+            limit=limit,
         )
         return Introduction(who, deaf, recovers)
 

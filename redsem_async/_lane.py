@@ -109,8 +109,10 @@ class Identity(Protocol):
         """Between 1 and 2."""
         ...
 
-    def introduction(self, label: str | None, *, deaf: bool, recovers: bool) -> Introduction:
-        """Who we are, for ``status`` to show."""
+    def introduction(
+        self, label: str | None, limit: int, *, deaf: bool, recovers: bool
+    ) -> Introduction:
+        """Who we are, for ``status`` to show, and which *limit* we declare."""
         ...
 
     def guardian(self) -> "Guardian":
@@ -166,6 +168,7 @@ class Lane(ABC):
         self.introduced: bool = False
         self.beating: bool = False  # a heartbeat is on its way
         self.ready: bool = False  # its post knows of it: takes from it, or holds it back
+        self.declared: int = 0  # the limit, by the semaphore that was used last
         self.shortest: float = math.inf  # lease of any claim so far
         self._longest: float = 0.0
         self._label = label
@@ -494,7 +497,9 @@ class Lane(ABC):
 
     def introduction(self) -> Introduction:
         """Who we are, to a server that has forgotten it. May be asked in any thread."""
-        return self.hub.introduction(self._label, deaf=self.post.deaf, recovers=self.wire.recovers)
+        return self.hub.introduction(
+            self._label, self.declared, deaf=self.post.deaf, recovers=self.wire.recovers
+        )
 
     # -- what batches and messages bring about
 

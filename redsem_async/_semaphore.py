@@ -345,6 +345,7 @@ class AnySemaphore:
         if lane is None or refresher is None or lane.hub.loop is not loop or not lane.hub.usable:
             hub = hub_for(self._backend, self._client)
             lane = self._lane = hub.lane(self._address, self._label)
+            lane.declared = self.limit
             if self._recovery is not None:
                 lane.recover(self.lease)
             refresher = self._refresher = refresher_of(hub)

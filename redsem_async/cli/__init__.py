@@ -10,7 +10,7 @@ def main() -> None:
     try:
         from ._app import app
 
-        app()
+        app(prog_name="redsem-async")
     except ModuleNotFoundError as error:
         if error.name not in _FROM_EXTRAS:
             raise
