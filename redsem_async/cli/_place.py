@@ -11,7 +11,7 @@ import typer
 from redis.asyncio import RedisCluster
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import NoPermissionError, RedisClusterException, RedisError
+from redis.exceptions import AskError, NoPermissionError, RedisClusterException, RedisError
 
 from redsem_async import SemaphoreError, aclose, from_url
 
@@ -121,8 +121,8 @@ def refuse(ctx: typer.Context, text: str) -> NoReturn:
 def sentence(error: BaseException) -> str:
     """What an error says, in one line, and what may help."""
     text = " ".join(str(error).split()) or type(error).__name__
-    if "MOVED" in text:
-        return f"{text} (it is a cluster: use --cluster)"
+    if isinstance(error, AskError) or "MOVED" in text:  # a MovedError is one
+        return "it is a node of a cluster: use --cluster"
     if isinstance(error, NoPermissionError):
         return f"{text} (docs/operating.md lists what this command needs)"
     return text

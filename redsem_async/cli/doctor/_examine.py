@@ -221,7 +221,7 @@ def _cure(error: BaseException) -> str:
         return "check user and password in the URL (percent-encoded), and ACL LIST"
     if "ssl" in text or "certificate" in text:
         return "check rediss:// and the certificates"
-    if "refused" in text:
+    if "refused" in text or "connect call failed" in text:
         return "is the server up, and does it listen there (bind, port)?"
     if "timeout" in text or "timed out" in text:
         return "is there a firewall between, or the wrong host?"
