@@ -69,6 +69,7 @@ from ._protocol import (
     Trouble,
 )
 from ._pulse import STAGGER, Pulse
+from ._watch import watch
 from ._wire import Wire, kind_in_use
 
 if TYPE_CHECKING:
@@ -222,14 +223,17 @@ class Lane(ABC):
         """Give a held permit back. The answer tells whether it was held until *now*."""
         trusted = claim.trusted_at(now)
         claim.state = State.ENDED
-        return self._give_back(claim, now, trusted=trusted, asked=True)
+        returned = self._give_back(claim, now, trusted=trusted, asked=True)
+        for teller in watch.tellers:
+            teller.released(claim)
+        return returned
 
     def release_by_id(self, owner: str, number: int) -> Returned:
         """Give back a permit known by its id alone."""
         claim = self.claims.get(number) if owner == self.hub.hub_id else None
         if claim is not None and claim.state is State.HELD:
             del self.claims[number]
-            claim.lose("released by its id")
+            claim.lose("released by its id", meant=True)
         return self._send_back(owner, self._unknown(number))
 
     def refresh(self, claim: Claim) -> "asyncio.Future[Outcome]":
@@ -246,6 +250,8 @@ class Lane(ABC):
         """Let go of a held permit without giving it back."""
         claim.state = State.ENDED
         self.claims.pop(claim.number, None)
+        for teller in watch.tellers:
+            teller.detached(claim)
 
     def adopt(self, claim: Claim, owner: str, old: int) -> None:
         """Take over the permit known to *owner* as *old*. The claim's future wakes the caller."""
@@ -631,6 +637,9 @@ class Lane(ABC):
             self._lose(claim, verdict.reason)
         else:
             claim.trusted_until = verdict
+            if outcome is Outcome.RENEWED:
+                for teller in watch.tellers:
+                    teller.refreshed(claim)
 
     def _lose(self, claim: Claim, reason: str) -> None:
         self.claims.pop(claim.number, None)
@@ -805,7 +814,7 @@ class Lane(ABC):
 
     def close(self, claim: Claim) -> None:
         """Take a held permit from its holder, and give it back."""
-        claim.lose("the semaphore was closed in this process")
+        claim.lose("the semaphore was closed in this process", meant=True)
         self.release(claim, clock())
 
     def held(self) -> list[Claim]:
