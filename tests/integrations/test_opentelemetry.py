@@ -43,9 +43,11 @@ class Collected:
                     if metric.name == name:
                         for point in metric.data.data_points:
                             facts: Any = point.attributes
-                            number = isinstance(point, NumberDataPoint)
-                            value = point.value if number else point.count
-                            found[tuple(facts[key] for key in sorted(facts))] = value
+                            key = tuple(facts[name] for name in sorted(facts))
+                            if isinstance(point, NumberDataPoint):
+                                found[key] = point.value
+                            else:
+                                found[key] = point.count
         return found
 
     def spans(self, name: str) -> list[ReadableSpan]:
