@@ -140,7 +140,7 @@ class Claim:
     def lose(self, reason: str, *, meant: bool = False) -> None:
         """The permit cannot be trusted any more: whoever holds it is told now.
 
-        *meant*: this process took it itself, and nobody has to be warned.
+        *meant*: this process took it itself, which is not worth a word in the log.
         """
         if self.state is not State.HELD:
             return
@@ -153,11 +153,11 @@ class Claim:
                 future.set_result(None)
         for teller in watch.tellers:
             teller.lost(self)
-        if not (meant or self.on_lost or self.wakes_on_loss or self.confirming):
+        if not (meant or self.confirming):
             name = self.lane.address.name
-            facts = {"event": "lost", "semaphore": name, "reason": reason}
-            text = "a permit of %r was lost, and nobody waits to be told: %s"
-            logger.warning(text, name, reason, extra=facts)
+            facts = {"fencing_token": self.token, "permits": self.permits, "reason": reason}
+            facts |= {"event": "lost", "semaphore": name}
+            logger.info("a permit of %r was lost: %s", name, reason, extra=facts)
 
     def loss(self) -> PermitLost:
         supposed = self.doubt if self.state is State.HELD else "it was given back"

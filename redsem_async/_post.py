@@ -13,7 +13,6 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
-from logging import DEBUG
 from typing import Protocol
 from weakref import WeakSet, WeakValueDictionary
 
@@ -172,7 +171,7 @@ class Post:
     def _flush(self) -> None:
         """Write what the lanes want written, in turns, as far as the window goes."""
         self._flush_due = False
-        if logger.isEnabledFor(DEBUG) is not watch.debug:
+        if logger.isEnabledFor(logging.DEBUG) is not watch.debug:
             watch.follow_level()
         link = self._link
         if link is None or self._held_back is not None or not link.writable:

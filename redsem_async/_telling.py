@@ -123,7 +123,7 @@ def _holding(claim: Claim, since: float) -> dict[str, Any]:
 
 
 class _Log(events.Observer):
-    """Writes records at DEBUG; none has an id of a permit."""
+    """Writes records at DEBUG, but of losses (see `_claim`); none has a permit's id."""
 
     def queued(self, event: events.Queued) -> None:
         _write("queued", event, "has to wait")
@@ -148,9 +148,6 @@ class _Log(events.Observer):
 
     def detached(self, event: events.Detached) -> None:
         _write("detached", event, f"detached after {event.held:.3f} s")
-
-    def lost(self, event: events.Lost) -> None:
-        _write("lost", event, f"lost after {event.held:.3f} s: {event.reason}")
 
     def reclaimed(self, event: events.Reclaimed) -> None:
         _write("reclaimed", event, f"dropped {event.count} that had expired")

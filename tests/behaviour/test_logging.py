@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from redsem_async import AcquireTimeout, AnySemaphore
+from redsem_async import AcquireTimeout, AnySemaphore, aclose
 from redsem_async.testing import MemoryBackend
 from tests.behaviour.conftest import Client, Make, all_free, cancelled, eventually, queue_up
 
@@ -95,33 +95,40 @@ async def test_the_level_may_change_at_any_time(
     assert events(caplog, sem.name) == []
 
 
-async def test_a_loss_that_nobody_waits_for_is_a_warning(
+async def test_a_loss_is_logged_at_info(
     make: Make, other: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A block is left by PermitLost; a permit in a variable has only this to say so."""
+    """A permit in a variable tells nobody else; who caps load alone wants no warning."""
+    caplog.set_level(logging.INFO)
     sem = make()
     permit = await sem.acquire()
     await make(client=other).release(permit.id)
     await eventually(lambda: permit.lost)
-    [record] = [record for record in caplog.records if record.levelno >= logging.WARNING]
-    assert record.name == "redsem_async"
-    assert facts(record)["event"] == "lost"
-    assert facts(record)["semaphore"] == sem.name
+    [record] = [record for record in caplog.records if record.name == "redsem_async"]
+    assert record.levelno == logging.INFO
+    assert facts(record) == {
+        "event": "lost",
+        "semaphore": sem.name,
+        "permits": 1,
+        "fencing_token": permit.fencing_token,
+        "reason": "released or adopted by somebody else",
+    }
     assert permit.id not in record.getMessage()
     await permit.release()
 
 
-async def test_a_loss_that_somebody_is_told_of_is_none(
-    make: Make, other: Client, caplog: pytest.LogCaptureFixture
+async def test_what_the_process_does_itself_is_no_loss_to_the_log(
+    make: Make, client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Who waits for it hears of it, and may log it as it sees fit."""
-    permit = await make().acquire()
-    told = asyncio.create_task(permit.wait_lost())
-    await asyncio.sleep(0)
-    await make(client=other).release(permit.id)
-    await told
-    await permit.release()
-    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+    """Released by its id, or closed: whoever did it knows."""
+    caplog.set_level(logging.INFO)
+    sem = make(2)
+    permit, closed = await sem.acquire(), await sem.acquire()
+    await sem.release(permit.id)
+    await aclose(client)
+    assert permit.lost
+    assert closed.lost
+    assert not [record for record in caplog.records if record.name == "redsem_async"]
 
 
 async def test_an_outage_is_told_when_it_has_begun_and_when_it_is_over(
