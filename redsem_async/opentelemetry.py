@@ -31,10 +31,10 @@ from .observer import Observation, observe
 try:
     from opentelemetry.metrics import MeterProvider, get_meter
     from opentelemetry.trace import Span, Status, StatusCode, TracerProvider, get_tracer
-except ImportError as error:
+except ImportError as _missing:
     raise ImportError(
         "redsem_async.opentelemetry needs opentelemetry-api: pip install 'redsem-async[otel]'"
-    ) from error
+    ) from _missing
 
 __all__ = ["instrument"]
 
