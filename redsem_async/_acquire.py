@@ -11,6 +11,7 @@ from ._lane import Lane
 from ._lease import patience
 from ._permit import Permit
 from ._refresher import Refresher
+from ._watch import watch
 
 Desk = Callable[[], tuple[Lane, Refresher]]
 """Gives the lane and the refresher of a semaphore in the running loop."""
@@ -52,11 +53,20 @@ async def _take(claim: Claim, refresher: Refresher, *, cancel_on_loss: bool) -> 
     except BaseException:
         # The server may have granted it, or may yet: whatever exists is given back.
         claim.lane.depart(claim)
+        for teller in watch.tellers:
+            teller.abandoned(claim)
         raise
-    if claim.error is not None:
-        raise claim.error
-    if claim.state is State.ENDED:  # closed, and given back, before its caller could run
-        raise SemaphoreClosed(claim.lane.address.name)
+    error = claim.error
+    if error is None and claim.state is State.ENDED:
+        # Closed, and given back, before its caller could run.
+        error = SemaphoreClosed(claim.lane.address.name)
+    if error is not None:
+        for teller in watch.tellers:
+            teller.refused(claim, error)
+        raise error
     now = clock()
     refresher.watch(claim, now)
-    return Permit(claim, now - claim.started, cancel_on_loss=cancel_on_loss)
+    permit = Permit(claim, now - claim.started, cancel_on_loss=cancel_on_loss)
+    for teller in watch.tellers:
+        teller.granted(claim, permit.waited)
+    return permit

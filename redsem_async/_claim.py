@@ -2,6 +2,7 @@
 
 import asyncio
 import enum
+import logging
 import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -10,9 +11,12 @@ from ._config import Terms
 from ._errors import PermitLost
 from ._keys import permit_id
 from ._protocol import Request
+from ._watch import watch
 
 if TYPE_CHECKING:
     from ._lane import Lane
+
+logger = logging.getLogger("redsem_async")
 
 
 class State(enum.Enum):
@@ -133,8 +137,11 @@ class Claim:
         """Why it is not trusted, while it is held as far as the loop knows."""
         return _DISOWNED if self.trusted_until == -math.inf else _LATE
 
-    def lose(self, reason: str) -> None:
-        """The permit cannot be trusted any more: whoever holds it is told now."""
+    def lose(self, reason: str, *, meant: bool = False) -> None:
+        """The permit cannot be trusted any more: whoever holds it is told now.
+
+        *meant*: this process took it itself, which is not worth a word in the log.
+        """
         if self.state is not State.HELD:
             return
         self.state = State.LOST
@@ -144,6 +151,13 @@ class Claim:
         for future in self.wakes_on_loss or ():
             if not future.done():
                 future.set_result(None)
+        for teller in watch.tellers:
+            teller.lost(self)
+        if not (meant or self.confirming):
+            name = self.lane.address.name
+            facts = {"fencing_token": self.token, "permits": self.permits, "reason": reason}
+            facts |= {"event": "lost", "semaphore": name}
+            logger.info("a permit of %r was lost: %s", name, reason, extra=facts)
 
     def loss(self) -> PermitLost:
         supposed = self.doubt if self.state is State.HELD else "it was given back"

@@ -7,6 +7,7 @@ from itertools import islice
 from ._claim import Claim, State
 from ._lane import Lane, Unusual
 from ._protocol import Acquire, Heartbeat, Reply
+from ._watch import watch
 
 MOST_ASKED = 1000  # waiters that one heartbeat asks about
 FIRST_ASKED = 100  # of them, when all is well
@@ -39,6 +40,8 @@ class FairLane(Lane):
         for claim in claims:
             claim.state = State.WAITING
             self.waiting[claim] = None
+        for teller in watch.tellers:
+            teller.queued(claims)
 
     def _standing(self, reply: Reply) -> None:
         self._line = reply.waiting

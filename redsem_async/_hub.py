@@ -21,6 +21,7 @@ from ._keys import Address, new_hub_id
 from ._lane import Lane
 from ._post import LAST_WORDS, Post
 from ._protocol import Introduction
+from ._watch import watch
 from ._wire import who_text
 from ._zset import ZsetLane
 
@@ -75,10 +76,16 @@ class Hub:
     def jitter(self) -> float:
         return 1 + random.random()
 
-    def introduction(self, label: str | None, *, deaf: bool, recovers: bool) -> Introduction:
-        """Who we are, for ``status`` to show."""
+    def introduction(
+        self, label: str | None, limit: int, *, deaf: bool, recovers: bool
+    ) -> Introduction:
+        """Who we are, for ``status`` to show, and which *limit* we declare."""
         who = who_text(
-            label=label, host=socket.gethostname(), pid=os.getpid(), started=round(_STARTED, 3)
+            label=label,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            started=round(_STARTED, 3),
+            limit=limit,
         )
         return Introduction(who, deaf, recovers)
 
@@ -177,7 +184,7 @@ class Hub:
         for lane in list(self._lanes.values()):
             for claim in lane.held():
                 claim.on_lost = None
-                claim.lose("the process that held it was forked")
+                claim.lose("the process that held it was forked", meant=True)
         _ORPHANED.append(self)
 
 
@@ -188,6 +195,7 @@ _ORPHANED: list[Hub] = []  # kept, so that nothing they inherited is closed
 
 
 def _after_fork() -> None:
+    watch.begin_anew()
     for hub in list(_HUBS):
         hub.orphan()
     _HUBS.clear()

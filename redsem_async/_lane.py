@@ -69,6 +69,7 @@ from ._protocol import (
     Trouble,
 )
 from ._pulse import STAGGER, Pulse
+from ._watch import watch
 from ._wire import Wire, kind_in_use
 
 if TYPE_CHECKING:
@@ -109,8 +110,10 @@ class Identity(Protocol):
         """Between 1 and 2."""
         ...
 
-    def introduction(self, label: str | None, *, deaf: bool, recovers: bool) -> Introduction:
-        """Who we are, for ``status`` to show."""
+    def introduction(
+        self, label: str | None, limit: int, *, deaf: bool, recovers: bool
+    ) -> Introduction:
+        """Who we are, for ``status`` to show, and which *limit* we declare."""
         ...
 
     def guardian(self) -> "Guardian":
@@ -166,6 +169,7 @@ class Lane(ABC):
         self.introduced: bool = False
         self.beating: bool = False  # a heartbeat is on its way
         self.ready: bool = False  # its post knows of it: takes from it, or holds it back
+        self.declared: int = 0  # the limit, by the semaphore that was used last
         self.shortest: float = math.inf  # lease of any claim so far
         self._longest: float = 0.0
         self._label = label
@@ -219,14 +223,17 @@ class Lane(ABC):
         """Give a held permit back. The answer tells whether it was held until *now*."""
         trusted = claim.trusted_at(now)
         claim.state = State.ENDED
-        return self._give_back(claim, now, trusted=trusted, asked=True)
+        returned = self._give_back(claim, now, trusted=trusted, asked=True)
+        for teller in watch.tellers:
+            teller.released(claim)
+        return returned
 
     def release_by_id(self, owner: str, number: int) -> Returned:
         """Give back a permit known by its id alone."""
         claim = self.claims.get(number) if owner == self.hub.hub_id else None
         if claim is not None and claim.state is State.HELD:
             del self.claims[number]
-            claim.lose("released by its id")
+            claim.lose("released by its id", meant=True)
         return self._send_back(owner, self._unknown(number))
 
     def refresh(self, claim: Claim) -> "asyncio.Future[Outcome]":
@@ -243,6 +250,8 @@ class Lane(ABC):
         """Let go of a held permit without giving it back."""
         claim.state = State.ENDED
         self.claims.pop(claim.number, None)
+        for teller in watch.tellers:
+            teller.detached(claim)
 
     def adopt(self, claim: Claim, owner: str, old: int) -> None:
         """Take over the permit known to *owner* as *old*. The claim's future wakes the caller."""
@@ -494,7 +503,9 @@ class Lane(ABC):
 
     def introduction(self) -> Introduction:
         """Who we are, to a server that has forgotten it. May be asked in any thread."""
-        return self.hub.introduction(self._label, deaf=self.post.deaf, recovers=self.wire.recovers)
+        return self.hub.introduction(
+            self._label, self.declared, deaf=self.post.deaf, recovers=self.wire.recovers
+        )
 
     # -- what batches and messages bring about
 
@@ -626,6 +637,9 @@ class Lane(ABC):
             self._lose(claim, verdict.reason)
         else:
             claim.trusted_until = verdict
+            if outcome is Outcome.RENEWED:
+                for teller in watch.tellers:
+                    teller.refreshed(claim)
 
     def _lose(self, claim: Claim, reason: str) -> None:
         self.claims.pop(claim.number, None)
@@ -800,7 +814,7 @@ class Lane(ABC):
 
     def close(self, claim: Claim) -> None:
         """Take a held permit from its holder, and give it back."""
-        claim.lose("the semaphore was closed in this process")
+        claim.lose("the semaphore was closed in this process", meant=True)
         self.release(claim, clock())
 
     def held(self) -> list[Claim]:

@@ -249,7 +249,9 @@ class Permit:
                 await self._release(now)
             except SemaphoreError as error:
                 # The work is done, and the lease ends what could not be given back.
-                logger.warning("a permit of %r could not be released: %s", self.name, error)
+                facts = {"event": "not released", "semaphore": self.name}
+                text = "a permit of %r could not be released: %s"
+                logger.warning(text, self.name, error, extra=facts)
         if lost and self._cancel_on_loss and (exc is None or cancelled_by_loss):
             raise claim.loss() from exc
 

@@ -6,6 +6,7 @@ happens in callbacks of the event loop, so no caller's cancellation can interrup
 """
 
 import asyncio
+import logging
 import math
 import random
 from collections import deque
@@ -27,6 +28,9 @@ from ._keys import Address, Mode
 from ._lane import MOST_ACQUIRES, Lane
 from ._lease import patience
 from ._protocol import Answered, Fault, Message, Trouble
+from ._watch import watch
+
+logger = logging.getLogger("redsem_async")
 
 WINDOW = 3  # letters on their way at a time; more wait and make larger batches
 FAR = 0.0005  # seconds of distance, for each of which one more may be on its way
@@ -88,6 +92,7 @@ class Post:
         self.trouble: Exception | None = None
         self._loop = hub.loop
         self._trouble_since = 0.0
+        self._outage = False  # it has lasted for a while, and was logged
         self._ready: deque[Lane] = deque()
         self._on_way: deque[Batch] = deque()
         self._unconfirmed: list[Claim] = []
@@ -166,6 +171,8 @@ class Post:
     def _flush(self) -> None:
         """Write what the lanes want written, in turns, as far as the window goes."""
         self._flush_due = False
+        if logger.isEnabledFor(logging.DEBUG) is not watch.debug:
+            watch.follow_level()
         link = self._link
         if link is None or self._held_back is not None or not link.writable:
             return
@@ -416,6 +423,7 @@ class Post:
                 lane.hindrance = None
         if self.trouble is not None:
             self.trouble = None
+            self._say_it_is_over()
             self._delays = delays(random.random)
             self._holds = delays(random.random, longest=LONGEST_HOLD)
             if self._outage_timer is not None:
@@ -423,9 +431,24 @@ class Post:
                 self._outage_timer = None
 
     def _check_outage(self) -> None:
+        self._say_it_has_begun()
         for lane in list(self.lanes.values()):
             lane.fail_outlasted(self._trouble_since, lane.unavailable)
         self._outage_timer = self._loop.call_later(OUTAGE_CHECK, self._check_outage)
+
+    def _say_it_has_begun(self) -> None:
+        ending = self._keeper is None or self._keeper.cancelling()
+        if not (self._outage or ending):
+            self._outage = True
+            place, facts = self.node.place, {"event": "outage", "place": self.node.place}
+            logger.warning("%s cannot be asked: %s", place, self.trouble, extra=facts)
+
+    def _say_it_is_over(self) -> None:
+        if self._outage:
+            self._outage = False
+            place, lasted = self.node.place, clock() - self._trouble_since
+            facts = {"event": "outage over", "place": place, "seconds": lasted}
+            logger.warning("%s can be asked again, after %.3g s", place, lasted, extra=facts)
 
     def _go_on(self) -> None:
         self._held_back = None
@@ -554,7 +577,7 @@ class Post:
             if timer is not None:
                 timer.cancel()
         self._alive_timer = self._held_back = self._outage_timer = None
-        self.trouble, self._lost_link = None, False
+        self.trouble, self._lost_link, self._outage = None, False, False
         self._on_way.clear()
         self._unconfirmed.clear()
         self._confirming = None

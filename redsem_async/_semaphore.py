@@ -20,6 +20,7 @@ from ._protocol import Clear, Reap, Reply, SetLimit, Standing, Status
 from ._redis import redis_backend
 from ._refresher import Refresher, refresher_of
 from ._status import SemaphoreStatus, status_of
+from ._watch import watch
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis, RedisCluster
@@ -327,6 +328,9 @@ class AnySemaphore:
             assert isinstance(count, int)
             reaped += count
             more = count > 0 and answer.next_ms == 0
+        if reaped:
+            for teller in watch.tellers:
+                teller.reclaimed(self._address, reaped)
         return reaped
 
     async def clear(self) -> None:
@@ -345,6 +349,7 @@ class AnySemaphore:
         if lane is None or refresher is None or lane.hub.loop is not loop or not lane.hub.usable:
             hub = hub_for(self._backend, self._client)
             lane = self._lane = hub.lane(self._address, self._label)
+            lane.declared = self.limit
             if self._recovery is not None:
                 lane.recover(self.lease)
             refresher = self._refresher = refresher_of(hub)

@@ -17,12 +17,14 @@ class Client:
         label: what it calls itself, if anything.
         host: its host name.
         pid: its process id there.
+        limit: the limit that it declares.
     """
 
     id: str
     label: str | None = None
     host: str | None = None
     pid: int | None = None
+    limit: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,7 @@ class SemaphoreStatus:
         waiting: requests that wait. In ZSET mode, what the processes last announced.
         holders: the first of them by expiry.
         waiters: the first of them in line.
+        set_limit: the limit that was set with ``set_limit``, if any.
     """
 
     name: str
@@ -86,11 +89,12 @@ class SemaphoreStatus:
     waiting: int
     holders: tuple[Holder, ...]
     waiters: tuple[Waiter, ...]
+    set_limit: int | None = None
 
 
 def status_of(name: str, declared: int, mode: Mode, standing: Standing) -> SemaphoreStatus:
     """Put a server's answer into words."""
-    clients = {hub: _client(hub, who) for hub, who in standing.hubs.items()}
+    clients = {hub: client_of(hub, who) for hub, who in standing.hubs.items()}
     limit = declared if standing.set_limit is None else standing.set_limit
 
     def client(identity: str) -> Client:
@@ -128,14 +132,17 @@ def status_of(name: str, declared: int, mode: Mode, standing: Standing) -> Semap
             )
             for position, entry in enumerate(standing.line)
         ),
+        set_limit=standing.set_limit,
     )
 
 
-def _client(hub: str, who: str) -> Client:
+def client_of(hub: str, who: str) -> Client:
+    """The process that is known as *hub*, as it introduced itself in *who*."""
     facts = who_facts(who)
     return Client(
         id=hub,
         label=cast("str | None", facts.get("label")),
         host=cast("str | None", facts.get("host")),
         pid=cast("int | None", facts.get("pid")),
+        limit=cast("int | None", facts.get("limit")),
     )

@@ -11,6 +11,7 @@ from ._clock import now as clock
 from ._errors import QueueFull
 from ._lane import Lane, Unusual
 from ._protocol import Acquire, Heartbeat, Hint, Reply
+from ._watch import watch
 
 MOST_KEPT = 16  # releases in a row whose permits this process keeps while others wait
 
@@ -60,6 +61,8 @@ class ZsetLane(Lane):
         for claim in reversed(claims):
             if claim.tried and claim in self.waiting:
                 self.waiting.move_to_end(claim, last=False)
+        for teller in watch.tellers:
+            teller.queued(claims)
 
     def answered(self, word: tuple[int | None, int]) -> None:
         self._word, self._word_at = word, clock()

@@ -14,7 +14,16 @@ PACKAGE = Path(redsem_async.__file__).parent
 # From the bottom to the top. A module imports from its own layer and from those above it in
 # this list, never from one below.
 LAYERS = {
-    "facts": {"_acl", "_errors", "_config", "_keys", "_lease", "_backoff", "_protocol"},
+    "facts": {
+        "_acl",
+        "_errors",
+        "_config",
+        "_keys",
+        "_lease",
+        "_backoff",
+        "_protocol",
+        "_events",
+    },
     "redis": {"_backend", "_scripts", "_wire", "_resp", "_dial", "_apart"},
     "hub": {
         "_clock",
@@ -32,6 +41,8 @@ LAYERS = {
         "_guardian",
         "_vigil",
         "_relief",
+        "_watch",
+        "_telling",
     },
     "tasks": {"_cancellation", "_refresher", "_permit", "_acquire", "_call"},
     "surface": {"_status", "_semaphore", "_group", "_client", "__init__"},
@@ -45,6 +56,8 @@ LAYERS = {
         "testing",
         "cli",
         "__main__",
+        "observer",
+        "opentelemetry",
     },
 }
 ORDER = list(LAYERS)
@@ -126,5 +139,5 @@ def test_the_package_imports_no_leaf_and_no_framework() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())
     assert not loaded & FRAMEWORKS
-    leaves = tuple(f"redsem_async.{leaf}" for leaf in LAYERS["leaves"])
+    leaves = (*(f"redsem_async.{leaf}" for leaf in LAYERS["leaves"]), "redsem_async._telling")
     assert not {name for name in loaded if name.startswith(leaves)}

@@ -1,5 +1,6 @@
 """The ``redsem-async`` command. What it needs beyond the library comes with extras."""
 
+import logging
 import sys
 
 _FROM_EXTRAS = frozenset({"httpx", "rich", "typer"})
@@ -7,10 +8,12 @@ _FROM_EXTRAS = frozenset({"httpx", "rich", "typer"})
 
 def main() -> None:
     """Run the command line; the console script ``redsem-async``."""
+    # Commands say themselves what went wrong, in a line.
+    logging.getLogger("redsem_async").addHandler(logging.NullHandler())
     try:
         from ._app import app
 
-        app()
+        app(prog_name="redsem-async")
     except ModuleNotFoundError as error:
         if error.name not in _FROM_EXTRAS:
             raise

@@ -1,6 +1,8 @@
 """Commands, their options and exit codes. What a command does is elsewhere."""
 
 import json
+import platform
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
@@ -9,28 +11,59 @@ import typer
 from redis.exceptions import RedisError
 from rich.console import Console
 
-from redsem_async import SemaphoreError, from_url
+from redsem_async import SemaphoreError
 from redsem_async.testing._embedded import ServerDidNotStart, ServerNotFound
+
+from ._commands import COMMANDS
+from ._doctor import doctor
+from ._place import INTERRUPTED, TROUBLE, usable
+from ._watching import watch
 
 app = typer.Typer(
     no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="markdown"
 )
 
-INTERRUPTED = 130  # what a shell says of a program that Ctrl-C ended
+
+def _say_version(wanted: bool) -> None:  # noqa: FBT001 - as typer calls it
+    if wanted:
+        typer.echo(
+            f"redsem-async {_version_of('redsem-async')}"
+            f" (redis-py {_version_of('redis')}, Python {platform.python_version()})"
+        )
+        raise typer.Exit
+
+
+def _version_of(distribution: str) -> str:
+    try:
+        return version(distribution)
+    except PackageNotFoundError:  # run from a folder that nothing was installed from
+        return "of a checkout"
 
 
 @app.callback()
-def redsem_async() -> None:
-    """Distributed semaphores for asyncio, kept in Redis."""
+def redsem_async(
+    *,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            help="Say which versions these are.",
+            is_eager=True,
+            callback=_say_version,
+        ),
+    ] = False,
+) -> None:
+    """Distributed semaphores for asyncio, kept in Redis.
+
+    Exit codes: 0 done; 1 Redis could not be asked or refused, or `doctor` found a problem;
+    2 wrong use; 3 nobody uses that name; 4 the id to kick holds nothing; 130 interrupted.
+    """
 
 
-def _usable(url: str | None) -> str | None:
-    if url is not None:
-        try:
-            _ = from_url(url)
-        except ValueError as error:
-            raise typer.BadParameter(str(error)) from None
-    return url
+for name, command in COMMANDS.items():
+    app.command(name)(command)
+app.command()(watch)
+app.command()(doctor)
 
 
 @app.command()
@@ -38,7 +71,7 @@ def demo(
     *,
     url: Annotated[
         str | None,
-        typer.Option(help="A Redis to use instead of an embedded one.", callback=_usable),
+        typer.Option(help="A Redis to use instead of an embedded one.", callback=usable),
     ] = None,
     requests: Annotated[
         int, typer.Option(min=60, help="Requests in each of the two rounds.")
@@ -86,7 +119,7 @@ def demo(
         raise typer.Exit(INTERRUPTED) from None
     except (SemaphoreError, ServerDidNotStart, ServerNotFound) as error:
         typer.echo(str(error), err=True)
-        raise typer.Exit(1) from None
+        raise typer.Exit(TROUBLE) from None
     if as_json:
         typer.echo(json.dumps(facts_of(record, faults, chart), indent=2))
     if faults:
@@ -101,7 +134,7 @@ def bench(
         typer.Option(
             envvar="REDIS_URL",
             help="The Redis to measure on; or else an embedded one.",
-            callback=_usable,
+            callback=usable,
         ),
     ] = None,
     seconds: Annotated[
@@ -127,7 +160,7 @@ def bench(
         raise typer.Exit(INTERRUPTED) from None
     except (SemaphoreError, RedisError, ServerDidNotStart, ServerNotFound) as error:
         typer.echo(str(error), err=True)
-        raise typer.Exit(1) from None
+        raise typer.Exit(TROUBLE) from None
     if as_json:
         typer.echo(json.dumps(facts_of(figures), indent=2))
     else:

@@ -2,9 +2,10 @@
 
 import contextlib
 from collections.abc import Generator
-from urllib.parse import urlsplit
 
 from redsem_async.testing import embedded_redis
+
+from ._place import shown
 
 
 @contextlib.contextmanager
@@ -15,8 +16,7 @@ def served(url: str | None) -> Generator[tuple[str, str]]:
         ServerNotFound, ServerDidNotStart: there is no server of our own.
     """
     if url is not None:
-        parts = urlsplit(url)
-        yield url, parts._replace(netloc=parts.netloc.rpartition("@")[2], query="").geturl()
+        yield url, shown(url)
         return
     with embedded_redis() as running:
         version = ".".join(map(str, running.version))

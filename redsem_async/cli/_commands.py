@@ -1,0 +1,283 @@
+"""The operator's commands: look at semaphores, change their limits, take permits back."""
+
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, NoReturn, TypeVar
+
+import typer
+
+from redsem_async import AnySemaphore, SemaphoreError, SemaphoreStatus
+from redsem_async._keys import parse_permit_id
+
+from . import _find
+from ._find import Found
+from ._options import LOCAL, AsJson, IsCluster, Name, Prefix, Url
+from ._place import (
+    NOT_HELD,
+    TROUBLE,
+    UNKNOWN,
+    WRONG_USE,
+    Place,
+    connected,
+    fail,
+    printable,
+    run,
+    sentence,
+)
+from ._show import console, details, facts, list_of
+
+T = TypeVar("T")
+
+Most = Annotated[int, typer.Option(min=0, help="Holders to list, and waiters.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A semaphore that a command is about, and who asks."""
+
+    found: Found
+    semaphore: AnySemaphore
+
+
+def on(place: Place, name: str, work: Callable[[Named], Awaitable[T]]) -> T:
+    """Do *work* with the semaphore called *name*; exit with UNKNOWN where there is none."""
+
+    async def ask() -> T | None:
+        async with connected(place) as client:
+            found = await _find.find(client, place.prefix, name)
+            if found is None:
+                return None
+            return await work(Named(found, found.semaphore(client, place.prefix)))
+
+    answer = run(ask(), place)
+    if answer is None:
+        unknown(place, name)
+    return answer
+
+
+def unknown(place: Place, name: str) -> NoReturn:
+    """There is no such semaphore: say so, and exit."""
+    fail(
+        f"nobody uses {name!r} now: {place.shown} has no key of it under {place.prefix!r}",
+        UNKNOWN,
+    )
+
+
+# -- looking
+
+
+def ls(
+    pattern: Annotated[
+        str, typer.Argument(help="Names to list, as Redis matches them: 'tenant:*'.")
+    ] = "*",
+    *,
+    url: Url = LOCAL,
+    prefix: Prefix = "redsem",
+    cluster: IsCluster = False,
+    as_json: AsJson = False,
+) -> None:
+    """List the semaphores that Redis knows of, found by SCAN."""
+    place = Place(url, prefix, cluster)
+
+    async def ask() -> list[_find.Listed]:
+        async with connected(place) as client:
+            wanted = await _find.names(client, prefix, pattern)
+            return await _find.listed(client, prefix, wanted)
+
+    rows = run(ask(), place)
+    if as_json:
+        told = [
+            facts(row.found, row.status, whole=False)
+            for row in rows
+            if isinstance(row.status, SemaphoreStatus)
+        ]
+        typer.echo(json.dumps(told, indent=2))
+    elif rows:
+        console().print(list_of(rows))
+    else:
+        typer.echo("no semaphore is in use", err=True)
+    errors = [row.status for row in rows if isinstance(row.status, SemaphoreError)]
+    for error in errors:
+        typer.echo(printable(sentence(error)), err=True)
+    if errors:
+        raise typer.Exit(TROUBLE)
+
+
+def status(
+    name: Name,
+    *,
+    most: Most = 100,
+    url: Url = LOCAL,
+    prefix: Prefix = "redsem",
+    cluster: IsCluster = False,
+    as_json: AsJson = False,
+) -> None:
+    """Who holds it, and who waits."""
+
+    async def ask(named: Named) -> tuple[Found, SemaphoreStatus]:
+        return named.found, await named.semaphore.status(most)
+
+    found, standing = on(Place(url, prefix, cluster), name, ask)
+    if as_json:
+        typer.echo(json.dumps(facts(found, standing, whole=True), indent=2))
+    else:
+        console().print(details(found, standing))
+
+
+# -- changing
+
+
+def _limit(text: str | None) -> int | None:
+    if text is None or text == "none":
+        return None
+    if not text.isascii() or not text.isdigit():
+        fail("a limit is a whole number of at least 0, or none", WRONG_USE)
+    return int(text)
+
+
+def set_limit(
+    name: Name,
+    limit: Annotated[
+        str | None, typer.Argument(help="At least 0; 0 pauses, none takes it away.")
+    ] = None,
+    *,
+    clear: Annotated[
+        bool, typer.Option("--clear", help="Take the set limit away: the clients' own rule again.")
+    ] = False,
+    url: Url = LOCAL,
+    prefix: Prefix = "redsem",
+    cluster: IsCluster = False,
+) -> None:
+    """Set a limit that wins over every client's own, from now on and until it is cleared.
+
+    Raised, it serves waiters at once; lowered, it takes nobody's permit and lets nobody new in
+    until it fits.
+    """
+    if clear == (limit is not None):
+        fail("give a limit, or --clear", WRONG_USE)
+    _change(Place(url, prefix, cluster), name, _limit(limit))
+
+
+def pause(
+    name: Name, *, url: Url = LOCAL, prefix: Prefix = "redsem", cluster: IsCluster = False
+) -> None:
+    """Let nobody new in: a limit of 0. Who holds a permit keeps it, who waits waits on."""
+    _change(Place(url, prefix, cluster), name, 0)
+
+
+def resume(
+    name: Name, *, url: Url = LOCAL, prefix: Prefix = "redsem", cluster: IsCluster = False
+) -> None:
+    """End a pause: the clients' own limits rule again."""
+    _change(Place(url, prefix, cluster), name, None, only_if_paused=True)
+
+
+def _change(place: Place, name: str, limit: int | None, *, only_if_paused: bool = False) -> None:
+    """Set the limit, also of a name that nobody uses yet."""
+
+    async def ask() -> tuple[Found | None, SemaphoreStatus | None]:
+        async with connected(place) as client:
+            found = await _find.find(client, place.prefix, name)
+            if found is None and limit is None:
+                return None, None
+            before = found or Found(name)
+            semaphore = before.semaphore(client, place.prefix)
+            if not (only_if_paused and before.set_limit != 0):
+                await semaphore.set_limit(limit)
+            return found, await semaphore.status(0)
+
+    before, after = run(ask(), place)
+    if after is None:
+        unknown(place, name)
+    was = None if before is None else before.set_limit
+    if only_if_paused and was != 0:
+        rest = "" if was is None else f", and its limit is set to {was}: set-limit changes it"
+        typer.echo(f"{printable(name)} was not paused{rest}")
+        return
+    typer.echo(f"{printable(name)}: {_outcome(limit, was, before, after)}")
+    if before is None:
+        typer.echo(
+            "nobody uses it now: the limit waits for whoever does, until it is cleared", err=True
+        )
+
+
+def _outcome(
+    limit: int | None, was: int | None, before: Found | None, after: SemaphoreStatus
+) -> str:
+    declared = " or ".join(map(str, before.declared)) if before else ""
+    own = f" ({declared})" if declared else ""
+    if limit is None:
+        return f"its clients' own limit rules again{own}"
+    parts = [f"limit {limit}" if limit else "paused"]
+    if was is not None and was != limit:
+        parts.append(f"{was} was set before")
+    if after.held > limit:
+        parts.append(f"{after.held} are held, and nobody new gets in before that fits")
+    return "; ".join(parts)
+
+
+def kick(
+    name: Name,
+    permit_id: Annotated[
+        str, typer.Argument(metavar="ID", help="Of the permit, as status shows it.")
+    ],
+    *,
+    url: Url = LOCAL,
+    prefix: Prefix = "redsem",
+    cluster: IsCluster = False,
+) -> None:
+    """Take a permit from its holder, who learns of it at once, and give it to the next.
+
+    Exits with 4 where that id holds nothing (any more).
+    """
+    if parse_permit_id(permit_id) is None:
+        fail("that is no permit's id: status shows them", WRONG_USE)
+
+    async def ask(named: Named) -> bool:
+        return await named.semaphore.release(permit_id)
+
+    if not on(Place(url, prefix, cluster), name, ask):
+        fail(f"{name!r} has no permit of that id: nothing was changed", NOT_HELD)
+    typer.echo("released")
+
+
+def clear(
+    name: Name,
+    *,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    url: Url = LOCAL,
+    prefix: Prefix = "redsem",
+    cluster: IsCluster = False,
+) -> None:
+    """Delete a semaphore: holders lose their permits, waiters start again, a set limit goes."""
+    place = Place(url, prefix, cluster)
+
+    async def look(named: Named) -> SemaphoreStatus:
+        return await named.semaphore.status(0)
+
+    async def delete(named: Named) -> bool:
+        await named.semaphore.clear()
+        return True
+
+    standing = on(place, name, look)
+    if not yes:
+        typer.confirm(
+            f"{printable(name)} has {standing.held} permits held and {standing.waiting} requests"
+            " waiting. Delete it?",
+            abort=True,
+            err=True,
+        )
+    on(place, name, delete)
+    typer.echo(f"{printable(name)} was deleted")
+
+
+COMMANDS: dict[str, Callable[..., Any]] = {
+    "ls": ls,
+    "status": status,
+    "set-limit": set_limit,
+    "pause": pause,
+    "resume": resume,
+    "kick": kick,
+    "clear": clear,
+}

@@ -1,0 +1,43 @@
+"""``redsem-async doctor``: the command; what it looks at is in `doctor/`."""
+
+import json
+from dataclasses import asdict
+
+import typer
+
+from ._options import LOCAL, AsJson, IsCluster, Prefix, Url
+from ._place import TROUBLE, Place, printable, run
+from .doctor._finding import Finding, Verdict
+
+
+def doctor(
+    *,
+    url: Url = LOCAL,
+    prefix: Prefix = "redsem",
+    cluster: IsCluster = False,
+    as_json: AsJson = False,
+) -> None:
+    """Look for what may keep semaphores from working on this Redis, and say what to change.
+
+    It uses semaphores and keys of its own for a moment, with random names, and deletes them.
+    Exits with 1 where it found a problem.
+    """
+    from .doctor._examine import examine
+
+    place = Place(url, prefix, cluster)
+    findings: list[Finding] = []
+
+    def tell(finding: Finding) -> None:
+        findings.append(finding)
+        if not as_json:
+            typer.echo(f"{finding.verdict:<8} {finding.about}: {printable(finding.text)}")
+            if finding.advice:
+                typer.echo(f"{'':<8} -> {printable(finding.advice)}")
+
+    run(examine(place, tell), place)
+    healthy = all(finding.verdict is not Verdict.PROBLEM for finding in findings)
+    if as_json:
+        told = {"ok": healthy, "findings": [asdict(finding) for finding in findings]}
+        typer.echo(json.dumps(told, indent=2))
+    if not healthy:
+        raise typer.Exit(TROUBLE)

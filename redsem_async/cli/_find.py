@@ -1,0 +1,142 @@
+"""Which semaphores there are, and what Redis keeps of each: mode, clock, limits, clients."""
+
+import asyncio
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from redsem_async import (
+    AnySemaphore,
+    Client,
+    FairSemaphore,
+    Semaphore,
+    SemaphoreError,
+    SemaphoreStatus,
+)
+from redsem_async._config import Clock
+from redsem_async._keys import Mode
+from redsem_async._status import client_of
+
+from ._place import plain
+
+AT_A_TIME = 100  # semaphores that are asked about together
+_KIND = re.compile(r"(fair|zset) (server|local)\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A semaphore that Redis knows of.
+
+    Attributes:
+        name: of it.
+        mode: None where nothing but a set limit is kept: the next to use it decides.
+        clock: likewise.
+        set_limit: the limit that was set, if any.
+        clients: the processes that use it, or did so a moment ago.
+    """
+
+    name: str
+    mode: Mode | None = None
+    clock: Clock | None = None
+    set_limit: int | None = None
+    clients: tuple[Client, ...] = ()
+
+    @property
+    def declared(self) -> tuple[int, ...]:
+        """The limits that its clients declare, each once."""
+        limits = {client.limit for client in self.clients if client.limit is not None}
+        return tuple(sorted(limits))
+
+    @property
+    def limit(self) -> int | None:
+        """The limit in force, if it is one for all and known."""
+        if self.set_limit is not None:
+            return self.set_limit
+        return self.declared[0] if len(self.declared) == 1 else None
+
+    def semaphore(self, client: Any, prefix: str) -> AnySemaphore:
+        """The semaphore itself, to be asked and told: whatever its mode and clock."""
+        kind = Semaphore if self.mode == "zset" else FairSemaphore
+        return kind(
+            client,
+            self.name,
+            max(self.declared, default=0),
+            clock=self.clock or "server",
+            prefix=prefix,
+            label="redsem-async",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A semaphore, and how it stands; or why that is not known."""
+
+    found: Found
+    status: SemaphoreStatus | SemaphoreError
+
+
+async def find(client: Any, prefix: str, name: str) -> Found | None:
+    """What Redis knows of *name*; None for nothing."""
+    stem = f"{prefix}:{{{name}}}"
+    raw: dict[bytes | str, bytes | str] = await client.hgetall(f"{stem}:meta")
+    limit: bytes | str | None = await client.get(f"{stem}:limit")
+    if not raw and limit is None:
+        return None
+    meta = {plain(field): plain(value) for field, value in raw.items()}
+    kind = _KIND.match(meta.get("mode", ""))
+    mode, clock = (cast("Mode", kind[1]), cast("Clock", kind[2])) if kind else (None, None)
+    now = await _clock_ms(client, clock, meta)
+    return Found(name, mode, clock, None if limit is None else int(limit), _clients(meta, now))
+
+
+async def _clock_ms(client: Any, clock: Clock | None, meta: Mapping[str, str]) -> float:
+    """What time it is for the semaphore: its clock does not go back where the server's does."""
+    if clock == "local":
+        return time.time() * 1000
+    seconds: int
+    micros: int
+    seconds, micros = await client.time()
+    return seconds * 1000 + (micros + float(meta.get("ahead", 0))) / 1000
+
+
+def _clients(meta: Mapping[str, str], now: float) -> tuple[Client, ...]:
+    """Those that count as alive; where there is none, those that were the last."""
+    known: list[tuple[bool, Client]] = []
+    for field, who in meta.items():
+        hub, _, kind = field.partition(":")
+        if kind == "who":
+            alive = float(meta.get(f"{hub}:until", 0)) > now
+            known.append((alive, client_of(hub, who)))
+    living = [client for alive, client in known if alive]
+    return tuple(living or (client for _, client in known))
+
+
+async def names(client: Any, prefix: str, pattern: str = "*") -> list[str]:
+    """The names under *prefix* that match *pattern*, as Redis matches, in order."""
+    literal = re.sub(r"([][*?\\])", r"\\\1", prefix)
+    key_of = re.compile(re.escape(prefix) + r":\{([^{}]+)\}:(meta|limit)\Z")
+    found: set[str] = set()
+    async for key in client.scan_iter(match=f"{literal}:{{{pattern}}}:*", count=1000):
+        if matched := key_of.match(plain(key)):
+            found.add(matched[1])
+    return sorted(found)
+
+
+async def listed(client: Any, prefix: str, wanted: Sequence[str]) -> list[Listed]:
+    """How the semaphores of those names stand, one moment for each."""
+    rows: list[Listed] = []
+    for first in range(0, len(wanted), AT_A_TIME):
+        some = wanted[first : first + AT_A_TIME]
+        found = await asyncio.gather(*(find(client, prefix, name) for name in some))
+        here = [one for one in found if one is not None]
+        rows += await asyncio.gather(*(_listed(client, prefix, one) for one in here))
+    return rows
+
+
+async def _listed(client: Any, prefix: str, found: Found) -> Listed:
+    try:
+        return Listed(found, await found.semaphore(client, prefix).status(max_entries=0))
+    except SemaphoreError as error:
+        return Listed(found, error)

@@ -1,0 +1,67 @@
+"""Arguments and options that commands share."""
+
+import asyncio
+import contextlib
+from typing import Annotated, Any
+
+import typer
+
+from redsem_async import _config
+
+from ._find import names
+from ._place import Place, connected, refuse, usable
+
+LOCAL = "redis://localhost:6379"
+COMPLETION_TIME = 0.5  # seconds for which a shell's completion waits for names
+
+
+def _name(ctx: typer.Context, name: str) -> str:
+    return _text(ctx, name, "a name")
+
+
+def _prefix(ctx: typer.Context, prefix: str) -> str:
+    return _text(ctx, prefix, "a prefix")
+
+
+def _text(ctx: typer.Context, text: str, what: str) -> str:
+    try:
+        return _config.text(text, what)
+    except ValueError as error:
+        refuse(ctx, str(error))
+
+
+def complete(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Names that begin like this, if the server tells them at once."""
+    given: dict[str, Any] = ctx.params
+    url: str = given.get("url") or LOCAL
+    place = Place(url, given.get("prefix") or "redsem", bool(given.get("cluster")))
+
+    async def ask() -> list[str]:
+        async with asyncio.timeout(COMPLETION_TIME):
+            async with connected(place, patience=COMPLETION_TIME) as client:
+                return await names(client, place.prefix)
+
+    # Whatever goes wrong: a shell that completes nothing is better than one that complains.
+    with contextlib.suppress(Exception):
+        return [name for name in asyncio.run(ask()) if name.startswith(incomplete)]
+    return []
+
+
+Url = Annotated[
+    str,
+    typer.Option(
+        envvar="REDIS_URL",
+        help="redis://, rediss:// (TLS) or unix://, with user:password@ where needed.",
+        show_envvar=True,
+        show_default=LOCAL,
+        callback=usable,
+    ),
+]
+Prefix = Annotated[str, typer.Option(help="Of the keys.", callback=_prefix)]
+IsCluster = Annotated[
+    bool, typer.Option("--cluster", help="The URL is that of a node of a Redis Cluster.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="As JSON, for programs.")]
+Name = Annotated[
+    str, typer.Argument(help="Of the semaphore.", callback=_name, autocompletion=complete)
+]

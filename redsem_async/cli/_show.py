@@ -1,0 +1,174 @@
+"""How semaphores are shown: tables for people, facts for programs."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from redsem_async import Client, SemaphoreStatus
+
+from ._find import Found, Listed
+from ._place import printable
+
+WIDE = 1000  # columns where there is no terminal: lines are cut by nobody
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Where to print: as wide as the terminal, or as wide as it takes."""
+    stream = sys.stderr if stderr else sys.stdout
+    return Console(
+        stderr=stderr, highlight=False, markup=False, width=None if stream.isatty() else WIDE
+    )
+
+
+# -- for people
+
+
+def list_of(rows: Sequence[Listed]) -> RenderableType:
+    """One line for each semaphore."""
+    table = _table("name", "mode", limit="right", held="right", waiting="right")
+    for row in rows:
+        status = row.status
+        held = waiting = "?"
+        if isinstance(status, SemaphoreStatus):
+            held, waiting = f"{status.held:,}", f"{status.waiting:,}"
+        local = " (local clock)" if row.found.clock == "local" else ""
+        mode = f"{row.found.mode or '-'}{local}"
+        table.add_row(printable(row.found.name), mode, limit_of(row.found), held, waiting)
+    return table
+
+
+def limit_of(found: Found) -> str:
+    """The limit in force, in few words."""
+    if found.set_limit == 0:
+        return "0 (paused)"
+    if found.set_limit is not None:
+        return f"{found.set_limit:,} (set)"
+    if not found.declared:
+        return "?"
+    return " or ".join(f"{limit:,}" for limit in found.declared)
+
+
+def headline(found: Found, status: SemaphoreStatus) -> str:
+    """How a semaphore stands, in a line."""
+    parts = [
+        f"{found.mode} mode" if found.mode else "not in use",
+        *(["by its clients' own clocks"] if found.clock == "local" else []),
+        f"limit {_limit_at_length(found)}",
+        f"{status.held:,} held",
+        f"{status.waiting:,} waiting",
+    ]
+    return f"{printable(found.name)}: {', '.join(parts)}"
+
+
+def _limit_at_length(found: Found) -> str:
+    declared = " or ".join(f"{limit:,}" for limit in found.declared)
+    if found.set_limit is None:
+        return declared or "not known"
+    beside = f"; its clients declare {declared}" if declared else ""
+    how = "0, which pauses it" if found.set_limit == 0 else f"{found.set_limit:,}, which was set"
+    return f"{how}{beside}"
+
+
+def details(found: Found, status: SemaphoreStatus) -> RenderableType:
+    """Who holds, and who waits."""
+    parts: list[RenderableType] = [Text(headline(found, status))]
+    if status.holders:
+        parts += [Text(), _holders(status)]
+        parts += _left_out(status.held - sum(h.permits for h in status.holders), "permits held")
+    if status.waiters:
+        parts += [Text(), _waiters(found, status)]
+        fair = found.mode != "zset"
+        shown = len(status.waiters) if fair else sum(w.permits for w in status.waiters)
+        parts += _left_out(status.waiting - shown, "requests waiting")
+    return Group(*parts)
+
+
+def _holders(status: SemaphoreStatus) -> Table:
+    table = _table(
+        "holder", held_for="right", expires_in="right", token="right", permits="right", id="left"
+    )
+    for holder in status.holders:
+        table.add_row(
+            _who(holder.client),
+            duration(holder.age),
+            duration(holder.expires_in),
+            str(holder.fencing_token),
+            f"{holder.permits:,}",
+            holder.id,
+        )
+    return table
+
+
+def _waiters(found: Found, status: SemaphoreStatus) -> Table:
+    if found.mode == "zset":
+        # No queue is kept: processes wait, each with so many requests.
+        table = _table("waiting process", requests="right")
+        for waiter in status.waiters:
+            table.add_row(_who(waiter.client), f"{waiter.permits:,}")
+        return table
+    table = _table("position", "waiter", waits_for="right", permits="right")
+    for waiter in status.waiters:
+        permits = f"{waiter.permits:,}"
+        table.add_row(str(waiter.position + 1), _who(waiter.client), duration(waiter.age), permits)
+    return table
+
+
+def _who(client: Client) -> str:
+    if client.host is None and client.label is None:
+        return f"unknown client {client.id[:8]}..."
+    place = f"{client.host or '?'}, pid {client.pid or '?'}"
+    return printable(f"{client.label} ({place})" if client.label else place)
+
+
+def _left_out(count: int, what: str) -> list[Text]:
+    return [Text(f"... and {count:,} more {what}: --most shows more")] if count > 0 else []
+
+
+def _table(*names: str, **columns: Any) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
+    for name in names:
+        table.add_column(name.upper(), overflow="fold")
+    for name, justify in columns.items():
+        table.add_column(name.replace("_", " ").upper(), justify=justify, overflow="fold")
+    return table
+
+
+def duration(seconds: float) -> str:
+    """A time as people say it."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 48:
+        return f"{hours} h {minutes} min"
+    return f"{hours // 24} d {hours % 24} h"
+
+
+# -- for programs
+
+
+def facts(found: Found, status: SemaphoreStatus, *, whole: bool) -> dict[str, Any]:
+    """The same, for ``--json``; *whole* with holders and waiters."""
+    told: dict[str, Any] = {
+        "name": found.name,
+        "mode": found.mode,
+        "clock": found.clock,
+        "limit": found.limit,
+        "set_limit": found.set_limit,
+        "declared": list(found.declared),
+        "held": status.held,
+        "waiting": status.waiting,
+    }
+    if whole:
+        told |= {
+            "holders": [asdict(holder) for holder in status.holders],
+            "waiters": [asdict(waiter) for waiter in status.waiters],
+        }
+    return told

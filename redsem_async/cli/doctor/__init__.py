@@ -1,0 +1,1 @@
+"""``redsem-async doctor``: what may keep semaphores from working on this Redis."""

@@ -1,0 +1,231 @@
+"""The examination: what is asked of a server, in which order."""
+
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from typing import Any
+from urllib.parse import urlsplit
+
+from redis.exceptions import (
+    AuthenticationError,
+    AuthorizationError,
+    NoPermissionError,
+    ResponseError,
+)
+
+from redsem_async._apart import dial_apart
+from redsem_async._backend import Refused
+from redsem_async._dial import Opened
+from redsem_async.cli import _find
+from redsem_async.cli._place import FAILURES, Place, connected, plain, sentence
+
+from . import _server
+from ._finding import Finding, Verdict, note, ok, problem, unknown
+from ._passing import passing
+from ._rights import rights
+
+TRIPS = 50
+SKEW = 1.0  # seconds by which clocks may disagree before that is worth a word
+FAR, SLOW = 0.010, 0.100  # seconds: the usual trip, the longest
+MOST_NAMES = 1000  # semaphores whose clocks are looked at
+
+Tell = Callable[[Finding], None]
+
+
+async def examine(place: Place, tell: Tell) -> None:
+    """Tell each finding when it is found. Leaves nothing behind."""
+    try:
+        async with connected(place) as client:
+            await _reached(client)
+            tell(ok("connection", place.shown))
+            if place.cluster:
+                for node in client.get_primaries():
+                    async with _node(place, node.host, node.port) as one:
+                        await _examine_server(one, place, _teller(tell, node))
+            else:
+                await _examine_server(client, place, tell)
+            await _clocks_of_semaphores(client, place, tell)
+            async with connected(place) as other:
+                for finding in await passing(client, other, place.prefix):
+                    tell(finding)
+    except FAILURES as error:
+        tell(problem("connection", f"{place.shown}: {sentence(error)}", _cure(error)))
+
+
+async def _reached(client: Any) -> None:
+    with suppress(NoPermissionError):  # it answers; what it denies is told later
+        await client.execute_command("TIME")
+
+
+@asynccontextmanager
+async def _node(place: Place, host: str, port: int) -> AsyncGenerator[Any]:
+    """One server of a cluster by itself."""
+    parts = urlsplit(place.url)
+    user, at, _ = parts.netloc.rpartition("@")
+    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    url = parts._replace(netloc=f"{user}{at}{address}").geturl()
+    async with connected(replace(place, url=url, cluster=False)) as client:
+        yield client
+
+
+def _teller(tell: Tell, node: Any) -> Tell:
+    """Tells of which node it speaks."""
+    return lambda found: tell(replace(found, about=f"{found.about} of {node.host}:{node.port}"))
+
+
+async def _examine_server(client: Any, place: Place, tell: Tell) -> None:
+    for finding in await _information(client, place):
+        tell(finding)
+    for finding in await rights(client, place.prefix, cluster=place.cluster):
+        tell(finding)
+    if not place.cluster:
+        await _deafness(client, tell)
+    await _allowed(_clock, client, "TIME", "clock", tell)
+    await _allowed(_latency, client, "TIME", "latency", tell)
+
+
+async def _allowed(
+    check: Callable[[Any], Awaitable[Finding]], client: Any, command: str, about: str, tell: Tell
+) -> None:
+    try:
+        tell(await check(client))
+    except NoPermissionError:
+        tell(unknown(about, f"{command} is denied", f"ACL SETUSER ... +{command.lower()}"))
+
+
+async def _information(client: Any, place: Place) -> list[Finding]:
+    try:
+        info: dict[str, Any] = await client.info()
+    except NoPermissionError:
+        return [
+            await _greeting(client),
+            unknown(
+                "memory, persistence",
+                "INFO is denied: whether the server evicts keys is not known",
+                "ACL SETUSER ... +info, or run doctor as an administrator",
+            ),
+        ]
+    nearly_full = _server.clients(info)
+    return [
+        _server.version(info),
+        *_server.role(info, cluster=place.cluster),
+        _server.memory(info),
+        *([nearly_full] if nearly_full else []),
+        *_server.durability(info),
+    ]
+
+
+async def _greeting(client: Any) -> Finding:
+    """The version as HELLO tells it, which nobody is denied."""
+    try:
+        said: Any = await client.execute_command("HELLO")
+    except ResponseError as error:
+        return unknown("server", f"INFO and HELLO are refused: {error}", "ACL SETUSER ... +info")
+    if hasattr(said, "items"):
+        said = [part for pair in said.items() for part in pair]  # flat, as in RESP2
+    told = {plain(key): value for key, value in zip(said[::2], said[1::2], strict=True)}
+    name = plain(told.get("server", "redis"))
+    return _server.version({f"{name}_version": plain(told.get("version", "?"))})
+
+
+async def _deafness(client: Any, tell: Tell) -> None:
+    """Whether messages can come at all over a connection such as the library makes."""
+    try:
+        opened: Opened = await dial_apart(client)
+    except Refused as refusal:
+        tell(problem("messages", f"turned away: {refusal}", "check user and password"))
+        return
+    opened.transport.abort()
+    if opened.deaf is not None:
+        tell(
+            problem(
+                "messages",
+                f"none can come, for {opened.deaf}: waiters are found by heartbeats, late",
+                "connect without a proxy that speaks RESP2 only",
+            )
+        )
+
+
+async def _clock(client: Any) -> Finding:
+    offsets: list[tuple[float, float]] = []
+    back = 0.0
+    last: tuple[float, float] | None = None
+    for _ in range(TRIPS):
+        asked, began = time.time(), time.perf_counter()
+        seconds, micros = await client.time()
+        trip, server = time.perf_counter() - began, seconds + micros / 1e6
+        offsets.append((trip, server - asked - trip / 2))
+        if last is not None:
+            back = max(back, last[1] - server)
+        last = (began, server)
+    trip, offset = min(offsets)
+    if back > 0:
+        text = f"the server's clock went back by {back:.3f} s while it was looked at"
+        return problem("clock", text, "have NTP slew it, never step it")
+    away = f"{abs(offset):.3f} s {'ahead of' if offset > 0 else 'behind'} this machine's"
+    if abs(offset) > SKEW + trip:
+        return note(
+            "clock",
+            f"the server's is {away}: no harm with clock='server', the default",
+            "NTP on both, before clock='local' is used",
+        )
+    return ok("clock", f"the server's is {away}")
+
+
+async def _latency(client: Any) -> Finding:
+    trips: list[float] = []
+    for _ in range(TRIPS):
+        began = time.perf_counter()
+        await client.time()
+        trips.append(time.perf_counter() - began)
+    trips.sort()
+    usual, longest = trips[len(trips) // 2], trips[-1]
+    text = f"a round trip takes {usual * 1000:.2f} ms, the longest of {TRIPS} {longest * 1000:.1f}"
+    if usual > FAR or longest > SLOW:
+        return note(
+            "latency", text, f"leases of at least {max(1.0, 20 * longest):.0f} s; a server nearby"
+        )
+    return ok("latency", text)
+
+
+async def _clocks_of_semaphores(client: Any, place: Place, tell: Tell) -> None:
+    """Whether a server's clock went back while semaphores were in use: they remember."""
+    try:
+        wanted = await _find.names(client, place.prefix)
+    except NoPermissionError:
+        advice = "ACL SETUSER ... +scan, which ls needs too"
+        tell(unknown("semaphores", "SCAN is denied: those in use are not known", advice))
+        return
+    furthest = 0.0
+    for name in wanted[:MOST_NAMES]:
+        said = await client.hget(f"{place.prefix}:{{{name}}}:meta", "ahead")
+        furthest = max(furthest, float(said or 0) / 1e6)
+    text = f"{len(wanted):,} under {place.prefix!r}"
+    if furthest > 0:
+        tell(
+            note(
+                "semaphores",
+                f"{text}; the server's clock was set back by {furthest:.3g} s while they were in"
+                " use, and they go by one of their own since",
+                "have NTP slew it, never step it",
+            )
+        )
+    else:
+        tell(ok("semaphores", text))
+
+
+def _cure(error: BaseException) -> str:
+    text = str(error).lower()
+    if isinstance(error, AuthenticationError | AuthorizationError) or "auth" in text:
+        return "check user and password in the URL (percent-encoded), and ACL LIST"
+    if "ssl" in text or "certificate" in text:
+        return "check rediss:// and the certificates"
+    if "refused" in text or "connect call failed" in text:
+        return "is the server up, and does it listen there (bind, port)?"
+    if "timeout" in text or "timed out" in text:
+        return "is there a firewall between, or the wrong host?"
+    return "check the URL"
+
+
+__all__ = ["Finding", "Verdict", "examine"]

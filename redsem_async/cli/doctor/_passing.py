@@ -1,0 +1,87 @@
+"""Whether a permit gets from one connection to another, in both modes, and how fast."""
+
+import asyncio
+import secrets
+import time
+from contextlib import suppress
+from typing import Any
+
+from redsem_async import (
+    AnySemaphore,
+    BackendError,
+    FairSemaphore,
+    Permit,
+    Semaphore,
+    SemaphoreError,
+)
+from redsem_async.cli._place import sentence
+
+from ._finding import Finding, ok, problem
+
+LEASE = 10.0  # seconds; heartbeats come every third of it
+TIME = 5.0  # seconds for each step
+BY_MESSAGE = 0.9  # seconds; a heartbeat is not that quick
+
+
+async def passing(here: Any, there: Any, prefix: str) -> list[Finding]:
+    """Hold a permit through one client, wait through another, and give it back."""
+    found: list[Finding] = []
+    for kind in (FairSemaphore, Semaphore):
+        name = f"doctor-{secrets.token_hex(8)}"
+        ours, theirs = (
+            kind(client, name, 1, lease=LEASE, prefix=prefix, label="doctor")
+            for client in (here, there)
+        )
+        try:
+            found.append(_judged(kind, await _hand_over(ours, theirs)))
+        except (SemaphoreError, TimeoutError) as error:
+            found.append(problem(kind.__name__, sentence(error) or "no answer", _advice(error)))
+        finally:
+            with suppress(SemaphoreError, TimeoutError):
+                async with asyncio.timeout(1.0):
+                    await ours.clear()
+    return found
+
+
+async def _hand_over(ours: AnySemaphore, theirs: AnySemaphore) -> float:
+    """Seconds from giving back to being granted."""
+    async with asyncio.timeout(4 * TIME):
+        permit = await ours.acquire(timeout=TIME)
+        waiter = asyncio.create_task(theirs.acquire(timeout=2 * TIME))
+        try:
+            await _in_line(ours, waiter)
+            began = time.perf_counter()
+            await permit.release()
+            permit = await waiter
+        finally:
+            waiter.cancel()
+            await asyncio.wait([waiter])
+        took = time.perf_counter() - began
+        await permit.release()
+        return took
+
+
+async def _in_line(semaphore: AnySemaphore, waiter: "asyncio.Task[Permit]") -> None:
+    while True:
+        if waiter.done() or (await semaphore.status(0)).waiting:
+            return
+        await asyncio.sleep(0.01)
+
+
+def _judged(kind: type[AnySemaphore], took: float) -> Finding:
+    if took > BY_MESSAGE:
+        return problem(
+            kind.__name__,
+            f"no message came: a waiter was found by its heartbeat, after {took:.1f} s",
+            "allow PUBLISH and SUBSCRIBE; let RESP3 and pub/sub through what is between",
+        )
+    return ok(
+        kind.__name__,
+        f"a permit was handed from one connection to another in {took * 1000:.1f} ms",
+    )
+
+
+def _advice(error: BaseException) -> str:
+    if isinstance(error, BackendError):
+        return "see what is said of rights, memory and role; else the server's own log"
+    return "see what is said of latency"

@@ -1,0 +1,136 @@
+"""Which of the documented commands a user may not run: found by running each of them."""
+
+import re
+import secrets
+from collections.abc import Collection
+from contextlib import suppress
+from typing import Any
+
+from redis.exceptions import NoPermissionError, RedisError, ResponseError
+
+from redsem_async._acl import ADDITIONS, COMMANDS, Addition
+
+from ._finding import Finding, note, ok, problem
+
+_PATTERN = re.compile(r"\b(key|channel)s?\b")
+_ANSWER_TIME = 2.0  # seconds for the answer to a subscription
+
+
+def probes(prefix: str) -> dict[str, tuple[str | int, ...]]:
+    """A harmless use of each command, in an order that leaves nothing behind."""
+    stem = f"{prefix}:{{doctor-{secrets.token_hex(4)}}}"
+    text, table, scores = (f"{stem}:{kind}" for kind in ("text", "table", "scores"))
+    return {
+        "eval": ("return 1", 0),
+        "evalsha": ("0" * 40, 0),
+        "time": (),
+        "publish": (f"{prefix}:@doctor", "hello"),
+        "set": (text, 1, "PX", 10_000),
+        "get": (text,),
+        "exists": (text,),
+        "pexpire": (text, 10_000),
+        "pttl": (text,),
+        "unlink": (text,),
+        "hset": (table, "field", 1),
+        "hget": (table, "field"),
+        "hgetall": (table,),
+        "hlen": (table,),
+        "hmget": (table, "field"),
+        "hvals": (table,),
+        "hdel": (table, "field"),
+        "zadd": (scores, 1, "member"),
+        "zcard": (scores,),
+        "zcount": (scores, "-inf", "+inf"),
+        "zmscore": (scores, "member"),
+        "zrange": (scores, 0, 0),
+        "zrangebyscore": (scores, "-inf", "+inf"),
+        "zscore": (scores, "member"),
+        "zrem": (scores, "member"),
+        "del": (text, table, scores),
+    }
+
+
+async def rights(client: Any, prefix: str, *, cluster: bool) -> list[Finding]:
+    """What the user of *client*, of one server, may not do."""
+    denied: list[str] = []
+    patterns: set[str] = set()
+    for command, arguments in probes(prefix).items():
+        said = await _denial(client, command, *arguments)
+        if said is not None:
+            what = _PATTERN.search(said)
+            patterns |= {what[1]} if what else set()
+            denied += [] if what else [command]
+    subscribe = "ssubscribe" if cluster else "subscribe"
+    said = await _subscription(client, subscribe, prefix)
+    if said is not None:
+        what = _PATTERN.search(said)
+        patterns |= {what[1]} if what else set()
+        denied += [] if what else [subscribe]
+    if cluster:
+        for command, arguments in {
+            "asking": (),
+            "cluster|slots": (),
+            "spublish": (f"{prefix}:{{doctor}}:@doctor", "hello"),
+        }.items():
+            said = await _denial(client, *command.upper().split("|"), *arguments)
+            denied += [command] if said is not None and not _PATTERN.search(said) else []
+    return [*_judged(denied, patterns, prefix), *await _additions(client)]
+
+
+def _judged(denied: Collection[str], patterns: Collection[str], prefix: str) -> list[Finding]:
+    found: list[Finding] = []
+    if denied:
+        what = ", ".join(command.upper().replace("|", " ") for command in sorted(denied))
+        allow = " ".join(f"+{command}" for command in sorted(denied))
+        only_late = set(denied) <= {"publish", "spublish", "subscribe", "ssubscribe"}
+        harm = ": waiters are found by heartbeats, late" if only_late else ""
+        found.append(problem("rights", f"denied: {what}{harm}", f"ACL SETUSER ... {allow}"))
+    if "key" in patterns:
+        text = f"keys under {prefix!r} are denied"
+        found.append(problem("rights", text, f"ACL SETUSER ... ~{prefix}:*"))
+    if "channel" in patterns:
+        text = f"channels under {prefix!r} are denied: waiters are found by heartbeats, late"
+        found.append(problem("rights", text, f"ACL SETUSER ... &{prefix}:*"))
+    return found or [ok("rights", f"all {len(COMMANDS)} commands that are needed are allowed")]
+
+
+async def _additions(client: Any) -> list[Finding]:
+    """What options need beyond that."""
+    found: list[Finding] = []
+    uses: tuple[tuple[Addition, str, tuple[str | int, ...]], ...] = (
+        ("grace", "recovery='grace'", ("INFO", "server")),
+        ("min_replicas", "min_replicas", ("WAIT", 0, 1)),
+    )
+    for addition, use, words in uses:
+        if await _denial(client, *words) is not None:
+            [command] = ADDITIONS[addition]
+            text = f"{command.upper()} is denied: {use} cannot be used"
+            found.append(note("rights", text, f"if it is wanted: ACL SETUSER ... +{command}"))
+    return found
+
+
+async def _denial(client: Any, *words: str | int) -> str | None:
+    """What the server said to deny a command; None where it is allowed."""
+    try:
+        await client.execute_command(*words)
+    except NoPermissionError as error:
+        return str(error)
+    except ResponseError:
+        return None  # it was looked at, and found wanting: NOSCRIPT, say
+    return None
+
+
+async def _subscription(client: Any, command: str, prefix: str) -> str | None:
+    pubsub = client.pubsub()
+    channel = f"{prefix}:{{doctor}}:@doctor" if command == "ssubscribe" else f"{prefix}:@doctor"
+    try:
+        await pubsub.execute_command(command.upper(), channel)
+        await pubsub.parse_response(block=False, timeout=_ANSWER_TIME)
+    except NoPermissionError as error:
+        return str(error)
+    except ResponseError:
+        return None
+    finally:
+        with suppress(RedisError):
+            await pubsub.aclose()
+    return None

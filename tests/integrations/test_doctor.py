@@ -1,0 +1,316 @@
+"""``redsem-async doctor`` finds what is wrong, says what to change, and leaves nothing behind."""
+
+import os
+import signal
+from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+
+import redsem_async
+from redsem_async import FairSemaphore
+from redsem_async._acl import COMMANDS, acl_rules
+from redsem_async.cli.doctor import _examine, _server
+from redsem_async.cli.doctor._finding import Finding, Verdict
+from redsem_async.cli.doctor._rights import probes
+from redsem_async.testing import EmbeddedRedis
+from tests.conftest import StartServer
+from tests.faults.topologies import embedded_cluster
+from tests.integrations.commands import Said, command, program
+
+PASSWORD = "hunter2-of-the-test"
+
+
+@pytest.fixture
+def server(embedded: StartServer) -> EmbeddedRedis:
+    """A server for this test alone."""
+    return embedded()
+
+
+@pytest.fixture
+async def admin(server: EmbeddedRedis) -> AsyncIterator[Redis]:
+    """A client of the test's own."""
+    async with Redis.from_url(server.url) as client:
+        yield client
+
+
+async def tell(admin: Redis, *words: str | int) -> Any:
+    untyped: Any = admin
+    return await untyped.execute_command(*words)
+
+
+async def as_user(server: EmbeddedRedis, admin: Redis, *rules: str) -> str:
+    """The URL of a user who may do what *rules* say."""
+    await tell(admin, "ACL", "SETUSER", "semaphores", "reset", "on", f">{PASSWORD}", *rules)
+    return f"redis://semaphores:{PASSWORD}@127.0.0.1:{server.port}/0"
+
+
+def without(*commands: str) -> tuple[str, ...]:
+    return tuple(rule for rule in acl_rules() if rule not in {f"+{name}" for name in commands})
+
+
+async def examined(url: str, *arguments: str) -> tuple[Said, dict[str, list[dict[str, str]]]]:
+    """What it says of each thing."""
+    said = await command("doctor", "--json", *arguments, url=url)
+    assert PASSWORD not in said.out + said.err
+    found: dict[str, list[dict[str, str]]] = {}
+    for finding in said.facts["findings"]:
+        found.setdefault(finding["about"], []).append(finding)
+    healthy = all(f["verdict"] != "problem" for about in found.values() for f in about)
+    assert said.facts["ok"] == healthy
+    assert said.code == (0 if healthy else 1)
+    return said, found
+
+
+def problems(found: Mapping[str, list[dict[str, str]]]) -> list[dict[str, str]]:
+    """Each says what to change."""
+    bad = [finding for about in found.values() for finding in about]
+    bad = [finding for finding in bad if finding["verdict"] == "problem"]
+    assert all(finding["advice"] for finding in bad)
+    return bad
+
+
+async def test_a_healthy_server_is_called_so(server: EmbeddedRedis, admin: Redis) -> None:
+    """And has no key more than before."""
+    said, found = await examined(server.url)
+    assert said.code == 0
+    [flavour] = found["server"]
+    assert flavour["text"].split()[0].lower() == server.flavour
+    for about in ("memory", "rights", "clock", "latency", "FairSemaphore", "Semaphore"):
+        assert found[about][0]["verdict"] == "ok", found[about]
+    assert "1 under" not in found["semaphores"][0]["text"]
+    assert await admin.keys() == []
+
+    shown = await program("doctor", "--url", server.url)
+    assert (shown.code, shown.err) == (0, "")
+    first, *rest = shown.out.splitlines()
+    assert first == f"ok       connection: {server.url}"
+    assert any(line.startswith("note     persistence: ") for line in rest)
+    assert any(line.startswith("         -> ") for line in rest)
+
+
+async def test_a_server_that_evicts_is_a_problem(server: EmbeddedRedis, admin: Redis) -> None:
+    """Permits are evicted with everything else."""
+    await admin.config_set("maxmemory", 100 * 2**20)
+    await admin.config_set("maxmemory-policy", "allkeys-lru")
+    _, found = await examined(server.url)
+    [evicting] = problems(found)
+    assert "allkeys-lru" in evicting["text"]
+    assert "noeviction" in evicting["advice"]
+
+
+async def test_a_full_server_is_a_problem(server: EmbeddedRedis, admin: Redis) -> None:
+    """What it refuses is seen in passing a permit too."""
+    await admin.config_set("maxmemory", 1)
+    _, found = await examined(server.url)
+    assert {finding["about"] for finding in problems(found)} >= {"memory", "FairSemaphore"}
+
+
+async def test_a_server_that_is_away_is_a_problem() -> None:
+    """In no time, and with one that something can be done about."""
+    _, found = await examined(f"redis://us:{PASSWORD}@127.0.0.1:1/0")
+    [away] = problems(found)
+    assert "127.0.0.1:1" in away["text"]
+    assert "is the server up" in away["advice"]
+
+
+async def test_a_server_that_does_not_answer_is_a_problem(
+    server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped, it still accepts connections."""
+    monkeypatch.setattr("redsem_async.cli._place.CONNECT_TIME", 0.2)
+    monkeypatch.setattr("redsem_async.cli._place.ANSWER_TIME", 0.2)
+    os.kill(server.pid, signal.SIGSTOP)
+    try:
+        _, found = await examined(server.url)
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
+    [silent] = problems(found)
+    assert "imeout" in silent["text"]
+
+
+async def test_a_wrong_password_is_a_problem(server: EmbeddedRedis, admin: Redis) -> None:
+    """Which nobody gets to read."""
+    await as_user(server, admin, *acl_rules())
+    _, found = await examined(f"redis://semaphores:not-{PASSWORD}@127.0.0.1:{server.port}/0")
+    [refused] = problems(found)
+    assert "password" in refused["advice"]
+
+
+async def test_the_documented_user_is_healthy(server: EmbeddedRedis, admin: Redis) -> None:
+    """What it may not ask is called unknown, with the rule that would let it."""
+    _, found = await examined(await as_user(server, admin, *acl_rules()))
+    assert problems(found) == []
+    [memory] = found["memory, persistence"]
+    assert (memory["verdict"], "+info" in memory["advice"]) == ("unknown", True)
+    [semaphores] = found["semaphores"]
+    assert (semaphores["verdict"], "+scan" in semaphores["advice"]) == ("unknown", True)
+    [flavour] = found["server"]
+    assert flavour["text"].split()[0].lower() == server.flavour  # as HELLO tells
+    assert {note["verdict"] for note in found["rights"]} == {"ok", "note"}
+    assert any("recovery='grace'" in note["text"] for note in found["rights"])
+
+
+@pytest.mark.parametrize("missing", COMMANDS)
+async def test_a_denied_command_is_named(
+    missing: str, server: EmbeddedRedis, admin: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of those that docs/security.md lists."""
+
+    async def nothing(*_: object) -> list[Finding]:
+        return []
+
+    monkeypatch.setattr(_examine, "passing", nothing)  # it is another test's
+    _, found = await examined(await as_user(server, admin, *without(missing)))
+    [denied] = problems(found)
+    assert denied["about"] == "rights"
+    assert denied["text"].removeprefix("denied: ").split(":")[0] == missing.upper()
+    assert denied["advice"] == f"ACL SETUSER ... +{missing}"
+    assert await admin.keys() == []
+
+
+async def test_denied_commands_are_named_together(server: EmbeddedRedis, admin: Redis) -> None:
+    """One line to copy."""
+    _, found = await examined(await as_user(server, admin, *without("zadd", "evalsha", "time")))
+    advice = {finding["advice"] for finding in problems(found)}
+    assert "ACL SETUSER ... +evalsha +time +zadd" in advice
+
+
+@pytest.mark.parametrize(("rule", "what"), [("~redsem:*", "keys"), ("&redsem:*", "channels")])
+async def test_denied_keys_and_channels_are_named(
+    rule: str, what: str, server: EmbeddedRedis, admin: Redis
+) -> None:
+    """The commands are allowed, and not where semaphores are."""
+    rules = [rule.replace("redsem", "other") if rule == r else r for r in acl_rules()]
+    _, found = await examined(await as_user(server, admin, *rules))
+    named = [f for f in problems(found) if f["about"] == "rights"]
+    assert [f["text"].split()[0] for f in named] == [what]
+    assert named[0]["advice"] == f"ACL SETUSER ... {rule}"
+
+
+async def test_messages_that_do_not_arrive_are_a_problem(
+    server: EmbeddedRedis, admin: Redis
+) -> None:
+    """Everything works, and waiters are found by heartbeats: seconds late."""
+    _, found = await examined(await as_user(server, admin, *without("publish")))
+    late = {finding["about"] for finding in problems(found)}
+    assert late == {"rights", "FairSemaphore", "Semaphore"}
+    assert "heartbeat" in found["FairSemaphore"][0]["text"]
+
+
+async def test_a_replica_is_a_problem(embedded: StartServer, server: EmbeddedRedis) -> None:
+    """Nothing can be written there; the master's URL is told."""
+    replica = embedded("--replicaof", "127.0.0.1", str(server.port))
+    _, found = await examined(replica.url)
+    [role] = found["role"]
+    assert role["verdict"] == "problem"
+    assert f"127.0.0.1:{server.port}" in role["text"]
+
+
+async def test_a_clock_that_was_set_back_is_remembered(
+    server: EmbeddedRedis, admin: Redis
+) -> None:
+    """By the semaphores that were in use, even when the doctor comes late."""
+    async with Redis.from_url(server.url) as redis:
+        permit = await FairSemaphore(redis, "jobs", 1).acquire()
+        await admin.hset("redsem:{jobs}:meta", "ahead", 3_600_000_000)
+        _, found = await examined(server.url)
+        [semaphores] = found["semaphores"]
+        assert semaphores["verdict"] == "note"
+        assert "set back by 3.6e+03 s" in semaphores["text"]
+        await permit.release()
+        await redsem_async.aclose(redis)
+
+
+class Clock:
+    """Stands in for a client: tells the times that it is given."""
+
+    def __init__(self, *times: float) -> None:
+        self._times = list(times)
+
+    async def time(self) -> tuple[int, int]:
+        told = self._times.pop(0) if self._times[1:] else self._times[0]
+        return int(told), int(told % 1 * 1e6)
+
+
+async def test_a_clock_that_goes_back_meanwhile_is_a_problem() -> None:
+    """It is looked at again and again."""
+    found = await _examine._clock(Clock(1000.0, 1000.1, 998.1))
+    assert found.verdict is Verdict.PROBLEM
+    assert "went back by 2.000 s" in found.text
+
+
+async def test_a_clock_that_is_off_does_no_harm() -> None:
+    """Leases are counted by the server's own; but it is worth knowing."""
+    found = await _examine._clock(Clock(1000.0))
+    assert found.verdict is Verdict.NOTE
+    assert "behind" in found.text
+    assert "clock='local'" in found.advice
+
+
+INFO = {"redis_version": "7.2.4", "maxmemory": 0, "aof_enabled": 1}
+
+
+@pytest.mark.parametrize(
+    ("check", "facts", "verdict"),
+    [
+        (_server.version, {"redis_version": "6.0.20"}, Verdict.PROBLEM),
+        (_server.version, {"redis_version": "6.2.14"}, Verdict.OK),
+        (_server.version, {"valkey_version": "8.1.0"}, Verdict.OK),
+        (_server.version, {"dragonfly_version": "1.30"}, Verdict.NOTE),
+        (_server.memory, {"maxmemory_policy": "allkeys-lru"}, Verdict.OK),
+        (_server.memory, {"maxmemory": 100, "used_memory": 95}, Verdict.PROBLEM),
+        (_server.memory, {"maxmemory": 100, "used_memory": 50}, Verdict.OK),
+        (
+            _server.memory,
+            {"maxmemory": 100, "maxmemory_policy": "volatile-ttl"},
+            Verdict.PROBLEM,
+        ),
+        (_server.clients, {"maxclients": 100, "connected_clients": 95}, Verdict.PROBLEM),
+    ],
+)
+def test_what_a_server_says_of_itself_is_judged(
+    check: Callable[[Mapping[str, Any]], Finding], facts: dict[str, Any], verdict: Verdict
+) -> None:
+    """The rest of what INFO may say."""
+    found = check(INFO | facts)
+    assert found.verdict is verdict
+    assert found.advice or verdict is Verdict.OK
+
+
+def test_what_a_restart_or_a_failover_forgets_is_said() -> None:
+    """And which option holds the limit all the same."""
+    found = _server.durability(INFO | {"aof_enabled": 0, "connected_slaves": 2})
+    assert [finding.verdict for finding in found] == [Verdict.NOTE, Verdict.NOTE]
+    assert "recovery='grace'" in found[0].advice
+    assert "min_replicas=1" in found[1].advice
+    [failed, _] = _server.durability(INFO | {"rdb_last_bgsave_status": "err"})
+    assert failed.verdict is Verdict.PROBLEM
+
+
+def test_every_documented_command_is_tried() -> None:
+    """One more in `_acl.py` is one more here."""
+    assert {*probes("redsem"), "subscribe"} == set(COMMANDS)
+
+
+async def test_a_cluster_is_examined_server_by_server() -> None:
+    """And what its user may not do, at each."""
+    with embedded_cluster() as cluster:
+        _, found = await examined(cluster.url, "--cluster")
+        assert problems(found) == []
+        for node in cluster.nodes:
+            assert f"rights of {node.address}" in found
+            assert f"memory of {node.address}" in found
+        assert found["FairSemaphore"][0]["verdict"] == "ok"
+
+        _, found = await examined(cluster.url)
+        assert any("--cluster" in finding["advice"] for finding in problems(found))
+
+
+def test_the_docs_say_what_the_command_needs_beyond_a_semaphore() -> None:
+    """Whoever is denied it finds the rule there."""
+    page = (Path(__file__).parents[2] / "docs" / "operating.md").read_text()
+    for rule in ("`+scan`", "`+info`"):
+        assert rule in page

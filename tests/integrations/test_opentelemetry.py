@@ -1,0 +1,203 @@
+"""Metrics and spans, as an SDK receives them."""
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader, NumberDataPoint
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from redsem_async import AcquireTimeout, FairSemaphore, PermitLost, Semaphore
+from redsem_async.opentelemetry import instrument
+from redsem_async.testing import MemoryBackend
+from tests.behaviour.conftest import eventually
+
+Points = dict[tuple[str, ...], float]
+
+
+class Collected:
+    """A meter and a tracer, and what they were given."""
+
+    def __init__(self) -> None:
+        self._reader = InMemoryMetricReader()
+        self._exporter = InMemorySpanExporter()
+        self.meters = MeterProvider([self._reader])
+        self.tracers = TracerProvider()
+        self.tracers.add_span_processor(SimpleSpanProcessor(self._exporter))
+
+    def points(self, name: str) -> Points:
+        """Counts or sums of the metric *name*, by the values of its attributes."""
+        data = self._reader.get_metrics_data()
+        found: Points = {}
+        for resource in data.resource_metrics if data else ():
+            for scope in resource.scope_metrics:
+                assert scope.scope.name == "redsem_async"
+                for metric in scope.metrics:
+                    if metric.name == name:
+                        for point in metric.data.data_points:
+                            facts: Any = point.attributes
+                            key = tuple(facts[name] for name in sorted(facts))
+                            if isinstance(point, NumberDataPoint):
+                                found[key] = point.value
+                            else:
+                                found[key] = point.count
+        return found
+
+    def spans(self, name: str) -> list[ReadableSpan]:
+        return [span for span in self._exporter.get_finished_spans() if span.name == name]
+
+
+@pytest.fixture
+def collected() -> Iterator[Collected]:
+    made = Collected()
+    with instrument(meter_provider=made.meters, tracer_provider=made.tracers):
+        yield made
+    made.meters.shutdown()
+    made.tracers.shutdown()
+
+
+async def test_what_is_held_and_waits_is_counted_up_and_down(collected: Collected) -> None:
+    """The two that a dashboard shows: they come back to nothing."""
+    sem = FairSemaphore(MemoryBackend(), "jobs", 3)
+    where = ("fair", "jobs")
+    async with sem.acquire(permits=3):
+        waiters = [asyncio.create_task(sem.acquire()) for _ in range(2)]
+        await eventually(lambda: collected.points("redsem.requests.waiting") == {where: 2})
+        assert collected.points("redsem.permits.held") == {where: 3}
+    for waiter in waiters:
+        await (await waiter).release()
+    assert collected.points("redsem.permits.held") == {where: 0}
+    assert collected.points("redsem.requests.waiting") == {where: 0}
+
+
+async def test_durations_say_what_it_came_to(collected: Collected) -> None:
+    """Whoever was turned away or lost a permit stands beside those who were served."""
+    backend = MemoryBackend()
+    sem = Semaphore(backend, "jobs", 1)
+    async with sem:
+        with pytest.raises(AcquireTimeout):
+            await sem.acquire(timeout=0.01)
+        task = asyncio.create_task(sem.acquire())
+        await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    with pytest.raises(PermitLost):
+        async with sem as permit:
+            backend.lose(permit)
+            await asyncio.sleep(5)
+    assert collected.points("redsem.acquire.duration") == {
+        ("zset", "granted", "jobs"): 2,
+        ("zset", "timeout", "jobs"): 1,
+        ("zset", "abandoned", "jobs"): 1,
+    }
+    assert collected.points("redsem.permit.duration") == {
+        ("released", "zset", "jobs"): 1,
+        ("lost", "zset", "jobs"): 1,
+    }
+
+
+async def test_spans_are_children_of_the_callers(collected: Collected) -> None:
+    """Waiting and holding, one after the other, beside what the caller does meanwhile."""
+    tracer = collected.tracers.get_tracer("caller")
+    sem = FairSemaphore(MemoryBackend(), "jobs", 1)
+    with tracer.start_as_current_span("request") as request:
+        first = await sem.acquire()
+        waiter = asyncio.create_task(sem.acquire())
+        await asyncio.sleep(0.02)
+        await first.release()
+        permit = await waiter
+        await permit.release()
+    waited, held = collected.spans("redsem.acquire")[1], collected.spans("redsem.hold")[1]
+    for span in (waited, held):
+        assert span.parent is not None
+        assert span.parent.span_id == request.get_span_context().span_id
+        assert span.attributes is not None
+        assert span.attributes["redsem.semaphore"] == "jobs"
+        assert span.status.status_code is trace.StatusCode.UNSET
+    assert waited.start_time is not None
+    assert waited.end_time is not None
+    assert held.start_time is not None
+    assert waited.end_time - waited.start_time == pytest.approx(permit.waited * 1e9, abs=1e3)
+    assert held.start_time >= waited.end_time
+    assert held.attributes is not None
+    assert held.attributes["redsem.fencing_token"] == permit.fencing_token
+    assert permit.id not in str(held.attributes)
+
+
+async def test_what_went_wrong_is_an_error_of_its_span(collected: Collected) -> None:
+    """A trace shows at which step; a cancellation is nobody's error."""
+    backend = MemoryBackend()
+    sem = FairSemaphore(backend, "jobs", 1)
+    with pytest.raises(PermitLost):
+        async with sem as permit:
+            with pytest.raises(AcquireTimeout):
+                await sem.acquire(timeout=0)
+            backend.lose(permit)
+            await asyncio.sleep(5)
+    [_, turned_away] = collected.spans("redsem.acquire")
+    [lost] = collected.spans("redsem.hold")
+    assert turned_away.status.status_code is trace.StatusCode.ERROR
+    assert turned_away.status.description == "no permit was free"
+    assert lost.status.description == "lost: released or adopted by somebody else"
+
+
+async def test_many_names_may_be_few_to_metrics() -> None:
+    """A semaphore for each tenant is not a time series for each; spans and sums are exact."""
+    collected, backend = Collected(), MemoryBackend()
+    with instrument(
+        meter_provider=collected.meters,
+        tracer_provider=collected.tracers,
+        metric_name=lambda name: name.partition(":")[0],
+    ):
+        for tenant in ("tenant:a", "tenant:b"):
+            async with FairSemaphore(backend, tenant, 1):
+                pass
+    assert collected.points("redsem.permit.duration") == {("released", "fair", "tenant"): 2}
+    attributes = [span.attributes or {} for span in collected.spans("redsem.hold")]
+    assert [facts["redsem.semaphore"] for facts in attributes] == ["tenant:a", "tenant:b"]
+
+
+async def test_spans_may_be_left_out() -> None:
+    """Metrics alone cost less."""
+    collected = Collected()
+    with instrument(
+        meter_provider=collected.meters, tracer_provider=collected.tracers, spans=False
+    ):
+        async with FairSemaphore(MemoryBackend(), "jobs", 1):
+            pass
+    assert collected.points("redsem.permit.duration") == {("released", "fair", "jobs"): 1}
+    assert not collected.spans("redsem.hold")
+
+
+async def test_stopped_it_records_nothing_more() -> None:
+    """Neither metrics nor spans."""
+    collected = Collected()
+    instrument(meter_provider=collected.meters, tracer_provider=collected.tracers).stop()
+    async with FairSemaphore(MemoryBackend(), "jobs", 1):
+        pass
+    assert collected.points("redsem.permit.duration") == {}
+    assert not collected.spans("redsem.acquire")
+
+
+def test_without_the_extra_it_is_named() -> None:
+    """What is missing, and the line that installs it."""
+    code = (
+        "import sys; sys.modules['opentelemetry.metrics'] = None\n"
+        "import redsem_async.opentelemetry"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == (
+        "ImportError: redsem_async.opentelemetry needs opentelemetry-api:"
+        " pip install 'redsem-async[otel]'"
+    )
