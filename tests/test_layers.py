@@ -34,12 +34,12 @@ LAYERS = {
         "_relief",
     },
     "tasks": {"_cancellation", "_refresher", "_permit", "_acquire", "_call"},
-    "surface": {"_status", "_semaphore", "_group", "_client", "__init__"},
-    "leaves": {"testing", "cli", "__main__"},
+    "surface": {"_status", "_semaphore", "_group", "_chosen", "_client", "__init__"},
+    "leaves": {"testing", "pytest_plugin", "throttle", "taskiq", "cli", "__main__"},
 }
 ORDER = list(LAYERS)
 REDIS_USERS = {"_wire", "_resp", "_dial", "_apart", "_client"}
-FRAMEWORKS = {"fastapi", "starlette", "httpx", "typer", "rich", "pytest", "hypothesis"}
+FRAMEWORKS = {"fastapi", "starlette", "httpx", "taskiq", "typer", "rich", "pytest", "hypothesis"}
 
 
 def layer_of(module: str) -> int:
