@@ -139,7 +139,7 @@ class ThrottledTaskGroup(asyncio.TaskGroup):
         self,
         sem: AnySemaphore | SemaphoreGroup,
         *,
-        key: Callable[[Coroutine[Any, Any, Any]], str] | None = None,
+        key: Callable[[Any], str] | None = None,
         timeout: float | EllipsisType | None = ...,
         permits: int = 1,
     ) -> None:
