@@ -4,8 +4,10 @@ import inspect
 from collections.abc import Callable
 from contextvars import ContextVar
 from functools import wraps
+from importlib.metadata import version
 from types import EllipsisType
 from typing import Any
+from weakref import WeakSet
 
 from ._call import Acquisition
 from ._chosen import acquirer
@@ -13,11 +15,27 @@ from ._group import SemaphoreGroup
 from ._semaphore import AnySemaphore
 
 try:
-    from taskiq import TaskiqMessage, TaskiqMiddleware
-except ImportError as error:
-    raise ImportError("taskiq is missing: pip install 'redsem-async[taskiq]'") from error
+    from taskiq import AsyncTaskiqDecoratedTask, TaskiqMessage, TaskiqMiddleware
+except ModuleNotFoundError as missing:
+    raise ImportError(
+        "redsem_async.taskiq needs taskiq: pip install 'redsem-async[taskiq]'"
+    ) from missing
 
 __all__ = ["SemaphoreMiddleware"]
+
+OLDEST = (0, 12)
+
+
+def _see_that_contexts_are_kept(installed: str) -> None:
+    if tuple(map(int, installed.split(".")[:2])) < OLDEST:
+        raise ImportError(
+            f"redsem_async.taskiq needs taskiq 0.12 or newer, not {installed}: until then a"
+            " function that is not async ran without its task's context, and would not have"
+            " known that it needs a permit"
+        )
+
+
+_see_that_contexts_are_kept(version("taskiq"))
 
 
 class SemaphoreMiddleware(TaskiqMiddleware):
@@ -29,6 +47,9 @@ class SemaphoreMiddleware(TaskiqMiddleware):
 
         models = SemaphoreGroup(redis, "model", limit=4)
         by_label = SemaphoreMiddleware(models, key=lambda message: message.labels.get("model"))
+
+    A broker may have several: a task then holds a permit of each, taken in the reverse of their
+    order.
 
     The permit is waited for when a worker has taken the task, as a part of it: what ``acquire``
     raises is the task's error, and so is ``PermitLost``; the result tells, and a retry middleware
@@ -62,7 +83,7 @@ class SemaphoreMiddleware(TaskiqMiddleware):
         self._acquire = acquirer(sem, checked, timeout=timeout, permits=permits)
         self._key = key
         self._due: ContextVar[TaskiqMessage | None] = ContextVar("due", default=None)
-        self._guarded: set[Callable[..., Any]] = set()
+        self._guarded: WeakSet[AsyncTaskiqDecoratedTask[Any, Any]] = WeakSet()
 
     def pre_execute(self, message: TaskiqMessage) -> TaskiqMessage:
         """Guard the function of a task that is about to run.
@@ -72,9 +93,9 @@ class SemaphoreMiddleware(TaskiqMiddleware):
         """
         task = self.broker.find_task(message.task_name)
         if task is not None:
-            if task.original_func not in self._guarded:
+            if task not in self._guarded:
                 task.original_func = self._guard(task.original_func)
-                self._guarded.add(task.original_func)
+                self._guarded.add(task)
             self._due.set(message)
         return message
 

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import traceback
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -14,6 +15,7 @@ from redis.asyncio import Redis
 from taskiq import InMemoryBroker, SimpleRetryMiddleware, TaskiqMessage, TaskiqResult
 from taskiq_redis import ListQueueBroker, RedisAsyncResultBackend
 
+import redsem_async.taskiq
 from redsem_async import AcquireTimeout, FairSemaphore, PermitLost, SemaphoreGroup
 from redsem_async.taskiq import SemaphoreMiddleware
 from redsem_async.testing import MemoryBackend
@@ -228,6 +230,31 @@ async def test_one_task_may_be_throttled_alone(sem: FairSemaphore, broker: InMem
     await all_free(sem)
 
 
+async def test_a_task_may_need_permits_of_several(
+    sem: FairSemaphore, broker: InMemoryBroker
+) -> None:
+    """One of the fleet's and one of its tenant's, say; and the hundredth run is like the first."""
+    tenants = SemaphoreGroup(MemoryBackend(), "tenant", 1)
+    by_tenant = SemaphoreMiddleware(tenants, key=lambda message: message.labels["tenant"])
+    broker.add_middlewares(by_tenant, SemaphoreMiddleware(sem))
+
+    @broker.task(tenant="acme")
+    async def job() -> tuple[int, int, int]:
+        return (
+            await sem.available(),
+            await tenants["acme"].available(),
+            len(traceback.extract_stack()),
+        )
+
+    depths: set[int] = set()
+    for _ in range(3):
+        result = (await result_of(await job.kiq())).return_value
+        assert result[:2] == (1, 0)
+        depths.add(result[2])
+    assert len(depths) == 1, "one more guard with each run"
+    await all_free(sem)
+
+
 def test_bad_arguments_are_told_at_once(sem: FairSemaphore) -> None:
     """When the worker starts, not by its first task."""
     with pytest.raises(TypeError, match="single semaphore"):
@@ -242,7 +269,15 @@ def test_without_taskiq_it_names_the_extra() -> None:
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT_TASKIQ], capture_output=True, text=True, check=True
     )
-    assert done.stdout == "taskiq is missing: pip install 'redsem-async[taskiq]'\n"
+    assert "pip install 'redsem-async[taskiq]'" in done.stdout
+
+
+def test_a_taskiq_that_cannot_keep_the_promise_is_refused() -> None:
+    """In 0.11 a function that is not async would have run without a permit."""
+    with pytest.raises(ImportError, match=r"0\.12 or newer, not 0\.11\.20: until then"):
+        redsem_async.taskiq._see_that_contexts_are_kept("0.11.20")
+    for fine in ("0.12.0", "0.13.0", "1.0.0"):
+        redsem_async.taskiq._see_that_contexts_are_kept(fine)
 
 
 # -- real workers
