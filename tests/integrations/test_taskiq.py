@@ -6,9 +6,9 @@ import signal
 import subprocess
 import sys
 import traceback
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 from redis.asyncio import Redis
@@ -282,18 +282,26 @@ def test_a_taskiq_that_cannot_keep_the_promise_is_refused() -> None:
 
 # -- real workers
 
-StartWorkers = Callable[[int], "subprocess.Popen[bytes]"]
+
+class StartWorkers(Protocol):
+    """Starts taskiq's own command."""
+
+    def __call__(
+        self, workers: int, *arguments: str, lease: float = 1.0
+    ) -> "subprocess.Popen[bytes]": ...
 
 
 @pytest.fixture
 def start_workers(server_url: str, name: str) -> Iterator[StartWorkers]:
-    """Starts taskiq's own command, with so many worker processes."""
-    environment = os.environ | {"REDIS_URL": server_url, "NAME": name}
+    """With so many worker processes; they are stopped after the test."""
     with ExitStack() as stack:
 
-        def start(workers: int) -> "subprocess.Popen[bytes]":
+        def start(workers: int, *arguments: str, lease: float = 1.0) -> "subprocess.Popen[bytes]":
             command = [sys.executable, "-m", "taskiq", "worker", APP, "--workers", str(workers)]
-            process = subprocess.Popen([*command, "--max-async-tasks", "4"], env=environment)
+            process = subprocess.Popen(
+                [*command, "--max-async-tasks", "4", *arguments],
+                env=os.environ | {"REDIS_URL": server_url, "NAME": name, "LEASE": str(lease)},
+            )
             stack.callback(process.wait, 20)
             stack.callback(process.terminate)
             return process
@@ -363,3 +371,21 @@ async def test_a_worker_that_is_killed_gives_way(
         os.kill(pid, signal.SIGKILL)
     await all_free(sem, within=10)
     assert not victims & {pid for _, pid in await visits(queue, 4)}
+
+
+@pytest.mark.parametrize("seconds", [1.0, 60.0], ids=["finishes", "does not finish"])
+async def test_a_worker_that_is_stopped_gives_its_permits_back(
+    queue: ListQueueBroker, start_workers: StartWorkers, redis: Redis, name: str, seconds: float
+) -> None:
+    """Once its tasks have ended, or when it has waited long enough: not a lease later."""
+    workers = start_workers(1, "--wait-tasks-timeout", "3", lease=60.0)
+    visit = queue.find_task("visit")
+    assert visit is not None
+    kicked = await visit.kiq(seconds)
+    sem = FairSemaphore(redis, name, 2)
+    await eventually(lambda: one_is_held(sem), within=20)
+    workers.send_signal(signal.SIGTERM)
+    assert await asyncio.to_thread(workers.wait, 20) == 0
+    assert (await sem.status()).held == 0
+    if seconds == 1.0:
+        assert (await result_of(kicked)).return_value[0] == 1
