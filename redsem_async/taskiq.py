@@ -16,10 +16,10 @@ from ._semaphore import AnySemaphore
 
 try:
     from taskiq import AsyncTaskiqDecoratedTask, TaskiqMessage, TaskiqMiddleware
-except ModuleNotFoundError as missing:
+except ModuleNotFoundError as _missing:
     raise ImportError(
         "redsem_async.taskiq needs taskiq: pip install 'redsem-async[taskiq]'"
-    ) from missing
+    ) from _missing
 
 __all__ = ["SemaphoreMiddleware"]
 
