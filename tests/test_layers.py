@@ -48,21 +48,28 @@ LAYERS = {
     "surface": {"_status", "_semaphore", "_group", "_client", "__init__"},
     "leaves": {
         "_admission",
+        "_chosen",
         "_outbound",
         "asgi",
+        "cli",
         "fastapi",
         "httpx",
         "httpx2",
-        "testing",
-        "cli",
-        "__main__",
         "observer",
         "opentelemetry",
+        "pytest_plugin",
+        "taskiq",
+        "testing",
+        "throttle",
+        "__main__",
     },
 }
 ORDER = list(LAYERS)
 REDIS_USERS = {"_wire", "_resp", "_dial", "_apart", "_client"}
-FRAMEWORKS = {"fastapi", "starlette", "httpx", "httpx2", "typer", "rich", "pytest", "hypothesis"}
+FRAMEWORKS = {
+    *("fastapi", "starlette", "httpx", "httpx2", "taskiq", "opentelemetry"),
+    *("typer", "rich", "pytest", "hypothesis"),
+}
 
 
 def layer_of(module: str) -> int:

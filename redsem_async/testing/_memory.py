@@ -1,16 +1,33 @@
 """Semaphores kept in this process's memory, for tests of code that uses them."""
 
 import asyncio
+import math
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
+from weakref import WeakSet
 
 from redsem_async import Permit
 from redsem_async._backend import Letter, Link, Listener, OneNode
+from redsem_async._claim import Claim
+from redsem_async._clock import now as clock
 from redsem_async._keys import Address, parse_permit_id
-from redsem_async._protocol import Answered, Call, Fault, Message, Release, Trouble
+from redsem_async._lane import Lane
+from redsem_async._lease import Outcome
+from redsem_async._post import Post
+from redsem_async._protocol import (
+    Answered,
+    Call,
+    Fault,
+    Message,
+    Refresh,
+    Release,
+    Reply,
+    Trouble,
+)
+from redsem_async._refresher import lose_unless_trusted
 
 from ._model import FairModel, Mismatch, Model, Reordered, Stranger, ZsetModel
 
@@ -57,10 +74,26 @@ class MemoryBackend(OneNode):
             self._store.run_everywhere(permit.name, Release(owner, [number]))
 
     def advance(self, seconds: float) -> None:
-        """Move the backend's clock forward: leases run out that much earlier."""
-        self._store.ahead_us += int(seconds * 1_000_000)
-        for link in list(self._store.links):
-            link.fail(ConnectionResetError("the memory backend's clock was moved"))
+        """Let *seconds* pass as on a host that was suspended for as long: only leases notice.
+
+        What moves: the backend's clock, and with it the age of every lease, of permits that are
+        held, detached or adopted; and the time for which holders may trust their permits. A
+        lease that is over has ended: its holder is told at once, as it would be on waking up,
+        and whoever waits is served. A lease that is not over is refreshed at once, so that
+        holders live through any time that passes in steps shorter than it.
+
+        What does not: the event loop's clock, so the ``timeout`` of ``acquire`` and every sleep
+        take as long as ever, and waiters keep their places; fencing tokens only grow.
+
+        While the backend is down nothing can be refreshed: holders lose their permits once their
+        leases are over, however short the steps.
+
+        Raises:
+            ValueError: time does not go back.
+        """
+        if not 0 <= seconds < math.inf:
+            raise ValueError(f"seconds must not be negative, and finite, not {seconds}")
+        self._store.advance(seconds)
 
     # -- for the hub
 
@@ -68,6 +101,8 @@ class MemoryBackend(OneNode):
         """Open a link: for the library itself."""
         if not self._store.reachable:
             raise ConnectionError("the memory backend is down")
+        if isinstance(listener, Post):
+            self._store.posts.add(listener)
         return MemoryLink(self._store, listener)
 
 
@@ -78,6 +113,7 @@ class _Store:
         self.reachable = True
         self.ahead_us = 0
         self.links: list[MemoryLink] = []
+        self.posts: WeakSet[Post] = WeakSet()  # whose links these are or were
         self._models: dict[tuple[str, str], Model] = {}
         # Links may belong to loops in several threads. A call that is carried out may tell
         # others, so it is taken again on the way.
@@ -113,6 +149,43 @@ class _Store:
     def now_us(self) -> int:
         return time.time_ns() // 1000 + self.ahead_us
 
+    def advance(self, seconds: float) -> None:
+        """Move the clock. Who is connected is alive, and lives on."""
+        with self.lock:
+            before = self.now_us() // 1000
+            self.ahead_us += round(seconds * 1_000_000)
+            for model in self._models.values():
+                for hub in {link.hub for link in self.links}:
+                    party = model.parties.get(hub)
+                    if party is not None and party.alive_until > before:
+                        party.alive_until += round(seconds * 1000)
+            posts = list(self.posts)
+        for post in posts:
+            _in_loop(post.hub.loop, partial(self._wake_up, post, seconds))
+
+    def _wake_up(self, post: Post, slept: float) -> None:
+        """Do what a process does that finds *slept* seconds gone."""
+        connected = any(link.listens and link.hub == post.hub_id for link in self.links)
+        for lane in list(post.lanes.values()):
+            for claim in lane.held():
+                claim.trusted_until -= slept
+                if lose_unless_trusted(claim):
+                    continue
+                if connected:
+                    self._refresh(lane, claim)
+                else:  # nobody looks before trust would have ended without this
+                    left = claim.trusted_until - clock()
+                    post.hub.loop.call_later(left, lose_unless_trusted, claim)
+            if lane.waiting:
+                lane.beat()
+
+    def _refresh(self, lane: Lane, claim: Claim) -> None:
+        now = clock()
+        call = Refresh([claim.number], claim.terms.lease_ms)
+        answer = self.run(lane.address, call, claim.hub_id)
+        held = isinstance(answer, Reply) and answer.answers[0]
+        lane.refreshed(claim, Outcome.RENEWED if held else Outcome.GONE, now)
+
     def _teller(self, prefix: str) -> Callable[[str, Message], int]:
         def tell(owner: str, message: Message) -> int:
             links = [link for link in self.links if link.hub == owner and link.listens]
@@ -121,6 +194,18 @@ class _Store:
             return len(links)
 
         return tell
+
+
+def _in_loop(loop: asyncio.AbstractEventLoop, work: Callable[[], None]) -> None:
+    """Do *work* in *loop*: now, if that is the one that runs here."""
+    try:
+        here = asyncio.get_running_loop() is loop
+    except RuntimeError:
+        here = False
+    if here:
+        work()
+    elif not loop.is_closed():
+        loop.call_soon_threadsafe(work)
 
 
 def _fits(model: Model, kind: type[Model], address: Address) -> bool:

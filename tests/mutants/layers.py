@@ -121,7 +121,7 @@ LAYERS = (
     ),
     Layer(
         "processes",
-        "real processes, killed, stopped, forked and blocked; a cluster whose slots move; a failover",
+        "processes killed, stopped, forked and blocked; a cluster whose slots move; a failover",
         _pytest(
             *_tests("faults", "processes", "blocked_loop", "cluster", "failover"),
             *("-k", "test_processes or slot_that_moved or computes or stuck or nobody_heard"),

@@ -1,0 +1,89 @@
+"""A batch job on a few GPU slots, shared by several processes.
+
+    python gpu_batch.py
+
+Four processes work through one queue of images, and there are two GPU slots for all of them. A
+server is started where ``REDIS_URL`` names none.
+"""
+
+import asyncio
+import os
+import sys
+import time
+from contextlib import ExitStack
+
+from redis.asyncio import Redis
+
+from redsem_async import Permit, PermitLost, Semaphore, connect
+from redsem_async.testing import embedded_redis
+
+PROCESSES = 4
+SLOTS = 2
+IMAGES = 40
+KEYS = TODO, DONE, BUSY, HERE, GO = [
+    f"gpu-batch:{what}" for what in ("todo", "done", "busy", "here", "go")
+]
+
+
+def render(image: str, permit: Permit) -> str:
+    """Stand in for what keeps a GPU busy: it runs in a thread, which nobody can cancel."""
+    for _ in range(4):
+        permit.check()  # so it asks, between two steps, whether the slot is still its own
+        time.sleep(0.005)
+    return f"{image} by {os.getpid()}"
+
+
+async def work(url: str) -> None:
+    """Be one of the processes: take an image when there is a slot, until none is left."""
+    async with connect(url, decode_responses=True) as redis:
+        slots = Semaphore(redis, "gpu", SLOTS, lease=5, label=f"batch {os.getpid()}")
+        if await redis.incr(HERE) == PROCESSES:  # this batch is small: nobody begins alone
+            await redis.rpush(GO, *["go"] * PROCESSES)
+        await redis.blpop(GO)
+        while await redis.llen(TODO):
+            try:
+                async with slots as permit:
+                    await take_one(redis, permit)
+            except PermitLost:
+                continue  # the image is back in the queue
+
+
+async def take_one(redis: Redis, permit: Permit) -> None:
+    image = await redis.lpop(TODO)
+    if not isinstance(image, str):  # another process took the last one
+        return
+    busy = await redis.incr(BUSY)
+    try:
+        done = await asyncio.to_thread(render, image, permit)
+        await redis.rpush(DONE, f"{busy} {done}")
+    except BaseException:
+        await redis.rpush(TODO, image)
+        raise
+    finally:
+        await redis.decr(BUSY)
+
+
+async def main(url: str) -> None:
+    async with connect(url, decode_responses=True) as redis:
+        await redis.delete(*KEYS)
+        await redis.rpush(TODO, *[f"image {number}" for number in range(IMAGES)])
+        processes = [
+            await asyncio.create_subprocess_exec(sys.executable, __file__, url)
+            for _ in range(PROCESSES)
+        ]
+        for process in processes:
+            assert await process.wait() == 0
+        done = await redis.lrange(DONE, 0, -1)
+        await redis.delete(*KEYS)
+    busiest = max(int(line.split()[0]) for line in done)
+    workers = {line.split()[-1] for line in done}
+    print(f"{len(done)} images by {len(workers)} processes, at most {busiest} at a time")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:]:
+        asyncio.run(work(sys.argv[1]))
+    else:
+        with ExitStack() as stack:
+            redis_url = os.environ.get("REDIS_URL") or stack.enter_context(embedded_redis()).url
+            asyncio.run(main(redis_url))

@@ -1,0 +1,30 @@
+"""What is tested: a model that takes few calls at a time, in the whole fleet."""
+
+from collections.abc import Awaitable, Callable
+
+from redsem_async import AcquireTimeout, AnySemaphore, BackendUnavailable
+
+
+class Busy(Exception):
+    """Try again in *after* seconds."""
+
+    def __init__(self, after: float) -> None:
+        super().__init__(after)
+        self.after = after
+
+
+class Translator:
+    """Translates by *model*, with a permit of *sem* for each call."""
+
+    def __init__(self, sem: AnySemaphore, model: Callable[[str], Awaitable[str]]) -> None:
+        self._sem = sem
+        self._model = model
+
+    async def translate(self, text: str) -> str:
+        try:
+            async with self._sem:
+                return await self._model(text)
+        except AcquireTimeout as full:
+            raise Busy(full.retry_after) from full
+        except BackendUnavailable as outage:
+            raise Busy(5.0) from outage

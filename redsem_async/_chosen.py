@@ -1,0 +1,46 @@
+"""One semaphore, or one of a group: which permit a call needs, for those who guard calls."""
+
+from collections.abc import Callable
+from types import EllipsisType
+from typing import Any
+
+from . import _config
+from ._call import Acquisition
+from ._group import SemaphoreGroup
+from ._semaphore import AnySemaphore
+
+Key = Callable[..., str]
+Acquire = Callable[..., Acquisition]
+"""Acquires what a call with these arguments needs. Takes any, as a key function may."""
+
+
+def acquirer(
+    sem: AnySemaphore | SemaphoreGroup,
+    key: Key | None,
+    *,
+    timeout: float | EllipsisType | None,
+    permits: int,
+) -> Acquire:
+    """Return what acquires a permit of *sem*, or, where it is a group, of its ``key(...)``.
+
+    Raises:
+        ValueError, TypeError: for arguments that cannot be meant, saying what to do.
+    """
+    if isinstance(sem, AnySemaphore):
+        if key is not None:
+            raise TypeError("key= chooses from a SemaphoreGroup, and this is a single semaphore")
+        sem.acquire(timeout=timeout, permits=permits).close()  # bad arguments are told here
+        return lambda *_, **__: sem.acquire(timeout=timeout, permits=permits)
+    if not isinstance(sem, SemaphoreGroup):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"a semaphore or a SemaphoreGroup is needed, not {sem!r}")
+    if not callable(key):
+        raise TypeError("a SemaphoreGroup needs key=, a function that gives the key")
+    if timeout is not ...:
+        _config.timeout_of(timeout)
+    _config.permits_of(permits, 0)
+    chosen = key
+
+    def acquire(*args: Any, **kwargs: Any) -> Acquisition:
+        return sem[chosen(*args, **kwargs)].acquire(timeout=timeout, permits=permits)
+
+    return acquire
