@@ -67,7 +67,7 @@ LAYERS = {
 ORDER = list(LAYERS)
 REDIS_USERS = {"_wire", "_resp", "_dial", "_apart", "_client"}
 FRAMEWORKS = {
-    *("fastapi", "starlette", "httpx", "httpx2", "taskiq", "opentelemetry"),
+    *("fastapi", "starlette", "httpx", "httpx2", "taskiq"),
     *("typer", "rich", "pytest", "hypothesis"),
 }
 

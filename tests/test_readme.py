@@ -27,4 +27,4 @@ def test_an_example_of_the_readme_runs(number: int, server_url: str, name: str) 
     command = [sys.executable, "-X", "dev", "-W", "error", "-c", example]
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     assert (done.returncode, complaints(done.stderr)) == (0, [])
-    assert done.stdout
+    assert done.stdout or "print(" not in example
