@@ -219,8 +219,9 @@ def python(session: nox.Session, *command: str, env: Environment | None = None) 
 
 
 def pytest(session: nox.Session, *wrapper: str, env: Environment) -> None:
-    # Two workers, since a test mostly waits for its server; one for what was picked by hand.
-    python(session, *wrapper, "pytest", *(session.posargs or ["-n2"]), env=env)
+    # Three workers, since a test mostly waits for its server; one for what was picked by hand.
+    shared = ["-n3", "--dist=worksteal"]
+    python(session, *wrapper, "pytest", *(session.posargs or shared), env=env)
 
 
 def installed(session: nox.Session) -> Environment:

