@@ -36,7 +36,7 @@ def render(image: str, permit: Permit) -> str:
 async def work(url: str) -> None:
     """Be one of the processes: take an image when there is a slot, until none is left."""
     async with connect(url, decode_responses=True) as redis:
-        slots = Semaphore(redis, "gpu", SLOTS, lease=5, label=f"batch {os.getpid()}")
+        slots = Semaphore(redis, "gpu-batch", SLOTS, lease=5, label=f"batch {os.getpid()}")
         if await redis.incr(HERE) == PROCESSES:  # this batch is small: nobody begins alone
             await redis.rpush(GO, *["go"] * PROCESSES)
         await redis.blpop(GO)
