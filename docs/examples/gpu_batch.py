@@ -1,5 +1,6 @@
 """A batch job on a few GPU slots, shared by several processes.
 
+    pip install 'redsem-async[embedded]'
     python gpu_batch.py
 
 Four processes work through one queue of images, and there are two GPU slots for all of them. A
