@@ -1,5 +1,6 @@
 """A batch job on a few GPU slots, shared by several processes.
 
+    pip install 'redsem-async[embedded]'
     python gpu_batch.py
 
 Four processes work through one queue of images, and there are two GPU slots for all of them. A
@@ -36,7 +37,7 @@ def render(image: str, permit: Permit) -> str:
 async def work(url: str) -> None:
     """Be one of the processes: take an image when there is a slot, until none is left."""
     async with connect(url, decode_responses=True) as redis:
-        slots = Semaphore(redis, "gpu", SLOTS, lease=5, label=f"batch {os.getpid()}")
+        slots = Semaphore(redis, "gpu-batch", SLOTS, lease=5, label=f"batch {os.getpid()}")
         if await redis.incr(HERE) == PROCESSES:  # this batch is small: nobody begins alone
             await redis.rpush(GO, *["go"] * PROCESSES)
         await redis.blpop(GO)

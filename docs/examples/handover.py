@@ -1,5 +1,6 @@
 """A request takes a permit, and a worker process does the work under it.
 
+    pip install 'redsem-async[embedded,fastapi,httpx]'
     python handover.py
 
 Who orders a report while all are busy is told at once, rather than after an hour in a queue: the

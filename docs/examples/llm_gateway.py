@@ -1,5 +1,6 @@
 """An LLM gateway: a cap for each model, which all gateways share, and one for each tenant.
 
+    pip install 'redsem-async[fastapi,httpx]' uvicorn
     export UPSTREAM=https://api.example.com UPSTREAM_KEY=secret REDIS_URL=redis://localhost:6379
     uvicorn llm_gateway:app --timeout-graceful-shutdown 25
 

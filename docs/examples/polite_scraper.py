@@ -1,5 +1,6 @@
 """A polite scraper: many pages at once, and no more than two from any one domain.
 
+    pip install 'redsem-async[embedded,httpx]'
     python polite_scraper.py
 
 The limit for each domain holds for every process that scrapes. Here a small site stands in for

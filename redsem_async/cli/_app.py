@@ -87,7 +87,10 @@ def demo(
     ] = 2.0,
     output: Annotated[
         Path | None,
-        typer.Option(file_okay=False, help="Folder for the chart, if not a new temporary one."),
+        typer.Option(
+            file_okay=False,
+            help="Folder for the chart that matplotlib draws, if not a new temporary one.",
+        ),
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="The summary as JSON; all else goes to stderr.")

@@ -213,7 +213,8 @@ def _outcome(
     if was is not None and was != limit:
         parts.append(f"{was} was set before")
     if after.held > limit:
-        parts.append(f"{after.held} are held, and nobody new gets in before that fits")
+        rest = ", and nobody new gets in before that fits" if limit else " still"
+        parts.append(f"{after.held} are held{rest}")
     return "; ".join(parts)
 
 
