@@ -379,6 +379,17 @@ async def test_a_response_may_be_dropped_in_a_cycle(
     assert not complaints
 
 
+async def test_a_body_that_no_client_can_read_holds_nothing(
+    http: Any, leaf: Any, sem: AnySemaphore
+) -> None:
+    """A mock's mistake is told, and the next request does not wait for it."""
+    mock = http.MockTransport(lambda _: http.Response(200, content=iter([b"not async"])))
+    async with http.AsyncClient(transport=leaf.SemaphoreTransport(sem, mock)) as client:
+        with pytest.raises(AssertionError):
+            await client.get("http://upstream/")
+        await all_free(sem)
+
+
 async def test_it_opens_and_closes_what_it_wraps(http: Any, leaf: Any, sem: AnySemaphore) -> None:
     """It is the only one who could."""
     said: list[str] = []
