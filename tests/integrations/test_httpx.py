@@ -240,7 +240,7 @@ async def test_a_lost_permit_cancels_the_request(
 async def test_a_request_does_not_outlive_its_permit_in_an_outage(
     http: Any, leaf: Any, backend: MemoryBackend
 ) -> None:
-    """Nothing can be given back then, and that takes its time: others may hold the place by now."""
+    """Giving it back takes its time then, and others may hold the place already."""
     sem = Semaphore(backend, "upstream", 1, lease=0.3)
     began, ended = asyncio.Event(), asyncio.Event()
 
@@ -383,7 +383,11 @@ async def test_a_body_that_no_client_can_read_holds_nothing(
     http: Any, leaf: Any, sem: AnySemaphore
 ) -> None:
     """A mock's mistake is told, and the next request does not wait for it."""
-    mock = http.MockTransport(lambda _: http.Response(200, content=iter([b"not async"])))
+
+    def answer(request: Any) -> Any:
+        return http.Response(200, content=iter([b"not async"]))
+
+    mock = http.MockTransport(answer)
     async with http.AsyncClient(transport=leaf.SemaphoreTransport(sem, mock)) as client:
         with pytest.raises(AssertionError):
             await client.get("http://upstream/")
