@@ -81,6 +81,11 @@ class App:
         await send({"type": "http.response.body", "body": b"."})
         await self.go.wait()
 
+    async def idle(self, receive: Receive, send: Send) -> None:
+        await receive()
+        await send({"type": "websocket.accept"})
+        await self.go.wait()
+
     async def ws(self, receive: Receive, send: Send) -> None:
         assert (await receive())["type"] == "websocket.connect"
         await send({"type": "websocket.accept"})
@@ -203,6 +208,21 @@ async def test_little_of_a_body_is_read_in_line() -> None:
         await eventually(lambda: upload._incoming.qsize() <= 96)
         await sem.status()
         assert upload._incoming.qsize() == 96
+
+
+async def test_few_empty_messages_are_read_ahead(sem: AnySemaphore) -> None:
+    """They carry nothing, and take memory all the same: who floods a WebSocket is held up."""
+    app = App()
+    limited = ConcurrencyLimitMiddleware(app, sem)
+    async with Exchange(limited, "/idle", kind="websocket") as flood:
+        for _ in range(2000):
+            flood.say({"type": "websocket.receive", "text": ""})
+        await flood.heard("websocket.accept")
+        await sem.status()
+        await asyncio.sleep(0.05)
+        assert flood._incoming.qsize() > 1000
+        app.go.set()
+        await flood.done()
 
 
 async def test_a_stream_whose_client_left_is_ended(sem: AnySemaphore) -> None:
