@@ -470,6 +470,36 @@ async def test_nobody_waits_for_long_who_comes_into_an_outage(
     assert asyncio.get_running_loop().time() - started < 0.5
 
 
+async def test_one_at_a_time_asks_whether_an_outage_is_over(
+    sem: AnySemaphore, backend: MemoryBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where Redis is silent an answer is missed after seconds: not everybody may wait for it."""
+    app = App()
+    app.go.set()
+    limited = ConcurrencyLimitMiddleware(app, sem, timeout=0.05, on_outage="open")
+    backend.down()
+    await Exchange(limited).done()
+    acquire, asked, silence = sem.acquire, asyncio.Event(), asyncio.Event()
+
+    async def asks(**options: Any) -> Permit:
+        asked.set()
+        await silence.wait()
+        return await acquire(**options)
+
+    monkeypatch.setattr(sem, "acquire", asks)
+    async with Exchange(limited) as first:
+        await asked.wait()
+        await asyncio.wait_for(asyncio.gather(*(Exchange(limited).done() for _ in range(9))), 2)
+        assert not first.task.done()
+        backend.up()
+        silence.set()
+        await first.done()
+    async with asyncio.timeout(2), Exchange(limited) as next_one:
+        await next_one.done()
+    permits = [scope["redsem_async.permit"] for scope in app.scopes]
+    assert [permit is None for permit in permits] == [True] * 10 + [False] * 2
+
+
 async def test_aclose_turns_those_in_line_away(sem: AnySemaphore, backend: MemoryBackend) -> None:
     """At the end of a process they learn at once that they had better go elsewhere."""
     app = App()
