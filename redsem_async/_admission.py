@@ -72,6 +72,7 @@ class Admission(Generic[Request]):
         self._on_outage = on_outage_of(on_outage)
         self.status = status_of(status)
         self._away = False
+        self._asking = False  # whether it is over
         self._inside = 0  # let in by the local limit
 
     def semaphore_for(self, request: Request) -> AnySemaphore:
@@ -140,7 +141,11 @@ class Admission(Generic[Request]):
     async def _ask(self, semaphore: AnySemaphore) -> Permit:
         permits = self._permits
         if self._away:
-            # The first to notice waited for its whole timeout. Nobody after it does.
+            # The first to notice waited for its whole timeout. After it one at a time asks, since
+            # where Redis is silent that takes seconds, and nobody else waits.
+            if self._asking:
+                raise BackendUnavailable(semaphore.name, "Redis could not be asked just now")
+            self._asking = True
             try:
                 permit = await semaphore.acquire(timeout=0, permits=permits)
             except (AcquireTimeout, QueueFull):
@@ -148,6 +153,8 @@ class Admission(Generic[Request]):
             else:
                 self._note(away=False)
                 return permit
+            finally:
+                self._asking = False
         return await semaphore.acquire(timeout=self._timeout, permits=permits)
 
     def _refuse_in_outage(self, unavailable: BackendUnavailable) -> None:

@@ -12,8 +12,10 @@ import anyio
 from . import _config
 from ._call import Acquisition
 from ._cancellation import finish
+from ._errors import PermitLost
 from ._group import SemaphoreGroup
 from ._lease import patience
+from ._permit import Permit
 from ._semaphore import AnySemaphore
 
 Request = TypeVar("Request")
@@ -66,8 +68,10 @@ class Hold:
         self._granted: asyncio.Future[None] = self._loop.create_future()
         self._over = asyncio.Event()
         self._scope: anyio.CancelScope | None = None
-        self._task = asyncio.create_task(_hold(acquisition, self._granted, self._over))
-        self._task.add_done_callback(self._lost)
+        self._loss: PermitLost | None = None
+        self._task = asyncio.create_task(self._hold(acquisition))
+        self._task.add_done_callback(_ended)
+        _holding.add(self._task)
 
     async def begin(self) -> None:
         """Wait until the permit is held; raises what ``acquire`` does."""
@@ -94,6 +98,8 @@ class Hold:
 
     def check(self) -> None:
         """Raise why the permit is not held, if that is to stop us."""
+        if self._loss is not None:
+            raise self._loss
         if self._task.done():
             self._task.result()
 
@@ -107,17 +113,32 @@ class Hold:
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._over.set)
 
-    def _lost(self, task: "asyncio.Task[None]") -> None:
-        if not task.cancelled() and task.exception() is not None and self._scope is not None:
-            self._scope.cancel()
+    async def _hold(self, acquisition: Acquisition) -> None:
+        async with acquisition as permit:
+            self._granted.set_result(None)
+            try:
+                await self._over.wait()
+            except asyncio.CancelledError:
+                self._stop(permit)  # first: giving a permit back may take its time in an outage
+                raise
+
+    def _stop(self, permit: Permit) -> None:
+        """Cancel what runs under *permit*, if it is lost."""
+        try:
+            permit.check()
+        except PermitLost as loss:
+            self._loss = loss
+            if self._scope is not None:
+                self._scope.cancel()
 
 
-async def _hold(
-    acquisition: Acquisition, granted: "asyncio.Future[None]", over: asyncio.Event
-) -> None:
-    async with acquisition:
-        granted.set_result(None)
-        await over.wait()
+_holding: set["asyncio.Task[None]"] = set()  # a loop keeps no task alive
+
+
+def _ended(task: "asyncio.Task[None]") -> None:
+    _holding.discard(task)
+    if not task.cancelled():
+        task.exception()  # who asks is told
 
 
 class Stream(Protocol):

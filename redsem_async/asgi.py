@@ -22,7 +22,8 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-READ_AHEAD = 65_536  # bytes of a body that may lie here before the app asks for them
+READ_AHEAD = 65_536  # bytes that may lie here before the application asks for them
+MESSAGE = 256  # bytes that a message takes beside what it carries: there are empty ones
 DISCONNECTS = frozenset({"http.disconnect", "websocket.disconnect"})
 
 
@@ -38,10 +39,13 @@ class ConcurrencyLimitMiddleware:
 
     Who finds no place gets *status* with a ``Retry-After`` computed from the queue; a WebSocket
     is denied with the same where the server can (the ``websocket.http.response`` extension) and
-    closed with 1013 elsewhere. A client that hangs up in line gives its place up. When a permit
-    is lost the application is cancelled (unless the semaphore has ``cancel_on_loss=False``), and
-    the client gets 503 if no header is out yet; otherwise ``PermitLost`` is raised into the
-    server, which ends the connection, and a WebSocket is closed with 1013.
+    closed with 1013 elsewhere. A client that hangs up in line gives its place up; that is not
+    noticed while 64 KiB of its body wait to be read.
+
+    When a permit is lost the application is cancelled (unless the semaphore has
+    ``cancel_on_loss=False``), and the client gets 503 if no header is out yet; otherwise
+    ``PermitLost`` is raised into the server, which ends the connection, and a WebSocket is
+    closed with 1013.
 
     Args:
         app: the application.
@@ -281,4 +285,4 @@ class _Answer:
 
 
 def _size(message: Message) -> int:
-    return len(message.get("body") or message.get("bytes") or message.get("text") or b"")
+    return MESSAGE + len(message.get("body") or message.get("bytes") or message.get("text") or b"")

@@ -111,7 +111,7 @@ class RequirePermit:
                 yield permit
         except Refused as refused:
             raise _error_for(connection, refused) from refused.__cause__
-        except (Gone, ClientDisconnect):
+        except Gone:
             raise _farewell(connection) from None
         finally:
             await _end(watch)
@@ -135,26 +135,31 @@ class RequirePermit:
 
 async def _heard(connection: HTTPConnection) -> bool:
     """Whether a hang-up would be heard: whether nothing comes any more that is not for us."""
-    if not isinstance(connection, Request):
-        if isinstance(connection, WebSocket) and _is_new(connection):
+    if isinstance(connection, WebSocket):
+        if connection.client_state is WebSocketState.CONNECTING:
             await connection.receive()  # the handshake's request, as `accept` would
-            return True
+        return connection.application_state is WebSocketState.CONNECTING
+    if not isinstance(connection, Request):
         return False
     if not getattr(connection, "_stream_consumed", False):
-        length = connection.headers.get("content-length")
-        if length is None:
-            small = connection.method in WITHOUT_BODY
-            small = small and "transfer-encoding" not in connection.headers
-        else:
-            small = length.isdecimal() and int(length) <= READ_AHEAD
-        if not small:
+        if not _is_small(connection):
             return False
-        await connection.body()  # kept there for the handler
+        try:
+            await connection.body()  # kept there for the handler
+        except ClientDisconnect:
+            raise Gone from None
     return True
 
 
-def _is_new(websocket: WebSocket) -> bool:
-    return websocket.client_state is WebSocketState.CONNECTING
+def _is_small(request: Request) -> bool:
+    """Whether the request's body is known to be small, if it has any."""
+    length = request.headers.get("content-length")
+    if length is not None:
+        return length.isdecimal() and int(length) <= READ_AHEAD
+    if "transfer-encoding" in request.headers:
+        return False
+    # HTTP/1 has no third way to send a body.
+    return request.scope["http_version"].startswith("1") or request.method in WITHOUT_BODY
 
 
 async def _until_gone(connection: HTTPConnection) -> None:

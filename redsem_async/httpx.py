@@ -88,14 +88,14 @@ class SemaphoreTransport(httpx.AsyncBaseTransport):
         try:
             with hold.guarded():
                 response = await self._wrapped.handle_async_request(request)
+            if not response.is_closed:
+                assert isinstance(response.stream, httpx.AsyncByteStream)
+                response.stream = _Body(response.stream, hold)
+                return response
         except BaseException:
             await hold.end()
             raise
-        if response.is_closed:  # made with its content, as in tests
-            await hold.end()
-        else:
-            assert isinstance(response.stream, httpx.AsyncByteStream)
-            response.stream = _Body(response.stream, hold)
+        await hold.end()  # it was made with its content, as in tests
         return response
 
     async def aclose(self) -> None:

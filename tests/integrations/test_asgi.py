@@ -81,6 +81,11 @@ class App:
         await send({"type": "http.response.body", "body": b"."})
         await self.go.wait()
 
+    async def idle(self, receive: Receive, send: Send) -> None:
+        await receive()
+        await send({"type": "websocket.accept"})
+        await self.go.wait()
+
     async def ws(self, receive: Receive, send: Send) -> None:
         assert (await receive())["type"] == "websocket.connect"
         await send({"type": "websocket.accept"})
@@ -203,6 +208,21 @@ async def test_little_of_a_body_is_read_in_line() -> None:
         await eventually(lambda: upload._incoming.qsize() <= 96)
         await sem.status()
         assert upload._incoming.qsize() == 96
+
+
+async def test_few_empty_messages_are_read_ahead(sem: AnySemaphore) -> None:
+    """They carry nothing, and take memory all the same: who floods a WebSocket is held up."""
+    app = App()
+    limited = ConcurrencyLimitMiddleware(app, sem)
+    async with Exchange(limited, "/idle", kind="websocket") as flood:
+        for _ in range(2000):
+            flood.say({"type": "websocket.receive", "text": ""})
+        await flood.heard("websocket.accept")
+        await sem.status()
+        await asyncio.sleep(0.05)
+        assert flood._incoming.qsize() > 1000
+        app.go.set()
+        await flood.done()
 
 
 async def test_a_stream_whose_client_left_is_ended(sem: AnySemaphore) -> None:
@@ -448,6 +468,36 @@ async def test_nobody_waits_for_long_who_comes_into_an_outage(
     started = asyncio.get_running_loop().time()
     await asyncio.gather(*(Exchange(limited).done() for _ in range(100)))
     assert asyncio.get_running_loop().time() - started < 0.5
+
+
+async def test_one_at_a_time_asks_whether_an_outage_is_over(
+    sem: AnySemaphore, backend: MemoryBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where Redis is silent an answer is missed after seconds: not everybody may wait for it."""
+    app = App()
+    app.go.set()
+    limited = ConcurrencyLimitMiddleware(app, sem, timeout=0.05, on_outage="open")
+    backend.down()
+    await Exchange(limited).done()
+    acquire, asked, silence = sem.acquire, asyncio.Event(), asyncio.Event()
+
+    async def asks(**options: Any) -> Permit:
+        asked.set()
+        await silence.wait()
+        return await acquire(**options)
+
+    monkeypatch.setattr(sem, "acquire", asks)
+    async with Exchange(limited) as first:
+        await asked.wait()
+        await asyncio.wait_for(asyncio.gather(*(Exchange(limited).done() for _ in range(9))), 2)
+        assert not first.task.done()
+        backend.up()
+        silence.set()
+        await first.done()
+    async with asyncio.timeout(2), Exchange(limited) as next_one:
+        await next_one.done()
+    permits = [scope["redsem_async.permit"] for scope in app.scopes]
+    assert [permit is None for permit in permits] == [True] * 10 + [False] * 2
 
 
 async def test_aclose_turns_those_in_line_away(sem: AnySemaphore, backend: MemoryBackend) -> None:

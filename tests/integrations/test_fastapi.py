@@ -10,7 +10,8 @@ from typing import Annotated, Any
 
 import pytest
 from fastapi import BackgroundTasks, Depends, FastAPI, Request, WebSocket
-from fastapi.responses import StreamingResponse
+from fastapi.responses import Response, StreamingResponse
+from starlette.requests import ClientDisconnect
 
 from redsem_async import AnySemaphore, FairSemaphore, Permit, Semaphore, SemaphoreGroup, aclose
 from redsem_async.fastapi import RequirePermit, _see_that_responses_are_covered
@@ -218,6 +219,7 @@ async def test_a_full_line_is_answered_at_once(backend: MemoryBackend) -> None:
         ("/plain", {}),
         ("/json", JSON),
         ("/raw", {"method": "POST", "body": b"1234", "headers": ((b"content-length", b"4"),)}),
+        ("/raw", {"method": "POST"}),  # with no body at all, as `curl -X POST` has it
         ("/ws", {"kind": "websocket"}),
     ],
 )
@@ -232,6 +234,29 @@ async def test_a_client_that_hangs_up_in_line_gives_its_place_up(
         await leaver.done()
         await waiting(sem, 0)
         assert service.permits == []
+
+
+@pytest.mark.parametrize("kind", ["http", "websocket"])
+async def test_a_client_that_hangs_up_in_its_second_line_gives_all_up(
+    sem: AnySemaphore, backend: MemoryBackend, kind: str
+) -> None:
+    """A tenant's line and then everybody's, say: the first must not make us deaf."""
+    first = FairSemaphore(backend, "first", 1)
+    app = FastAPI()
+    lines = [Depends(RequirePermit(first)), Depends(RequirePermit(sem))]
+
+    @app.get("/", dependencies=lines)
+    async def plain() -> None: ...
+
+    @app.websocket("/", dependencies=lines)
+    async def ws(websocket: WebSocket) -> None: ...
+
+    async with sem, Exchange(app, kind=kind) as leaver:
+        await waiting(sem, 1)
+        leaver.hang_up()
+        await leaver.done()
+        await waiting(sem, 0)
+        await all_free(first)
 
 
 async def test_a_client_that_hangs_up_before_its_body_is_here_never_joins_the_line(
@@ -481,6 +506,26 @@ async def test_an_error_of_the_handler_is_its_own(sem: AnySemaphore) -> None:
     service = service_with(RequirePermit(sem))
     with pytest.raises(ZeroDivisionError):
         await service.request("/error").done()
+    await all_free(sem)
+
+
+async def test_a_hang_up_that_the_handler_finds_is_its_own(sem: AnySemaphore) -> None:
+    """Only of the line do we say that its client left; who reads a body has ways of its own."""
+    app = FastAPI()
+
+    @app.post("/", dependencies=[Depends(RequirePermit(sem))])
+    async def reads(request: Request) -> None:
+        await request.body()
+
+    @app.exception_handler(ClientDisconnect)
+    async def left(_: Request, error: ClientDisconnect) -> Response:
+        return Response(status_code=418)
+
+    headers = ((b"transfer-encoding", b"chunked"),)
+    async with Exchange(app, method="POST", headers=headers, body=None) as leaver:
+        leaver.hang_up()
+        await leaver.done()
+    assert leaver.status == 418
     await all_free(sem)
 
 

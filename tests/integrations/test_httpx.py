@@ -237,6 +237,30 @@ async def test_a_lost_permit_cancels_the_request(
         await all_free(sem)
 
 
+async def test_a_request_does_not_outlive_its_permit_in_an_outage(
+    http: Any, leaf: Any, backend: MemoryBackend
+) -> None:
+    """Giving it back takes its time then, and others may hold the place already."""
+    sem = Semaphore(backend, "upstream", 1, lease=0.3)
+    began, ended = asyncio.Event(), asyncio.Event()
+
+    async def answer(request: Any) -> Any:
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    transport = leaf.SemaphoreTransport(sem, http.MockTransport(answer))
+    async with http.AsyncClient(transport=transport) as client:
+        request = asyncio.create_task(client.get("http://upstream/"))
+        await began.wait()
+        backend.down()
+        await asyncio.wait_for(ended.wait(), 0.8)  # a release is given a second at least
+        with pytest.raises(PermitLost):
+            await request
+
+
 async def test_a_permit_lost_between_two_chunks_is_told_with_the_next(
     http: Any, leaf: Any, sem: AnySemaphore, upstream: Upstream
 ) -> None:
@@ -331,6 +355,42 @@ async def test_a_response_that_is_dropped_gives_its_permit_back(
 
         with pytest.warns(ResourceWarning, match="dropped unread"):
             drop()
+        await all_free(sem)
+
+
+@pytest.mark.parametrize("cancel_on_loss", [True, False])
+async def test_a_response_may_be_dropped_in_a_cycle(
+    http: Any, leaf: Any, backend: MemoryBackend, upstream: Upstream, *, cancel_on_loss: bool
+) -> None:
+    """As a traceback makes them: the collector must not find the task that holds the permit."""
+    sem = Semaphore(backend, "upstream", 1, cancel_on_loss=cancel_on_loss)
+    complaints: list[Any] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: complaints.append(context["message"]))
+    async with http.AsyncClient(transport=leaf.SemaphoreTransport(sem)) as client:
+        request = client.build_request("GET", f"{upstream.url}/slow")
+        responses = [await client.send(request, stream=True)]
+        responses[0].extensions["itself"] = responses
+
+        del responses
+        with pytest.warns(ResourceWarning, match="dropped unread"):
+            gc.collect()
+        await all_free(sem)
+    assert not complaints
+
+
+async def test_a_body_that_no_client_can_read_holds_nothing(
+    http: Any, leaf: Any, sem: AnySemaphore
+) -> None:
+    """A mock's mistake is told, and the next request does not wait for it."""
+
+    def answer(request: Any) -> Any:
+        return http.Response(200, content=iter([b"not async"]))
+
+    mock = http.MockTransport(answer)
+    async with http.AsyncClient(transport=leaf.SemaphoreTransport(sem, mock)) as client:
+        with pytest.raises(AssertionError):
+            await client.get("http://upstream/")
         await all_free(sem)
 
 
