@@ -22,10 +22,10 @@ async def acquire(
 ) -> Permit:
     """Acquire a permit. Cancelled at any moment, it leaves nothing behind."""
     lane, refresher = desk()
-    if lane.hub.closing:
-        raise SemaphoreClosed(lane.address.name)
     waits = timeout is None or timeout > 0
     claim = Claim(lane, terms, permits, clock(), waits=waits)
+    if lane.hub.closing:
+        raise _refused(claim, SemaphoreClosed(lane.address.name))
     if timeout is not None:
         most = timeout if waits else patience(terms.lease)
         claim.timer = lane.hub.loop.call_later(most, lane.expire, claim)
@@ -36,12 +36,12 @@ async def acquire(
 async def adopt(desk: Desk, terms: Terms, permit_id: str, *, cancel_on_loss: bool) -> Permit:
     """Take over the permit that *permit_id* names. Cancelled, it gives it back."""
     lane, refresher = desk()
+    claim = Claim(lane, terms, 1, clock(), waits=False)
     known = parse_permit_id(permit_id)
     if known is None:
-        raise PermitLost(lane.address.name, permit_id, "that is no permit id")
+        raise _refused(claim, PermitLost(lane.address.name, permit_id, "that is no permit id"))
     if lane.hub.closing:
-        raise SemaphoreClosed(lane.address.name)
-    claim = Claim(lane, terms, 1, clock(), waits=False)
+        raise _refused(claim, SemaphoreClosed(lane.address.name))
     claim.timer = lane.hub.loop.call_later(2 * patience(terms.lease), lane.expire, claim)
     lane.adopt(claim, *known)
     return await _take(claim, refresher, cancel_on_loss=cancel_on_loss)
@@ -61,12 +61,17 @@ async def _take(claim: Claim, refresher: Refresher, *, cancel_on_loss: bool) -> 
         # Closed, and given back, before its caller could run.
         error = SemaphoreClosed(claim.lane.address.name)
     if error is not None:
-        for teller in watch.tellers:
-            teller.refused(claim, error)
-        raise error
+        raise _refused(claim, error)
     now = clock()
     refresher.watch(claim, now)
     permit = Permit(claim, now - claim.started, cancel_on_loss=cancel_on_loss)
     for teller in watch.tellers:
         teller.granted(claim, permit.waited)
     return permit
+
+
+def _refused(claim: Claim, error: Exception) -> Exception:
+    """Return *error*, which the caller of *claim* gets."""
+    for teller in watch.tellers:
+        teller.refused(claim, error)
+    return error

@@ -22,10 +22,11 @@ logger = logging.getLogger("redsem_async")
 class Teller:
     """Tells one observer, and remembers what it has told the beginning of."""
 
-    __slots__ = ("_held", "_waiting", "observer")
+    __slots__ = ("_held", "_waiting", "observer", "stopped")
 
     def __init__(self, observer: events.Observer) -> None:
         self.observer: events.Observer = observer
+        self.stopped: bool = False  # it may be stopped in the middle of a round
         self._waiting: WeakSet[Claim] = WeakSet()
         self._held: WeakKeyDictionary[Claim, float] = WeakKeyDictionary()  # since when
 
@@ -105,6 +106,8 @@ class Teller:
         self._tell("reclaimed", event)
 
     def _tell(self, what: str, event: object) -> None:
+        if self.stopped:
+            return
         try:
             getattr(self.observer, what)(event)
         except (Exception, asyncio.CancelledError):  # whatever it is, no permit is harmed by it

@@ -42,7 +42,10 @@ class Watch:
     def end(self, observer: "Observer") -> None:
         """Tell *observer* nothing more."""
         with self._lock:
-            self.tellers = tuple(t for t in self.tellers if t.observer is not observer)
+            for teller in self.tellers:
+                if teller.observer is observer:
+                    teller.stopped = True
+            self.tellers = tuple(teller for teller in self.tellers if not teller.stopped)
 
     def follow_level(self) -> None:
         """The level of the log has changed."""

@@ -5,7 +5,7 @@ In the ``conftest.py`` at the root of the tests, or by ``pytest -p redsem_async.
     pytest_plugins = ["redsem_async.pytest_plugin"]
 """
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import closing
 from importlib.util import find_spec
 from typing import Any
@@ -40,14 +40,16 @@ def redsem_server() -> Iterator[EmbeddedRedis]:
 def redsem_redis(request: pytest.FixtureRequest, redsem_server: EmbeddedRedis) -> Redis:
     """A client of the real server, which is empty when the test starts.
 
-    Where pytest-asyncio (in either mode) or anyio runs the test, it closes the client too, and
-    ends what the test still held. A test that runs its own event loop closes it in there.
+    Where pytest-asyncio (0.24 or newer, in either mode) or anyio runs the test, it closes the
+    client too, in the test's loop, and ends what the test still held. A test that runs its own
+    event loop closes it in there.
     """
     server: Any = SyncRedis(port=redsem_server.port)  # no event loop runs yet
     with closing(server):
         server.flushall()
-    if request.node.get_closest_marker("asyncio"):
-        closed_by = "_redsem_redis_by_asyncio"
+    asyncio_mark = request.node.get_closest_marker("asyncio")
+    if asyncio_mark is not None:
+        closed_by = f"_redsem_redis_by_asyncio_{_loop_scope(asyncio_mark, request.config)}"
     elif "anyio_backend" in request.fixturenames:
         closed_by = "_redsem_redis_by_anyio"
     else:
@@ -56,16 +58,37 @@ def redsem_redis(request: pytest.FixtureRequest, redsem_server: EmbeddedRedis) -
     return redis
 
 
-async def _redis(redsem_server: EmbeddedRedis) -> AsyncIterator[Redis]:
-    redis = from_url(redsem_server.url)
-    yield redis  # not from an `async with`: then one in the test would close nothing
-    await aclose(redis)
-    await redis.aclose()
+def _loop_scope(mark: pytest.Mark, config: pytest.Config) -> str:
+    """Which event loop pytest-asyncio runs a test in."""
+    marked: str | None = mark.kwargs.get("loop_scope") or mark.kwargs.get("scope")
+    if marked is not None:
+        return marked
+    try:
+        default: str = config.getini("asyncio_default_test_loop_scope")
+    except ValueError:  # it has no such setting yet
+        return "function"
+    return default
 
 
-_redsem_redis_by_anyio = pytest.fixture(_redis)
+def _closing() -> Callable[[EmbeddedRedis], AsyncIterator[Redis]]:
+    """A client that is closed in the loop of the test, by a function of its own each time."""
+
+    async def closing(redsem_server: EmbeddedRedis) -> AsyncIterator[Redis]:
+        redis = from_url(redsem_server.url)
+        yield redis  # not from an `async with`: then one in the test would close nothing
+        await aclose(redis)
+        await redis.aclose()
+
+    return closing
+
+
+_redsem_redis_by_anyio = pytest.fixture(_closing())
 
 if find_spec("pytest_asyncio") is not None:
     import pytest_asyncio
 
-    _redsem_redis_by_asyncio = pytest_asyncio.fixture(_redis)
+    _redsem_redis_by_asyncio_function = pytest_asyncio.fixture(_closing(), loop_scope="function")
+    _redsem_redis_by_asyncio_class = pytest_asyncio.fixture(_closing(), loop_scope="class")
+    _redsem_redis_by_asyncio_module = pytest_asyncio.fixture(_closing(), loop_scope="module")
+    _redsem_redis_by_asyncio_package = pytest_asyncio.fixture(_closing(), loop_scope="package")
+    _redsem_redis_by_asyncio_session = pytest_asyncio.fixture(_closing(), loop_scope="session")

@@ -94,15 +94,15 @@ class SemaphoreMiddleware(TaskiqMiddleware):
         task = self.broker.find_task(message.task_name)
         if task is not None:
             if task not in self._guarded:
-                task.original_func = self._guard(task.original_func)
+                task.original_func = self._guard(task.task_name, task.original_func)
                 self._guarded.add(task)
             self._due.set(message)
         return message
 
-    def _guard(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def _guard(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(function)
         async def under_a_permit(*args: Any, **kwargs: Any) -> Any:
-            permit = self._permit()
+            permit = self._permit(name)
             if permit is None:
                 return await function(*args, **kwargs)
             async with permit:
@@ -110,7 +110,7 @@ class SemaphoreMiddleware(TaskiqMiddleware):
 
         @wraps(function)
         def refused(*args: Any, **kwargs: Any) -> Any:
-            permit = self._permit()
+            permit = self._permit(name)
             if permit is None:
                 return function(*args, **kwargs)
             permit.close()
@@ -121,12 +121,12 @@ class SemaphoreMiddleware(TaskiqMiddleware):
 
         return under_a_permit if inspect.iscoroutinefunction(function) else refused
 
-    def _permit(self) -> Acquisition | None:
+    def _permit(self, name: str) -> Acquisition | None:
         """What the task that is about to run has to acquire: once, and not if it is called."""
         message = self._due.get()
-        self._due.set(None)
-        if message is None:
+        if message is None or message.task_name != name:  # called by a dependency of that task
             return None
+        self._due.set(None)
         if self._key is None:
             return self._acquire()
         key = self._key(message)

@@ -329,7 +329,15 @@ class _Results(Generic[T, R]):
         return result
 
     async def feed(self, items: Iterable[T] | AsyncIterable[T], tasks: asyncio.TaskGroup) -> None:
-        """Start a call for each item, as there is room."""
+        """Start a call for each item, as there is room; then, or where that fails, it is over."""
+        try:
+            await self._feed(items, tasks)
+        except BaseException:
+            self.close()  # now: the block's own clean-up may wait for who waits for results
+            raise
+        self._ready.put_nowait(_END)
+
+    async def _feed(self, items: Iterable[T] | AsyncIterable[T], tasks: asyncio.TaskGroup) -> None:
         self._total = len(items) if isinstance(items, Sized) else None
         source = aiter(items) if isinstance(items, AsyncIterable) else _Each(iter(items))
         try:
@@ -350,7 +358,6 @@ class _Results(Generic[T, R]):
                 await source.aclose()
         for _ in range(self._most - 1):  # one was for the item that did not come
             await self._calls.acquire()
-        self._ready.put_nowait(_END)
 
     async def _call(self, item: T) -> None:
         answered = False

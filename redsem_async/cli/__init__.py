@@ -1,7 +1,9 @@
 """The ``redsem-async`` command. What it needs beyond the library comes with extras."""
 
+import contextlib
 import logging
 import sys
+from typing import Any, cast
 
 _FROM_EXTRAS = frozenset({"httpx", "rich", "typer"})
 
@@ -10,6 +12,8 @@ def main() -> None:
     """Run the command line; the console script ``redsem-async``."""
     # Commands say themselves what went wrong, in a line.
     logging.getLogger("redsem_async").addHandler(logging.NullHandler())
+    with contextlib.suppress(AttributeError):  # as stderr has it: a name is any text
+        cast("Any", sys.stdout).reconfigure(errors="backslashreplace")
     try:
         from ._app import app
 

@@ -1,6 +1,7 @@
 """The operator's commands: look at semaphores, change their limits, take permits back."""
 
 import json
+import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, NoReturn, TypeVar
@@ -28,6 +29,8 @@ from ._place import (
 from ._show import console, details, facts, list_of
 
 T = TypeVar("T")
+
+MOST_DIGITS = 1000  # of a number; of so many more Python makes none
 
 Most = Annotated[int, typer.Option(min=0, help="Holders to list, and waiters.")]
 
@@ -131,7 +134,7 @@ def status(
 def _limit(text: str | None) -> int | None:
     if text is None or text == "none":
         return None
-    if not text.isascii() or not text.isdigit():
+    if not text.isascii() or not text.isdigit() or len(text) > MOST_DIGITS:
         fail("a limit is a whole number of at least 0, or none", WRONG_USE)
     return int(text)
 
@@ -263,6 +266,8 @@ def clear(
 
     standing = on(place, name, look)
     if not yes:
+        if sys.stdin is None:
+            fail("there is nobody to ask: give --yes", WRONG_USE)
         typer.confirm(
             f"{printable(name)} has {standing.held} permits held and {standing.waiting} requests"
             " waiting. Delete it?",

@@ -7,8 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+from redis.exceptions import ResponseError
+
 from redsem_async import (
     AnySemaphore,
+    BackendError,
     Client,
     FairSemaphore,
     Semaphore,
@@ -78,7 +81,20 @@ class Listed:
 
 
 async def find(client: Any, prefix: str, name: str) -> Found | None:
-    """What Redis knows of *name*; None for nothing."""
+    """What Redis knows of *name*; None for nothing.
+
+    Raises:
+        BackendError: it is nothing that a client of this library wrote.
+    """
+    try:
+        return await _find(client, prefix, name)
+    except (ResponseError, ValueError) as error:
+        if isinstance(error, ResponseError) and not str(error).startswith("WRONGTYPE"):
+            raise
+        raise BackendError(name, f"its keys are not a semaphore's: {error}") from error
+
+
+async def _find(client: Any, prefix: str, name: str) -> Found | None:
     stem = f"{prefix}:{{{name}}}"
     raw: dict[bytes | str, bytes | str] = await client.hgetall(f"{stem}:meta")
     limit: bytes | str | None = await client.get(f"{stem}:limit")
@@ -129,14 +145,17 @@ async def listed(client: Any, prefix: str, wanted: Sequence[str]) -> list[Listed
     rows: list[Listed] = []
     for first in range(0, len(wanted), AT_A_TIME):
         some = wanted[first : first + AT_A_TIME]
-        found = await asyncio.gather(*(find(client, prefix, name) for name in some))
-        here = [one for one in found if one is not None]
-        rows += await asyncio.gather(*(_listed(client, prefix, one) for one in here))
+        asked = await asyncio.gather(*(_listed(client, prefix, name) for name in some))
+        rows += [row for row in asked if row is not None]
     return rows
 
 
-async def _listed(client: Any, prefix: str, found: Found) -> Listed:
+async def _listed(client: Any, prefix: str, name: str) -> Listed | None:
+    found: Found | None = Found(name)
     try:
+        found = await find(client, prefix, name)
+        if found is None:  # meanwhile
+            return None
         return Listed(found, await found.semaphore(client, prefix).status(max_entries=0))
     except SemaphoreError as error:
-        return Listed(found, error)
+        return Listed(found or Found(name), error)

@@ -61,10 +61,13 @@ def usable(ctx: typer.Context, url: str | None) -> str | None:
     if url is None:
         return None
     try:
-        _ = from_url(url)
+        pool: Any = from_url(url).connection_pool
+        pool.make_connection()  # does not connect
         parts = urlsplit(url)
     except ValueError as error:
         refuse(ctx, str(error))
+    except TypeError as error:
+        refuse(ctx, f"the URL has an option that does not fit: {error}")
     if parts.scheme != "unix" and "@" in f"{parts.path}?{parts.query}#{parts.fragment}":
         # A password with a slash: what looks like a host, or a port, would be half of it.
         refuse(ctx, "a password in the URL has to be percent-encoded")

@@ -188,6 +188,28 @@ async def test_a_close_ends_what_was_begun(make: Make, client: Client, heard: He
     assert len(heard.events) == 4
 
 
+async def test_who_comes_to_a_closed_door_is_told_of_too(
+    make: Make, client: Client, heard: Heard
+) -> None:
+    """A request, or an adoption, that is refused before anything was sent has failed."""
+    sem = make()
+    permit = await sem.acquire()
+    closing = asyncio.create_task(aclose(client, drain=5.0))
+    await asyncio.sleep(0)
+    for refused in (sem.acquire(), sem.try_acquire(), sem.adopt(permit.id)):
+        with pytest.raises(SemaphoreClosed):
+            await refused
+    with pytest.raises(PermitLost):
+        await sem.adopt("no id")
+    await permit.release()
+    await closing
+    assert heard.kinds == [Granted, *[Failed] * 4, Released]
+    assert [type(event.error) for event in heard.events[1:5]] == [
+        *[SemaphoreClosed] * 3,
+        PermitLost,
+    ]
+
+
 async def test_what_a_reap_dropped_is_told(kind: type[AnySemaphore], name: str) -> None:
     """A holder that stalled, say, for longer than its lease."""
     backend = MemoryBackend()
@@ -222,6 +244,31 @@ async def test_each_end_belongs_to_a_beginning_that_was_heard(make: Make, name: 
     assert early.kinds == [Granted, Queued]
     assert late.kinds == [Granted, Released]
     assert not late.last(Granted).queued
+
+
+async def test_stopped_it_hears_nothing_more_of_a_round_that_has_begun(
+    make: Make, name: str
+) -> None:
+    """By another observer, or by itself, when many are told at once that they have to wait."""
+    other = Heard(name)
+
+    class Once(Heard):
+        def _note(self, event: Any) -> None:
+            super()._note(event)
+            mine.stop()
+            others.stop()
+
+    once = Once(name)
+    mine, others = observe(once), observe(other)
+    sem = make()
+    permit = await sem.acquire()
+    assert (once.kinds, other.kinds) == ([Granted], [])
+    mine, others = observe(once), observe(other)
+    waiters = [await queue_up(sem) for _ in range(3)]
+    assert (once.kinds, other.kinds) == ([Granted, Queued], [])
+    await permit.release()
+    for waiter in waiters:
+        await (await waiter).release()
 
 
 async def test_an_observer_that_fails_harms_nobody(

@@ -151,6 +151,32 @@ async def test_ls_tells_the_others_where_one_is_broken(url: str, connect: Connec
     await permit.release()
 
 
+FOREIGN: dict[str, tuple[str | int, ...]] = {
+    "text for a table": ("SET", "redsem:{foreign}:meta", "text"),
+    "no number": ("SET", "redsem:{foreign}:limit", "many"),
+    "no time": ("HSET", "redsem:{foreign}:meta", "mode", "fair server", "ahead", "soon"),
+}
+
+
+@pytest.mark.parametrize("written", FOREIGN.values(), ids=FOREIGN)
+async def test_what_others_wrote_under_a_name_is_no_wrong_use(
+    written: tuple[str | int, ...], url: str, connect: Connect
+) -> None:
+    """It is said of that name alone, and hides no other from who looks for trouble."""
+    redis: Any = connect()
+    permit = await FairSemaphore(redis, "good", 1).acquire()
+    await redis.execute_command(*written)
+    said = await command("ls", "--json", url=url)
+    assert said.code == 1
+    assert [row["name"] for row in said.facts] == ["good"]
+    [line] = said.err.splitlines()
+    assert "'foreign': its keys are not a semaphore's" in line
+    said = await command("status", "foreign", url=url)
+    assert said.code == 1
+    assert "'foreign': its keys are not a semaphore's" in said.complaint
+    await permit.release()
+
+
 async def test_status_shows_who_holds_and_who_waits(url: str, connect: Connect) -> None:
     """Who holds it, and why am I waiting?"""
     here = FairSemaphore(connect(), "jobs", 3, label="api")
@@ -309,7 +335,9 @@ async def test_a_limit_for_a_name_that_nobody_uses_yet_waits_for_it(
     assert await kind(connect(), "jobs", 1).try_acquire() is None
 
 
-@pytest.mark.parametrize("arguments", [(), ("-1",), ("1.5",), ("many",), ("3", "--clear")])
+@pytest.mark.parametrize(
+    "arguments", [(), ("-1",), ("1.5",), ("many",), ("3", "--clear"), ("9" * 5000,)]
+)
 async def test_a_limit_that_is_none_is_refused(arguments: tuple[str, ...], url: str) -> None:
     """And nothing is set."""
     assert (await command("set-limit", "jobs", *arguments, url=url)).code == 2
@@ -348,6 +376,21 @@ async def test_clear_asks_first(
     assert (await semaphore.status()).held == held
     assert permit.lost == (held == 0)
     await permit.release()
+
+
+async def test_clear_asks_nobody_where_there_is_no_input(url: str, connect: Connect) -> None:
+    """Not even an empty one: in a job of a service manager, say."""
+    permit = await FairSemaphore(connect(), "jobs", 1).acquire()
+    done = await asyncio.to_thread(
+        subprocess.run,
+        ["sh", "-c", 'exec "$@" <&-', "sh", *COMMAND, "clear", "jobs", "--url", url],
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (2, "there is nobody to ask: give --yes\n")
+    assert await permit.release()
 
 
 async def test_clear_asks_in_a_terminal(url: str, connect: Connect) -> None:
@@ -509,6 +552,16 @@ async def test_no_password_is_printed(url: str) -> None:
         assert "Traceback" not in said.err
 
 
+@pytest.mark.parametrize("option", ["ssl_cert_reqs=none", "host_name=there"])
+async def test_an_option_that_does_not_fit_is_wrong_use(option: str) -> None:
+    """TLS options without TLS, say; nobody is connected to, to find out."""
+    for arguments in (("ls",), ("bench",), ("doctor",)):
+        said = await command(*arguments, url=f"redis://:{PASSWORD}@127.0.0.1:1?{option}")
+        assert said.code == 2
+        assert option.partition("=")[0] in said.complaint
+        assert PASSWORD not in said.complaint
+
+
 async def test_a_wrong_password_is_not_printed(url: str, connect: Connect) -> None:
     """Nor the right one."""
     untyped: Any = connect()
@@ -610,6 +663,18 @@ async def test_what_others_wrote_does_not_reach_the_terminal_as_it_is(
         assert "\x1b" not in said.out
     said = await command("status", f"other {evil}", url=url)
     assert "\x1b" not in said.complaint
+    await permit.release()
+
+
+async def test_a_terminal_that_knows_fewer_letters_gets_them_escaped(
+    url: str, connect: Connect
+) -> None:
+    """A name is any text, and an old locale no reason for a traceback."""
+    permit = await FairSemaphore(connect(), "限流", 1).acquire()
+    for arguments in (("ls",), ("status", "限流"), ("watch", "限流", "--count", "1")):
+        said = await program(*arguments, REDIS_URL=url, PYTHONIOENCODING="latin-1")
+        assert (said.code, said.err) == (0, "")
+        assert "\\u9650\\u6d41" in said.out
     await permit.release()
 
 

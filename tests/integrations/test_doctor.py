@@ -224,6 +224,36 @@ async def test_a_clock_that_was_set_back_is_remembered(
         await redsem_async.aclose(redis)
 
 
+@pytest.mark.parametrize(
+    "written",
+    [
+        ("SET", "redsem:{foreign}:meta", "text"),
+        ("HSET", "redsem:{foreign}:meta", "ahead", "soon"),
+    ],
+)
+async def test_what_others_wrote_is_a_problem_beside_others(
+    written: tuple[str, ...], server: EmbeddedRedis, admin: Redis
+) -> None:
+    """The examination goes on: the rest is as it should be."""
+    await tell(admin, *written)
+    said, found = await examined(server.url)
+    [problem] = problems(found)
+    assert "'foreign'" in problem["text"]
+    assert {"FairSemaphore", "Semaphore"} <= set(found)
+    assert said.code == 1
+
+
+async def test_names_whose_keys_are_denied_are_no_other_problem(
+    server: EmbeddedRedis, admin: Redis
+) -> None:
+    """That they are denied is said with the rights."""
+    await tell(admin, "HSET", "redsem:{jobs}:meta", "ahead", 0)
+    rules = [rule for rule in acl_rules() if not rule.startswith("~")]
+    _, found = await examined(await as_user(server, admin, *rules, "~other:*", "+scan"))
+    assert {finding["about"] for finding in problems(found)} & {"connection"} == set()
+    assert "semaphores" in found
+
+
 class Clock:
     """Stands in for a client: tells the times that it is given."""
 

@@ -31,6 +31,7 @@ async def test_real(redsem_redis, redsem_server, turn):
     sem = FairSemaphore(redsem_redis, "jobs", 1)
     assert await redsem_redis.dbsize() == 0, "it was emptied"
     held.append(await sem.acquire(timeout=0))
+    assert [permit.lost for permit in held] == [True] * turn + [False]
     assert redsem_redis.connection_pool.connection_kwargs["port"] == redsem_server.port
 
 {mark}
@@ -87,10 +88,12 @@ def test_the_example_of_the_docs_passes() -> None:
     [
         ("", ["-o", "asyncio_mode=auto", "-p", "no:anyio"]),
         ("@pytest.mark.asyncio", ["-o", "asyncio_mode=strict"]),
+        ("@pytest.mark.asyncio(loop_scope='module')", ["-o", "asyncio_mode=strict"]),
+        ("", ["-o", "asyncio_mode=auto", "-o", "asyncio_default_test_loop_scope=session"]),
         ("@pytest.mark.anyio", ["-p", "no:asyncio"]),
         ("@pytest.mark.anyio", ["-o", "asyncio_mode=strict"]),
     ],
-    ids=["auto", "strict", "anyio", "anyio beside asyncio"],
+    ids=["auto", "strict", "a loop of the module", "a loop for all", "anyio", "anyio too"],
 )
 def test_clients_are_closed_by_whoever_runs_the_test(
     tmp_path: Path, mark: str, arguments: list[str]

@@ -12,7 +12,13 @@ from typing import Any, Protocol
 
 import pytest
 from redis.asyncio import Redis
-from taskiq import InMemoryBroker, SimpleRetryMiddleware, TaskiqMessage, TaskiqResult
+from taskiq import (
+    InMemoryBroker,
+    SimpleRetryMiddleware,
+    TaskiqDepends,
+    TaskiqMessage,
+    TaskiqResult,
+)
 from taskiq_redis import ListQueueBroker, RedisAsyncResultBackend
 
 import redsem_async.taskiq
@@ -201,6 +207,27 @@ async def test_a_task_called_by_another_is_a_part_of_it(
     assert (await result_of(await inner.kiq())).return_value == "done"
     assert (await result_of(await outer.kiq())).return_value == "done"
     assert await inner() == "done"
+
+
+async def test_a_dependency_that_calls_a_task_leaves_the_permit_to_its_own(
+    sem: FairSemaphore, broker: InMemoryBroker
+) -> None:
+    """Dependencies run before the function does: what they call is not what is due."""
+    broker.add_middlewares(SemaphoreMiddleware(sem))
+
+    @broker.task
+    async def inner() -> int:
+        return await sem.available()
+
+    async def needed() -> int:
+        return await inner()
+
+    @broker.task
+    async def outer(before: int = TaskiqDepends(needed)) -> list[int]:
+        return [before, await sem.available()]
+
+    assert (await result_of(await inner.kiq())).return_value == 1
+    assert (await result_of(await outer.kiq())).return_value == [2, 1]
 
 
 async def test_a_function_that_is_not_async_is_refused(

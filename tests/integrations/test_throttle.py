@@ -791,6 +791,26 @@ async def test_a_consumer_in_another_task_learns_that_the_map_is_over(sem: FairS
     assert await soon(consumer) == []
 
 
+async def test_consumers_learn_of_a_failure_before_the_block_is_left(sem: FairSemaphore) -> None:
+    """Its clean-up may wait for them, and they for results that will not come."""
+
+    async def fail(item: int) -> int:
+        raise ValueError(item)
+
+    async def consume(results: AsyncIterator[int]) -> list[int]:
+        return [result async for result in results]
+
+    taken: list[list[int]] = []
+    with pytest.raises(ExceptionGroup):
+        async with asyncio.timeout(5), throttled_map(sem, fail, range(5)) as results:
+            consumers = [asyncio.create_task(consume(results)) for _ in range(2)]
+            try:
+                await asyncio.sleep(60)
+            finally:
+                taken = await asyncio.gather(*consumers)
+    assert taken == [[], []]
+
+
 async def test_a_map_may_choose_from_a_group_of_semaphores(backend: MemoryBackend) -> None:
     """A busy key does not hold up the others."""
     group = SemaphoreGroup(backend, "domain", 1)

@@ -199,8 +199,19 @@ async def _clocks_of_semaphores(client: Any, place: Place, tell: Tell) -> None:
         return
     furthest = 0.0
     for name in wanted[:MOST_NAMES]:
-        said = await client.hget(f"{place.prefix}:{{{name}}}:meta", "ahead")
-        furthest = max(furthest, float(said or 0) / 1e6)
+        try:
+            said = await client.hget(f"{place.prefix}:{{{name}}}:meta", "ahead")
+            furthest = max(furthest, float(said or 0) / 1e6)
+        except NoPermissionError:  # as was told of the rights
+            break
+        except (ResponseError, ValueError):
+            tell(
+                problem(
+                    "semaphores",
+                    f"{name!r} has keys that are not a semaphore's",
+                    "delete what else was written there, or use a prefix that nobody else uses",
+                )
+            )
     text = f"{len(wanted):,} under {place.prefix!r}"
     if furthest > 0:
         tell(
