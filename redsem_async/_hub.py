@@ -138,7 +138,7 @@ class Hub:
 
     async def ended(self, post: Post) -> None:
         """*post* has closed its link. Whoever comes back when all have finds another hub id."""
-        if not post.lanes:
+        if not post.lanes and post.outage_since is None:
             self._posts.pop(post.node, None)
         if not any(other.open for other in self._posts.values()):
             self.hub_id = new_hub_id()

@@ -92,7 +92,7 @@ class Post:
         self.trouble: Exception | None = None
         self._loop = hub.loop
         self._trouble_since = 0.0
-        self._outage = False  # it has lasted for a while, and was logged
+        self.outage_since: float | None = None  # of one that was logged; it outlasts the link
         self._ready: deque[Lane] = deque()
         self._on_way: deque[Batch] = deque()
         self._unconfirmed: list[Claim] = []
@@ -256,7 +256,9 @@ class Post:
         lane = batch.lane
         if isinstance(answer, Fault):
             answer = self._refused(batch, answer)
-        elif self.trouble is not None or lane.hindrance is not None:
+        elif (
+            self.trouble is not None or self.outage_since is not None or lane.hindrance is not None
+        ):
             self._out_of_trouble(lane)
         batch.settle(answer)
         if lane.hindrance is not None:
@@ -421,9 +423,10 @@ class Post:
             hindrance.error, hindrance.redirections = None, 0
             if hindrance.passed:
                 lane.hindrance = None
+        if self.outage_since is not None:
+            self._say_it_is_over(self.outage_since)
         if self.trouble is not None:
             self.trouble = None
-            self._say_it_is_over()
             self._delays = delays(random.random)
             self._holds = delays(random.random, longest=LONGEST_HOLD)
             if self._outage_timer is not None:
@@ -438,17 +441,16 @@ class Post:
 
     def _say_it_has_begun(self) -> None:
         ending = self._keeper is None or self._keeper.cancelling()
-        if not (self._outage or ending):
-            self._outage = True
+        if self.outage_since is None and not ending:
+            self.outage_since = self._trouble_since
             place, facts = self.node.place, {"event": "outage", "place": self.node.place}
             logger.warning("%s cannot be asked: %s", place, self.trouble, extra=facts)
 
-    def _say_it_is_over(self) -> None:
-        if self._outage:
-            self._outage = False
-            place, lasted = self.node.place, clock() - self._trouble_since
-            facts = {"event": "outage over", "place": place, "seconds": lasted}
-            logger.warning("%s can be asked again, after %.3g s", place, lasted, extra=facts)
+    def _say_it_is_over(self, since: float) -> None:
+        self.outage_since = None
+        place, lasted = self.node.place, clock() - since
+        facts = {"event": "outage over", "place": place, "seconds": lasted}
+        logger.warning("%s can be asked again, after %.3g s", place, lasted, extra=facts)
 
     def _go_on(self) -> None:
         self._held_back = None
@@ -577,7 +579,7 @@ class Post:
             if timer is not None:
                 timer.cancel()
         self._alive_timer = self._held_back = self._outage_timer = None
-        self.trouble, self._lost_link, self._outage = None, False, False
+        self.trouble, self._lost_link = None, False
         self._on_way.clear()
         self._unconfirmed.clear()
         self._confirming = None

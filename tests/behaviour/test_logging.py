@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from redsem_async import AcquireTimeout, AnySemaphore, aclose
+from redsem_async import AcquireTimeout, AnySemaphore, BackendUnavailable, aclose
 from redsem_async.testing import MemoryBackend
 from tests.behaviour.conftest import Client, Make, all_free, cancelled, eventually, queue_up
 
@@ -131,6 +131,10 @@ async def test_what_the_process_does_itself_is_no_loss_to_the_log(
     assert not [record for record in caplog.records if record.name == "redsem_async"]
 
 
+def outages(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
+    return [r for r in caplog.records if facts(r).get("event", "").startswith("outage")]
+
+
 async def test_an_outage_is_told_when_it_has_begun_and_when_it_is_over(
     kind: type[AnySemaphore], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -140,15 +144,34 @@ async def test_an_outage_is_told_when_it_has_begun_and_when_it_is_over(
     sem = kind(backend, "jobs", 1, lease=30.0)
     backend.down()
     waiters = [asyncio.create_task(sem.acquire(timeout=20)) for _ in range(5)]
-
-    def outages() -> list[logging.LogRecord]:
-        return [r for r in caplog.records if facts(r).get("event", "").startswith("outage")]
-
-    await eventually(outages, within=10)
+    await eventually(lambda: outages(caplog), within=10)
     backend.up()
     for waiter in waiters:
         await (await waiter).release()
-    begun, over = outages()
+    begun, over = outages(caplog)
     assert [facts(record)["event"] for record in (begun, over)] == ["outage", "outage over"]
     assert {record.levelno for record in (begun, over)} == {logging.WARNING}
     assert 0 < facts(over)["seconds"] < 20
+
+
+async def test_an_outage_is_one_though_nobody_waits_for_its_end(
+    kind: type[AnySemaphore], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Callers give up, and come again: they are not told of a second one, but of its end."""
+    caplog.set_level(logging.INFO)
+    backend = MemoryBackend()
+    sem = kind(backend, "jobs", 1, lease=30.0)
+    backend.down()
+    for _ in range(2):
+        with pytest.raises(BackendUnavailable):
+            await sem.acquire(timeout=1)
+        await eventually(lambda: not any(map(is_keeper, asyncio.all_tasks())), within=10)
+    backend.up()
+    async with sem:
+        pass
+    assert [facts(record)["event"] for record in outages(caplog)] == ["outage", "outage over"]
+
+
+def is_keeper(task: "asyncio.Task[object]") -> bool:
+    """Whether it is the task that holds a connection."""
+    return task.get_name() == "redsem-hub"
