@@ -14,6 +14,7 @@ import importlib.util
 import os
 import re
 import secrets
+import signal
 import warnings
 from collections.abc import AsyncIterator, Generator, Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -150,6 +151,9 @@ def pytest_configure(config: pytest.Config) -> None:
     runs_tests = hasattr(config, "workerinput") or config.getoption("dist", "no") == "no"
     if restricted.REQUESTED and runs_tests:
         restricted.restrict()
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # A job in the background ignores it, and so would the programs that tests interrupt.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_report_header() -> str:
