@@ -39,6 +39,7 @@ def _see_that_responses_are_covered(version: str) -> None:
 
 _see_that_responses_are_covered(fastapi.__version__)
 
+HELD = "redsem_async.permits"  # in the scope: what the request holds already
 READ_AHEAD = 65_536  # bytes of a body that is read before the line is joined
 WITHOUT_BODY = frozenset({"GET", "HEAD", "OPTIONS", "DELETE", "TRACE"})
 CLIENT_CLOSED_REQUEST = 499  # what proxies log for a client that left
@@ -101,6 +102,10 @@ class RequirePermit:
 
     async def __call__(self, connection: HTTPConnection) -> AsyncGenerator[Permit | None]:
         """Hold a permit for one request: for FastAPI to call."""
+        held: dict[RequirePermit, Permit | None] = connection.scope.setdefault(HELD, {})
+        if self in held:  # what FastAPI itself remembers may be a matter of security scopes
+            yield held[self]
+            return
         semaphore = self._admission.semaphore_for(connection)
         watch = None
         try:
@@ -108,12 +113,14 @@ class RequirePermit:
                 watch = asyncio.create_task(_until_gone(connection))
             async with self._admission.admitted(semaphore, watch) as permit:
                 await _end(watch)
+                held[self] = permit
                 yield permit
         except Refused as refused:
             raise _error_for(connection, refused) from refused.__cause__
         except Gone:
             raise _farewell(connection) from None
         finally:
+            held.pop(self, None)
             await _end(watch)
 
     @property

@@ -5,7 +5,8 @@
     uvicorn llm_gateway:app --timeout-graceful-shutdown 25
 
 A request waits in its tenant's line first and then in its model's. It holds both permits until
-its answer, streamed or not, has ended or its client has left.
+its answer, streamed or not, has ended or its client has left the stream. (FastAPI interrupts
+nobody before the answer begins: a client that leaves then costs the provider's call.)
 """
 
 import math

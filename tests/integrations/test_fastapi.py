@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import pytest
-from fastapi import BackgroundTasks, Depends, FastAPI, Request, WebSocket
+from fastapi import BackgroundTasks, Depends, FastAPI, Request, Security, WebSocket
 from fastapi.responses import Response, StreamingResponse
 from starlette.requests import ClientDisconnect
 
@@ -395,6 +395,27 @@ async def test_one_object_is_one_permit_in_a_request(sem: AnySemaphore) -> None:
     """Named twice it must not wait for itself."""
     service = service_with(RequirePermit(sem, timeout=0))
     assert (await service.request("/twice").done()).body == b'{"same":true}'
+
+
+async def test_one_object_is_one_permit_under_security_scopes_too(sem: AnySemaphore) -> None:
+    """FastAPI may call it again there: a request must not wait for itself."""
+    require = RequirePermit(sem, timeout=0.5)
+    app = FastAPI()
+
+    async def user(permit: Annotated[Permit, Depends(require)]) -> Permit:
+        return permit
+
+    @app.get("/")
+    async def plain(
+        one: Annotated[Permit, Depends(require)],
+        scoped: Annotated[Permit, Security(user, scopes=["all"])],
+        again: Annotated[Permit, Depends(require, use_cache=False)],
+    ) -> bool:
+        return one is scoped is again
+
+    for _ in range(2):
+        assert (await Exchange(app).done()).body == b"true"
+        await all_free(sem)
 
 
 async def test_background_tasks_belong_to_the_response(sem: AnySemaphore) -> None:
