@@ -626,6 +626,15 @@ async def test_a_shell_completes_names(url: str, connect: Connect) -> None:
     await asyncio.gather(*(permit.release() for permit in held))
 
 
+async def test_a_shell_is_given_no_name_that_it_would_act_on(url: str, connect: Connect) -> None:
+    """It puts them into the line as they are, and whoever may write to Redis chooses them."""
+    redis = connect()
+    names = ["a:b%20c", "a$(reboot)", "a;reboot", "a\nb", "a b", "a\x1b[2J", "a`b`", "aé"]
+    held = [await FairSemaphore(redis, name, 1).acquire() for name in names]
+    assert await completions("a", url, "status") == ["a:b%20c", "aé"]
+    await asyncio.gather(*(permit.release() for permit in held))
+
+
 @pytest.mark.parametrize("url", ["redis://127.0.0.1:1", "nonsense"])
 async def test_without_redis_a_shell_completes_nothing_and_hears_nothing(url: str) -> None:
     """Pressing a key must not fill the prompt with errors."""
