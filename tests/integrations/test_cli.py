@@ -521,6 +521,13 @@ async def test_a_cluster_is_asked_at_every_shard(connect: Connect) -> None:
             await client.aclose()
 
 
+async def test_ls_of_one_node_of_a_cluster_is_no_list(embedded: StartServer) -> None:
+    """It would look whole, and be a part of it."""
+    said = await command("ls", url=embedded("--cluster-enabled", "yes").url)
+    assert said.code == 1
+    assert "use --cluster" in said.complaint
+
+
 @pytest.mark.parametrize("arguments", [("ls",), ("status", "jobs"), ("pause", "jobs")])
 async def test_without_redis_it_says_so_in_a_line(arguments: tuple[str, ...]) -> None:
     """Soon, with no traceback, and with no password."""
