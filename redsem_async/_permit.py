@@ -185,7 +185,7 @@ class Permit:
         Leaving a block that the permit guards does nothing afterwards.
 
         Raises:
-            PermitLost: when the permit is lost already.
+            PermitLost: when the permit is lost already, or is given back meanwhile.
             BackendError: when the server refused or could not be asked; the permit is held on.
         """
         self._loop()
@@ -211,7 +211,7 @@ class Permit:
             raise
         if isinstance(answer, Reply) and not answer.answers[0]:
             claim.lose("the server does not hold it any more")
-        if claim.state is State.LOST:
+        if claim.state is not State.HELD:  # lost, or given back meanwhile
             raise claim.loss()
         lane.detach(claim)
         return self.id

@@ -115,7 +115,7 @@ class SemaphoreMiddleware(TaskiqMiddleware):
                 return function(*args, **kwargs)
             permit.close()
             raise TypeError(
-                f"{function.__qualname__} is not async, and a thread cannot be stopped where it"
+                f"{name} is not async, and a thread cannot be stopped where it"
                 " loses its permit: make it `async def`, with asyncio.to_thread() inside"
             )
 

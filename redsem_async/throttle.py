@@ -277,13 +277,18 @@ def throttled_map(
 async def _running(
     results: "_Results[T, R]", items: Iterable[T] | AsyncIterable[T]
 ) -> AsyncGenerator[AsyncIterator[R]]:
+    closed: GeneratorExit | None = None
     async with asyncio.TaskGroup() as tasks:
         feeding = tasks.create_task(results.feed(items, tasks))
         try:
             yield results
+        except GeneratorExit as error:
+            closed = error  # the block is a generator's: a task group would call that an error
         finally:
             feeding.cancel()
             results.close()
+    if closed is not None:
+        raise closed
 
 
 class _End:

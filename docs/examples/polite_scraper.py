@@ -34,7 +34,7 @@ async def scrape(domains: SemaphoreGroup, web: httpx.AsyncClient) -> Counter[str
     found: Counter[str] = Counter()
     fetch = partial(get, web)
     async with throttled_map(domains, fetch, PAGES, key=domain_of, timeout=60) as pages:
-        async for page in pages:  # as they come: a slow domain holds up no other
+        async for page in pages:  # as they come, of whichever domain
             found[domain_of(str(page.url))] += page.is_success
     return found
 

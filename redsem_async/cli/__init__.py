@@ -21,4 +21,5 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if error.name not in _FROM_EXTRAS:
             raise
-        sys.exit(f"{error.name} is missing: pip install 'redsem-async[demo]'")
+        extra = "demo" if sys.argv[1:2] == ["demo"] else "cli"
+        sys.exit(f"{error.name} is missing: pip install 'redsem-async[{extra}]'")

@@ -55,8 +55,9 @@ def redsem_async(
 ) -> None:
     """Distributed semaphores for asyncio, kept in Redis.
 
-    Exit codes: 0 done; 1 Redis could not be asked or refused, or `doctor` found a problem;
-    2 wrong use; 3 nobody uses that name; 4 the id to kick holds nothing; 130 interrupted.
+    Exit codes: 0 done; 1 Redis could not be asked or refused, `doctor` found a problem, or `clear`
+    was not told yes; 2 wrong use; 3 nobody uses that name; 4 the id to kick holds nothing;
+    130 interrupted.
     """
 
 

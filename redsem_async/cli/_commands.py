@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, NoReturn, TypeVar
 
 import typer
+from redis.exceptions import ResponseError
 
 from redsem_async import AnySemaphore, SemaphoreError, SemaphoreStatus
 from redsem_async._keys import parse_permit_id
@@ -16,12 +17,14 @@ from ._find import Found
 from ._options import LOCAL, AsJson, IsCluster, Name, Prefix, Url
 from ._place import (
     NOT_HELD,
+    ONE_OF_A_CLUSTER,
     TROUBLE,
     UNKNOWN,
     WRONG_USE,
     Place,
     connected,
     fail,
+    greeting,
     printable,
     run,
     sentence,
@@ -85,6 +88,8 @@ def ls(
 
     async def ask() -> list[_find.Listed]:
         async with connected(place) as client:
+            if not cluster and await _one_of_a_cluster(client):
+                fail(f"{place.shown}: {ONE_OF_A_CLUSTER}", TROUBLE)  # it knows a part of them
             wanted = await _find.names(client, prefix, pattern)
             return await _find.listed(client, prefix, wanted)
 
@@ -105,6 +110,13 @@ def ls(
         typer.echo(printable(sentence(error)), err=True)
     if errors:
         raise typer.Exit(TROUBLE)
+
+
+async def _one_of_a_cluster(client: Any) -> bool:
+    try:
+        return (await greeting(client)).get("mode") == "cluster"
+    except ResponseError:
+        return False
 
 
 def status(
@@ -243,7 +255,7 @@ def kick(
 
     if not on(Place(url, prefix, cluster), name, ask):
         fail(f"{name!r} has no permit of that id: nothing was changed", NOT_HELD)
-    typer.echo("released")
+    typer.echo(f"{printable(name)}: released")
 
 
 def clear(

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import re
 from typing import Annotated, Any
 
 import typer
@@ -13,6 +14,7 @@ from ._place import Place, connected, refuse, usable
 
 LOCAL = "redis://localhost:6379"
 COMPLETION_TIME = 0.5  # seconds for which a shell's completion waits for names
+_PLAIN = re.compile(r"[\w%+,./:=@-]+\Z")  # what a shell puts into its line, and does not act on
 
 
 def _name(ctx: typer.Context, name: str) -> str:
@@ -31,7 +33,7 @@ def _text(ctx: typer.Context, text: str, what: str) -> str:
 
 
 def complete(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Names that begin like this, if the server tells them at once."""
+    """Plain names that begin like this, if the server tells them at once."""
     given: dict[str, Any] = ctx.params
     url: str = given.get("url") or LOCAL
     place = Place(url, given.get("prefix") or "redsem", bool(given.get("cluster")))
@@ -43,7 +45,8 @@ def complete(ctx: typer.Context, incomplete: str) -> list[str]:
 
     # Whatever goes wrong: a shell that completes nothing is better than one that complains.
     with contextlib.suppress(Exception):
-        return [name for name in asyncio.run(ask()) if name.startswith(incomplete)]
+        known = asyncio.run(ask())
+        return [name for name in known if name.startswith(incomplete) and _PLAIN.match(name)]
     return []
 
 

@@ -27,6 +27,8 @@ ANSWER_TIME = 10.0  # seconds for an answer
 FAILURES = (SemaphoreError, RedisError, RedisClusterException, OSError)
 """What Redis, or the way there, may bring about."""
 
+ONE_OF_A_CLUSTER = "it is a node of a cluster: use --cluster"
+
 T = TypeVar("T")
 
 
@@ -95,6 +97,19 @@ async def connected(place: Place, *, patience: float = CONNECT_TIME) -> AsyncGen
         await client.aclose()
 
 
+async def greeting(client: Any) -> dict[str, str]:
+    """What the server says of itself to whoever says HELLO, which nobody is denied.
+
+    Raises:
+        ResponseError: it does not know the word.
+    """
+    said: Any = await client.execute_command("HELLO")
+    if hasattr(said, "items"):
+        said = [part for pair in said.items() for part in pair]  # flat, as in RESP2
+    told = zip(said[::2], said[1::2], strict=True)
+    return {plain(key): plain(value) for key, value in told if isinstance(value, bytes | str)}
+
+
 def run(work: Coroutine[Any, Any, T], place: Place) -> T:
     """Run *work* to its end; what goes wrong is one line and an exit code."""
     try:
@@ -125,7 +140,7 @@ def sentence(error: BaseException) -> str:
     """What an error says, in one line, and what may help."""
     text = " ".join(str(error).split()) or type(error).__name__
     if isinstance(error, AskError) or "MOVED" in text:  # a MovedError is one
-        return "it is a node of a cluster: use --cluster"
+        return ONE_OF_A_CLUSTER
     if isinstance(error, NoPermissionError):
         return f"{text} (docs/operating.md lists what this command needs)"
     return text

@@ -14,15 +14,13 @@ from redsem_async import Client, SemaphoreStatus
 from ._find import Found, Listed
 from ._place import printable
 
-WIDE = 1000  # columns where there is no terminal: lines are cut by nobody
+WIDE = 1000  # columns: the terminal breaks lines, so that an id can be copied
 
 
-def console(*, stderr: bool = False) -> Console:
-    """Where to print: as wide as the terminal, or as wide as it takes."""
-    stream = sys.stderr if stderr else sys.stdout
-    return Console(
-        stderr=stderr, highlight=False, markup=False, width=None if stream.isatty() else WIDE
-    )
+def console(*, fitting: bool = False) -> Console:
+    """Where to print: as wide as it takes, or *fitting* the terminal where there is one."""
+    width = None if fitting and sys.stdout.isatty() else WIDE
+    return Console(highlight=False, markup=False, width=width)
 
 
 # -- for people

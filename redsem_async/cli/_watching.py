@@ -75,7 +75,7 @@ class _Screen(_Lines):
     """One picture that changes; the last one stays."""
 
     def __init__(self) -> None:
-        self._live = Live(console=console(), auto_refresh=False)
+        self._live = Live(console=console(fitting=True), auto_refresh=False)
         self._last: RenderableType = Text()
 
     def __enter__(self) -> Self:

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from redsem_async import FairSemaphore, PermitLost
+from redsem_async import FairSemaphore, PermitLost, aclose
 from tests.behaviour.conftest import Client, Make, all_free, eventually, queue_up, soon
 
 # -- release
@@ -350,3 +350,24 @@ async def test_waiters_are_not_served_by_an_adoption(make_fair: Make, other: Cli
         await here.reap()
         assert not waiter.done()
     await (await soon(waiter)).release()
+
+
+@pytest.mark.parametrize("by", ["a close", "a release"])
+async def test_a_permit_given_back_meanwhile_cannot_be_detached(
+    by: str, make: Make, client: Client
+) -> None:
+    """Its id would be handed over with a job, and hold nothing."""
+    sem = make()
+    for turns in range(4):
+        permit = await sem.acquire()
+        detaching = asyncio.create_task(permit.detach())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        if not detaching.done():
+            await (aclose(client) if by == "a close" else permit.release())
+        [told] = await asyncio.gather(detaching, return_exceptions=True)
+        held = (await sem.status()).held
+        assert isinstance(told, PermitLost) if held == 0 else told == permit.id
+        if held:
+            assert await sem.release(permit.id)
+    await all_free(sem)

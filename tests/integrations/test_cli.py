@@ -521,6 +521,13 @@ async def test_a_cluster_is_asked_at_every_shard(connect: Connect) -> None:
             await client.aclose()
 
 
+async def test_ls_of_one_node_of_a_cluster_is_no_list(embedded: StartServer) -> None:
+    """It would look whole, and be a part of it."""
+    said = await command("ls", url=embedded("--cluster-enabled", "yes").url)
+    assert said.code == 1
+    assert "use --cluster" in said.complaint
+
+
 @pytest.mark.parametrize("arguments", [("ls",), ("status", "jobs"), ("pause", "jobs")])
 async def test_without_redis_it_says_so_in_a_line(arguments: tuple[str, ...]) -> None:
     """Soon, with no traceback, and with no password."""
@@ -623,6 +630,15 @@ async def test_a_shell_completes_names(url: str, connect: Connect) -> None:
     ]
     assert await completions("open", url, "status") == ["openai", "openrouter"]
     assert await completions("g", "nothing", "kick", "--url", url) == ["gpu"]
+    await asyncio.gather(*(permit.release() for permit in held))
+
+
+async def test_a_shell_is_given_no_name_that_it_would_act_on(url: str, connect: Connect) -> None:
+    """It puts them into the line as they are, and whoever may write to Redis chooses them."""
+    redis = connect()
+    names = ["a:b%20c", "a$(reboot)", "a;reboot", "a\nb", "a b", "a\x1b[2J", "a`b`", "aé"]
+    held = [await FairSemaphore(redis, name, 1).acquire() for name in names]
+    assert await completions("a", url, "status") == ["a:b%20c", "aé"]
     await asyncio.gather(*(permit.release() for permit in held))
 
 

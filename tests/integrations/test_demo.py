@@ -26,7 +26,8 @@ DEMO = (sys.executable, "-m", "redsem_async", "demo")
 WITHOUT = """
 import importlib.util, sys
 
-missing, sys.argv = sys.argv[1], ["redsem-async", "demo"]
+missing, command = sys.argv[1], sys.argv[2:] or ["demo"]
+sys.argv = ["redsem-async", *command]
 
 class Missing:
     def find_spec(self, name, *_):
@@ -160,6 +161,13 @@ def test_without_its_extra_it_names_it(module: str) -> None:
     """The library alone has the command too."""
     said = refusal(sys.executable, "-c", WITHOUT, module)
     assert said == f"{module} is missing: pip install 'redsem-async[demo]'"
+
+
+@pytest.mark.parametrize("command", ["ls", "--help"])
+def test_without_its_extra_the_command_names_one_without_a_server(command: str) -> None:
+    """Who looks at a Redis of their own needs nothing of the demo's."""
+    said = refusal(sys.executable, "-c", WITHOUT, "typer", command)
+    assert said == "typer is missing: pip install 'redsem-async[cli]'"
 
 
 def test_without_redis_at_the_url_it_says_what_it_could_not_reach() -> None:

@@ -6,8 +6,8 @@ import inspect
 import itertools
 import random
 import tracemalloc
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from contextlib import aclosing, suppress
 from typing import Any, cast
 
 import pytest
@@ -789,6 +789,25 @@ async def test_a_consumer_in_another_task_learns_that_the_map_is_over(sem: FairS
         consumer = asyncio.create_task(consume(results))
         await asyncio.sleep(0)
     assert await soon(consumer) == []
+
+
+async def test_a_generator_around_a_map_may_be_closed(sem: FairSemaphore) -> None:
+    """As when whoever reads a streamed response has enough: that is no error."""
+
+    async def load(item: int) -> int:
+        await asyncio.sleep(0.001)
+        return item
+
+    async def stream() -> AsyncGenerator[int]:
+        async with throttled_map(sem, load, itertools.count()) as results:
+            async for result in results:
+                yield result
+
+    async with aclosing(stream()) as results:
+        async for result in results:
+            if result > 5:
+                break
+    assert await sem.available() == sem.limit
 
 
 async def test_consumers_learn_of_a_failure_before_the_block_is_left(sem: FairSemaphore) -> None:

@@ -18,7 +18,7 @@ from redsem_async._apart import dial_apart
 from redsem_async._backend import Refused
 from redsem_async._dial import Opened
 from redsem_async.cli import _find
-from redsem_async.cli._place import FAILURES, Place, connected, plain, sentence
+from redsem_async.cli._place import FAILURES, Place, connected, greeting, sentence
 
 from . import _server
 from ._finding import Finding, Verdict, note, ok, problem, unknown
@@ -119,14 +119,11 @@ async def _information(client: Any, place: Place) -> list[Finding]:
 async def _greeting(client: Any) -> Finding:
     """The version as HELLO tells it, which nobody is denied."""
     try:
-        said: Any = await client.execute_command("HELLO")
+        told = await greeting(client)
     except ResponseError as error:
         return unknown("server", f"INFO and HELLO are refused: {error}", "ACL SETUSER ... +info")
-    if hasattr(said, "items"):
-        said = [part for pair in said.items() for part in pair]  # flat, as in RESP2
-    told = {plain(key): value for key, value in zip(said[::2], said[1::2], strict=True)}
-    name = plain(told.get("server", "redis"))
-    return _server.version({f"{name}_version": plain(told.get("version", "?"))})
+    name = told.get("server", "redis")
+    return _server.version({f"{name}_version": told.get("version", "?")})
 
 
 async def _deafness(client: Any, tell: Tell) -> None:
