@@ -225,3 +225,28 @@ async def test_an_error_of_the_bodys_own_wins(kind: Kind, client: Redis, admin: 
                 await asyncio.sleep(5)
             raise ZeroDivisionError
     await all_free(semaphore)
+
+
+async def test_an_expired_permit_is_not_refreshed(kind: Kind, client: Redis, admin: Redis) -> None:
+    """Case 3. Somebody else may have it by now, or may be about to: it is lost."""
+    semaphore = kind(client, "jobs", 1, lease=30.0)
+    permit = await semaphore.acquire()
+    await admin.zadd(key_of(semaphore, "holders"), {permit.id: 1.0}, xx=True)
+    with pytest.raises(PermitLost):
+        await permit.refresh()
+    assert permit.lost
+    await all_free(semaphore)
+
+
+async def test_a_newcomer_clears_up_after_who_has_expired(
+    kind: Kind, client: Redis, admin: Redis
+) -> None:
+    """Case 1. Also where there is room beside them: nothing is left of a permit but its lease."""
+    semaphore = kind(client, "jobs", 2, lease=30.0)
+    await (await semaphore.acquire()).release()  # it is introduced, and will be served quickly
+    dead = f"{'f' * 32}.1"
+    await admin.zadd(key_of(semaphore, "holders"), {dead: 1.0})
+    await admin.hset(key_of(semaphore, "tokens"), dead, "1")
+    async with semaphore as permit:
+        assert await admin.zrange(key_of(semaphore, "holders"), 0, -1) == [permit.id.encode()]
+        assert await admin.hkeys(key_of(semaphore, "tokens")) == [permit.id.encode()]
