@@ -124,7 +124,7 @@ LAYERS = (
         "processes killed, stopped, forked and blocked; a cluster whose slots move; a failover",
         _pytest(
             *_tests("faults", "processes", "blocked_loop", "cluster", "failover"),
-            *("-k", "test_processes or slot_that_moved or computes or stuck or nobody_heard"),
+            *("-k", "test_processes or slot_that_moved or computes or stuck or demoted_master"),
         ),
         600,
     ),
