@@ -33,7 +33,8 @@ FAULTS: Final[dict[int, Case]] = {
         "Holder killed (kill -9): its permit is free when the lease ends",
         """faults/test_processes:
         a_killed_holder_is_in_the_way_for_a_lease_at_most
-        waiters_of_a_killed_holder_wait_for_the_rest_of_its_lease""",
+        waiters_of_a_killed_holder_wait_for_the_rest_of_its_lease
+        faults/test_holders: a_newcomer_clears_up_after_who_has_expired""",
     ),
     2: _case(
         "Holder stopped (SIGSTOP) for less than lease and refresh leave: nothing is lost",
@@ -41,7 +42,8 @@ FAULTS: Final[dict[int, Case]] = {
     ),
     3: _case(
         "Holder stopped for longer than its lease: cancelled before it goes on",
-        "faults/test_processes: a_long_stop_cancels_the_body_before_it_goes_on",
+        """faults/test_processes: a_long_stop_cancels_the_body_before_it_goes_on
+        faults/test_holders: an_expired_permit_is_not_refreshed""",
     ),
     4: _case(
         "Event loop blocked for longer than the lease: cancelled before the body goes on",
@@ -178,6 +180,7 @@ FAULTS: Final[dict[int, Case]] = {
         a_stray_grant_is_given_back
         faults/test_lost_replies:
         a_reply_that_belongs_to_another_command_is_noticed
+        a_reply_that_comes_in_anothers_place_is_noticed
         a_subscription_that_ends_unasked_is_made_anew""",
     ),
     26: _case(

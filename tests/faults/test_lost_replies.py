@@ -384,6 +384,24 @@ async def test_a_reply_that_belongs_to_another_command_is_noticed(
     assert await permit.release()
 
 
+async def test_a_reply_that_comes_in_anothers_place_is_noticed(
+    kind: Kind, proxied: Redis, proxy: Proxy, admin: Redis
+) -> None:
+    """Case 25. It looks like a grant, and is none to what was asked."""
+    semaphore = kind(proxied, "jobs", 1)
+    await warm(kind, proxied)
+    first = await connection_of(admin, "proxied")
+    held_back = proxy.hold("acquire")
+    acquiring = in_background(semaphore.acquire(timeout=5))
+    await asyncio.wait_for(held_back.struck.wait(), 5)
+    proxy.inject(b"*3\r\n$1\r\n0\r\n:1795000000000000\r\n:0\r\n")
+    permit = await acquiring
+    assert await connection_of(admin, "proxied") != first
+    assert permit.fencing_token != 1795000000000000
+    assert (await semaphore.status()).holders[0].id == permit.id
+    assert await permit.release()
+
+
 async def test_a_subscription_that_ends_unasked_is_made_anew(
     kind: Kind, proxied: Redis, proxy: Proxy, client: Redis, admin: Redis
 ) -> None:
