@@ -22,8 +22,9 @@ that catches. A mutant is *caught* when a test fails, and fails again by itself:
 busy machine is luck. It is first seen that nothing fails where nothing is changed.
 
 Seconds are to the first failure, the second look included. An empty cell: the layer was run and
-noticed nothing. A dash: what was changed is not under test there. Every layer is cut to about a
-minute or two here; what runs in the test suite, and in the long sessions, is more.
+noticed nothing. A dash: what was changed is not under test there. A question mark: it was not asked,
+as a layer before it had caught the mutant. Every layer is cut to about a minute or two here; what
+runs in the test suite, and in the long sessions, is more.
 """
 
 _KINDS = {
@@ -59,17 +60,17 @@ def on_paper(mutants: Sequence[Mutant], verdicts: Verdicts, path: Path) -> None:
     """Write the page."""
     parts = [
         _INTRODUCTION.format(mutants=len(mutants)),
-        "| layer | what looks, and at what | caught |",
+        "| layer | what looks, and at what | caught, of those it was asked about |",
     ]
     parts.append("| --- | --- | --- |")
     for layer in LAYERS:
-        seen = [mutant for mutant in mutants if layer.looks_at(mutant)]
-        caught = sum(
-            verdict.caught_by is not None
-            for mutant in seen
+        asked = [
+            verdict
+            for mutant in mutants
             if (verdict := verdicts.get(mutant.name, {}).get(layer.name)) is not None
-        )
-        parts.append(f"| {layer.name} | {layer.what} | {caught} of {len(seen)} |")
+        ]
+        caught = sum(verdict.caught_by is not None for verdict in asked)
+        parts.append(f"| {layer.name} | {layer.what} | {caught} of {len(asked)} |")
     for kind, title in _KINDS.items():
         some = [mutant for mutant in mutants if mutant.kind == kind]
         if some:
