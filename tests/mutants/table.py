@@ -22,9 +22,9 @@ that catches. A mutant is *caught* when a test fails, and fails again by itself:
 busy machine is luck. It is first seen that nothing fails where nothing is changed.
 
 Seconds are to the first failure, the second look included. An empty cell: the layer was run and
-noticed nothing. A dash: what was changed is not under test there. A question mark: it was not asked,
-as a layer before it had caught the mutant. Every layer is cut to about a minute or two here; what
-runs in the test suite, and in the long sessions, is more.
+noticed nothing. A dash: what was changed is not under test there. A question mark: it was not
+asked, as a layer before it had caught the mutant. Every layer is cut to about a minute or two
+here; what runs in the test suite, and in the long sessions, is more.
 """
 
 _KINDS = {
