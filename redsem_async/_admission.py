@@ -11,6 +11,7 @@ from typing import Any, Generic, Literal, TypeVar
 import anyio
 
 from . import _config
+from ._chosen import checked
 from ._errors import AcquireTimeout, BackendUnavailable, PermitLost, QueueFull, SemaphoreClosed
 from ._group import SemaphoreGroup
 from ._permit import Permit
@@ -60,15 +61,11 @@ class Admission(Generic[Request]):
         on_outage: OnOutage,
         status: int,
     ) -> None:
-        if not isinstance(source, AnySemaphore | SemaphoreGroup):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise TypeError(f"a semaphore or a SemaphoreGroup is needed, not {source!r}")
+        self._timeout, self._permits = checked(source, timeout, permits)
         if (key is not None) != isinstance(source, SemaphoreGroup):
             raise TypeError("key= goes with a SemaphoreGroup, and a SemaphoreGroup needs it")
-        limit = source.limit if isinstance(source, AnySemaphore) else 0
         self._source = source
         self._key = key
-        self._timeout = timeout if timeout is ... else _config.timeout_of(timeout)
-        self._permits = _config.permits_of(permits, limit)
         self._on_outage = on_outage_of(on_outage)
         self.status = status_of(status)
         self._away = False

@@ -1,4 +1,4 @@
-"""One semaphore, or one of a group: which permit a call needs, for those who guard calls."""
+"""One semaphore, or one of a group: which permit a call or a request needs."""
 
 from collections.abc import Callable
 from types import EllipsisType
@@ -26,21 +26,32 @@ def acquirer(
     Raises:
         ValueError, TypeError: for arguments that cannot be meant, saying what to do.
     """
+    timeout, permits = checked(sem, timeout, permits)
     if isinstance(sem, AnySemaphore):
         if key is not None:
             raise TypeError("key= chooses from a SemaphoreGroup, and this is a single semaphore")
-        sem.acquire(timeout=timeout, permits=permits).close()  # bad arguments are told here
         return lambda *_, **__: sem.acquire(timeout=timeout, permits=permits)
-    if not isinstance(sem, SemaphoreGroup):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise TypeError(f"a semaphore or a SemaphoreGroup is needed, not {sem!r}")
     if not callable(key):
         raise TypeError("a SemaphoreGroup needs key=, a function that gives the key")
-    if timeout is not ...:
-        _config.timeout_of(timeout)
-    _config.permits_of(permits, 0)
     chosen = key
 
     def acquire(*args: Any, **kwargs: Any) -> Acquisition:
         return sem[chosen(*args, **kwargs)].acquire(timeout=timeout, permits=permits)
 
     return acquire
+
+
+def checked(
+    sem: AnySemaphore | SemaphoreGroup, timeout: float | EllipsisType | None, permits: int
+) -> tuple[float | EllipsisType | None, int]:
+    """Return *timeout* and *permits*, if *sem* can be asked for them.
+
+    Raises:
+        ValueError, TypeError: for arguments that cannot be meant.
+    """
+    if not isinstance(sem, AnySemaphore | SemaphoreGroup):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"a semaphore or a SemaphoreGroup is needed, not {sem!r}")
+    limit = sem.limit if isinstance(sem, AnySemaphore) else 0
+    if timeout is not ...:
+        timeout = _config.timeout_of(timeout)
+    return timeout, _config.permits_of(permits, limit)

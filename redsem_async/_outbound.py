@@ -9,9 +9,9 @@ from typing import Generic, Protocol, TypeVar
 
 import anyio
 
-from . import _config
 from ._call import Acquisition
 from ._cancellation import finish
+from ._chosen import checked
 from ._errors import PermitLost
 from ._group import SemaphoreGroup
 from ._lease import patience
@@ -33,15 +33,11 @@ class Gate(Generic[Request]):
         timeout: float | EllipsisType | None,
         permits: int,
     ) -> None:
-        if not isinstance(source, AnySemaphore | SemaphoreGroup):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise TypeError(f"a semaphore or a SemaphoreGroup is needed, not {source!r}")
+        self._timeout, self._permits = checked(source, timeout, permits)
         if key is not None and isinstance(source, AnySemaphore):
             raise TypeError("key= goes with a SemaphoreGroup: one semaphore needs none")
-        limit = source.limit if isinstance(source, AnySemaphore) else 0
         self._source = source
         self._key = key or host
-        self._timeout = timeout if timeout is ... else _config.timeout_of(timeout)
-        self._permits = _config.permits_of(permits, limit)
 
     async def hold(self, request: Request) -> "Hold":
         """Wait for a permit. Cancelled meanwhile, it leaves nothing behind."""
