@@ -9,6 +9,7 @@ import json
 import math
 import os
 import random
+import selectors
 import sys
 import threading
 import time
@@ -50,17 +51,43 @@ async def told_to_go_on() -> None:
     await asyncio.to_thread(sys.stdin.readline)
 
 
-async def trust_when_woken(permit: Permit) -> float:
-    """Sleep a moment; give the seconds of trust left when this task was put into the loop's queue.
+class TurnStarts(selectors.DefaultSelector):
+    """Knows when the loop took up its present turn."""
 
-    A stop between that and the step itself cannot be undone by anybody.
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = -math.inf
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        events = super().select(timeout)
+        self.last = time.monotonic()
+        return events
+
+
+class Loop(asyncio.SelectorEventLoop):
+    """A loop that knows since when it is at its present turn."""
+
+    def __init__(self) -> None:
+        self._turns = TurnStarts()
+        super().__init__(self._turns)
+
+    @property
+    def turn_began(self) -> float:
+        return self._turns.last
+
+
+async def trust_when_woken(permit: Permit) -> float:
+    """Sleep a moment; give the seconds of trust left when the loop took up the turn that wakes us.
+
+    What stops the process during that turn finds our step on its way: nobody can call it back.
     """
     loop = asyncio.get_running_loop()
+    assert isinstance(loop, Loop)
     woken: asyncio.Future[float] = loop.create_future()
 
     def wake() -> None:
         if not woken.done():
-            woken.set_result(permit.expires_in)
+            woken.set_result(permit.expires_in + time.monotonic() - loop.turn_began)
 
     loop.call_later(0.01, wake)
     return await woken
@@ -382,7 +409,8 @@ def main() -> NoReturn:
         elif scenario == "close_the_loop":
             close_the_loop()
         else:
-            asyncio.run(_run(SCENARIOS[scenario]))
+            with asyncio.Runner(loop_factory=Loop) as runner:
+                runner.run(_run(SCENARIOS[scenario]))
     except KeyboardInterrupt:
         say("interrupted")
     except SemaphoreError as error:
