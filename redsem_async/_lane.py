@@ -293,8 +293,9 @@ class Lane(ABC):
             claim.overdue = True
             claim.timer = self.hub.loop.call_later(GRACE, self.expire, claim)
         elif unheard or trouble is not None:
-            hindered = self.trouble is None and claim.hindered_by is not None
-            self.refuse(claim, self.unconfirmed(claim) if hindered else self.unavailable(trouble))
+            granted = claim.confirming or claim.hindered_by is not None
+            known = granted and self.trouble is None
+            self.refuse(claim, self.unconfirmed(claim) if known else self.unavailable(trouble))
         else:
             self.refuse(claim, self._too_late(claim))
 
@@ -309,9 +310,8 @@ class Lane(ABC):
 
     def unconfirmed(self, claim: Claim) -> BackendUnavailable:
         """An error that says why no grant could be handed out."""
-        error = BackendUnavailable(
-            self.address.name, f"a grant was not confirmed: {claim.hindered_by}"
-        )
+        reason = claim.hindered_by or "no answer in time"
+        error = BackendUnavailable(self.address.name, f"a grant was not confirmed: {reason}")
         error.__cause__ = claim.hindered_by
         return error
 

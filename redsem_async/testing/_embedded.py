@@ -210,20 +210,19 @@ def embedded_redis(
         start_new_session=True,
     ) as watchdog:
         assert watchdog.stdin is not None
-        server = _on_a_free_port(
-            partial(
-                EmbeddedRedis,
-                found,
-                arguments,
-                directory=directory,
-                watchdog=watchdog.stdin,
-                timeout=timeout,
-            )
+        start = partial(
+            EmbeddedRedis,
+            found,
+            arguments,
+            directory=directory,
+            watchdog=watchdog.stdin,
+            timeout=timeout,
         )
-        try:
-            yield server
-        finally:
-            server.kill()
+        with _on_a_free_port(start) as server:
+            try:
+                yield server
+            finally:
+                server.kill()
 
 
 def find_server(binary: str | Path | None = None) -> Path:
@@ -245,12 +244,34 @@ def find_server(binary: str | Path | None = None) -> Path:
     )
 
 
-def _on_a_free_port(start: Callable[[int], EmbeddedRedis]) -> EmbeddedRedis:
+@contextlib.contextmanager
+def _on_a_free_port(start: Callable[[int], EmbeddedRedis]) -> Generator[EmbeddedRedis]:
     # Whether a port is free is known only to who has it: try, and try another.
-    for _ in range(_ATTEMPTS - 1):
-        with contextlib.suppress(_PortTaken):
-            return start(secrets.choice(_PORTS))  # Not `random`: its seed may be a test's.
-    return start(secrets.choice(_PORTS))
+    for attempts_left in reversed(range(_ATTEMPTS)):
+        with socket.socket(type=socket.SOCK_DGRAM) as claim:
+            port = secrets.choice(_PORTS)  # Not `random`: its seed may be a test's.
+            if not _bind(claim, port) and attempts_left:
+                continue
+            try:
+                server = start(port)
+            except _PortTaken:
+                if not attempts_left:
+                    raise
+            else:
+                yield server
+                return
+
+
+def _bind(claim: socket.socket, port: int) -> bool:
+    """Claim *port* while *claim* is open: for us also while our server there is down.
+
+    By the UDP port of the same number, which no server uses.
+    """
+    try:
+        claim.bind(("127.0.0.1", port))
+    except OSError:
+        return False
+    return True
 
 
 def _from_wheel() -> Path | None:

@@ -67,6 +67,24 @@ def test_a_taken_port_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
             assert ask(second.port, "PING") == "+PONG"
 
 
+def test_the_port_of_a_server_that_is_down_is_left_to_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its clients would find another in its place, and it could not come back."""
+    with embedded_redis() as first:
+        first.kill()
+        ports = iter([first.port, first.port, unused_port()])
+
+        def choose(_: range) -> int:
+            return next(ports)
+
+        monkeypatch.setattr("secrets.choice", choose)
+        with embedded_redis() as second:
+            assert second.port != first.port
+            first.restart()
+            assert ask(first.port, "PING") == ask(second.port, "PING") == "+PONG"
+
+
 def test_no_free_port_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """Trying goes on for a while, not for ever."""
     with embedded_redis() as first:
