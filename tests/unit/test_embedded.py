@@ -55,16 +55,12 @@ def test_many_start_at_once() -> None:
 
 def test_a_taken_port_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether a port is free shows only when the server tries."""
-    with embedded_redis() as first:
-        ports = iter([first.port, first.port, unused_port()])
-
-        def choose(_: range) -> int:
-            return next(ports)
-
-        monkeypatch.setattr("secrets.choice", choose)
-        with embedded_redis() as second:
-            assert second.port != first.port
-            assert ask(second.port, "PING") == "+PONG"
+    with socket.create_server(("127.0.0.1", 0)) as somebody:
+        taken: int = somebody.getsockname()[1]
+        draw(monkeypatch, taken, taken, unused_port())
+        with embedded_redis() as server:
+            assert server.port != taken
+            assert ask(server.port, "PING") == "+PONG"
 
 
 def test_the_port_of_a_server_that_is_down_is_left_to_it(
@@ -73,12 +69,7 @@ def test_the_port_of_a_server_that_is_down_is_left_to_it(
     """Its clients would find another in its place, and it could not come back."""
     with embedded_redis() as first:
         first.kill()
-        ports = iter([first.port, first.port, unused_port()])
-
-        def choose(_: range) -> int:
-            return next(ports)
-
-        monkeypatch.setattr("secrets.choice", choose)
+        draw(monkeypatch, first.port, first.port, unused_port())
         with embedded_redis() as second:
             assert second.port != first.port
             first.restart()
@@ -292,6 +283,16 @@ def alive(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return True
+
+
+def draw(monkeypatch: pytest.MonkeyPatch, *ports: int) -> None:
+    """The next servers try these ports."""
+    drawn = iter(ports)
+
+    def choose(_: range) -> int:
+        return next(drawn)
+
+    monkeypatch.setattr("secrets.choice", choose)
 
 
 def unused_port() -> int:
