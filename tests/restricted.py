@@ -17,8 +17,6 @@ from typing import Any
 from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import ResponseError
 
-from redsem_async._acl import ADDITIONS, Addition, acl_rules
-
 REQUESTED = os.environ.get("REDSEM_TEST_ACL") == "1"
 USER = "redsem-suite"
 BESIDE: set[str] = set()  # commands of the tests' own, within the scripts that they change
@@ -41,9 +39,9 @@ def restrict() -> None:
         await greet(self, *arguments, **options)
         if self.of_the_library and not self.username:
             try:
-                await _allow(self, *ADDITIONS)
-            except ResponseError:  # 6.2 knows no sharded messages
-                await _allow(self, *(ADDITIONS.keys() - {"sharded"}))
+                await _allow(self, sharded=True)
+            except ResponseError:  # 6.2 knows no such messages
+                await _allow(self, sharded=False)
             self.username, self.password = USER, _PASSWORD
             await greet(self, *arguments, **options)
 
@@ -55,7 +53,11 @@ def restrict() -> None:
         os.environ["PYTHONPATH"] = os.pathsep.join([here, *filter(None, paths)])
 
 
-async def _allow(connection: Any, *additions: Addition) -> None:
+async def _allow(connection: Any, *, sharded: bool) -> None:
+    # Imported here: a process that does not use the library has none of it.
+    from redsem_async._acl import ADDITIONS, acl_rules
+
+    additions = ADDITIONS if sharded else ADDITIONS.keys() - {"sharded"}
     own = (f"+{command}" for command in BESIDE)
     rules = ("on", f">{_PASSWORD}", *acl_rules(additions=additions), *own)
     await connection.send_command("ACL", "SETUSER", USER, "reset", *rules)

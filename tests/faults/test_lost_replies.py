@@ -461,12 +461,16 @@ async def test_an_adoption_that_was_answered_late_is_trusted_for_what_is_left(
     identity = await (await here.acquire()).detach()
     lost = proxy.swallow("adopt")
 
+    slowed = asyncio.Event()
+
     async def slow_to_connect(sent: Sent) -> None:
-        if sent.operation == "HELLO":
+        if sent.operation == "HELLO" and not slowed.is_set():
+            slowed.set()
             await asyncio.sleep(1.0)
 
     proxy.before = slow_to_connect
     permit = await there.adopt(identity)
+    assert slowed.is_set()
     trusted_until = time.time() + permit.expires_in
     expiry: Any = await admin.zscore(key_of(there, "holders"), permit.id)
     assert lost.struck.is_set()

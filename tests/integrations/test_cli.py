@@ -89,7 +89,7 @@ async def test_ls_lists_what_is_in_use(url: str, connect: Connect) -> None:
     redis = connect()
     fair, fast = FairSemaphore(redis, "openai", 2), Semaphore(redis, "gpu:a b", 30)
     held = [await fair.acquire(permits=2), await fast.acquire(permits=3)]
-    held.append(await Semaphore(redis, "elsewhere", 1, prefix="other").acquire())
+    held.append(await Semaphore(redis, "elsewhere", 1, prefix="redsem:other").acquire())
     tasks = await in_line(fair, 2)
     await fast.set_limit(7)
 
@@ -109,7 +109,7 @@ async def test_ls_lists_what_is_in_use(url: str, connect: Connect) -> None:
     assert heading.split() == ["NAME", "MODE", "LIMIT", "HELD", "WAITING"]
     assert rows[0].split() == ["gpu:a", "b", "zset", "7", "(set)", "3", "0"]
     assert (await command("ls", "gpu*", "--json", url=url)).facts == listed[:1]
-    [other] = (await command("ls", "--prefix", "other", "--json", url=url)).facts
+    [other] = (await command("ls", "--prefix", "redsem:other", "--json", url=url)).facts
     assert other["name"] == "elsewhere"
     await give_up(tasks)
     await asyncio.gather(*(permit.release() for permit in held))

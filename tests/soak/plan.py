@@ -9,7 +9,7 @@ from redsem_async import AnySemaphore, FairSemaphore, Semaphore
 from redsem_async._config import Clock
 from redsem_async._keys import Mode
 
-PREFIX = "soak"
+PREFIX = "redsem:soak"
 HIGHEST_LIMIT = 8
 LONGEST_LEASE = 3.0
 
