@@ -14,6 +14,7 @@ from redsem_async import FairSemaphore
 from redsem_async._acl import COMMANDS, acl_rules
 from redsem_async.cli.doctor import _examine, _server
 from redsem_async.cli.doctor._finding import Finding, Verdict
+from redsem_async.cli.doctor._passing import judged
 from redsem_async.cli.doctor._rights import probes
 from redsem_async.testing import EmbeddedRedis
 from tests.conftest import StartServer
@@ -159,7 +160,7 @@ async def test_a_denied_command_is_named(
 ) -> None:
     """Each of those that docs/security.md lists."""
 
-    async def nothing(*_: object) -> list[Finding]:
+    async def nothing(*_: object, **__: object) -> list[Finding]:
         return []
 
     monkeypatch.setattr(_examine, "passing", nothing)  # it is another test's
@@ -320,6 +321,22 @@ def test_what_a_restart_or_a_failover_forgets_is_said() -> None:
     assert failed.verdict is Verdict.PROBLEM
 
 
+@pytest.mark.parametrize(
+    ("took", "silent", "verdict"),
+    [
+        (0.003, False, Verdict.OK),
+        (0.003, True, Verdict.OK),
+        (3.3, False, Verdict.PROBLEM),
+        (3.3, True, Verdict.NOTE),
+    ],
+)
+def test_a_late_hand_over_is_judged(took: float, silent: bool, verdict: Verdict) -> None:
+    """Nothing is wrong where the server has no messages that semaphores could use."""
+    found = judged(FairSemaphore, took, silent=silent)
+    assert found.verdict is verdict
+    assert found.advice or verdict is Verdict.OK
+
+
 def test_every_documented_command_is_tried() -> None:
     """One more in `_acl.py` is one more here."""
     assert {*probes("redsem"), "subscribe"} == set(COMMANDS)
@@ -333,7 +350,9 @@ async def test_a_cluster_is_examined_server_by_server() -> None:
         for node in cluster.nodes:
             assert f"rights of {node.address}" in found
             assert f"memory of {node.address}" in found
-        assert found["FairSemaphore"][0]["verdict"] == "ok"
+        server = cluster.nodes[0].server
+        sharded = server.flavour == "valkey" or server.version >= (7,)
+        assert found["FairSemaphore"][0]["verdict"] == ("ok" if sharded else "note")
 
         _, found = await examined(cluster.url)
         assert any("--cluster" in finding["advice"] for finding in problems(found))

@@ -39,15 +39,17 @@ async def examine(place: Place, tell: Tell) -> None:
         async with connected(place) as client:
             await _reached(client)
             tell(ok("connection", place.shown))
+            silent = False
             if place.cluster:
                 for node in client.get_primaries():
                     async with _node(place, node.host, node.port) as one:
                         await _examine_server(one, place, _teller(tell, node))
+                        silent = silent or not await _is_sharded(one)
             else:
                 await _examine_server(client, place, tell)
             await _clocks_of_semaphores(client, place, tell)
             async with connected(place) as other:
-                for finding in await passing(client, other, place.prefix):
+                for finding in await passing(client, other, place.prefix, silent=silent):
                     tell(finding)
     except FAILURES as error:
         tell(problem("connection", f"{place.shown}: {sentence(error)}", _cure(error)))
@@ -124,6 +126,15 @@ async def _greeting(client: Any) -> Finding:
         return unknown("server", f"INFO and HELLO are refused: {error}", "ACL SETUSER ... +info")
     name = told.get("server", "redis")
     return _server.version({f"{name}_version": told.get("version", "?")})
+
+
+async def _is_sharded(node: Any) -> bool:
+    """Whether a cluster's server has sharded pub/sub, which came with Redis 7.0."""
+    try:
+        told = await greeting(node)
+    except ResponseError:
+        return False
+    return int(told["version"].partition(".")[0]) >= 7
 
 
 async def _deafness(client: Any, tell: Tell) -> None:
