@@ -102,6 +102,10 @@ class Waiter:
     def id(self) -> str:
         return permit_id(self.hub, self.request.number)
 
+    def asks_for(self, request: Request) -> bool:
+        """Whether it is that request, but for whether it waits."""
+        return self.request[:-1] == request[:-1]
+
 
 @dataclass(slots=True)
 class Step:
@@ -111,6 +115,7 @@ class Step:
     now_us: int
     freed: float = 0
     granted: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    queued: list[Waiter] = field(default_factory=list[Waiter])
     hinted: int = 0
     head_until: int | None = None
     open: bool = True
@@ -481,22 +486,12 @@ class FairModel(Model):
         return self.line[0].hub
 
     def _in_line(self, hub: str, request: Request) -> bool:
-        same = (request.number, request.lease_ms, request.limit, request.permits)
-        return any(
-            waiter.hub == hub
-            and same
-            == (
-                waiter.request.number,
-                waiter.request.lease_ms,
-                waiter.request.limit,
-                waiter.request.permits,
-            )
-            for waiter in self.line
-        )
+        return any(waiter.hub == hub and waiter.asks_for(request) for waiter in self.line)
 
     def _acquire(self, step: Step, call: Acquire) -> Reply:
         self._know(step, call.introduction)
-        fresh = self.parties.get(step.hub, Party()).mark
+        known = step.hub in self.parties
+        fresh = self.look_up(step.hub).mark
         if fresh < call.after:
             raise Reordered
         self._raise_mark(step, max(call.numbers))
@@ -505,6 +500,9 @@ class FairModel(Model):
         self._serve(step)
         most = call.limit if self.set_limit is None else self.set_limit
         answers = [self._ask(step, call, request, fresh, most) for request in requests_of(call)]
+        if not known:
+            self._leave(step.queued)
+        self.line += step.queued
         return self._reply(step, answers)
 
     def _ask(self, step: Step, call: Acquire, request: Request, fresh: int, most: int) -> Answer:
@@ -519,12 +517,20 @@ class FairModel(Model):
             return token
         if not request.waits:
             return FULL
-        if call.max_waiters is not None and len(self.line) >= call.max_waiters:
+        if call.max_waiters is not None and len(self.line) + len(step.queued) >= call.max_waiters:
             return QUEUE_FULL
-        self.line.append(Waiter(step.hub, request, self.draw(step)))
+        step.queued.append(Waiter(step.hub, request, self.draw(step)))
         if request.permits <= most:
             step.open = False
         return WAITING
+
+    def _leave(self, queued: Sequence[Waiter]) -> None:
+        """Take those of *queued* out that stand there since before their hub was forgotten."""
+        self.line = [
+            waiter
+            for waiter in self.line
+            if not any(waiter.hub == new.hub and waiter.asks_for(new.request) for new in queued)
+        ]
 
     def _serve(self, step: Step) -> None:
         """Serve from the head.

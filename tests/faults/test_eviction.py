@@ -1,5 +1,6 @@
 """A server that throws keys away when its memory is full."""
 
+import itertools
 import logging
 from collections.abc import Iterator
 
@@ -100,7 +101,7 @@ async def test_what_is_evicted_is_lost_in_time(
                 await pipeline.execute()
             return not await admin.exists(key_of(semaphore, "holders"))
 
-        numbers = iter(range(10_000))
+        numbers = itertools.count()
         await until(evicted, "the holders are evicted", within=20)
         stats = await admin.info("stats")
         assert stats["evicted_keys"] > 0

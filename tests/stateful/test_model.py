@@ -501,3 +501,28 @@ def test_memory_and_redis_agree(mode: Mode, clock: Clock, server_url: str, prefi
         ),
     )
     assert agreement.quick[Acquire] and agreement.quick[Release], agreement.quick
+
+
+@pytest.mark.parametrize("clock", ["server", "local"])
+def test_a_request_of_a_forgotten_hub_is_in_line_once(
+    clock: Clock, server_url: str, prefix: str
+) -> None:
+    """Nobody is served while others may put permits back: what is dead stays in line for so long.
+
+    The machine above found it, after some thousand examples.
+    """
+    here, there = HUBS[:2]
+    state = machine("fair", clock, server_url, prefix)()
+    try:
+        state.choose(limit=1, recovers=True, plain=False)
+        state.use_plainly(hub=here, counts=[1], lease_ms=1000, times=1, keeps=False)
+        state.pass_time(ms=80_000)
+        state.fail_over(hub=there)
+        assert here not in state.model.parties, "it is remembered"
+        assert state.model.waiting == 1
+        for _ in range(2):
+            answer = state.call(*state.sent[0])
+            assert isinstance(answer, Reply)
+            assert answer.waiting == 1
+    finally:
+        state.teardown()

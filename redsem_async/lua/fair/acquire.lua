@@ -69,7 +69,8 @@ for i, request in ipairs(batch) do
 end
 hold(grants)
 if #queued > 0 then
-  call('ZADD', line, unpack(queued))
+  -- A request of a hub that was forgotten since may be there: it has a new ticket, and is one.
+  waiting = waiting - #queued / 2 + call('ZADD', line, unpack(queued))
   keep(line, alive_for(lease))
   save_counter(alive_for(lease))
 end
