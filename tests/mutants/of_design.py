@@ -18,12 +18,12 @@ OF_DESIGN = (
         (
             _MODEL,
             (
-                "        fresh = self.parties.get(step.hub, Party()).mark\n"
+                "        fresh = self.look_up(step.hub).mark\n"
                 "        if fresh < call.after:\n"
                 "            raise Reordered\n"
             ),
             (
-                "        if self.parties.get(step.hub, Party()).mark < call.after:\n"
+                "        if self.look_up(step.hub).mark < call.after:\n"
                 "            raise Reordered\n"
                 "        fresh = 0\n"
             ),
