@@ -294,8 +294,10 @@ class Lane(ABC):
             claim.timer = self.hub.loop.call_later(GRACE, self.expire, claim)
         elif unheard or trouble is not None:
             granted = claim.confirming or claim.hindered_by is not None
-            known = granted and self.trouble is None
-            self.refuse(claim, self.unconfirmed(claim) if known else self.unavailable(trouble))
+            if granted and self.trouble is None:
+                self.refuse(claim, self.unconfirmed(claim))
+            else:
+                self.refuse(claim, self.unavailable(trouble))
         else:
             self.refuse(claim, self._too_late(claim))
 

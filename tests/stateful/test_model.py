@@ -509,7 +509,7 @@ def test_a_request_of_a_forgotten_hub_is_in_line_once(
 ) -> None:
     """Nobody is served while others may put permits back: what is dead stays in line for so long.
 
-    The machine above found it, after some thousand examples.
+    The machine above found it.
     """
     here, there = HUBS[:2]
     state = machine("fair", clock, server_url, prefix)()
