@@ -38,6 +38,7 @@ from ._protocol import (
     Release,
     Reply,
     Restore,
+    SetLimit,
     Trouble,
 )
 
@@ -265,9 +266,9 @@ class RefreshBatch(Batch):
     __slots__ = ("renewals",)
 
     def __init__(self, lane: "Lane", lease_ms: int, renewals: Sequence[Renewal]) -> None:
-        numbers = [renewal.claim.number for renewal in renewals]
-        heavy = any(renewal.claim.permits > 1 for renewal in renewals)
-        super().__init__(lane, Refresh(numbers, lease_ms, heavy))
+        claims = [renewal.claim for renewal in renewals]
+        heavy = {claim.number: claim.permits for claim in claims if claim.permits > 1}
+        super().__init__(lane, Refresh([claim.number for claim in claims], lease_ms, heavy))
         self.renewals: Sequence[Renewal] = renewals
 
     def _answered(self, answer: Answered) -> None:
@@ -296,6 +297,8 @@ class Restoration:
     """Permits to be put back, all with one lease."""
 
     __slots__ = ("lease_ms", "renewals")
+
+    acts_once = alone = False
 
     def __init__(self, lease_ms: int, renewals: list[Renewal]) -> None:
         self.lease_ms: int = lease_ms
@@ -380,17 +383,24 @@ class ConfirmBatch(Batch):
 
 
 class AbandonBatch(Batch):
-    """Claims whose callers left."""
+    """Claims and calls whose callers left."""
 
-    __slots__ = ("claims",)
+    __slots__ = ("claims", "void")
 
-    def __init__(self, lane: "Lane", claims: Sequence[Claim]) -> None:
-        super().__init__(lane, Abandon([claim.request for claim in claims]))
+    def __init__(
+        self, lane: "Lane", claims: Sequence[Claim], void: "Sequence[Question]" = ()
+    ) -> None:
+        numbers = [*(claim.call for claim in claims), *(question.number for question in void)]
+        requests = [claim.request for claim in claims]
+        super().__init__(lane, Abandon(requests, max(numbers)))
         self.claims: Sequence[Claim] = claims
+        self.void: Sequence[Question] = void
 
     def _answered(self, answer: Answered) -> None:
         assert isinstance(answer, Reply)
         self._forget()
+        for question in self.void:
+            question.ended()
         self.lane.apply(answer, self.sent_at)
 
     def _refused(self, error: SemaphoreError) -> None:
@@ -401,7 +411,7 @@ class AbandonBatch(Batch):
             self.lane.claims.pop(claim.number, None)
 
     def write_again(self, *, arrived: bool) -> None:
-        self.lane.abandon_again(self.claims)
+        self.lane.abandon_again(self.claims, self.void)
 
 
 class HeartbeatBatch(Batch):
@@ -448,23 +458,78 @@ class HeartbeatBatch(Batch):
 class Question:
     """A call of its own kind, and whoever waits for its answer."""
 
-    __slots__ = ("call", "future")
+    __slots__ = ("call", "future", "number", "renumber", "repeated")
 
     def __init__(
         self, call: Call, future: "asyncio.Future[Answered | SemaphoreError] | None"
     ) -> None:
         self.call: Call = call
         self.future: asyncio.Future[Answered | SemaphoreError] | None = future
+        self.number: int = 0  # of a call that acts once: drawn when it is written
+        self.renumber: bool = True
+        self.repeated: bool = False  # sent before, and not answered
 
     @property
     def wanted(self) -> bool:
         """Whether to send it, again or at all: not when who asked was told that it failed."""
         return self.future is None or not self.future.cancelled()
 
+    @property
+    def acts_once(self) -> bool:
+        """Whether it is numbered, since it would change something again if it were run again."""
+        return isinstance(self.call, Detach | SetLimit | Clear)
+
+    @property
+    def alone(self) -> bool:
+        """Whether it is written when no other numbered call is on its way, and before the next.
+
+        So the server tells from its number alone whether it was carried out.
+        """
+        return isinstance(self.call, SetLimit | Clear)
+
+    def written(self, number: int) -> Call:
+        """The call as it is written now, under *number*."""
+        self.number, self.renumber = number, False
+        assert isinstance(self.call, Detach | SetLimit | Clear)
+        return self.call._replace(call=number)
+
     def settle(self, answer: Answered | SemaphoreError) -> None:
         """Pass the answer on."""
         if self.future is not None and not self.future.done():
             self.future.set_result(answer)
+
+    def ended(self) -> None:
+        """It was answered or refused, or made void: it runs no more."""
+
+
+class Detachment(Question):
+    """A detach of a claim's permit, from whose writing on the permit is trusted for less."""
+
+    __slots__ = ("_unsettled", "claim", "expires")
+
+    def __init__(
+        self, claim: Claim, expires: float, future: "asyncio.Future[Answered | SemaphoreError]"
+    ) -> None:
+        super().__init__(Detach(claim.number, math.ceil(1000 * expires)), future)
+        self.claim: Claim = claim
+        self.expires: float = expires
+        self._unsettled = False
+
+    def written(self, number: int) -> Call:
+        expires, claim = self.expires, self.claim
+        if not self._unsettled:
+            self._unsettled = True
+            claim.unsettled += 1
+        claim.shorten(trusted_until(expires, sent_at=clock(), left=expires))
+        return super().written(number)
+
+    def ended(self) -> None:
+        if self._unsettled:
+            self._unsettled = False
+            claim = self.claim
+            claim.detach_settled(clock())
+            if not self.wanted and claim.state is State.HELD:
+                _ = claim.lane.refresh(claim)  # its holder goes on
 
 
 class QuestionBatch(Batch):
@@ -472,34 +537,52 @@ class QuestionBatch(Batch):
 
     __slots__ = ("question",)
 
-    def __init__(self, lane: "Lane", question: Question) -> None:
-        super().__init__(lane, question.call)
+    def __init__(self, lane: "Lane", call: Call, question: Question) -> None:
+        super().__init__(lane, call)
         self.question: Question = question
+
+    def settle(self, answer: Answered | Fault) -> None:
+        if self.question.acts_once:
+            self.lane.call_ended(self.question)
+        super().settle(answer)
 
     def _answered(self, answer: Answered) -> None:
         if isinstance(answer, Reply) and not isinstance(self.call, Detach):  # silent on the line
             asked_on = isinstance(self.call, Reap) and self.question.future is not None
             self.lane.apply(answer, self.sent_at, go_on=not asked_on)
         self.question.settle(answer)
+        self.question.ended()
         if isinstance(self.call, Clear):
             self.lane.cleared()
 
     def _refused(self, error: SemaphoreError) -> None:
         self.question.settle(error)
+        self.question.ended()
 
     def write_again(self, *, arrived: bool) -> None:
-        self.lane.ask_first(self.question)
+        question = self.question
+        if arrived:
+            question.repeated = True
+            if question.acts_once:
+                self.lane.call_ended(question)
+        elif not question.alone:
+            question.renumber = True
+        self.lane.ask_first(question)
 
 
 class Adoption:
     """A permit to be taken over under a number of a claim's."""
 
-    __slots__ = ("claim", "old", "owner")
+    __slots__ = ("claim", "old", "owner", "renumber")
+
+    acts_once = True
+    alone = False
 
     def __init__(self, claim: Claim, owner: str, old: int) -> None:
         self.claim: Claim = claim
         self.owner: str = owner
         self.old: int = old
+        self.renumber: bool = True
 
     @property
     def wanted(self) -> bool:
@@ -520,6 +603,10 @@ class AdoptBatch(Batch):
     def __init__(self, lane: "Lane", call: Adopt, adoption: Adoption) -> None:
         super().__init__(lane, call)
         self.adoption: Adoption = adoption
+
+    def settle(self, answer: Answered | Fault) -> None:
+        self.lane.call_ended(self.adoption)
+        super().settle(answer)
 
     def _answered(self, answer: Answered) -> None:
         assert isinstance(answer, Adopted)
@@ -547,9 +634,8 @@ class AdoptBatch(Batch):
         self.adoption.settle(error)
 
     def write_again(self, *, arrived: bool) -> None:
-        claim = self.adoption.claim
-        if claim.state is State.SENT:
-            if not arrived:
-                # Later numbers may have been used meanwhile, which made this one void.
-                self.lane.forget_number(claim)
-            self.lane.ask_first(self.adoption)
+        if arrived:
+            self.lane.call_ended(self.adoption)
+        else:
+            self.adoption.renumber = True
+        self.lane.ask_first(self.adoption)

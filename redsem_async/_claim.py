@@ -35,6 +35,7 @@ class Claim:
 
     __slots__ = (
         "__weakref__",
+        "call",
         "confirming",
         "error",
         "future",
@@ -48,6 +49,7 @@ class Claim:
         "on_lost",
         "overdue",
         "permits",
+        "renewable_after",
         "repeated",
         "started",
         "state",
@@ -56,6 +58,7 @@ class Claim:
         "token",
         "tried",
         "trusted_until",
+        "unsettled",
         "waits",
         "wakes_on_loss",
         "watched_by",
@@ -71,6 +74,7 @@ class Claim:
         self.waits: bool = waits
         self.state: State = State.NEW
         self.number: int = 0  # drawn when it is written
+        self.call: int = 0  # the number of the adopt that asks for it, if one does
         self.hub_id: str = ""
         self.repeated: bool = False  # sent before under this number, and not answered
         self.token: int = 0
@@ -84,6 +88,8 @@ class Claim:
         self.overdue: bool = False  # the deadline has passed, and a word may be on its way
         self.confirming: bool = False  # granted, but not to be trusted before a refresh
         self.trusted_until: float = 0.0
+        self.renewable_after: float = -math.inf  # refreshes that were sent before renew no trust
+        self.unsettled: int = 0  # detaches that were written, and may run yet
         self.lost_reason: str | None = None
         self.on_lost: Callable[[], None] | None = None
         self.wakes_on_loss: list[asyncio.Future[None]] | None = None
@@ -127,6 +133,21 @@ class Claim:
             self.stop_timer()
         if not self.future.done():
             self.future.set_result(None)
+
+    def shorten(self, trusted_until: float) -> None:
+        """A detach is written: the lease may be shorter from now on, whatever becomes of it.
+
+        Until it is known not to run any more, no refresh says for how long the permit is held:
+        the detach may run after it.
+        """
+        self.trusted_until = min(self.trusted_until, trusted_until)
+        self.renewable_after = math.inf
+
+    def detach_settled(self, now: float) -> None:
+        """A detach that was written runs no more."""
+        self.unsettled -= 1
+        if not self.unsettled:
+            self.renewable_after = now
 
     def disown(self) -> None:
         """The server does not hold it any more. Said from any thread; the loop loses it then."""

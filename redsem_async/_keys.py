@@ -27,7 +27,7 @@ class Address(NamedTuple):
     def keys(self) -> tuple[str, ...]:
         """Every key, in the order in which scripts are given them."""
         line = "queue" if self.mode == "fair" else "waiting"
-        kinds = ("holders", "tokens", "meta", "hubs", "weights", "limit", line)
+        kinds = ("holders", "tokens", "meta", "hubs", "extra", "limit", line)
         return tuple(f"{self.prefix}:{{{self.name}}}:{kind}" for kind in kinds)
 
     @property

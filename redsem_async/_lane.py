@@ -19,6 +19,7 @@ from ._batches import (
     AdoptBatch,
     Adoption,
     Batch,
+    Detachment,
     HeartbeatBatch,
     Question,
     QuestionBatch,
@@ -78,6 +79,7 @@ if TYPE_CHECKING:
 MOST_ACQUIRES = 256  # bounds for how long one script holds the server
 MOST_RELEASES = 256
 MOST_REFRESHES = 1250
+MOST_HEAVY_REFRESHES = 250  # when some are for several permits
 GRACE = 0.05  # seconds that an answer may be overdue when the deadline comes
 
 Unusual = dict[int, tuple[int, bool]]
@@ -170,6 +172,7 @@ class Lane(ABC):
         self.beating: bool = False  # a heartbeat is on its way
         self.ready: bool = False  # its post knows of it: takes from it, or holds it back
         self.declared: int = 0  # the limit, by the semaphore that was used last
+        self.highest: int = 0  # limit that any claim so far declared
         self.shortest: float = math.inf  # lease of any claim so far
         self._longest: float = 0.0
         self._label = label
@@ -177,6 +180,9 @@ class Lane(ABC):
         # By the hub that owns the ids.
         self._returned: defaultdict[str, list[Returned]] = defaultdict(list)
         self._leaving: list[Claim] = []
+        self._void: list[Question] = []  # sent before, unanswered, and not wanted any more
+        self._acting: int = 0  # calls on their way that act once
+        self._acting_alone: bool = False
         self._renewals: dict[int, Renewal] = {}
         self._questions: deque[Question | Adoption | Restoration] = deque()
         self._beat_due = False
@@ -201,6 +207,7 @@ class Lane(ABC):
         if lease < self.shortest:
             self.shortest = lease
             self.post.expect_lease(lease)
+        self.highest = max(self.highest, claim.terms.limit)
         self._new.append(claim)
         self.wake(asked=True)
         if len(self._new) >= self.post.enough:
@@ -246,8 +253,21 @@ class Lane(ABC):
         renewal.futures.append(future)
         return future
 
-    def detach(self, claim: Claim) -> None:
-        """Let go of a held permit without giving it back."""
+    async def detach(self, claim: Claim, expires: float) -> None:
+        """Have the server keep a held permit for *expires* seconds more, and let go of it.
+
+        Raises:
+            PermitLost: when it is lost, or given back meanwhile.
+            BackendError: when the server refused, or could not be asked.
+        """
+        future: asyncio.Future[Answered | SemaphoreError] = self.hub.loop.create_future()
+        detachment = Detachment(claim, expires, future)
+        answer = await self._ask(detachment, min(expires, patience(self.shortest)))
+        assert isinstance(answer, Reply)
+        if not answer.answers[0]:
+            self._lose(claim, "the server does not hold it any more")
+        if claim.state is not State.HELD:
+            raise claim.loss()
         claim.state = State.ENDED
         self.claims.pop(claim.number, None)
         for teller in watch.tellers:
@@ -266,17 +286,22 @@ class Lane(ABC):
             BackendError: when the server refused, or could not be asked.
         """
         future: asyncio.Future[Answered | SemaphoreError] = self.hub.loop.create_future()
-        question = Question(call, future)
+        return await self._ask(Question(call, future), patience(min(self.shortest, 10.0)))
+
+    async def _ask(self, question: Question, timeout: float) -> Answered:
+        future = question.future
+        assert future is not None
         self._questions.append(question)
         self.wake()
         try:
-            await asyncio.wait([future], timeout=patience(min(self.shortest, 10.0)))
+            await asyncio.wait([future], timeout=timeout)
             if not future.done():
                 raise self.unavailable()
         finally:
-            if future.cancel():
+            if future.cancel() and question in self._questions:
                 # Nobody asks any more: what is not sent yet never will be, nor keeps the hub.
-                self._questions = deque(q for q in self._questions if q is not question)
+                self._questions.remove(question)
+                self._withdraw(question)
         answer = future.result()
         if isinstance(answer, SemaphoreError):
             raise answer
@@ -397,8 +422,9 @@ class Lane(ABC):
             or self._returned
             or self._renewals
             or self._leaving
-            or self._questions
+            or self._void
             or self._beat_due
+            or (self._questions and self._next_question() is not None)
         )
 
     @property
@@ -411,6 +437,7 @@ class Lane(ABC):
             or self._new
             or self._returned
             or self._leaving
+            or self._void
             or self._questions
             or self.waiting
         )
@@ -423,13 +450,14 @@ class Lane(ABC):
             return self._take_renewals()
         if self._returned:
             return self._take_returned()
-        if self._leaving:
+        if self._leaving or self._void:
             claims, self._leaving = self._leaving[:MOST_RELEASES], self._leaving[MOST_RELEASES:]
-            return AbandonBatch(self, claims)
-        while self._questions:
-            question = self._questions.popleft()
-            if question.wanted:
-                return self._take_question(question)
+            void, self._void = self._void, []
+            return AbandonBatch(self, claims, void)
+        question = self._next_question()
+        if question is not None:
+            self._questions.popleft()
+            return self._take_question(question)
         if self._beat_due:
             return self._take_heartbeat()
         return self._take_acquires()
@@ -442,6 +470,8 @@ class Lane(ABC):
     def _take_renewals(self) -> Batch:
         lease_ms = next(iter(self._renewals.values())).claim.terms.lease_ms
         renewals = [r for r in self._renewals.values() if r.claim.terms.lease_ms == lease_ms]
+        if any(renewal.claim.permits > 1 for renewal in renewals):
+            renewals = renewals[:MOST_HEAVY_REFRESHES]
         renewals = renewals[:MOST_REFRESHES]
         for renewal in renewals:
             del self._renewals[renewal.claim.number]
@@ -456,16 +486,61 @@ class Lane(ABC):
             del self._returned[owner]
         return ReleaseBatch(self, owner, units, self._kept(owner, units))
 
+    def _next_question(self) -> Question | Adoption | Restoration | None:
+        """The next question that may be written now, which is the first in the queue then."""
+        while self._questions:
+            question = self._questions[0]
+            if not question.wanted:
+                self._questions.popleft()  # an adoption: its claim is among those that leave
+            elif question.acts_once and (
+                self._acting_alone or (question.alone and self._acting > 0)
+            ):
+                return None
+            else:
+                return question
+        return None
+
     def _take_question(self, question: Question | Adoption | Restoration) -> Batch:
-        if isinstance(question, Question):
-            return QuestionBatch(self, question)
         if isinstance(question, Restoration):
             return RestoreBatch(self, question, self._introduction())
-        claim = question.claim
+        if question.acts_once:
+            self._acting += 1
+            self._acting_alone = question.alone
+        if isinstance(question, Adoption):
+            return self._take_adoption(question)
+        call = question.call
+        if question.acts_once:
+            number = self.hub.new_number() if question.renumber else question.number
+            call = question.written(number)
+        return QuestionBatch(self, call, question)
+
+    def _take_adoption(self, adoption: Adoption) -> Batch:
+        claim = adoption.claim
         self._number(claim)
-        lease_ms = claim.terms.lease_ms
-        call = Adopt(question.owner, question.old, claim.number, lease_ms, self._introduction())
-        return AdoptBatch(self, call, question)
+        if adoption.renumber:
+            claim.call, adoption.renumber = self.hub.new_number(), False
+        call = Adopt(
+            *(adoption.owner, adoption.old, claim.number, claim.terms.lease_ms),
+            introduction=self._introduction(),
+            call=claim.call,
+        )
+        return AdoptBatch(self, call, adoption)
+
+    def call_ended(self, question: Question | Adoption) -> None:
+        """A call that acts once is not on its way any more."""
+        self._acting -= 1
+        self._acting_alone = self._acting_alone and not question.alone
+        if self._questions:
+            self.wake()
+
+    def _withdraw(self, question: Question) -> None:
+        """Nobody asks any more, and *question* is not on its way."""
+        if question.acts_once and question.repeated:
+            # Its bytes may lie somewhere still: it is made void.
+            self._void.append(question)
+            self.wake()
+        else:
+            question.ended()
 
     def _take_acquires(self) -> Batch | None:
         new = self._new
@@ -633,6 +708,8 @@ class Lane(ABC):
         """A refresh sent at *sent_at* has ended."""
         if claim.state is not State.HELD:
             return
+        if outcome is Outcome.RENEWED and sent_at <= claim.renewable_after:
+            outcome = Outcome.UNKNOWN  # a detach may have run after it
         lease = claim.terms.lease
         verdict = after_refresh(claim.trusted_until, lease, outcome, sent_at=sent_at, now=clock())
         if isinstance(verdict, Lost):
@@ -669,15 +746,19 @@ class Lane(ABC):
         self._returned[owner] = [*units, *self._returned.get(owner, ())]
         self.wake()
 
-    def abandon_again(self, claims: Sequence[Claim]) -> None:
+    def abandon_again(self, claims: Sequence[Claim], void: Sequence[Question]) -> None:
         """Write an abandon again, before others."""
         self._leaving[:0] = claims
+        self._void[:0] = void
         self.wake()
 
     def ask_first(self, question: Question | Adoption) -> None:
         """Write a question again, before others."""
-        self._questions.appendleft(question)
-        self.wake()
+        if isinstance(question, Question) and not question.wanted:
+            self._withdraw(question)
+        else:
+            self._questions.appendleft(question)
+            self.wake()
 
     def error_of(self, fault: Fault) -> SemaphoreError:
         """What to raise for a fault that is not ridden out."""
@@ -769,7 +850,8 @@ class Lane(ABC):
 
     def cut_off(self) -> None:
         """The link was closed on purpose: nothing on its way will be answered."""
-        self.introduced = self.beating = False
+        self.introduced = self.beating = self._acting_alone = False
+        self._acting = 0
         self.unanswered.clear()
         self.claims = {
             n: claim for n, claim in self.claims.items() if claim.state is not State.ENDED
@@ -801,7 +883,10 @@ class Lane(ABC):
         """End whatever waits for a permit, or for an answer."""
         self.fail_waiting(error)
         while self._questions:
-            self._questions.popleft().settle(error())
+            question = self._questions.popleft()
+            question.settle(error())
+            if isinstance(question, Question):
+                self._withdraw(question)
 
     def fail_all(self, error: Callable[[], SemaphoreError]) -> None:
         """End whatever waits for a word: none will come."""
@@ -813,6 +898,7 @@ class Lane(ABC):
         for claim in self._leaving:
             self.claims.pop(claim.number, None)
         self._leaving.clear()
+        self._void.clear()
 
     def close(self, claim: Claim) -> None:
         """Take a held permit from its holder, and give it back."""

@@ -12,9 +12,8 @@ from . import _config
 from ._cancellation import finish
 from ._claim import Claim, State
 from ._clock import now as clock
-from ._errors import PermitLost, SemaphoreError
+from ._errors import BackendError, PermitLost, SemaphoreError
 from ._lease import Outcome, patience
-from ._protocol import Detach, Reply
 from ._refresher import lose_unless_trusted, refresher_of, unwatch
 
 logger = logging.getLogger("redsem_async")
@@ -184,8 +183,12 @@ class Permit:
         seconds (a lease by default): as long as the job that carries it may lie in a queue.
         Leaving a block that the permit guards does nothing afterwards.
 
+        From the moment the request is sent, the permit is trusted for *expires_in* seconds at
+        most. Where that fails or is cancelled, the permit is held on and refreshed again: it is
+        trusted for longer once a later refresh was answered.
+
         Raises:
-            PermitLost: when the permit is lost already, or is given back meanwhile.
+            PermitLost: when the permit is lost, or is given back meanwhile.
             BackendError: when the server refused or could not be asked; the permit is held on.
         """
         self._loop()
@@ -205,15 +208,13 @@ class Permit:
         try:
             if lane.wire.recovers:
                 await lane.refresh(claim)  # puts it back, where state was lost
-            answer = await lane.ask(Detach(claim.number, math.ceil(expires * 1000)))
-        except BaseException:
-            refresher_of(lane.hub).watch(claim, clock())
+            await lane.detach(claim, expires)
+        except BaseException as error:
+            if claim.state is State.HELD:
+                refresher_of(lane.hub).watch(claim, clock())
+            if isinstance(error, BackendError) and not self._trusted():
+                raise claim.loss() from error
             raise
-        if isinstance(answer, Reply) and not answer.answers[0]:
-            claim.lose("the server does not hold it any more")
-        if claim.state is not State.HELD:  # lost, or given back meanwhile
-            raise claim.loss()
-        lane.detach(claim)
         return self.id
 
     async def __aenter__(self) -> Self:

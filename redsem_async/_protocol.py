@@ -62,6 +62,7 @@ class Acquire(NamedTuple):
         after: the highest number of the batch before this one, when that is unanswered: it must
             have run, or this one does nothing (fair).
         waits: how many requests of the hub wait beside these (zset).
+        highest: the highest limit that the hub declares for them (zset).
         hinted: how many permits a hint told of (zset).
     """
 
@@ -72,6 +73,7 @@ class Acquire(NamedTuple):
     max_waiters: int | None = None
     after: int = 0
     waits: int = 0
+    highest: int = 0
     hinted: int = 0
     introduction: Introduction | None = None
 
@@ -88,11 +90,11 @@ class Release(NamedTuple):
 
 
 class Refresh(NamedTuple):
-    """Renew permits of the caller's hub. *heavy*: some are for more than one permit."""
+    """Renew permits of the caller's hub. *heavy*: how many, of those that are for several."""
 
     numbers: Sequence[int]
     lease_ms: int
-    heavy: bool = False
+    heavy: Mapping[int, int] = MappingProxyType({})
 
 
 class Restore(NamedTuple):
@@ -114,9 +116,13 @@ class Confirm(NamedTuple):
 
 
 class Abandon(NamedTuple):
-    """Leave the line, or give back what was granted unheard."""
+    """Leave the line, or give back what was granted unheard.
+
+    *void*: calls with numbers up to this one may not act any more (see :class:`Adopt`).
+    """
 
     requests: Sequence[Request]
+    void: int = 0
 
 
 class Heartbeat(NamedTuple):
@@ -125,9 +131,10 @@ class Heartbeat(NamedTuple):
     Attributes:
         lease_ms: the longest lease among the waiters.
         requests: the waiters to ask about (fair).
-        limit: the caller's (zset).
+        limit: the highest that the caller declares (zset).
         waits: how many wait (zset).
         hinted: permits of a hint that nobody here wants (zset).
+        number: of this call, in one order with those of requests: the latest counts (zset).
     """
 
     lease_ms: int
@@ -136,16 +143,23 @@ class Heartbeat(NamedTuple):
     waits: int = 0
     hinted: int = 0
     introduction: Introduction | None = None
+    number: int = 0
 
 
 class Adopt(NamedTuple):
-    """Exchange the id of a held permit for one of the caller's hub."""
+    """Exchange the id of a held permit for one of the caller's hub.
+
+    This call, and the others with a field *call*, act once at most. The hub numbers them, in an
+    order of their own, when it writes them. The server keeps the highest number that it carried
+    out: a call that is not above it does nothing.
+    """
 
     owner: str
     old: int
     new: int
     lease_ms: int
     introduction: Introduction | None = None
+    call: int = 0
 
 
 class Detach(NamedTuple):
@@ -153,6 +167,7 @@ class Detach(NamedTuple):
 
     number: int
     expires_ms: int
+    call: int = 0
 
 
 class Status(NamedTuple):
@@ -165,6 +180,7 @@ class SetLimit(NamedTuple):
     """Set the limit that overrides every client's own, or take it away."""
 
     limit: int | None
+    call: int = 0
 
 
 class Reap(NamedTuple):
@@ -173,6 +189,8 @@ class Reap(NamedTuple):
 
 class Clear(NamedTuple):
     """Delete the semaphore."""
+
+    call: int = 0
 
 
 Call = (

@@ -99,7 +99,7 @@ class Relief:
             for (lane, lease_ms), group in groups.items():
                 for start in range(0, len(group), MOST_REFRESHES):
                     part = group[start : start + MOST_REFRESHES]
-                    heavy = any(claim.permits > 1 for claim in part)
+                    heavy = {claim.number: claim.permits for claim in part if claim.permits > 1}
                     call = Refresh([claim.number for claim in part], lease_ms, heavy)
                     self._on_way.append(self._round(lane, call, part))
             link.send(list(self._on_way), clock())
@@ -159,6 +159,8 @@ class Relief:
             claim.disown()
             self._guardian.to_loop(claim.lane.refreshed, claim, outcome, sent_at)
             return
+        if sent_at <= claim.renewable_after:
+            return  # a detach may have run after it
         lease = claim.terms.lease
         verdict = after_refresh(trusted, lease, outcome, sent_at=sent_at, now=now)
         if not isinstance(verdict, Lost):

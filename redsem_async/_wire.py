@@ -90,43 +90,51 @@ class Wire:
         arguments = (*keys, tag, clock, self._kind, hub, *own)
         return script(self.address.mode, operation, sharded), arguments
 
-    def _arguments(self, call: Call) -> tuple[str, tuple[Argument, ...]]:
+    def _arguments(  # noqa: C901 - a branch for each kind of call
+        self, call: Call
+    ) -> tuple[str, tuple[Argument, ...]]:
         fair = self._fair
         match call:
             case Acquire():
-                beside = (call.waits, call.hinted)
+                beside: tuple[Argument, int]
                 if fair:
                     beside = (-1 if call.max_waiters is None else call.max_waiters, call.after)
+                else:
+                    waits = f"{call.waits}:{call.highest}" if call.waits else 0
+                    beside = (waits, call.hinted)
                 head = (call.lease_ms, call.limit, *beside, *_introduce(call.introduction))
                 return "acquire", (*head, *_asked(call))
             case Release(owner, numbers, keep):
                 return "release", (owner, keep, *numbers)
-            case Refresh(numbers, lease_ms):
-                return "refresh", (lease_ms, *numbers)
+            case Refresh(numbers, lease_ms, heavy):
+                if not heavy:
+                    return "refresh", (lease_ms, *numbers)
+                weighed: list[Argument] = [f"{n}:{heavy[n]}" if n in heavy else n for n in numbers]
+                return "refresh", (lease_ms, *weighed)
             case Restore(permits, lease_ms, introduction):
                 back = (f"{number}:{token}:{weight}" for number, token, weight in permits)
                 return "restore", (lease_ms, *_introduce(introduction), *back)
             case Confirm():
                 raise AssertionError("no script waits for replicas")
-            case Abandon(requests):
-                return "abandon", tuple(map(_queued if fair else _number, requests))
-            case Heartbeat(lease_ms, requests, limit, waits, hinted, introduction):
+            case Abandon(requests, void):
+                return "abandon", (void, *map(_queued if fair else _number, requests))
+            case Heartbeat(lease_ms, requests, limit, waits, hinted, introduction, number):
                 common = (lease_ms, *_introduce(introduction))
                 if fair:
                     return "heartbeat", (*common, *map(_queued, requests))
-                return "heartbeat", (*common, limit, waits, hinted)
-            case Adopt(owner, old, new, lease_ms, introduction):
-                return "adopt", (lease_ms, *_introduce(introduction), owner, old, new)
-            case Detach(number, expires_ms):
-                return "detach", (number, expires_ms)
+                return "heartbeat", (*common, limit, waits, hinted, number)
+            case Adopt(owner, old, new, lease_ms, introduction, number):
+                return "adopt", (lease_ms, *_introduce(introduction), owner, old, new, number)
+            case Detach(held, expires_ms, number):
+                return "detach", (held, expires_ms, number)
             case Status(most):
                 return "status", (most,)
-            case SetLimit(limit):
-                return "set_limit", ("" if limit is None else limit,)
+            case SetLimit(limit, number):
+                return "set_limit", ("" if limit is None else limit, number)
             case Reap():
                 return "reap", ()
-            case Clear():
-                return "clear", ()
+            case Clear(number):
+                return "clear", (number,)
 
     def reply(self, call: Call, raw: Sequence[Any]) -> Answered:
         """The reply to *call*; *raw* begins with the tag."""
@@ -269,7 +277,7 @@ _MISMATCH = re.compile(r"\bMODE (fair|zset) (server|local)\b")
 
 # A script's own error arrives bare (7.0 on), or wrapped and prefixed (6.2): look for the word.
 _TROUBLES = (
-    (Trouble.AGAIN, re.compile(r"\b(NOSCRIPT|REORDERED|STRANGER)\b")),
+    (Trouble.AGAIN, re.compile(r"\b(NOSCRIPT|REORDERED|STRANGER|VOID)\b")),
     (Trouble.NO_MEMORY, re.compile(r"\bOOM\b")),
     (Trouble.MISMATCH, _MISMATCH),
     (Trouble.DEMOTED, re.compile(r"\b(READONLY|MASTERDOWN)\b")),

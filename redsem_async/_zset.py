@@ -3,6 +3,7 @@
 import math
 from collections import deque
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from operator import attrgetter
 
 from ._batches import Batch, Returned
@@ -44,6 +45,7 @@ class ZsetLane(Lane):
             terms.limit,
             unusual,
             waits=len(self.waiting),
+            highest=self.highest,
             hinted=hinted,
             introduction=self._introduction(),
         )
@@ -98,6 +100,9 @@ class ZsetLane(Lane):
                 break
             permits -= claim.permits
             chosen.append(claim)
+        if chosen and all(claim.terms.limit < self.highest for claim in chosen):
+            # Their own limit may leave no room where the highest does.
+            chosen += islice((c for c in self.waiting if c.terms.limit == self.highest), 1)
         for claim in chosen:
             del self.waiting[claim]
             claim.tried = True
@@ -164,11 +169,11 @@ class ZsetLane(Lane):
 
     def _heartbeat(self, asked: Sequence[Claim]) -> Heartbeat:
         hinted, self._hinted_permits = self._hinted_permits, 0
-        first = next(iter(self.waiting), None)
         return Heartbeat(
             math.ceil(1000 * self._longest),
-            limit=first.terms.limit if first else 0,
+            limit=self.highest,
             waits=len(self.waiting),
             hinted=hinted,
             introduction=self._introduction(),
+            number=self.hub.new_number(),
         )

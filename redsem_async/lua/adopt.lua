@@ -10,30 +10,30 @@
 --          owner     hub of the old id
 --          old       number of the old id
 --          new       number of the new id, of the caller's own hub
--- RETURNS  {tag, token, ms left, permits}, or {tag, -1} when the old id holds nothing
+--          number    of this call, which acts once at most
+-- RETURNS  {tag, token, ms left, permits}, or {tag, -1} when the old id holds nothing;
+--          the error VOID when it has acted before, or may not act any more: nothing is done
 
 local lease, who, deaf = tonumber(ARGV[5]), ARGV[6], ARGV[7]
-local owner, old, new = ARGV[8], ARGV[9], ARGV[10]
+local owner, old, new, number = ARGV[8], ARGV[9], ARGV[10], tonumber(ARGV[11])
 local old_id, new_id = owner .. '.' .. old, hub .. '.' .. new
 
 survey()
 if stranger and who == '' then return who_are_you() end
 call('ZREM', holders, '')  -- a removal first: what follows is let through at maxmemory
+local taken = found(new_id)
+if not taken and acted(number) then return redis.error_reply('VOID') end
 introduce(who, deaf, lease)
 touch(lease)
-local permits = tonumber(call('HGET', weights, new_id)) or 1
-local taken = found(new_id)
-if not taken and tonumber(new) > mark then
+if not taken then
+  note_call(number)
   taken = found(old_id)
-  if taken then
-    permits = tonumber(call('HGET', weights, old_id)) or 1
-    drop({ old_id })
-    bar({ old_id })
-    taken[2] = math.max(taken[2], lease)
-    hold({ { new_id, tonumber(taken[1]), taken[2], permits } })
-    if owner ~= hub then tell(owner, 'gone', old) end
-  end
+  if not taken then return { tag, -1 } end
+  local permits = permits_of(old_id)
+  drop({ old_id })
+  bar({ old_id })
+  taken[2] = math.max(taken[2], lease)
+  hold({ { new_id, tonumber(taken[1]), taken[2], permits } })
+  if owner ~= hub then tell(owner, 'gone', old) end
 end
-raise_mark(tonumber(new))
-if not taken then return { tag, -1 } end
-return { tag, taken[1], taken[2], permits }
+return { tag, taken[1], taken[2], permits_of(new_id) }

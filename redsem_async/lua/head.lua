@@ -9,11 +9,13 @@
 --                    ahead -> us by which the semaphore's clock leads the server's;
 --                    offset -> us by which tokens lead the semaphore's clock; of every
 --                    hub: hub -> its highest number here; hub:until -> alive until, as in hubs;
---                    hub:who and hub:deaf, once it has introduced itself; hub:gone; hub:waits;
+--                    hub:calls, the highest number of its calls that act once; hub:who and
+--                    hub:deaf, once it has introduced itself; hub:gone; hub:waits;
+--                    aside -> when requests that were set aside are looked at again;
 --                    after a loss of state, lost -> since when, and grace -> until when nobody
 --                    new is admitted
 --          hubs      ZSET, hub -> alive until, in ms of the semaphore's clock
---          weights   HASH, permit id -> permits, of holders of more than one
+--          extra     ZSET, permits beyond the first of a holder: see the prelude
 --          limit     STRING, the set limit, if any; the only key without an expiry
 --          line      ZSET, who waits: see the prelude of the mode
 --          marker    STRING, the server that keeps the semaphore, without an expiry; given, like
@@ -26,7 +28,7 @@
 -- RETURNS  {tag, ...}, or the error MODE when the name is in use otherwise
 
 local call = redis.call
-local holders, tokens, meta, hubs, weights, limit, line, marker, released = unpack(KEYS)
+local holders, tokens, meta, hubs, extra, limit, line, marker, released = unpack(KEYS)
 local tag, clock_us, mode, hub = unpack(ARGV, 1, 4)
 
 local SLACK = 60000     -- ms by which meta outlives what it protects
@@ -40,7 +42,8 @@ else
 end
 
 local facts = call('HMGET', meta, 'mode', 'counter',
-  hub, hub .. ':until', hub .. ':deaf', hub .. ':gone', 'grace', 'ahead', 'offset')
+  hub, hub .. ':until', hub .. ':deaf', hub .. ':gone', 'grace', 'ahead', 'offset',
+  'aside')
 if facts[1] and facts[1] ~= mode then
   return redis.error_reply('MODE ' .. facts[1])
 end
@@ -52,6 +55,7 @@ local alive_until = tonumber(facts[4]) or 0
 local stranger = not facts[5]         -- whether it is not known who the caller's hub is
 local gone = facts[6]                 -- whether a message for it was heard by nobody
 local grace = tonumber(facts[7]) or 0
+local look_again = tonumber(facts[10])
 
 -- The semaphore's clock is the server's, but does not go back: the counter follows it, and so
 -- shows when the server's was set back. From then on the semaphore's is ahead by as much.

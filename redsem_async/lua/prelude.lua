@@ -1,6 +1,7 @@
 -- What scripts do with holders, hubs and the counter, in both modes.
 
 local CHUNK = 500       -- most ids that one call purges
+local BAND = 2 ^ 42     -- above any expiry in ms: scores of `extra` are in bands of this width
 
 -- For a number within a text: tostring() keeps 14 digits, and a token has 16.
 local function exact(number)
@@ -25,8 +26,8 @@ end
 local function bury()
   for _, dead in ipairs(call('ZRANGEBYSCORE', hubs, '-inf', now - SLACK, 'LIMIT', 0, 10)) do
     call('ZREM', hubs, dead)
-    call('HDEL', meta, dead, dead .. ':until', dead .. ':who', dead .. ':deaf', dead .. ':gone',
-      dead .. ':waits')
+    call('HDEL', meta, dead, dead .. ':until', dead .. ':calls', dead .. ':who', dead .. ':deaf',
+      dead .. ':gone', dead .. ':waits')
   end
 end
 
@@ -53,13 +54,14 @@ end
 local cap          -- the set limit, if any
 local waiting      -- entries in line
 local holding      -- ids of holders, the expired among them
-local heavy = 0    -- permits that holders of several have beyond one each
+local top          -- the highest power in `extra`; -1 when no holder has more than one permit
 local kept_by      -- the server that the marker names
 local kept_tokens
 local function survey()
   cap = tonumber(call('GET', limit))
   waiting = call('ZCARD', line)
-  for _, permits in ipairs(call('HVALS', weights)) do heavy = heavy + permits - 1 end
+  local last_entry = call('ZREVRANGE', extra, 0, 0, 'WITHSCORES')
+  top = last_entry[2] and math.floor(last_entry[2] / BAND) or -1
   holding = call('ZCARD', holders)
   kept_tokens = call('HLEN', tokens)
   call('ZCARD', hubs)
@@ -69,21 +71,49 @@ local function survey()
   end
 end
 
+-- A holder of w permits has an entry '<id>:<power>' in `extra` for each power of two that w - 1
+-- is the sum of, with the score expiry + power * BAND. So permits in use are counted, power by
+-- power, and an entry ends at its own expiry, whatever becomes of the other keys.
+local function add_extra(id, permits, expiry)
+  local beyond, power, entries = permits - 1, 0, {}
+  while beyond > 0 do
+    if beyond % 2 == 1 then
+      entries[#entries + 1] = exact(expiry + power * BAND)
+      entries[#entries + 1] = id .. ':' .. power
+      if top and power > top then top = power end
+    end
+    beyond, power = math.floor(beyond / 2), power + 1
+  end
+  if #entries > 0 then call('ZADD', extra, unpack(entries)) end
+end
+-- Live permits beyond the first of each holder.
+local function beyond_first()
+  local count = 0
+  for power = 0, top do
+    local from = power * BAND
+    local live = call('ZCOUNT', extra, '(' .. exact(from + now), '(' .. exact(from + BAND))
+    count = count + 2 ^ power * live
+  end
+  return count
+end
+-- How many permits *id*, a live holder, has.
+local function permits_of(id)
+  local permits = 1
+  for power = 0, top do
+    if call('ZSCORE', extra, id .. ':' .. power) then permits = permits + 2 ^ power end
+  end
+  return permits
+end
+
 -- Takes *ids* out of the holders; nothing beside them leaks. Returns the permits they held.
 local function drop(ids)
   local freed = call('ZREM', holders, unpack(ids))
   holding = holding - freed
   call('HDEL', tokens, unpack(ids))
-  if heavy > 0 then
-    local counted = {}
-    for i, permits in ipairs(call('HMGET', weights, unpack(ids))) do
-      -- The same id twice, in one call, is one permit's.
-      local beyond = counted[ids[i]] and 0 or (tonumber(permits) or 1) - 1
-      counted[ids[i]] = true
-      freed = freed + beyond
-      heavy = heavy - beyond
-    end
-    call('HDEL', weights, unpack(ids))
+  for power = 0, top do
+    local entries = {}
+    for i, id in ipairs(ids) do entries[i] = id .. ':' .. power end
+    freed = freed + 2 ^ power * call('ZREM', extra, unpack(entries))
   end
   return freed
 end
@@ -92,46 +122,40 @@ local used          -- permits in use
 local freed = 0     -- permits that this call took from holders
 local more = false  -- the call stopped early: its caller goes on
 local function purge()
-  if holding == 0 and heavy > 0 then
-    -- The holders were evicted, or flushed away.
-    call('DEL', weights)
-    heavy = 0
-  end
   local expired = call('ZRANGEBYSCORE', holders, '-inf', now, 'LIMIT', 0, CHUNK)
   if #expired > 0 then
     freed = freed + drop(expired)
   end
   if #expired < CHUNK then
-    used = holding + heavy
+    -- What is left of `extra` lost its holder, by eviction say: it ends when that would have.
+    for power = 0, top do
+      local from = power * BAND
+      local ended = call('ZREMRANGEBYSCORE', extra, exact(from), exact(from + now))
+      freed = freed + 2 ^ power * ended
+    end
+    used = holding + beyond_first()
   else
     more = true
-    used = call('ZCOUNT', holders, '(' .. exact(now), '+inf') + heavy
+    used = call('ZCOUNT', holders, '(' .. exact(now), '+inf') + beyond_first()
   end
 end
 
 -- Writes grants, each {id, token, lease, permits}, with as few commands as there are keys.
 local function hold(grants)
   if #grants == 0 then return end
-  local scores, names, several, longest = {}, {}, {}, 0
+  local scores, names, longest = {}, {}, 0
   for i, grant in ipairs(grants) do
     local id, token, lease, permits = unpack(grant)
     names[2 * i - 1], names[2 * i] = id, token
     scores[2 * i - 1], scores[2 * i] = now + lease, id
-    if permits > 1 then
-      several[#several + 1] = id
-      several[#several + 1] = permits
-      heavy = heavy + permits - 1
-    end
+    add_extra(id, permits, now + lease)
     longest = math.max(longest, lease)
   end
   call('HSET', tokens, unpack(names))
   call('ZADD', holders, unpack(scores))
   keep(tokens, longest)
   keep(holders, longest)
-  if #several > 0 then
-    call('HSET', weights, unpack(several))
-  end
-  if heavy > 0 then keep(weights, longest) end
+  if top >= 0 then keep(extra, longest) end
   save_counter(longest)
 end
 
@@ -158,6 +182,25 @@ local function raise_mark(number)
     mark = number
     call('HSET', meta, hub, number)
     touch(0)
+  end
+end
+
+-- Calls that act once at most are numbered by their hub, in their own order: a delayed duplicate,
+-- or one that was made void, has a number that is not above the highest noted here.
+local function acted(number)
+  return number <= (tonumber(call('HGET', meta, hub .. ':calls')) or 0)
+end
+local function note_call(number)
+  call('HSET', meta, hub .. ':calls', number)
+  touch(0)
+end
+
+-- The caller's hub is heard from after nobody heard a message for it: its requests come back.
+local function heard_from()
+  if gone then
+    call('HDEL', meta, hub .. ':gone')
+    call('HSET', meta, 'aside', 0)
+    gone, look_again = nil, 0
   end
 end
 
@@ -207,7 +250,7 @@ local function introduce(who, deaf, lease)
     if marker then look_for_loss(lease) end
     call('HSET', meta, hub .. ':who', who, hub .. ':deaf', deaf)
   end
-  if gone then call('HDEL', meta, hub .. ':gone') end
+  heard_from()
 end
 
 -- In how many ms the earliest holder expires, or the grace period ends; -1 for never.

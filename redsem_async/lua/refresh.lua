@@ -2,31 +2,43 @@
 --
 -- It never brings one back, and never lowers an expiry: a short lease does not cut a long one.
 --
--- KEYS     the first four of the head, and weights where the caller holds heavy permits
+-- KEYS     the first four of the head, and extra where the caller holds heavy permits
 -- ARGV     lease_ms  from now on
---          numbers   from here on: of ids of the caller's own hub
+--          permits   from here on: 'number', or 'number:permits', of ids of the caller's own hub
 -- RETURNS  {tag, held...}, held being 1, or 0 when it was not
 
 local lease = tonumber(ARGV[5])
-local NUMBERS = 6
+local PERMITS = 6
 
-local ids, scores, held = {}, {}, {}
-for i = NUMBERS, #ARGV do ids[#ids + 1] = hub .. '.' .. ARGV[i] end
+local ids, weights, scores, held = {}, {}, {}, {}
+for i = PERMITS, #ARGV do
+  local number, permits = ARGV[i], 1
+  if not tonumber(number) then
+    number, permits = string.match(number, '^(%d+):(%d+)$')
+  end
+  ids[#ids + 1] = hub .. '.' .. number
+  weights[#ids] = tonumber(permits)
+end
 for i, expiry in ipairs(call('ZMSCORE', holders, unpack(ids))) do
   expiry = tonumber(expiry)
   held[i] = expiry and expiry > now and 1 or 0
   if held[i] == 1 then
-    scores[#scores + 1] = math.max(expiry, now + lease)
+    expiry = math.max(expiry, now + lease)
+    scores[#scores + 1] = expiry
     scores[#scores + 1] = ids[i]
+    if weights[i] > 1 then
+      call('ZREM', holders, '')  -- a removal first: what follows is let through at maxmemory
+      add_extra(ids[i], weights[i], expiry)
+    end
   end
 end
-call('ZREM', holders, '')  -- a removal first: what follows is let through at maxmemory
+call('ZREM', holders, '')
 if #scores > 0 then
   call('ZADD', holders, unpack(scores))
   keep(holders, lease)
   keep(tokens, lease)
   keep(meta, lease + lead() + SLACK)
-  if weights then keep(weights, lease) end
+  if extra then keep(extra, lease) end
   touch(lease)
 end
 

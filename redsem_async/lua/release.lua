@@ -33,7 +33,7 @@ elseif #told > 0 then
 end
 if waiting > 0 then
   purge()
-  freed = math.max(0, freed - kept)
+  freed, used = math.max(0, freed - kept), used + kept
   serve(kept > 0)
 end
 

@@ -9,13 +9,7 @@
 local most = tonumber(ARGV[5])
 
 survey()
-local heavy = {}
-local in_use = call('ZCOUNT', holders, '(' .. exact(now), '+inf')
-local pairs_of = call('HGETALL', weights)
-for i = 1, #pairs_of, 2 do
-  heavy[pairs_of[i]] = pairs_of[i + 1]
-  if found(pairs_of[i]) then in_use = in_use + pairs_of[i + 1] - 1 end
-end
+local in_use = call('ZCOUNT', holders, '(' .. exact(now), '+inf') + beyond_first()
 
 local held, seen, owners = {}, {}, {}
 local function note(owner)
@@ -33,7 +27,7 @@ if most > 0 then
     held[#held + 1] = id
     held[#held + 1] = live[i + 1] - now
     held[#held + 1] = call('HGET', tokens, id) or '0'
-    held[#held + 1] = heavy[id] or '1'
+    held[#held + 1] = exact(permits_of(id))
     note(string.match(id, '^%x+'))
   end
 end

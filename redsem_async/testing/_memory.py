@@ -29,7 +29,7 @@ from redsem_async._protocol import (
 )
 from redsem_async._refresher import lose_unless_trusted
 
-from ._model import FairModel, Mismatch, Model, Reordered, Stranger, ZsetModel
+from ._model import FairModel, Mismatch, Model, Reordered, Stranger, Void, ZsetModel
 
 
 class MemoryBackend(OneNode):
@@ -133,7 +133,7 @@ class _Store:
             model.kept_by = model.server  # a name that memory does not know was never used
         try:
             return model.run(address, call, hub, self.now_us())
-        except (Reordered, Stranger) as again:
+        except (Reordered, Stranger, Void) as again:
             return Fault(Trouble.AGAIN, again)
         except Mismatch as mismatch:
             return Fault(Trouble.MISMATCH, RuntimeError(f"MODE {mismatch}"))

@@ -69,6 +69,10 @@ class Reordered(Exception):
     """The batch before this one has not run."""
 
 
+class Void(Exception):
+    """The call acted before, or may not act any more."""
+
+
 @dataclass(slots=True)
 class Held:
     """A permit in use."""
@@ -88,6 +92,8 @@ class Party:
     deaf: bool = False
     gone: bool = False
     waits: int = 0
+    highest: int = 0  # limit that it declares for those who wait
+    calls: int = 0  # the highest number of its calls that act once
 
 
 @dataclass(slots=True)
@@ -97,6 +103,7 @@ class Waiter:
     hub: str
     request: Request
     ticket: int
+    aside: bool = False  # it could not be served when it was looked at last
 
     @property
     def id(self) -> str:
@@ -119,7 +126,7 @@ class Step:
     hinted: int = 0
     head_until: int | None = None
     open: bool = True
-    kept: bool = False  # the caller tries for some of it itself (zset)
+    keeps: int = 0  # permits of it that the caller tries for itself (zset)
     asks: bool = False  # the caller is told how much room there is (zset)
     passes: bool = False  # what is freed is a hint that is passed on (zset)
 
@@ -188,7 +195,10 @@ class Model(ABC):
             case Status():
                 return self._status(step, call)
             case SetLimit():
-                self.set_limit = call.limit
+                if not self._acted(step, call.call):
+                    self.set_limit = call.limit
+                    self._note_call(step, call.call)
+                    self._look_at_all()
                 self._purge(step)
                 room = math.inf if call.limit is None else call.limit - self.used(step.now)
                 step.freed = max(0, room)
@@ -202,12 +212,9 @@ class Model(ABC):
                 self._serve(step)
                 return self._reply(step, [reaped])
             case Clear():
-                for owner in sorted(self.parties, key=self._alive_until):
-                    if owner != hub:
-                        self._tell(owner, Cleared(self.name))
-                self._forget()
-                if self.last < now_us:
-                    self.last = 0  # the clock is ahead of it, and draws none of them again
+                if not self._acted(step, call.call):
+                    self._clear(step, now_us)
+                    self._note_call(step, call.call)
                 return Reply()
 
     def _own_clock(self, address: Address, wall_us: int) -> int:
@@ -220,15 +227,37 @@ class Model(ABC):
     def lose_everything(self) -> None:
         """As if the server had been flushed."""
         self._forget()
+        self.parties.clear()
         self.last = 0
         self.kept_by = None
+
+    def _clear(self, step: Step, now_us: int) -> None:
+        """Forget everything but the numbers that hubs have used."""
+        for owner in sorted(self.parties, key=self._alive_until):
+            party = self.parties[owner]
+            if owner != step.hub and party.alive_until:
+                self._tell(owner, Cleared(self.name))
+            self.parties[owner] = Party(party.alive_until, party.mark, calls=party.calls)
+        self._forget()
+        if self.last < now_us:
+            self.last = 0  # the clock is ahead of it, and draws none of them again
+
+    def _acted(self, step: Step, number: int) -> bool:
+        """Whether the call of that number was carried out, or may not be any more."""
+        return number <= self.look_up(step.hub).calls
+
+    def _note_call(self, step: Step, number: int) -> None:
+        self.party(step.hub).calls = number
+        self._keep_alive(step, 0)
+
+    def _look_at_all(self) -> None:
+        """What could not be served may be able to now."""
 
     def _forget(self) -> None:
         """Forget everything but the counter, and that this is no loss."""
         self.kind = self.set_limit = None
         self.lost_at = self.grace_until = self.ahead_us = self.offset_us = 0
         self.holders.clear()
-        self.parties.clear()
         self.released.clear()
 
     @property
@@ -280,13 +309,19 @@ class Model(ABC):
     def _touch(self, step: Step, lease_ms: int, introduction: Introduction | None) -> None:
         self._know(step, introduction)
         party = self.party(step.hub)
-        party.gone = False
+        self._hear_from(party)
         if introduction is not None:
             party.who, party.deaf = introduction.who, introduction.deaf
             if introduction.recovers and self.kept_by != self.server:
                 self.kept_by = self.server
                 self._begin_grace(step, lease_ms)
         self._keep_alive(step, lease_ms)
+
+    def _hear_from(self, party: Party) -> None:
+        """It is heard from, after nobody heard a message for it."""
+        if party.gone:
+            party.gone = False
+            self._look_at_all()
 
     def _begin_grace(self, step: Step, lease_ms: int) -> None:
         """Admit nobody new for one lease, in which those who hold permits put them back."""
@@ -356,7 +391,7 @@ class Model(ABC):
         if self.waiting:
             self._purge(step)
             step.freed = max(0, step.freed - call.keep)
-            step.kept = call.keep > 0
+            step.keeps = call.keep
             self._serve(step)
         return self._reply(step, [int(was_held) for was_held in held])
 
@@ -374,14 +409,15 @@ class Model(ABC):
         return Reply(answers)
 
     def _adopt(self, step: Step, call: Adopt) -> Adopted:
-        self._touch(step, call.lease_ms, call.introduction)
+        self._know(step, call.introduction)
         old, new = permit_id(call.owner, call.old), permit_id(step.hub, call.new)
+        if self._acted(step, call.call) and self.found(new, step.now) is None:
+            raise Void
+        self._touch(step, call.lease_ms, call.introduction)
         if (found := self.found(new, step.now)) is not None:
             return Adopted(found, self.holders[new].permits)
-        fresh = call.new > self.party(step.hub).mark
-        found = self.found(old, step.now) if fresh else None
-        self._raise_mark(step, call.new)
-        if found is None:
+        self._note_call(step, call.call)
+        if self.found(old, step.now) is None:
             return Adopted(None)
         if self.grace_until > step.now:
             self.released.add(old)
@@ -393,7 +429,19 @@ class Model(ABC):
             self._tell(call.owner, Taken(self.name, [call.old]))
         return Adopted(Holding(held.token, held.expiry_ms - step.now), held.permits)
 
+    def _after_abandon(self, step: Step, call: Abandon) -> None:
+        if call.requests:
+            self._raise_mark(step, max(request.number for request in call.requests))
+        if call.void and not self._acted(step, call.void):
+            self._note_call(step, call.void)
+        if self.waiting:
+            self._purge(step)
+            self._serve(step)
+
     def _detach(self, step: Step, call: Detach) -> Reply:
+        if self._acted(step, call.call):
+            raise Void
+        self._note_call(step, call.call)
         identity = permit_id(step.hub, call.number)
         if self.found(identity, step.now) is None:
             return Reply([0])
@@ -401,8 +449,8 @@ class Model(ABC):
         nearer = step.now + call.expires_ms < held.expiry_ms
         held.expiry_ms = step.now + call.expires_ms
         self._note_time(step)
-        if nearer and self.waiting:
-            self._tell(self._head(), Hint(self.name, 0))
+        if nearer and (head := self._head()):
+            self._tell(head, Hint(self.name, 0))
         return Reply([1])
 
     def _status(self, step: Step, call: Status) -> Standing:
@@ -442,8 +490,8 @@ class Model(ABC):
         """How long the line is."""
 
     @abstractmethod
-    def _head(self) -> str:
-        """The hub of the first in line."""
+    def _head(self) -> str | None:
+        """The hub of the first in line who may be served when there is room."""
 
     @abstractmethod
     def _acquire(self, step: Step, call: Acquire) -> Reply: ...
@@ -473,17 +521,23 @@ class FairModel(Model):
     def __init__(self, tell: Tell) -> None:
         super().__init__(tell)
         self.line: list[Waiter] = []
+        self.look_again: int | None = None  # at those who were set aside
 
     def _forget(self) -> None:
         super()._forget()
         self.line.clear()
+        self.look_again = None
 
     @property
     def waiting(self) -> int:
         return len(self.line)
 
-    def _head(self) -> str:
-        return self.line[0].hub
+    def _head(self) -> str | None:
+        return next((waiter.hub for waiter in self.line if not waiter.aside), None)
+
+    def _look_at_all(self) -> None:
+        if self.line:
+            self.look_again = 0
 
     def _in_line(self, hub: str, request: Request) -> bool:
         return any(waiter.hub == hub and waiter.asks_for(request) for waiter in self.line)
@@ -538,32 +592,41 @@ class FairModel(Model):
         Grants to others are told before they are made: those whom nobody hears for are passed
         over, and what they would have got is given on.
         """
-        if self.set_limit == 0 or self.grace_until > step.now:
+        self._hear_from(self.look_up(step.hub))
+        if self.set_limit == 0 or self.grace_until > step.now or not self.line:
             return
-        passed: set[str] = set()
+        if self.look_again is not None and self.look_again <= step.now:
+            self.look_again = None
+            for waiter in self.line:
+                waiter.aside = False
         while True:
-            plan, blocked = self._plan(step, passed)
+            plan, blocked = self._plan(step)
             silent = self._hand_over(step, plan)
-            passed |= silent
+            for waiter in silent:
+                self._set_aside(waiter)
             if not silent:
                 if blocked is not None:
                     step.open = False
                     step.head_until = self.party(blocked.hub).alive_until
                 return
 
-    def _plan(
-        self, step: Step, passed: set[str]
-    ) -> tuple[list[tuple[Waiter, int]], Waiter | None]:
+    def _set_aside(self, waiter: Waiter) -> None:
+        waiter.aside = True
+        alive_until = self.look_up(waiter.hub).alive_until
+        again = alive_until if self.look_again is None else self.look_again
+        self.look_again = min(again, alive_until)
+
+    def _plan(self, step: Step) -> tuple[list[tuple[Waiter, int]], Waiter | None]:
         plan: list[tuple[Waiter, int]] = []
         used = self.used(step.now)
-        for waiter in list(self.line):
+        for waiter in [waiter for waiter in self.line if not waiter.aside]:
             party = self.parties.get(waiter.hub, Party())
             permits = waiter.request.permits
             most = waiter.request.limit if self.set_limit is None else self.set_limit
             if party.alive_until <= step.now:
                 self.line.remove(waiter)
-            elif waiter.id in passed or permits > most or (party.gone and waiter.hub != step.hub):
-                continue
+            elif permits > most or party.gone:
+                self._set_aside(waiter)
             elif used + permits > most:
                 return plan, waiter
             else:
@@ -571,8 +634,8 @@ class FairModel(Model):
                 plan.append((waiter, self.draw(step)))
         return plan, None
 
-    def _hand_over(self, step: Step, plan: Sequence[tuple[Waiter, int]]) -> set[str]:
-        silent: set[str] = set()
+    def _hand_over(self, step: Step, plan: Sequence[tuple[Waiter, int]]) -> list[Waiter]:
+        silent: list[Waiter] = []
         for hub in dict.fromkeys(waiter.hub for waiter, _ in plan):
             own = hub == step.hub
             party = self.party(hub)
@@ -585,7 +648,7 @@ class FairModel(Model):
                 grants.append((waiter.request.number, Holding(token, lease)))
             if not own and not party.deaf and not self._tell(hub, Granted(self.name, grants)):
                 party.gone = True
-                silent |= {waiter.id for waiter, _ in parts}
+                silent += [waiter for waiter, _ in parts]
                 continue
             for (waiter, token), (_, holding) in zip(parts, grants, strict=True):
                 self.line.remove(waiter)
@@ -604,10 +667,7 @@ class FairModel(Model):
         ids = {permit_id(step.hub, request.number) for request in call.requests}
         self._drop(step, ids)
         self.line = [waiter for waiter in self.line if waiter.id not in ids]
-        self._raise_mark(step, max(request.number for request in call.requests))
-        if self.waiting:
-            self._purge(step)
-            self._serve(step)
+        self._after_abandon(step, call)
         return self._reply(step, answers)
 
     def _heartbeat(self, step: Step, call: Heartbeat) -> Reply:
@@ -666,8 +726,8 @@ class ZsetModel(Model):
     def waiting(self) -> int:
         return len(self.line)
 
-    def _head(self) -> str:
-        return self._turns()[0]
+    def _head(self) -> str | None:
+        return next(iter(self._turns()), None)
 
     def _turns(self) -> list[str]:
         return sorted(self.line, key=lambda hub: (self.line[hub], hub))
@@ -696,20 +756,22 @@ class ZsetModel(Model):
                 waits += request.waits
         room = most - self.used(step.now)
         step.asks, step.passes = True, step.freed == 0
-        step.freed = min(max(0, step.freed + call.hinted - taken), max(0, room))
-        self._announce(step, waits)
+        if max(call.numbers) > fresh:
+            step.freed = max(0, step.freed + call.hinted - taken)
+            self._announce(step, waits, max(call.highest, call.limit))
         self._serve(step)
         return self._reply(step, answers, room if self.grace_until <= step.now else 0)
 
-    def _announce(self, step: Step, count: int) -> None:
-        self.party(step.hub).waits = count
+    def _announce(self, step: Step, count: int, highest: int) -> None:
+        party = self.party(step.hub)
+        party.waits, party.highest = count, highest
         if count == 0:
             self.line.pop(step.hub, None)
         elif step.hub not in self.line:
             self.line[step.hub] = self.draw(step)
 
     def _serve(self, step: Step) -> None:
-        if step.kept and step.hub in self.line:
+        if step.keeps and step.hub in self.line:
             self.line[step.hub] = self.draw(step)  # that was its turn
         if self.set_limit == 0 or self.grace_until > step.now:
             return
@@ -718,9 +780,13 @@ class ZsetModel(Model):
             if step.freed <= 0 or (own is not None and self.line[hub] >= own):
                 return
             party = self.look_up(hub)
-            share = int(min(step.freed, party.waits))
-            if party.alive_until <= step.now or share <= 0:
+            most = party.highest if self.set_limit is None else self.set_limit
+            room = most - self.used(step.now) - step.keeps
+            share = int(min(step.freed, party.waits, room))
+            if party.alive_until <= step.now or party.waits <= 0:
                 del self.line[hub]
+            elif share <= 0:
+                continue
             elif hub == step.hub:
                 if not step.asks:
                     step.hinted = share
@@ -742,18 +808,17 @@ class ZsetModel(Model):
             GAVE_BACK if self.found(identity, step.now) else NOTHING for identity in ids
         ]
         self._drop(step, ids)
-        self._raise_mark(step, max(request.number for request in call.requests))
-        if self.waiting:
-            self._purge(step)
-            self._serve(step)
+        self._after_abandon(step, call)
         return self._reply(step, answers)
 
     def _heartbeat(self, step: Step, call: Heartbeat) -> Reply:
         self._touch(step, call.lease_ms, call.introduction)
         self._purge(step)
         step.asks, step.passes = True, step.freed == 0
-        step.freed += call.hinted
-        self._announce(step, call.waits)
+        if call.number > self.party(step.hub).mark:
+            self._raise_mark(step, call.number)
+            step.freed += call.hinted
+            self._announce(step, call.waits, call.limit)
         self._serve(step)
         most = call.limit if self.set_limit is None else self.set_limit
         room = most - self.used(step.now) if self.grace_until <= step.now else 0

@@ -1,11 +1,13 @@
 -- abandon (fair): waiters give up. They leave the line, or give back a grant never heard of.
 --
 -- KEYS     as in the head
--- ARGV     requests  from here on: 'number:lease_ms:limit:permits', of the caller's own hub
+-- ARGV     void      number of a call that acts once, and may not act any more; 0 for none
+--          requests  from here on: 'number:lease_ms:limit:permits', of the caller's own hub
 -- RETURNS  {tag, next_ms, waiting, mine, answer...}, an answer being 1 (left the line),
 --          2 (gave a permit back) or 0 (nothing was there)
 
-local REQUESTS = 5
+local void = tonumber(ARGV[5])
+local REQUESTS = 6
 
 survey()
 local requests, ids, answers, highest = {}, {}, {}, 0
@@ -15,14 +17,17 @@ for i = REQUESTS, #ARGV do
   ids[#ids + 1] = hub .. '.' .. number
   highest = math.max(highest, tonumber(number))
 end
-for i, expiry in ipairs(call('ZMSCORE', holders, unpack(ids))) do
-  local held = expiry and tonumber(expiry) > now
-  answers[i] = held and 2 or call('ZSCORE', line, requests[i]) and 1 or 0
+if #ids > 0 then
+  for i, expiry in ipairs(call('ZMSCORE', holders, unpack(ids))) do
+    local held = expiry and tonumber(expiry) > now
+    answers[i] = held and 2 or call('ZSCORE', line, requests[i]) and 1 or 0
+  end
+  freed = freed + drop(ids)
+  call('ZREM', line, unpack(requests))
+  waiting = call('ZCARD', line)
+  raise_mark(highest)
 end
-freed = freed + drop(ids)
-call('ZREM', line, unpack(requests))
-waiting = call('ZCARD', line)
-raise_mark(highest)
+if void > 0 and not acted(void) then note_call(void) end
 if waiting > 0 then
   purge()
   serve()

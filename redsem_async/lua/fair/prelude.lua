@@ -1,10 +1,12 @@
 -- Fair mode: the line holds requests, in ticket order, and a freed permit goes to its head.
 --
 -- line     ZSET, request -> ticket; a request is '<hub>.<number>:<lease_ms>:<limit>:<permits>',
---          so that somebody else's script can serve it
+--          so that somebody else's script can serve it. The score of one that is set aside is its
+--          ticket less ASIDE: below 0, where the scan of the line does not meet it
 
 local LOOK = 1000     -- most requests that one call looks at
 local SERVE = 64      -- about as many of them it serves
+local ASIDE = 2 ^ 52  -- above any ticket
 
 local mine = {}       -- number and token of each grant to a waiter of the caller's own hub
 local open = true     -- no eligible waiter is left: a newcomer may be granted at once
@@ -46,16 +48,18 @@ local function offer(party)
 end
 
 -- Hands what a chunk of the line was granted to its owners, each told once. Returns the grants
--- to write, and the permits and requests of owners that nobody listens for.
+-- to write; and of owners that nobody listens for the permits, the requests, and until when the
+-- first of them counts as alive.
 local function hand_over(parties)
-  local grants, served, lost_permits, lost_requests = {}, {}, 0, 0
+  local grants, served, lost_permits, unheard, unheard_until = {}, {}, 0, {}, math.huge
   for _, party in ipairs(parties) do
     local own = party.owner == hub
     if not own and not offer(party) then
       known[party.owner].gone = true
       call('HSET', meta, party.owner .. ':gone', '1')
       save_counter(0)  -- the tokens that nobody heard are not drawn again
-      lost_requests = lost_requests + #party.grants
+      for _, request in ipairs(party.requests) do unheard[#unheard + 1] = request end
+      unheard_until = math.min(unheard_until, known[party.owner].alive_until)
       lost_permits = lost_permits + party.permits
     else
       for i, grant in ipairs(party.grants) do
@@ -68,18 +72,55 @@ local function hand_over(parties)
       end
     end
   end
-  return grants, served, lost_permits, lost_requests
+  return grants, served, lost_permits, unheard, unheard_until
+end
+
+-- Sets *requests* aside: they cannot be served now, and others must not be hidden behind them. They
+-- keep their tickets, and come back when the limit changes, when their process is heard from, and
+-- when it would have to be dead by then.
+local function set_aside(requests, alive_until)
+  if #requests == 0 then return end
+  local scores = {}
+  for i, ticket in ipairs(call('ZMSCORE', line, unpack(requests))) do
+    scores[2 * i - 1], scores[2 * i] = exact(ticket - ASIDE), requests[i]
+  end
+  call('ZADD', line, unpack(scores))
+  if not look_again or alive_until < look_again then
+    look_again = alive_until
+    call('HSET', meta, 'aside', look_again)
+  end
+end
+
+-- Brings back what was set aside, once that is due. Returns whether none of it is left to bring.
+local function bring_back()
+  if not look_again or look_again > now then return true end
+  local back = call('ZRANGEBYSCORE', line, '-inf', '(0', 'WITHSCORES', 'LIMIT', 0, LOOK)
+  local scores = {}
+  for i = 1, #back, 2 do
+    scores[i], scores[i + 1] = exact(back[i + 1] + ASIDE), back[i]
+  end
+  if #scores > 0 then call('ZADD', line, unpack(scores)) end
+  if #back == 2 * LOOK then return false end
+  call('HDEL', meta, 'aside')
+  look_again = nil
+  return true
 end
 
 -- Serves the line from its head for as long as there is room. A request heavier than the
--- limit, or of a process that is gone, is passed over and keeps its place; one without room
--- blocks those behind it, which is what keeps it from starving.
+-- limit, or of a process that nobody listens for, is set aside; one without room blocks those
+-- behind it, which is what keeps it from starving.
 local function serve()
+  heard_from()
   if cap == 0 or waiting == 0 or grace > now then return end
-  local passed, looked, size, moved = 0, 0, 8, 0
+  if not bring_back() then
+    open, more = false, true
+    return
+  end
+  local looked, size, moved = 0, 8, 0
   while looked < LOOK and moved < SERVE do
-    local chunk = call('ZRANGE', line, passed, passed + size - 1)
-    local leaving, parties, by_owner, blocked = {}, {}, {}, false
+    local chunk = call('ZRANGEBYSCORE', line, 0, '+inf', 'LIMIT', 0, size)
+    local leaving, aside, aside_until = {}, {}, math.huge
+    local parties, by_owner, blocked = {}, {}, false
     for _, request in ipairs(chunk) do
       local owner, number, lease, declared, permits = parse(request)
       local state = state_of(owner)
@@ -87,7 +128,8 @@ local function serve()
       if state.alive_until <= now then
         leaving[#leaving + 1] = request
       elseif state.gone or permits > most then
-        passed = passed + 1
+        aside[#aside + 1] = request
+        aside_until = math.min(aside_until, state.alive_until)
       elseif used + permits > most then
         blocked = true
         head_until = state.alive_until
@@ -107,25 +149,23 @@ local function serve()
       end
     end
     looked = looked + #chunk
-    local grants, served, lost_permits, lost_requests = hand_over(parties)
+    local grants, served, lost_permits, unheard, unheard_until = hand_over(parties)
     used = used - lost_permits
-    passed = passed + lost_requests
+    moved = moved + #served
     for _, request in ipairs(served) do leaving[#leaving + 1] = request end
-    if #leaving > 0 then
-      moved = moved + #leaving
-      waiting = waiting - call('ZREM', line, unpack(leaving))
-    end
+    if #leaving > 0 then waiting = waiting - call('ZREM', line, unpack(leaving)) end
+    set_aside(aside, aside_until)
+    set_aside(unheard, unheard_until)
     hold(grants)
-    if blocked and lost_requests == 0 then
+    if blocked and #unheard == 0 then
       open = false
       return
     end
     head_until = nil
-    if #chunk < size and lost_requests == 0 then return end
+    if #chunk < size and #unheard == 0 then return end
     size = math.min(size * 4, SERVE)
   end
-  open = false
-  more = more or moved > 0
+  open, more = false, true
 end
 
 -- In how many ms something may change by itself: an expiry, or the head's process given up.
@@ -146,7 +186,8 @@ end
 
 -- Tells the head of the line that something will change earlier than it was told.
 local function nudge()
-  tell((parse(call('ZRANGE', line, 0, 0)[1])), 'hint', '0')
+  local head = call('ZRANGEBYSCORE', line, 0, '+inf', 'LIMIT', 0, 1)[1]
+  if head then tell((parse(head)), 'hint', '0') end
 end
 
 -- Takes requests of dead processes out of the line. Returns how many.
@@ -162,5 +203,18 @@ end
 
 -- Who waits, for status: the count, then request and ticket of the first *most*.
 local function listing(most)
-  return waiting, most > 0 and call('ZRANGE', line, 0, most - 1, 'WITHSCORES') or {}
+  if most == 0 then return waiting, {} end
+  local found = {}
+  local function read(from, to, beside)
+    local part = call('ZRANGEBYSCORE', line, from, to, 'WITHSCORES', 'LIMIT', 0, most)
+    for i = 1, #part, 2 do found[#found + 1] = { part[i], part[i + 1] + beside } end
+  end
+  read('-inf', '(0', ASIDE)
+  read(0, '+inf', 0)
+  table.sort(found, function(one, other) return one[2] < other[2] end)
+  local entries = {}
+  for i = 1, math.min(most, #found) do
+    entries[2 * i - 1], entries[2 * i] = found[i][1], exact(found[i][2])
+  end
+  return waiting, entries
 end

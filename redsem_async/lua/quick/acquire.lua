@@ -9,7 +9,7 @@ local function grant_all()
   local lease, who = tonumber(ARGV[5]), ARGV[9]
   local count = #ARGV - 10
   if stranger or gone or not facts[1] or who ~= '' or alive_until < now + alive_for(lease)
-      or grace > now or call('EXISTS', weights, limit, line) > 0 then
+      or grace > now or call('EXISTS', extra, limit, line) > 0 then
     return
   end
   local used, most = call('ZCARD', holders), tonumber(ARGV[6])

@@ -4,7 +4,7 @@
 -- RETURNS  {tag}: all were held
 
 local function give_back_all()
-  if ARGV[5] ~= hub or grace > now or call('EXISTS', weights, line) > 0 then return end
+  if ARGV[5] ~= hub or grace > now or call('EXISTS', extra, line) > 0 then return end
   local ids, highest = {}, 0
   for i = 7, #ARGV do
     local number = tonumber(ARGV[i])

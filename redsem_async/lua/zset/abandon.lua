@@ -1,11 +1,13 @@
 -- abandon (zset): give back grants that were never heard of.
 --
 -- KEYS     as in the head
--- ARGV     numbers  from here on: of ids of the caller's own hub
+-- ARGV     void     number of a call that acts once, and may not act any more; 0 for none
+--          numbers  from here on: of ids of the caller's own hub
 -- RETURNS  {tag, next_ms, waiting, mine, answer...}, an answer being 2 (gave a permit back)
 --          or 0 (nothing was there)
 
-local NUMBERS = 5
+local void = tonumber(ARGV[5])
+local NUMBERS = 6
 
 survey()
 local ids, answers, highest = {}, {}, 0
@@ -13,11 +15,14 @@ for i = NUMBERS, #ARGV do
   ids[#ids + 1] = hub .. '.' .. ARGV[i]
   highest = math.max(highest, tonumber(ARGV[i]))
 end
-for i, expiry in ipairs(call('ZMSCORE', holders, unpack(ids))) do
-  answers[i] = expiry and tonumber(expiry) > now and 2 or 0
+if #ids > 0 then
+  for i, expiry in ipairs(call('ZMSCORE', holders, unpack(ids))) do
+    answers[i] = expiry and tonumber(expiry) > now and 2 or 0
+  end
+  freed = freed + drop(ids)
+  raise_mark(highest)
 end
-freed = freed + drop(ids)
-raise_mark(highest)
+if void > 0 and not acted(void) then note_call(void) end
 if waiting > 0 then
   purge()
   serve()

@@ -7,7 +7,8 @@
 -- KEYS     as in the head
 -- ARGV     lease_ms  lease of these requests
 --          declared  the caller's own limit, ruled out by a set limit
---          waits     how many requests of this hub wait beside these
+--          waits     how many requests of this hub wait beside these, and its highest limit:
+--                    'requests:limit', or 0 for none
 --          hinted    permits that a hint told of; what is not taken is passed on
 --          who       who the hub is, '' when told before
 --          deaf      '1' when the hub cannot be told anything
@@ -16,8 +17,8 @@
 --          {token, ms left} (held already), -1 (gone: used before, and ended) or -2 (full);
 --          room is how many permits are left
 
-local lease, declared, waits, hinted =
-  tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
+local lease, declared, hinted = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[8])
+local waits, highest = waits_of(ARGV[7])
 local who, deaf = ARGV[9], ARGV[10]
 local REQUESTS = 11
 
@@ -59,8 +60,10 @@ for i, request in ipairs(batch) do
 end
 hold(grants)
 local passes = freed == 0
-freed = math.min(math.max(0, freed + hinted - taken), math.max(0, most - used))
-announce(waits, lease)
+if mark > fresh then
+  freed = math.max(0, freed + hinted - taken)
+  announce(waits, math.max(highest, declared), lease)
+end
 serve(false, true, passes)
 
 local reply = standing()

@@ -1,13 +1,21 @@
 -- ZSET mode: no queue of requests; the line holds the processes that wait, and a release hints
 -- as many of them, in turn, as it freed permits. Who takes nothing passes the hint on.
 --
--- line     ZSET, hub -> its turn; meta holds hub:waits, how many of its requests wait
+-- line     ZSET, hub -> its turn; meta holds hub:waits, 'requests:limit': how many of its requests
+--          wait, and the highest limit that it declares
 
-local LOOK = 100    -- most processes that one call looks at
+local LOOK = 1000   -- most processes that one call looks at
 
 local mine = {}     -- {permits} when the caller itself is hinted
 
--- Hints the processes in line about the permits that this call freed.
+-- How many requests of a hub wait, and its highest limit.
+local function waits_of(announced)
+  local count, declared = string.match(announced or '', '^(%d+):(%d+)$')
+  return tonumber(count) or 0, tonumber(declared) or 0
+end
+
+-- Hints the processes in line about the permits that this call freed, as far as the limit of each
+-- leaves room for it.
 --
 -- kept     permits that the caller tries for itself: that was its turn
 -- asks     the caller is told how much room there is, which is worth more than a hint
@@ -27,10 +35,11 @@ local function serve(kept, asks, passes)
   for _, owner in ipairs(first) do
     if freed <= 0 then break end
     local flags = call('HMGET', meta, owner .. ':waits', owner .. ':deaf', owner .. ':until')
-    local share = math.min(freed, tonumber(flags[1]) or 0)
+    local count, declared = waits_of(flags[1])
+    local share = math.min(freed, count, (cap or declared) - used)
     local alive = (tonumber(flags[3]) or 0) > now
-    local takes = alive and share > 0
-    if takes and owner == hub and asks then
+    local takes = alive and count > 0
+    if takes and (share <= 0 or owner == hub and asks) then
       takes = nil
     elseif takes and owner == hub then
       mine = { share }
@@ -50,15 +59,15 @@ local function serve(kept, asks, passes)
   if moved then save_counter(0) end
 end
 
--- Notes that *count* requests of the caller's hub wait.
-local function announce(count, lease)
+-- Notes that *count* requests of the caller's hub wait, *declared* being its highest limit.
+local function announce(count, declared, lease)
   if count == 0 and waiting == 0 then return end
   if count == 0 then
     call('HDEL', meta, hub .. ':waits')
     waiting = waiting - call('ZREM', line, hub)
     return
   end
-  call('HSET', meta, hub .. ':waits', count)
+  call('HSET', meta, hub .. ':waits', exact(count) .. ':' .. exact(declared))
   local turn = call('ZSCORE', line, hub)
   if not turn then
     call('ZADD', line, draw(), hub)
@@ -95,7 +104,7 @@ local function listing(most)
   local count, entries = 0, {}
   for _, owner in ipairs(call('ZRANGE', line, 0, -1)) do
     local facts = call('HMGET', meta, owner .. ':waits', owner .. ':until')
-    local waits = tonumber(facts[1]) or 0
+    local waits = waits_of(facts[1])
     if (tonumber(facts[2]) or 0) > now then
       count = count + waits
       if #entries < 2 * most then
