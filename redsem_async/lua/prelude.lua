@@ -60,7 +60,7 @@ local kept_tokens
 local function survey()
   cap = tonumber(call('GET', limit))
   waiting = call('ZCARD', line)
-  local last_entry = call('ZREVRANGE', extra, 0, 0, 'WITHSCORES')
+  local last_entry = call('ZRANGE', extra, -1, -1, 'WITHSCORES')
   top = last_entry[2] and math.floor(last_entry[2] / BAND) or -1
   holding = call('ZCARD', holders)
   kept_tokens = call('HLEN', tokens)
@@ -130,8 +130,8 @@ local function purge()
     -- What is left of `extra` lost its holder, by eviction say: it ends when that would have.
     for power = 0, top do
       local from = power * BAND
-      local ended = call('ZREMRANGEBYSCORE', extra, exact(from), exact(from + now))
-      freed = freed + 2 ^ power * ended
+      local ended = call('ZRANGEBYSCORE', extra, exact(from), exact(from + now), 'LIMIT', 0, CHUNK)
+      if #ended > 0 then freed = freed + 2 ^ power * call('ZREM', extra, unpack(ended)) end
     end
     used = holding + beyond_first()
   else

@@ -182,43 +182,52 @@ def call_of(mode: Mode, operation: str, own: Sequence[str], *, recovers: bool) -
                     after=int(second),
                     introduction=introduction,
                 )
+            waits, _, highest = first.partition(":")
             return Acquire(
                 *(numbers, int(lease), int(limit), unusual),
-                waits=int(first),
+                waits=int(waits),
+                highest=int(highest or 0),
                 hinted=int(second),
                 introduction=introduction,
             )
         case "release":
             return Release(own[0], [int(number) for number in own[2:]], int(own[1]))
         case "refresh":
-            return Refresh([int(number) for number in own[1:]], int(own[0]))
+            numbers, heavy = [], {}
+            for text in own[1:]:
+                number, _, permits = text.partition(":")
+                numbers.append(int(number))
+                if permits:
+                    heavy[int(number)] = int(permits)
+            return Refresh(numbers, int(own[0]), heavy)
         case "abandon":
-            return Abandon([_request(text) for text in own])
+            return Abandon([_request(text) for text in own[1:]], int(own[0]))
         case "heartbeat":
             lease, who, deaf, *rest = own
             introduction = introduced(who, deaf)
             if fair:
                 requests = [_request(text) for text in rest]
                 return Heartbeat(int(lease), requests, introduction=introduction)
-            declared, waits, hinted = map(int, rest)
-            return Heartbeat(int(lease), (), declared, waits, hinted, introduction)
+            declared, waits, hinted, number = map(int, rest)
+            return Heartbeat(int(lease), (), declared, waits, hinted, introduction, number)
         case "adopt":
-            lease, who, deaf, owner, old, new = own
-            return Adopt(owner, int(old), int(new), int(lease), introduced(who, deaf))
+            lease, who, deaf, owner, old, new, number = own
+            introduction = introduced(who, deaf)
+            return Adopt(owner, int(old), int(new), int(lease), introduction, int(number))
         case "restore":
             lease, who, deaf, *back = own
             permits = [_permit(text) for text in back]
             return Restore(permits, int(lease), introduced(who, deaf))
         case "detach":
-            return Detach(int(own[0]), int(own[1]))
+            return Detach(int(own[0]), int(own[1]), int(own[2]))
         case "status":
             return Status(int(own[0]))
         case "set_limit":
-            return SetLimit(int(own[0]) if own[0] else None)
+            return SetLimit(int(own[0]) if own[0] else None, int(own[1]))
         case "reap":
             return Reap()
         case "clear":
-            return Clear()
+            return Clear(int(own[0]))
         case _:
             raise AssertionError(f"no such operation: {operation}")
 

@@ -28,12 +28,13 @@ from redsem_async.testing._model import (
     Model,
     Reordered,
     Stranger,
+    Void,
     ZsetModel,
 )
 from tests.checkers.recording import Record, Write
 from tests.checkers.violations import Findings
 
-_ERRORS = {Reordered: "REORDERED", Stranger: "STRANGER", Mismatch: "MODE"}
+_ERRORS = {Reordered: "REORDERED", Stranger: "STRANGER", Void: "VOID", Mismatch: "MODE"}
 
 
 @cache
@@ -68,7 +69,7 @@ class Replay:
             expected: Answered | str = self.model.run(
                 wire.address, call, record.hub, record.now_us
             )
-        except (Reordered, Stranger, Mismatch) as error:
+        except (Reordered, Stranger, Void, Mismatch) as error:
             expected = _ERRORS[type(error)]
         if isinstance(raw, hiredis.ReplyError):
             answered: Answered | str = str(raw)
@@ -100,7 +101,7 @@ class Replay:
         ids: Sequence[str],
         actual: Mapping[str, float],
         tokens: Mapping[str, str],
-        weights: Mapping[str, str],
+        weights: Mapping[str, int],
     ) -> None:
         """Whether *ids*, if live, are held here as they are in the keys."""
         if self.broken:
@@ -109,8 +110,8 @@ class Replay:
             expiry = actual.get(identity, 0)
             found = None
             if expiry > now:
-                token, permits = tokens.get(identity, "0"), weights.get(identity, "1")
-                found = Held(int(expiry), int(token), int(permits))
+                token, permits = tokens.get(identity, "0"), 1 + weights.get(identity, 0)
+                found = Held(int(expiry), int(token), permits)
             expected = self.model.holders.get(identity)
             if expected is not None and expected.expiry_ms <= now:
                 expected = None

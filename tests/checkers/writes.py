@@ -23,8 +23,10 @@ from tests.checkers.recording import Record, Write
 from tests.checkers.violations import Findings
 
 EXPIRY_SLACK = 5  # ms by which an expiry may differ: before 8.0 TIME goes on while a script runs
-KINDS = ("holders", "tokens", "meta", "hubs", "weights", "limit", "line", "marker", "released")
+KINDS = ("holders", "tokens", "meta", "hubs", "extra", "limit", "line", "marker", "released")
 STAYING = ("limit", "marker")  # keys without an expiry
+BAND = 2**42  # `extra` has '<id>:<power>' -> expiry + power * BAND: 2**power permits of id
+ASIDE = 2**52  # the score of a request that was set aside is its ticket less this
 
 
 @dataclass(slots=True)
@@ -63,7 +65,8 @@ class Keys:
         self.tokens: dict[str, str] = {}
         self.meta: dict[str, str] = {}
         self.hubs: dict[str, float] = {}
-        self.weights: dict[str, str] = {}
+        self.extra: dict[str, float] = {}
+        self.weights: dict[str, int] = {}  # permits beyond one, which `extra` adds up to
         self.line: dict[str, float] = {}
         self.released: dict[str, float] = {}
         self.texts: dict[str, str] = {}  # the set limit, and the marker
@@ -127,11 +130,11 @@ class Keys:
             if deadline is None or deadline > now + EXPIRY_SLACK:
                 detail = f"{kind} was gone at {now}, its expiry was {deadline}"
                 self._broken("keys end with their expiry", detail)
-            if kind in ("holders", "tokens", "weights"):
+            if kind in ("holders", "tokens", "extra"):
                 # A command that says what time it is may have been on its way for long.
                 latest = max(now, self.now) if record.arguments[1] else self.now
                 live = {i for i, expiry in self.holders.items() if expiry > latest}
-                if kind == "weights":
+                if kind == "extra":
                     live &= self.weights.keys()
                 if live:
                     self._broken("keys outlive their leases", f"{kind} was gone before {live}")
@@ -145,14 +148,16 @@ class Keys:
         getattr(self, kind).clear()
         if kind == "line":
             self._line_ids.clear()
-        if kind in ("holders", "weights"):
+        if kind == "extra":
+            self.weights.clear()
+        if kind in ("holders", "extra"):
             self._count()
 
     def _count(self) -> None:
         self._in_use = sum(map(self._permits, self.holders))
 
     def _permits(self, identity: str) -> int:
-        return int(self.weights.get(identity, 1))
+        return 1 + self.weights.get(identity, 0)
 
     def _apply(self, write: Write, record: Record, changes: Changes) -> None:
         if write.command in ("PUBLISH", "SPUBLISH"):
@@ -173,10 +178,6 @@ class Keys:
                 mapping = dict(zip(arguments[::2], arguments[1::2], strict=True))
                 if kind == "tokens":
                     changes.tokens.update({i: int(token) for i, token in mapping.items()})
-                if kind == "weights":
-                    for identity, permits in mapping.items():
-                        if identity in self.holders:
-                            self._in_use += int(permits) - self._permits(identity)
                 getattr(self, kind).update(mapping)
             case "HDEL":
                 for name in arguments:
@@ -207,9 +208,28 @@ class Keys:
                 elif member not in changes.added:
                     first = changes.extended.get(member, (old, 0))[0]
                     changes.extended[member] = (first, score)
-            elif kind == "line" and old is None:
-                changes.joined[member] = score
-                self._line_ids[_id_of(member)] = member
+            elif kind == "line":
+                if old is None:
+                    changes.joined[member] = score
+                    self._line_ids[_id_of(member)] = member
+                elif _ticket(old) != _ticket(score):
+                    self._broken("a place is kept", f"{member}: {old:.0f} to {score:.0f}")
+            elif kind == "extra":
+                power = int(member.rpartition(":")[2])
+                if not power * BAND < score < (power + 1) * BAND:
+                    self._broken("an entry is in its band", f"{member}: {score:.0f}")
+                if old is None:
+                    self._weigh(member, 1)
+
+    def _weigh(self, member: str, sign: int) -> None:
+        """An entry of `extra` has come (1) or gone (-1)."""
+        identity, _, power = member.rpartition(":")
+        permits = sign * 2 ** int(power)
+        self.weights[identity] = self.weights.get(identity, 0) + permits
+        if not self.weights[identity]:
+            del self.weights[identity]
+        if identity in self.holders:
+            self._in_use += permits
 
     def _zrem(self, kind: str, members: Sequence[str], changes: Changes) -> None:
         zset: dict[str, float] = getattr(self, kind)
@@ -218,33 +238,36 @@ class Keys:
             if old is None:
                 continue
             if kind == "holders":
-                permits = self._permits(member)
-                self._in_use -= permits
-                # One that was never given a token may have lost it to an eviction.
-                changes.removed[member] = (old, self.tokens.get(member, ""), permits)
+                self._in_use -= self._permits(member)
+                # One that was never given a token may have lost it to an eviction. What it has
+                # beyond one permit is taken out after it.
+                changes.removed[member] = (old, self.tokens.get(member, ""), 1)
+            elif kind == "extra":
+                identity = member.rpartition(":")[0]
+                if identity in changes.removed:
+                    expiry, token, permits = changes.removed[identity]
+                    more = 2 ** int(member.rpartition(":")[2])
+                    changes.removed[identity] = (expiry, token, permits + more)
+                self._weigh(member, -1)
             elif kind == "line":
-                changes.left[member] = old
+                changes.left[member] = _ticket(old)
                 self._line_ids.pop(_id_of(member), None)
 
     def _hdel(self, kind: str, name: str, changes: Changes) -> None:
         mapping: dict[str, str] = getattr(self, kind)
         old = mapping.pop(name, None)
-        if old is None or kind not in ("tokens", "weights"):
+        if old is None or kind != "tokens":
             return
-        if name in self.holders and kind == "weights":
-            self._in_use += 1 - int(old)
         if name in changes.removed:
-            expiry, token, permits = changes.removed[name]
-            if kind == "tokens":
-                token = old
-            changes.removed[name] = (expiry, token, permits)
-        elif kind == "tokens":
+            expiry, _, permits = changes.removed[name]
+            changes.removed[name] = (expiry, old, permits)
+        else:
             # The quick path takes the token before the holder.
             changes.tokens.pop(name, None)
 
     def _delete(self, kind: str, changes: Changes) -> None:
         if kind == "line":
-            changes.left.update(self.line)
+            changes.left.update({member: _ticket(score) for member, score in self.line.items()})
         if kind == "holders":
             changes.cleared = True
         changes.touched.add(kind)
@@ -392,7 +415,8 @@ class Keys:
         """No grant while an older waiter waits, who is there and whose request can be served."""
         tickets = {_id_of(member): ticket for member, ticket in changes.left.items()}
         newest = max(tickets.get(grant.id, float(grant.token)) for grant in self.grants)
-        for member, ticket in self.line.items():
+        for member, score in self.line.items():
+            ticket = _ticket(score)
             if ticket >= newest or self._dead(member, self.now):
                 continue
             hub = member.partition(".")[0]
@@ -443,6 +467,10 @@ def _own_ids(call: object, hub: str) -> set[str]:
 
 def _id_of(member: str) -> str:
     return member.partition(":")[0]
+
+
+def _ticket(score: float) -> float:
+    return score + ASIDE if score < 0 else score
 
 
 def _number(identity: str) -> int:

@@ -38,7 +38,7 @@ CALLS: dict[str, Call] = {
     "acquire": Acquire([7], 1000, 3, introduction=WHO),
     "release": Release(HUB, [7]),
     "restore": Restore([(7, 1, 1)], 1000, WHO),
-    "refresh": Refresh([7], 1000, heavy=True),
+    "refresh": Refresh([7], 1000, {7: 2}),
     "abandon": Abandon([REQUEST]),
     "heartbeat": Heartbeat(1000, [REQUEST], introduction=WHO),
     "adopt": Adopt(HUB, 7, 8, 1000, WHO),

@@ -53,7 +53,14 @@ from redsem_async._protocol import (
 )
 from redsem_async._scripts import Script
 from redsem_async._wire import Argument, Wire, fault_of, message
-from redsem_async.testing._model import FairModel, Reordered, Stranger, ZsetModel, requests_of
+from redsem_async.testing._model import (
+    FairModel,
+    Reordered,
+    Stranger,
+    Void,
+    ZsetModel,
+    requests_of,
+)
 
 HUBS: tuple[str, ...] = ("a" * 32, "b" * 32, "c" * 32)
 LEASES_MS = (1000, 4000, 10_000)
@@ -99,6 +106,7 @@ class Agreement(RuleBasedStateMachine):
         self.model = (FairModel if self.mode == "fair" else ZsetModel)(self.tell)
         self.present: dict[str, bool] = dict.fromkeys(HUBS, True)
         self.numbers: dict[str, int] = dict.fromkeys(HUBS, 0)
+        self.calls: dict[str, int] = dict.fromkeys(HUBS, 0)
         self.requests: dict[str, list[Request]] = {hub: [] for hub in HUBS}
         self.sent: list[tuple[str, Call]] = []
         self.tags = 0
@@ -128,7 +136,7 @@ class Agreement(RuleBasedStateMachine):
         real = self._run(hub, call)
         try:
             expected: Answered | Fault = self.model.run(self.address, call, hub, self.now_us)
-        except (Reordered, Stranger):
+        except (Reordered, Stranger, Void):
             assert isinstance(real, Fault) and real.trouble is Trouble.AGAIN
             return real
         assert _plain(real) == _plain(expected), (call, real, expected)
@@ -241,7 +249,11 @@ class Agreement(RuleBasedStateMachine):
         if introduction is not None:
             introduction = introduction._replace(recovers=self.recovers)
         call = Acquire(
-            numbers, lease_ms, limit, unusual, max_waiters, 0, beside, beside, introduction
+            *(numbers, lease_ms, limit, unusual, max_waiters),
+            waits=beside,
+            highest=limit + more,
+            hinted=beside,
+            introduction=introduction,
         )
         self.requests[hub] += requests_of(call)
         self.sent.append((hub, call))
@@ -302,14 +314,22 @@ class Agreement(RuleBasedStateMachine):
 
     @rule(hub=st.sampled_from(HUBS), lease_ms=st.sampled_from(LEASES_MS), data=st.data())
     def refresh(self, hub: str, lease_ms: int, data: st.DataObject) -> None:
-        self.call(hub, Refresh(data.draw(self._some_numbers(hub)), lease_ms, heavy=True))
+        numbers = data.draw(self._some_numbers(hub))
+        held = self.model.holders
+        heavy = {
+            number: held[identity].permits
+            for number in numbers
+            if (identity := f"{hub}.{number}") in held and held[identity].permits > 1
+        }
+        self.call(hub, Refresh(numbers, lease_ms, heavy))
 
     @precondition(lambda self: any(self.requests.values()))
     @rule(data=st.data())
     def abandon(self, data: st.DataObject) -> None:
         hub = data.draw(st.sampled_from([hub for hub in HUBS if self.requests[hub]]))
         some = st.lists(st.sampled_from(self.requests[hub]), min_size=1, max_size=3, unique=True)
-        call = Abandon(data.draw(some))
+        void = data.draw(st.sampled_from((0, 0, self.calls[hub], self.calls[hub] + 1)))
+        call = Abandon(data.draw(some), void)
         self.sent.append((hub, call))
         self.call(hub, call)
 
@@ -326,26 +346,33 @@ class Agreement(RuleBasedStateMachine):
         asked: list[Request] = []
         if self.mode == "fair" and self.requests[hub]:
             asked = data.draw(st.lists(st.sampled_from(self.requests[hub]), max_size=4))
-        self.call(hub, Heartbeat(lease_ms, asked, self.limit, waits, hinted))
+        self.numbers[hub] += self.mode == "zset"
+        number = self.numbers[hub] if self.mode == "zset" else 0
+        call = Heartbeat(lease_ms, asked, self.limit, waits, hinted, number=number)
+        self.sent.append((hub, call))
+        self.call(hub, call)
 
     @rule(hub=st.sampled_from(HUBS), owner=st.sampled_from(HUBS), data=st.data())
     def adopt(self, hub: str, owner: str, data: st.DataObject) -> None:
         old = data.draw(self._some_numbers(owner))[0]
         self.numbers[hub] += 1
-        call = Adopt(owner, old, self.numbers[hub], 4000)
+        call = Adopt(owner, old, self.numbers[hub], 4000, call=self._next_call(hub))
         self.sent.append((hub, call))
         self.call(hub, call)
 
     @precondition(lambda self: not self.plain)
     @rule(hub=st.sampled_from(HUBS), expires_ms=st.sampled_from((500, LONGEST_MS)), data=st.data())
     def detach(self, hub: str, expires_ms: int, data: st.DataObject) -> None:
-        self.call(hub, Detach(data.draw(self._some_numbers(hub))[0], expires_ms))
+        number = data.draw(self._some_numbers(hub))[0]
+        self.sent.append((hub, Detach(number, expires_ms, self._next_call(hub))))
+        self.call(*self.sent[-1])
 
     @precondition(lambda self: not self.plain)
     @rule(limit=st.sampled_from((None, None, 0, 1, 2, 4)))
     def set_limit(self, limit: int | None) -> None:
         self.ceiling = max(self.ceiling, limit or 0)
-        self.call(HUBS[0], SetLimit(limit))
+        self.sent.append((HUBS[0], SetLimit(limit, self._next_call(HUBS[0]))))
+        self.call(*self.sent[-1])
 
     @rule(most=st.sampled_from((0, 1, 100)))
     def status(self, most: int) -> None:
@@ -397,9 +424,14 @@ class Agreement(RuleBasedStateMachine):
     @precondition(lambda self: len(self.sent) > 8)
     @rule()
     def clear(self) -> None:
-        self.call(HUBS[0], Clear())
-        self.sent.clear()
+        self.sent.append((HUBS[0], Clear(self._next_call(HUBS[0]))))
+        self.call(*self.sent[-1])
         self.lost.clear()
+
+    def _next_call(self, hub: str) -> int:
+        """For a call that acts once: the server takes each number once, and none below it."""
+        self.calls[hub] += 1
+        return self.calls[hub]
 
     @rule(ms=st.sampled_from((1, 300, 1001, 4000, 15_000, 80_000)))
     def pass_time(self, ms: int) -> None:
@@ -454,17 +486,17 @@ class Agreement(RuleBasedStateMachine):
     @invariant()
     def nothing_is_kept_for_longer_than_it_has_to_be(self) -> None:
         """Every key expires but a set limit, and of who holds nothing there is nothing."""
-        holders, tokens, _, _, weights, *_ = self.keys
+        holders, tokens, _, _, extra, *_ = self.keys
         look = self.redis.pipeline(transaction=False)
         look.zrange(holders, 0, -1)
         look.hkeys(tokens)
-        look.hkeys(weights)
+        look.zrange(extra, 0, -1)
         for key in self.keys:
             if not key.endswith((":limit", ":marker")):
                 look.pttl(key)
         answers: list[Any] = look.execute()
         held, with_token, heavy, *lifetimes = answers
-        assert {*with_token, *heavy} <= {*held}
+        assert {*with_token, *(entry.rpartition(b":")[0] for entry in heavy)} <= {*held}
         assert -1 not in lifetimes, self.keys
 
 
