@@ -3,7 +3,6 @@
 import math
 from collections import deque
 from collections.abc import Iterable, Sequence
-from itertools import islice
 from operator import attrgetter
 
 from ._batches import Batch, Returned
@@ -100,9 +99,6 @@ class ZsetLane(Lane):
                 break
             permits -= claim.permits
             chosen.append(claim)
-        if chosen and all(claim.terms.limit < self.highest for claim in chosen):
-            # Their own limit may leave no room where the highest does.
-            chosen += islice((c for c in self.waiting if c.terms.limit == self.highest), 1)
         for claim in chosen:
             del self.waiting[claim]
             claim.tried = True

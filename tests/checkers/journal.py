@@ -110,7 +110,7 @@ class JournalChecker:
         self.grants += len(keys.grants)
         behind = keys.now - (record.server_us // 1000)  # of the server, to the semaphore's clock
         for identity, expiry in changes.added.items():
-            token, permits = int(keys.tokens.get(identity, 0)), int(keys.weights.get(identity, 1))
+            token, permits = int(keys.tokens.get(identity, 0)), 1 + keys.weights.get(identity, 0)
             tell = history.restored if record.operation == "restore" else history.granted
             tell(identity, name, token, permits, at, (expiry - behind) / 1000)
         for identity, (_, expiry) in changes.extended.items():

@@ -212,7 +212,7 @@ class Keys:
                 if old is None:
                     changes.joined[member] = score
                     self._line_ids[_id_of(member)] = member
-                elif _ticket(old) != _ticket(score):
+                elif self._fair and _ticket(old) != _ticket(score):
                     self._broken("a place is kept", f"{member}: {old:.0f} to {score:.0f}")
             elif kind == "extra":
                 power = int(member.rpartition(":")[2])

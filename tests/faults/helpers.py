@@ -13,7 +13,7 @@ from redsem_async import AnySemaphore, FairSemaphore, Permit, Semaphore
 EPSILON = 0.1  # seconds by which the promises may be late, as RELIABILITY has them
 NOISE = 0.25  # seconds more, for two cores that others use as well
 
-KEYS = ("holders", "tokens", "meta", "hubs", "weights", "limit")
+KEYS = ("holders", "tokens", "meta", "hubs", "extra", "limit")
 
 Kind = type[Semaphore] | type[FairSemaphore]
 

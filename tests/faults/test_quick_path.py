@@ -240,6 +240,31 @@ async def test_phantom_weights_after_eviction_of_holders(
         pass
 
 
+async def test_permits_of_the_dead_end_with_their_lease_in_a_grace_period_too(
+    kind: Kind, client: Redis, other: Redis, admin: Redis
+) -> None:
+    """Some holders put themselves back, and one of several permits does not: it was killed."""
+    there = kind(other, "jobs", 6, lease=1.5, recovery="grace")
+    here = kind(client, "jobs", 6, lease=1.5, refresh_interval=0.2, recovery="grace")
+    permit = await here.acquire(permits=2, timeout=10)
+    await (await there.acquire(permits=4)).detach(1.5)  # nobody refreshes it
+    await admin.delete(key_of(here, "holders"))
+
+    async def is_back() -> bool:
+        return await admin.zscore(key_of(here, "holders"), permit.id) is not None
+
+    await until(is_back, "the one who lives puts itself back")
+
+    async def all_but_its_own_are_free() -> bool:
+        return await here.available() == 4
+
+    await until(all_but_its_own_are_free, "what the dead had is free", within=6)
+    rest = await here.acquire(permits=4, timeout=2)
+    assert await rest.release()
+    assert await permit.release()
+    assert not await admin.zcard(key_of(here, "extra"))
+
+
 # -- aclose with a server that does not answer, and used again
 
 

@@ -1,0 +1,182 @@
+"""A detach that is lost, late, cancelled or repeated: trust ends before the server lets go."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from redis.asyncio import Redis
+
+from redsem_async import AnySemaphore, BackendUnavailable, Permit, PermitLost
+from redsem_async.testing._embedded import EmbeddedRedis
+from tests.faults.helpers import EPSILON, Kind, all_free, in_background, until, waits_in_line
+from tests.faults.proxy import Proxy, say_again
+
+LEASE = 3.0
+SHORT = 0.4
+
+
+@asynccontextmanager
+async def nobody_enters_beside(permit: Permit, other: AnySemaphore) -> AsyncIterator[list[float]]:
+    """Somebody waits for *permit*; at the moment of entering, its first holder trusts it no more.
+
+    Gives the moments at which somebody entered, by the clock that trust is counted by.
+    """
+    entered: list[float] = []
+    overlaps: list[float] = []
+
+    async def enter() -> None:
+        async with other.acquire(timeout=30):
+            entered.append(time.monotonic())
+            if permit.expires_in > 0:
+                overlaps.append(permit.expires_in)
+
+    entering = in_background(enter())
+
+    async def in_line() -> bool:
+        return (await other.status(0)).waiting == 1
+
+    await until(in_line, "somebody waits")
+    try:
+        yield entered
+    finally:
+        entering.cancel()
+        await asyncio.wait([entering])
+        assert not overlaps, f"the first holder trusted its permit for {overlaps[0]:.3f} s more"
+
+
+async def test_a_detach_without_an_answer_is_trusted_no_longer_than_it_may_have_asked_for(
+    kind: Kind, proxied: Redis, proxy: Proxy, other: Redis
+) -> None:
+    """The server shortened the expiry, and its reply is lost: somebody else enters meanwhile."""
+    permit = await kind(proxied, "jobs", 1, lease=LEASE).acquire()
+    async with nobody_enters_beside(permit, kind(other, "jobs", 1, lease=LEASE)) as entered:
+        proxy.mute()
+        with pytest.raises((PermitLost, BackendUnavailable)):
+            await permit.detach(expires_in=SHORT)
+        await until(lambda: bool(entered), "somebody else entered")
+        with pytest.raises(PermitLost):
+            permit.check()
+
+
+async def test_a_detach_that_is_cancelled_leaves_the_permit_held(
+    kind: Kind, proxied: Redis, proxy: Proxy, other: Redis
+) -> None:
+    """Cancelled while its reply is on its way: the holder goes on, and the server agrees."""
+    semaphore = kind(proxied, "jobs", 1, lease=LEASE)
+    permit = await semaphore.acquire()
+    async with nobody_enters_beside(permit, kind(other, "jobs", 1, lease=LEASE)) as entered:
+        fault = proxy.hold("detach")
+        detaching = in_background(permit.detach(expires_in=2 * SHORT))
+        await fault.struck.wait()
+        detaching.cancel()
+        await asyncio.wait([detaching])
+        assert permit.expires_in < 2 * SHORT, "the server may let go by then"
+        fault.lift()
+        await until(lambda: permit.expires_in > 2 * SHORT, "a refresh was answered", within=1)
+        await asyncio.sleep(3 * SHORT)
+        permit.check()
+        assert not entered
+    assert await permit.release()
+
+
+async def test_a_detach_that_is_cancelled_and_never_answered(
+    kind: Kind, proxied: Redis, proxy: Proxy, other: Redis
+) -> None:
+    """The refreshes that follow it are not answered either: trust ends with the short expiry."""
+    permit = await kind(proxied, "jobs", 1, lease=LEASE).acquire()
+    async with nobody_enters_beside(permit, kind(other, "jobs", 1, lease=LEASE)) as entered:
+        proxy.mute()
+        detaching = in_background(permit.detach(expires_in=SHORT))
+        await until(lambda: bool(proxy.operations("detach")), "it was sent")
+        detaching.cancel()
+        await asyncio.wait([detaching])
+        lost = await asyncio.wait_for(permit.wait_lost(), SHORT + EPSILON)
+        assert lost.permit_id == permit.id
+        await until(lambda: bool(entered), "somebody else entered")
+
+
+async def test_a_detach_that_nobody_asks_for_any_more_is_made_void(
+    kind: Kind, proxied: Redis, proxy: Proxy, server: EmbeddedRedis, other: Redis
+) -> None:
+    """Its bytes may lie somewhere still: arriving late they shorten nothing."""
+    semaphore = kind(proxied, "jobs", 1, lease=LEASE)
+    permit = await semaphore.acquire()
+    async with nobody_enters_beside(permit, kind(other, "jobs", 1, lease=LEASE)) as entered:
+        fault = proxy.cut("detach")  # the server has not seen it
+        detaching = in_background(permit.detach(expires_in=SHORT))
+        await fault.struck.wait()
+        detaching.cancel()
+        await asyncio.wait([detaching])
+        await until(lambda: bool(proxy.operations("abandon")), "it is made void")
+        await until(lambda: permit.expires_in > SHORT, "a later refresh was answered")
+        assert fault.sent is not None
+        assert "VOID" in str(await say_again(server.port, fault.sent))
+        await asyncio.sleep(2 * SHORT)
+        permit.check()
+        assert not entered
+    assert await permit.release()
+
+
+async def test_a_detach_that_is_sent_again_counts_once_more(
+    kind: Kind, proxied: Redis, proxy: Proxy, other: Redis
+) -> None:
+    """The first was carried out, and its reply lost: the second gives the job all of its time."""
+    permit = await kind(proxied, "jobs", 1, lease=LEASE).acquire()
+    fault = proxy.swallow("detach")
+    identity = await permit.detach(expires_in=LEASE)
+    assert fault.struck.is_set()
+    assert len(proxy.operations("detach")) >= 2
+    [entry] = (await kind(other, "jobs", 1, lease=LEASE).status()).holders
+    assert entry.id == identity
+    assert entry.expires_in > 0.9 * LEASE
+    adopted = await kind(other, "jobs", 1, lease=LEASE).adopt(identity)
+    assert await adopted.release()
+
+
+async def test_of_two_detaches_one_gives_the_id(kind: Kind, client: Redis, other: Redis) -> None:
+    """Two tasks let go of one permit at the same time."""
+    permit = await kind(client, "jobs", 1, lease=LEASE).acquire()
+    both = await asyncio.gather(
+        permit.detach(expires_in=LEASE), permit.detach(expires_in=SHORT), return_exceptions=True
+    )
+    assert [type(one) for one in both] == [str, PermitLost]
+    with pytest.raises(PermitLost):
+        await permit.detach()
+    adopted = await kind(other, "jobs", 1, lease=LEASE).adopt(str(both[0]))
+    assert await adopted.release()
+
+
+async def test_a_detach_after_one_that_was_cancelled(
+    kind: Kind, proxied: Redis, proxy: Proxy, other: Redis
+) -> None:
+    """The holder thought better of it, and then of that."""
+    semaphore = kind(proxied, "jobs", 1, lease=LEASE)
+    permit = await semaphore.acquire()
+    fault = proxy.hold("detach")
+    detaching = in_background(permit.detach(expires_in=SHORT))
+    await fault.struck.wait()
+    detaching.cancel()
+    await asyncio.wait([detaching])
+    second = in_background(permit.detach(expires_in=2 * LEASE))
+    fault.lift()
+    identity = await second
+    there = kind(other, "jobs", 1, lease=LEASE)
+    [entry] = (await there.status()).holders
+    assert (entry.id, entry.expires_in > LEASE) == (identity, True)
+    assert await there.release(identity)
+    await all_free(there)
+
+
+async def test_a_waiter_is_told_of_a_nearer_expiry(
+    kind: Kind, client: Redis, other: Redis
+) -> None:
+    """It would look again when the lease would have ended."""
+    permit = await kind(client, "jobs", 1, lease=30.0).acquire()
+    waiter = await waits_in_line(kind(other, "jobs", 1, lease=30.0))
+    began = time.monotonic()
+    await permit.detach(expires_in=SHORT)
+    granted = await asyncio.wait_for(waiter, 5)
+    assert time.monotonic() - began >= SHORT - 0.01
+    assert await granted.release()
