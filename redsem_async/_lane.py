@@ -48,6 +48,7 @@ from ._lease import (
     Outcome,
     after_refresh,
     heartbeat_interval,
+    margin,
     patience,
     retry_after,
     trusted_until,
@@ -262,7 +263,9 @@ class Lane(ABC):
         """
         future: asyncio.Future[Answered | SemaphoreError] = self.hub.loop.create_future()
         detachment = Detachment(claim, expires, future)
-        answer = await self._ask(detachment, min(expires, patience(self.shortest)))
+        # Once it is written, and unanswered, the permit is trusted for no longer than that.
+        most = min(expires - margin(expires), patience(self.shortest))
+        answer = await self._ask(detachment, most)
         assert isinstance(answer, Reply)
         if not answer.answers[0]:
             self._lose(claim, "the server does not hold it any more")

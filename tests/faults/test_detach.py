@@ -8,7 +8,13 @@ from contextlib import asynccontextmanager
 import pytest
 from redis.asyncio import Redis
 
-from redsem_async import AnySemaphore, BackendUnavailable, Permit, PermitLost
+from redsem_async import (
+    AnySemaphore,
+    BackendError,
+    BackendUnavailable,
+    Permit,
+    PermitLost,
+)
 from redsem_async.testing._embedded import EmbeddedRedis
 from tests.faults.helpers import EPSILON, Kind, all_free, in_background, until, waits_in_line
 from tests.faults.proxy import Proxy, say_again
@@ -133,6 +139,39 @@ async def test_a_detach_that_is_sent_again_counts_once_more(
     assert entry.expires_in > 0.9 * LEASE
     adopted = await kind(other, "jobs", 1, lease=LEASE).adopt(identity)
     assert await adopted.release()
+
+
+async def test_a_detach_that_is_refused_leaves_the_permit_held(
+    kind: Kind, proxied: Redis, proxy: Proxy, other: Redis
+) -> None:
+    """The user may not do that, say: it is told so, and trusts its permit as before."""
+    permit = await kind(proxied, "jobs", 1, lease=LEASE).acquire()
+    async with nobody_enters_beside(permit, kind(other, "jobs", 1, lease=LEASE)) as entered:
+        proxy.answer("detach", "NOPERM this user has no permissions to run the 'evalsha' command")
+        with pytest.raises(BackendError, match="NOPERM"):
+            await permit.detach(expires_in=SHORT)
+        await until(lambda: permit.expires_in > SHORT, "a later refresh was answered", within=1)
+        await asyncio.sleep(2 * SHORT)
+        permit.check()
+        assert not entered
+    assert await permit.release()
+
+
+async def test_a_permit_that_is_released_while_it_is_detached(
+    kind: Kind, proxied: Redis, proxy: Proxy, other: Redis
+) -> None:
+    """Two tasks part with it in two ways: it is given back, and no id is given to anybody."""
+    permit = await kind(proxied, "jobs", 1, lease=LEASE).acquire()
+    fault = proxy.hold("detach")
+    detaching = in_background(permit.detach(expires_in=LEASE))
+    await fault.struck.wait()
+    releasing = in_background(permit.release())
+    await asyncio.sleep(0)
+    fault.lift()
+    with pytest.raises(PermitLost):
+        await detaching
+    assert await releasing
+    await all_free(kind(other, "jobs", 1))
 
 
 async def test_of_two_detaches_one_gives_the_id(kind: Kind, client: Redis, other: Redis) -> None:
