@@ -117,7 +117,7 @@ class Wire:
             case Confirm():
                 raise AssertionError("no script waits for replicas")
             case Abandon(requests, void):
-                return "abandon", (void, *map(_queued if fair else _number, requests))
+                return "abandon", (void, *(_queued(r) if fair else r.number for r in requests))
             case Heartbeat(lease_ms, requests, limit, waits, hinted, introduction, number):
                 common = (lease_ms, *_introduce(introduction))
                 if fair:
@@ -178,10 +178,6 @@ def _counted(keys: Sequence[str]) -> tuple[Argument, ...]:
 
 def _introduce(introduction: Introduction | None) -> tuple[str, int]:
     return ("", 0) if introduction is None else (introduction.who, int(introduction.deaf))
-
-
-def _number(request: Request) -> int:
-    return request.number
 
 
 def _asked(call: Acquire) -> Sequence[Argument]:

@@ -20,7 +20,10 @@ call('UNLINK', holders, tokens, extra, limit, line)
 if released then call('UNLINK', released) end
 call('HDEL', meta, 'mode', 'ahead', 'offset', 'lost', 'grace', 'aside')
 -- Tokens that have run ahead of the server's clock may not be drawn again.
-if last < wall_us then call('HDEL', meta, 'counter') end
+if last < wall_us then
+  call('HDEL', meta, 'counter')
+  last = 0
+end
 note_call(number)
 keep(meta, lead() + SLACK)
 return { tag }

@@ -763,6 +763,8 @@ class ZsetModel(Model):
         return self._reply(step, answers, room if self.grace_until <= step.now else 0)
 
     def _announce(self, step: Step, count: int, highest: int) -> None:
+        if count == 0 and not self.line:
+            return
         party = self.party(step.hub)
         party.waits, party.highest = count, highest
         if count == 0:
@@ -800,6 +802,7 @@ class ZsetModel(Model):
 
     def _turn(self, step: Step, hub: str, share: int, turn: int | None = None) -> None:
         self.line[hub] = self.draw(step) if turn is None else turn
+        self._note_time(step)
         step.freed -= share
 
     def _abandon(self, step: Step, call: Abandon) -> Reply:

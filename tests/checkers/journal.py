@@ -20,7 +20,7 @@ _BATCHED = {
     "release": 6,
     "refresh": 5,
     "restore": 7,
-    "abandon": 4,
+    "abandon": 5,
 }  # facts before the requests
 
 TRACE = 24  # entries of one semaphore
@@ -98,6 +98,7 @@ class JournalChecker:
         replay.follow(record, gone)
         touched = list({*changes.added, *changes.extended, *changes.removed})
         replay.compare(record, keys.now, touched, keys.holders, keys.tokens, keys.weights)
+        replay.compare_meta(record, keys.meta)
         if touched:
             self._tell(record, keys, changes)
         if self.findings.counts.total() > found:

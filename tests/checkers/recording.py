@@ -162,7 +162,9 @@ def _args(rest: Sequence[str | int]) -> tuple[str, Sequence[str]]:
     return first, others
 
 
-def call_of(mode: Mode, operation: str, own: Sequence[str], *, recovers: bool) -> Call:
+def call_of(  # noqa: C901 - a branch for each kind of call
+    mode: Mode, operation: str, own: Sequence[str], *, recovers: bool
+) -> Call:
     """The call that a script was given as arguments: what `Wire.command` does, undone."""
     fair = mode == "fair"
 
@@ -193,13 +195,9 @@ def call_of(mode: Mode, operation: str, own: Sequence[str], *, recovers: bool) -
         case "release":
             return Release(own[0], [int(number) for number in own[2:]], int(own[1]))
         case "refresh":
-            numbers, heavy = [], {}
-            for text in own[1:]:
-                number, _, permits = text.partition(":")
-                numbers.append(int(number))
-                if permits:
-                    heavy[int(number)] = int(permits)
-            return Refresh(numbers, int(own[0]), heavy)
+            parts = [text.partition(":") for text in own[1:]]
+            heavy = {int(n): int(permits) for n, _, permits in parts if permits}
+            return Refresh([int(n) for n, _, _ in parts], int(own[0]), heavy)
         case "abandon":
             return Abandon([_request(text) for text in own[1:]], int(own[0]))
         case "heartbeat":

@@ -118,6 +118,30 @@ class Replay:
             if found != expected:
                 self._differ(record, f"{identity} is kept as {found}, not {expected}")
 
+    def compare_meta(self, record: Record, meta: Mapping[str, str]) -> None:
+        """Whether the counter, and what is known of the caller's hub, are the same in the keys."""
+        if self.broken:
+            return
+        model, hub = self.model, record.hub
+        party = model.look_up(hub)
+        facts: dict[str, tuple[object, object]] = {
+            "counter": (int(meta.get("counter", 0)), model.last),
+            "mark": (int(meta.get(hub, 0)), party.mark),
+            "calls": (int(meta.get(f"{hub}:calls", 0)), party.calls),
+            "gone": (f"{hub}:gone" in meta, party.gone),
+            "deaf": (meta.get(f"{hub}:deaf") == "1", party.deaf),
+            "grace": (int(meta.get("grace", 0)), model.grace_until),
+        }
+        if isinstance(model, FairModel):
+            aside = int(meta["aside"]) if "aside" in meta else None
+            facts["aside"] = (aside, model.look_again)
+        elif party.waits or f"{hub}:waits" in meta:
+            told = meta.get(f"{hub}:waits", "0:0")
+            facts["waits"] = (told, f"{party.waits}:{party.highest if party.waits else 0}")
+        for what, (kept, expected) in facts.items():
+            if kept != expected:
+                self._differ(record, f"{record.call}: {what} is kept as {kept}, not {expected}")
+
     def _differ(self, record: Record, detail: str) -> None:
         self.broken = True
         self._findings.add("agrees with the specification", record.base, detail)

@@ -15,15 +15,19 @@ from redsem_async._protocol import (
     Adopt,
     Call,
     Detach,
+    Heartbeat,
+    Reap,
     Refresh,
     Release,
     Restore,
+    SetLimit,
 )
 from tests.checkers.recording import Record, Write
 from tests.checkers.violations import Findings
 
 EXPIRY_SLACK = 5  # ms by which an expiry may differ: before 8.0 TIME goes on while a script runs
 KINDS = ("holders", "tokens", "meta", "hubs", "extra", "limit", "line", "marker", "released")
+SERVING = (Acquire, Abandon, Heartbeat, Reap, Release, SetLimit)
 STAYING = ("limit", "marker")  # keys without an expiry
 BAND = 2**42  # `extra` has '<id>:<power>' -> expiry + power * BAND: 2**power permits of id
 ASIDE = 2**52  # the score of a request that was set aside is its ticket less this
@@ -296,6 +300,8 @@ class Keys:
             if i not in moved
         ]
         self.grants.sort(key=lambda grant: grant.token)
+        if self._fair and isinstance(record.call, SERVING):
+            self._check_that_all_are_served(record)
         if self.grants:
             if int(self.meta.get("grace", 0)) > self.now:
                 self._broken("nobody new in a grace period", f"{self.grants}")
@@ -425,6 +431,34 @@ class Keys:
             if not silent and _weight_of(member) <= most:
                 detail = f"{member} waits with ticket {ticket:.0f}, and {newest:.0f} was served"
                 self._broken("first come, first served", detail)
+
+    def _check_that_all_are_served(self, record: Record) -> None:
+        """A free permit and a live waiter meet, unless the call says that it stopped early."""
+        reply = record.reply
+        if isinstance(reply, Exception) or (len(reply) > 1 and reply[1] == 0):
+            return
+        if not self.line or self.cap == 0 or int(self.meta.get("grace", 0)) > self.now:
+            return
+        in_use = sum(self._permits(i) for i, expiry in self.holders.items() if expiry > self.now)
+        for member, score in self.extra.items():
+            identity, _, power = member.rpartition(":")
+            if identity not in self.holders and score - int(power) * BAND > self.now:
+                in_use += 2 ** int(power)  # its holder was evicted
+        turns = sorted((_ticket(score), member) for member, score in self.line.items())
+        for _, member in turns:
+            hub = member.partition(".")[0]
+            most = _limit_of(member) if self.cap is None else self.cap
+            if (
+                self._dead(member, self.now)
+                or f"{hub}:gone" in self.meta
+                or _weight_of(member) > most
+            ):
+                continue
+            if in_use + _weight_of(member) <= most:
+                self._broken(
+                    "a free permit and a live waiter meet", f"{member} after {record.call}"
+                )
+            return
 
     def _check_expiries(self, record: Record, changes: Changes) -> None:
         for kind in changes.touched:
