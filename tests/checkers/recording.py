@@ -162,9 +162,7 @@ def _args(rest: Sequence[str | int]) -> tuple[str, Sequence[str]]:
     return first, others
 
 
-def call_of(  # noqa: C901 - a branch for each kind of call
-    mode: Mode, operation: str, own: Sequence[str], *, recovers: bool
-) -> Call:
+def call_of(mode: Mode, operation: str, own: Sequence[str], *, recovers: bool) -> Call:
     """The call that a script was given as arguments: what `Wire.command` does, undone."""
     fair = mode == "fair"
 
@@ -206,8 +204,8 @@ def call_of(  # noqa: C901 - a branch for each kind of call
             if fair:
                 requests = [_request(text) for text in rest]
                 return Heartbeat(int(lease), requests, introduction=introduction)
-            declared, waits, hinted, number = map(int, rest)
-            return Heartbeat(int(lease), (), declared, waits, hinted, introduction, number)
+            told = [int(fact) for fact in rest]
+            return Heartbeat(int(lease), (), *told[:3], introduction, told[3])
         case "adopt":
             lease, who, deaf, owner, old, new, number = own
             introduction = introduced(who, deaf)

@@ -55,7 +55,7 @@ async def cut_off(proxy: Proxy, semaphore: FairSemaphore, admin: Redis) -> None:
 async def test_a_light_request_is_not_hidden_behind_heavy_ones(
     client: Redis, other: Redis, crowd: "list[asyncio.Task[Permit]]"
 ) -> None:
-    """The limit was lowered below what they ask for, and may stay there for as long as it likes."""
+    """The limit was lowered below what they ask for, and may stay there for long."""
     there = FairSemaphore(other, "jobs", 2, lease=LEASE)
     here = FairSemaphore(client, "jobs", 2, lease=LEASE)
     holder = await there.acquire(permits=2)
@@ -211,8 +211,5 @@ async def test_a_hint_that_fits_nobody_does_not_go_round_for_ever(
     assert stats.get("cmdstat_publish", {"calls": 0})["calls"] <= 4
     assert not any(waiter.done() for waiter in waiters)
     assert await permits[1].release()
-    for waiter in waiters:
-        done, _ = await asyncio.wait(waiters, return_when=asyncio.FIRST_COMPLETED, timeout=5)
-        first = done.pop()
-        waiters = [other for other in waiters if other is not first]
-        assert await first.result().release()
+    for waiter in asyncio.as_completed(waiters, timeout=5):
+        assert await (await waiter).release()

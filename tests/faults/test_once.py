@@ -7,7 +7,7 @@ from redis.asyncio import Redis
 
 from redsem_async import AnySemaphore, Permit, Semaphore
 from redsem_async.testing._embedded import EmbeddedRedis
-from tests.faults.helpers import Kind, all_free, in_background, until, waits_in_line
+from tests.faults.helpers import Kind, in_background, until, waits_in_line
 from tests.faults.proxy import Proxy, say_again
 
 LEASE = 3.0
