@@ -316,8 +316,8 @@ class AnySemaphore:
 
         It is lost when Redis loses its state (a flush, a restart without persistence, a failover
         that lost the write), and is not put back, not with ``recovery="grace"`` either: waiters
-        and newcomers then go by the limits that clients declare. So 0 is a pause and no safety lock.
-        Where a limit has to last, declare it; set it again after state was lost.
+        and newcomers then go by the limits that clients declare. So 0 pauses and is no safety
+        lock. Where a limit has to last, declare it; set it again after state was lost.
         """
         if limit is not None:
             limit = _config.whole(limit, "limit", 0)
