@@ -7,7 +7,7 @@ d ends every lease d early, while its holder trusts the permit for as long as th
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -108,7 +108,7 @@ class Belief:
 
 
 @asynccontextmanager
-async def watched(permit: Permit) -> AsyncIterator[Belief]:
+async def watched(permit: Permit) -> AsyncGenerator[Belief]:
     """Ask `check()` all the time."""
     belief = Belief()
 

@@ -63,7 +63,7 @@ def _replicas(info: Mapping[str, Any]) -> list[tuple[str, int]]:
     if info.get("role") != "master":
         return []
     told = (info.get(f"slave{number}") for number in range(int(info.get("connected_slaves", 0))))
-    return [(str(one["ip"]), int(one["port"])) for one in told if isinstance(one, Mapping)]
+    return [(str(one["ip"]), int(one["port"])) for one in told if one]
 
 
 async def _difference(master: Any, replica: Any) -> Offset:
