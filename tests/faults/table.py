@@ -325,6 +325,7 @@ FAULTS: Final[dict[int, Case]] = {
         """faults/test_promoted_clocks:
         a_clock_ahead_at_a_failover_lets_nobody_in_early_with_grace
         a_clock_ahead_at_a_failover_costs_no_permit_with_grace
+        a_release_that_reaches_a_new_master_first_serves_nobody_early_with_grace
         a_clock_ahead_at_a_failover_lets_two_in_for_no_longer_than_that_without_grace
         a_clock_behind_at_a_failover_makes_leases_longer_and_no_more""",
     ),
