@@ -21,8 +21,8 @@ class SemaphoreError(Exception):
 class AcquireTimeout(SemaphoreError, TimeoutError):
     """No permit became free in time; nothing is held.
 
-    The server's last word was *full*: were it out of reach, this would be
-    :class:`BackendUnavailable`.
+    The server answered *full*, and the connection was not cut after that answer. A deadline that
+    comes without such an answer raises :class:`BackendUnavailable`.
 
     Attributes:
         name: of the semaphore.

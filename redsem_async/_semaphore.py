@@ -87,7 +87,8 @@ class AnySemaphore:
         recovery: ``"grace"`` to admit nobody new for one lease after Redis has lost state (a
             flush, a restart, a failover), while holders put their permits back. A name that was
             never used before looks the same, so its first ``acquire`` waits that long. All
-            clients of a name use the same, and about the same lease.
+            clients of a name use the same, and about the same lease. A limit that was set with
+            :meth:`set_limit` is not put back: after the grace period declared limits rule.
         min_replicas: how many replicas have to confirm a grant (``WAIT``) before it is handed
             out. It costs a trip, and makes it unlikely, not impossible, that a failover forgets
             the grant.
@@ -239,7 +240,9 @@ class AnySemaphore:
     async def release(self, permit_id: str | None = None) -> bool:
         """Release a permit by its id, from any process.
 
-        Returns whether it was held; where it was not, nothing changes. Whoever held it is told.
+        Returns whether it was held; where it was not, nothing changes. The next waiter may be
+        granted the permit at once, and the holder is told in the same step. A holder that is cut
+        off from Redis does not hear of it, and trusts the permit until its lease ends.
 
         Raises:
             BackendError: Redis refused, or could not be asked.
@@ -310,6 +313,11 @@ class AnySemaphore:
 
         It is kept in Redis without an expiry. Raised, it serves waiters at once; lowered, it
         takes nobody's permit, and lets nobody new in until it fits; 0 pauses the semaphore.
+
+        It is lost when Redis loses its state (a flush, a restart without persistence, a failover
+        that lost the write), and is not put back, not with ``recovery="grace"`` either: waiters
+        and newcomers then go by the limits that clients declare. So 0 pauses and is no safety
+        lock. Where a limit has to last, declare it; set it again after state was lost.
         """
         if limit is not None:
             limit = _config.whole(limit, "limit", 0)
@@ -336,7 +344,8 @@ class AnySemaphore:
     async def clear(self) -> None:
         """Delete the semaphore, its set limit too.
 
-        Holders lose their permits, and waiters start again.
+        Holders lose their permits, and waiters start again. A holder that is cut off from Redis
+        does not hear of it, and trusts its permit until its lease ends.
         """
         await self._desk()[0].ask(Clear())
 

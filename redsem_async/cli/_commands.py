@@ -167,7 +167,7 @@ def set_limit(
     """Set a limit that wins over every client's own, from now on and until it is cleared.
 
     Raised, it serves waiters at once; lowered, it takes nobody's permit and lets nobody new in
-    until it fits.
+    until it fits. It is lost when Redis loses its state: set it again then.
     """
     if clear == (limit is not None):
         fail("give a limit, or --clear", WRONG_USE)
@@ -177,7 +177,10 @@ def set_limit(
 def pause(
     name: Name, *, url: Url = LOCAL, prefix: Prefix = "redsem", cluster: IsCluster = False
 ) -> None:
-    """Let nobody new in: a limit of 0. Who holds a permit keeps it, who waits waits on."""
+    """Let nobody new in: a limit of 0. Current holders keep their permits; waiters stay queued.
+
+    The pause is lost when Redis loses its state: it is no safety lock.
+    """
     _change(Place(url, prefix, cluster), name, 0)
 
 
@@ -243,7 +246,10 @@ def kick(
     prefix: Prefix = "redsem",
     cluster: IsCluster = False,
 ) -> None:
-    """Take a permit from its holder, who learns of it at once, and give it to the next.
+    """Take a permit from its holder, and give it to the next.
+
+    The holder is told in the same step. While it is cut off from Redis it does not hear of it, and
+    goes on until its lease ends.
 
     Exits with 4 where that id holds nothing (any more).
     """

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn, TypeVar
 from urllib.parse import urlsplit
 
@@ -50,6 +50,16 @@ class Place:
     def shown(self) -> str:
         """What to call it: without user, password and options."""
         return shown(self.url)
+
+    def at(self, host: str, port: int) -> "Place":
+        """One server, with the scheme, user, password and options of this URL."""
+        parts = urlsplit(self.url)
+        user, at, _ = parts.netloc.rpartition("@")
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        parts = parts._replace(netloc=f"{user}{at}{address}")
+        if parts.scheme == "unix":
+            parts = parts._replace(scheme="redis", path="")
+        return replace(self, url=parts.geturl(), cluster=False)
 
 
 def shown(url: str) -> str:

@@ -31,7 +31,9 @@ class SteppedServer:
             file.write(struct.pack("q", already + round(seconds * 1_000_000)))
 
 
-def start_with_a_clock_of_its_own(embedded: StartServer, folder: Path) -> SteppedServer:
+def start_with_a_clock_of_its_own(
+    embedded: StartServer, folder: Path, *arguments: str
+) -> SteppedServer:
     """Start a server behind a preloaded clock, compiled here; skip, aloud, where none can be."""
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if not sys.platform.startswith("linux") or compiler is None:
@@ -43,4 +45,4 @@ def start_with_a_clock_of_its_own(embedded: StartServer, folder: Path) -> Steppe
     real = shlex.quote(str(find_server()))
     binary.write_text(f'#!/bin/sh\n{clock} exec {real} "$@"\n')
     binary.chmod(0o755)
-    return SteppedServer(embedded(binary=binary), offset)
+    return SteppedServer(embedded(*arguments, binary=binary), offset)

@@ -213,7 +213,9 @@ FAULTS: Final[dict[int, Case]] = {
         release_after_the_holders_were_evicted
         adopt_when_a_key_was_evicted
         heartbeat_when_a_key_was_evicted
-        faults/test_recovery: holders_come_back_before_anybody_new_is_admitted""",
+        faults/test_recovery:
+        holders_come_back_before_anybody_new_is_admitted
+        a_set_limit_is_not_put_back""",
     ),
     31: _case(
         "Server stalls: nothing is lost, or bodies are cancelled in time",
@@ -317,6 +319,15 @@ FAULTS: Final[dict[int, Case]] = {
     43: _case(
         "10,000 expired holders, 10,000 waiters: no script over a few milliseconds",
         "faults/test_server: ten_thousand_expired_holders ten_thousand_waiters",
+    ),
+    44: _case(
+        "Promoted replica's clock is ahead of its master's, or behind; no write is lost",
+        """faults/test_promoted_clocks:
+        a_clock_ahead_at_a_failover_lets_nobody_in_early_with_grace
+        a_clock_ahead_at_a_failover_costs_no_permit_with_grace
+        a_release_that_reaches_a_new_master_first_serves_nobody_early_with_grace
+        a_clock_ahead_at_a_failover_lets_two_in_for_no_longer_than_that_without_grace
+        a_clock_behind_at_a_failover_makes_leases_longer_and_no_more""",
     ),
 }
 

@@ -17,6 +17,7 @@ from tests.faults.helpers import (
     takes_at_most,
     waits_in_line,
 )
+from tests.faults.proxy import Proxy
 
 
 async def test_a_body_in_a_thread(kind: Kind, client: Redis, admin: Redis) -> None:
@@ -250,3 +251,28 @@ async def test_a_newcomer_clears_up_after_who_has_expired(
     async with semaphore as permit:
         assert await admin.zrange(key_of(semaphore, "holders"), 0, -1) == [permit.id.encode()]
         assert await admin.hkeys(key_of(semaphore, "tokens")) == [permit.id.encode()]
+
+
+@pytest.mark.parametrize("how", ["release", "adopt", "clear"])
+async def test_a_holder_that_is_cut_off_learns_late_of_what_was_taken_from_it(
+    kind: Kind, proxy: Proxy, proxied: Redis, other: Redis, how: str
+) -> None:
+    """Nobody can tell it, and the permit has another holder at once: for a lease, no longer."""
+    lease = 4.0
+    here, there = kind(proxied, "jobs", 1, lease=lease), kind(other, "jobs", 1, lease=lease)
+    permit = await here.acquire()
+    proxy.lead_to(1)  # where nobody listens
+    proxy.drop()
+    if how == "release":
+        assert await there.release(permit.id)
+        successor = await there.acquire(timeout=5)
+    elif how == "adopt":
+        successor = await there.adopt(permit.id)
+    else:
+        await there.clear()
+        successor = await there.acquire(timeout=5)
+    permit.check()  # two hold what is for one
+    with takes_at_most(lease):
+        await asyncio.wait_for(permit.wait_lost(), 30)
+    assert not successor.lost
+    assert await successor.release()

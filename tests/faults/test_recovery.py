@@ -26,6 +26,7 @@ from tests.faults.helpers import (
     until,
     waits_in_line,
 )
+from tests.faults.topologies import tell
 
 LEASE = 1.0
 
@@ -209,6 +210,41 @@ async def test_waiters_are_served_when_the_grace_period_ends(
     assert LEASE - 0.01 <= time.monotonic() - began <= LEASE + NOISE
     for permit in permits:
         await permit.release()
+
+
+@pytest.mark.parametrize("how", ["flush", "restart"])
+@pytest.mark.parametrize("grace", [False, True], ids=["at-once", "grace"])
+async def test_a_set_limit_is_not_put_back(
+    kind: Kind,
+    server: EmbeddedRedis,
+    client: Redis,
+    other: Redis,
+    grace: bool,
+    how: str,
+) -> None:
+    """Case 30. It is lost with the state: waiters and newcomers go by the limits they declare."""
+    if grace:
+        here, there = await make(kind, client), await make(kind, other)
+    else:
+        here, there = kind(client, "jobs", 2, lease=LEASE), kind(other, "jobs", 2, lease=LEASE)
+    await here.set_limit(0)
+    waiter = await waits_in_line(here)
+    assert await tell(server, "EXISTS", key_of(here, "limit"))
+    began = time.monotonic()
+    if how == "flush":
+        await tell(server, "FLUSHALL")
+    else:
+        server.kill()
+        server.restart()
+    newcomer = in_background(there.acquire(timeout=10))
+    permits = [await waiter, await newcomer]
+    assert not grace or time.monotonic() - began >= LEASE - 0.01
+    assert not await tell(server, "EXISTS", key_of(here, "limit"))
+    assert (await here.status()).limit == 2
+    await here.set_limit(0)  # given again, it rules again
+    for permit in permits:
+        await permit.release()
+    assert await there.try_acquire() is None
 
 
 async def test_a_clear_is_no_loss(kind: Kind, client: Redis, other: Redis) -> None:

@@ -1,6 +1,7 @@
 """``redsem-async doctor`` finds what is wrong, says what to change, and leaves nothing behind."""
 
 import os
+import re
 import signal
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
@@ -12,13 +13,15 @@ from redis.asyncio import Redis
 import redsem_async
 from redsem_async import FairSemaphore
 from redsem_async._acl import COMMANDS, acl_rules
-from redsem_async.cli.doctor import _examine, _server
+from redsem_async.cli._place import Place
+from redsem_async.cli.doctor import _clocks, _examine, _server
 from redsem_async.cli.doctor._finding import Finding, Verdict
 from redsem_async.cli.doctor._passing import judged
 from redsem_async.cli.doctor._rights import probes
 from redsem_async.testing import EmbeddedRedis
 from tests.conftest import StartServer
-from tests.faults.topologies import embedded_cluster
+from tests.faults.clocks import SteppedServer, start_with_a_clock_of_its_own
+from tests.faults.topologies import REPLICATION, embedded_cluster, in_sync, settle
 from tests.integrations.commands import Said, command, program
 
 PASSWORD = "hunter2-of-the-test"
@@ -26,8 +29,8 @@ PASSWORD = "hunter2-of-the-test"
 
 @pytest.fixture
 def server(embedded: StartServer) -> EmbeddedRedis:
-    """A server for this test alone."""
-    return embedded()
+    """A server for this test alone, which replicas are soon in sync with."""
+    return embedded(*REPLICATION)
 
 
 @pytest.fixture
@@ -208,6 +211,110 @@ async def test_a_replica_is_a_problem(embedded: StartServer, server: EmbeddedRed
     [role] = found["role"]
     assert role["verdict"] == "problem"
     assert f"127.0.0.1:{server.port}" in role["text"]
+
+
+@pytest.fixture
+def stepped_replica(embedded: StartServer, server: EmbeddedRedis, tmp_path: Path) -> SteppedServer:
+    """A replica of the server, in sync, whose clock the test steps."""
+    follow = ("--replicaof", "127.0.0.1", str(server.port))
+    replica = start_with_a_clock_of_its_own(embedded, tmp_path, *REPLICATION, *follow)
+    settle(lambda: in_sync(replica.server), "the replica is in sync")
+    return replica
+
+
+@pytest.mark.parametrize(
+    ("step", "verdict", "says"),
+    [
+        (0.0, "ok", ""),
+        (0.2, "note", "two may hold one permit"),
+        (2.0, "problem", "two may hold one permit"),
+        (-2.0, "problem", "crashed holders"),
+    ],
+)
+async def test_a_replica_whose_clock_differs_is_found(
+    step: float, verdict: str, says: str, server: EmbeddedRedis, stepped_replica: SteppedServer
+) -> None:
+    """Promoted, it would end leases by its own clock."""
+    stepped_replica.step(step)
+    _, found = await examined(server.url)
+    [clock] = found["replica clock"]
+    assert clock["verdict"] == verdict
+    assert says in clock["text"]
+    told = re.fullmatch(
+        rf"127\.0\.0\.1:{stepped_replica.server.port} is ([\d.]+) s (ahead of|behind) its master"
+        r" \(within ([\d.]+) s\).*",
+        clock["text"],
+    )
+    assert told is not None, clock["text"]
+    measured = float(told[1]) * (1 if told[2] == "ahead of" else -1)
+    assert abs(measured - step) <= float(told[3]) + 0.0001, "wrong by more than it says"
+    assert ("recovery='grace'" in clock["advice"]) == (verdict != "ok")
+
+
+async def test_a_replica_is_asked_as_the_clients_user(
+    server: EmbeddedRedis, admin: Redis, stepped_replica: SteppedServer
+) -> None:
+    """Its rights are its own: a user whom it does not know is a note, and no failure."""
+    url = await as_user(server, admin, *acl_rules(), "+info")
+    _, found = await examined(url)
+    [clock] = found["replica clock"]
+    assert clock["verdict"] == "note"
+    assert "could not be asked" in clock["text"]
+    async with Redis.from_url(stepped_replica.server.url) as there:
+        await as_user(stepped_replica.server, there, *acl_rules())
+    _, found = await examined(url)
+    [clock] = found["replica clock"]
+    assert clock["verdict"] == "ok"
+
+
+async def test_a_replica_that_is_out_of_reach_is_a_note(
+    embedded: StartServer, server: EmbeddedRedis
+) -> None:
+    """Its master alone may reach it, as behind NAT. The examination goes on."""
+    announce = ("--replica-announce-port", "1")
+    replica = embedded(*REPLICATION, "--replicaof", "127.0.0.1", str(server.port), *announce)
+    settle(lambda: in_sync(replica), "the replica is in sync")
+    said, found = await examined(server.url)
+    [clock] = found["replica clock"]
+    assert clock["verdict"] == "note"
+    assert clock["text"].startswith("127.0.0.1:1 could not be asked")
+    assert clock["advice"]
+    assert problems(found) == []
+    assert said.code == 0
+    assert "FairSemaphore" in found
+
+
+@pytest.mark.parametrize(
+    ("ahead", "error", "verdict"),
+    [
+        (0.049, 0.001, Verdict.OK),
+        (0.3, 0.26, Verdict.OK),
+        (0.3, 0.001, Verdict.NOTE),
+        (-0.3, 0.001, Verdict.NOTE),
+        (0.6, 0.2, Verdict.NOTE),
+        (0.6, 0.001, Verdict.PROBLEM),
+        (-0.6, 0.001, Verdict.PROBLEM),
+    ],
+)
+def test_what_is_certain_of_a_difference_is_judged(
+    ahead: float, error: float, verdict: Verdict
+) -> None:
+    """A long round trip is no difference."""
+    assert _clocks.judged("replica:6379", _clocks.Offset(ahead, error)).verdict is verdict
+
+
+@pytest.mark.parametrize(
+    ("url", "there"),
+    [
+        ("redis://me:pass@main:6379/1?ssl=x", "redis://me:pass@replica:6380/1?ssl=x"),
+        ("rediss://main", "rediss://replica:6380"),
+        ("unix://me:pass@/tmp/socket?db=1", "redis://me:pass@replica:6380?db=1"),
+    ],
+)
+def test_a_server_beside_it_is_asked_with_the_same_credentials(url: str, there: str) -> None:
+    """And with TLS, where that is used."""
+    assert Place(url, "redsem", cluster=True).at("replica", 6380) == Place(there, "redsem")
+    assert "@[::1]:6380" in Place("redis://:x@main", "redsem").at("::1", 6380).url
 
 
 async def test_a_clock_that_was_set_back_is_remembered(

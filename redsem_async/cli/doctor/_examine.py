@@ -1,11 +1,10 @@
 """The examination: what is asked of a server, in which order."""
 
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
-from urllib.parse import urlsplit
 
 from redis.exceptions import (
     AuthenticationError,
@@ -21,6 +20,7 @@ from redsem_async.cli import _find
 from redsem_async.cli._place import FAILURES, Place, connected, greeting, sentence
 
 from . import _server
+from ._clocks import replica_clocks
 from ._finding import Finding, Verdict, note, ok, problem, unknown
 from ._passing import passing
 from ._rights import rights
@@ -42,7 +42,7 @@ async def examine(place: Place, tell: Tell) -> None:
             silent = False
             if place.cluster:
                 for node in client.get_primaries():
-                    async with _node(place, node.host, node.port) as one:
+                    async with connected(place.at(node.host, node.port)) as one:
                         await _examine_server(one, place, _teller(tell, node))
                         silent = silent or not await _is_sharded(one)
             else:
@@ -58,17 +58,6 @@ async def examine(place: Place, tell: Tell) -> None:
 async def _reached(client: Any) -> None:
     with suppress(NoPermissionError):  # it answers; what it denies is told later
         await client.execute_command("TIME")
-
-
-@asynccontextmanager
-async def _node(place: Place, host: str, port: int) -> AsyncGenerator[Any]:
-    """One server of a cluster by itself."""
-    parts = urlsplit(place.url)
-    user, at, _ = parts.netloc.rpartition("@")
-    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    url = parts._replace(netloc=f"{user}{at}{address}").geturl()
-    async with connected(replace(place, url=url, cluster=False)) as client:
-        yield client
 
 
 def _teller(tell: Tell, node: Any) -> Tell:
@@ -104,7 +93,8 @@ async def _information(client: Any, place: Place) -> list[Finding]:
             await _greeting(client),
             unknown(
                 "memory, persistence",
-                "INFO is denied: whether the server evicts keys is not known",
+                "INFO is denied: whether the server evicts keys, and which replicas it has, is not"
+                " known",
                 "ACL SETUSER ... +info, or run doctor as an administrator",
             ),
         ]
@@ -115,6 +105,7 @@ async def _information(client: Any, place: Place) -> list[Finding]:
         _server.memory(info),
         *([nearly_full] if nearly_full else []),
         *_server.durability(info),
+        *await replica_clocks(client, place, info),
     ]
 
 

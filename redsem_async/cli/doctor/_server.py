@@ -89,7 +89,7 @@ def durability(info: Info) -> list[Finding]:
         found.append(
             note(
                 "persistence",
-                "no append-only file: a restart forgets who holds what",
+                "no append-only file: a restart forgets who holds what, and set limits",
                 "where the limit must hold even then: recovery='grace'",
             )
         )
