@@ -205,7 +205,9 @@ def call_of(mode: Mode, operation: str, own: Sequence[str], *, recovers: bool) -
                 requests = [_request(text) for text in rest]
                 return Heartbeat(int(lease), requests, introduction=introduction)
             told = [int(fact) for fact in rest]
-            return Heartbeat(int(lease), (), *told[:3], introduction, told[3])
+            return Heartbeat(
+                int(lease), (), told[0], told[1], told[2], introduction, number=told[3]
+            )
         case "adopt":
             lease, who, deaf, owner, old, new, number = own
             introduction = introduced(who, deaf)
