@@ -98,10 +98,10 @@ async def _find(client: Any, prefix: str, name: str) -> Found | None:
     stem = f"{prefix}:{{{name}}}"
     raw: dict[bytes | str, bytes | str] = await client.hgetall(f"{stem}:meta")
     limit: bytes | str | None = await client.get(f"{stem}:limit")
-    if not raw and limit is None:
-        return None
     meta = {plain(field): plain(value) for field, value in raw.items()}
     kind = _KIND.match(meta.get("mode", ""))
+    if kind is None and limit is None:
+        return None  # after a clear, the numbers that its hubs have used are kept for a while
     mode, clock = (cast("Mode", kind[1]), cast("Clock", kind[2])) if kind else (None, None)
     now = await _clock_ms(client, clock, meta)
     return Found(name, mode, clock, None if limit is None else int(limit), _clients(meta, now))
