@@ -329,6 +329,58 @@ FAULTS: Final[dict[int, Case]] = {
         a_clock_ahead_at_a_failover_lets_two_in_for_no_longer_than_that_without_grace
         a_clock_behind_at_a_failover_makes_leases_longer_and_no_more""",
     ),
+    # -- found from outside
+    45: _case(
+        "A detach that is lost, late, cancelled, refused or repeated: trust ends before the server"
+        " lets go",
+        """faults/test_detach:
+        a_detach_without_an_answer_is_trusted_no_longer_than_it_may_have_asked_for
+        a_detach_that_is_cancelled_leaves_the_permit_held
+        a_detach_that_is_cancelled_and_never_answered
+        a_detach_that_nobody_asks_for_any_more_is_made_void
+        a_detach_that_is_sent_again_counts_once_more
+        a_detach_that_is_refused_leaves_the_permit_held
+        a_permit_that_is_released_while_it_is_detached
+        of_two_detaches_one_gives_the_id
+        a_detach_after_one_that_was_cancelled""",
+    ),
+    46: _case(
+        "Administrative calls that arrive late, or twice: they act once",
+        """faults/test_once:
+        a_limit_that_arrives_late_is_not_set_again
+        a_limit_whose_reply_was_lost_is_not_set_again
+        calls_that_are_sent_again_together_act_in_their_order
+        a_clear_that_arrives_late_takes_nothing
+        a_clear_whose_reply_was_lost_is_carried_out_once
+        a_clear_leaves_acquires_that_are_late_void
+        what_waits_in_a_process_is_told_by_its_latest_call""",
+    ),
+    47: _case(
+        "An adoption that an abandon overtakes, or that was given up and arrives late",
+        """faults/test_once:
+        an_adoption_is_not_lost_to_the_abandon_of_a_later_acquire
+        an_adoption_that_was_given_up_arrives_late""",
+    ),
+    48: _case(
+        "A line longer than one scan, of requests that cannot be served: nobody is hidden behind",
+        """faults/test_long_lines:
+        a_light_request_is_not_hidden_behind_heavy_ones
+        a_process_that_lives_is_not_hidden_behind_one_that_was_killed
+        requests_of_a_process_that_is_dead_are_dropped_from_where_they_were_set_aside""",
+    ),
+    49: _case(
+        "A hint for a process that cannot use it: others are told, and it does not go round",
+        """faults/test_long_lines:
+        a_hint_goes_to_who_can_use_it
+        a_hint_that_came_too_late_for_its_process_is_passed_on
+        a_hint_that_fits_nobody_does_not_go_round_for_ever""",
+    ),
+    50: _case(
+        "Holders evicted, one of several permits killed: its permits end with its lease",
+        """faults/test_quick_path:
+        permits_of_the_dead_end_with_their_lease_in_a_grace_period_too
+        phantom_weights_after_eviction_of_holders""",
+    ),
 }
 
 _CALLS = "behaviour/test_validation: bad_calls_send_nothing "
