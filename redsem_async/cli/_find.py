@@ -96,15 +96,23 @@ async def find(client: Any, prefix: str, name: str) -> Found | None:
 
 async def _find(client: Any, prefix: str, name: str) -> Found | None:
     stem = f"{prefix}:{{{name}}}"
-    raw: dict[bytes | str, bytes | str] = await client.hgetall(f"{stem}:meta")
     limit: bytes | str | None = await client.get(f"{stem}:limit")
-    meta = {plain(field): plain(value) for field, value in raw.items()}
+    hubs: list[bytes | str] = await client.zrange(f"{stem}:hubs", 0, -1)
+    facts = [f"{plain(hub)}:{fact}" for hub in hubs for fact in ("who", "until")]
+    meta = await _facts(client, f"{stem}:meta", ["mode", "ahead", *facts])
     kind = _KIND.match(meta.get("mode", ""))
     if kind is None and limit is None:
         return None  # after a clear, the numbers that its hubs have used are kept for a while
     mode, clock = (cast("Mode", kind[1]), cast("Clock", kind[2])) if kind else (None, None)
     now = await _clock_ms(client, clock, meta)
     return Found(name, mode, clock, None if limit is None else int(limit), _clients(meta, now))
+
+
+async def _facts(client: Any, key: str, fields: Sequence[str]) -> dict[str, str]:
+    """What the hash has of *fields*."""
+    values: list[bytes | str | None] = await client.hmget(key, fields)
+    pairs = zip(fields, values, strict=True)
+    return {field: plain(value) for field, value in pairs if value is not None}
 
 
 async def _clock_ms(client: Any, clock: Clock | None, meta: Mapping[str, str]) -> float:

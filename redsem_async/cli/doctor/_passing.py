@@ -43,6 +43,7 @@ async def passing(here: Any, there: Any, prefix: str, *, silent: bool) -> list[F
             with suppress(SemaphoreError, TimeoutError):
                 async with asyncio.timeout(1.0):
                     await ours.clear()
+                    await here.unlink(*ours._address.keys)  # noqa: SLF001 - nothing is left behind
     return found
 
 
