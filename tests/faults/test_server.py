@@ -731,7 +731,7 @@ async def test_ten_thousand_waiters(kind: Kind, client: Redis, other: Redis, adm
 
         async def all_wait() -> bool:
             if kind is Semaphore:
-                return len(semaphore._lane.waiting) == 10_000 if semaphore._lane else False
+                return len(semaphore._desk()[0].waiting) == 10_000
             return (await semaphore.status(0)).waiting == 10_000
 
         await until(all_wait, "all wait", within=20)
