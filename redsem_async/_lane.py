@@ -130,6 +130,11 @@ class Writer(Protocol):
     enough: int
     """How many requests make a letter that need not wait for others to join it."""
 
+    @property
+    def linked(self) -> bool:
+        """Whether there is a link to write to."""
+        ...
+
     def enlist(self, lane: "Lane", *, asked: bool) -> None:
         """*lane* has something to write, *asked* for by a task."""
         ...
@@ -403,7 +408,7 @@ class Lane(ABC):
 
     @property
     def active(self) -> bool:
-        """Whether anything is held, waited for or to be written."""
+        """Whether anything is held, waited for or to be written: then its hub stays."""
         while self._new and self._new[0].state is not State.NEW:
             self._new.popleft()
         return bool(
@@ -413,7 +418,18 @@ class Lane(ABC):
             or self._leaving
             or self._questions
             or self.waiting
+            or self._owes_a_word
         )
+
+    @property
+    def _owes_a_word(self) -> bool:
+        """Whether something is due that is worth saying while the server listens, and not after.
+
+        That nobody waits here any more, it finds out by itself once the link is gone: what it
+        tells us then, nobody hears. And of what is lost, there is nothing to be refreshed.
+        """
+        due = self._beat_due or bool(self._renewals)
+        return due and self.post.linked and self.trouble is None
 
     def take(self) -> Batch | None:
         """The next batch to write, if any: refreshes, releases, questions, then acquires."""
@@ -769,7 +785,7 @@ class Lane(ABC):
 
     def cut_off(self) -> None:
         """The link was closed on purpose: nothing on its way will be answered."""
-        self.introduced = self.beating = False
+        self.introduced = self.beating = self._beat_due = False
         self.unanswered.clear()
         self.claims = {
             n: claim for n, claim in self.claims.items() if claim.state is not State.ENDED

@@ -129,6 +129,11 @@ class Post:
 
     # -- for the lanes
 
+    @property
+    def linked(self) -> bool:
+        """Whether there is a link to write to."""
+        return self._link is not None
+
     def hurry(self) -> None:
         """Somebody does not wait: find out at once whether there is anybody to ask."""
         self._hurried.set()
@@ -265,8 +270,13 @@ class Post:
             self._see_off(lane, lane.hindrance)
         if self._ready or self._unconfirmed:
             self._flush_soon()
-        if self._quiet is not None and not self._quiet.done() and not self.has_work():
-            self._quiet.set_result(None)
+        if self._quiet is not None:
+            self._look_for_quiet(self._quiet)
+
+    def _look_for_quiet(self, quiet: "asyncio.Future[None]") -> None:
+        """Wake whoever waits until there is nothing to do."""
+        if not quiet.done() and not self.has_work():
+            quiet.set_result(None)
 
     def _refused(self, batch: Batch, fault: Fault) -> Fault:
         lane = batch.lane
@@ -325,6 +335,8 @@ class Post:
         for lane in list(self.lanes.values()):
             if lane.hindrance is not None:
                 self._see_off(lane, lane.hindrance)
+        if self._quiet is not None:
+            self._look_for_quiet(self._quiet)
 
     def _drop(self, error: Exception) -> None:
         link = self._link
@@ -538,7 +550,8 @@ class Post:
         known = self.hub.open_posts()
         with suppress(asyncio.CancelledError):
             while self.has_work() and (left := deadline - self._loop.time()) > 0:
-                others = asyncio.all_tasks() - set(_KEEPERS)
+                # Not by a difference of sets: other threads may have keepers come and go.
+                others = [task for task in asyncio.all_tasks() if task not in _KEEPERS]
                 if not others:
                     break
                 self._quiet = self._loop.create_future()

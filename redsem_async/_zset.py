@@ -14,12 +14,14 @@ from ._protocol import Acquire, Heartbeat, Hint, Reply
 from ._watch import watch
 
 MOST_KEPT = 16  # releases in a row whose permits this process keeps while others wait
+HINT_TIME = 1.0  # seconds for which a hub stays to pass a hint on
 
 
 class ZsetLane(Lane):
     """The server knows how many wait here, but none of them; a waiter asks with a new number."""
 
     _hinted_permits = 0  # told of, and not asked for yet
+    _hinted_at = -math.inf  # when we were told
     _others_wait = False
     _word: tuple[int | None, int] | None = None  # the server's last
     _word_at = -math.inf
@@ -115,6 +117,7 @@ class ZsetLane(Lane):
         freed = sum(unit.permits for unit in units)
         kept = freed - self._try(freed)
         self._hinted_permits += kept  # if nobody takes them after all, they are passed on
+        self._hinted_at = clock()
         return kept
 
     def _standing(self, reply: Reply) -> None:
@@ -137,6 +140,7 @@ class ZsetLane(Lane):
 
     def _take_hint(self, permits: int) -> None:
         self._hinted_permits += permits
+        self._hinted_at = clock()
         self._try(permits)
         self.wake()
 
@@ -149,6 +153,16 @@ class ZsetLane(Lane):
     @property
     def eager(self) -> bool:
         return super().eager or self._hinted_permits > 0
+
+    @property
+    def _owes_a_word(self) -> bool:
+        # A hint is worth a new link, but not for ever: whom it is for finds out more slowly.
+        hinted = self._hinted_permits > 0 and clock() < self._hinted_at + HINT_TIME
+        return hinted or super()._owes_a_word
+
+    def cut_off(self) -> None:
+        super().cut_off()
+        self._hinted_permits = 0
 
     def _take_acquires(self) -> Batch | None:
         if self._disordered:
