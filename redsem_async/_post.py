@@ -134,6 +134,11 @@ class Post:
         """Whether there is a link to write to."""
         return self._link is not None
 
+    @property
+    def fresh_at(self) -> float | None:
+        """When the newest letter was sent that was answered on this link, for any lane."""
+        return self._link.fresh_at if self._link else None
+
     def hurry(self) -> None:
         """Somebody does not wait: find out at once whether there is anybody to ask."""
         self._hurried.set()
@@ -298,11 +303,10 @@ class Post:
         return fault
 
     def told(self, prefix: str, message: Message) -> None:
-        fresh_at = self._link.fresh_at if self._link else None
         for mode, kept_by in _KINDS:
             lane = self.lanes.get(Address(mode, prefix, message.name, kept_by))
             if lane is not None:
-                lane.told(message, fresh_at)
+                lane.told(message, self.fresh_at)
 
     def unsubscribed(self, address: Address) -> None:
         """The server tells no more of that semaphore: another one keeps it."""

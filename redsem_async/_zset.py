@@ -3,10 +3,11 @@
 import math
 from collections import deque
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from operator import attrgetter
 
 from ._batches import Batch, Returned
-from ._claim import Claim, State
+from ._claim import Claim, State, Word
 from ._clock import now as clock
 from ._errors import QueueFull
 from ._lane import Lane, Unusual
@@ -23,8 +24,7 @@ class ZsetLane(Lane):
     _hinted_permits = 0  # told of, and not asked for yet
     _hinted_at = -math.inf  # when we were told
     _others_wait = False
-    _word: tuple[int | None, int] | None = None  # the server's last
-    _word_at = -math.inf
+    _word: Word | None = None  # the server's last
     _streak = 0
     _disordered = False  # some who ask again may be written before others who came earlier
 
@@ -66,15 +66,14 @@ class ZsetLane(Lane):
         for teller in watch.tellers:
             teller.queued(claims)
 
-    def answered(self, word: tuple[int | None, int]) -> None:
-        self._word, self._word_at = word, clock()
+    def answered(self, word: Word) -> None:
+        self._word = word
 
-    def expire(self, claim: Claim) -> None:
+    def last_word(self, claim: Claim) -> Word | None:
         # What others were told goes for those who wait behind them, and did not ask themselves;
         # what they were granted is not to be had any more.
-        if claim.heard is None and claim in self.waiting and self._word_at >= claim.started:
-            claim.heard = self._word
-        super().expire(claim)
+        own, word = claim.heard, self._word
+        return word if own is None or (word and word.sent_at > own.sent_at) else own
 
     def announced(self, waits: int) -> None:
         # A call does not count those who were told to wait after it was written, and it counts
@@ -178,10 +177,12 @@ class ZsetLane(Lane):
 
     def _heartbeat(self, asked: Sequence[Claim]) -> Heartbeat:
         hinted, self._hinted_permits = self._hinted_permits, 0
-        first = next(iter(self.waiting), None)
+        # The room is told by the limit of those whose deadline has come, if there are any.
+        overdue = [claim for claim in self.overdue if claim.state is State.WAITING]
+        first = overdue or islice(self.waiting, 1)
         return Heartbeat(
             math.ceil(1000 * self._longest),
-            limit=first.terms.limit if first else 0,
+            limit=max((claim.terms.limit for claim in first), default=0),
             waits=len(self.waiting),
             hinted=hinted,
             introduction=self._introduction(),
