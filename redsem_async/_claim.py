@@ -44,6 +44,7 @@ class Claim:
     __slots__ = (
         "__weakref__",
         "confirming",
+        "deadline",
         "error",
         "future",
         "heard",
@@ -87,6 +88,7 @@ class Claim:
         self.heard: Word | None = None  # the last that was for itself
         self.hindered_by: Exception | None = None  # why no grant could be handed out, at last
         self.hindered_since: float = 0.0
+        self.deadline: float = math.inf  # of the loop's clock
         self.timer: asyncio.TimerHandle | None = None
         self.tried: bool = False  # told to wait before, and asking again (zset)
         # Once the deadline has come: what answers anything sent since then decides.

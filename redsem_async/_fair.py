@@ -40,6 +40,7 @@ class FairLane(Lane):
         for claim in claims:
             claim.state = State.WAITING
             self.waiting[claim] = None
+        self.mind_distance(claims)
         for teller in watch.tellers:
             teller.queued(claims)
 

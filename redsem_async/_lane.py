@@ -140,6 +140,11 @@ class Writer(Protocol):
         """When the newest letter was sent that was answered on this link, for any lane."""
         ...
 
+    @property
+    def lead(self) -> float:
+        """How long before an answer is needed to ask for it: 0 where GRACE is enough."""
+        ...
+
     def enlist(self, lane: "Lane", *, asked: bool) -> None:
         """*lane* has something to write, *asked* for by a task."""
         ...
@@ -294,29 +299,50 @@ class Lane(ABC):
             raise answer
         return answer
 
-    def expire(self, claim: Claim) -> None:
-        """The caller's deadline has come, or GRACE has passed since."""
+    def expire(self, claim: Claim, lead: float = 0.0) -> None:
+        """The caller's deadline comes in *lead* seconds, or has come; or GRACE ago."""
         if not claim.pending:
             return
-        first = claim.word_since is None
         if claim.word_since is None:
             # One that was not answered yet takes whatever answer comes.
             asked = claim.state is not State.WAITING
-            claim.word_since = -math.inf if asked else max(clock() - GRACE, claim.started)
-        error = self._verdict(claim)
-        if error is None and first:
-            claim.timer = self.hub.loop.call_later(GRACE, self.expire, claim)
+            young = clock() - max(0.0, GRACE - lead)
+            claim.word_since = -math.inf if asked else max(young, claim.started)
+        error = None if lead else self._verdict(claim)
+        if error is None and claim not in self.overdue:
+            claim.timer = self.hub.loop.call_later(lead + GRACE, self.expire, claim)
             self.overdue[claim] = None
             if claim.state is State.WAITING and not self.beating:
                 self.beat()  # one for all whose deadline comes now
         else:
             self.refuse(claim, error or self._unanswered(claim))
 
+    def mind_distance(self, claims: Iterable[Claim]) -> None:
+        """*claims* wait: far away, the question at a deadline has to leave before it comes."""
+        lead, loop = self.post.lead, self.hub.loop
+        if not lead:
+            return
+        for claim in claims:
+            if claim.timer is None or claim.word_since is not None:
+                continue
+            if claim.deadline - lead > loop.time():
+                claim.timer.cancel()
+                claim.timer = loop.call_at(claim.deadline - lead, self.expire, claim, lead)
+            else:
+                claim.word_since = -math.inf  # nothing could be younger when it comes
+
     def settle_overdue(self) -> None:
         """The server has answered: end those whose deadline has come, unless it serves them."""
+        now = self.hub.loop.time()
         for claim in list(self.overdue):
             if claim.state is State.WAITING and (error := self._verdict(claim)):
-                self.refuse(claim, error)
+                if now < claim.deadline and claim.timer is not None:
+                    # Asked from afar, and answered sooner than others were.
+                    del self.overdue[claim]
+                    claim.timer.cancel()
+                    claim.timer = self.hub.loop.call_at(claim.deadline, self.expire, claim)
+                else:
+                    self.refuse(claim, error)
             elif not claim.pending:
                 del self.overdue[claim]
         if not self.beating and any(claim.state is State.WAITING for claim in self.overdue):

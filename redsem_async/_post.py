@@ -25,7 +25,7 @@ from ._config import Clock
 from ._errors import BackendError, BackendUnavailable
 from ._hindrance import LONGEST_HOLD, Hindrance
 from ._keys import Address, Mode
-from ._lane import MOST_ACQUIRES, Lane
+from ._lane import GRACE, MOST_ACQUIRES, Lane
 from ._lease import patience
 from ._protocol import Answered, Fault, Message, Trouble
 from ._watch import watch
@@ -138,6 +138,11 @@ class Post:
     def fresh_at(self) -> float | None:
         """When the newest letter was sent that was answered on this link, for any lane."""
         return self._link.fresh_at if self._link else None
+
+    @property
+    def lead(self) -> float:
+        """How long before an answer is needed to ask for it: 0 where GRACE is enough."""
+        return self._trip if GRACE / 2 < self._trip < math.inf else 0.0
 
     def hurry(self) -> None:
         """Somebody does not wait: find out at once whether there is anybody to ask."""

@@ -63,6 +63,7 @@ class ZsetLane(Lane):
         for claim in reversed(claims):
             if claim.tried and claim in self.waiting:
                 self.waiting.move_to_end(claim, last=False)
+        self.mind_distance(claims)
         for teller in watch.tellers:
             teller.queued(claims)
 

@@ -161,6 +161,28 @@ async def test_a_server_that_stops_for_longer_than_the_grace(
     assert await (await asyncio.wait_for(patient, 10)).release()
 
 
+@pytest.mark.parametrize("timeout", [0.2, 0.3, 1.0])
+async def test_a_far_server_is_asked_before_the_deadline(
+    kind: Kind, proxied: Redis, proxy: Proxy, other: Redis, timeout: float
+) -> None:
+    """Its answer takes longer than the grace: it comes in time all the same."""
+    here, there = kind(proxied, "jobs", 1, lease=LEASE), kind(other, "jobs", 1, lease=LEASE)
+    holder = await there.acquire()
+    proxy.delay = 0.08
+    await here.reap()  # connected
+    began = asyncio.get_running_loop().time()
+    result, ended = await outcome(in_background(here.acquire(timeout=timeout)))
+    assert isinstance(result, AcquireTimeout), repr(result)
+    assert timeout - 0.01 <= ended - began <= timeout + EPSILON + NOISE
+    waiter = await waits_in_line(here, timeout=TIMEOUT)
+    proxy.half_open()
+    result, _ = await outcome(waiter)
+    assert isinstance(result, BackendUnavailable), repr(result)
+    proxy.delay = 0.0
+    proxy.drop()
+    assert await holder.release()
+
+
 def test_the_grace_is_within_the_promise() -> None:
     """A deadline is kept within 100 ms."""
     assert GRACE <= EPSILON / 2
