@@ -28,7 +28,9 @@ async def acquire(
         raise _refused(claim, SemaphoreClosed(lane.address.name))
     if timeout is not None:
         most = timeout if waits else patience(terms.lease)
-        claim.timer = lane.hub.loop.call_later(most, lane.expire, claim)
+        loop = lane.hub.loop
+        claim.deadline = loop.time() + most
+        claim.timer = loop.call_at(claim.deadline, lane.expire, claim)
     lane.submit(claim)
     return await _take(claim, refresher, cancel_on_loss=cancel_on_loss)
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ._backend import Letter
-from ._claim import Claim, State
+from ._claim import Claim, State, Word
 from ._clock import now as clock
 from ._errors import PermitLost, SemaphoreError
 from ._keys import permit_id
@@ -127,6 +127,7 @@ class AcquireBatch(Batch):
         terms = self.claims[0].terms
         trusted = trusted_until(terms.lease, sent_at=self.sent_at, left=terms.lease)
         in_time = self.answered_at < trusted
+        word = Word(self.sent_at, answer.next_ms, answer.waiting)
         again: list[Claim] = []
         wait: list[Claim] = []
         numbers = self.call.numbers  # a claim's own is another, should it have asked anew
@@ -147,7 +148,7 @@ class AcquireBatch(Batch):
                 lane.forget_number(claim)
                 again.append(claim)
             else:
-                claim.heard, claim.hindered_by = (answer.next_ms, answer.waiting), None
+                claim.heard, claim.hindered_by = word, None
                 if said == QUEUE_FULL or not claim.waits:
                     lane.turn_away(claim)
                 else:
@@ -155,13 +156,15 @@ class AcquireBatch(Batch):
         lane.ask_again(again)
         lane.must_wait(wait)
         waits = self.call.waits
-        lane.answered((answer.next_ms, answer.waiting))
+        lane.answered(word)
         if FULL in answer.answers:
             answers = zip(self.claims, answer.answers, strict=True)
             waits += sum(claim.waits for claim, said in answers if said == FULL)
         lane.apply(answer, self.sent_at, heard_from=True)
         if waits or lane.waiting:
             lane.announced(waits)
+        if lane.overdue:
+            lane.settle_overdue()
 
     def _refused(self, error: SemaphoreError) -> None:
         for claim in self.claims:
@@ -430,16 +433,24 @@ class HeartbeatBatch(Batch):
         lane = self.lane
         lane.beating = False
         gone: list[Claim] = []
+        word = Word(self.sent_at, answer.next_ms, answer.waiting)
+        lane.answered(word)
         requests = self.call.requests
         for claim, request, said in zip(self.asked, requests, answer.answers, strict=True):
             number = request.number  # the claim's own is another, should it have asked anew
             if isinstance(said, Holding):
                 lane.grant(number, said.token, said.left_ms / 1000, self.sent_at)
-            elif said == GONE and claim.state is State.WAITING and claim.number == number:
+            elif claim.state is not State.WAITING or claim.number != number:
+                continue
+            elif said == GONE:
                 gone.append(claim)
+            else:
+                claim.heard = word
         lane.apply(answer, self.sent_at, heard_from=True)
         lane.announced(self.call.waits)
         lane.found_gone(gone)
+        if lane.overdue:
+            lane.settle_overdue()
 
     def _refused(self, error: SemaphoreError) -> None:
         self.lane.beating = False

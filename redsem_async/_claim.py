@@ -5,7 +5,7 @@ import enum
 import logging
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ._config import Terms
 from ._errors import PermitLost
@@ -30,6 +30,14 @@ class State(enum.Enum):
     ENDED = enum.auto()  # given up, given back or refused
 
 
+class Word(NamedTuple):
+    """What the server said to those who wait: when something may change, and who waits."""
+
+    sent_at: float  # what it answered
+    next_ms: int | None
+    waiting: int
+
+
 class Claim:
     """A claim belongs to one lane. Its future only wakes the caller; the facts are here."""
 
@@ -37,6 +45,7 @@ class Claim:
         "__weakref__",
         "call",
         "confirming",
+        "deadline",
         "error",
         "future",
         "heard",
@@ -47,7 +56,6 @@ class Claim:
         "lost_reason",
         "number",
         "on_lost",
-        "overdue",
         "permits",
         "renewable_after",
         "repeated",
@@ -62,6 +70,7 @@ class Claim:
         "waits",
         "wakes_on_loss",
         "watched_by",
+        "word_since",
     )
 
     def __init__(
@@ -80,12 +89,14 @@ class Claim:
         self.token: int = 0
         self.future: asyncio.Future[None] = lane.hub.loop.create_future()
         self.error: Exception | None = None
-        self.heard: tuple[int | None, int] | None = None  # next_ms and line at the last word
+        self.heard: Word | None = None  # the last that was for itself
         self.hindered_by: Exception | None = None  # why no grant could be handed out, at last
         self.hindered_since: float = 0.0
+        self.deadline: float = math.inf  # of the loop's clock
         self.timer: asyncio.TimerHandle | None = None
         self.tried: bool = False  # told to wait before, and asking again (zset)
-        self.overdue: bool = False  # the deadline has passed, and a word may be on its way
+        # Once the deadline has come: what answers anything sent since then decides.
+        self.word_since: float | None = None
         self.confirming: bool = False  # granted, but not to be trusted before a refresh
         self.trusted_until: float = 0.0
         self.renewable_after: float = -math.inf  # refreshes that were sent before renew no trust

@@ -40,6 +40,7 @@ class FairLane(Lane):
         for claim in claims:
             claim.state = State.WAITING
             self.waiting[claim] = None
+        self.mind_distance(claims)
         for teller in watch.tellers:
             teller.queued(claims)
 
@@ -59,15 +60,18 @@ class FairLane(Lane):
         )
 
     def _asked_about(self) -> Sequence[Claim]:
-        """The first in line, whose answer tells whether the line is still there.
+        """Those whose deadline has come; then the first in line, to see that it is still there.
 
-        All of them where grants may have gone unheard.
+        Or all of them, where grants may have gone unheard.
         """
         if self.post.deaf and not self._unsure:
             self._unsure = tuple(self.waiting)
+        overdue = [claim for claim in self.overdue if claim.state is State.WAITING]
         unsure = [claim for claim in self._unsure if claim.state is State.WAITING]
-        self._unsure = tuple(unsure[MOST_ASKED:])
-        return unsure[:MOST_ASKED] or list(islice(self.waiting, FIRST_ASKED))
+        others = unsure or islice(self.waiting, FIRST_ASKED)
+        asked = dict.fromkeys(islice(dict.fromkeys((*overdue, *others)), MOST_ASKED))
+        self._unsure = tuple(claim for claim in unsure if claim not in asked)
+        return list(asked)
 
     def found_gone(self, claims: Sequence[Claim]) -> None:
         """One that is gone makes all others doubtful."""

@@ -30,7 +30,7 @@ from ._batches import (
     RestoreBatch,
     Returned,
 )
-from ._claim import Claim, State
+from ._claim import Claim, State, Word
 from ._clock import now as clock
 from ._config import Terms
 from ._errors import (
@@ -81,7 +81,7 @@ MOST_ACQUIRES = 256  # bounds for how long one script holds the server
 MOST_RELEASES = 256
 MOST_REFRESHES = 1250
 MOST_HEAVY_REFRESHES = 250  # when some are for several permits
-GRACE = 0.05  # seconds that an answer may be overdue when the deadline comes
+GRACE = 0.05  # seconds: the age of a reply that decides at a deadline, and how long to await one
 
 Unusual = dict[int, tuple[int, bool]]
 """Permits and whether it waits, by number: requests for more than one, or that do not wait."""
@@ -133,6 +133,21 @@ class Writer(Protocol):
     enough: int
     """How many requests make a letter that need not wait for others to join it."""
 
+    @property
+    def linked(self) -> bool:
+        """Whether there is a link to write to."""
+        ...
+
+    @property
+    def fresh_at(self) -> float | None:
+        """When the newest letter was sent that was answered on this link, for any lane."""
+        ...
+
+    @property
+    def lead(self) -> float:
+        """How long before an answer is needed to ask for it: 0 where GRACE is enough."""
+        ...
+
     def enlist(self, lane: "Lane", *, asked: bool) -> None:
         """*lane* has something to write, *asked* for by a task."""
         ...
@@ -168,6 +183,7 @@ class Lane(ABC):
         self.wire: Wire = Wire(address)
         self.claims: dict[int, Claim] = {}  # sent, waiting, held or leaving, by number
         self.waiting: OrderedDict[Claim, None] = OrderedDict()  # told to wait, first come first
+        self.overdue: dict[Claim, None] = {}  # whose deadline has come, and a word decides
         self.unanswered: deque[int] = deque()  # highest number of each acquire on its way
         self.introduced: bool = False
         self.beating: bool = False  # a heartbeat is on its way
@@ -221,6 +237,7 @@ class Lane(ABC):
         if claim.timer is not None:
             claim.stop_timer()
         self.waiting.pop(claim, None)
+        self.overdue.pop(claim, None)
         if self._may_be_known(claim, state):
             self._leaving.append(claim)
             self.wake()
@@ -310,24 +327,82 @@ class Lane(ABC):
             raise answer
         return answer
 
-    def expire(self, claim: Claim) -> None:
-        """The caller's deadline has come."""
+    def expire(self, claim: Claim, lead: float = 0.0) -> None:
+        """The caller's deadline comes in *lead* seconds, or has come; or GRACE ago."""
         if not claim.pending:
             return
-        unheard = claim.confirming or claim.heard is None
-        trouble = self.trouble or claim.hindered_by
-        if unheard and claim.waits and not claim.overdue and trouble is None:
-            # A word may be on its way: the deadline is kept within GRACE.
-            claim.overdue = True
-            claim.timer = self.hub.loop.call_later(GRACE, self.expire, claim)
-        elif unheard or trouble is not None:
-            granted = claim.confirming or claim.hindered_by is not None
-            if granted and self.trouble is None:
-                self.refuse(claim, self.unconfirmed(claim))
-            else:
-                self.refuse(claim, self.unavailable(trouble))
+        if claim.word_since is None:
+            # One that was not answered yet takes whatever answer comes.
+            asked = claim.state is not State.WAITING
+            young = clock() - max(0.0, GRACE - lead)
+            claim.word_since = -math.inf if asked else max(young, claim.started)
+        error = None if lead else self._verdict(claim)
+        if error is None and claim not in self.overdue:
+            claim.timer = self.hub.loop.call_later(lead + GRACE, self.expire, claim)
+            self.overdue[claim] = None
+            if claim.state is State.WAITING and not self.beating:
+                self.beat()  # one for all whose deadline comes now
         else:
-            self.refuse(claim, self._too_late(claim))
+            self.refuse(claim, error or self._unanswered(claim))
+
+    def mind_distance(self, claims: Iterable[Claim]) -> None:
+        """*claims* wait: far away, the question at a deadline has to leave before it comes."""
+        lead, loop = self.post.lead, self.hub.loop
+        if not lead:
+            return
+        for claim in claims:
+            if claim.timer is None or claim.word_since is not None:
+                continue
+            if claim.deadline - lead > loop.time():
+                claim.timer.cancel()
+                claim.timer = loop.call_at(claim.deadline - lead, self.expire, claim, lead)
+            else:
+                claim.word_since = -math.inf  # nothing could be younger when it comes
+
+    def settle_overdue(self) -> None:
+        """The server has answered: end those whose deadline has come, unless it serves them."""
+        now = self.hub.loop.time()
+        for claim in list(self.overdue):
+            if claim.state is State.WAITING and (error := self._verdict(claim)):
+                if now < claim.deadline and claim.timer is not None:
+                    # Asked from afar, and answered sooner than others were.
+                    del self.overdue[claim]
+                    claim.timer.cancel()
+                    claim.timer = self.hub.loop.call_at(claim.deadline, self.expire, claim)
+                else:
+                    self.refuse(claim, error)
+            elif not claim.pending:
+                del self.overdue[claim]
+        if not self.beating and any(claim.state is State.WAITING for claim in self.overdue):
+            self.beat()  # what was answered had been asked before their deadline, or not for them
+
+    def _verdict(self, claim: Claim) -> SemaphoreError | None:
+        """What its deadline gives *claim*, by what is known; None where a word is to come."""
+        if self.trouble is not None:
+            return self.unavailable()
+        if claim.hindered_by is not None or not claim.waits:
+            return self._unanswered(claim)
+        return self._too_late(claim) if self._surely_waits(claim) else None
+
+    def _surely_waits(self, claim: Claim) -> bool:
+        """Whether the server has said that *claim* waits, lately enough for its deadline.
+
+        It has where it said so itself. And where messages are heard, and nothing is in doubt, by
+        any answer: a message to *claim* would have come before that.
+        """
+        since, word = claim.word_since, self.last_word(claim)
+        if claim.state is not State.WAITING or since is None:
+            return False
+        if word is not None and word.sent_at >= since:
+            return True
+        doubtful = self.beating or self._beat_due or self.hindrance or self.post.deaf
+        fresh_at = self.post.fresh_at
+        return not doubtful and fresh_at is not None and fresh_at >= since
+
+    def _unanswered(self, claim: Claim) -> BackendUnavailable:
+        if claim.confirming or claim.hindered_by is not None:
+            return self.unconfirmed(claim)
+        return self.unavailable(TimeoutError("no answer came in time"))
 
     @property
     def trouble(self) -> Exception | None:
@@ -356,9 +431,14 @@ class Lane(ABC):
 
     def retry_after(self, claim: Claim) -> float:
         """When asking again may be worth it, by the server's last word to *claim*."""
-        next_ms, waiting = claim.heard or (None, 0)
+        word = self.last_word(claim)
+        _, next_ms, waiting = word or (0.0, None, 0)
         moment = None if next_ms is None else next_ms / 1000
         return retry_after(moment, claim.terms.lease, waiting, claim.terms.limit)
+
+    def last_word(self, claim: Claim) -> Word | None:
+        """What the server said last that goes for *claim*."""
+        return claim.heard
 
     # -- what differs between the modes
 
@@ -370,8 +450,8 @@ class Lane(ABC):
     def must_wait(self, claims: Sequence[Claim]) -> None:
         """The server said to *claims*, in this order, that they have to wait."""
 
-    def answered(self, word: tuple[int | None, int]) -> None:
-        """An acquire was answered, for whomever: *word* is when to ask again, and who waits."""
+    def answered(self, word: Word) -> None:
+        """An acquire or a heartbeat was answered, for whomever."""
 
     def announced(self, waits: int) -> None:
         """The server was told that so many wait here, by a call that is answered now."""
@@ -432,7 +512,7 @@ class Lane(ABC):
 
     @property
     def active(self) -> bool:
-        """Whether anything is held, waited for or to be written."""
+        """Whether anything is held, waited for or to be written: then its hub stays."""
         while self._new and self._new[0].state is not State.NEW:
             self._new.popleft()
         return bool(
@@ -443,7 +523,18 @@ class Lane(ABC):
             or self._void
             or self._questions
             or self.waiting
+            or self._owes_a_word
         )
+
+    @property
+    def _owes_a_word(self) -> bool:
+        """Whether something is due that is worth saying while the server listens, and not after.
+
+        That nobody waits here any more, it finds out by itself once the link is gone: what it
+        tells us then, nobody hears. And of what is lost, there is nothing to be refreshed.
+        """
+        due = self._beat_due or bool(self._renewals)
+        return due and self.post.linked and self.trouble is None
 
     def take(self) -> Batch | None:
         """The next batch to write, if any: refreshes, releases, questions, then acquires."""
@@ -597,6 +688,7 @@ class Lane(ABC):
         if claim is None or claim.state not in _UNSERVED:
             return  # told already; or its caller left, and an abandon is on its way
         self.waiting.pop(claim, None)
+        self.overdue.pop(claim, None)
         lease = claim.terms.lease
         whole = left is None
         left = lease if left is None else left
@@ -704,6 +796,7 @@ class Lane(ABC):
     def turn_down(self, claim: Claim, error: SemaphoreError) -> None:
         """The server keeps nothing of *claim*: there is nothing to undo."""
         self.claims.pop(claim.number, None)
+        self.overdue.pop(claim, None)
         claim.state = State.ENDED
         claim.settle(error)
 
@@ -853,7 +946,7 @@ class Lane(ABC):
 
     def cut_off(self) -> None:
         """The link was closed on purpose: nothing on its way will be answered."""
-        self.introduced = self.beating = self._acting_alone = False
+        self.introduced = self.beating = self._beat_due = self._acting_alone = False
         self._acting = 0
         self.unanswered.clear()
         self.claims = {

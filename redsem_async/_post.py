@@ -25,7 +25,7 @@ from ._config import Clock
 from ._errors import BackendError, BackendUnavailable
 from ._hindrance import LONGEST_HOLD, Hindrance
 from ._keys import Address, Mode
-from ._lane import MOST_ACQUIRES, Lane
+from ._lane import GRACE, MOST_ACQUIRES, Lane
 from ._lease import patience
 from ._protocol import Answered, Fault, Message, Trouble
 from ._watch import watch
@@ -128,6 +128,21 @@ class Post:
         return self._keeper is not None
 
     # -- for the lanes
+
+    @property
+    def linked(self) -> bool:
+        """Whether there is a link to write to."""
+        return self._link is not None
+
+    @property
+    def fresh_at(self) -> float | None:
+        """When the newest letter was sent that was answered on this link, for any lane."""
+        return self._link.fresh_at if self._link else None
+
+    @property
+    def lead(self) -> float:
+        """How long before an answer is needed to ask for it: 0 where GRACE is enough."""
+        return self._trip if GRACE / 2 < self._trip < math.inf else 0.0
 
     def hurry(self) -> None:
         """Somebody does not wait: find out at once whether there is anybody to ask."""
@@ -265,8 +280,13 @@ class Post:
             self._see_off(lane, lane.hindrance)
         if self._ready or self._unconfirmed:
             self._flush_soon()
-        if self._quiet is not None and not self._quiet.done() and not self.has_work():
-            self._quiet.set_result(None)
+        if self._quiet is not None:
+            self._look_for_quiet(self._quiet)
+
+    def _look_for_quiet(self, quiet: "asyncio.Future[None]") -> None:
+        """Wake whoever waits until there is nothing to do."""
+        if not quiet.done() and not self.has_work():
+            quiet.set_result(None)
 
     def _refused(self, batch: Batch, fault: Fault) -> Fault:
         lane = batch.lane
@@ -288,11 +308,10 @@ class Post:
         return fault
 
     def told(self, prefix: str, message: Message) -> None:
-        fresh_at = self._link.fresh_at if self._link else None
         for mode, kept_by in _KINDS:
             lane = self.lanes.get(Address(mode, prefix, message.name, kept_by))
             if lane is not None:
-                lane.told(message, fresh_at)
+                lane.told(message, self.fresh_at)
 
     def unsubscribed(self, address: Address) -> None:
         """The server tells no more of that semaphore: another one keeps it."""
@@ -325,6 +344,8 @@ class Post:
         for lane in list(self.lanes.values()):
             if lane.hindrance is not None:
                 self._see_off(lane, lane.hindrance)
+        if self._quiet is not None:
+            self._look_for_quiet(self._quiet)
 
     def _drop(self, error: Exception) -> None:
         link = self._link
@@ -538,7 +559,8 @@ class Post:
         known = self.hub.open_posts()
         with suppress(asyncio.CancelledError):
             while self.has_work() and (left := deadline - self._loop.time()) > 0:
-                others = asyncio.all_tasks() - set(_KEEPERS)
+                # Not by a difference of sets: other threads may have keepers come and go.
+                others = [task for task in asyncio.all_tasks() if task not in _KEEPERS]
                 if not others:
                     break
                 self._quiet = self._loop.create_future()

@@ -135,8 +135,8 @@ class AnySemaphore:
         self._label = None if label is None else _config.text(label, "label")
         self._cancel_on_loss = _config.flag(cancel_on_loss, "cancel_on_loss")
         self._recovery = _config.recovery_of(recovery)
-        self._lane: Lane | None = None
-        self._refresher: Refresher | None = None
+        # Of the loop that used it last. One attribute: loops may run in several threads.
+        self._last_desk: tuple[Lane, Refresher] | None = None
         # What `async with` entered, by task; the exit may come in another one.
         self._entered: WeakKeyDictionary[asyncio.Task[Any], list[Permit]] = WeakKeyDictionary()
 
@@ -226,7 +226,10 @@ class AnySemaphore:
         entered = self._entered
         permits = entered.pop(task, None) if task is not None else None
         if permits is None:
-            orphaned = [other for other in entered if other.done()] or list(entered)
+            loop = asyncio.get_running_loop()
+            known = [ref() for ref in entered.keyrefs()]  # at once: other threads may add theirs
+            here = [other for other in known if other is not None and other.get_loop() is loop]
+            orphaned = [other for other in here if other.done()] or here
             if not orphaned:
                 raise RuntimeError(f"{self!r} was left without having been entered")
             task = orphaned[-1]
@@ -353,16 +356,16 @@ class AnySemaphore:
 
     def _desk(self) -> tuple[Lane, Refresher]:
         """The lane and the refresher of this semaphore in the running loop."""
-        lane, refresher = self._lane, self._refresher
+        desk = self._last_desk
         loop = asyncio.get_running_loop()
-        if lane is None or refresher is None or lane.hub.loop is not loop or not lane.hub.usable:
+        if desk is None or desk[0].hub.loop is not loop or not desk[0].hub.usable:
             hub = hub_for(self._backend, self._client)
-            lane = self._lane = hub.lane(self._address, self._label)
+            lane = hub.lane(self._address, self._label)
             lane.declared = self.limit
             if self._recovery is not None:
                 lane.recover(self.lease)
-            refresher = self._refresher = refresher_of(hub)
-        return lane, refresher
+            desk = self._last_desk = lane, refresher_of(hub)
+        return desk
 
 
 class Semaphore(AnySemaphore):

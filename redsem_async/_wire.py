@@ -235,24 +235,37 @@ def message(raw: bytes) -> Message | None:
         kind, what, name = raw.decode().split(" ", 2)
         match kind:
             case "granted":
-                grants = [tuple(map(int, part.split(":"))) for part in what.split(",")]
-                if any(number < 1 or left < 0 for number, _, left in grants):
-                    return None
-                return Granted(name, [(n, Holding(token, left)) for n, token, left in grants])
+                return Granted(name, [_grant(*part.split(":")) for part in what.split(",")])
             case "gone":
-                return Taken(name, [int(number) for number in what.split(",")])
+                return Taken(name, [_whole(number) for number in what.split(",")])
             case "hint":
-                permits = int(what)
-                return Hint(name, permits) if 0 <= permits <= _MOST_HINTED else None
+                return Hint(name, _whole(what, most=_MOST_HINTED))
             case "cleared":
                 return Cleared(name)
             case _:
                 return None
-    except ValueError:
+    except (ValueError, TypeError):
         return None
 
 
 _MOST_HINTED = 1_000_000_000
+_MOST_MS = 10**15
+_EXACT = 2**53  # the highest whole number that Lua can tell from the next
+
+
+def _grant(number: str, token: str, left_ms: str) -> tuple[int, Holding]:
+    """A grant of a message: a TypeError where it has more parts than these, or fewer."""
+    return _whole(number, least=1), Holding(_whole(token), _whole(left_ms, most=_MOST_MS))
+
+
+def _whole(text: str, *, least: int = 0, most: int = _EXACT) -> int:
+    """A number as scripts write it: digits alone, and not more than anything has."""
+    if not (text.isascii() and text.isdigit() and len(text) <= 16):
+        raise ValueError("no number that a script would write")
+    number = int(text)
+    if not least <= number <= most:
+        raise ValueError("a number that nothing has")
+    return number
 
 
 def who_text(**facts: object) -> str:

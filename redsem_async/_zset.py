@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from operator import attrgetter
 
 from ._batches import Batch, Returned
-from ._claim import Claim, State
+from ._claim import Claim, State, Word
 from ._clock import now as clock
 from ._errors import QueueFull
 from ._lane import Lane, Unusual
@@ -14,15 +14,16 @@ from ._protocol import Acquire, Heartbeat, Hint, Reply
 from ._watch import watch
 
 MOST_KEPT = 16  # releases in a row whose permits this process keeps while others wait
+HINT_TIME = 1.0  # seconds for which a hub stays to pass a hint on
 
 
 class ZsetLane(Lane):
     """The server knows how many wait here, but none of them; a waiter asks with a new number."""
 
     _hinted_permits = 0  # told of, and not asked for yet
+    _hinted_at = -math.inf  # when we were told
     _others_wait = False
-    _word: tuple[int | None, int] | None = None  # the server's last
-    _word_at = -math.inf
+    _word: Word | None = None  # the server's last
     _streak = 0
     _disordered = False  # some who ask again may be written before others who came earlier
 
@@ -62,18 +63,18 @@ class ZsetLane(Lane):
         for claim in reversed(claims):
             if claim.tried and claim in self.waiting:
                 self.waiting.move_to_end(claim, last=False)
+        self.mind_distance(claims)
         for teller in watch.tellers:
             teller.queued(claims)
 
-    def answered(self, word: tuple[int | None, int]) -> None:
-        self._word, self._word_at = word, clock()
+    def answered(self, word: Word) -> None:
+        self._word = word
 
-    def expire(self, claim: Claim) -> None:
+    def last_word(self, claim: Claim) -> Word | None:
         # What others were told goes for those who wait behind them, and did not ask themselves;
         # what they were granted is not to be had any more.
-        if claim.heard is None and claim in self.waiting and self._word_at >= claim.started:
-            claim.heard = self._word
-        super().expire(claim)
+        own, word = claim.heard, self._word
+        return word if own is None or (word and word.sent_at > own.sent_at) else own
 
     def announced(self, waits: int) -> None:
         # A call does not count those who were told to wait after it was written, and it counts
@@ -116,6 +117,7 @@ class ZsetLane(Lane):
         freed = sum(unit.permits for unit in units)
         kept = freed - self._try(freed)
         self._hinted_permits += kept  # if nobody takes them after all, they are passed on
+        self._hinted_at = clock()
         return kept
 
     def _standing(self, reply: Reply) -> None:
@@ -138,6 +140,7 @@ class ZsetLane(Lane):
 
     def _take_hint(self, permits: int) -> None:
         self._hinted_permits += permits
+        self._hinted_at = clock()
         self._try(permits)
         self.wake()
 
@@ -150,6 +153,16 @@ class ZsetLane(Lane):
     @property
     def eager(self) -> bool:
         return super().eager or self._hinted_permits > 0
+
+    @property
+    def _owes_a_word(self) -> bool:
+        # A hint is worth a new link, but not for ever: whom it is for finds out more slowly.
+        hinted = self._hinted_permits > 0 and clock() < self._hinted_at + HINT_TIME
+        return hinted or super()._owes_a_word
+
+    def cut_off(self) -> None:
+        super().cut_off()
+        self._hinted_permits = 0
 
     def _take_acquires(self) -> Batch | None:
         if self._disordered:

@@ -102,7 +102,8 @@ class MemoryBackend(OneNode):
         if not self._store.reachable:
             raise ConnectionError("the memory backend is down")
         if isinstance(listener, Post):
-            self._store.posts.add(listener)
+            with self._store.lock:
+                self._store.posts.add(listener)
         return MemoryLink(self._store, listener)
 
 

@@ -37,6 +37,7 @@ from tests.behaviour.conftest import (
     eventually,
     queue_up,
     soon,
+    waiting,
 )
 from tests.conftest import StartServer, complaints
 
@@ -436,6 +437,40 @@ async def test_a_program_that_just_ends_is_silent_and_releases(
     assert run.returncode == 0
     assert took < 8.0
     await all_free(kind(redis, name, 2), 1.0)
+
+
+@pytest.mark.parametrize("first", ["waiter", "hub"])
+def test_a_program_that_ends_says_that_nobody_waits(
+    kind: type[AnySemaphore],
+    server_url: str,
+    name: str,
+    first: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Or others would hand permits to it; in whatever order its tasks are cancelled."""
+    all_tasks = asyncio.all_tasks
+
+    async def main() -> None:
+        sem = kind(Redis.from_url(server_url), name, 1)
+        await sem.set_limit(0)
+        waiter = asyncio.create_task(sem.acquire(), name="waiter")
+        await waiting(sem, 1)
+        assert not waiter.done()
+        monkeypatch.setattr("asyncio.tasks.all_tasks", in_order)
+
+    def in_order(loop: asyncio.AbstractEventLoop) -> list[asyncio.Task[Any]]:
+        tasks = all_tasks(loop)
+        assert {task.get_name() for task in tasks} >= {"waiter", "redsem-hub"}
+        return sorted(tasks, key=lambda task: not task.get_name().endswith(first))
+
+    async def look() -> None:
+        sem = kind(Redis.from_url(server_url), name, 1)
+        assert (await sem.status(0)).waiting == 0
+        await sem.clear()
+
+    asyncio.run(main())
+    monkeypatch.undo()
+    asyncio.run(look())
 
 
 async def test_a_program_whose_server_is_gone_ends_soon(

@@ -116,8 +116,7 @@ async def test_zset_keeps_the_order_within_a_process(
     first = await queue_up(sem)
     second = asyncio.create_task(sem.acquire())
     await asyncio.sleep(0)
-    lane = sem._lane
-    assert lane is not None
+    lane = sem._desk()[0]
     assert len(lane._new) == 1, "it has nothing to write: nothing is shown"
     lane.told(Hint(name, 1), None)
     assert len(lane._new) == 2

@@ -1,0 +1,64 @@
+"""What a hub makes of messages, whoever published them: those it knows, or nothing."""
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from redsem_async._protocol import Cleared, Granted, Hint, Holding, Taken
+from redsem_async._wire import message
+
+TOKEN = 1_800_000_000_000_000
+LONG = "9" * 400
+
+numbers = st.one_of(
+    st.integers(),
+    st.integers(min_value=0, max_value=2**53),
+    st.sampled_from([2**53, 2**53 + 1, 10**15, 10**15 + 1, 10**400]),
+).map(str)
+oddities = st.sampled_from(["", " 1", "+1", "1_0", "1.5", "1e3", "٣", "²", "-0", "nan", "x"])
+parts = st.one_of(numbers, oddities)
+lists = st.lists(st.lists(parts, max_size=4).map(":".join), max_size=4).map(",".join)
+kinds = st.sampled_from(["granted", "gone", "hint", "cleared", "nonsense", ""])
+texts = st.tuples(kinds, lists, st.text(max_size=5)).map(" ".join)
+
+
+@given(st.one_of(texts.map(lambda text: text.encode(errors="replace")), st.binary()))
+@example(b"granted 1:1:%b jobs" % LONG.encode())
+@example(b"granted 1:%b:1 jobs" % LONG.encode())
+@example(b"granted %b:1:1 jobs" % LONG.encode())
+@example(b"gone %b jobs" % LONG.encode())
+@example(b"hint %b jobs" % LONG.encode())
+def test_numbers_of_messages_are_bounded(raw: bytes) -> None:
+    """A hub computes with them: one that no float holds would end its connection."""
+    match message(raw):
+        case Granted(grants=grants):
+            assert grants
+            for number, (token, left_ms) in grants:
+                assert 1 <= number <= 2**53
+                assert 0 <= token <= 2**53
+                assert 0 <= left_ms <= 10**15
+        case Taken(numbers=taken):
+            assert all(0 <= number <= 2**53 for number in taken)
+        case Hint(permits=permits):
+            assert 0 <= permits <= 10**9
+        case Cleared() | None:
+            pass
+
+
+def test_what_scripts_publish_is_understood() -> None:
+    """The bounds leave room for whatever a script says."""
+    granted = f"granted 1:{TOKEN}:1000,{2**53}:{TOKEN + 1}:{10**15} a name"
+    assert message(granted.encode()) == Granted(
+        "a name", [(1, Holding(TOKEN, 1000)), (2**53, Holding(TOKEN + 1, 10**15))]
+    )
+    assert message(b"gone 1,22 jobs") == Taken("jobs", [1, 22])
+    assert message(b"hint 3 jobs") == Hint("jobs", 3)
+    assert message(b"cleared - jobs") == Cleared("jobs")
+
+
+@pytest.mark.parametrize("what", ["+1", "1_0", " 1", "1.0", "٣", "²", "-1", ""])
+def test_a_number_is_digits_alone(what: str) -> None:
+    """What Python takes for a number besides is none that a script wrote."""
+    assert message(f"hint {what} jobs".encode()) is None
+    assert message(f"gone {what} jobs".encode()) is None
+    assert message(f"granted 1:1:{what} jobs".encode()) is None
