@@ -4,6 +4,7 @@ One base class, and one class for each decision that a caller can make. Every er
 facts as attributes, through copying and pickling too, and says what is true now.
 """
 
+import math
 from typing import Any, Self
 
 
@@ -73,23 +74,67 @@ class PermitLost(SemaphoreError):
 
 
 class ModeMismatch(SemaphoreError):
-    """The name is in use in another mode, or with another clock.
+    """The name is in use by another class, or with another clock.
+
+    A name stays taken for some minutes after its last use. `clear` of the class that has it
+    frees it at once.
 
     Attributes:
         name: of the semaphore.
         wanted: mode and clock of this client, as in ``"fair server"``.
         found: mode and clock in use.
+        held: whether somebody holds a permit; None when not known.
+        unused: whether nobody holds a permit or waits for one: no process has asked for anything
+            of late. False while that is not known.
+        free_in: seconds until the name is free, unless it is used again; None when not known.
     """
 
-    def __init__(self, name: str, wanted: str, found: str) -> None:
+    def __init__(
+        self,
+        name: str,
+        wanted: str,
+        found: str,
+        held: bool | None = None,  # noqa: FBT001 - facts are pickled by position
+        unused: bool = False,  # noqa: FBT001, FBT002
+        free_in: float | None = None,
+    ) -> None:
+        theirs, ours = _class_of(found, beside=wanted), _class_of(wanted, beside=found)
+        advice = "use one class and one clock for a name"
+        if held is False:
+            advice = "nobody holds a permit of it"
+            if unused:
+                advice += " or waits for one"
+            advice += " now: "
+            if free_in is not None:
+                seconds = math.ceil(free_in)
+                advice += f"unless it is used again the name is free in at most {seconds} s, and "
+            advice += f"{_call(found)}.clear() frees it at once"
         super().__init__(
-            f"{name!r} is in use as a {found!r} semaphore, and this client has it as {wanted!r}:"
-            " use one class and one clock for a name"
+            f"{name!r} is in use as a {theirs}, and this client has it as a {ours}; {advice}"
         )
         self.name = name
         self.wanted = wanted
         self.found = found
-        self._facts = (name, wanted, found)
+        self.held = held
+        self.unused = unused
+        self.free_in = free_in
+        self._facts = (name, wanted, found, held, unused, free_in)
+
+
+_CLASSES = {"fair": "FairSemaphore", "zset": "Semaphore"}
+
+
+def _class_of(kind: str, *, beside: str) -> str:
+    """The class for *kind*, and its clock where *beside* has another one."""
+    mode, _, clock = kind.partition(" ")
+    known = _CLASSES.get(mode, mode)
+    return known if clock == beside.partition(" ")[2] else f"{known} with clock={clock!r}"
+
+
+def _call(kind: str) -> str:
+    mode, _, clock = kind.partition(" ")
+    options = "..., clock='local'" if clock == "local" else "..."
+    return f"{_CLASSES.get(mode, mode)}({options})"
 
 
 class SemaphoreClosed(SemaphoreError):

@@ -72,7 +72,7 @@ from ._protocol import (
 )
 from ._pulse import STAGGER, Pulse
 from ._watch import watch
-from ._wire import Wire, kind_in_use
+from ._wire import Wire, use_of
 
 if TYPE_CHECKING:
     from ._guardian import Guardian
@@ -861,7 +861,7 @@ class Lane(ABC):
         name = self.address.name
         error: SemaphoreError
         if fault.trouble is Trouble.MISMATCH:
-            error = ModeMismatch(name, self.address.kind, kind_in_use(fault.error))
+            error = ModeMismatch(name, self.address.kind, *use_of(fault.error))
         else:
             error = BackendError(name, str(fault.error))
         error.__cause__ = fault.error

@@ -4,7 +4,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import redis.exceptions as errors
 
@@ -282,7 +282,7 @@ def who_facts(text: str) -> dict[str, object]:
     return cast("dict[str, object]", facts) if isinstance(facts, dict) else {}
 
 
-_MISMATCH = re.compile(r"\bMODE (fair|zset) (server|local)\b")
+_MISMATCH = re.compile(r"\bMODE ((?:fair|zset) (?:server|local)) (\d+) (\d+) (-?\d+)")
 
 # A script's own error arrives bare (7.0 on), or wrapped and prefixed (6.2): look for the word.
 _TROUBLES = (
@@ -329,7 +329,25 @@ def fault_of(error: Exception) -> Fault:
     return Fault(Trouble.REFUSED, error)
 
 
-def kind_in_use(error: Exception) -> str:
-    """Mode and clock that an error of trouble MISMATCH names."""
+class Use(NamedTuple):
+    """How a name is used that is in use in another mode or by another clock.
+
+    Attributes:
+        kind: mode and clock in use.
+        held: whether permits are held.
+        unused: whether nobody holds, and no process waits or has asked for anything of late.
+        free_in: seconds until the name is free if nobody uses it; None when that is never.
+    """
+
+    kind: str
+    held: bool
+    unused: bool
+    free_in: float | None
+
+
+def use_of(error: Exception) -> Use:
+    """What an error of trouble MISMATCH says."""
     found = _MISMATCH.search(str(error))
-    return f"{found[1]} {found[2]}" if found else "different"
+    assert found is not None, "this is what makes it one of that trouble"
+    kind, held, alive, left_ms = found[1], int(found[2]), int(found[3]), int(found[4])
+    return Use(kind, held > 0, held == alive == 0, left_ms / 1000 if left_ms >= 0 else None)

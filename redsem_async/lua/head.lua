@@ -25,7 +25,9 @@
 --          clock_us  '' for the server's clock, otherwise the caller's, in microseconds
 --          mode      'fair server', 'zset local', ...
 --          hub       the caller's hub
--- RETURNS  {tag, ...}, or the error MODE when the name is in use otherwise
+-- RETURNS  {tag, ...}, or the error MODE when the name is in use otherwise, with the mode and clock
+--          in use, how many ids hold permits, how many hubs count as alive, and in how many ms
+--          meta expires (-1 for never): until then the name stays taken
 
 local call = redis.call
 local holders, tokens, meta, hubs, extra, limit, line, marker, released = unpack(KEYS)
@@ -45,7 +47,15 @@ local facts = call('HMGET', meta, 'mode', 'counter',
   hub, hub .. ':until', hub .. ':deaf', hub .. ':gone', 'grace', 'ahead', 'offset',
   'aside')
 if facts[1] and facts[1] ~= mode then
-  return redis.error_reply('MODE ' .. facts[1])
+  -- By the clock of those who use the name, or the server's where that is another client's.
+  if clock_us ~= '' and string.find(facts[1], 'server', 1, true) then
+    local time = call('TIME')
+    wall_us = time[1] * 1000000 + time[2]
+  end
+  local after = string.format('(%.0f', math.floor((wall_us + (tonumber(facts[8]) or 0)) / 1000))
+  return redis.error_reply(string.format('MODE %s %d %d %.0f', facts[1],
+    call('ZCOUNT', holders, after, '+inf'), call('ZCOUNT', hubs, after, '+inf'),
+    call('PTTL', meta)))
 end
 -- Tokens and tickets come from one counter that follows the clock and never goes back, so it
 -- need not survive the loss of its key.

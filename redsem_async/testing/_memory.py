@@ -112,7 +112,9 @@ class _Store:
 
     def __init__(self) -> None:
         self.reachable = True
-        self.ahead_us = 0
+        # Leases are counted by the clock that trust is counted by. A step of the wall clock must
+        # not move them; it only sets where they start, so that tokens look as Redis's do.
+        self._epoch_us = time.time_ns() // 1000 - _clock_us()
         self.links: list[MemoryLink] = []
         self.posts: WeakSet[Post] = WeakSet()  # whose links these are or were
         self._models: dict[tuple[str, str], Model] = {}
@@ -126,18 +128,28 @@ class _Store:
             return self._run(address, call, hub)
 
     def _run(self, address: Address, call: Call, hub: str) -> Answered | Fault:
-        key = (address.prefix, address.name)
-        model = self._models.get(key)
-        kind = FairModel if address.mode == "fair" else ZsetModel
-        if model is None or (model.idle and not _fits(model, kind, address)):
-            model = self._models[key] = kind(self._teller(address.prefix))
-            model.kept_by = model.server  # a name that memory does not know was never used
+        now_us = self.now_us()
         try:
-            return model.run(address, call, hub, self.now_us())
+            return self._model(address, now_us).run(address, call, hub, now_us)
         except (Reordered, Stranger, Void) as again:
             return Fault(Trouble.AGAIN, again)
         except Mismatch as mismatch:
             return Fault(Trouble.MISMATCH, RuntimeError(f"MODE {mismatch}"))
+
+    def _model(self, address: Address, now_us: int) -> Model:
+        """The semaphore of that name, in the mode in use, or in the caller's if there is none."""
+        key = (address.prefix, address.name)
+        known = self._models.get(key)
+        if known is not None:
+            known.expire(now_us)
+        kind = FairModel if address.mode == "fair" else ZsetModel
+        if known is not None and (known.kind is not None or type(known) is kind):
+            return known
+        model = self._models[key] = kind(self._teller(address.prefix))
+        model.kept_by = model.server  # a name that memory does not know was never used
+        if known is not None:
+            known.give_to(model)
+        return model
 
     def run_everywhere(self, name: str, call: Call) -> None:
         """Carry *call* out on every semaphore called *name*, as nobody in particular."""
@@ -148,18 +160,24 @@ class _Store:
                 self.run(address, call, "")
 
     def now_us(self) -> int:
-        return time.time_ns() // 1000 + self.ahead_us
+        return self._epoch_us + _clock_us()
 
     def advance(self, seconds: float) -> None:
-        """Move the clock. Who is connected is alive, and lives on."""
+        """Move the clock. A process that is connected and waits has sent its heartbeats."""
         with self.lock:
             before = self.now_us() // 1000
-            self.ahead_us += round(seconds * 1_000_000)
+            self._epoch_us += round(seconds * 1_000_000)
+            connected = {link.hub for link in self.links}
             for model in self._models.values():
-                for hub in {link.hub for link in self.links}:
-                    party = model.parties.get(hub)
-                    if party is not None and party.alive_until > before:
-                        party.alive_until += round(seconds * 1000)
+                waiting = [
+                    party
+                    for hub in connected & model.waiting_hubs()
+                    if (party := model.look_up(hub)).alive_until > before
+                ]
+                for party in waiting:
+                    party.alive_until += round(seconds * 1000)
+                if waiting:
+                    model.kept_until += round(seconds * 1000)
             posts = list(self.posts)
         for post in posts:
             _in_loop(post.hub.loop, partial(self._wake_up, post, seconds))
@@ -197,6 +215,10 @@ class _Store:
         return tell
 
 
+def _clock_us() -> int:
+    return round(clock() * 1_000_000)
+
+
 def _in_loop(loop: asyncio.AbstractEventLoop, work: Callable[[], None]) -> None:
     """Do *work* in *loop*: now, if that is the one that runs here."""
     try:
@@ -207,10 +229,6 @@ def _in_loop(loop: asyncio.AbstractEventLoop, work: Callable[[], None]) -> None:
         work()
     elif not loop.is_closed():
         loop.call_soon_threadsafe(work)
-
-
-def _fits(model: Model, kind: type[Model], address: Address) -> bool:
-    return type(model) is kind and model.kind in (None, address.kind)
 
 
 class MemoryLink:

@@ -58,7 +58,10 @@ Tell = Callable[[str, Message], int]
 
 
 class Mismatch(Exception):
-    """The name is in use in another mode or with another clock, which the message names."""
+    """The name is in use in another mode or with another clock.
+
+    The message has the words of the scripts' error MODE, from the second on.
+    """
 
 
 class Stranger(Exception):
@@ -119,6 +122,8 @@ class Step:
     """What one call works with, and what it has to answer."""
 
     hub: str
+    kind: str
+    wall_us: int
     now_us: int
     freed: float = 0
     granted: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
@@ -135,6 +140,10 @@ class Step:
         return self.now_us // 1000
 
 
+def alive_for_ms(lease_ms: int) -> int:
+    return math.floor(alive_for(lease_ms / 1000) * 1000 + 1e-6)
+
+
 def requests_of(call: Acquire) -> list[Request]:
     """The requests of an acquire, one by one."""
     return [
@@ -149,6 +158,7 @@ class Model(ABC):
     def __init__(self, tell: Tell) -> None:
         self._tell = tell
         self.kind: str | None = None
+        self.kept_until = 0.0  # ms of the callers' clock: when the key `meta` expires in Redis
         self.last = 0
         self.ahead_us = 0
         self.offset_us = 0  # by which tokens lead the clock
@@ -168,9 +178,9 @@ class Model(ABC):
     ) -> Answered:
         """Carry *call* out, all at once."""
         if self.kind is not None and self.kind != address.kind:
-            raise Mismatch(self.kind)
+            raise Mismatch(self._use(now_us))
         self.name = address.name
-        step = Step(hub, self._own_clock(address, now_us))
+        step = Step(hub, address.kind, now_us, self._own_clock(address, now_us))
         match call:
             case Acquire():
                 answer = self._acquire(step, call)
@@ -215,6 +225,7 @@ class Model(ABC):
                 if not self._acted(step, call.call):
                     self._clear(step, now_us)
                     self._note_call(step, call.call)
+                    self._keep(step, self._lead(step) + SLACK_MS)
                 return Reply()
 
     def _own_clock(self, address: Address, wall_us: int) -> int:
@@ -228,7 +239,7 @@ class Model(ABC):
         """As if the server had been flushed."""
         self._forget()
         self.parties.clear()
-        self.last = 0
+        self.last = self.kept_until = 0
         self.kept_by = None
 
     def _clear(self, step: Step, now_us: int) -> None:
@@ -253,17 +264,35 @@ class Model(ABC):
     def _look_at_all(self) -> None:
         """What could not be served may be able to now."""
 
+    def expire(self, now_us: int) -> None:
+        """Forget what Redis has let expire by now, because nobody has used it for long.
+
+        `run` leaves that to its caller, because Redis counts expiries by a clock of its own.
+        """
+        if self.kept_until <= now_us // 1000:
+            limit = self.set_limit  # the only key without an expiry
+            self._forget()
+            self.parties.clear()
+            self.set_limit = limit
+
+    def give_to(self, other: "Model") -> None:
+        """Hand over what Redis keeps of a name that has no mode: *other* is of another mode."""
+        other.last, other.set_limit, other.kept_until = self.last, self.set_limit, self.kept_until
+        other.parties = self.parties
+
+    def _use(self, now_us: int) -> str:
+        """How the name is used, as the error MODE says it."""
+        now = (now_us + self.ahead_us) // 1000
+        held = sum(held.expiry_ms > now for held in self.holders.values())
+        alive = sum(party.alive_until > now for party in self.parties.values())
+        return f"{self.kind} {held} {alive} {max(0, round(self.kept_until - now_us // 1000))}"
+
     def _forget(self) -> None:
         """Forget everything but the counter, and that this is no loss."""
         self.kind = self.set_limit = None
         self.lost_at = self.grace_until = self.ahead_us = self.offset_us = 0
         self.holders.clear()
         self.released.clear()
-
-    @property
-    def idle(self) -> bool:
-        """Whether nothing would be missed if it were forgotten."""
-        return not (self.holders or self.waiting or self.set_limit is not None)
 
     # -- rules of both modes
 
@@ -281,6 +310,21 @@ class Model(ABC):
     def _note_time(self, step: Step) -> None:
         """Let the counter follow the clock, so that it shows when that is set back."""
         self.last = max(self.last, self._stamp(step) - 1)
+
+    def _keep(self, step: Step, need_ms: float) -> None:
+        """Keep the mode for *need_ms* at least: extended seldom, and never shortened."""
+        wall = step.wall_us // 1000
+        if self.kept_until - wall < 2 * need_ms:
+            self.kept_until = wall + math.ceil(3 * need_ms)
+
+    def _lead(self, step: Step) -> float:
+        """By how many ms the counter leads the clock: it must not be forgotten before."""
+        return max(0.0, (self.last - step.wall_us) / 1000)
+
+    def _save_counter(self, step: Step, need_ms: float) -> None:
+        self.kind = step.kind
+        self._note_time(step)
+        self._keep(step, need_ms + self._lead(step) + SLACK_MS)
 
     def _alive_until(self, hub: str) -> tuple[int, str]:
         return self.party(hub).alive_until, hub
@@ -326,12 +370,14 @@ class Model(ABC):
     def _begin_grace(self, step: Step, lease_ms: int) -> None:
         """Admit nobody new for one lease, in which those who hold permits put them back."""
         self.lost_at, self.grace_until = step.now, step.now + lease_ms
+        self._keep(step, lease_ms + SLACK_MS)
 
     def _restore(self, step: Step, call: Restore) -> Reply:
         self._touch(step, call.lease_ms, call.introduction)
         if self.grace_until > step.now:
             self.grace_until = max(self.grace_until, self.lost_at + call.lease_ms)
         answers: list[Answer] = []
+        longest = 0
         for number, token, permits in call.permits:
             identity = permit_id(step.hub, number)
             found = self.found(identity, step.now)
@@ -341,12 +387,13 @@ class Model(ABC):
             if back:
                 self.last = max(self.last, token)
                 left = max(call.lease_ms, found.left_ms if found else 0)
+                longest = max(longest, left)
                 self.holders[identity] = Held(step.now + left, token, permits)
             answers.append(int(back))
         if self.last > self._stamp(step) + STEP_US:
             self.offset_us = self.last - step.now_us
         if any(answers):
-            self._note_time(step)
+            self._save_counter(step, longest)
         self._raise_mark(step, max(number for number, _, _ in call.permits))
         return Reply(answers)
 
@@ -357,10 +404,11 @@ class Model(ABC):
     def _keep_alive(self, step: Step, lease_ms: int) -> None:
         if self.last < self._stamp(step) - STEP_US:
             self._note_time(step)
-        need = math.floor(alive_for(lease_ms / 1000) * 1000 + 1e-6)
+        need = alive_for_ms(lease_ms)
         party = self.party(step.hub)
         if party.alive_until < step.now + need:
             party.alive_until = step.now + math.floor(1.25 * need)
+            self._keep(step, need + SLACK_MS)
             self._bury(step)
 
     def _bury(self, step: Step) -> None:
@@ -405,6 +453,7 @@ class Model(ABC):
                 permit = self.holders[identity]
                 permit.expiry_ms = max(permit.expiry_ms, step.now + call.lease_ms)
         if any(answers):
+            self._keep(step, call.lease_ms + self._lead(step) + SLACK_MS)
             self._keep_alive(step, call.lease_ms)
         return Reply(answers)
 
@@ -424,7 +473,7 @@ class Model(ABC):
         held = self.holders.pop(old)
         held.expiry_ms = max(held.expiry_ms, step.now + call.lease_ms)
         self.holders[new] = held
-        self._note_time(step)
+        self._save_counter(step, held.expiry_ms - step.now)
         if call.owner != step.hub:
             self._tell(call.owner, Taken(self.name, [call.old]))
         return Adopted(Holding(held.token, held.expiry_ms - step.now), held.permits)
@@ -448,7 +497,7 @@ class Model(ABC):
         held = self.holders[identity]
         nearer = step.now + call.expires_ms < held.expiry_ms
         held.expiry_ms = step.now + call.expires_ms
-        self._note_time(step)
+        self._save_counter(step, call.expires_ms)
         if nearer and (head := self._head()):
             self._tell(head, Hint(self.name, 0))
         return Reply([1])
@@ -488,6 +537,10 @@ class Model(ABC):
     @abstractmethod
     def waiting(self) -> int:
         """How long the line is."""
+
+    @abstractmethod
+    def waiting_hubs(self) -> set[str]:
+        """The hubs that have requests in line."""
 
     @abstractmethod
     def _head(self) -> str | None:
@@ -532,6 +585,9 @@ class FairModel(Model):
     def waiting(self) -> int:
         return len(self.line)
 
+    def waiting_hubs(self) -> set[str]:
+        return {waiter.hub for waiter in self.line}
+
     def _head(self) -> str | None:
         return next((waiter.hub for waiter in self.line if not waiter.aside), None)
 
@@ -548,15 +604,19 @@ class FairModel(Model):
         fresh = self.look_up(step.hub).mark
         if fresh < call.after:
             raise Reordered
-        self._raise_mark(step, max(call.numbers))
+        self.party(step.hub).mark = max(fresh, *call.numbers)
         self._touch(step, call.lease_ms, call.introduction)
         self._purge(step)
         self._serve(step)
         most = call.limit if self.set_limit is None else self.set_limit
         answers = [self._ask(step, call, request, fresh, most) for request in requests_of(call)]
+        if any(isinstance(answer, int) and answer > 0 for answer in answers):
+            self._save_counter(step, call.lease_ms)
         if not known:
             self._leave(step.queued)
-        self.line += step.queued
+        if step.queued:
+            self.line += step.queued
+            self._save_counter(step, alive_for_ms(call.lease_ms))
         return self._reply(step, answers)
 
     def _ask(self, step: Step, call: Acquire, request: Request, fresh: int, most: int) -> Answer:
@@ -636,6 +696,7 @@ class FairModel(Model):
 
     def _hand_over(self, step: Step, plan: Sequence[tuple[Waiter, int]]) -> list[Waiter]:
         silent: list[Waiter] = []
+        longest = 0
         for hub in dict.fromkeys(waiter.hub for waiter, _ in plan):
             own = hub == step.hub
             party = self.party(hub)
@@ -648,14 +709,18 @@ class FairModel(Model):
                 grants.append((waiter.request.number, Holding(token, lease)))
             if not own and not party.deaf and not self._tell(hub, Granted(self.name, grants)):
                 party.gone = True
+                self._save_counter(step, 0)
                 silent += [waiter for waiter, _ in parts]
                 continue
             for (waiter, token), (_, holding) in zip(parts, grants, strict=True):
                 self.line.remove(waiter)
                 expiry = step.now + holding.left_ms
                 self.holders[waiter.id] = Held(expiry, token, waiter.request.permits)
+                longest = max(longest, holding.left_ms)
                 if own:
                     step.granted.append((waiter.request.number, token))
+        if longest:
+            self._save_counter(step, longest)
         return silent
 
     def _abandon(self, step: Step, call: Abandon) -> Reply:
@@ -726,6 +791,9 @@ class ZsetModel(Model):
     def waiting(self) -> int:
         return len(self.line)
 
+    def waiting_hubs(self) -> set[str]:
+        return set(self.line)
+
     def _head(self) -> str | None:
         return next(iter(self._turns()), None)
 
@@ -735,7 +803,7 @@ class ZsetModel(Model):
     def _acquire(self, step: Step, call: Acquire) -> Reply:
         self._know(step, call.introduction)
         fresh = self.party(step.hub).mark
-        self._raise_mark(step, max(call.numbers))
+        self.party(step.hub).mark = max(fresh, *call.numbers)
         self._touch(step, call.lease_ms, call.introduction)
         self._purge(step)
         most = call.limit if self.set_limit is None else self.set_limit
@@ -754,6 +822,8 @@ class ZsetModel(Model):
             else:
                 answers.append(FULL)
                 waits += request.waits
+        if taken:
+            self._save_counter(step, call.lease_ms)
         room = most - self.used(step.now)
         step.asks, step.passes = True, step.freed == 0
         if max(call.numbers) > fresh:
@@ -771,10 +841,12 @@ class ZsetModel(Model):
             self.line.pop(step.hub, None)
         elif step.hub not in self.line:
             self.line[step.hub] = self.draw(step)
+            self._save_counter(step, 0)
 
     def _serve(self, step: Step) -> None:
         if step.keeps and step.hub in self.line:
             self.line[step.hub] = self.draw(step)  # that was its turn
+            self._save_counter(step, 0)
         if self.set_limit == 0 or self.grace_until > step.now:
             return
         own = self.line.get(step.hub) if step.passes else None
@@ -802,7 +874,7 @@ class ZsetModel(Model):
 
     def _turn(self, step: Step, hub: str, share: int, turn: int | None = None) -> None:
         self.line[hub] = self.draw(step) if turn is None else turn
-        self._note_time(step)
+        self._save_counter(step, 0)
         step.freed -= share
 
     def _abandon(self, step: Step, call: Abandon) -> Reply:

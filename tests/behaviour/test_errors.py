@@ -3,6 +3,7 @@
 import asyncio
 import copy
 import inspect
+import math
 import pickle
 from collections.abc import Callable
 
@@ -35,8 +36,15 @@ ERRORS: list[tuple[SemaphoreError, dict[str, object]]] = [
         {"name": "openai", "permit_id": "secret.1", "reason": "released by its id"},
     ),
     (
-        ModeMismatch("openai", "fair server", "zset server"),
-        {"name": "openai", "wanted": "fair server", "found": "zset server"},
+        ModeMismatch("openai", "fair server", "zset server", False, True, 187.0),
+        {
+            "name": "openai",
+            "wanted": "fair server",
+            "found": "zset server",
+            "held": False,
+            "unused": True,
+            "free_in": 187.0,
+        },
     ),
     (SemaphoreClosed("openai"), {"name": "openai"}),
     (BackendError("openai", "WRONGTYPE"), {"name": "openai", "detail": "WRONGTYPE"}),
@@ -136,6 +144,30 @@ def test_messages_say_what_is_true_now() -> None:
     assert "why" in str(PermitLost("openai", "secret.1", "why"))
 
 
+def test_a_mismatch_says_who_has_the_name_and_how_to_free_it() -> None:
+    """In the words of whoever wrote the program, with the class to call `clear` of."""
+    held = ModeMismatch("jobs", "zset server", "fair server", held=True, free_in=187.2)
+    assert str(held) == (
+        "'jobs' is in use as a FairSemaphore, and this client has it as a Semaphore;"
+        " use one class and one clock for a name"
+    )
+    free = ModeMismatch("jobs", "zset server", "fair server", held=False, free_in=187.2)
+    assert str(free) == (
+        "'jobs' is in use as a FairSemaphore, and this client has it as a Semaphore;"
+        " nobody holds a permit of it now: unless it is used again the name is free in at most"
+        " 188 s, and FairSemaphore(...).clear() frees it at once"
+    )
+    unused = ModeMismatch("jobs", "fair server", "fair local", held=False, unused=True)
+    assert str(unused) == (
+        "'jobs' is in use as a FairSemaphore with clock='local', and this client has it as a"
+        " FairSemaphore with clock='server'; nobody holds a permit of it or waits for one now:"
+        " FairSemaphore(..., clock='local').clear() frees it at once"
+    )
+    unknown = ModeMismatch("jobs", "fair server", "zset server")
+    assert (unknown.held, unknown.unused, unknown.free_in) == (None, False, None)
+    assert "clear" not in str(unknown)
+
+
 def test_ids_stay_out_of_messages() -> None:
     """Messages end up in logs, and whoever knows an id can release the permit."""
     error = PermitLost("openai", "secret.1", "released by its id")
@@ -201,6 +233,23 @@ async def test_retry_after_is_an_estimate_and_never_negative(
     assert estimates
     assert min(estimates) >= 0
     assert max(estimates) <= 2 * max(lease, 0.3) + 0.1
+
+
+async def test_a_real_mismatch_carries_real_facts(make: Make, other: Client) -> None:
+    """And survives a pickle as it is raised: Redis's words become seconds and truth values."""
+    sem = make(1)
+    async with sem:
+        pass
+    clashing = make(1, client=other, clock="local")
+    with pytest.raises(ModeMismatch) as caught:
+        await clashing.acquire()
+    error = caught.value
+    assert (error.held, error.unused) == (False, False)
+    assert error.free_in is not None and 60 < error.free_in < 600
+    again = pickle.loads(pickle.dumps(error))
+    assert (again.held, again.unused, again.free_in) == (False, False, error.free_in)
+    assert str(again) == str(error)
+    assert f"{math.ceil(error.free_in)} s" in str(error)
 
 
 async def test_retry_after_with_a_paused_semaphore(make: Make) -> None:

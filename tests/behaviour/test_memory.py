@@ -1,6 +1,8 @@
 """What a MemoryBackend can do to code under test."""
 
 import asyncio
+import time
+from typing import Literal
 
 import pytest
 
@@ -124,6 +126,43 @@ async def test_an_outage_that_outlasts_the_lease_ends_a_holder(
             await asyncio.sleep(5)
     backend.up()
     assert await soon(sem.available()) == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("clock", ["server", "local"])
+@pytest.mark.parametrize("hours", [1, -1])
+async def test_a_step_of_the_wall_clock_changes_no_lease(
+    kind: type[Semaphore | FairSemaphore],
+    clock: Literal["server", "local"],
+    hours: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A test freezes or moves the wall clock for reasons of its own: leases are not its business.
+
+    Forward, no lease ends early and nobody else enters; back, no lease lasts longer.
+    """
+    backend = MemoryBackend()
+    sem = kind(backend, "jobs", 2, clock=clock)
+    there = kind(backend.peer(), "jobs", 2, clock=clock)
+    await (await there.acquire()).detach(30.0)
+    async with sem as permit:
+        really, really_ns = time.time, time.time_ns
+        monkeypatch.setattr(time, "time", lambda: really() + hours * 3600)
+        monkeypatch.setattr(time, "time_ns", lambda: really_ns() + hours * 3600 * 10**9)
+        assert abs(time.time() - really()) > 3500
+        assert await there.try_acquire() is None
+        assert (await there.status()).held == 2
+        await permit.refresh()
+        permit.check()
+        waiter = await queue_up(there)
+        for _ in range(5):
+            assert not waiter.done()
+            backend.advance(6.0)
+        taken = await soon(waiter)  # of the permit that was detached for 30 s
+        assert taken.fencing_token > permit.fencing_token
+        assert abs(taken.fencing_token / 1e6 - really()) < 60
+        assert await taken.release()
+        permit.check()
 
 
 @pytest.mark.parametrize("seconds", [-1.0, float("nan"), float("inf")])

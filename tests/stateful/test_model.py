@@ -66,6 +66,7 @@ HUBS: tuple[str, ...] = ("a" * 32, "b" * 32, "c" * 32)
 LEASES_MS = (1000, 4000, 10_000)
 LONGEST_MS = 60_000
 START_US = 1_800_000_000_000_000
+MIN_LEFT_MS = 30_000
 
 
 class TimedWire(Wire):
@@ -133,6 +134,7 @@ class Agreement(RuleBasedStateMachine):
     def call(self, hub: str, call: Call) -> Answered | Fault:
         self.tags += 1
         self.said.clear()
+        began = self._age_meta()
         real = self._run(hub, call)
         try:
             expected: Answered | Fault = self.model.run(self.address, call, hub, self.now_us)
@@ -142,6 +144,7 @@ class Agreement(RuleBasedStateMachine):
         assert _plain(real) == _plain(expected), (call, real, expected)
         heard = self._heard()
         assert heard == self.said, (call, heard, self.said)
+        self._compare_meta(call, began)
         self._learn(call, real)
         return real
 
@@ -157,6 +160,27 @@ class Agreement(RuleBasedStateMachine):
         if len(raw) == (3 if isinstance(call, Acquire) else 1):
             self.quick[type(call)] += 1
         return self.wire.reply(call, raw)
+
+    def _age_meta(self) -> float:
+        """Have the key `meta` expire as the model says, since Redis counts expiries by itself.
+
+        It is used before it expires: `MIN_LEFT_MS` is more than any call takes.
+        """
+        now_ms = self.now_us // 1000
+        if self.model.kept_until:
+            self.model.kept_until = max(self.model.kept_until, now_ms + MIN_LEFT_MS)
+            self.redis.pexpire(self.keys[2], int(self.model.kept_until) - now_ms)
+        return time.monotonic()
+
+    def _compare_meta(self, call: Call, began: float) -> None:
+        left = self.redis.pttl(self.keys[2])
+        passed = (time.monotonic() - began) * 1000
+        expected = self.model.kept_until and self.model.kept_until - self.now_us // 1000
+        if left < 0:
+            assert not expected, (call, "meta is not there, or has no expiry", left, expected)
+        else:
+            # The server caches its clock for some milliseconds.
+            assert -500 - passed <= left - expected <= 500, (call, left, expected, passed)
 
     def _heard(self) -> list[tuple[str, Message]]:
         self.ears.ping()
