@@ -40,14 +40,30 @@ class Outcome:
         )
 
 
-class Search:
-    """One scenario, explored."""
+@dataclass(slots=True)
+class _Node:
+    """A state on the path, and what is still to be tried from it."""
 
-    def __init__(self, scenario: Scenario, make: Make | None = None) -> None:
+    key: bytes
+    untried: list[Event]
+
+
+class Search:
+    """One scenario, explored.
+
+    Args:
+        distrustful: take every event, and see that those commute that are said to.
+    """
+
+    def __init__(
+        self, scenario: Scenario, make: Make | None = None, *, distrustful: bool = False
+    ) -> None:
         self._scenario = scenario
         self._make = make
         self._clock = Clock()
         self._seen: set[bytes] = set()
+        self._after: dict[tuple[bytes, Event], bytes] = {}
+        self._distrustful = distrustful
         self._outcome = Outcome(scenario)
 
     def run(self, most: int = 1_000_000) -> Outcome:
@@ -69,24 +85,24 @@ class Search:
     def _explore(self, most: int) -> None:
         outcome = self._outcome
         path: list[Event] = []
-        untried: list[list[Event]] = []  # at each depth of the path
+        nodes: list[_Node] = []  # where each event of the path begins
         while True:
-            wrong = self._descend(path, untried)
+            wrong = self._descend(path, nodes)
             if wrong is not None:
                 outcome.path = self._shortened(path, wrong)
                 outcome.wrong, outcome.trace = self._told_again(outcome.path)
                 return
-            while untried and not untried[-1]:
-                untried.pop()
-                path.pop()
-            if not untried:
+            while nodes and not nodes[-1].untried:
+                nodes.pop()
+            if not nodes:
                 outcome.complete = True
                 return
             if len(self._seen) >= most:
                 return
-            path[-1] = untried[-1].pop()
+            del path[len(nodes) - 1 :]
+            path.append(nodes[-1].untried.pop())
 
-    def _descend(self, path: list[Event], untried: list[list[Event]]) -> str | None:
+    def _descend(self, path: list[Event], nodes: list[_Node]) -> str | None:
         """Take *path*, and go on from its end until nothing new comes. Returns what is wrong."""
         outcome = self._outcome
         world = self._begin()
@@ -99,32 +115,60 @@ class Search:
             while True:
                 rules.check(world)
                 key = world.key()
+                if path:
+                    self._note(nodes[-1].key, path[-1], key)
                 if key in self._seen:
                     outcome.met += 1
                     return None
                 self._seen.add(key)
                 outcome.states += 1
                 rules.check_quiet(world)
-                events = world.choices()
                 if len(path) > DEEPEST:
                     raise Wrong("events beget events without end")
-                at_end = next(iter(world.due()), None) is None
-                if at_end:
+                events = world.choices()
+                if next(iter(world.due()), None) is None:
                     self._end(world)
+                    first = None  # this world is over: what else can happen needs another
+                else:
+                    first = events[0]
+                if path:
+                    events = self._unknown(key, events, nodes[-1].key, path[-1])
                 if not events:
                     return None
-                first, *others = events
-                path.append(first)
-                untried.append(others[::-1])
-                if at_end:  # this world is over, and the first has to wait for another
-                    untried[-1].append(first)
+                nodes.append(_Node(key, events[::-1]))
+                if first not in events:
                     return None
+                nodes[-1].untried.remove(first)
+                path.append(first)
                 outcome.steps += 1
                 world.do(first)
         except Wrong as wrong:
             return str(wrong)
         finally:
-            self._over(world)
+            world.end()
+
+    def _unknown(
+        self, key: bytes, events: list[Event], parent: bytes, last: Event
+    ) -> list[Event]:
+        """Those of *events* of which it is not known yet where they lead to from here.
+
+        What could have happened before the last event as well, and neither notices the other,
+        leads to where the two lead in the other order.
+        """
+        after, unknown = self._after, []
+        for event in events:
+            first = after.get((parent, event)) if independent(event, last) else None
+            met = after.get((first, last)) if first is not None else None
+            if met is None or self._distrustful:
+                unknown.append(event)
+            if met is not None:
+                after[key, event] = met
+        return unknown
+
+    def _note(self, key: bytes, event: Event, after: bytes) -> None:
+        known = self._after.setdefault((key, event), after)
+        if known != after:
+            raise AssertionError(f"{event} is not independent of what it was taken for")
 
     def _end(self, world: World) -> None:
         """With nothing unkind any more, everything ends."""
@@ -166,9 +210,6 @@ class Search:
                 world.do(moving[0])
         return world
 
-    def _over(self, world: World) -> None:
-        world.end()
-
     # -- telling
 
     def _wrong_with(self, path: Sequence[Event]) -> tuple[str | None, list[Event]]:
@@ -186,7 +227,7 @@ class Search:
         except Wrong as wrong:
             return str(wrong), taken
         finally:
-            self._over(world)
+            world.end()
         return None, taken
 
     def _shortened(self, path: Sequence[Event], wrong: str) -> list[Event]:
@@ -219,8 +260,22 @@ class Search:
         except Wrong as wrong:
             return f"{wrong} (at {world.now - 1000:.3f})", lines
         finally:
-            self._over(world)
+            world.end()
         return "it was not wrong again", lines
+
+
+_AT_SERVER = frozenset({"run", "run late"})
+_IN_PROCESS = frozenset({"hear", "hear and cancel", "cancel", "go", "connect"})
+
+
+def independent(one: Event, other: Event) -> bool:
+    """Whether nobody could tell in which order they happened."""
+    if "tick" in (one.what, other.what):
+        return False
+    at_server = (one.what in _AT_SERVER) + (other.what in _AT_SERVER)
+    if at_server:
+        return at_server == 1 and (one.what in _IN_PROCESS or other.what in _IN_PROCESS)
+    return one.who != other.who
 
 
 def _kind(wrong: str) -> str:

@@ -28,6 +28,7 @@ from redsem_async import (
     _clock,
     _hub,
     _keys,
+    _refresher,
 )
 from redsem_async._backend import Letter, Link, Listener, OneNode
 from redsem_async._protocol import Answered, Fault, Message, Trouble
@@ -86,7 +87,9 @@ class Loop(SimulatedLoop):
                 close_coroutine(task.get_coro())
         self._ready.clear()
         self._scheduled.clear()
+        # The package knows loops for as long as their hubs, which nothing of them must keep.
         self._clock = float
+        del self.process
 
 
 class FakeLink:
@@ -375,6 +378,7 @@ class World:
         """Take everything apart."""
         for process in self.processes:
             process.loop.bury()
+        _refresher._REFRESHERS.clear()  # what is held until now would keep its hub
 
     # -- what can happen
 
