@@ -1,68 +1,72 @@
-"""What is explored: who asks for what, on what terms, and how much may go wrong."""
+"""What is explored: processes with their jobs, and how much may go wrong."""
 
-import math
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
 
 from redsem_async._keys import Mode
-from redsem_async._lease import heartbeat_interval
 
-Event = tuple[str, int, int]
-"""What happens, to which client, and to which of its requests."""
+if TYPE_CHECKING:
+    from .world import Job
+
+Script = Callable[["Job"], Awaitable[None]]
+"""What a job does, by the public methods of the semaphore."""
 
 
 class Budget(NamedTuple):
-    """How often each thing may happen, in all clients together."""
+    """How often each thing may happen, in all processes together."""
 
-    ticks: int = 0
-    cancels: int = 0
-    cuts: int = 0  # a connection breaks
+    cancels: int = 0  # a job is cancelled in the middle of a call
+    cuts: int = 0  # a link breaks; what was on its way to the server may run later, or never
+    unnoticed: int = 0  # of the cuts and kills, those that the server does not learn of
+    lates: int = 0  # letters of a broken link that run after all
+    ticks: int = 0  # time passes although something is on its way
     kills: int = 0
-    stops: int = 0
-    refreshes: int = 0  # beside those that the protocol itself demands
-    drops: int = 0  # a message is lost although its connection lives
-    half_open: int = 0  # of the cuts and kills, those that the server does not notice
+    stops: int = 0  # a process stands still, and goes on later
 
 
-class Terms(NamedTuple):
-    """What a client declares. The lease and the heartbeat interval are in ticks."""
+@dataclass(frozen=True, slots=True)
+class Party:
+    """A process.
 
-    mode: Mode
-    limit: int
-    lease: int
-    interval: int
+    Attributes:
+        scripts: of its jobs. Each starts when the search says so.
+        cancels: the jobs that may be cancelled.
+        breaks: whether its link may break.
+        dies: whether it may be killed, or stand still.
+    """
+
+    scripts: tuple[Script, ...]
+    limit: int = 1
+    lease: float = 10.0
+    cancels: tuple[int, ...] = (0, 1, 2)
+    breaks: bool = True
+    dies: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A few clients of one semaphore.
+    """A few processes that use one semaphore.
 
     Attributes:
-        programs: for each client, the weights of the acquires that it may make, one after
-            another; the next may start while the last is still waiting or held.
-        limits, leases: what each client declares; leases in ticks.
-        twins: pairs of clients that differ in name only.
-        opening: what has happened before the search begins.
-        prompt: whether somebody must be about to serve a waiter that can be served, without
-            waiting for the slow heartbeat. No tick passes then while something is on its way.
+        most: permits that may be in use at a time; the highest declared limit unless it is said.
+        grain: seconds that pass at least when time passes.
+        opening: events that have happened before the search begins.
+        prompt: whether a free permit and a waiter must meet without the slow heartbeat, where
+            no link broke and nobody died or stood still.
+        horizon: seconds in which everything has ended once nothing goes wrong any more.
     """
 
     name: str
     mode: Mode
-    programs: tuple[tuple[int, ...], ...]
-    limits: tuple[int, ...]
-    leases: tuple[int, ...]
-    budget: Budget
-    tick_ms: int = 1000
-    twins: tuple[tuple[int, int], ...] = ()
-    opening: tuple[Event, ...] = ()
+    parties: tuple[Party, ...]
+    budget: Budget = field(default_factory=Budget)
+    most: int | None = None
+    grain: float = 0.05
+    opening: tuple[tuple[str, int, int], ...] = ()
     prompt: bool = True
+    horizon: float = 90.0
 
     @property
-    def clients(self) -> range:
-        return range(len(self.programs))
-
-    def terms(self, client: int) -> Terms:
-        lease = self.leases[client]
-        interval = heartbeat_interval(lease * self.tick_ms / 1000) * 1000 / self.tick_ms
-        return Terms(self.mode, self.limits[client], lease, math.ceil(interval))
+    def highest(self) -> int:
+        return max(party.limit for party in self.parties) if self.most is None else self.most

@@ -104,12 +104,6 @@ LAYERS = (
         600,
     ),
     Layer(
-        "histories",
-        "what clients saw, put into an order by search: without a journal or a specification",
-        _pytest(*_tests("checkers", "linearize"), timeout=200),
-        400,
-    ),
-    Layer(
         "faults",
         "connections, messages, memory, clocks and the server's state, broken on purpose",
         _pytest(

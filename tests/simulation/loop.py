@@ -75,7 +75,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             for task in tasks:  # whose clean-up may start others
                 self._buried.add(task)
                 task._log_destroy_pending = False  # type: ignore[attr-defined]
-                _close(task.get_coro())
+                close_coroutine(task.get_coro())
         self._ready.clear()
         self._scheduled.clear()
         # The package knows loops for as long as their hubs, which nothing of them must keep.
@@ -89,7 +89,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         """Nobody sleeps who would have to be woken."""
 
 
-def _close(coroutine: Any) -> None:
+def close_coroutine(coroutine: Any) -> None:
+    """End *coroutine* without a word, wherever it is."""
     for _ in range(20):  # one that awaits in its clean-up refuses to be closed, once each await
         with suppress(BaseException):
             coroutine.close()

@@ -1,0 +1,216 @@
+"""What must hold, whatever happens in whichever order."""
+
+import copy
+from typing import NamedTuple
+
+from redsem_async import Permit
+from redsem_async._protocol import Call, Clear, Granted, Message, Reap, Release, SetLimit
+from redsem_async.testing._model import FairModel, Model, Waiter, ZsetModel
+
+from .world import Process, World, Wrong
+
+NOBODY = "f" * 32
+MARGIN = 0.0011  # seconds: the server counts in whole milliseconds
+
+
+class Before(NamedTuple):
+    """How the server stood before a call."""
+
+    holders: dict[str, int]  # tokens, by id
+    line: tuple[Waiter, ...]
+
+
+def look(world: World) -> Before:
+    """See how the server stands."""
+    model = world.model
+    line = tuple(model.line) if isinstance(model, FairModel) else ()
+    return Before({i: held.token for i, held in model.holders.items()}, line)
+
+
+# -- of each call
+
+
+def check_call(world: World, before: Before, call: Call) -> None:
+    """Raise Wrong where what the server did must not be; note what excuses what."""
+    model, ledger = world.model, world.ledger
+    live = _live(world)
+    granted: list[tuple[int, str]] = []
+    tokens = set(before.holders.values())
+    for identity in live:
+        token = model.holders[identity].token
+        if before.holders.get(identity) != token and token not in tokens:
+            granted.append((token, identity))  # and not exchanged for another id
+    for token, identity in sorted(granted):
+        if token <= ledger.last_token:
+            raise Wrong(f"the token of {name_of(world, identity)} does not grow")
+        ledger.last_token = token
+    used = sum(model.holders[identity].permits for identity in live)
+    if granted and used > world.scenario.highest:
+        raise Wrong(f"{used} permits are held, under a limit of {world.scenario.highest}")
+    _check_order(world, before, [identity for _, identity in sorted(granted)])
+    _excuse(world, before, call)
+
+
+def _check_order(world: World, before: Before, granted: list[str]) -> None:
+    """Nobody is granted while another waits who was in line before, and could have had it."""
+    model = world.model
+    if not granted or not isinstance(model, FairModel):
+        return
+    places = {waiter.id: place for place, waiter in enumerate(before.line)}
+    last = max(places.get(identity, len(places)) for identity in granted)
+    now_ms = world.server_us // 1000
+    for waiter in model.line:
+        party = model.look_up(waiter.hub)
+        eligible = party.alive_until > now_ms and not party.gone
+        most = waiter.request.limit if model.set_limit is None else model.set_limit
+        if eligible and waiter.request.permits <= most and places.get(waiter.id, last) < last:
+            raise Wrong(f"{name_of(world, waiter.id)} was in line before those who were granted")
+
+
+def _excuse(world: World, before: Before, call: Call) -> None:
+    """Whoever trusts a permit that somebody took by right has not heard of it yet."""
+    ledger = world.ledger
+    match call:
+        case Clear() if ledger.clearing:
+            ledger.excused |= before.holders.keys()
+        case Release(owner=owner, numbers=numbers):
+            ledger.excused |= {f"{owner}.{number}" for number in numbers}
+        case SetLimit(limit=limit) if not ledger.limits and limit != ledger.limit:
+            raise Wrong(f"the set limit is {limit}, after {ledger.limit} was confirmed")
+        case _:
+            pass
+
+
+# -- of each moment
+
+
+def check(world: World) -> None:
+    """Raise Wrong where something must not be as it is."""
+    if world.unhandled:
+        raise Wrong(world.unhandled[0])
+    _check_jobs(world)
+    trusted = [
+        (process, permit)
+        for process in world.processes
+        if process.alive
+        for permit in process.permits
+        if _expires_in(process, permit) > 0 and permit.id not in world.ledger.excused
+    ]
+    if sum(permit.permits for _, permit in trusted) > world.scenario.highest:
+        names = ", ".join(name_of(world, permit.id) for _, permit in trusted)
+        raise Wrong(f"too many are trusted at a time: {names}")
+    for process, permit in trusted:
+        held = world.model.holders.get(permit.id)
+        left = world.seconds_left(held.expiry_ms) if held is not None else 0.0
+        trust = _expires_in(process, permit)
+        if left < trust - MARGIN:
+            name = name_of(world, permit.id)
+            raise Wrong(f"{name} is trusted for {trust:.3f} s, and held for {left:.3f} s")
+
+
+def _check_jobs(world: World) -> None:
+    for process in world.processes:
+        for job in process.jobs:
+            if job.over and process.alive:
+                assert job.task is not None
+                if job.task.cancelled():
+                    raise Wrong(f"{process.name}'s {job.name} was cancelled by nobody")
+                error = job.task.exception()
+                if error is not None:
+                    if isinstance(error, Wrong):
+                        raise error
+                    raise Wrong(f"{process.name}'s {job.name} ended with {error!r}") from error
+
+
+def _expires_in(process: Process, permit: Permit) -> float:
+    return permit.expires_in
+
+
+# -- of each moment at which nothing is on its way
+
+
+def check_quiet(world: World) -> None:
+    """Raise Wrong where somebody is forgotten: nobody will come back to it."""
+    if not all(process.quiet for process in world.processes if process.alive):
+        return
+    if any(process.stopped for process in world.processes):
+        return
+    for identity in _live(world):
+        if not _has_owner(world, identity):
+            raise Wrong(f"{name_of(world, identity)} is held, and nobody has it")
+    if world.calm and world.scenario.prompt:
+        _check_prompt(world)
+
+
+def _has_owner(world: World, identity: str) -> bool:
+    process = world.owners[identity.partition(".")[0]]
+    if not process.alive or identity in world.ledger.detached:
+        return True
+    return any(permit.id == identity for permit in process.permits)
+
+
+def _check_prompt(world: World) -> None:
+    """A free permit and a waiter have met."""
+    model = world.model
+    if isinstance(model, FairModel):
+        if _would_serve(world):
+            raise Wrong("somebody waits for a permit that is free")
+        return
+    used = sum(model.holders[identity].permits for identity in _live(world))
+    for process in world.processes:
+        waits = any(job.in_call and job.acquiring for job in process.jobs)
+        most = process.semaphore.limit if model.set_limit is None else model.set_limit
+        if process.alive and waits and used < most:
+            raise Wrong(f"{process.name} waits for a permit that is free")
+
+
+def _would_serve(world: World) -> bool:
+    """Whether a waiter would be granted something if anybody called now."""
+    if not world.model.waiting:
+        return False
+    told: list[Message] = []
+    model: Model = copy.copy(world.model)
+    for name, value in vars(world.model).items():
+        if name != "_tell":
+            setattr(model, name, copy.deepcopy(value))
+
+    def tell(_owner: str, message: Message) -> int:
+        told.append(message)
+        return 1
+
+    model._tell = tell
+    address = world.processes[0].semaphore._address
+    model.run(address, Reap(), NOBODY, world.server_us)
+    return any(isinstance(message, Granted) for message in told)
+
+
+# -- of the end
+
+
+def check_end(world: World) -> None:
+    """Raise Wrong unless everything has ended."""
+    for process in world.processes:
+        for job in process.jobs:
+            if process.alive and job.in_call:
+                raise Wrong(f"{process.name}'s {job.name} is never answered")
+    if _live(world):
+        identity = _live(world)[0]
+        raise Wrong(f"{name_of(world, identity)} is never given back")
+
+
+def _live(world: World) -> list[str]:
+    now_ms = world.server_us // 1000
+    return [i for i, held in world.model.holders.items() if held.expiry_ms > now_ms]
+
+
+def name_of(world: World, identity: str) -> str:
+    """Whose permit that is, to be read."""
+    hub, _, number = identity.partition(".")
+    process = world.owners.get(hub)
+    if process is None:
+        return identity
+    nth = int(hub[16:], 16)
+    return f"{process.name}'s {number}" + (f" (hub {nth})" if nth > 1 else "")
+
+
+__all__ = ["ZsetModel", "check", "check_call", "check_end", "check_quiet", "look", "name_of"]

@@ -1,0 +1,301 @@
+"""The search: every order of events within a scenario's budget.
+
+A path cannot be taken back, so every branch is a new run from the start. What prunes the tree is
+the key of a state (`World.key`): what was explored from it once is not explored again.
+"""
+
+import gc
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from . import rules
+from .scenario import Scenario
+from .world import Clock, Event, Make, World, Wrong
+
+DEEPEST = 150  # events of a path, after which they beget each other without end
+ROUND = 400  # events in a row in which no time passes
+COLLECT = 400  # runs between two collections of garbage
+
+
+@dataclass
+class Outcome:
+    """What a search came to."""
+
+    scenario: Scenario
+    states: int = 0
+    steps: int = 0
+    runs: int = 0
+    met: int = 0  # runs that came to what was seen before
+    complete: bool = False
+    wrong: str | None = None
+    path: list[Event] = field(default_factory=list[Event])
+    trace: list[str] = field(default_factory=list[str])
+
+    def __str__(self) -> str:
+        found = f"{self.wrong}\n" + "\n".join(self.trace) if self.wrong else "nothing wrong"
+        bounded = "" if self.complete or self.wrong else " (not all of them)"
+        return (
+            f"{self.scenario.mode} {self.scenario.name}: {self.states:,} states{bounded},"
+            f" {self.steps:,} steps in {self.runs:,} runs, {self.met:,} of them met: {found}"
+        )
+
+
+@dataclass(slots=True)
+class _Node:
+    """A state on the path, and what is still to be tried from it."""
+
+    key: bytes
+    untried: list[Event]
+
+
+class Search:
+    """One scenario, explored.
+
+    Args:
+        distrustful: take every event, and see that those commute that are said to.
+    """
+
+    def __init__(
+        self, scenario: Scenario, make: Make | None = None, *, distrustful: bool = False
+    ) -> None:
+        self._scenario = scenario
+        self._make = make
+        self._clock = Clock()
+        self._seen: set[bytes] = set()
+        self._after: dict[tuple[bytes, Event], bytes] = {}
+        self._distrustful = distrustful
+        self._outcome = Outcome(scenario)
+
+    def run(self, most: int = 1_000_000) -> Outcome:
+        """Explore up to *most* states, or to the first that is wrong."""
+        outcome = self._outcome
+        collecting = gc.isenabled()
+        gc.disable()
+        gc.freeze()
+        try:
+            with self._clock.in_place():
+                self._explore(most)
+        finally:
+            gc.unfreeze()
+            gc.collect()
+            if collecting:
+                gc.enable()
+        return outcome
+
+    def _explore(self, most: int) -> None:
+        outcome = self._outcome
+        path: list[Event] = []
+        nodes: list[_Node] = []  # where each event of the path begins
+        while True:
+            wrong = self._descend(path, nodes)
+            if wrong is not None:
+                outcome.path = self._shortened(path, wrong)
+                outcome.wrong, outcome.trace = self._told_again(outcome.path)
+                return
+            while nodes and not nodes[-1].untried:
+                nodes.pop()
+            if not nodes:
+                outcome.complete = True
+                return
+            if len(self._seen) >= most:
+                return
+            del path[len(nodes) - 1 :]
+            path.append(nodes[-1].untried.pop())
+
+    def _descend(self, path: list[Event], nodes: list[_Node]) -> str | None:
+        """Take *path*, and go on from its end until nothing new comes. Returns what is wrong."""
+        outcome = self._outcome
+        world = self._begin()
+        try:
+            for event in path[:-1]:
+                world.do(event)
+            outcome.steps += len(path)
+            if path:
+                world.do(path[-1])
+            while True:
+                rules.check(world)
+                key = world.key()
+                if path:
+                    self._note(nodes[-1].key, path[-1], key)
+                if key in self._seen:
+                    outcome.met += 1
+                    return None
+                self._seen.add(key)
+                outcome.states += 1
+                rules.check_quiet(world)
+                if len(path) > DEEPEST:
+                    raise Wrong("events beget events without end")
+                events = world.choices()
+                if next(iter(world.due()), None) is None:
+                    self._end(world)
+                    first = None  # this world is over: what else can happen needs another
+                else:
+                    first = events[0]
+                if path:
+                    events = self._unknown(key, events, nodes[-1].key, path[-1])
+                if not events:
+                    return None
+                nodes.append(_Node(key, events[::-1]))
+                if first not in events:
+                    return None
+                nodes[-1].untried.remove(first)
+                path.append(first)
+                outcome.steps += 1
+                world.do(first)
+        except Wrong as wrong:
+            return str(wrong)
+        finally:
+            world.end()
+
+    def _unknown(
+        self, key: bytes, events: list[Event], parent: bytes, last: Event
+    ) -> list[Event]:
+        """Those of *events* of which it is not known yet where they lead to from here.
+
+        What could have happened before the last event as well, and neither notices the other,
+        leads to where the two lead in the other order.
+        """
+        after, unknown = self._after, []
+        for event in events:
+            first = after.get((parent, event)) if independent(event, last) else None
+            met = after.get((first, last)) if first is not None else None
+            if met is None or self._distrustful:
+                unknown.append(event)
+            if met is not None:
+                after[key, event] = met
+        return unknown
+
+    def _note(self, key: bytes, event: Event, after: bytes) -> None:
+        known = self._after.setdefault((key, event), after)
+        if known != after:
+            raise AssertionError(f"{event} is not independent of what it was taken for")
+
+    def _end(self, world: World) -> None:
+        """With nothing unkind any more, everything ends."""
+        deadline = world.now + self._scenario.horizon
+        world.budget = type(world.budget)()
+        taken = 0
+        while world.now < deadline:
+            due = next(iter(world.due()), None)
+            if due is not None:
+                taken += 1
+                if taken > ROUND:
+                    raise Wrong("commands beget commands without end")
+                if world.trace is not None:
+                    world.trace.append(f"  {world.now - 1000:7.3f} {describe(world, due)}")
+                world.do(due)
+                rules.check(world)
+                continue
+            taken = 0
+            rules.check_quiet(world)
+            busy = any(job.in_call for p in world.processes if p.alive for job in p.jobs)
+            moment = world.next_moment()
+            if moment is None or not (busy or world.model.holders):
+                break
+            world.pass_time(moment)
+            rules.check(world)
+        rules.check_end(world)
+
+    def _begin(self) -> World:
+        outcome = self._outcome
+        outcome.runs += 1
+        if outcome.runs % COLLECT == 0:
+            gc.collect()
+        world = self._clock.world = World(self._scenario, self._make)
+        for event in self._scenario.opening:
+            if event[0] != "rest":
+                world.do(Event(*event))
+                continue
+            while moving := [e for e in world.due() if e.what != "go"]:
+                world.do(moving[0])
+        return world
+
+    # -- telling
+
+    def _wrong_with(self, path: Sequence[Event]) -> tuple[str | None, list[Event]]:
+        """What is wrong with *path*, less what cannot happen, and how much of it it takes."""
+        world = self._begin()
+        taken: list[Event] = []
+        try:
+            for event in path:
+                if event in world.enabled():
+                    taken.append(event)
+                    world.do(event)
+                    rules.check(world)
+                    rules.check_quiet(world)
+            self._end(world)
+        except Wrong as wrong:
+            return str(wrong), taken
+        finally:
+            world.end()
+        return None, taken
+
+    def _shortened(self, path: Sequence[Event], wrong: str) -> list[Event]:
+        """The same fault with fewer events, where leaving one out leaves it."""
+        found, shortest = self._wrong_with(path)
+        if found is None:
+            return list(path)
+        kind = _kind(found)
+        shorter = True
+        while shorter:
+            shorter = False
+            for i in reversed(range(len(shortest))):
+                found, taken = self._wrong_with(shortest[:i] + shortest[i + 1 :])
+                if found is not None and _kind(found) == kind and len(taken) < len(shortest):
+                    shortest, shorter = taken, True
+                    break
+        return shortest
+
+    def _told_again(self, path: Sequence[Event]) -> tuple[str, list[str]]:
+        world = self._begin()
+        lines = world.trace = []
+        try:
+            for event in path:
+                lines.append(f"  {world.now - 1000:7.3f} {describe(world, event)}")
+                world.do(event)
+                rules.check(world)
+                rules.check_quiet(world)
+            lines.append("  from here on nothing goes wrong any more")
+            self._end(world)
+        except Wrong as wrong:
+            return f"{wrong} (at {world.now - 1000:.3f})", lines
+        finally:
+            world.end()
+        return "it was not wrong again", lines
+
+
+_AT_SERVER = frozenset({"run", "run late"})
+_IN_PROCESS = frozenset({"hear", "hear and cancel", "cancel", "go", "connect"})
+
+
+def independent(one: Event, other: Event) -> bool:
+    """Whether nobody could tell in which order they happened."""
+    if "tick" in (one.what, other.what):
+        return False
+    at_server = (one.what in _AT_SERVER) + (other.what in _AT_SERVER)
+    if at_server:
+        return at_server == 1 and (one.what in _IN_PROCESS or other.what in _IN_PROCESS)
+    return one.who != other.who
+
+
+def _kind(wrong: str) -> str:
+    """A message without its numbers."""
+    return "".join(c for c in wrong if not (c.isdigit() or c == "."))
+
+
+def describe(world: World, event: Event) -> str:
+    """An event, to be read."""
+    what, who, which = event
+    process = world.processes[who]
+    match what:
+        case "tick":
+            return "time passes"
+        case "go":
+            job = process.jobs[which]
+            return f"{process.name}: {job.name} goes on {job.waits_for}"
+        case "cancel" | "hear and cancel":
+            return f"{process.name}: {what} {process.jobs[which].name}"
+        case "cut" | "kill" if which:
+            return f"{process.name}: {what}, and the server does not notice"
+        case _:
+            return f"{process.name}: {what}"
