@@ -21,8 +21,8 @@ class Line:
     def _tell(self, hub: str, _: Message) -> int:
         return int(hub in self.listening)
 
-    def blocker(self) -> str | None:
-        waiter = self.judge.blocker(self.model, self.world.server_us // 1000)
+    def head(self) -> str | None:
+        waiter = self.judge.head(self.model, self.world.server_us // 1000)
         return None if waiter is None else waiter.id
 
     def run(self, hub: str, call: Call) -> None:
@@ -46,12 +46,12 @@ def test_who_is_not_there_is_passed_over_unless_it_calls() -> None:
     line.ask(HERE, 2, permits=4)
     line.ask(THERE, 2, permits=4)
     line.ask(THERE, 3, permits=1)
-    assert line.blocker() == f"{HERE}.2"
+    assert line.head() == f"{HERE}.2"
     line.listening.remove(HERE)
     line.run(THERE, Release(THERE, [1]))
-    assert line.blocker() == f"{THERE}.3"
+    assert line.head() == f"{THERE}.3"
     line.run(HERE, Release(HERE, [1]))  # with room for one
     assert [waiter.id for waiter in line.model.line] == [f"{HERE}.2", f"{THERE}.3"]
-    assert line.blocker() is None
+    assert line.head() is None
     line.run(THERE, Reap())
     assert [waiter.id for waiter in line.model.line] == [f"{HERE}.2"]

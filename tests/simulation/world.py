@@ -7,7 +7,7 @@ import random
 import traceback
 from collections import Counter
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, Protocol
 
 from .loop import RESOLUTION, SimulatedLoop
 
@@ -28,6 +28,7 @@ class World:
         self.seed = seed
         self.random = random.Random(seed)
         self.now = 0.0
+        self.trip = 0.0  # seconds one way, about
         self.processes: list[Process] = []
         self.faults: Counter[str] = Counter()
         self.violations: list[str] = []
@@ -57,7 +58,12 @@ class World:
     @property
     def server_us(self) -> int:
         """The server's clock."""
-        return START_US + int(self.now * 1_000_000)
+        return self.server_us_at(self.now)
+
+    @staticmethod
+    def server_us_at(moment: float) -> int:
+        """What the server's clock shows at a *moment* of the world's time."""
+        return START_US + int(moment * 1_000_000)
 
     @staticmethod
     def by_server_clock(moment_ms: int) -> float:
@@ -106,6 +112,12 @@ class World:
         return True
 
 
+class Watched(Protocol):
+    """What is looked at after each turn of a process."""
+
+    def look(self) -> None: ...
+
+
 class Process:
     """A process: a loop with a clock of its own, that may stall or be killed.
 
@@ -118,10 +130,12 @@ class Process:
         self.name = name
         self.alive = True
         self.deaf = False
-        self.stalled_until = 0.0
+        self.hubs: set[str] = set()  # the ids that it was known by
+        self.stalled_at = self.stalled_until = 0.0
         self.stalled = 0.0  # seconds, altogether
         self.woken_busy = False  # this turn runs what was ready before a stall
         self.cancelled: set[asyncio.Task[Any]] = set()
+        self.watched: dict[Watched, None] = {}
         self._blocked = False
         self._rate = rate
         self._offset = 1000.0 * (1 + len(world.processes))
@@ -176,6 +190,8 @@ class Process:
         self.woken_busy, self._blocked = self._blocked, False
         self.loop.turn()
         self.woken_busy = False
+        for one in list(self.watched):
+            one.look()
         if self._cancels:
             due = [task for turn, task in self._cancels if turn <= self.loop.turns]
             self._cancels = [(t, task) for t, task in self._cancels if t > self.loop.turns]
@@ -215,7 +231,8 @@ class Process:
 
     def _stall(self, seconds: float) -> None:
         self._stall_due = None
-        self.stalled_until = self.world.now + seconds
+        self.stalled_at = self.world.now
+        self.stalled_until = self.stalled_at + seconds
         self.stalled += seconds
         self.world.fault("stalled process")
         self.world.note(self.name, "stalls for", seconds)
