@@ -34,7 +34,7 @@ from redsem_async._protocol import (
 )
 from redsem_async.testing._model import FairModel, Model, Waiter, requests_of
 
-from .world import World
+from .world import Process, World
 
 REMEMBERED = 60.0  # seconds for which the judge remembers how everything stood
 _SERVING = (Acquire, Abandon, Release, Heartbeat, SetLimit, Reap)
@@ -106,7 +106,7 @@ class Order:
     One that nobody asks for any more may still come late, until its process was answered another.
     """
 
-    by: object
+    by: Process
     limit: int | None
     clears: bool
     asked: float
@@ -171,11 +171,13 @@ class Judge:
             self._check(before == after, "a call that was sent back changed something")
             return False
         self._note_what_was_asked(call, hub)
+        if isinstance(call, Clear) and before != after:  # and was not too late
+            self._forget("cleared")
         new = after.live.keys() - before.live.keys()
         gone = before.live.keys() - after.live.keys()
         self._expire(before)
         self._judge_gone(gone, call, hub)
-        self._judge_orders(before, after, call, around)
+        self._judge_orders(before, after, call, hub, around)
         if isinstance(call, Restore):
             self._judge_restored(new, after, call, hub)
         elif isinstance(call, Adopt):
@@ -213,12 +215,14 @@ class Judge:
         """The server forgot everything, and the marks that stop delayed duplicates too."""
         self.flushed_at = self._world.now
         self._forget("flushed")
+        for order in self._orders:
+            order.done = False  # what is asked for still is carried out anew
         self._limit_is(None)
         self._looks.append((self._world.now, Look(0, {}, {}, None, 0)))
 
     # -- what the clients ask for, and are told
 
-    def ordered(self, by: object, limit: int | None, *, clears: bool = False) -> Order:
+    def ordered(self, by: Process, limit: int | None, *, clears: bool = False) -> Order:
         """*by* asks for a *limit*, or that everything is cleared."""
         order = Order(by, limit, clears, self._world.now)
         self._orders.append(order)
@@ -281,8 +285,6 @@ class Judge:
                 for request in requests_of(call):
                     asked = Asked(request.limit, request.permits, request.lease_ms)
                     self._asked[permit_id(hub, request.number)] = asked
-            case Clear():
-                self._forget("cleared")
             case _:
                 pass
 
@@ -325,17 +327,20 @@ class Judge:
             if identity in self._current:
                 self._end(self._current[identity], cause)
 
-    def _judge_orders(self, before: Look, after: Look, call: Call, around: Around) -> None:
+    def _judge_orders(
+        self, before: Look, after: Look, call: Call, hub: str, around: Around
+    ) -> None:
         """What is set and cleared is what somebody asks for now, and who did not get it yet."""
-        changed = before.set_limit != after.set_limit
         self._limit_is(after.set_limit)
-        if not changed and not (isinstance(call, Clear) and not before.idle):
+        cleared = isinstance(call, Clear) and before != after and not before.idle
+        if before.set_limit == after.set_limit and not cleared:
             return
         now = self._world.now
         fit = [
             order
             for order in self._orders
             if isinstance(call, Clear | SetLimit)
+            and hub in order.by.hubs
             and order.clears is isinstance(call, Clear)
             and (order.clears or order.limit == after.set_limit)
             and not order.done

@@ -16,7 +16,7 @@ from redsem_async._protocol import (
     Release,
     Trouble,
 )
-from redsem_async.testing._model import FairModel, Model, Reordered, Stranger, ZsetModel
+from redsem_async.testing._model import FairModel, Model, Reordered, Stranger, Void, ZsetModel
 
 from .judge import Around, Judge, Look
 from .network import ONCE, Network, SimulatedLink
@@ -81,7 +81,7 @@ class Server:
         answer: Answered | Fault
         try:
             answer = model.run(address, call, hub, now_us)
-        except (Reordered, Stranger) as again:
+        except (Reordered, Stranger, Void) as again:
             world.note("again", type(again).__name__)
             answer = Fault(Trouble.AGAIN, again)
         world.note("run", link.process.name, hub[:4], address.name, call, "->", answer)
