@@ -179,6 +179,7 @@ class Actor:
         try:
             if self._random.random() < 0.1:
                 self._office.post(permit.name, permit.id)  # too early: it is taken from us
+                hold.risked = True
             for _ in range(self._random.choice((1, 1, 2, 3))):
                 await asyncio.sleep(self._random.random() * self._office.habits.work)
                 given_up = hold.ended < math.inf or self._office.healed
@@ -193,7 +194,7 @@ class Actor:
         tries: list[Coroutine[Any, Any, str]] = []
         for _ in range(random.choice((1, 1, 1, 2))):
             share = random.choice((random.uniform(0.1, 1), random.uniform(1, 2)))
-            hold.cut_short |= share < 1
+            hold.risked |= share < 1
             tries.append(permit.detach(max(0.05, share * attempt.semaphore.lease)))
         trips = random.choice((None, None, 1, 4, 100))
         most = None if trips is None else random.expovariate(1) * trips * world.trip

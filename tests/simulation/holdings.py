@@ -47,7 +47,7 @@ class Hold:
     certain: float = 0.0  # until when it was trusted, by what has happened so far
     ended: float = math.inf
     lost: bool = False  # when it ended
-    cut_short: bool = False  # its holder asked for an expiry that is nearer than a lease
+    risked: bool = False  # its holder asked for a near expiry, or told its id too early
     _until: float = -math.inf  # when trust ends, if nothing happens
 
     def __post_init__(self) -> None:
@@ -206,8 +206,12 @@ class Holdings:
             f"{attempt.process.name} was cancelled, and ended with {error!r}",
         )
         self._check(self._allowed(attempt, error), f"{attempt} ended with {error!r}")
-        lost = attempt.guarded and any(hold.lost for hold in attempt.holds)
-        if lost:
+        lost = [hold for hold in attempt.holds if hold.lost]
+        # While nothing is wrong, nobody loses anything who leaves time for it.
+        fine = self.unruly or self._cuts_it_fine(attempt)
+        for hold in lost:
+            self._check(fine or hold.risked, f"{hold} was lost for no reason")
+        if attempt.guarded and lost:
             self._check(
                 isinstance(error, PermitLost | BackendUnavailable),
                 f"a lost permit left its block as {error!r}",
@@ -227,9 +231,7 @@ class Holdings:
                     return not self._was_held(attempt)
                 if not attempt.holds:  # lost between the grant and the block that it guards
                     return attempt.guarded and self.unruly
-                lost = any(hold.lost for hold in attempt.holds)
-                # While nothing is wrong, nobody loses anything who leaves time for it.
-                return lost and (self.unruly or self._cuts_it_fine(attempt))
+                return any(hold.lost for hold in attempt.holds)
             case SemaphoreClosed():
                 waited = attempt.detaches or not attempt.holds
                 return attempt.process in self.closed and waited

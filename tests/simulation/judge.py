@@ -131,7 +131,6 @@ class Judge:
         self.set_limit: int | None = None
         self.recovers = False
         self.tenures: dict[tuple[str, int], Tenure] = {}  # by id and token
-        self.lost_state = 0  # how often the server forgot, or was told to
         self.revived: set[str] = set()  # granted to a delayed duplicate, after the marks were lost
         self.detached: set[str] = set()
         self.revived_line: set[str] = set()
@@ -199,7 +198,7 @@ class Judge:
                 self.detached.add(permit_id(hub, call.number))
             case _:
                 pass
-        if around.late and self.lost_state:
+        if around.late and self.forgot:
             self.revived |= new
             self.revived_line |= after.tickets.keys() - before.tickets.keys()
         # One whose process is told of it gives it back.
@@ -219,6 +218,11 @@ class Judge:
             order.done = False  # what is asked for still is carried out anew
         self._limit_is(None)
         self._looks.append((self._world.now, Look(0, {}, {}, None, 0)))
+
+    @property
+    def forgot(self) -> bool:
+        """Whether the marks were lost that stop delayed duplicates."""
+        return self.flushed_at > -math.inf
 
     # -- what the clients ask for, and are told
 
@@ -289,7 +293,6 @@ class Judge:
                 pass
 
     def _forget(self, cause: str) -> None:
-        self.lost_state += 1
         for tenure in list(self._current.values()):
             self._end(tenure, cause)
 
@@ -349,7 +352,7 @@ class Judge:
         if fit:
             min(fit, key=attrgetter("ended")).done = True
         else:  # with its marks the server forgot that it ran before
-            self._check(around.late and self.flushed_at >= 0, f"{call} took effect, and nobody asks now")
+            self._check(around.late and self.forgot, f"{call} took effect, and nobody asks now")
 
     def _limit_is(self, limit: int | None) -> None:
         if limit != self.set_limit:
@@ -422,7 +425,7 @@ class Judge:
 
     def _begin(self, identity: str, permit: Permit, limit: int | None) -> None:
         ended = identity in self._began or identity in self._closed
-        self._check(not ended or self.lost_state > 0, f"{identity} holds, having ended before")
+        self._check(not ended or self.forgot, f"{identity} holds, having ended before")
         self._began.add(identity)
         now = self._world.now
         self._current[identity] = self.tenures[identity, permit.token] = Tenure(

@@ -161,6 +161,7 @@ class Schedule:
     def _plan_faults(self) -> None:
         draw, world = self.random, self.world
         kinds = draw.sample(_STORMS, draw.randint(0, 4))
+        kinds += ["flush"] * (self.server.recovers and "flush" not in kinds)
         for kind in kinds:
             for _ in range(draw.choice((1, 1, 2, 4))):
                 world.at(draw.random() * self.storm, partial(self._strike, kind))
