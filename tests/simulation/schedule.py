@@ -334,12 +334,12 @@ class Schedule:
 
     def _prompt(self, waiting: Sequence[Attempt]) -> float:
         """Seconds in which they meet: at once, or by a heartbeat where a message may be lost."""
-        if self.gusty:
-            return BROKEN
-        prompt = PROMPT + 10 * self.world.trip
-        if self.calm and not any(attempt.process.deaf for attempt in waiting):
+        prompt = BROKEN if self.gusty else PROMPT + 10 * self.world.trip
+        if not (self.calm or self.gusty):
+            prompt += RECOVERY
+        elif not any(attempt.process.deaf for attempt in waiting):
             return prompt
-        return prompt + heartbeat_interval(2 * self.lease) + (0 if self.calm else RECOVERY)
+        return prompt + heartbeat_interval(2 * self.lease)
 
     # -- what is left
 
