@@ -5,6 +5,7 @@ when. It looks at the model before and after each call, and compares.
 """
 
 import math
+import sys
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Collection, Iterable
@@ -365,15 +366,20 @@ class Judge:
         for identity in new:
             permit = after.live[identity]
             tenure = self.tenures.get((identity, permit.token))
-            right = tenure is not None and tenure.cause == "flushed"
+            # One that was taken before all was lost, unheard by its holder, comes back as well.
+            right = tenure is not None and tenure.taken
             right &= asked.get(identity) == (permit.token, permit.permits)
             self._check(right, f"{identity} was put back as {permit}, having been {tenure}")
             self._check(identity not in self._closed, f"{identity} was put back, having ended")
-            if right and tenure is not None:
-                tenure.since, tenure.ended, tenure.cause = self._world.now, math.inf, ""
-                tenure.expiry_ms = permit.expiry_ms
-                self._current[identity] = tenure
-                self._world.fault("permit put back")
+            if tenure is None:
+                continue
+            if tenure.cause != "flushed":
+                self._world.fault("taken permit put back")
+                tenure.began, tenure.limit = self._world.now, sys.maxsize
+            tenure.since, tenure.ended, tenure.cause = self._world.now, math.inf, ""
+            tenure.expiry_ms = permit.expiry_ms
+            self._current[identity] = tenure
+            self._world.fault("permit put back")
 
     def _judge_adopted(
         self, new: Iterable[str], before: Look, after: Look, call: Adopt, hub: str

@@ -48,6 +48,7 @@ class Weather:
     lose_letter: float = 0.0
     run_late: float = 0.0
     overtaken: float = 0.0  # that something which is done once runs late, from a closed link
+    unanswered: float = 0.0  # that nothing is heard any more, once it has run
     half_open: float = 0.0
     refuse: float = 0.0
     hang: float = 0.0
@@ -297,6 +298,8 @@ class SimulatedLink:
         if not self.process.deaf:
             self._subscribed.add((letter.wire.address.prefix, hub))
         answer = server.run(letter.wire.address, letter.call, hub, self)
+        if isinstance(letter.call, ONCE) and network.chance(network.weather.unanswered):
+            self.half_open()
         self.deliver(partial(self._answered, letter, hub, answer))
         if self.open_here and network.chance(network.weather.lose_reply):
             world.fault("lost reply")

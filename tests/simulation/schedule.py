@@ -89,7 +89,7 @@ class Schedule:
         weather.longest_delay = draw.choice((0.5, 5.0))
         strength = draw.choice((0.003, 0.02, 0.06))
         for kind in draw.sample(_UNKIND, draw.randint(0, 4)):
-            often = {"refuse": 0.2, "hang": 0.2, "overtaken": 0.3}
+            often = {"refuse": 0.2, "hang": 0.2, "overtaken": 0.3, "unanswered": 0.3}
             setattr(weather, kind, often.get(kind, strength))
         return weather
 
@@ -108,6 +108,8 @@ class Schedule:
         theme = draw.random()
         if theme < 0.1:
             actions = ["bare", "bare", "detach", "detach", "detach", "adopt", "adopt"]
+            if not (self.calm or self.gusty):
+                self.network.weather.unanswered = draw.choice((0.0, 0.3))
         elif theme < 0.2 and not (self.calm or self.gusty):
             actions = ["bare", "guard", "limit", "limit", "limit", "clear"]
         short = self.lease * 0.2
@@ -406,6 +408,7 @@ _UNKIND = (
     "lose_letter",
     "run_late",
     "overtaken",
+    "unanswered",
     "half_open",
     "refuse",
     "hang",
