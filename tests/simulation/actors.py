@@ -9,8 +9,9 @@ from typing import Any
 
 import redsem_async
 from redsem_async import AnySemaphore, BackendUnavailable, Permit, SemaphoreClosed, SemaphoreError
+from redsem_async._lease import margin
 
-from .holdings import Attempt, Hold, Holdings
+from .holdings import RENEWED, Attempt, Hold, Holdings
 from .network import SimulatedBackend
 from .world import Process, World
 
@@ -191,14 +192,17 @@ class Actor:
     async def _try_to_detach(self, attempt: Attempt, hold: Hold, permit: Permit) -> bool:
         """Detach, perhaps twice at a time, with much patience or little. Returns whether it is."""
         random, world = self._random, self._world
-        tries: list[Coroutine[Any, Any, str]] = []
+        tries: list[Coroutine[Any, Any, str | None]] = []
+        if random.random() < 0.3:
+            tries.append(permit.refresh())  # is answered when the detach is on its way
         for _ in range(random.choice((1, 1, 1, 2))):
             share = random.choice((random.uniform(0.1, 1), random.uniform(1, 2)))
-            hold.risked |= share < 1
-            tries.append(permit.detach(max(0.05, share * attempt.semaphore.lease)))
+            expires = max(0.05, share * attempt.semaphore.lease)
+            hold.risked |= expires < margin(expires) + 4 * RENEWED * world.trip
+            tries.append(permit.detach(expires))
         trips = random.choice((None, None, 1, 4, 100))
         most = None if trips is None else random.expovariate(1) * trips * world.trip
-        results: list[str | BaseException] = []
+        results: list[str | BaseException | None] = []
         try:
             async with asyncio.timeout(most):
                 results = await asyncio.gather(*tries, return_exceptions=True)
@@ -208,8 +212,9 @@ class Actor:
             if isinstance(result, str):
                 self._office.post(permit.name, result)
                 return True
-            world.fault("detach failed")
-            if not isinstance(result, SemaphoreError):
+            if isinstance(result, SemaphoreError):
+                world.fault("detach failed")
+            elif result is not None:
                 raise result
         return False
 

@@ -500,7 +500,7 @@ class Judge:
         """First come, first served; and nobody waits for what is free."""
         both = after.tickets.keys() & after.live.keys()
         self._check(not both, f"{both} hold and wait")
-        first = self.first(model, before.now, hub)
+        first = self.first(model, before.now)
         if first and not isinstance(call, Adopt):
             for identity in new:
                 # One who was not in line drew its token only now, from the tickets' counter.
@@ -520,15 +520,15 @@ class Judge:
     def room(self, model: Model, waiter: Waiter, now: int) -> int:
         return self._most(waiter) - self.used(model, now)
 
-    def first(self, model: FairModel, now: int, caller: str = "") -> Waiter | None:
+    def first(self, model: FairModel, now: int) -> Waiter | None:
         """The first in line whose turn it is."""
-        turns = (waiter for waiter in model.line if self._eligible(model, waiter, now, caller))
+        turns = (waiter for waiter in model.line if self._eligible(model, waiter, now))
         return next(turns, None)
 
-    def _eligible(self, model: FairModel, waiter: Waiter, now: int, caller: str) -> bool:
-        """Alive, there to be told, and not heavier than the limit. Who calls is there."""
+    def _eligible(self, model: FairModel, waiter: Waiter, now: int) -> bool:
+        """Alive, there to be told, and not heavier than the limit."""
         party = model.parties.get(waiter.hub)
-        if party is None or party.alive_until <= now or (party.gone and waiter.hub != caller):
+        if party is None or party.alive_until <= now or party.gone:
             return False
         return waiter.request.permits <= self._most(waiter)
 

@@ -237,9 +237,7 @@ class SimulatedLink:
             case Granted():
                 stalled = self.process.stalled_so_far
                 for number, _ in message.grants:
-                    check = partial(
-                        self._see_whose, message.name, permit_id(hub, number), stalled
-                    )
+                    check = partial(self._see_whose, message.name, permit_id(hub, number), stalled)
                     self._world.after(RETURNED, check)
             case Taken():
                 for number in message.numbers:
@@ -311,9 +309,11 @@ class SimulatedLink:
         self._unanswered.popleft()
         self.listener.answered(letter, answer)
         if isinstance(letter.call, Refresh | Restore) and isinstance(answer, Reply):
-            numbers: Sequence[int] = letter.call.numbers if isinstance(
-                letter.call, Refresh
-            ) else [number for number, _, _ in letter.call.permits]
+            numbers: Sequence[int] = (
+                letter.call.numbers
+                if isinstance(letter.call, Refresh)
+                else [number for number, _, _ in letter.call.permits]
+            )
             putting_back = isinstance(letter.call, Refresh) and letter.wire.recovers
             for number, held in zip(numbers, answer.answers, strict=True):
                 if not (held or putting_back):

@@ -1,7 +1,6 @@
 """One schedule: what a seed decides, how it runs, and what is left when it is over."""
 
 import asyncio
-import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -118,9 +117,10 @@ class Schedule:
             (None, 0.0, short, 2 * self.lease),
             (short / 4, short),
         ]
+        lengths = (0.3 * self.lease, 1.5 * self.lease) if theme < 0.1 else (0.0, 0.02, 0.3)
         return Habits(
             rest=draw.choice((0.0, 0.01, 0.5)),
-            work=draw.choice((0.0, 0.02, 0.3, 1.5 * self.lease)),
+            work=draw.choice((*lengths, 1.5 * self.lease)),
             timeouts=draw.choice(timeouts),
             heaviest=draw.choice((1, 1, 3)),
             cancelled=draw.choice((0.0, 0.1, 0.4)),

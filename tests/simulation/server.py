@@ -7,11 +7,11 @@ from functools import partial
 from redsem_async._keys import Address
 from redsem_async._protocol import (
     Acquire,
+    Adopt,
     Answered,
     Call,
     Fault,
     Message,
-    Adopt,
     Refresh,
     Release,
     Trouble,

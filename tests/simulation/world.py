@@ -7,12 +7,15 @@ import random
 import traceback
 from collections import Counter
 from collections.abc import Callable, Coroutine
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from .loop import RESOLUTION, SimulatedLoop
 
 TURN = 2e-6  # seconds that a turn of a loop takes: time goes on even when all are busy
 START_US = 1_700_000_000_000_000  # by the server's clock
+
+if TYPE_CHECKING:
+    from .holdings import Hold
 
 Event = tuple[float, int, Callable[[], None]]
 
@@ -112,12 +115,6 @@ class World:
         return True
 
 
-class Watched(Protocol):
-    """What is looked at after each turn of a process."""
-
-    def look(self) -> None: ...
-
-
 class Process:
     """A process: a loop with a clock of its own, that may stall or be killed.
 
@@ -135,7 +132,7 @@ class Process:
         self.stalled = 0.0  # seconds, altogether
         self.woken_busy = False  # this turn runs what was ready before a stall
         self.cancelled: set[asyncio.Task[Any]] = set()
-        self.watched: dict[Watched, None] = {}
+        self.watched: dict[Hold, None] = {}  # what it holds, looked at after each turn
         self._blocked = False
         self._rate = rate
         self._offset = 1000.0 * (1 + len(world.processes))
