@@ -105,11 +105,13 @@ class Schedule:
         if draw.random() < 0.2:
             actions.append("limit")
         theme = draw.random()
-        if theme < 0.1:
+        hands_over = theme < 0.15
+        if hands_over:
             actions = ["bare", "bare", "detach", "detach", "detach", "adopt", "adopt"]
             if not (self.calm or self.gusty):
-                self.network.weather.unanswered = draw.choice((0.0, 0.3))
-        elif theme < 0.2 and not (self.calm or self.gusty):
+                weather = self.network.weather
+                weather.unanswered = weather.overtaken = draw.choice((0.0, 0.2))
+        elif theme < 0.22 and not (self.calm or self.gusty):
             actions = ["bare", "guard", "limit", "limit", "limit", "clear"]
         short = self.lease * 0.2
         timeouts: list[tuple[float | None, ...]] = [
@@ -117,7 +119,7 @@ class Schedule:
             (None, 0.0, short, 2 * self.lease),
             (short / 4, short),
         ]
-        lengths = (0.3 * self.lease, 1.5 * self.lease) if theme < 0.1 else (0.0, 0.02, 0.3)
+        lengths = (0.3 * self.lease, 1.5 * self.lease) if hands_over else (0.0, 0.02, 0.3)
         return Habits(
             rest=draw.choice((0.0, 0.01, 0.5)),
             work=draw.choice((*lengths, 1.5 * self.lease)),
