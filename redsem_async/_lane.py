@@ -819,6 +819,7 @@ class Lane(ABC):
     def _lose(self, claim: Claim, reason: str) -> None:
         self.claims.pop(claim.number, None)
         claim.lose(reason)
+        self.start_anew(claim)  # where its caller waits still, for a word that may not come now
 
     def renew(self, renewal: Renewal) -> None:
         """Write a refresh, together with others."""

@@ -53,6 +53,7 @@ from redsem_async._protocol import (
 
 SLACK_MS = 60_000
 STEP_US = 1_000_000
+NUDGED = 10  # in line, of whom one is to hear that something changes earlier
 
 Tell = Callable[[str, Message], int]
 
@@ -498,8 +499,8 @@ class Model(ABC):
         nearer = step.now + call.expires_ms < held.expiry_ms
         held.expiry_ms = step.now + call.expires_ms
         self._save_counter(step, call.expires_ms)
-        if nearer and (head := self._head()):
-            self._tell(head, Hint(self.name, 0))
+        if nearer:
+            any(self._tell(hub, Hint(self.name, 0)) for hub in self._first()[:NUDGED])
         return Reply([1])
 
     def _status(self, step: Step, call: Status) -> Standing:
@@ -543,8 +544,8 @@ class Model(ABC):
         """The hubs that have requests in line."""
 
     @abstractmethod
-    def _head(self) -> str | None:
-        """The hub of the first in line who may be served when there is room."""
+    def _first(self) -> Sequence[str]:
+        """The hubs of those in line who may be served when there is room, in its order."""
 
     @abstractmethod
     def _acquire(self, step: Step, call: Acquire) -> Reply: ...
@@ -588,8 +589,8 @@ class FairModel(Model):
     def waiting_hubs(self) -> set[str]:
         return {waiter.hub for waiter in self.line}
 
-    def _head(self) -> str | None:
-        return next((waiter.hub for waiter in self.line if not waiter.aside), None)
+    def _first(self) -> Sequence[str]:
+        return [waiter.hub for waiter in self.line if not waiter.aside]
 
     def _look_at_all(self) -> None:
         if self.line:
@@ -794,8 +795,8 @@ class ZsetModel(Model):
     def waiting_hubs(self) -> set[str]:
         return set(self.line)
 
-    def _head(self) -> str | None:
-        return next(iter(self._turns()), None)
+    def _first(self) -> Sequence[str]:
+        return self._turns()
 
     def _turns(self) -> list[str]:
         return sorted(self.line, key=lambda hub: (self.line[hub], hub))

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import socket
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from redis.asyncio import Redis
@@ -284,7 +284,8 @@ async def test_clear_deletes_everything(make_on_redis: Make, redis: Redis) -> No
     keys = await keys_of(redis, sem)
     assert sorted(keys) == [f"{stem}:hubs".encode(), f"{stem}:meta".encode()]
     assert all([0 < await redis.pttl(key) < 300_000 for key in keys])
-    left = {field.decode() for field in await redis.hkeys(f"{stem}:meta")}
+    fields = cast("list[bytes]", await redis.hkeys(f"{stem}:meta"))
+    left = {field.decode() for field in fields}
     assert left <= {"counter", hub, f"{hub}:until", f"{hub}:calls"}
     assert await sem.exists() is False
     assert (await sem.status()).limit == 3

@@ -1,13 +1,16 @@
 """What clients saw, beside the journal: what they were handed, held for certain, and gave back.
 
-All times are seconds of one clock, the machine's wall clock: clients and server share it. A
-stay is the time in which a client held a permit for certain, from having it to having sent its
-release, or to the end of its trust, whichever came first.
+All times are seconds of the server's clock. Clients count by the machine's monotonic clock, which
+its processes share; whoever hands their words over adds the same for all. A stay is the time in
+which a client trusted a permit: from having it to asking for its release, or to the end of trust,
+whichever came first. It is not cut to what the journal says of the same permit: stays that overlap
+are too many, whatever the server thought.
 """
 
 import heapq
 import math
 from collections import defaultdict, deque
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -15,7 +18,7 @@ from tests.checkers.violations import Findings
 
 SLACK = 0.003  # seconds by which two readings of the machine's clocks may be apart
 
-End = Literal["released", "abandoned", "expired", "taken"]
+End = Literal["released", "abandoned", "expired", "taken", "flushed"]
 
 
 @dataclass(slots=True)
@@ -59,11 +62,17 @@ class _Window:
 class History:
     """Joins the journal's tenures with the clients' stays, and forgets both once they agree."""
 
-    def __init__(self, findings: Findings, ceiling: dict[str, int] | None = None) -> None:
+    def __init__(
+        self,
+        findings: Findings,
+        ceiling: dict[str, int] | None = None,
+        recovering: Collection[str] = (),
+    ) -> None:
         self.joined = 0
         self.most_inside: defaultdict[str, int] = defaultdict(int)
         self._findings = findings
         self._ceiling = {} if ceiling is None else ceiling
+        self._recovering = recovering
         self._tenures: dict[str, Tenure] = {}
         self._stays: dict[str, Stay] = {}
         self._open_by_client: defaultdict[str, set[str]] = defaultdict(set)
@@ -105,10 +114,10 @@ class History:
             self._ended.append((at, identity))
 
     def flushed(self, at: float) -> None:
-        """The server lost everything: nobody holds anything for certain from here on."""
+        """The server lost everything."""
         for identity, tenure in list(self._tenures.items()):
             if tenure.until is None:
-                self.ended(identity, at, "taken")
+                self.ended(identity, at, "flushed")
 
     # -- from the clients
 
@@ -219,15 +228,22 @@ class History:
             self._broken("tokens are the journal's", name, f"{identity}: {stay} of {tenure}")
         if stay.since < tenure.since - SLACK:
             self._broken("nothing before its grant", name, f"{identity}: {stay} of {tenure}")
-        own = tenure.how == "released" and not stay.killed
-        if stay.until > tenure.until + SLACK and (own or tenure.how == "expired"):
+        # Of what somebody else took, a client that is cut off knows when the lease ends that the
+        # server had confirmed. What a killed one gave back at last it could not say.
+        taken = tenure.how in ("taken", "flushed")
+        gave_back = tenure.how in ("released", "abandoned") and stay.killed
+        most = tenure.expiry if taken else tenure.until
+        if stay.until > most + SLACK and not gave_back:
             self._broken("trust ends first", name, f"{identity}: {stay} of {tenure}")
         # Sent twice, because the first was lost: then it was trusted when it was first sent.
         held = tenure.how == "released" or (stay.asked or math.inf) <= tenure.expiry + SLACK
         if stay.released and not held:
             detail = f"{identity}: {stay} of {tenure}"
             self._broken("released only if it was held", name, detail)
-        until = min(stay.until, tenure.until)
+        until = stay.until
+        in_grace = tenure.how == "flushed" and name in self._recovering
+        if gave_back or (taken and not in_grace):
+            until = min(until, tenure.until)
         if until > stay.since:
             edges = self._windows[name].edges
             heapq.heappush(edges, (stay.since, stay.permits))

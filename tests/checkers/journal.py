@@ -6,7 +6,7 @@ through the keys as the writes left them (`writes`), and beside what the clients
 """
 
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from redsem_async._protocol import Abandon, Release
 from tests.checkers.history import End, History
@@ -43,11 +43,14 @@ class JournalChecker:
 
     Args:
         ceiling: of names whose limit is known, the most that clients may hold for certain.
+        recovering: names where nobody new is admitted for a lease after a loss of state.
     """
 
-    def __init__(self, ceiling: dict[str, int] | None = None) -> None:
+    def __init__(
+        self, ceiling: dict[str, int] | None = None, recovering: Collection[str] = ()
+    ) -> None:
         self.findings = Findings()
-        self.history = History(self.findings, ceiling)
+        self.history = History(self.findings, ceiling, recovering)
         self.scripts: Counter[str] = Counter()
         self.operations = 0  # requests, releases, refreshes ...: a script may be for many
         self.grants = 0

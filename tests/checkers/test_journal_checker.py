@@ -12,7 +12,7 @@ import pytest
 from redis.asyncio import Redis
 
 from redsem_async import AnySemaphore, FairSemaphore, Permit, Semaphore
-from tests.checkers.history import Stay
+from tests.checkers.history import End, Stay
 from tests.checkers.journal import JournalChecker
 from tests.checkers.recording import Record, Write, install, journal_key, record_of
 from tests.faults.helpers import Kind, until
@@ -343,6 +343,40 @@ def test_two_clients_inside_at_once() -> None:
     history.finish()
     assert dict(checker.findings.counts) == {"certain holding fits the limit": 1}
     assert checker.history.most_inside["jobs"] == 2
+
+
+def after_a_loss(how: End, *, until: float, recovering: bool = False) -> Found:
+    """One permit is taken at 10.5, and another granted then; the first is trusted *until*."""
+    checker = JournalChecker({"jobs": 1}, {"jobs"} if recovering else ())
+    history = checker.history
+    for number, since, last in ((1, 10.0, until), (2, 10.5, 10.9)):
+        identity = f"{HUB}.{number}"
+        history.granted(identity, "jobs", 7 + number, 1, since, 12.0)
+        history.got(identity, Stay("w", "jobs", 7 + number, 1, since, 11.9))
+        history.left(identity, last, last, released=None)
+        history.ended(identity, 10.5 if number == 1 else 11.0, how if number == 1 else "released")
+    history.finish()
+    return dict(checker.findings.counts)
+
+
+def test_a_client_that_does_not_know_yet_that_its_permit_was_taken() -> None:
+    """Cut off, it goes on until the lease ends that was confirmed: no longer than that."""
+    assert after_a_loss("taken", until=11.9) == {}
+    assert after_a_loss("flushed", until=11.9) == {}
+    assert after_a_loss("taken", until=12.1) == {"trust ends first": 1}
+
+
+def test_a_stay_is_not_cut_to_what_the_journal_says() -> None:
+    """Nobody took it: then two trusted one permit, and no end in the journal is an excuse."""
+    found = {"trust ends first": 1, "certain holding fits the limit": 1}
+    assert after_a_loss("released", until=10.8) == found
+    assert after_a_loss("abandoned", until=10.8) == found
+
+
+def test_a_permit_lost_with_the_state_counts_in_a_grace_period() -> None:
+    """Nobody new is let in: an overlap is one, whoever forgot what."""
+    found = after_a_loss("flushed", until=10.8, recovering=True)
+    assert found == {"certain holding fits the limit": 1}
 
 
 def test_what_a_killed_client_held() -> None:

@@ -145,17 +145,29 @@ def _scenarios() -> Iterator[Scenario]:
         )
         adopter = Party((adopts, holds), cancels=(1,))
         yield Scenario(
-            *("an adoption, and a cancelled acquire", mode, (replace(still, scripts=(sends,)), adopter)),
+            *(
+                "an adoption, and a cancelled acquire",
+                mode,
+                (replace(still, scripts=(sends,)), adopter),
+            ),
             Budget(cancels=1, cuts=1, lates=more),
             opening=opened((0, 0)),
         )
         yield Scenario(
-            *("an adoption that is cancelled", mode, (Party((sends,), breaks=False), Party((adopts,)))),
+            *(
+                "an adoption that is cancelled",
+                mode,
+                (Party((sends,), breaks=False), Party((adopts,))),
+            ),
             Budget(cancels=1, cuts=1, lates=1),
             opening=opened((0, 0)),
         )
         yield Scenario(
-            *("two adopters", mode, (Party((sends_twice,), breaks=False), Party((adopts, adopts)))),
+            *(
+                "two adopters",
+                mode,
+                (Party((sends_twice,), breaks=False), Party((adopts, adopts))),
+            ),
             Budget(cuts=1, lates=1, cancels=more),
             opening=opened((0, 0)),
         )
@@ -184,11 +196,19 @@ def _scenarios() -> Iterator[Scenario]:
             opening=opened((0, 0), (2, 0), (1, 0), (2, 1)),
         )
         yield Scenario(
-            *("a process dies", mode, (Party((holds,), lease=3.0), replace(still, dies=False, lease=3.0))),
+            *(
+                "a process dies",
+                mode,
+                (Party((holds,), lease=3.0), replace(still, dies=False, lease=3.0)),
+            ),
             Budget(kills=1, unnoticed=1, ticks=more),
         )
         yield Scenario(
-            *("a process stands still", mode, (Party((holds,), lease=3.0), replace(still, lease=3.0))),
+            *(
+                "a process stands still",
+                mode,
+                (Party((holds,), lease=3.0), replace(still, lease=3.0)),
+            ),
             Budget(stops=1, ticks=1 + more),
             grain=1.6,
         )

@@ -147,9 +147,7 @@ class Search:
         finally:
             world.end()
 
-    def _unknown(
-        self, key: bytes, events: list[Event], parent: bytes, last: Event
-    ) -> list[Event]:
+    def _unknown(self, key: bytes, events: list[Event], parent: bytes, last: Event) -> list[Event]:
         """Those of *events* of which it is not known yet where they lead to from here.
 
         What could have happened before the last event as well, and neither notices the other,

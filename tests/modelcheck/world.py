@@ -32,7 +32,15 @@ from redsem_async import (
 )
 from redsem_async._backend import Letter, Link, Listener, OneNode
 from redsem_async._protocol import Answered, Fault, Message, Trouble
-from redsem_async.testing._model import FairModel, Held, Model, Reordered, Stranger, Tell, ZsetModel
+from redsem_async.testing._model import (
+    FairModel,
+    Held,
+    Model,
+    Reordered,
+    Stranger,
+    Tell,
+    ZsetModel,
+)
 from tests.simulation.loop import RESOLUTION, SimulatedLoop, close_coroutine
 
 from .scenario import Budget, Scenario, Script

@@ -1,6 +1,7 @@
 """What the simulated processes do: every way there is to come by a permit and to part with it."""
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -8,8 +9,9 @@ from typing import Any
 
 import redsem_async
 from redsem_async import AnySemaphore, BackendUnavailable, Permit, SemaphoreClosed, SemaphoreError
+from redsem_async._lease import margin
 
-from .holdings import Attempt, Hold, Holdings
+from .holdings import RENEWED, Attempt, Hold, Holdings
 from .network import SimulatedBackend
 from .world import Process, World
 
@@ -41,6 +43,28 @@ class Office:
 
     def post(self, name: str, identity: str) -> None:
         self.mail.setdefault(name, []).append(identity)
+
+    async def order(
+        self,
+        process: Process,
+        semaphore: AnySemaphore,
+        limit: int | None,
+        *,
+        clears: bool = False,
+    ) -> None:
+        """Set a limit, or clear, and tell the judge from when to when that is asked for."""
+        judge = self.holdings.judge_of(semaphore.name)
+        order = judge.ordered(process, limit, clears=clears)
+        try:
+            await (semaphore.clear() if clears else semaphore.set_limit(limit))
+        except SemaphoreError:
+            judge.given_up(order)
+        except BaseException:
+            judge.given_up(order)
+            raise
+        else:
+            judge.obeyed(order)
+            self.world.fault("cleared semaphore" if clears else "limit set")
 
 
 class Actor:
@@ -154,13 +178,45 @@ class Actor:
         permit = await attempt.semaphore.acquire(timeout=attempt.timeout, permits=attempt.permits)
         hold = self._office.holdings.granted(attempt, permit)
         try:
-            await asyncio.sleep(self._random.random() * self._office.habits.work)
-            expires_in = self._random.uniform(0.5, 2) * attempt.semaphore.lease
-            self._office.holdings.end(hold, permit)
-            identity = await permit.detach(expires_in)
-            self._office.post(permit.name, identity)
+            if self._random.random() < 0.1:
+                self._office.post(permit.name, permit.id)  # too early: it is taken from us
+                hold.risked = True
+            for _ in range(self._random.choice((1, 1, 2, 3))):
+                await asyncio.sleep(self._random.random() * self._office.habits.work)
+                given_up = hold.ended < math.inf or self._office.healed
+                if given_up or await self._try_to_detach(attempt, hold, permit):
+                    return
         finally:
             await self._part(hold, permit)
+
+    async def _try_to_detach(self, attempt: Attempt, hold: Hold, permit: Permit) -> bool:
+        """Detach, perhaps twice at a time, with much patience or little. Returns whether it is."""
+        random, world = self._random, self._world
+        tries: list[Coroutine[Any, Any, str | None]] = []
+        if random.random() < 0.3:
+            tries.append(permit.refresh())  # is answered when the detach is on its way
+        for _ in range(random.choice((1, 1, 1, 2))):
+            share = random.choice((random.uniform(0.1, 1), random.uniform(1, 2)))
+            expires = max(0.05, share * attempt.semaphore.lease)
+            hold.risked |= expires < margin(expires) + 4 * RENEWED * world.trip
+            tries.append(permit.detach(expires))
+        trips = random.choice((None, None, 1, 4, 100))
+        most = None if trips is None else random.expovariate(1) * trips * world.trip
+        results: list[str | BaseException | None] = []
+        try:
+            async with asyncio.timeout(most):
+                results = await asyncio.gather(*tries, return_exceptions=True)
+        except TimeoutError:
+            world.fault("detach cancelled")
+        for result in results:
+            if isinstance(result, str):
+                self._office.post(permit.name, result)
+                return True
+            if isinstance(result, SemaphoreError):
+                world.fault("detach failed")
+            elif result is not None:
+                raise result
+        return False
 
     async def _adopt(self, attempt: Attempt) -> None:
         mail = self._office.mail.get(attempt.semaphore.name)
@@ -170,6 +226,7 @@ class Actor:
         identity = self._random.choice(mail)
         if self._random.random() < 0.5:
             mail.remove(identity)  # otherwise it is delivered once more
+        self._office.holdings.adopt(attempt, identity)
         permit = await attempt.semaphore.adopt(identity)
         self._world.fault("adoption")
         hold = self._office.holdings.granted(attempt, permit)
@@ -194,7 +251,7 @@ class Actor:
                 self._see_that_it_was_told(attempt, permit)
                 if random.random() < 0.1:
                     await permit.refresh()
-                if random.random() < self._office.habits.blocked:
+                if random.random() < self._office.habits.blocked and not self._office.healed:
                     self._process.block(random.random() * 2 * attempt.semaphore.lease)
         finally:
             holdings.end(hold, permit)
@@ -216,14 +273,10 @@ class Actor:
         limit = self._random.choice((None, None, 0, 1, 2, 3, 5))
         highest = self._office.highest
         highest[semaphore.name] = max(highest[semaphore.name], limit or 0)
-        with suppress(SemaphoreError):
-            await semaphore.set_limit(limit)
-            self._world.fault("limit set")
+        await self._office.order(self._process, semaphore, limit)
 
     async def _clear(self, semaphore: AnySemaphore) -> None:
-        with suppress(SemaphoreError):
-            await semaphore.clear()
-            self._world.fault("cleared semaphore")
+        await self._office.order(self._process, semaphore, None, clears=True)
 
     async def _look(self, semaphore: AnySemaphore) -> None:
         with suppress(SemaphoreError):

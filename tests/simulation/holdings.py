@@ -2,7 +2,8 @@
 
 import asyncio
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from redsem_async import (
@@ -10,17 +11,19 @@ from redsem_async import (
     AnySemaphore,
     BackendError,
     BackendUnavailable,
+    FairSemaphore,
     Permit,
     PermitLost,
     QueueFull,
     SemaphoreClosed,
 )
 from redsem_async._claim import Claim, State
-from redsem_async._lease import margin
+from redsem_async._lease import heartbeat_interval, margin
 
 from .judge import Judge, Tenure
 from .world import Process, World
 
+NEWS = 0.06  # seconds that the server's last word may be old: grace, or a process's turn
 LATE = 0.1 + 0.06  # seconds by which a deadline may be missed: a look at an outage, and grace
 RENEWED = 8.1  # trips: the answer that a refresh follows, and its own, by clocks that differ
 FAR = 20  # trips: to connect, and to wait for others' letters and for one's own
@@ -29,7 +32,10 @@ PRECISION = 1e-6
 
 @dataclass(eq=False)
 class Hold:
-    """A permit, from when its holder was told of it until it gave it up or could not be sure."""
+    """A permit, for as long as its holder trusts it: what `Permit.check` would say, all the time.
+
+    Looked at after each turn of its process: until then went what was so after the last one.
+    """
 
     process: Process
     name: str
@@ -38,11 +44,37 @@ class Hold:
     permits: int
     began: float
     claim: Claim
+    certain: float = 0.0  # until when it was trusted, by what has happened so far
     ended: float = math.inf
     lost: bool = False  # when it ended
+    risked: bool = False  # its holder asked for a near expiry, or told its id too early
+    _until: float = -math.inf  # when trust ends, if nothing happens
+
+    def __post_init__(self) -> None:
+        self.certain = self.began
+        self.process.watched[self] = None
+        self.look()
 
     def __str__(self) -> str:
         return f"{self.id} held by {self.process.name} from {self.began:.6f} to {self.ended:.6f}"
+
+    def look(self) -> None:
+        """See whether its holder trusts it still."""
+        if self.ended < math.inf:
+            return
+        claim = self.claim
+        self.certain = max(self.certain, min(self.process.world.now, self._until))
+        self._until = self.process.world_time(claim.trusted_until)
+        if claim.state is not State.HELD:
+            self.lost |= claim.state is State.LOST
+            self.end()
+
+    def end(self) -> None:
+        """Its holder does not count on it from now on, if it still did."""
+        if self.ended == math.inf:
+            self.certain = max(self.certain, min(self.process.world.now, self._until))
+            self.ended = self.certain
+            self.process.watched.pop(self)
 
 
 @dataclass(eq=False)
@@ -56,6 +88,7 @@ class Attempt:
     began: float
     stalled: float  # of its process, until it began
     adopts: bool = False
+    old: str = ""  # the id that it adopts
     detaches: bool = False
     guarded: bool = False
     answered: float | None = None
@@ -71,21 +104,6 @@ class Attempt:
         return f"{what} of {self.semaphore.name} by {self.process.name}, begun at {self.began:.6f}"
 
 
-class _Bell:
-    """Stands in for the future of one who waits for a loss, and notes when it came."""
-
-    def __init__(self, hold: Hold) -> None:
-        self._hold = hold
-
-    def done(self) -> bool:
-        return self._hold.ended < math.inf
-
-    def set_result(self, result: None) -> None:
-        hold = self._hold
-        trusted = hold.process.world_time(hold.claim.trusted_until)
-        hold.ended = min(hold.process.world.now, trusted)
-
-
 class Holdings:
     """The books of the clients."""
 
@@ -96,7 +114,8 @@ class Holdings:
         self.unruly = False  # something happened that may keep the server from answering
         self.closed: set[Process] = set()
         self.out_of_memory = False
-        self.trip = 0.0  # seconds one way
+        self.judge_of: Callable[[str], Judge]
+        self._adopters: Counter[tuple[Process, str]] = Counter()  # who asked for which id
         self.ends: defaultdict[str, int] = defaultdict(int)
         self._world = world
 
@@ -112,15 +131,16 @@ class Holdings:
         process = attempt.process
         name, token = permit.name, permit.fencing_token
         hold = Hold(process, name, permit.id, token, permit.permits, world.now, permit._claim)
-        claim = permit._claim
-        claim.wakes_on_loss = [*(claim.wakes_on_loss or ()), _Bell(hold)]  # type: ignore[list-item]
-        if claim.state is State.LOST:  # before its caller could run
-            hold.ended, hold.lost = world.now, True
         self.holds.append(hold)
         self.ids.add(hold.id)
         attempt.holds.append(hold)
         world.note(process.name, "holds", permit.id[:4], permit.id[32:], permit.fencing_token)
         return hold
+
+    def adopt(self, attempt: Attempt, identity: str) -> None:
+        """*attempt* is for the permit that is known as *identity*."""
+        attempt.old = identity
+        self._adopters[attempt.process, identity] += 1
 
     def answered(self, attempt: Attempt) -> None:
         """A caller has its answer, whatever it is."""
@@ -141,28 +161,33 @@ class Holdings:
     def end(self, hold: Hold, permit: Permit) -> None:
         """The holder is about to release, or notices that it holds no more."""
         hold.lost |= permit.lost
-        self.end_unseen(hold)
+        hold.end()
         self._world.note(hold.process.name, "lets go", hold.id[32:], hold.lost)
 
     def gone(self, identity: str) -> None:
         """A process was told just now that the server does not hold *identity* any more."""
         for hold in self.holds:
-            if hold.id == identity and hold.ended == math.inf:
-                self._world.violated(f"{hold.process.name} was told that {identity} is gone")
+            if hold.id == identity:
+                self._must_have_ended(hold)
+
+    def cleared(self, process: Process, name: str) -> None:
+        """A process was told just now that nobody holds a permit of *name*."""
+        for hold in list(process.watched):
+            if hold.name == name:
+                self._must_have_ended(hold)
+
+    def _must_have_ended(self, hold: Hold) -> None:
+        hold.look()
+        if hold.ended == math.inf:
+            self._world.violated(f"{hold.process.name} was told that {hold.id} is gone")
 
     def killed(self, process: Process) -> None:
         """What a killed process held ends with it, or with its trust."""
-        for hold in self.holds:
-            if hold.process is process:
-                self.end_unseen(hold)
+        for hold in list(process.watched):
+            hold.end()
         for attempt in list(self.pending):
             if attempt.process is process:
                 del self.pending[attempt]
-
-    def end_unseen(self, hold: Hold) -> None:
-        if hold.ended == math.inf:
-            trusted = hold.process.world_time(hold.claim.trusted_until)
-            hold.ended = min(self._world.now, trusted)
 
     def judge_end(self, attempt: Attempt, task: "asyncio.Task[None]") -> None:
         """A task has ended: in a permit, an error that it may raise, or a cancellation."""
@@ -181,8 +206,12 @@ class Holdings:
             f"{attempt.process.name} was cancelled, and ended with {error!r}",
         )
         self._check(self._allowed(attempt, error), f"{attempt} ended with {error!r}")
-        lost = attempt.guarded and any(hold.lost for hold in attempt.holds)
-        if lost:
+        lost = [hold for hold in attempt.holds if hold.lost]
+        # While nothing is wrong, nobody loses anything who leaves time for it.
+        fine = self.unruly or self._cuts_it_fine(attempt)
+        for hold in lost:
+            self._check(fine or hold.risked, f"{hold} was lost for no reason")
+        if attempt.guarded and lost:
             self._check(
                 isinstance(error, PermitLost | BackendUnavailable),
                 f"a lost permit left its block as {error!r}",
@@ -193,69 +222,119 @@ class Holdings:
             case None:
                 return attempt.answered is not None
             case AcquireTimeout():
-                return attempt.timeout is not None and not attempt.holds
+                in_time = attempt.timeout is not None and not attempt.holds
+                return in_time and self._was_full(attempt)
             case QueueFull():
                 return not attempt.holds
             case PermitLost():
                 if attempt.adopts and not attempt.holds:
-                    return True
+                    return not self._was_held(attempt)
                 if not attempt.holds:  # lost between the grant and the block that it guards
                     return attempt.guarded and self.unruly
-                lost = attempt.detaches or any(hold.lost for hold in attempt.holds)
-                # While nothing is wrong, nobody loses anything who leaves time for it.
-                return lost and (self.unruly or self._cuts_it_fine(attempt))
+                return any(hold.lost for hold in attempt.holds)
             case SemaphoreClosed():
                 waited = attempt.detaches or not attempt.holds
                 return attempt.process in self.closed and waited
             case BackendUnavailable():
-                return self.unruly or (attempt.timeout or math.inf) < FAR * self.trip
+                return self.unruly or (attempt.timeout or math.inf) < FAR * self._world.trip
             case BackendError():
                 return self.out_of_memory and not attempt.holds
             case _:
                 return False
 
+    def _was_full(self, attempt: Attempt) -> bool:
+        """Whether *attempt* had to wait a moment ago: what it was told is no older than that."""
+        process, now = attempt.process, self._world.now
+        since = now - NEWS - 4 * self._world.trip
+        if process.stalled_until > since:  # what it was told lay there meanwhile
+            since = min(since, process.stalled_at - NEWS - 4 * self._world.trip)
+        judge = self.judge_of(attempt.semaphore.name)
+        if judge.flushed_at > since - heartbeat_interval(attempt.semaphore.lease):
+            return True  # those who wait find out with a heartbeat
+        siblings = [
+            other.permits
+            for other in self.pending
+            if other.process is process and other.semaphore.name == attempt.semaphore.name
+        ]
+        limit = attempt.semaphore.limit
+        permits = max([attempt.permits, *(one for one in siblings if one <= limit)])
+        if isinstance(attempt.semaphore, FairSemaphore):
+            permits = attempt.permits
+        return judge.was_full(since, limit, permits, process.hubs)
+
+    def _was_held(self, attempt: Attempt) -> bool:
+        """Whether the permit that *attempt* adopts has been held all the time that it asked."""
+        judge, process = self.judge_of(attempt.semaphore.name), attempt.process
+        since = judge.held_since(attempt.old)
+        heir = judge.heir.get(attempt.old, "")
+        alone = self._adopters[process, attempt.old] == 1
+        if alone and heir.partition(".")[0] in process.hubs:
+            return judge.held_since(heir) < math.inf  # by itself, and was not told so
+        return since <= attempt.began
+
     def _cuts_it_fine(self, attempt: Attempt) -> bool:
         """Whether what a refresh interval leaves of a lease is less than a refresh may take."""
         terms = attempt.semaphore._terms
         left = terms.lease - margin(terms.lease) - terms.refresh_interval
-        return left < RENEWED * self.trip
+        return left < RENEWED * self._world.trip
 
     # -- at the end
 
     def judge(self, judges: dict[str, Judge], limits: dict[str, int]) -> None:
-        """Compare what clients were certain of with what the server knew."""
+        """Compare what clients trusted with what others were granted."""
+        holds: dict[tuple[str, int], Hold] = {}
         for hold in self.holds:
-            self.end_unseen(hold)
+            hold.end()
+            holds[hold.id, hold.token] = hold
             tenure = judges[hold.name].tenures.get((hold.id, hold.token))
             if tenure is None:
                 self._check(False, f"{hold.id} was held with {hold.token} and never granted")
                 return
-            self._compare(hold, tenure)
-        for name, limit in limits.items():
-            self._judge_overlap(name, limit)
+            self._judge_trust(hold, tenure)
+        for name, judge in judges.items():
+            self._judge_limit(name, judge.tenures, holds, limits[name])
 
-    def _compare(self, hold: Hold, tenure: Tenure) -> None:
-        ended = min(tenure.ended, self._world.by_server_clock(tenure.expiry_ms))
-        if hold.ended <= ended + PRECISION:
-            return
-        taken = tenure.cause in ("cleared", "flushed", "released by somebody else", "adopted")
+    def _judge_trust(self, hold: Hold, tenure: Tenure) -> None:
+        """Trust ends before the server lets go.
+
+        Where somebody else made it let go, the holder learns of it by a message or by its next
+        refresh, and loses the permit at that very moment (`gone` and `cleared` see to that). One
+        that is cut off meanwhile goes on until the lease ends that the server had confirmed.
+        """
+        most = self._world.by_server_clock(tenure.expiry_ms) if tenure.taken else tenure.ended
         self._check(
-            taken,
+            hold.ended <= most + PRECISION,
             f"{hold.process.name} was certain of {hold.id} until {hold.ended:.6f},"
-            f" and the server let go at {ended:.6f} ({tenure.cause})",
+            f" and the server let go at {most:.6f} ({tenure.cause})",
         )
-        hold.ended = max(hold.began, ended)
 
-    def _judge_overlap(self, name: str, limit: int) -> None:
-        steps: list[tuple[float, int]] = []
-        for hold in self.holds:
-            if hold.name == name and hold.ended > hold.began:
-                steps += [(hold.began, hold.permits), (hold.ended, -hold.permits)]
-        held = 0
-        for moment, change in sorted(steps):
-            held += change
+    def _judge_limit(
+        self,
+        name: str,
+        tenures: dict[tuple[str, int], Tenure],
+        holds: dict[tuple[str, int], Hold],
+        highest: int,
+    ) -> None:
+        """Whoever is granted a permit finds room beside all who trust theirs, or are granted one.
+
+        It is the clients' word that counts here, and not what the server thinks of it: but for
+        those of whom somebody else took a permit, and who cannot know it yet.
+        """
+        steps: list[tuple[float, bool, int, int, int]] = []  # in the order of the server
+        for known, tenure in tenures.items():
+            hold = holds.get(known)
+            excused = hold is None or (tenure.taken and not tenure.in_grace)
+            ended = tenure.ended if excused or hold is None else max(tenure.ended, hold.ended)
+            limit = highest if tenure.limit is None else tenure.limit
+            if ended > tenure.began:
+                steps.append((tenure.began, True, tenure.token, tenure.permits, limit))
+                steps.append((ended, False, tenure.token, -tenure.permits, 0))
+        used = 0
+        for moment, begins, _, change, limit in sorted(steps):
+            used += change
             self._check(
-                held <= limit, f"{held} permits of {name} were held at {moment:.6f}, not {limit}"
+                not begins or used <= limit,
+                f"at {moment:.6f} the grant of {change} of {name} made it {used}, not {limit}",
             )
 
     def _check(self, holds: bool, otherwise: str) -> None:

@@ -5,8 +5,12 @@ when. It looks at the model before and after each call, and compares.
 """
 
 import math
-from collections.abc import Iterable
+import sys
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from operator import attrgetter, itemgetter
 from typing import NamedTuple
 
 from redsem_async._keys import permit_id
@@ -26,12 +30,14 @@ from redsem_async._protocol import (
     Refresh,
     Release,
     Reply,
+    Restore,
     SetLimit,
 )
 from redsem_async.testing._model import FairModel, Model, Waiter, requests_of
 
-from .world import World
+from .world import Process, World
 
+REMEMBERED = 60.0  # seconds for which the judge remembers how everything stood
 _SERVING = (Acquire, Abandon, Release, Heartbeat, SetLimit, Reap)
 
 
@@ -49,10 +55,20 @@ class Look(NamedTuple):
     now: int
     holders: dict[str, Permit]
     tickets: dict[str, int]
+    set_limit: int | None
+    grace_until: int
 
     @property
     def live(self) -> dict[str, Permit]:
         return {i: permit for i, permit in self.holders.items() if permit.expiry_ms > self.now}
+
+    @property
+    def idle(self) -> bool:
+        """Whether there is nothing that a clear could take away."""
+        return not (self.live or self.tickets) and self.set_limit is None
+
+    def used(self, now: int) -> int:
+        return sum(permit.permits for permit in self.holders.values() if permit.expiry_ms > now)
 
 
 @dataclass
@@ -61,11 +77,19 @@ class Tenure:
 
     id: str
     began: float
+    since: float  # the last time that it began: later than at first, where it was put back
     token: int
     permits: int
     expiry_ms: int
+    limit: int | None  # in force when it was granted; None for one that was taken over
     ended: float = math.inf
     cause: str = ""
+    in_grace: bool = False  # nobody else is let in until it would have expired
+
+    @property
+    def taken(self) -> bool:
+        """Whether somebody else than its holder ended it, before its lease did."""
+        return self.cause in ("cleared", "flushed", "released by somebody else", "adopted")
 
 
 class Asked(NamedTuple):
@@ -74,6 +98,22 @@ class Asked(NamedTuple):
     limit: int
     permits: int
     lease_ms: int
+
+
+@dataclass(eq=False)
+class Order:
+    """A `set_limit` or a `clear` of somebody's: it takes effect once, while it is asked for.
+
+    One that nobody asks for any more may still come late, until its process was answered another.
+    """
+
+    by: Process
+    limit: int | None
+    clears: bool
+    asked: float
+    given_up: float = math.inf
+    ended: float = math.inf  # from when on it must have no effect
+    done: bool = False
 
 
 class Around(NamedTuple):
@@ -90,13 +130,18 @@ class Judge:
     def __init__(self, world: World, name: str) -> None:
         self.name = name
         self.set_limit: int | None = None
+        self.recovers = False
         self.tenures: dict[tuple[str, int], Tenure] = {}  # by id and token
-        self.lost_state = 0  # how often the server forgot, or was told to
         self.revived: set[str] = set()  # granted to a delayed duplicate, after the marks were lost
         self.detached: set[str] = set()
         self.revived_line: set[str] = set()
         self.last_token = 0
         self.grants = 0
+        self.heir: dict[str, str] = {}  # who adopted, by the id that it adopted
+        self.flushed_at = -math.inf
+        self._orders: list[Order] = []
+        self._limits: list[tuple[float, int | None]] = [(0.0, None)]  # from when on which was set
+        self._looks: deque[tuple[float, Look]] = deque()  # the last ones, each after a call
         self._world = world
         self._asked: dict[str, Asked] = {}
         self._current: dict[str, Tenure] = {}
@@ -109,7 +154,7 @@ class Judge:
         tickets: dict[str, int] = {}
         if isinstance(model, FairModel):
             tickets = {waiter.id: waiter.ticket for waiter in model.line}
-        return Look(now, holders, tickets)
+        return Look(now, holders, tickets, model.set_limit, model.grace_until)
 
     def ran(
         self,
@@ -126,11 +171,16 @@ class Judge:
             self._check(before == after, "a call that was sent back changed something")
             return False
         self._note_what_was_asked(call, hub)
+        if isinstance(call, Clear) and before != after:  # and was not too late
+            self._forget("cleared")
         new = after.live.keys() - before.live.keys()
         gone = before.live.keys() - after.live.keys()
         self._expire(before)
         self._judge_gone(gone, call, hub)
-        if isinstance(call, Adopt):
+        self._judge_orders(before, after, call, hub, around)
+        if isinstance(call, Restore):
+            self._judge_restored(new, after, call, hub)
+        elif isinstance(call, Adopt):
             self._judge_adopted(new, before, after, call, hub)
         else:
             self._judge_granted(new, before, after, call, hub)
@@ -149,18 +199,81 @@ class Judge:
                 self.detached.add(permit_id(hub, call.number))
             case _:
                 pass
-        if around.late and self.lost_state:
+        if around.late and self.forgot:
             self.revived |= new
             self.revived_line |= after.tickets.keys() - before.tickets.keys()
         # One whose process is told of it gives it back.
         self.revived |= {
             i for i in new & self.revived_line if i.partition(".")[0] not in around.reached
         }
+        self._looks.append((self._world.now, after))
+        while len(self._looks) > 1 and self._looks[1][0] < self._world.now - REMEMBERED:
+            self._looks.popleft()
         return bool(new or gone or before.tickets.keys() != after.tickets.keys())
 
     def flushed(self) -> None:
         """The server forgot everything, and the marks that stop delayed duplicates too."""
+        self.flushed_at = self._world.now
         self._forget("flushed")
+        for order in self._orders:
+            order.done = False  # what is asked for still is carried out anew
+        self._limit_is(None)
+        self._looks.append((self._world.now, Look(0, {}, {}, None, 0)))
+
+    @property
+    def forgot(self) -> bool:
+        """Whether the marks were lost that stop delayed duplicates."""
+        return self.flushed_at > -math.inf
+
+    # -- what the clients ask for, and are told
+
+    def ordered(self, by: Process, limit: int | None, *, clears: bool = False) -> Order:
+        """*by* asks for a *limit*, or that everything is cleared."""
+        order = Order(by, limit, clears, self._world.now)
+        self._orders.append(order)
+        return order
+
+    def obeyed(self, order: Order) -> None:
+        """Who asked for *order* was told that it took effect: it did, and will not again."""
+        now = self._world.now
+        order.ended = now
+        for earlier in self._orders:
+            if earlier.by is order.by and earlier.given_up < order.asked:
+                earlier.ended = min(earlier.ended, now)
+        if order.done:
+            return
+        if order.clears:
+            left = [i for i in self._current if self.held_since(i) < order.asked]
+            self._check(not left, f"{left} were held before it was cleared, and after")
+        else:
+            first = bisect_left(self._limits, order.asked, key=itemgetter(0)) - 1
+            set_to = [limit for _, limit in self._limits[max(first, 0) :]]
+            self._check(order.limit in set_to, f"a limit of {order.limit} was not set")
+
+    def given_up(self, order: Order) -> None:
+        """Who asked for *order* does not wait for an answer any more."""
+        order.given_up = self._world.now
+
+    def held_since(self, identity: str) -> float:
+        """From when on a permit has been held under *identity*, without a break until now."""
+        tenure = self._current.get(identity)
+        if tenure is None or self._world.by_server_clock(tenure.expiry_ms) <= self._world.now:
+            return math.inf
+        return tenure.since
+
+    def was_full(self, since: float, limit: int, permits: int, hubs: Collection[str]) -> bool:
+        """Whether somebody of *hubs* had to wait for *permits* at some moment since *since*."""
+        looks = [(moment, look) for moment, look in self._looks if moment > since]
+        looks += [pair for pair in self._looks if pair[0] <= since][-1:]
+        for moment, look in looks:
+            now = self._world.server_us_at(max(moment, since)) // 1000
+            most = limit if look.set_limit is None else look.set_limit
+            others = len(look.tickets) > 1 or any(
+                identity.partition(".")[0] not in hubs for identity in look.tickets
+            )
+            if others or look.grace_until > now or look.used(now) + permits > most:
+                return True
+        return not looks
 
     def limit_of(self, identity: str) -> int:
         """The limit in force for a request."""
@@ -168,12 +281,6 @@ class Judge:
 
     def used(self, model: Model, now: int) -> int:
         return sum(held.permits for held in model.holders.values() if held.expiry_ms > now)
-
-    def blocker(self, model: Model, now: int) -> Waiter | None:
-        """Who is first in line and has no room: those behind it have to wait."""
-        first = self._first(model, now) if isinstance(model, FairModel) else None
-        blocked = first is not None and first.request.permits > self._room(model, first, now)
-        return first if blocked else None
 
     # -- books
 
@@ -183,22 +290,17 @@ class Judge:
                 for request in requests_of(call):
                     asked = Asked(request.limit, request.permits, request.lease_ms)
                     self._asked[permit_id(hub, request.number)] = asked
-            case SetLimit():
-                self.set_limit = call.limit
-            case Clear():
-                self._forget("cleared")
             case _:
                 pass
 
     def _forget(self, cause: str) -> None:
-        self.lost_state += 1
-        self.set_limit = None
         for tenure in list(self._current.values()):
             self._end(tenure, cause)
 
     def _end(self, tenure: Tenure, cause: str) -> None:
         expiry = self._world.by_server_clock(tenure.expiry_ms)
         tenure.cause = cause if self._world.now < expiry else "expired"
+        tenure.in_grace = cause == "flushed" and self.recovers
         tenure.ended = min(self._world.now, expiry)
         del self._current[tenure.id]
 
@@ -229,6 +331,56 @@ class Judge:
             if identity in self._current:
                 self._end(self._current[identity], cause)
 
+    def _judge_orders(
+        self, before: Look, after: Look, call: Call, hub: str, around: Around
+    ) -> None:
+        """What is set and cleared is what somebody asks for now, and who did not get it yet."""
+        self._limit_is(after.set_limit)
+        cleared = isinstance(call, Clear) and before != after and not before.idle
+        if before.set_limit == after.set_limit and not cleared:
+            return
+        now = self._world.now
+        fit = [
+            order
+            for order in self._orders
+            if isinstance(call, Clear | SetLimit)
+            and hub in order.by.hubs
+            and order.clears is isinstance(call, Clear)
+            and (order.clears or order.limit == after.set_limit)
+            and not order.done
+            and order.ended >= now
+        ]
+        if fit:
+            min(fit, key=attrgetter("ended")).done = True
+        else:  # with its marks the server forgot that it ran before
+            self._check(around.late and self.forgot, f"{call} took effect, and nobody asks now")
+
+    def _limit_is(self, limit: int | None) -> None:
+        if limit != self.set_limit:
+            self.set_limit = limit
+            self._limits.append((self._world.now, limit))
+
+    def _judge_restored(self, new: Iterable[str], after: Look, call: Restore, hub: str) -> None:
+        """Only what was lost with the state is put back, as it was."""
+        asked = {permit_id(hub, n): (token, permits) for n, token, permits in call.permits}
+        for identity in new:
+            permit = after.live[identity]
+            tenure = self.tenures.get((identity, permit.token))
+            # One that was taken before all was lost, unheard by its holder, comes back as well.
+            right = tenure is not None and tenure.taken
+            right &= asked.get(identity) == (permit.token, permit.permits)
+            self._check(right, f"{identity} was put back as {permit}, having been {tenure}")
+            self._check(identity not in self._closed, f"{identity} was put back, having ended")
+            if tenure is None:
+                continue
+            if tenure.cause != "flushed":
+                self._world.fault("taken permit put back")
+                tenure.began, tenure.limit = self._world.now, sys.maxsize
+            tenure.since, tenure.ended, tenure.cause = self._world.now, math.inf, ""
+            tenure.expiry_ms = permit.expiry_ms
+            self._current[identity] = tenure
+            self._world.fault("permit put back")
+
     def _judge_adopted(
         self, new: Iterable[str], before: Look, after: Look, call: Adopt, hub: str
     ) -> None:
@@ -239,7 +391,8 @@ class Judge:
             if right:
                 same = after.live[identity].token == before.live[old].token
                 self._check(same, f"{identity} was adopted with another token")
-                self._begin(identity, after.live[identity])
+                self._begin(identity, after.live[identity], None)
+                self.heir[old] = identity
                 limit = self._asked[old].limit if old in self._asked else 0
                 permit = after.live[identity]
                 self._asked[identity] = Asked(limit, permit.permits, call.lease_ms)
@@ -273,15 +426,16 @@ class Judge:
             used += permit.permits
             limit = self.limit_of(identity)
             self._check(used <= limit, f"{used} permits in use, {identity} has a limit of {limit}")
-            self._begin(identity, permit)
+            self._begin(identity, permit, limit)
             self.grants += 1
 
-    def _begin(self, identity: str, permit: Permit) -> None:
+    def _begin(self, identity: str, permit: Permit, limit: int | None) -> None:
         ended = identity in self._began or identity in self._closed
-        self._check(not ended or self.lost_state > 0, f"{identity} holds, having ended before")
+        self._check(not ended or self.forgot, f"{identity} holds, having ended before")
         self._began.add(identity)
+        now = self._world.now
         self._current[identity] = self.tenures[identity, permit.token] = Tenure(
-            identity, self._world.now, permit.token, permit.permits, permit.expiry_ms
+            identity, now, now, permit.token, permit.permits, permit.expiry_ms, limit
         )
 
     def _judge_kept(self, before: Look, after: Look, call: Call, hub: str) -> None:
@@ -294,6 +448,9 @@ class Judge:
             expected = was
             match call:
                 case Refresh() if identity in {permit_id(hub, n) for n in call.numbers}:
+                    expiry_ms = max(was.expiry_ms, before.now + call.lease_ms)
+                    expected = was._replace(expiry_ms=expiry_ms)
+                case Restore() if identity in {permit_id(hub, n) for n, _, _ in call.permits}:
                     expiry_ms = max(was.expiry_ms, before.now + call.lease_ms)
                     expected = was._replace(expiry_ms=expiry_ms)
                 case Detach() if identity == permit_id(hub, call.number):
@@ -318,6 +475,7 @@ class Judge:
                 self._check(list(answer.answers) == held, f"{answer.answers} to {call}")
             case Acquire():
                 used = sum(permit.permits for permit in after.live.values())
+                in_grace = after.grace_until > before.now
                 for number, said in zip(call.numbers, answer.answers, strict=True):
                     identity = permit_id(hub, number)
                     token = said.token if isinstance(said, Holding) else said
@@ -325,7 +483,7 @@ class Judge:
                         permit = after.live.get(identity)
                         right = permit is not None and permit.token == token
                         self._check(right, f"{identity} was told {said}, and has {permit}")
-                    elif said == FULL and not (before.tickets or after.tickets):
+                    elif said == FULL and not (before.tickets or after.tickets or in_grace):
                         room = self.limit_of(identity) - used
                         asked = self._asked[identity]
                         self._check(asked.permits > room, f"{identity} was told full: {room} left")
@@ -342,7 +500,7 @@ class Judge:
         """First come, first served; and nobody waits for what is free."""
         both = after.tickets.keys() & after.live.keys()
         self._check(not both, f"{both} hold and wait")
-        first = self._first(model, before.now, hub)
+        first = self.first(model, before.now)
         if first and not isinstance(call, Adopt):
             for identity in new:
                 # One who was not in line drew its token only now, from the tickets' counter.
@@ -350,8 +508,8 @@ class Judge:
                 self._check(
                     ticket < first.ticket, f"{identity} was granted before {first.id} ({call})"
                 )
-        if first and isinstance(call, _SERVING):
-            room = self._room(model, first, before.now)
+        if first and isinstance(call, _SERVING) and after.grace_until <= before.now:
+            room = self.room(model, first, before.now)
             self._check(
                 first.request.permits > room, f"{first.id} waits with room for {room} ({call})"
             )
@@ -359,18 +517,18 @@ class Judge:
     def _most(self, waiter: Waiter) -> int:
         return waiter.request.limit if self.set_limit is None else self.set_limit
 
-    def _room(self, model: Model, waiter: Waiter, now: int) -> int:
+    def room(self, model: Model, waiter: Waiter, now: int) -> int:
         return self._most(waiter) - self.used(model, now)
 
-    def _first(self, model: FairModel, now: int, caller: str = "") -> Waiter | None:
+    def first(self, model: FairModel, now: int) -> Waiter | None:
         """The first in line whose turn it is."""
-        turns = (waiter for waiter in model.line if self._eligible(model, waiter, now, caller))
+        turns = (waiter for waiter in model.line if self._eligible(model, waiter, now))
         return next(turns, None)
 
-    def _eligible(self, model: FairModel, waiter: Waiter, now: int, caller: str) -> bool:
-        """Alive, there to be told, and not heavier than the limit. Who calls is there."""
+    def _eligible(self, model: FairModel, waiter: Waiter, now: int) -> bool:
+        """Alive, there to be told, and not heavier than the limit."""
         party = model.parties.get(waiter.hub)
-        if party is None or party.alive_until <= now or (party.gone and waiter.hub != caller):
+        if party is None or party.alive_until <= now or party.gone:
             return False
         return waiter.request.permits <= self._most(waiter)
 

@@ -9,7 +9,22 @@ from typing import TYPE_CHECKING
 
 from redsem_async._backend import Letter, Link, Listener, OneNode
 from redsem_async._keys import permit_id
-from redsem_async._protocol import Answered, Fault, Granted, Message, Refresh, Reply, Trouble
+from redsem_async._protocol import (
+    Adopt,
+    Answered,
+    Clear,
+    Cleared,
+    Detach,
+    Fault,
+    Granted,
+    Message,
+    Refresh,
+    Reply,
+    Restore,
+    SetLimit,
+    Taken,
+    Trouble,
+)
 
 from .loop import SimulatedLoop
 from .world import Process, World
@@ -19,6 +34,7 @@ if TYPE_CHECKING:
     from .server import Server
 
 
+ONCE = Adopt, Clear, Detach, SetLimit  # calls that change something, and would change it twice
 RETURNED = 0.5  # seconds after which a grant that nobody wants was given back
 PATIENCE = 3.3  # seconds without an answer, after which every link is given up
 
@@ -31,6 +47,8 @@ class Weather:
     lose_reply: float = 0.0
     lose_letter: float = 0.0
     run_late: float = 0.0
+    overtaken: float = 0.0  # that something which is done once runs late, from a closed link
+    unanswered: float = 0.0  # that nothing is heard any more, once it has run
     half_open: float = 0.0
     refuse: float = 0.0
     hang: float = 0.0
@@ -157,6 +175,7 @@ class SimulatedLink:
     def send(self, letters: Sequence[Letter], now: float) -> None:
         hub = self.listener.hub_id
         self._network.owners[hub] = self.process
+        self.process.hubs.add(hub)
         for letter in letters:
             letter.sent_at = now
             self._unanswered.append(self._world.now)
@@ -211,15 +230,22 @@ class SimulatedLink:
             arrival()
 
     def told(self, prefix: str, message: Message) -> None:
-        """Hand a message over, and see what becomes of what it grants."""
+        """Hand a message over, and see what becomes of what it grants, or takes."""
         self.listener.told(prefix, message)
-        if isinstance(message, Granted):
-            stalled = self.process.stalled_so_far
-            for number, _ in message.grants:
-                identity = permit_id(self.listener.hub_id, number)
-                self._world.after(
-                    RETURNED, partial(self._see_whose, message.name, identity, stalled)
-                )
+        holdings, hub = self._network.holdings, self.listener.hub_id
+        match message:
+            case Granted():
+                stalled = self.process.stalled_so_far
+                for number, _ in message.grants:
+                    check = partial(self._see_whose, message.name, permit_id(hub, number), stalled)
+                    self._world.after(RETURNED, check)
+            case Taken():
+                for number in message.numbers:
+                    holdings.gone(permit_id(hub, number))
+            case Cleared():
+                holdings.cleared(self.process, message.name)
+            case _:
+                pass
 
     def _see_whose(self, name: str, identity: str, stalled: float) -> None:
         """What a process was granted and nobody holds there was given back, if that could be."""
@@ -255,7 +281,8 @@ class SimulatedLink:
                 world.fault("lost letter")
                 self.lose_letters()
                 return
-            if network.chance(weather.run_late):
+            once = isinstance(letter.call, ONCE)
+            if network.chance(weather.overtaken if once else weather.run_late):
                 self._inbox.appendleft((letter, hub))
                 self.delay_letters()
                 return
@@ -269,6 +296,8 @@ class SimulatedLink:
         if not self.process.deaf:
             self._subscribed.add((letter.wire.address.prefix, hub))
         answer = server.run(letter.wire.address, letter.call, hub, self)
+        if isinstance(letter.call, ONCE) and network.chance(network.weather.unanswered):
+            self.half_open()
         self.deliver(partial(self._answered, letter, hub, answer))
         if self.open_here and network.chance(network.weather.lose_reply):
             world.fault("lost reply")
@@ -279,9 +308,15 @@ class SimulatedLink:
         self.fresh_at = letter.sent_at
         self._unanswered.popleft()
         self.listener.answered(letter, answer)
-        if isinstance(letter.call, Refresh) and isinstance(answer, Reply):
-            for number, held in zip(letter.call.numbers, answer.answers, strict=True):
-                if not held:
+        if isinstance(letter.call, Refresh | Restore) and isinstance(answer, Reply):
+            numbers: Sequence[int] = (
+                letter.call.numbers
+                if isinstance(letter.call, Refresh)
+                else [number for number, _, _ in letter.call.permits]
+            )
+            putting_back = isinstance(letter.call, Refresh) and letter.wire.recovers
+            for number, held in zip(numbers, answer.answers, strict=True):
+                if not (held or putting_back):
                     self._network.holdings.gone(permit_id(hub, number))
         if isinstance(answer, Fault) and answer.trouble is Trouble.DEMOTED:
             self._fail(answer.error)

@@ -1,9 +1,8 @@
 """One schedule: what a seed decides, how it runs, and what is left when it is over."""
 
 import asyncio
-import math
 from collections import Counter
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -12,20 +11,22 @@ from redsem_async import (
     AnySemaphore,
     FairSemaphore,
     Semaphore,
-    SemaphoreError,
 )
 from redsem_async._hub import known_hub
+from redsem_async._lease import heartbeat_interval
 from redsem_async.testing._model import FairModel, Model, ZsetModel
 
 from .actors import Actor, Habits, Office
-from .holdings import Holdings
+from .holdings import Attempt, Holdings
 from .network import Network, SimulatedBackend, Weather
 from .server import Server
 from .world import Process, World
 
 QUIET = 1.6  # seconds after which nothing is on its way any more, once all is healed
-PROMPT = 1.2  # seconds in which a free permit finds a waiter while nothing is wrong
-LOOK = 0.1  # seconds between two looks at that
+PROMPT = 0.1  # seconds, beside some trips, in which a permit that became free finds a waiter
+BROKEN = 1.2  # where links break meanwhile
+RECOVERY = 2.5  # after everything was wrong
+LOOK = 0.02  # seconds between two looks at that
 
 
 @dataclass
@@ -58,17 +59,19 @@ class Schedule:
         self.holdings = Holdings(self.world)
         self.network.holdings = self.holdings
         self.holdings.unruly = not self.calm
-        self.holdings.trip = self.network.weather.trip
+        self.holdings.judge_of = self.server.judge
+        self.world.trip = self.network.weather.trip
         self.office = Office(self.world, self.holdings, self._habits())
         self.kind = draw.choice((Semaphore, FairSemaphore))
         names = ["jobs", "more"][: draw.choice((1, 1, 1, 2))]
         self.limits = {name: draw.choice((1, 1, 2, 3, 5)) for name in names}
         self.office.highest = dict(self.limits)
         self.mixed = draw.random() < 0.15
+        self.server.recovers = not self.mixed and draw.random() < 0.2
         self.clients: list[tuple[Process, SimulatedBackend]] = []
         self.workers: list[tuple[Process, asyncio.Task[Any]]] = []
         self.semaphores: dict[Process, list[AnySemaphore]] = {}
-        self._waits_since: dict[str, float] = {}
+        self._idle_since: dict[str, tuple[float, int]] = {}
         for number in range(draw.randint(1, 4)):
             self._make_process(number)
 
@@ -85,7 +88,8 @@ class Schedule:
         weather.longest_delay = draw.choice((0.5, 5.0))
         strength = draw.choice((0.003, 0.02, 0.06))
         for kind in draw.sample(_UNKIND, draw.randint(0, 4)):
-            setattr(weather, kind, strength if kind not in ("refuse", "hang") else 0.2)
+            often = {"refuse": 0.2, "hang": 0.2, "overtaken": 0.3, "unanswered": 0.3}
+            setattr(weather, kind, often.get(kind, strength))
         return weather
 
     def _habits(self) -> Habits:
@@ -100,15 +104,25 @@ class Schedule:
                 actions.append("detach")
         if draw.random() < 0.2:
             actions.append("limit")
+        theme = draw.random()
+        hands_over = theme < 0.15
+        if hands_over:
+            actions = ["bare", "bare", "detach", "detach", "detach", "adopt", "adopt"]
+            if not (self.calm or self.gusty):
+                weather = self.network.weather
+                weather.unanswered = weather.overtaken = draw.choice((0.0, 0.2))
+        elif theme < 0.22 and not (self.calm or self.gusty):
+            actions = ["bare", "guard", "limit", "limit", "limit", "clear"]
         short = self.lease * 0.2
         timeouts: list[tuple[float | None, ...]] = [
             (None,),
             (None, 0.0, short, 2 * self.lease),
             (short / 4, short),
         ]
+        lengths = (0.3 * self.lease, 1.5 * self.lease) if hands_over else (0.0, 0.02, 0.3)
         return Habits(
             rest=draw.choice((0.0, 0.01, 0.5)),
-            work=draw.choice((0.0, 0.02, 0.3, 1.5 * self.lease)),
+            work=draw.choice((*lengths, 1.5 * self.lease)),
             timeouts=draw.choice(timeouts),
             heaviest=draw.choice((1, 1, 3)),
             cancelled=draw.choice((0.0, 0.1, 0.4)),
@@ -139,6 +153,7 @@ class Schedule:
                     timeout=draw.choice((None, 2 * lease)),
                     max_waiters=None if draw.random() < 0.8 else draw.randint(0, 3),
                     cancel_on_loss=draw.random() < 0.8,
+                    recovery="grace" if self.server.recovers else None,
                 )
             )
         actors = draw.choice((1, 2, 2, 4, 8))
@@ -150,6 +165,7 @@ class Schedule:
     def _plan_faults(self) -> None:
         draw, world = self.random, self.world
         kinds = draw.sample(_STORMS, draw.randint(0, 4))
+        kinds += ["flush"] * (self.server.recovers and "flush" not in kinds)
         for kind in kinds:
             for _ in range(draw.choice((1, 1, 2, 4))):
                 world.at(draw.random() * self.storm, partial(self._strike, kind))
@@ -275,6 +291,8 @@ class Schedule:
             process.resume()
         chosen = self._some_process()
         assert chosen is not None
+        if not (self.calm or self.gusty):
+            self.world.after(LOOK, self._look_for_idle_permits)
         self._lifter = chosen.start(self._lift_limits(chosen))
 
     async def _lift_limits(self, process: Process) -> None:
@@ -283,36 +301,49 @@ class Schedule:
             for semaphore in self.semaphores[process]:
                 judge = self.server.judges.get(semaphore.name)
                 if judge is not None and judge.set_limit is not None:
-                    with suppress(SemaphoreError):
-                        await semaphore.set_limit(None)
+                    await self.office.order(process, semaphore, None)
             await asyncio.sleep(0.5)
 
     def _look_for_idle_permits(self) -> None:
-        """While nothing is wrong, a free permit and somebody who waits for it find each other."""
-        if self.office.over:
-            return
+        """A free permit and somebody alive who waits for it find each other, in bounded time."""
         world = self.world
         for name, model in self.server.models.items():
             judge = self.server.judge(name)
-            waiting = [
-                attempt
-                for attempt in self.holdings.pending
-                if attempt.semaphore.name == name and attempt.waits and not attempt.process.deaf
-            ]
-            least = min((a.semaphore.limit for a in waiting), default=0)
-            most = least if judge.set_limit is None else judge.set_limit
-            heaviest = max((a.permits for a in waiting), default=0)
-            now = world.server_us // 1000
-            room = most - judge.used(model, now)
-            since = min((a.began for a in waiting), default=math.inf)
-            blocker = judge.blocker(model, now)
-            # One who is deaf is served by its heartbeats, and lets nobody pass meanwhile.
-            blocked = blocker is not None and self.network.owners[blocker.hub].deaf
-            if not waiting or room < heaviest or blocked or since > world.now - PROMPT:
-                self._waits_since[name] = world.now
-            elif world.now - self._waits_since.get(name, world.now) > PROMPT:
-                world.violated(f"{name} has room for {room} permits, and {len(waiting)} wait")
-        world.after(LOOK, self._look_for_idle_permits)
+            since, grants = self._idle_since.get(name, (world.now, -1))
+            waiting = self._could_be_served(name, model) if not self.office.over else []
+            if not waiting or grants != judge.grants:  # somebody got one meanwhile
+                since = world.now
+            self._idle_since[name] = since, judge.grants
+            if world.now - since > self._prompt(waiting):
+                world.violated(f"there is room in {name} since {since:.3f} for {waiting[0]}")
+        if not self.office.over:
+            world.after(LOOK, self._look_for_idle_permits)
+
+    def _could_be_served(self, name: str, model: Model) -> list[Attempt]:
+        """Those who wait, where there is room for one whose turn it is."""
+        now, judge = self.world.server_us // 1000, self.server.judge(name)
+        pending = [a for a in self.holdings.pending if a.semaphore.name == name and a.waits]
+        used = judge.used(model, now)
+        first = judge.first(model, now) if isinstance(model, FairModel) else None
+        if not pending or model.grace_until > now:
+            return []
+        if first is not None:
+            return pending if judge.room(model, first, now) >= first.request.permits else []
+        set_to = judge.set_limit
+        return [
+            attempt
+            for attempt in pending
+            if attempt.permits <= (attempt.semaphore.limit if set_to is None else set_to) - used
+        ]
+
+    def _prompt(self, waiting: Sequence[Attempt]) -> float:
+        """Seconds in which they meet: at once, or by a heartbeat where a message may be lost."""
+        prompt = BROKEN if self.gusty else PROMPT + 10 * self.world.trip
+        if not (self.calm or self.gusty):
+            prompt += RECOVERY
+        elif not any(attempt.process.deaf for attempt in waiting):
+            return prompt
+        return prompt + heartbeat_interval(2 * self.lease)
 
     # -- what is left
 
@@ -378,6 +409,8 @@ _UNKIND = (
     "lose_reply",
     "lose_letter",
     "run_late",
+    "overtaken",
+    "unanswered",
     "half_open",
     "refuse",
     "hang",

@@ -7,17 +7,19 @@ from functools import partial
 from redsem_async._keys import Address
 from redsem_async._protocol import (
     Acquire,
+    Adopt,
     Answered,
     Call,
     Fault,
     Message,
     Refresh,
+    Release,
     Trouble,
 )
-from redsem_async.testing._model import FairModel, Model, Reordered, Stranger, ZsetModel
+from redsem_async.testing._model import FairModel, Model, Reordered, Stranger, Void, ZsetModel
 
-from .judge import Around, Judge
-from .network import Network, SimulatedLink
+from .judge import Around, Judge, Look
+from .network import ONCE, Network, SimulatedLink
 from .world import World
 
 FLUSH_TIME = 0.001  # seconds
@@ -34,6 +36,7 @@ class Server:
         self.demoted_until = 0.0
         self.full_until = 0.0
         self.strict_until = 0.0
+        self.recovers = False  # clients put back what they hold, where state was lost
         self.forgetful = 0.0  # probability that scripts are forgotten before a call
         self.operations = 0
         self.models: dict[str, Model] = {}
@@ -48,7 +51,8 @@ class Server:
 
     def judge(self, name: str) -> Judge:
         if name not in self.judges:
-            self.judges[name] = Judge(self._world, name)
+            self.judges[name] = judge = Judge(self._world, name)
+            judge.recovers = self.recovers
         return self.judges[name]
 
     def run(self, address: Address, call: Call, hub: str, link: SimulatedLink) -> Answered | Fault:
@@ -61,10 +65,14 @@ class Server:
         self.operations += 1
         if isinstance(call, Acquire):
             self._look_for_duplicates(call, hub, link)
+        elif isinstance(call, ONCE) and not link.open_here:
+            world.fault(f"late {type(call).__name__.lower()}")
         model = self.models.get(address.name)
         if model is None:
             kind = FairModel if address.mode == "fair" else ZsetModel
             model = self.models[address.name] = kind(self._teller(address.prefix))
+            model.recovers = self.recovers
+        gone = {name for name, party in model.parties.items() if party.gone}
         judge = self.judge(address.name)
         self._network.heard.clear()
         self._network.reached.clear()
@@ -73,16 +81,29 @@ class Server:
         answer: Answered | Fault
         try:
             answer = model.run(address, call, hub, now_us)
-        except (Reordered, Stranger) as again:
+        except (Reordered, Stranger, Void) as again:
             world.note("again", type(again).__name__)
             answer = Fault(Trouble.AGAIN, again)
         world.note("run", link.process.name, hub[:4], address.name, call, "->", answer)
+        self._note_what_is_rare(model, call, hub, gone, before)
         network = self._network
         around = Around(frozenset(network.heard), frozenset(network.reached), not link.open_here)
         if judge.ran(model, before, call, hub, answer, around):
             self._idle_since, self._idle_calls = world.now, 0
         self._see_that_nothing_spins()
         return answer
+
+    def _note_what_is_rare(
+        self, model: Model, call: Call, hub: str, gone: set[str], before: Look
+    ) -> None:
+        """Count what a run must come by to be a test of it."""
+        world = self._world
+        if hub in gone and not model.party(hub).gone:
+            back = any(identity.startswith(hub) for identity in before.tickets)
+            world.fault("hub back in its place" if back else "hub back")
+        if before.grace_until > before.now and isinstance(call, Acquire | Release | Adopt):
+            line = "behind a line" if before.tickets else "without a line"
+            world.fault(f"{type(call).__name__.lower()} in grace {line}")
 
     def _see_that_nothing_spins(self) -> None:
         """Calls that change nothing may be made now and then, and not as fast as it goes."""

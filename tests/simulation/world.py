@@ -7,12 +7,15 @@ import random
 import traceback
 from collections import Counter
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .loop import RESOLUTION, SimulatedLoop
 
 TURN = 2e-6  # seconds that a turn of a loop takes: time goes on even when all are busy
 START_US = 1_700_000_000_000_000  # by the server's clock
+
+if TYPE_CHECKING:
+    from .holdings import Hold
 
 Event = tuple[float, int, Callable[[], None]]
 
@@ -28,6 +31,7 @@ class World:
         self.seed = seed
         self.random = random.Random(seed)
         self.now = 0.0
+        self.trip = 0.0  # seconds one way, about
         self.processes: list[Process] = []
         self.faults: Counter[str] = Counter()
         self.violations: list[str] = []
@@ -57,7 +61,12 @@ class World:
     @property
     def server_us(self) -> int:
         """The server's clock."""
-        return START_US + int(self.now * 1_000_000)
+        return self.server_us_at(self.now)
+
+    @staticmethod
+    def server_us_at(moment: float) -> int:
+        """What the server's clock shows at a *moment* of the world's time."""
+        return START_US + int(moment * 1_000_000)
 
     @staticmethod
     def by_server_clock(moment_ms: int) -> float:
@@ -118,10 +127,12 @@ class Process:
         self.name = name
         self.alive = True
         self.deaf = False
-        self.stalled_until = 0.0
+        self.hubs: set[str] = set()  # the ids that it was known by
+        self.stalled_at = self.stalled_until = 0.0
         self.stalled = 0.0  # seconds, altogether
         self.woken_busy = False  # this turn runs what was ready before a stall
         self.cancelled: set[asyncio.Task[Any]] = set()
+        self.watched: dict[Hold, None] = {}  # what it holds, looked at after each turn
         self._blocked = False
         self._rate = rate
         self._offset = 1000.0 * (1 + len(world.processes))
@@ -176,6 +187,8 @@ class Process:
         self.woken_busy, self._blocked = self._blocked, False
         self.loop.turn()
         self.woken_busy = False
+        for one in list(self.watched):
+            one.look()
         if self._cancels:
             due = [task for turn, task in self._cancels if turn <= self.loop.turns]
             self._cancels = [(t, task) for t, task in self._cancels if t > self.loop.turns]
@@ -215,7 +228,8 @@ class Process:
 
     def _stall(self, seconds: float) -> None:
         self._stall_due = None
-        self.stalled_until = self.world.now + seconds
+        self.stalled_at = self.world.now
+        self.stalled_until = self.stalled_at + seconds
         self.stalled += seconds
         self.world.fault("stalled process")
         self.world.note(self.name, "stalls for", seconds)

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from redsem_async._clock import now
 from tests.checkers.history import Stay
 from tests.checkers.journal import JournalChecker
 from tests.soak.plan import Plan
@@ -94,7 +95,7 @@ class Worker:
         self.stopped = False
 
     async def kill(self) -> None:
-        self._killed_at = time.time()
+        self._killed_at = now()
         self._signal(signal.SIGKILL)
         await self.ended()
 
@@ -133,22 +134,23 @@ class Worker:
         code = await process.wait()
         history = self._tally.checker.history
         if self._killed_at is not None:
-            history.died(name, self._killed_at)
+            history.died(name, self._tally.at(self._killed_at))
         else:
-            history.died(name, time.time())
+            history.died(name, self._tally.at(now()))
             if code != 0:
                 self._tally.wrong(name, f"ended with {code}")
 
     def _heard(self, name: str, said: list[Any]) -> None:
-        history = self._tally.checker.history
+        history, at = self._tally.checker.history, self._tally.at
         match said:
-            case ["got", identity, place, token, permits, since, trusted_until]:
-                history.got(identity, Stay(name, place, token, permits, since, trusted_until))
+            case ["got", identity, place, token, permits, since, trusted]:
+                stay = Stay(name, place, token, permits, at(since), at(trusted))
+                history.got(identity, stay)
                 self._tally.stays += 1
             case ["left", identity, until, asked, released]:
-                history.left(identity, until, asked, released)
+                history.left(identity, at(until), at(asked), released)
             case ["heard", until]:
-                history.heard(name, until)
+                history.heard(name, at(until))
             case ["size", size]:
                 self.sizes.at.append(time.time())
                 self.sizes.sizes.append(size)
@@ -172,6 +174,11 @@ class Tally:
         self.stays = 0
         self.outcomes: Counter[str] = Counter()
         self.sizes: list[Sizes] = []
+        self._ahead = time.time() - now()
+
+    def at(self, moment: float) -> float:
+        """A *moment* of the monotonic clock that all processes share, by the server's clock."""
+        return moment + self._ahead
 
     def wrong(self, who: str, what: str) -> None:
         self.checker.findings.add("nothing unexpected happens", who, what)

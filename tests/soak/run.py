@@ -132,7 +132,8 @@ class Drain:
 async def soak(plan: Plan) -> Report:
     """Run a soak to its end."""
     known = places(plan)
-    checker = JournalChecker({place.name: place.ceiling for place in known})
+    recovering = {place.name for place in known if place.recovers}
+    checker = JournalChecker({place.name: place.ceiling for place in known}, recovering)
     report = Report(plan, checker)
     began = time.monotonic()
     async with _surroundings(plan) as (server, admin, reader, proxies):

@@ -1,8 +1,8 @@
 """A process of the soak: its tasks take and give back permits, and it says what it saw.
 
 It is given its options as JSON, reads a command a line, and says a line for each event, at once:
-what it was handed it has said before anything else happens. Times are of the wall clock, made
-from the monotonic one that trust is counted by.
+what it was handed it has said before anything else happens. Times are of the monotonic clock that
+trust is counted by, and that all processes of a machine share.
 """
 
 import asyncio
@@ -11,6 +11,7 @@ import fcntl
 import gc
 import json
 import logging
+import math
 import os
 import random
 import sys
@@ -22,6 +23,7 @@ from redis.asyncio import Redis
 
 import redsem_async
 from redsem_async import AnySemaphore, Permit, PermitLost, SemaphoreError
+from redsem_async._claim import State
 from redsem_async._clock import now
 from tests.checkers.recording import install
 from tests.soak.plan import HIGHEST_LIMIT, Place, Plan, places
@@ -37,11 +39,16 @@ class Open:
 
     permit: Permit
     asked: float | None = None
+    seen: float = -math.inf  # until when it was trusted, by what has happened so far
+    until: float = -math.inf  # when trust ends, if nothing happens
 
-    @property
-    def certain_until(self) -> float:
-        trusted_until = self.permit._claim.trusted_until
-        return trusted_until if self.asked is None else min(self.asked, trusted_until)
+    def look(self) -> float:
+        """See until when its holder has trusted it by now, whatever it thinks of that later."""
+        most = now() if self.asked is None else self.asked
+        self.seen = max(self.seen, min(most, self.until))
+        claim = self.permit._claim
+        self.until = claim.trusted_until if claim.state is State.HELD else -math.inf
+        return max(self.seen, min(most, self.until))
 
 
 class Process:
@@ -60,7 +67,6 @@ class Process:
         self.open: dict[str, Open] = {}
         self.ending = asyncio.Event()
         self.outcomes: dict[str, int] = {}
-        self.offset = 0.0
 
     # -- saying
 
@@ -68,28 +74,23 @@ class Process:
         line = json.dumps([event, *facts]) + "\n"
         os.write(1, line.encode())
 
-    def wall(self, at: float) -> float:
-        return at + self.offset
-
     def got(self, place: Place, permit: Permit) -> None:
-        at = now()
-        self.open[permit.id] = Open(permit)
+        stay = self.open[permit.id] = Open(permit)
+        since = stay.seen = now()
         facts = (permit.id, place.name, permit.fencing_token, permit.permits)
-        self.say("got", *facts, self.wall(at), self.wall(permit._claim.trusted_until))
+        self.say("got", *facts, since, permit._claim.trusted_until)
+        stay.look()
 
     def left(self, permit: Permit, released: bool | None = None) -> None:
         stay = self.open.pop(permit.id)
-        asked = stay.asked if stay.asked is not None else now()
-        until = min(asked, stay.certain_until)
-        self.say("left", permit.id, self.wall(until), self.wall(asked), released)
+        until = stay.look()
+        self.say("left", permit.id, until, stay.asked or now(), released)
 
     async def tick(self) -> None:
         """Say how far it has come: nothing that is before that will be said any more."""
         count = 0
         while True:
-            self.offset = time.time() - now()
-            said = min((now(), *(stay.certain_until for stay in self.open.values())))
-            self.say("heard", self.wall(said))
+            self.say("heard", min((now(), *(stay.look() for stay in self.open.values()))))
             if count % SAMPLE_EVERY == 0:
                 self.say("size", size())
             count += 1
@@ -119,7 +120,7 @@ class Process:
             await client.aclose()
         while len(asyncio.all_tasks()) > 2:  # noqa: ASYNC110 - this one, and who reads commands
             await asyncio.sleep(0.01)
-        self.say("heard", self.wall(now()))
+        self.say("heard", now())
         self.say("outcomes", self.outcomes)
         self.say("rest", size())
 
@@ -145,6 +146,9 @@ class Process:
                 self.say("wrong", f"{error!r}")
         else:
             outcome = attempt.result()
+        self.count_one(outcome)
+
+    def count_one(self, outcome: str) -> None:
         self.outcomes[outcome] = self.outcomes.get(outcome, 0) + 1
 
     async def once(self, place: Place) -> str:
@@ -204,10 +208,10 @@ class Process:
     async def hand_over(self, place: Place, here: AnySemaphore, there: AnySemaphore) -> str:
         permit = await here.acquire(timeout=1.0)
         self.got(place, permit)
-        self.open[permit.id].asked = now()
         try:
-            identity = await permit.detach(place.lease)
+            identity = await self.detach(place, permit)
         except BaseException:
+            self.open[permit.id].asked = now()
             with contextlib.suppress(SemaphoreError):
                 await permit.release()
             raise
@@ -223,6 +227,18 @@ class Process:
             finally:
                 self.left(adopted)
         return "handed over"
+
+    async def detach(self, place: Place, permit: Permit) -> str:
+        """Detach for less than a lease or for more, with little patience perhaps, and again."""
+        dice = self.dice
+        while True:
+            try:
+                async with asyncio.timeout(dice.choice((None, None, None, 0.0005, 0.02))):
+                    return await permit.detach(dice.choice((0.2, 1.0, 2.0)) * place.lease)
+            except (TimeoutError, redsem_async.BackendUnavailable):
+                # It is held on, for as long as it says so itself.
+                self.count_one("detach failed")
+                await asyncio.sleep(dice.random() * place.lease)
 
     # -- commands
 

@@ -5,6 +5,7 @@
 --          ticket less ASIDE: below 0, where the scan of the line does not meet it
 
 local LOOK = 1000     -- most requests that one call looks at
+local NUDGED = 10     -- most requests of which one is to hear a hint
 local SERVE = 64      -- about as many of them it serves
 local ASIDE = 2 ^ 52  -- above any ticket
 
@@ -184,10 +185,11 @@ local function standing()
   return { tag, next_moment(), waiting, mine }
 end
 
--- Tells the head of the line that something will change earlier than it was told.
+-- Tells the first in line who hears it that something will change earlier than it was told.
 local function nudge()
-  local head = call('ZRANGEBYSCORE', line, 0, '+inf', 'LIMIT', 0, 1)[1]
-  if head then tell((parse(head)), 'hint', '0') end
+  for _, head in ipairs(call('ZRANGEBYSCORE', line, 0, '+inf', 'LIMIT', 0, NUDGED)) do
+    if tell((parse(head)), 'hint', '0') ~= 0 then return end
+  end
 end
 
 -- Takes requests of dead processes out of the line. Returns how many.

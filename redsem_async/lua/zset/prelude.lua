@@ -5,6 +5,7 @@
 --          wait, and the highest limit that it declares
 
 local LOOK = 1000   -- most processes that one call looks at
+local NUDGED = 10   -- most of which one is to hear a hint
 
 local mine = {}     -- {permits} when the caller itself is hinted
 
@@ -83,9 +84,11 @@ local function standing()
   return { tag, moment, waiting, mine }
 end
 
--- Tells the first in line that something will change earlier than it was told.
+-- Tells the first in line who hears it that something will change earlier than it was told.
 local function nudge()
-  tell(call('ZRANGE', line, 0, 0)[1], 'hint', '0')
+  for _, owner in ipairs(call('ZRANGE', line, 0, NUDGED - 1)) do
+    if tell(owner, 'hint', '0') ~= 0 then return end
+  end
 end
 
 -- Takes dead processes out of the line. Returns 0: no request of theirs was in it.
