@@ -136,6 +136,14 @@ def modelcheck(session: nox.Session) -> None:
 
 
 @here(default=False)
+def stateful(session: nox.Session) -> None:
+    """Drive memory and Redis with more than 100,000 random steps for each mode and clock."""
+    environment = installed(session) | {"REDSEM_STATEFUL_RUNS": "3400"}
+    arguments = session.posargs or ["-n2", "--timeout=0", "tests/stateful"]
+    python(session, "pytest", *arguments, env=environment)
+
+
+@here(default=False)
 def containers(session: nox.Session) -> None:
     """Run the tests on $REDIS_IMAGE in a container; here, a missing engine is an error."""
     server = {"REDIS_URL": None, "REDSEM_SERVER_BIN": None, "REDSEM_TEST_SERVER": "container"}

@@ -5,6 +5,7 @@ they like; everything else is as in production: real scripts on a real server, a
 subscriptions that decide whether a hub is there to be told.
 """
 
+import os
 import time
 from collections import Counter
 from typing import Any, cast
@@ -66,6 +67,7 @@ HUBS: tuple[str, ...] = ("a" * 32, "b" * 32, "c" * 32)
 LEASES_MS = (1000, 4000, 10_000)
 LONGEST_MS = 60_000
 START_US = 1_800_000_000_000_000
+RUNS = int(os.environ.get("REDSEM_STATEFUL_RUNS", "150"))
 MIN_LEFT_MS = 30_000
 
 
@@ -549,7 +551,7 @@ def test_memory_and_redis_agree(mode: Mode, clock: Clock, server_url: str, prefi
     run_state_machine_as_test(
         agreement,
         settings=settings(
-            max_examples=150,
+            max_examples=RUNS,
             stateful_step_count=30,
             deadline=None,
             report_multiple_bugs=False,
