@@ -244,7 +244,7 @@ async def test_what_a_held_permit_weighs(
     kind: Kind, client: Redis, server: EmbeddedRedis, admin: SyncRedis
 ) -> None:
     """Bytes for each of 1,000, here and in Redis."""
-    semaphore = kind(client, "jobs", 2000)
+    semaphore = kind(client, "jobs", 2000, lease=60.0)  # no refresh begins, however slow it is
     await pairs(semaphore, 2)
     tracemalloc.start()
     try:

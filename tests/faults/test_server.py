@@ -703,23 +703,45 @@ async def test_what_is_left_to_say_to_others_keeps_no_hub_in_an_outage(
 # -- a server with much to do
 
 
-async def no_script_needs(
-    milliseconds: float, admin: Redis, scenario: Callable[[], Awaitable[None]]
-) -> None:
-    """Run *scenario*; see that none of its scripts needed so long, as the server measured.
+# What a script may do at most, as work: on a machine that is idle this takes about 10 ms.
+MUCH_WORK = """
+for i = 1, 4000 do
+  redis.call('ZADD', KEYS[1], i, i)
+  redis.call('ZSCORE', KEYS[1], i)
+end
+redis.call('DEL', KEYS[1])
+"""
 
-    One that the machine interrupted takes longer than it needs: then all is done once more.
+
+async def no_script_needs_long(admin: Redis, scenario: Callable[[], Awaitable[None]]) -> None:
+    """Run *scenario*; see that each of its scripts needed less than one that does much.
+
+    That one runs again and again meanwhile, and the server measures them all: where the machine
+    is busy, or slow, they are alike. One that it interrupted takes longer than it needs: then all
+    is done once more.
     """
     await admin.config_set("slowlog-log-slower-than", 500)
     await admin.config_set("slowlog-max-len", 10_000)
-    worst: list[float] = []
-    while len(worst) < 3 and min(worst, default=milliseconds) >= milliseconds:
+    compared: list[tuple[float, float]] = []
+
+    async def measure() -> None:
+        while True:
+            await admin.eval(MUCH_WORK, 1, "much work")
+            await asyncio.sleep(0.2)
+
+    while len(compared) < 3 and all(ours >= allowed for ours, allowed in compared):
         await admin.slowlog_reset()
-        await scenario()
-        entries = await admin.slowlog_get(10_000)
-        scripts = [e["duration"] for e in entries if e["command"].startswith(b"EVAL")]
-        worst.append(max(scripts, default=0) / 1000)
-    assert min(worst) < milliseconds, worst
+        measuring = in_background(measure())
+        try:
+            await scenario()
+        finally:
+            measuring.cancel()
+            await asyncio.wait([measuring])
+        entries = [e for e in await admin.slowlog_get(10_000) if e["command"].startswith(b"EVAL")]
+        allowed = [e["duration"] for e in entries if b"much work" in e["command"]]
+        ours = [e["duration"] for e in entries if b"much work" not in e["command"]]
+        compared.append((max(ours, default=0) / 1000, max(allowed) / 1000))
+    assert any(ours < allowed for ours, allowed in compared), compared
 
 
 async def test_ten_thousand_expired_holders(kind: Kind, client: Redis, admin: Redis) -> None:
@@ -744,7 +766,7 @@ async def test_ten_thousand_expired_holders(kind: Kind, client: Redis, admin: Re
         assert len(await tokens_of(admin, semaphore)) == 1
         assert await permit.release()
 
-    await no_script_needs(10, admin, crashed_and_cleared)
+    await no_script_needs_long(admin, crashed_and_cleared)
 
 
 async def test_ten_thousand_waiters(kind: Kind, client: Redis, other: Redis, admin: Redis) -> None:
@@ -779,4 +801,4 @@ async def test_ten_thousand_waiters(kind: Kind, client: Redis, other: Redis, adm
         await there.set_limit(None)
         await all_free(semaphore, within=15)
 
-    await no_script_needs(10, admin, queued_served_and_cancelled)
+    await no_script_needs_long(admin, queued_served_and_cancelled)
