@@ -1,15 +1,19 @@
 """What must hold, whatever happens in whichever order."""
 
 import copy
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from redsem_async import Permit
-from redsem_async._protocol import Call, Clear, Granted, Message, Reap, Release, SetLimit
-from redsem_async.testing._model import FairModel, Model, Waiter, ZsetModel
+from redsem_async._protocol import Call, Clear, Granted, Message, Reap, Release
+from redsem_async.testing._model import FairModel, Model, Waiter
 
-from .world import Process, World, Wrong
+from .process import Wrong
+
+if TYPE_CHECKING:
+    from .world import World
 
 NOBODY = "f" * 32
+DEEPEST = 150  # events of a path
+PROMPT = 0.1  # seconds in which somebody sees that a lease has ended
 MARGIN = 0.0011  # seconds: the server counts in whole milliseconds
 
 
@@ -20,7 +24,7 @@ class Before(NamedTuple):
     line: tuple[Waiter, ...]
 
 
-def look(world: World) -> Before:
+def look(world: "World") -> Before:
     """See how the server stands."""
     model = world.model
     line = tuple(model.line) if isinstance(model, FairModel) else ()
@@ -30,7 +34,7 @@ def look(world: World) -> Before:
 # -- of each call
 
 
-def check_call(world: World, before: Before, call: Call) -> None:
+def check_call(world: "World", before: Before, call: Call) -> None:
     """Raise Wrong where what the server did must not be; note what excuses what."""
     model, ledger = world.model, world.ledger
     live = _live(world)
@@ -51,7 +55,7 @@ def check_call(world: World, before: Before, call: Call) -> None:
     _excuse(world, before, call)
 
 
-def _check_order(world: World, before: Before, granted: list[str]) -> None:
+def _check_order(world: "World", before: Before, granted: list[str]) -> None:
     """Nobody is granted while another waits who was in line before, and could have had it."""
     model = world.model
     if not granted or not isinstance(model, FairModel):
@@ -67,7 +71,7 @@ def _check_order(world: World, before: Before, granted: list[str]) -> None:
             raise Wrong(f"{name_of(world, waiter.id)} was in line before those who were granted")
 
 
-def _excuse(world: World, before: Before, call: Call) -> None:
+def _excuse(world: "World", before: Before, call: Call) -> None:
     """Whoever trusts a permit that somebody took by right has not heard of it yet."""
     ledger = world.ledger
     match call:
@@ -75,40 +79,42 @@ def _excuse(world: World, before: Before, call: Call) -> None:
             ledger.excused |= before.holders.keys()
         case Release(owner=owner, numbers=numbers):
             ledger.excused |= {f"{owner}.{number}" for number in numbers}
-        case SetLimit(limit=limit) if not ledger.limits and limit != ledger.limit:
-            raise Wrong(f"the set limit is {limit}, after {ledger.limit} was confirmed")
         case _:
             pass
+    limit = world.model.set_limit
+    if limit != ledger.limit and not ledger.limits:
+        raise Wrong(f"the set limit is {limit}, after {ledger.limit} was confirmed")
 
 
 # -- of each moment
 
 
-def check(world: World) -> None:
+def check(world: "World") -> None:
     """Raise Wrong where something must not be as it is."""
     if world.unhandled:
         raise Wrong(world.unhandled[0])
     _check_jobs(world)
+    _check_detached(world)
     trusted = [
-        (process, permit)
+        permit
         for process in world.processes
         if process.alive
         for permit in process.permits
-        if _expires_in(process, permit) > 0 and permit.id not in world.ledger.excused
+        if permit.expires_in > 0 and permit.id not in world.ledger.excused
     ]
-    if sum(permit.permits for _, permit in trusted) > world.scenario.highest:
-        names = ", ".join(name_of(world, permit.id) for _, permit in trusted)
+    if sum(permit.permits for permit in trusted) > world.scenario.highest:
+        names = ", ".join(name_of(world, permit.id) for permit in trusted)
         raise Wrong(f"too many are trusted at a time: {names}")
-    for process, permit in trusted:
+    for permit in trusted:
         held = world.model.holders.get(permit.id)
         left = world.seconds_left(held.expiry_ms) if held is not None else 0.0
-        trust = _expires_in(process, permit)
+        trust = permit.expires_in
         if left < trust - MARGIN:
             name = name_of(world, permit.id)
             raise Wrong(f"{name} is trusted for {trust:.3f} s, and held for {left:.3f} s")
 
 
-def _check_jobs(world: World) -> None:
+def _check_jobs(world: "World") -> None:
     for process in world.processes:
         for job in process.jobs:
             if job.over and process.alive:
@@ -122,14 +128,27 @@ def _check_jobs(world: World) -> None:
                     raise Wrong(f"{process.name}'s {job.name} ended with {error!r}") from error
 
 
-def _expires_in(process: Process, permit: Permit) -> float:
-    return permit.expires_in
+def _check_detached(world: "World") -> None:
+    """What was detached ends when it was said to, but for a refresh that came late."""
+    if world.late:
+        return
+    for identity, latest_ms in world.ledger.detached.items():
+        held = world.model.holders.get(identity)
+        if held is not None and held.expiry_ms > latest_ms:
+            name = name_of(world, identity)
+            raise Wrong(f"{name} was detached, and is held for longer than was said")
+
+
+def check_depth(events: int) -> None:
+    """Raise Wrong where so many events have followed each other, and more come."""
+    if events > DEEPEST:
+        raise Wrong("events beget events without end")
 
 
 # -- of each moment at which nothing is on its way
 
 
-def check_quiet(world: World) -> None:
+def check_quiet(world: "World") -> None:
     """Raise Wrong where somebody is forgotten: nobody will come back to it."""
     if not all(process.quiet for process in world.processes if process.alive):
         return
@@ -140,31 +159,44 @@ def check_quiet(world: World) -> None:
             raise Wrong(f"{name_of(world, identity)} is held, and nobody has it")
     if world.calm and world.scenario.prompt:
         _check_prompt(world)
+    else:
+        world.forgotten_since = None
 
 
-def _has_owner(world: World, identity: str) -> bool:
+def _has_owner(world: "World", identity: str) -> bool:
     process = world.owners[identity.partition(".")[0]]
     if not process.alive or identity in world.ledger.detached:
         return True
     return any(permit.id == identity for permit in process.permits)
 
 
-def _check_prompt(world: World) -> None:
-    """A free permit and a waiter have met."""
+def _check_prompt(world: "World") -> None:
+    """A free permit and a waiter meet: at once, or soon after a lease has ended."""
+    who = _forgotten(world)
+    if who is None:
+        world.forgotten_since = None
+        return
+    if world.forgotten_since is None:
+        world.forgotten_since = world.now
+    if world.now >= world.forgotten_since + (PROMPT if world.ticked else 0.0):
+        raise Wrong(f"{who} waits for a permit that is free")
+
+
+def _forgotten(world: "World") -> str | None:
+    """Who could be served now, although nothing is on its way."""
     model = world.model
     if isinstance(model, FairModel):
-        if _would_serve(world):
-            raise Wrong("somebody waits for a permit that is free")
-        return
+        return "somebody" if _would_serve(world) else None
     used = sum(model.holders[identity].permits for identity in _live(world))
     for process in world.processes:
-        waits = any(job.in_call and job.acquiring for job in process.jobs)
+        waits = [job.acquiring for job in process.jobs if job.in_call and job.acquiring]
         most = process.semaphore.limit if model.set_limit is None else model.set_limit
-        if process.alive and waits and used < most:
-            raise Wrong(f"{process.name} waits for a permit that is free")
+        if process.alive and waits and used + min(waits) <= most:
+            return process.name
+    return None
 
 
-def _would_serve(world: World) -> bool:
+def _would_serve(world: "World") -> bool:
     """Whether a waiter would be granted something if anybody called now."""
     if not world.model.waiting:
         return False
@@ -187,7 +219,7 @@ def _would_serve(world: World) -> bool:
 # -- of the end
 
 
-def check_end(world: World) -> None:
+def check_end(world: "World") -> None:
     """Raise Wrong unless everything has ended."""
     for process in world.processes:
         for job in process.jobs:
@@ -198,12 +230,12 @@ def check_end(world: World) -> None:
         raise Wrong(f"{name_of(world, identity)} is never given back")
 
 
-def _live(world: World) -> list[str]:
+def _live(world: "World") -> list[str]:
     now_ms = world.server_us // 1000
     return [i for i, held in world.model.holders.items() if held.expiry_ms > now_ms]
 
 
-def name_of(world: World, identity: str) -> str:
+def name_of(world: "World", identity: str) -> str:
     """Whose permit that is, to be read."""
     hub, _, number = identity.partition(".")
     process = world.owners.get(hub)
@@ -211,6 +243,3 @@ def name_of(world: World, identity: str) -> str:
         return identity
     nth = int(hub[16:], 16)
     return f"{process.name}'s {number}" + (f" (hub {nth})" if nth > 1 else "")
-
-
-__all__ = ["ZsetModel", "check", "check_call", "check_end", "check_quiet", "look", "name_of"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from redsem_async._keys import Mode
 
 if TYPE_CHECKING:
-    from .world import Job
+    from .process import Job
 
 Script = Callable[["Job"], Awaitable[None]]
 """What a job does, by the public methods of the semaphore."""

@@ -1,6 +1,7 @@
 """What is explored in every run of the tests, and more of it with ``REDSEM_MODELCHECK=long``."""
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -8,8 +9,8 @@ from dataclasses import replace
 from redsem_async import AcquireTimeout, PermitLost
 from redsem_async._keys import Mode
 
+from .process import AT_END, Job
 from .scenario import Budget, Party, Scenario
-from .world import Job
 
 LONG = os.environ.get("REDSEM_MODELCHECK") == "long"
 
@@ -24,6 +25,13 @@ async def holds(job: Job) -> None:
     """Acquire, and release."""
     permit = await job.acquire()
     await job.pause("to release")
+    await job.release(permit)
+
+
+async def stays(job: Job) -> None:
+    """Acquire, and hold on until the search is over."""
+    permit = await job.acquire()
+    await job.pause(AT_END)
     await job.release(permit)
 
 
@@ -106,113 +114,118 @@ async def clears(job: Job) -> None:
     await holds(job)
 
 
-def _scenarios() -> Iterator[Scenario]:
-    still = Party((holds,), cancels=(), breaks=False)
-    more = 1 if LONG else 0
-    for mode in MODES:
-        yield Scenario(
-            *("a cancellation", mode, (Party((holds,)), Party((holds,)), Party((holds,)))),
-            Budget(cancels=1 + more),
-        )
-        yield Scenario(
-            *("a lost link and a cancellation", mode, (Party((holds,)), still)),
-            Budget(cancels=1, cuts=1, lates=more),
-        )
-        yield Scenario(
-            *("a lost link and late letters", mode, (Party((holds,)), still)),
-            Budget(cuts=1, unnoticed=1, lates=1 + more),
-        )
-        yield Scenario(
-            *("a waiter's deadline", mode, (Party((holds,)), Party((tries,)))),
-            Budget(cancels=1, ticks=2 + more, cuts=more),
-            opening=opened((0, 0), (1, 0)),
-            grain=0.2,
-        )
-        yield Scenario(
-            *("a detach that is cancelled", mode, (Party((detaches,)), still)),
-            Budget(cancels=1, ticks=1 + more),
-            opening=opened((0, 0)),
-        )
-        yield Scenario(
-            *("a detach that is lost", mode, (Party((detaches,), cancels=()), still)),
-            Budget(cuts=1, ticks=2, lates=1),
-            opening=opened((0, 0)),
-        )
-        yield Scenario(
-            *("a detach, again", mode, (Party((detaches_again,)), still)),
-            Budget(cancels=1, ticks=1, cuts=more, lates=more),
-            opening=opened((0, 0), (1, 0)),
-        )
-        adopter = Party((adopts, holds), cancels=(1,))
-        yield Scenario(
-            *(
-                "an adoption, and a cancelled acquire",
-                mode,
-                (replace(still, scripts=(sends,)), adopter),
-            ),
-            Budget(cancels=1, cuts=1, lates=more),
-            opening=opened((0, 0)),
-        )
-        yield Scenario(
-            *(
-                "an adoption that is cancelled",
-                mode,
-                (Party((sends,), breaks=False), Party((adopts,))),
-            ),
-            Budget(cancels=1, cuts=1, lates=1),
-            opening=opened((0, 0)),
-        )
-        yield Scenario(
-            *(
-                "two adopters",
-                mode,
-                (Party((sends_twice,), breaks=False), Party((adopts, adopts))),
-            ),
-            Budget(cuts=1, lates=1, cancels=more),
-            opening=opened((0, 0)),
-        )
-        yield Scenario(
-            *("two limits", mode, (Party((limits,)), Party((holds,), breaks=False))),
-            Budget(cuts=1, lates=1, cancels=more),
-            most=3,
-        )
-        yield Scenario(
-            *("a pause", mode, (Party((pauses,)), still)),
-            Budget(cuts=1, lates=1),
-        )
-        yield Scenario(
-            *("a clear", mode, (Party((clears,)), still)),
-            Budget(cuts=1, lates=1),
-        )
-        yield Scenario(
-            *("weights", mode, (Party((holds_two,), 2), Party((holds,), 2), Party((holds,), 2))),
-            Budget(cancels=1),
-        )
-        yield Scenario(
-            "mixed limits",
+def _scenarios(mode: Mode) -> Iterator[Scenario]:
+    more = int(LONG)
+    still = Party((holds,), cancels=(), breaks=False, dies=False)
+    waiter = still if LONG else replace(still, scripts=(stays,))
+    open_minded = Party((holds,))
+    yield Scenario(
+        *("a cancellation", mode, (still, open_minded, replace(waiter, cancels=(0,) * more))),
+        Budget(cancels=1 + more),
+        opening=() if LONG else opened((0, 0)),
+    )
+    yield Scenario(
+        *("a lost link and a cancellation", mode, (open_minded, still)),
+        Budget(cancels=1, cuts=1, lates=more),
+        opening=() if LONG else opened((1, 0)),
+    )
+    yield Scenario(
+        *("a lost link and late letters", mode, (open_minded, still)),
+        Budget(cuts=1, unnoticed=1, lates=1 + more),
+        opening=() if LONG else opened((1, 0)),
+    )
+    yield Scenario(
+        *("a waiter's deadline", mode, (still, Party((tries,)))),
+        Budget(cancels=more, ticks=2 + more, cuts=more),
+        opening=opened((0, 0), (1, 0)),
+        grain=0.2,
+    )
+    yield Scenario(
+        *("a detach that is cancelled", mode, (Party((detaches,)), waiter)),
+        Budget(cancels=1, ticks=1 + more),
+        opening=opened((0, 0)) if LONG else (*opened((0, 0), (1, 0)), ("go", 0, 0)),
+    )
+    yield Scenario(
+        *("a detach that is lost", mode, (Party((detaches,), cancels=()), waiter)),
+        Budget(cuts=1, ticks=1 + more, lates=more),
+        opening=opened((0, 0)) if LONG else (*opened((0, 0), (1, 0)), ("go", 0, 0)),
+    )
+    yield Scenario(
+        *("a detach, again", mode, (Party((detaches_again,)), waiter)),
+        Budget(cancels=1, ticks=1, cuts=more, lates=more),
+        opening=opened((0, 0), (1, 0)),
+    )
+    sender = replace(still, scripts=(sends,))
+    yield Scenario(
+        "an adoption and a cancelled acquire",
+        mode,
+        (sender, Party((adopts, holds), cancels=(1,))),
+        Budget(cancels=1, cuts=1, lates=more),
+        opening=opened((0, 0)) + tuple(("go", 1, k) for k in (0, 0, 1)),
+    )
+    yield Scenario(
+        *("an adoption that is cancelled", mode, (sender, Party((adopts,)))),
+        Budget(cancels=1, cuts=1, lates=1),
+        opening=opened((0, 0)),
+    )
+    yield Scenario(
+        *(
+            "two adopters",
             mode,
-            (Party((holds,), 2), Party((holds,), 1), Party((holds, holds), 2)),
-            Budget(cancels=1),
-            opening=opened((0, 0), (2, 0), (1, 0), (2, 1)),
-        )
-        yield Scenario(
-            *(
-                "a process dies",
-                mode,
-                (Party((holds,), lease=3.0), replace(still, dies=False, lease=3.0)),
-            ),
-            Budget(kills=1, unnoticed=1, ticks=more),
-        )
-        yield Scenario(
-            *(
-                "a process stands still",
-                mode,
-                (Party((holds,), lease=3.0), replace(still, lease=3.0)),
-            ),
-            Budget(stops=1, ticks=1 + more),
-            grain=1.6,
-        )
+            (replace(sender, scripts=(sends_twice,)), Party((adopts, adopts))),
+        ),
+        Budget(cuts=1, lates=more, cancels=more),
+        opening=opened((0, 0), (1, 0), (1, 1)),
+    )
+    yield Scenario(
+        *("two limits", mode, (Party((limits,)), still)),
+        Budget(cuts=1, lates=1, cancels=more),
+        most=3,
+    )
+    yield Scenario(
+        *("a pause", mode, (Party((pauses,)), still)),
+        Budget(cuts=1, lates=1, cancels=more),
+    )
+    yield Scenario(
+        *("a clear", mode, (Party((clears,)), still)),
+        Budget(cuts=1, lates=1, cancels=more),
+        opening=() if LONG else opened((1, 0)),
+    )
+    yield Scenario(
+        *(
+            "weights",
+            mode,
+            (Party((holds_two,), 2), replace(still, limit=2), replace(still, limit=2)),
+        ),
+        Budget(cancels=1),
+        opening=() if LONG else opened((2, 0), (0, 0)),
+    )
+    yield Scenario(
+        "mixed limits",
+        mode,
+        (Party((holds,), 2), Party((holds,), 1), Party((holds, holds), 2)),
+        Budget(cancels=more),
+        opening=opened((0, 0), (2, 0), (1, 0), (2, 1)),
+    )
+    short = replace(still, lease=3.0)
+    yield Scenario(
+        *("a process dies", mode, (replace(short, dies=True), short)),
+        Budget(kills=1, unnoticed=1, ticks=more),
+    )
+    yield Scenario(
+        *("a process stands still", mode, (replace(short, dies=True), replace(waiter, lease=3.0))),
+        Budget(stops=1, ticks=1 + more),
+        grain=1.6,
+        opening=() if LONG else opened((0, 0), (1, 0)),
+    )
 
 
 MODES: tuple[Mode, Mode] = ("fair", "zset")
-SCENARIOS = list(_scenarios())
+# What neither mode does in a way of its own is explored in one of them when time is short.
+ALIKE = re.compile("adopt|detach that is cancelled|two limits|pause|clear|stands still")
+SCENARIOS = [
+    scenario
+    for mode in MODES
+    for scenario in _scenarios(mode)
+    if LONG or mode == "fair" or not ALIKE.search(scenario.name)
+]

@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from . import rules
-from .scenario import Scenario
-from .world import Clock, Event, Make, World, Wrong
+from .process import Wrong
+from .scenario import Budget, Scenario
+from .stand_ins import Clock
+from .world import Event, Make, World
 
-DEEPEST = 150  # events of a path, after which they beget each other without end
 ROUND = 400  # events in a row in which no time passes
 COLLECT = 400  # runs between two collections of garbage
 
@@ -107,6 +108,7 @@ class Search:
         outcome = self._outcome
         world = self._begin()
         try:
+            self._open(world)
             for event in path[:-1]:
                 world.do(event)
             outcome.steps += len(path)
@@ -123,8 +125,7 @@ class Search:
                 self._seen.add(key)
                 outcome.states += 1
                 rules.check_quiet(world)
-                if len(path) > DEEPEST:
-                    raise Wrong("events beget events without end")
+                rules.check_depth(len(path))
                 events = world.choices()
                 if next(iter(world.due()), None) is None:
                     self._end(world)
@@ -171,7 +172,7 @@ class Search:
     def _end(self, world: World) -> None:
         """With nothing unkind any more, everything ends."""
         deadline = world.now + self._scenario.horizon
-        world.budget = type(world.budget)()
+        world.budget, world.ending = Budget(), True
         taken = 0
         while world.now < deadline:
             due = next(iter(world.due()), None)
@@ -200,13 +201,15 @@ class Search:
         if outcome.runs % COLLECT == 0:
             gc.collect()
         world = self._clock.world = World(self._scenario, self._make)
+        return world
+
+    def _open(self, world: World) -> None:
         for event in self._scenario.opening:
             if event[0] != "rest":
                 world.do(Event(*event))
                 continue
             while moving := [e for e in world.due() if e.what != "go"]:
                 world.do(moving[0])
-        return world
 
     # -- telling
 
@@ -215,6 +218,7 @@ class Search:
         world = self._begin()
         taken: list[Event] = []
         try:
+            self._open(world)
             for event in path:
                 if event in world.enabled():
                     taken.append(event)
@@ -248,6 +252,7 @@ class Search:
         world = self._begin()
         lines = world.trace = []
         try:
+            self._open(world)
             for event in path:
                 lines.append(f"  {world.now - 1000:7.3f} {describe(world, event)}")
                 world.do(event)

@@ -124,12 +124,9 @@ LAYERS = (
     ),
     Layer(
         "search",
-        "every order of events within small bounds, on the specification",
-        _pytest(
-            *_tests("modelcheck", "modelcheck"),
-            *("-k", "not (zset and (dies or stopped or connections or slow))"),
-        ),
-        600,
-        sees=(SPECIFICATION, *_in_package("_lease.py")),
+        "every order of events within small bounds: the client before the specification as a server",
+        _pytest(*_tests("modelcheck", "modelcheck"), timeout=300),
+        900,
+        blind_to=(SCRIPTS, *_in_package(*_BELOW)),
     ),
 )

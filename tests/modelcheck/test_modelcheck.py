@@ -1,0 +1,113 @@
+"""Every order of events within small bounds."""
+
+from dataclasses import replace
+
+import pytest
+
+from redsem_async._claim import Claim
+from redsem_async._protocol import Acquire, Answer, Release, Reply, Request
+from redsem_async.testing._model import FairModel, Model, Step, ZsetModel
+
+from .scenario import Scenario
+from .scenarios import LONG, SCENARIOS
+from .search import Search
+
+
+def scenario_called(name: str) -> Scenario:
+    return next(s for s in SCENARIOS if f"{s.mode} {s.name}" == name)
+
+
+def named(scenario: Scenario) -> str:
+    return f"{scenario.mode} {scenario.name}"
+
+
+@pytest.mark.timeout(0 if LONG else 300)
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=named)
+def test_every_order_of_events(scenario: Scenario) -> None:
+    """Safe at every step, and with an end to everything from every state."""
+    found = Search(scenario).run()
+    print(found)
+    assert found.complete and found.wrong is None, str(found)
+
+
+def test_what_is_said_to_commute_does() -> None:
+    """What is left out, since it would lead to what is known, does lead there."""
+    for name in ("fair a lost link and late letters", "zset mixed limits"):
+        scenario = scenario_called(name)
+        trusting, distrustful = Search(scenario), Search(scenario, distrustful=True)
+        assert trusting.run().states == distrustful.run().states
+
+
+# -- a search that finds nothing proves nothing, unless it finds what is there
+
+
+class WithoutMark(FairModel):
+    """An id that is not known is granted, however old its number is."""
+
+    def _ask(self, step: Step, call: Acquire, request: Request, fresh: int, most: int) -> Answer:
+        known = self.found(f"{step.hub}.{request.number}", step.now)
+        in_line = self._in_line(step.hub, request)
+        return super()._ask(step, call, request, fresh if known or in_line else 0, most)
+
+
+class ServesNobody(FairModel):
+    """What is released is not given to who waits for it."""
+
+    def _release(self, step: Step, call: Release) -> Reply:
+        line, self.line = self.line, []
+        try:
+            return super()._release(step, call)
+        finally:
+            self.line = line
+
+
+class HintsAnybody(ZsetModel):
+    """A hint goes to who cannot use it, too, and is not passed on."""
+
+    def _announce(self, step: Step, count: int, highest: int) -> None:
+        step.freed = 0 if step.asks else step.freed
+        super()._announce(step, count, highest + 100)
+
+
+def test_a_late_letter_that_is_granted_is_found() -> None:
+    found = Search(scenario_called("fair a lost link and late letters"), WithoutMark).run()
+    assert "nobody has it" in (found.wrong or ""), str(found)
+
+
+def test_a_waiter_that_is_not_served_is_found() -> None:
+    found = Search(scenario_called("fair a cancellation"), ServesNobody).run()
+    assert "waits for a permit that is free" in (found.wrong or ""), str(found)
+
+
+def test_a_grant_too_many_is_found() -> None:
+    scenario = scenario_called("fair a cancellation")
+    found = Search(replace(scenario, most=0)).run()
+    assert "permits are held, under a limit of 0" in (found.wrong or ""), str(found)
+
+
+@pytest.mark.parametrize("what", ["cancelled", "lost"])
+def test_trust_that_outlives_a_detach_is_found(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Claim, "shorten", lambda *_: None)
+    found = Search(scenario_called(f"fair a detach that is {what}")).run()
+    assert "is trusted for" in (found.wrong or ""), str(found)
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("two limits", "the set limit is 3, after 2 was confirmed"),
+        ("a clear", "is trusted for"),
+        ("a pause", "the set limit is 0, after None was confirmed"),
+    ],
+)
+def test_a_call_that_acts_twice_is_found(
+    name: str, wrong: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Model, "_acted", lambda *_: False)
+    found = Search(scenario_called(f"fair {name}")).run()
+    assert wrong in (found.wrong or ""), str(found)
+
+
+def test_a_hint_that_is_of_no_use_is_found() -> None:
+    found = Search(scenario_called("zset mixed limits"), HintsAnybody).run()
+    assert "waits for a permit that is free" in (found.wrong or ""), str(found)
