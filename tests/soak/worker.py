@@ -211,7 +211,8 @@ class Process:
         try:
             identity = await self.detach(place, permit)
         except BaseException:
-            self.open[permit.id].asked = now()
+            stay = self.open[permit.id]
+            stay.asked = stay.asked or now()  # released by its id meanwhile, perhaps
             with contextlib.suppress(SemaphoreError):
                 await permit.release()
             raise
