@@ -131,6 +131,11 @@ class History:
         self._stays[identity] = stay
         self._open_by_client[stay.client].add(identity)
 
+    def doubts(self, identity: str, at: float) -> None:
+        """A client may trust a permit for less from now on: a killed one cannot say how long."""
+        if (stay := self._stays.get(identity)) is not None:
+            stay.trusted_until = min(stay.trusted_until, at)
+
     def left(
         self, identity: str, until: float, asked: float | None, released: bool | None
     ) -> None:

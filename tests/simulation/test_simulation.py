@@ -29,27 +29,31 @@ FAULTS = {
     "connection refused",
     "deaf link",
     "detach cancelled",
-    "detach failed",
     "flushed server",
     "foreign release",
     "half-open link",
-    "hub back in its place",
     "killed process",
-    "late adopt",
-    "late clear",
-    "late detach",
     "late duplicate",
-    "late setlimit",
     "letter of a closed link",
     "limit set",
     "lost letter",
     "lost reply",
-    "permit put back",
-    "release in grace without a line",
     "stalled process",
     "stalled server",
     "unheard reply",
 }
+
+
+RARE = {
+    "detach failed",
+    "hub back in its place",
+    "late adopt",
+    "late clear",
+    "late detach",
+    "late setlimit",
+    "permit put back",
+    "release in grace without a line",
+}  # that a chunk may do without, and all of them together may not
 
 
 def seeds_of(chunk: int) -> range:
@@ -80,3 +84,14 @@ def test_a_seed_is_the_same_run_each_time() -> None:
         assert first.trace
         assert first.trace == second.trace
         assert first.faults == second.faults
+
+
+@pytest.mark.timeout(300)
+def test_what_is_rare_happens_all_the_same() -> None:
+    """What never happened was not tested."""
+    missing = set(RARE)
+    for seed in range(CHUNKS * SCHEDULES):
+        missing -= simulate(seed).faults.keys()
+        if not missing:
+            return
+    raise AssertionError(f"never happened: {missing}")

@@ -147,6 +147,8 @@ class Worker:
                 stay = Stay(name, place, token, permits, at(since), at(trusted))
                 history.got(identity, stay)
                 self._tally.stays += 1
+            case ["doubts", identity, moment]:
+                history.doubts(identity, at(moment))
             case ["left", identity, until, asked, released]:
                 history.left(identity, at(until), at(asked), released)
             case ["heard", until]:

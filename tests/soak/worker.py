@@ -11,7 +11,6 @@ import fcntl
 import gc
 import json
 import logging
-import math
 import os
 import random
 import sys
@@ -23,7 +22,6 @@ from redis.asyncio import Redis
 
 import redsem_async
 from redsem_async import AnySemaphore, Permit, PermitLost, SemaphoreError
-from redsem_async._claim import State
 from redsem_async._clock import now
 from tests.checkers.recording import install
 from tests.soak.plan import HIGHEST_LIMIT, Place, Plan, places
@@ -39,16 +37,11 @@ class Open:
 
     permit: Permit
     asked: float | None = None
-    seen: float = -math.inf  # until when it was trusted, by what has happened so far
-    until: float = -math.inf  # when trust ends, if nothing happens
 
-    def look(self) -> float:
-        """See until when its holder has trusted it by now, whatever it thinks of that later."""
-        most = now() if self.asked is None else self.asked
-        self.seen = max(self.seen, min(most, self.until))
-        claim = self.permit._claim
-        self.until = claim.trusted_until if claim.state is State.HELD else -math.inf
-        return max(self.seen, min(most, self.until))
+    @property
+    def certain_until(self) -> float:
+        trusted_until = self.permit._claim.trusted_until
+        return trusted_until if self.asked is None else min(self.asked, trusted_until)
 
 
 class Process:
@@ -75,22 +68,23 @@ class Process:
         os.write(1, line.encode())
 
     def got(self, place: Place, permit: Permit) -> None:
-        stay = self.open[permit.id] = Open(permit)
-        since = stay.seen = now()
+        since = now()
+        self.open[permit.id] = Open(permit)
         facts = (permit.id, place.name, permit.fencing_token, permit.permits)
         self.say("got", *facts, since, permit._claim.trusted_until)
-        stay.look()
 
     def left(self, permit: Permit, released: bool | None = None) -> None:
         stay = self.open.pop(permit.id)
-        until = stay.look()
-        self.say("left", permit.id, until, stay.asked or now(), released)
+        asked = stay.asked or now()
+        until = min(asked, stay.certain_until)
+        self.say("left", permit.id, until, asked, released)
 
     async def tick(self) -> None:
         """Say how far it has come: nothing that is before that will be said any more."""
         count = 0
         while True:
-            self.say("heard", min((now(), *(stay.look() for stay in self.open.values()))))
+            trusted = (stay.certain_until for stay in self.open.values())
+            self.say("heard", min((now(), *trusted)))
             if count % SAMPLE_EVERY == 0:
                 self.say("size", size())
             count += 1
@@ -211,7 +205,8 @@ class Process:
         try:
             identity = await self.detach(place, permit)
         except BaseException:
-            self.open[permit.id].asked = now()
+            stay = self.open[permit.id]
+            stay.asked = stay.asked or now()  # released by its id meanwhile, perhaps
             with contextlib.suppress(SemaphoreError):
                 await permit.release()
             raise
@@ -232,6 +227,7 @@ class Process:
         """Detach for less than a lease or for more, with little patience perhaps, and again."""
         dice = self.dice
         while True:
+            self.say("doubts", permit.id, now())
             try:
                 async with asyncio.timeout(dice.choice((None, None, None, 0.0005, 0.02))):
                     return await permit.detach(dice.choice((0.2, 1.0, 2.0)) * place.lease)
