@@ -85,8 +85,12 @@ class ZsetLane(Lane):
             self.beat()
 
     def _try(self, permits: int) -> int:
-        """Let waiters ask for up to *permits*, the first in any case. Returns what is left."""
-        return self._let_ask(permits, self.waiting)
+        """Let waiters ask for up to *permits*, the first in any case. Returns what is left.
+
+        Not those whose deadline has come: the answer to the heartbeat decides, and an acquire
+        written now might be answered too late.
+        """
+        return self._let_ask(permits, (c for c in self.waiting if c not in self.overdue))
 
     def _fit(self, room: int) -> int:
         """Let waiters ask that fit into *room*. Returns what is left of it."""
