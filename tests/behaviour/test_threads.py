@@ -7,7 +7,7 @@ instruction of what the other does, so that nothing is left to luck.
 import asyncio
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from types import CodeType, FrameType
 from typing import Any, TypeVar
@@ -44,7 +44,7 @@ def there() -> Iterator[InThread]:
 
 
 @contextmanager
-def interrupted(code: CodeType, step: int, turn: Callable[[], object]) -> Iterator[list[int]]:
+def interrupted(code: CodeType, step: int, turn: Callable[[], object]) -> Generator[list[int]]:
     """Have *turn* taken before instruction *step* of *code*. Gives those that were reached."""
     reached: list[int] = []
 

@@ -26,6 +26,15 @@ async def outcome(waiter: "asyncio.Task[Permit]") -> tuple[Any, float]:
     return result, loop.time()
 
 
+async def without_messages(admin: Redis, server: EmbeddedRedis, connect: Connect) -> Redis:
+    """A client that may not subscribe."""
+    untyped: Any = admin
+    await untyped.execute_command(
+        "ACL", "SETUSER", "deaf", "on", ">x", "~*", "+@all", "resetchannels"
+    )
+    return connect(server.url, username="deaf", password="x")
+
+
 async def test_who_is_cut_off_is_not_told_that_it_is_full(
     kind: Kind, proxied: Redis, proxy: Proxy, other: Redis
 ) -> None:
@@ -114,10 +123,7 @@ async def test_who_hears_no_messages_gets_what_is_free_at_its_deadline(
     kind: Kind, server: EmbeddedRedis, admin: Redis, connect: Connect, other: Redis
 ) -> None:
     """The last question finds the permit that no message could tell of."""
-    await admin.execute_command(  # type: ignore[no-untyped-call]
-        "ACL", "SETUSER", "deaf", "on", ">x", "~*", "+@all", "resetchannels"
-    )
-    deaf = connect(server.url, username="deaf", password="x")
+    deaf = await without_messages(admin, server, connect)
     here, there = kind(deaf, "jobs", 1, lease=LEASE), kind(other, "jobs", 1, lease=LEASE)
     holder = await there.acquire()
     waiter = await waits_in_line(here, timeout=TIMEOUT)
@@ -131,10 +137,7 @@ async def test_who_hears_no_messages_is_told_that_it_is_full(
     kind: Kind, server: EmbeddedRedis, admin: Redis, connect: Connect, other: Redis
 ) -> None:
     """An answer to somebody else says nothing of a grant, so each is asked about."""
-    await admin.execute_command(  # type: ignore[no-untyped-call]
-        "ACL", "SETUSER", "deaf", "on", ">x", "~*", "+@all", "resetchannels"
-    )
-    deaf = connect(server.url, username="deaf", password="x")
+    deaf = await without_messages(admin, server, connect)
     here, there = kind(deaf, "jobs", 1, lease=LEASE), kind(other, "jobs", 1, lease=LEASE)
     holder = await there.acquire()
     waiters = [in_background(here.acquire(timeout=TIMEOUT)) for _ in range(50)]
