@@ -112,6 +112,7 @@ class Agreement(RuleBasedStateMachine):
         self.calls: dict[str, int] = dict.fromkeys(HUBS, 0)
         self.requests: dict[str, list[Request]] = {hub: [] for hub in HUBS}
         self.sent: list[tuple[str, Call]] = []
+        self.expiring: list[str] = []  # keys that were seen to have an expiry, if they exist
         self.tags = 0
         self.tokens: set[int] = set()
         client: Any = self.redis
@@ -166,12 +167,18 @@ class Agreement(RuleBasedStateMachine):
     def _age_meta(self) -> float:
         """Have the key `meta` expire as the model says, since Redis counts expiries by itself.
 
-        It is used before it expires: `MIN_LEFT_MS` is more than any call takes.
+        It is used before it expires: `MIN_LEFT_MS` is more than any call takes. The other keys
+        are kept for longer than a test takes, once it is seen that they have an expiry.
         """
         now_ms = self.now_us // 1000
+        pipeline = self.redis.pipeline(transaction=False)
         if self.model.kept_until:
             self.model.kept_until = max(self.model.kept_until, now_ms + MIN_LEFT_MS)
-            self.redis.pexpire(self.keys[2], int(self.model.kept_until) - now_ms)
+            pipeline.pexpire(self.keys[2], int(self.model.kept_until) - now_ms)
+        for key in self.expiring:
+            pipeline.expire(key, 3600)
+        self.expiring = []
+        pipeline.execute()
         return time.monotonic()
 
     def _compare_meta(self, call: Call, began: float) -> None:
@@ -517,13 +524,14 @@ class Agreement(RuleBasedStateMachine):
         look.zrange(holders, 0, -1)
         look.hkeys(tokens)
         look.zrange(extra, 0, -1)
-        for key in self.keys:
-            if not key.endswith((":limit", ":marker")):
-                look.pttl(key)
+        kept = [key for key in self.keys if not key.endswith((":limit", ":marker"))]
+        for key in kept:
+            look.pttl(key)
         answers: list[Any] = look.execute()
         held, with_token, heavy, *lifetimes = answers
         assert {*with_token, *(entry.rpartition(b":")[0] for entry in heavy)} <= {*held}
         assert -1 not in lifetimes, self.keys
+        self.expiring = [key for key in kept if not key.endswith(":meta")]
 
 
 def _plain(answer: object) -> object:
