@@ -1,11 +1,13 @@
 """Mutants of the scripts: the specification beside them is right."""
 
 from .mutant import mutant
+from .target import AGREEMENT, JOURNAL
 
 OF_SCRIPTS = (
     mutant(
         "no id check (fair)",
         "a delayed duplicate of an acquire brings nothing back",
+        "faults/test_lost_replies.py::test_a_delayed_duplicate_brings_nothing_back[fair-released]",
         ("lua/fair/acquire.lua", "local fresh = mark\n", "local fresh = 0\n"),
         (
             "lua/quick/acquire.lua",
@@ -16,6 +18,7 @@ OF_SCRIPTS = (
     mutant(
         "no id check (zset)",
         "a delayed duplicate of an acquire brings nothing back",
+        "faults/test_lost_replies.py::test_a_delayed_duplicate_brings_nothing_back[zset-released]",
         ("lua/zset/acquire.lua", "local fresh = mark\n", "local fresh = 0\n"),
         (
             "lua/quick/acquire.lua",
@@ -26,12 +29,14 @@ OF_SCRIPTS = (
     mutant(
         "an abandon does not raise the mark",
         "an acquire that is run after its abandon is not granted",
+        "faults/test_lost_replies.py::test_a_delayed_duplicate_brings_nothing_back[fair-abandoned]",
         ("lua/fair/abandon.lua", "raise_mark(highest)\n", ""),
         ("lua/zset/abandon.lua", "raise_mark(highest)\n", ""),
     ),
     mutant(
         "order of batches ignored",
         "a batch is not run before the one that was sent before it",
+        f"{AGREEMENT}[fair-server]",
         (
             "lua/fair/acquire.lua",
             "if mark < after then return redis.error_reply('REORDERED') end\n",
@@ -41,21 +46,25 @@ OF_SCRIPTS = (
     mutant(
         "expired holders stay",
         "a crashed holder is in the way for a lease at most",
+        "faults/test_processes.py::test_a_killed_holder_is_in_the_way_for_a_lease_at_most",
         ("lua/prelude.lua", "    freed = freed + drop(expired)\n", ""),
     ),
     mutant(
         "the quick path leaves the expired",
         "nothing is left of a permit but while somebody holds it",
+        "faults/test_holders.py::test_a_newcomer_clears_up_after_who_has_expired",
         ("lua/quick/acquire.lua", " or used > 0 and call('ZCOUNT', holders, '-inf', now) > 0", ""),
     ),
     mutant(
         "tokens are the time",
         "fencing tokens grow with every grant, and are never used again",
+        f"{AGREEMENT}[fair-server]",
         ("lua/prelude.lua", "  last = math.max(last + 1, stamp_us)\n", "  last = stamp_us\n"),
     ),
     mutant(
         "tokens are the time, on the quick path",
         "fencing tokens grow with every grant, and are never used again",
+        f"{AGREEMENT}[fair-server]",
         (
             "lua/quick/acquire.lua",
             "local token, highest = math.max(last + 1, stamp_us),",
@@ -65,37 +74,43 @@ OF_SCRIPTS = (
     mutant(
         "counter not saved",
         "fencing tokens grow with every grant, and are never used again",
+        f"{AGREEMENT}[fair-server]",
         (
             "lua/prelude.lua",
-            "  if heavy > 0 then keep(weights, longest) end\n  save_counter(longest)\n",
-            "  if heavy > 0 then keep(weights, longest) end\n",
+            "  if top >= 0 then keep(extra, longest) end\n  save_counter(longest)\n",
+            "  if top >= 0 then keep(extra, longest) end\n",
         ),
     ),
     mutant(
         "a release serves nobody",
         "a free permit and a live waiter find each other soon",
+        "behaviour/test_queue.py::test_a_release_reaches_a_waiter_elsewhere_at_once",
         ("lua/release.lua", "  serve(kept > 0)\n", ""),
     ),
     mutant(
         "an abandon serves nobody",
         "a waiter who leaves does not take the wake-up along",
+        "behaviour/test_queue.py::test_the_heavy_head_leaves_and_the_next_is_served_at_once",
         ("lua/fair/abandon.lua", "  purge()\n  serve()\n", "  purge()\n"),
         ("lua/zset/abandon.lua", "  purge()\n  serve()\n", "  purge()\n"),
     ),
     mutant(
         "a hint is not passed on",
         "a hint that nobody wants reaches another process",
+        "faults/test_quick_path.py::test_a_hint_survives_the_acquire_that_carries_it",
         ("lua/zset/acquire.lua", "freed + hinted - taken", "freed - taken"),
         ("lua/zset/heartbeat.lua", "freed = freed + hinted\n", ""),
     ),
     mutant(
         "a raised limit serves nobody",
         "a raised limit serves waiters at once",
+        "behaviour/test_limit.py::test_raising_the_limit_serves_waiters_at_once",
         ("lua/set_limit.lua", "serve()\n", ""),
     ),
     mutant(
         "a release of the caller's own number",
         "release touches the ids that it names, and no others",
+        "behaviour/test_release.py::test_release_by_id_from_another_process",
         (
             "lua/release.lua",
             "ids[#ids + 1] = owner .. '.' .. ARGV[i]",
@@ -105,6 +120,7 @@ OF_SCRIPTS = (
     mutant(
         "a release is always held",
         "release says whether the permit was held until then",
+        "faults/test_quick_path.py::test_release_after_the_holders_were_evicted",
         (
             "lua/release.lua",
             "held[i] = expiry and tonumber(expiry) > now and not seen[ids[i]] and 1 or 0",
@@ -112,17 +128,15 @@ OF_SCRIPTS = (
         ),
     ),
     mutant(
-        "a heavy permit released twice in a call",
-        "capacity is not inflated by a second release",
-        (
-            "lua/prelude.lua",
-            "local beyond = counted[ids[i]] and 0 or (tonumber(permits) or 1) - 1",
-            "local beyond = (tonumber(permits) or 1) - 1",
-        ),
+        "a permit released twice in a call was held twice",
+        "a double release is False",
+        "faults/test_quick_path.py::test_released_twice_in_one_turn",
+        ("lua/release.lua", " and not seen[ids[i]] and 1 or 0", " and 1 or 0"),
     ),
     mutant(
         "a refresh brings back",
         "a refresh never brings back what is gone",
+        "faults/test_server.py::test_holders_learn_that_the_keys_are_gone",
         (
             "lua/refresh.lua",
             "  expiry = tonumber(expiry)\n  held[i] = expiry and expiry > now and 1 or 0\n",
@@ -132,6 +146,7 @@ OF_SCRIPTS = (
     mutant(
         "a refresh of the expired",
         "a refresh never brings back what is gone",
+        "faults/test_holders.py::test_an_expired_permit_is_not_refreshed",
         (
             "lua/refresh.lua",
             "held[i] = expiry and expiry > now and 1 or 0",
@@ -141,58 +156,67 @@ OF_SCRIPTS = (
     mutant(
         "a refresh lowers the expiry",
         "a short lease does not cut a long one",
+        "behaviour/test_release.py::test_a_refresh_does_not_lower_an_expiry",
         ("lua/refresh.lua", "math.max(expiry, now + lease)", "now + lease"),
     ),
     mutant(
         "adopt does not exchange the id",
         "a job that is delivered twice does not run twice under one permit",
-        ("lua/adopt.lua", "    drop({ old_id })\n", ""),
+        "behaviour/test_release.py::test_the_second_adopter_gets_permit_lost",
+        ("lua/adopt.lua", "  drop({ old_id })\n", ""),
     ),
     mutant(
         "weights are not counted",
         "never more permits than the limit",
-        ("lua/prelude.lua", "    used = holding + heavy\n", "    used = holding\n"),
+        "behaviour/test_acquire.py::test_weights_are_counted",
+        ("lua/prelude.lua", "    used = holding + beyond_first()\n", "    used = holding\n"),
     ),
     mutant(
         "the quick path overlooks weights",
         "never more permits than the limit",
+        "behaviour/test_acquire.py::test_weights_are_counted",
         (
             "lua/quick/acquire.lua",
-            "call('EXISTS', weights, limit, line)",
+            "call('EXISTS', extra, limit, line)",
             "call('EXISTS', limit, line)",
         ),
     ),
     mutant(
         "the quick path grants one too many",
         "never more permits than the limit",
+        "behaviour/test_acquire.py::test_try_acquire_gives_none_when_full",
         ("lua/quick/acquire.lua", "if used + count > most or", "if used + count > most + 1 or"),
     ),
     mutant(
         "a heavy head is overtaken",
         "a heavy request at the head of the line does not starve",
+        "behaviour/test_queue.py::test_fair_lets_nobody_pass_a_heavy_head",
         (
             "lua/fair/prelude.lua",
             "        blocked = true\n        head_until = state.alive_until\n        break\n",
-            "        passed = passed + 1\n",
+            "        head_until = state.alive_until\n",
         ),
     ),
     mutant(
         "newcomers overtake the line",
         "permits are granted strictly in ticket order",
+        f"{AGREEMENT}[fair-server]",
         ("lua/fair/acquire.lua", "elseif open and grace <= now and", "elseif grace <= now and"),
     ),
     mutant(
         "the quick path overtakes the line",
         "permits are granted strictly in ticket order",
+        f"{AGREEMENT}[fair-server]",
         (
             "lua/quick/acquire.lua",
-            "call('EXISTS', weights, limit, line)",
-            "call('EXISTS', weights, limit)",
+            "call('EXISTS', extra, limit, line)",
+            "call('EXISTS', extra, limit)",
         ),
     ),
     mutant(
         "the line is served by its head's limit",
         "each client's own limit rules its requests",
+        "behaviour/test_limit.py::test_whoever_stands_in_line_goes_by_its_own_limit",
         (
             "lua/fair/prelude.lua",
             "      local most = cap or declared\n",
@@ -202,6 +226,7 @@ OF_SCRIPTS = (
     mutant(
         "a set limit of 0 is none",
         "a limit of 0 pauses",
+        "behaviour/test_limit.py::test_a_limit_of_zero_pauses",
         (
             "lua/prelude.lua",
             "  cap = tonumber(call('GET', limit))\n",
@@ -211,15 +236,17 @@ OF_SCRIPTS = (
     mutant(
         "the quick path overlooks a set limit",
         "a set limit wins over every client's own",
+        "behaviour/test_limit.py::test_the_set_limit_wins_over_every_clients_own",
         (
             "lua/quick/acquire.lua",
-            "call('EXISTS', weights, limit, line)",
-            "call('EXISTS', weights, line)",
+            "call('EXISTS', extra, limit, line)",
+            "call('EXISTS', extra, line)",
         ),
     ),
     mutant(
         "the line overlooks a set limit",
         "a set limit wins over every client's own",
+        f"{AGREEMENT}[fair-local]",
         (
             "lua/fair/prelude.lua",
             "      local most = cap or declared\n",
@@ -229,6 +256,7 @@ OF_SCRIPTS = (
     mutant(
         "the bound of the line is overlooked",
         "max_waiters bounds the queue",
+        "behaviour/test_acquire.py::test_the_queue_is_bounded",
         (
             "lua/fair/acquire.lua",
             "elseif max_waiters >= 0 and waiting >= max_waiters then",
@@ -239,6 +267,10 @@ OF_SCRIPTS = (
         "a grant that nobody heard counts (fair)",
         "a waiter whose process is gone is passed over",
         (
+            "faults/test_processes.py"
+            "::test_the_head_of_the_line_is_passed_over_when_its_process_is_killed"
+        ),
+        (
             "lua/fair/prelude.lua",
             "table.concat(parts, ',')) ~= 0",
             "table.concat(parts, ',')) or true",
@@ -247,6 +279,7 @@ OF_SCRIPTS = (
     mutant(
         "a hint that nobody heard counts (zset)",
         "a hint to a process that is gone reaches another",
+        "faults/test_processes.py::test_a_hint_to_a_killed_process_reaches_another",
         (
             "lua/zset/prelude.lua",
             "takes = tell(owner, 'hint', exact(share)) ~= 0",
@@ -256,6 +289,7 @@ OF_SCRIPTS = (
     mutant(
         "the dead stay in line (fair)",
         "a waiter whose process is silent is passed over",
+        f"{AGREEMENT}[fair-server]",
         (
             "lua/fair/prelude.lua",
             "      if state.alive_until <= now then\n",
@@ -265,6 +299,7 @@ OF_SCRIPTS = (
     mutant(
         "the dead stay in line (zset)",
         "a hint goes to a process that is alive",
+        f"{AGREEMENT}[zset-server]",
         (
             "lua/zset/prelude.lua",
             "    local alive = (tonumber(flags[3]) or 0) > now\n",
@@ -274,6 +309,7 @@ OF_SCRIPTS = (
     mutant(
         "a whole lease for whoever is handed a permit",
         "handing a permit to a stopped process costs less than a lease",
+        "faults/test_processes.py::test_a_stopped_head_costs_a_short_lease_only",
         (
             "lua/fair/prelude.lua",
             "    grant[3] = math.min(grant[3], math.max(2 * heartbeat_of(grant[3]), 1000))\n",
@@ -283,6 +319,7 @@ OF_SCRIPTS = (
     mutant(
         "no next moment (fair)",
         "when a holder expires the next is served, though nobody does anything",
+        "behaviour/test_queue.py::test_an_expired_holder_gives_way",
         (
             "lua/fair/prelude.lua",
             "return { tag, next_moment(), waiting, mine }",
@@ -292,6 +329,7 @@ OF_SCRIPTS = (
     mutant(
         "no next moment (zset)",
         "when a holder expires the next is served, though nobody does anything",
+        "behaviour/test_queue.py::test_an_expired_holder_gives_way",
         (
             "lua/zset/prelude.lua",
             "return { tag, moment, waiting, mine }",
@@ -301,27 +339,32 @@ OF_SCRIPTS = (
     mutant(
         "the head's end is no moment",
         "when the process of the head is given up, the next is served",
+        f"{AGREEMENT}[fair-server]",
         ("lua/fair/prelude.lua", "        head_until = state.alive_until\n", ""),
     ),
     mutant(
         "a nearer expiry is not told of",
         "a permit that is detached for a short while is missed in time",
+        "faults/test_detach.py::test_a_waiter_is_told_of_a_nearer_expiry",
         ("lua/detach.lua", "if expires < held[2] and waiting > 0 then nudge() end\n", ""),
     ),
     mutant(
         "the holders have no expiry",
         "all keys are gone after idling",
+        "faults/test_peers_bugs.py::test_bug_17_a_name_that_is_done_with_leaves_no_key",
         ("lua/prelude.lua", "  keep(holders, longest)\n", ""),
         ("lua/quick/acquire.lua", "    call('PEXPIRE', holders, 3 * lease)\n", ""),
     ),
     mutant(
         "the tokens have no expiry, on the quick path",
         "all keys are gone after idling",
+        JOURNAL,
         ("lua/quick/acquire.lua", "    call('PEXPIRE', tokens, 3 * lease)\n", ""),
     ),
     mutant(
         "expiries are brought nearer",
         "keys live as long as the longest lease",
+        JOURNAL,
         (
             "lua/head.lua",
             (
@@ -334,11 +377,13 @@ OF_SCRIPTS = (
     mutant(
         "tokens are not removed",
         "nothing is left of a permit but while somebody holds it",
-        ("lua/prelude.lua", "  call('HDEL', tokens, unpack(ids))\n  if heavy", "  if heavy"),
+        JOURNAL,
+        ("lua/prelude.lua", "  call('HDEL', tokens, unpack(ids))\n  for power", "  for power"),
     ),
     mutant(
         "tokens are not removed, on the quick path",
         "nothing is left of a permit but while somebody holds it",
+        JOURNAL,
         (
             "lua/quick/release.lua",
             "  call('HDEL', tokens, unpack(ids))  --",
@@ -348,31 +393,44 @@ OF_SCRIPTS = (
     mutant(
         "hubs are not forgotten",
         "nothing is left of processes that are long gone",
+        f"{AGREEMENT}[zset-server]",
         ("lua/prelude.lua", "hubs, '-inf', now - SLACK,", "hubs, '-inf', 0,"),
     ),
     mutant(
         "a clear tells nobody",
         "holders of a semaphore that is deleted lose their permits",
+        "faults/test_recovery.py::test_a_clear_is_no_loss",
         ("lua/clear.lua", "  if owner ~= hub then tell(owner, 'cleared', '-') end\n", ""),
     ),
     mutant(
         "a clear forgets the counter",
         "fencing tokens grow with every grant, and are never used again",
-        ("lua/clear.lua", "  call('HSET', meta, 'counter', last)\n", ""),
+        f"{AGREEMENT}[zset-server]",
+        (
+            "lua/clear.lua",
+            "if last < wall_us then call('HDEL', meta, 'counter') end",
+            "call('HDEL', meta, 'counter')",
+        ),
     ),
     mutant(
         "the clock goes back",
         "a server clock that is set back does not lengthen leases",
+        (
+            "faults/test_clocks.py"
+            "::test_after_an_hour_back_a_crashed_holder_is_in_the_way_for_a_lease_at_most"
+        ),
         ("lua/head.lua", "if wall_us + ahead + offset < last - STEP and", "if false and"),
     ),
     mutant(
         "a grace period admits newcomers (fair)",
         "holders come back before anybody new is admitted",
+        "faults/test_recovery.py::test_waiters_are_served_when_the_grace_period_ends[fair]",
         ("lua/fair/acquire.lua", "elseif open and grace <= now and", "elseif open and"),
     ),
     mutant(
         "a grace period admits newcomers (zset)",
         "holders come back before anybody new is admitted",
+        "faults/test_recovery.py::test_waiters_are_served_when_the_grace_period_ends[zset]",
         (
             "lua/zset/acquire.lua",
             "elseif grace <= now and used + permits <= most then",
@@ -382,16 +440,19 @@ OF_SCRIPTS = (
     mutant(
         "a restart is no loss",
         "a restarted server is seen to have lost state",
+        "faults/test_recovery.py::test_holders_come_back_before_anybody_new_is_admitted",
         ("lua/prelude.lua", "  if kept_by ~= server then\n", "  if not kept_by then\n"),
     ),
     mutant(
         "a restored permit gets a new token",
         "a holder's token stays what it was told",
+        "faults/test_recovery.py::test_holders_come_back_before_anybody_new_is_admitted",
         ("lua/restore.lua", "back[#back + 1] = { id, token,", "back[#back + 1] = { id, draw(),"),
     ),
     mutant(
         "a released permit is put back",
         "what was released in a grace period stays released",
+        "faults/test_recovery.py::test_what_was_released_is_not_put_back",
         (
             "lua/prelude.lua",
             "  for _, id in ipairs(ids) do call('ZADD', released, now, id) end\n",
@@ -401,6 +462,7 @@ OF_SCRIPTS = (
     mutant(
         "replicas repeat what is told",
         "a grant that nobody heard is held by nobody",
+        "faults/test_failover.py::test_a_grant_that_nobody_heard_is_not_told_by_a_demoted_master",
         ("lua/tell/hub.lua", "  redis.set_repl(redis.REPL_NONE)\n", ""),
     ),
 )
