@@ -13,7 +13,7 @@ from tests.faults.helpers import EPSILON, NOISE, Kind, in_background, until, wai
 from tests.faults.proxy import Proxy
 
 MANY = 1100  # more than one call of a script looks at
-LEASE = 10.0
+LEASE = 30.0  # with a heartbeat every ten seconds: nothing is found by one
 
 
 @pytest.fixture

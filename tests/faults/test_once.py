@@ -110,6 +110,18 @@ async def test_a_clear_leaves_acquires_that_are_late_void(
     assert (await semaphore.status()).held == 0
 
 
+async def test_a_clear_leaves_limits_that_are_late_void(
+    kind: Kind, proxied: Redis, proxy: Proxy, server: EmbeddedRedis, other: Redis
+) -> None:
+    """Somebody else cleared, and knows nothing of the numbers of this process."""
+    semaphore = kind(proxied, "jobs", 1)
+    await semaphore.set_limit(5)
+    await kind(other, "jobs", 1).clear()
+    [limit] = proxy.operations("set_limit")
+    await say_again(server.port, limit)
+    assert (await semaphore.status()).set_limit is None
+
+
 async def test_an_adoption_is_not_lost_to_the_abandon_of_a_later_acquire(
     kind: Kind, proxied: Redis, proxy: Proxy, other: Redis
 ) -> None:

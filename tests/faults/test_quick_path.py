@@ -265,6 +265,32 @@ async def test_permits_of_the_dead_end_with_their_lease_in_a_grace_period_too(
     assert not await admin.zcard(key_of(here, "extra"))
 
 
+async def test_heavy_permits_that_have_expired_are_not_counted(
+    kind: Kind, client: Redis, other: Redis
+) -> None:
+    """Nor by who only looks, and takes nothing out."""
+    await (await kind(client, "jobs", 4, lease=30.0).acquire(permits=4)).detach(0.1)
+    there = kind(other, "jobs", 4)
+
+    async def nothing_is_held() -> bool:
+        return (await there.status(0)).held == 0
+
+    await until(nothing_is_held, "it has expired")
+
+
+async def test_a_heavy_permit_stays_whole_for_as_long_as_it_is_refreshed(
+    kind: Kind, client: Redis, other: Redis
+) -> None:
+    """All of it is renewed, and not the first of its permits alone."""
+    there = kind(other, "jobs", 3)
+    async with kind(client, "jobs", 3, lease=0.5).acquire(permits=3):
+        await asyncio.sleep(0.8)  # past the expiry that it was granted with
+        status = await there.status()
+        assert (status.held, status.holders[0].permits) == (3, 3)
+        assert await there.try_acquire() is None
+
+
+# -- aclose with a server that does not answer, and used again
 # -- aclose with a server that does not answer, and used again
 
 

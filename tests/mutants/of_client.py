@@ -455,4 +455,126 @@ OF_CLIENT = (
             "            relief.refresh([])\n",
         ),
     ),
+    mutant(
+        "writing a detach leaves trust as it is",
+        "from the moment a detach is sent, trust ends before the server may let go",
+        (
+            "faults/test_detach.py"
+            "::test_a_detach_without_an_answer_is_trusted_no_longer_than_it_may_have_asked_for"
+        ),
+        (
+            "_batches.py",
+            "        claim.shorten(trusted_until(expires, sent_at=clock(), left=expires))\n",
+            "",
+        ),
+    ),
+    mutant(
+        "a refresh from before a detach renews trust",
+        "from the moment a detach is sent, trust ends before the server may let go",
+        "faults/test_detach.py::test_a_refresh_that_was_sent_before_a_detach_renews_no_trust",
+        (
+            "_lane.py",
+            "if outcome is Outcome.RENEWED and sent_at <= claim.renewable_after:\n",
+            "if outcome is Outcome.RENEWED and sent_at < 0:\n",
+        ),
+    ),
+    mutant(
+        "a refresh of the thread's from before a detach renews trust",
+        "from the moment a detach is sent, trust ends before the server may let go",
+        (
+            "faults/test_detach.py"
+            "::test_a_refresh_of_the_threads_that_was_sent_before_a_detach_renews_no_trust"
+        ),
+        (
+            "_relief.py",
+            "        if sent_at <= claim.renewable_after:\n",
+            "        if sent_at < 0:\n",
+        ),
+    ),
+    mutant(
+        "a refresh renews trust while a detach may arrive late",
+        "from the moment a detach is sent, trust ends before the server may let go",
+        "faults/test_detach.py::test_no_refresh_renews_trust_while_a_detach_may_arrive_late",
+        ("_claim.py", "        self.renewable_after = math.inf\n", ""),
+    ),
+    mutant(
+        "a cancelled detach is not made void",
+        "a call that nobody asks for any more does not act",
+        "faults/test_detach.py::test_a_detach_that_nobody_asks_for_any_more_is_made_void",
+        (
+            "_lane.py",
+            "        if question.acts_once and question.repeated:\n",
+            "        if question.acts_once and question.repeated < 0:\n",
+        ),
+    ),
+    mutant(
+        "no refresh follows a detach that was cancelled",
+        "where a detach is cancelled, the permit is held on",
+        "faults/test_detach.py::test_a_detach_that_is_cancelled_leaves_the_permit_held",
+        (
+            "_batches.py",
+            "                _ = claim.lane.refresh(claim)  # its holder goes on\n",
+            "                pass\n",
+        ),
+    ),
+    mutant(
+        "a detach keeps its number when it is void",
+        "a detach whose reply was lost gives the job all of its time",
+        "faults/test_detach.py::test_a_detach_that_is_sent_again_counts_once_more",
+        (
+            "_batches.py",
+            "        elif not question.alone:\n            question.renumber = True\n",
+            "",
+        ),
+    ),
+    mutant(
+        "limits are set without waiting for one another",
+        "administrative calls act in the order in which they were made",
+        "faults/test_once.py::test_calls_that_are_sent_again_together_act_in_their_order",
+        (
+            "_lane.py",
+            "self._acting_alone or (question.alone and self._acting > 0)",
+            "self._acting < 0",
+        ),
+    ),
+    mutant(
+        "a limit that is sent again has a new number",
+        "calls that change something act once, however late they arrive",
+        "faults/test_once.py::test_a_limit_whose_reply_was_lost_is_not_set_again",
+        (
+            "_batches.py",
+            "            question.repeated = True\n",
+            "            question.repeated = question.renumber = True\n",
+        ),
+    ),
+    mutant(
+        "an adoption keeps its number when it is void",
+        "an adoption ends as PermitLost where the id holds nothing, and nowhere else",
+        "faults/test_once.py::test_an_adoption_is_not_lost_to_the_abandon_of_a_later_acquire",
+        ("_batches.py", "            self.adoption.renumber = True\n", "            pass\n"),
+    ),
+    mutant(
+        "VOID is an error",
+        "what has to be sent again is, unseen",
+        "faults/test_detach.py::test_a_detach_that_is_sent_again_counts_once_more",
+        ("_wire.py", "(NOSCRIPT|REORDERED|STRANGER|VOID)", "(NOSCRIPT|REORDERED|STRANGER)"),
+    ),
+    mutant(
+        "a message is trusted from the arrival of the reply before it",
+        "a permit is trusted from before the server granted it",
+        (
+            "faults/test_messages.py"
+            "::test_a_grant_that_was_on_its_way_for_long_is_trusted_for_what_is_left"
+        ),
+        (
+            "_connection.py",
+            "from ._dial import Opened\n",
+            "from ._clock import now as clock\nfrom ._dial import Opened\n",
+        ),
+        (
+            "_connection.py",
+            "        self.fresh_at = slot.sent_at\n",
+            "        self.fresh_at = clock()\n",
+        ),
+    ),
 )

@@ -285,4 +285,89 @@ OF_DESIGN = (
             "        self.lost_at, self.grace_until = step.now, step.now\n",
         ),
     ),
+    mutant(
+        "design: calls act each time they arrive",
+        "calls that change something act once, however late they arrive",
+        "faults/test_once.py::test_a_limit_that_arrives_late_is_not_set_again",
+        (
+            "lua/prelude.lua",
+            "  return number <= (tonumber(call('HGET', meta, hub .. ':calls')) or 0)\n",
+            "  return false\n",
+        ),
+        (
+            _MODEL,
+            "        return number <= self.look_up(step.hub).calls\n",
+            "        return False\n",
+        ),
+    ),
+    mutant(
+        "design: a clear forgets which numbers were used",
+        "what was released before a clear does not come back after it",
+        "faults/test_once.py::test_a_clear_leaves_acquires_that_are_late_void",
+        ("lua/clear.lua", "call('HDEL', meta, owner .. ':who',", "call('HDEL', meta, owner,"),
+        (_MODEL, "Party(party.alive_until, party.mark, calls", "Party(party.alive_until, calls"),
+    ),
+    mutant(
+        "design: a raised limit brings nobody back",
+        "what was set aside is served once the limit allows it",
+        "faults/test_long_lines.py::test_a_light_request_is_not_hidden_behind_heavy_ones",
+        (
+            "lua/set_limit.lua",
+            "    call('HSET', meta, 'aside', 0)\n    look_again = 0\n",
+            "",
+        ),
+        (
+            _MODEL,
+            "                    self._look_at_all()\n                self._purge(step)\n",
+            "                self._purge(step)\n",
+        ),
+    ),
+    mutant(
+        "design: a process that is heard from gets new tickets",
+        "a process that was cut off comes back to its place",
+        "faults/test_long_lines.py::test_a_process_that_lives_is_not_hidden_behind_one_that_was_killed",
+        (
+            "lua/fair/prelude.lua",
+            "    set_aside(unheard, unheard_until)\n",
+            (
+                "    if #unheard > 0 then\n"
+                "      waiting = waiting - call('ZREM', line, unpack(unheard))\n"
+                "    end\n"
+            ),
+        ),
+        (
+            _MODEL,
+            "            for waiter in silent:\n                self._set_aside(waiter)\n",
+            "            for waiter in silent:\n                self.line.remove(waiter)\n",
+        ),
+    ),
+    mutant(
+        "design: a hint goes by the limit of who passes it on",
+        "a hint that nobody wants reaches another process",
+        "faults/test_long_lines.py::test_a_hint_that_came_too_late_for_its_process_is_passed_on",
+        (
+            "lua/zset/acquire.lua",
+            "freed = math.max(0, freed + hinted - taken)",
+            "freed = math.max(0, math.min(freed + hinted - taken, most - used))",
+        ),
+        (
+            "lua/zset/heartbeat.lua",
+            "freed = freed + hinted\n",
+            "freed = math.min(freed + hinted, math.max(0, (cap or declared) - used))\n",
+        ),
+        (
+            _MODEL,
+            "step.freed = max(0, step.freed + call.hinted - taken)",
+            "step.freed = max(0, min(step.freed + call.hinted - taken, room))",
+        ),
+        (
+            _MODEL,
+            "            step.freed += call.hinted\n",
+            (
+                "            most = call.limit if self.set_limit is None else self.set_limit\n"
+                "            room = max(0, most - self.used(step.now))\n"
+                "            step.freed = min(step.freed + call.hinted, room)\n"
+            ),
+        ),
+    ),
 )

@@ -465,4 +465,291 @@ OF_SCRIPTS = (
         "faults/test_failover.py::test_a_grant_that_nobody_heard_is_not_told_by_a_demoted_master",
         ("lua/tell/hub.lua", "  redis.set_repl(redis.REPL_NONE)\n", ""),
     ),
+    mutant(
+        "a detach acts each time it arrives",
+        "calls that change something act once, however late they arrive",
+        "faults/test_detach.py::test_a_detach_that_nobody_asks_for_any_more_is_made_void",
+        (
+            "lua/detach.lua",
+            "if acted(number) then return redis.error_reply('VOID') end\n",
+            "",
+        ),
+    ),
+    mutant(
+        "a limit is set each time it arrives",
+        "calls that change something act once, however late they arrive",
+        "faults/test_once.py::test_a_limit_that_arrives_late_is_not_set_again",
+        ("lua/set_limit.lua", "if not acted(number) then\n", "if number then\n"),
+    ),
+    mutant(
+        "a clear clears each time it arrives",
+        "calls that change something act once, however late they arrive",
+        "faults/test_once.py::test_a_clear_that_arrives_late_takes_nothing",
+        ("lua/clear.lua", "if acted(number) then return { tag } end\n", ""),
+    ),
+    mutant(
+        "an adoption that was given up adopts",
+        "calls that change something act once, however late they arrive",
+        "faults/test_once.py::test_an_adoption_that_was_given_up_arrives_late",
+        (
+            "lua/adopt.lua",
+            "if not taken and acted(number) then return redis.error_reply('VOID') end\n",
+            "",
+        ),
+    ),
+    mutant(
+        "a repeated adoption finds nothing",
+        "whatever is sent again because its reply was lost answers the same",
+        (
+            "faults/test_lost_replies.py"
+            "::test_an_adoption_that_was_answered_late_is_trusted_for_what_is_left"
+        ),
+        ("lua/adopt.lua", "local taken = found(new_id)\n", "local taken = nil\n"),
+    ),
+    mutant(
+        "an adoption is void where a later acquire was given up",
+        "an adoption ends as PermitLost where the id holds nothing, and nowhere else",
+        "faults/test_once.py::test_an_adoption_is_not_lost_to_the_abandon_of_a_later_acquire",
+        (
+            "lua/adopt.lua",
+            "local taken = found(new_id)\n",
+            (
+                "local taken = found(new_id)\n"
+                "if not taken and tonumber(new) <= mark then return { tag, -1 } end\n"
+            ),
+        ),
+    ),
+    mutant(
+        "an abandon makes no call void",
+        "a call that nobody asks for any more does not act",
+        "faults/test_detach.py::test_a_detach_that_nobody_asks_for_any_more_is_made_void",
+        ("lua/fair/abandon.lua", "if void > 0 and not acted(void) then note_call(void) end\n", ""),
+        ("lua/zset/abandon.lua", "if void > 0 and not acted(void) then note_call(void) end\n", ""),
+    ),
+    mutant(
+        "a clear forgets which numbers were used",
+        "what was released before a clear does not come back after it",
+        "faults/test_once.py::test_a_clear_leaves_acquires_that_are_late_void",
+        ("lua/clear.lua", "call('HDEL', meta, owner .. ':who',", "call('HDEL', meta, owner,"),
+    ),
+    mutant(
+        "a clear forgets which calls have acted",
+        "calls that change something act once, however late they arrive",
+        "faults/test_once.py::test_a_clear_leaves_limits_that_are_late_void",
+        (
+            "lua/clear.lua",
+            "call('HDEL', meta, owner .. ':who',",
+            "call('HDEL', meta, owner .. ':calls', owner .. ':who',",
+        ),
+    ),
+    mutant(
+        "heavy requests stay in the way",
+        "nobody is hidden behind those who cannot be served",
+        "faults/test_long_lines.py::test_a_light_request_is_not_hidden_behind_heavy_ones",
+        ("lua/fair/prelude.lua", "    set_aside(aside, aside_until)\n", ""),
+    ),
+    mutant(
+        "a raised limit brings nobody back",
+        "what was set aside is served once the limit allows it",
+        "faults/test_long_lines.py::test_a_light_request_is_not_hidden_behind_heavy_ones",
+        (
+            "lua/set_limit.lua",
+            "    call('HSET', meta, 'aside', 0)\n    look_again = 0\n",
+            "",
+        ),
+    ),
+    mutant(
+        "a scan that stopped early does not say so",
+        "a call that stopped early says so, and its caller goes on",
+        "faults/test_long_lines.py::test_a_light_request_is_not_hidden_behind_heavy_ones",
+        (
+            "lua/fair/prelude.lua",
+            "  open, more = false, true\nend\n",
+            "  open = false\nend\n",
+        ),
+    ),
+    mutant(
+        "bringing back in part does not say so",
+        "a call that stopped early says so, and its caller goes on",
+        "faults/test_long_lines.py::test_a_light_request_is_not_hidden_behind_heavy_ones",
+        (
+            "lua/fair/prelude.lua",
+            "    open, more = false, true\n    return\n",
+            "    open = false\n    return\n",
+        ),
+    ),
+    mutant(
+        "a newcomer overtakes who was not looked at",
+        "permits are granted strictly in ticket order",
+        "faults/test_long_lines.py::test_newcomers_overtake_nobody_who_was_not_looked_at",
+        (
+            "lua/fair/prelude.lua",
+            "  open, more = false, true\nend\n",
+            "  more = true\nend\n",
+        ),
+    ),
+    mutant(
+        "nobody comes back who is heard from",
+        "a process that was cut off comes back to its place",
+        "faults/test_long_lines.py::test_a_process_that_lives_is_not_hidden_behind_one_that_was_killed",
+        (
+            "lua/prelude.lua",
+            "    call('HSET', meta, 'aside', 0)\n    gone, look_again = nil, 0\n",
+            "    gone = nil\n",
+        ),
+    ),
+    mutant(
+        "nobody notes who does not hear",
+        "a process that was cut off comes back to its place",
+        "faults/test_long_lines.py::test_a_process_that_lives_is_not_hidden_behind_one_that_was_killed",
+        ("lua/fair/prelude.lua", "      call('HSET', meta, party.owner .. ':gone', '1')\n", ""),
+    ),
+    mutant(
+        "who does not hear is never heard of again",
+        "a process that was cut off comes back to its place",
+        "faults/test_long_lines.py::test_a_process_that_lives_is_not_hidden_behind_one_that_was_killed",
+        ("lua/prelude.lua", "    call('HDEL', meta, hub .. ':gone')\n", ""),
+    ),
+    mutant(
+        "a request that was set aside gets a new ticket",
+        "a process that was cut off comes back to its place",
+        "faults/test_long_lines.py::test_a_process_that_lives_is_not_hidden_behind_one_that_was_killed",
+        (
+            "lua/fair/prelude.lua",
+            "scores[i], scores[i + 1] = exact(back[i + 1] + ASIDE), back[i]",
+            "scores[i], scores[i + 1] = exact(draw()), back[i]",
+        ),
+    ),
+    mutant(
+        "a request of who was not heard is dropped",
+        "a process that was cut off comes back to its place",
+        "faults/test_long_lines.py::test_a_process_that_lives_is_not_hidden_behind_one_that_was_killed",
+        (
+            "lua/fair/prelude.lua",
+            "    set_aside(unheard, unheard_until)\n",
+            (
+                "    if #unheard > 0 then\n"
+                "      waiting = waiting - call('ZREM', line, unpack(unheard))\n"
+                "    end\n"
+            ),
+        ),
+    ),
+    mutant(
+        "the dead stay where they were set aside",
+        "max_waiters goes by those who live",
+        (
+            "faults/test_long_lines.py"
+            "::test_requests_of_a_process_that_is_dead_are_dropped_from_where_they_were_set_aside"
+        ),
+        ("lua/fair/prelude.lua", "    call('HSET', meta, 'aside', look_again)\n", ""),
+    ),
+    mutant(
+        "permits beyond the first stay when their holder is lost",
+        "permits of holders that are gone are free when their lease would have ended",
+        "faults/test_quick_path.py::test_permits_of_the_dead_end_with_their_lease_in_a_grace_period_too",
+        ("lua/prelude.lua", "      if #ended > 0 then freed", "      if false then freed"),
+    ),
+    mutant(
+        "permits beyond the first are counted when they have expired",
+        "status tells how many permits are in use",
+        "faults/test_quick_path.py::test_heavy_permits_that_have_expired_are_not_counted",
+        (
+            "lua/prelude.lua",
+            "call('ZCOUNT', extra, '(' .. exact(from + now), '(' .. exact(from + BAND))",
+            "call('ZCOUNT', extra, exact(from), '(' .. exact(from + BAND))",
+        ),
+    ),
+    mutant(
+        "a refresh renews the first permit alone",
+        "never more permits than the limit",
+        "faults/test_quick_path.py::test_a_heavy_permit_stays_whole_for_as_long_as_it_is_refreshed",
+        ("lua/refresh.lua", "      add_extra(ids[i], weights[i], expiry)\n", ""),
+    ),
+    mutant(
+        "a hint goes to who has no room for it",
+        "a hint goes to a process whose own limit leaves room",
+        "faults/test_long_lines.py::test_a_hint_goes_to_who_can_use_it",
+        (
+            "lua/zset/prelude.lua",
+            "math.min(freed, count, (cap or declared) - used)",
+            "math.min(freed, count)",
+        ),
+    ),
+    mutant(
+        "a hint is cut to the limit of who passes it on",
+        "a hint that nobody wants reaches another process",
+        "faults/test_long_lines.py::test_a_hint_that_came_too_late_for_its_process_is_passed_on",
+        (
+            "lua/zset/acquire.lua",
+            "freed = math.max(0, freed + hinted - taken)",
+            "freed = math.max(0, math.min(freed + hinted - taken, most - used))",
+        ),
+        (
+            "lua/zset/heartbeat.lua",
+            "freed = freed + hinted\n",
+            "freed = math.min(freed + hinted, math.max(0, (cap or declared) - used))\n",
+        ),
+    ),
+    mutant(
+        "a hint that fits nobody goes round",
+        "hints do not circulate for ever",
+        "faults/test_long_lines.py::test_a_hint_that_fits_nobody_does_not_go_round_for_ever",
+        (
+            "lua/zset/prelude.lua",
+            "  turn = passes and turn\n",
+            "  turn = nil\n",
+        ),
+    ),
+    mutant(
+        "a late heartbeat announces who has left",
+        "hints go to those who wait",
+        "faults/test_once.py::test_what_waits_in_a_process_is_told_by_its_latest_call",
+        ("lua/zset/heartbeat.lua", "if number > mark then\n", "if number > 0 then\n"),
+    ),
+    mutant(
+        "a late acquire announces who has left",
+        "hints go to those who wait",
+        "faults/test_once.py::test_what_waits_in_a_process_is_told_by_its_latest_call",
+        ("lua/zset/acquire.lua", "if mark > fresh then\n", "if mark >= fresh then\n"),
+    ),
+    mutant(
+        "the quick path admits newcomers in a grace period (fair)",
+        "holders come back before anybody new is admitted",
+        "faults/test_recovery.py::test_nobody_slips_in_by_asking_again[fair]",
+        (
+            "lua/quick/acquire.lua",
+            "      or grace > now or call('EXISTS'",
+            "      or grace > now and mode ~= 'fair server' or call('EXISTS'",
+        ),
+    ),
+    mutant(
+        "the quick path admits newcomers in a grace period (zset)",
+        "holders come back before anybody new is admitted",
+        "faults/test_recovery.py::test_nobody_slips_in_by_asking_again[zset]",
+        (
+            "lua/quick/acquire.lua",
+            "      or grace > now or call('EXISTS'",
+            "      or grace > now and mode ~= 'zset server' or call('EXISTS'",
+        ),
+    ),
+    mutant(
+        "a release on the quick path is forgotten in a grace period",
+        "what was released in a grace period stays released",
+        "faults/test_recovery.py::test_what_was_put_back_and_released_does_not_come_back_late",
+        (
+            "lua/quick/release.lua",
+            "if ARGV[5] ~= hub or grace > now or call(",
+            "if ARGV[5] ~= hub or call(",
+        ),
+    ),
+    mutant(
+        "who is set aside is told of a nearer expiry",
+        "a permit that is detached for a short while is missed in time",
+        f"{AGREEMENT}[fair-server]",
+        (
+            "lua/fair/prelude.lua",
+            "call('ZRANGEBYSCORE', line, 0, '+inf', 'LIMIT', 0, 1)[1]",
+            "call('ZRANGE', line, 0, 0)[1]",
+        ),
+    ),
 )
