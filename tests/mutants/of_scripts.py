@@ -408,8 +408,8 @@ OF_SCRIPTS = (
         f"{AGREEMENT}[zset-server]",
         (
             "lua/clear.lua",
-            "if last < wall_us then call('HDEL', meta, 'counter') end",
-            "call('HDEL', meta, 'counter')",
+            "if last < wall_us then\n  call('HDEL', meta, 'counter')\n",
+            "if last then\n  call('HDEL', meta, 'counter')\n",
         ),
     ),
     mutant(
