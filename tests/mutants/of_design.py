@@ -85,7 +85,7 @@ OF_DESIGN = (
     mutant(
         "design: the head's end is no moment",
         "when the process of the head is given up, the next is served",
-        "modelcheck/test_modelcheck.py",
+        SIMULATION,
         ("lua/fair/prelude.lua", "        head_until = state.alive_until\n", ""),
         (
             _MODEL,
@@ -157,7 +157,7 @@ OF_DESIGN = (
     mutant(
         "design: the dead stay in line",
         "a waiter whose process is silent is passed over",
-        "modelcheck/test_modelcheck.py",
+        SIMULATION,
         (
             "lua/fair/prelude.lua",
             "      if state.alive_until <= now then\n",
