@@ -174,7 +174,7 @@ OF_SCRIPTS = (
     mutant(
         "the quick path overlooks weights",
         "never more permits than the limit",
-        "behaviour/test_acquire.py::test_weights_are_counted",
+        "faults/test_quick_path.py::test_nobody_is_one_too_many",
         (
             "lua/quick/acquire.lua",
             "call('EXISTS', extra, limit, line)",
@@ -184,7 +184,7 @@ OF_SCRIPTS = (
     mutant(
         "the quick path grants one too many",
         "never more permits than the limit",
-        "behaviour/test_acquire.py::test_try_acquire_gives_none_when_full",
+        "faults/test_quick_path.py::test_nobody_is_one_too_many",
         ("lua/quick/acquire.lua", "if used + count > most or", "if used + count > most + 1 or"),
     ),
     mutant(
@@ -200,13 +200,13 @@ OF_SCRIPTS = (
     mutant(
         "newcomers overtake the line",
         "permits are granted strictly in ticket order",
-        f"{AGREEMENT}[fair-server]",
+        "behaviour/test_queue.py::test_fair_lets_nobody_pass_a_heavy_head",
         ("lua/fair/acquire.lua", "elseif open and grace <= now and", "elseif grace <= now and"),
     ),
     mutant(
         "the quick path overtakes the line",
         "permits are granted strictly in ticket order",
-        f"{AGREEMENT}[fair-server]",
+        "faults/test_quick_path.py::test_nobody_overtakes_the_line",
         (
             "lua/quick/acquire.lua",
             "call('EXISTS', extra, limit, line)",
@@ -236,7 +236,7 @@ OF_SCRIPTS = (
     mutant(
         "the quick path overlooks a set limit",
         "a set limit wins over every client's own",
-        "behaviour/test_limit.py::test_the_set_limit_wins_over_every_clients_own",
+        "faults/test_quick_path.py::test_nobody_is_one_too_many",
         (
             "lua/quick/acquire.lua",
             "call('EXISTS', extra, limit, line)",
@@ -246,7 +246,7 @@ OF_SCRIPTS = (
     mutant(
         "the line overlooks a set limit",
         "a set limit wins over every client's own",
-        f"{AGREEMENT}[fair-local]",
+        "behaviour/test_limit.py::test_lowering_the_limit_evicts_nobody",
         (
             "lua/fair/prelude.lua",
             "      local most = cap or declared\n",
@@ -289,7 +289,7 @@ OF_SCRIPTS = (
     mutant(
         "the dead stay in line (fair)",
         "a waiter whose process is silent is passed over",
-        f"{AGREEMENT}[fair-server]",
+        "faults/test_processes.py::test_a_process_that_is_silent_for_long_is_passed_over[fair]",
         (
             "lua/fair/prelude.lua",
             "      if state.alive_until <= now then\n",
@@ -299,7 +299,7 @@ OF_SCRIPTS = (
     mutant(
         "the dead stay in line (zset)",
         "a hint goes to a process that is alive",
-        f"{AGREEMENT}[zset-server]",
+        "faults/test_processes.py::test_a_process_that_is_silent_for_long_is_passed_over[zset]",
         (
             "lua/zset/prelude.lua",
             "    local alive = (tonumber(flags[3]) or 0) > now\n",
@@ -351,7 +351,7 @@ OF_SCRIPTS = (
     mutant(
         "the holders have no expiry",
         "all keys are gone after idling",
-        "faults/test_peers_bugs.py::test_bug_17_a_name_that_is_done_with_leaves_no_key",
+        JOURNAL,
         ("lua/prelude.lua", "  keep(holders, longest)\n", ""),
         ("lua/quick/acquire.lua", "    call('PEXPIRE', holders, 3 * lease)\n", ""),
     ),
@@ -393,13 +393,13 @@ OF_SCRIPTS = (
     mutant(
         "hubs are not forgotten",
         "nothing is left of processes that are long gone",
-        f"{AGREEMENT}[zset-server]",
+        "stateful/test_model.py::test_a_request_of_a_forgotten_hub_is_in_line_once",
         ("lua/prelude.lua", "hubs, '-inf', now - SLACK,", "hubs, '-inf', 0,"),
     ),
     mutant(
         "a clear tells nobody",
         "holders of a semaphore that is deleted lose their permits",
-        "faults/test_recovery.py::test_a_clear_is_no_loss",
+        "behaviour/test_status.py::test_clear_takes_permits_from_their_holders",
         ("lua/clear.lua", "  if owner ~= hub then tell(owner, 'cleared', '-') end\n", ""),
     ),
     mutant(
