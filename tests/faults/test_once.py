@@ -172,10 +172,11 @@ async def test_what_waits_in_a_process_is_told_by_its_latest_call(
     """A heartbeat and an acquire that arrive late announce a waiter who has left (zset)."""
     holder = await Semaphore(other, "jobs", 1, lease=LEASE).acquire()
     semaphore = Semaphore(proxied, "jobs", 1, lease=LEASE)
-    waiter = await waits_in_line(semaphore)
+    waiters = [await waits_in_line(semaphore, place=place) for place in (1, 2)]
     await until(lambda: bool(proxy.operations("heartbeat")), "a heartbeat was sent", within=10)
-    waiter.cancel()
-    await asyncio.wait([waiter])
+    for waiter in waiters:
+        waiter.cancel()
+    await asyncio.wait(waiters)
 
     async def nobody_waits() -> bool:
         return (await semaphore.status(0)).waiting == 0

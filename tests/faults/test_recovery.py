@@ -173,6 +173,17 @@ async def test_what_was_put_back_and_released_does_not_come_back_late(
     assert await admin.hget(key_of(here, "meta"), "grace"), "it came in the grace period"
 
 
+async def test_another_server_is_a_loss(
+    kind: Kind, admin: Redis, client: Redis, other: Redis
+) -> None:
+    """A replica that took over has the marker as well, which names the master that it follows."""
+    here = await make(kind, client)
+    await admin.set(key_of(here, "marker"), 40 * "0")
+    there = kind(other, "jobs", 2, lease=30.0, recovery="grace")
+    with pytest.raises(AcquireTimeout):
+        await there.acquire(timeout=0.2)
+
+
 async def test_nobody_slips_in_by_asking_again(kind: Kind, admin: Redis, client: Redis) -> None:
     """A process that is known again asks for what most do: that is answered the short way."""
     await make(kind, client)

@@ -440,7 +440,7 @@ OF_SCRIPTS = (
     mutant(
         "a restart is no loss",
         "a restarted server is seen to have lost state",
-        "faults/test_recovery.py::test_holders_come_back_before_anybody_new_is_admitted",
+        "faults/test_recovery.py::test_another_server_is_a_loss",
         ("lua/prelude.lua", "  if kept_by ~= server then\n", "  if not kept_by then\n"),
     ),
     mutant(
