@@ -213,12 +213,12 @@ def docs(session: nox.Session) -> None:
 
 @here(default=False)
 def mutants(session: nox.Session) -> None:
-    """Break one promise after another; some layer of the tests has to notice each.
+    """Break one promise after another; each has to be caught by the test that is meant for it.
 
-    `-- --results FILE --markdown docs/mutants.md` asks every layer about every mutant.
+    `-- --results FILE --markdown docs/mutants.md` writes the table.
     """
     environment = beside("tests", session, installed(session))
-    python(session, "tests.mutants", *(session.posargs or ["--first"]), env=environment)
+    python(session, "tests.mutants", *session.posargs, env=environment)
 
 
 def python(session: nox.Session, *command: str, env: Environment | None = None) -> None:

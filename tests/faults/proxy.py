@@ -20,7 +20,7 @@ from redsem_async._scripts import script
 _MODES: tuple[Mode, ...] = ("fair", "zset")
 _OPERATIONS = (
     *("acquire", "release", "refresh", "abandon", "heartbeat", "adopt"),
-    *("detach", "status", "set_limit", "reap", "clear"),
+    *("detach", "status", "set_limit", "reap", "clear", "restore"),
 )
 _INCOMPLETE = object()
 
@@ -131,6 +131,17 @@ class Proxy:
     def _fault(self, fault: Fault) -> Fault:
         self._faults.append(fault)
         return fault
+
+    def stop(self, operation: str) -> asyncio.Event:
+        """Pass no such command on, nor what follows it, before the event is set."""
+        go_on = asyncio.Event()
+
+        async def wait(sent: Sent) -> None:
+            if sent.operation == operation:
+                await go_on.wait()
+
+        self.before = wait
+        return go_on
 
     def drop(self) -> None:
         """Close every connection."""

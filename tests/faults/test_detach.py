@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 from redis.asyncio import Redis
@@ -121,6 +122,71 @@ async def test_a_detach_that_nobody_asks_for_any_more_is_made_void(
         assert "VOID" in str(await say_again(server.port, fault.sent))
         await asyncio.sleep(2 * SHORT)
         permit.check()
+        assert not entered
+    assert await permit.release()
+
+
+async def test_a_refresh_that_was_sent_before_a_detach_renews_no_trust(
+    kind: Kind, proxied: Redis, proxy: Proxy, other: Redis
+) -> None:
+    """It is answered after the detach was written, which may shorten what it made longer."""
+    permit = await kind(proxied, "jobs", 1, lease=LEASE).acquire()
+    async with nobody_enters_beside(permit, kind(other, "jobs", 1, lease=LEASE)) as entered:
+        answer = proxy.hold("refresh")
+        refreshing = in_background(permit.refresh())
+        await answer.struck.wait()
+        go_on = proxy.stop("detach")
+        detaching = in_background(permit.detach(expires_in=2 * SHORT))
+        await until(lambda: bool(proxy.operations("detach")), "it was sent")
+        answer.lift()
+        await asyncio.wait([refreshing])
+        assert permit.expires_in < 2 * SHORT
+        proxy.mute()
+        go_on.set()
+        await until(lambda: bool(entered), "somebody else entered")
+        with pytest.raises((PermitLost, BackendUnavailable)):
+            await detaching
+
+
+async def test_a_refresh_of_the_threads_that_was_sent_before_a_detach_renews_no_trust(
+    kind: Kind, proxied: Redis, proxy: Proxy
+) -> None:
+    """The same where the thread sent it, over its own connection: nothing keeps them in order."""
+    options: dict[str, Any] = {"lease": LEASE, "refresh_interval": 0.9 * LEASE}
+    semaphore = kind(proxied, "jobs", 2, heartbeat="thread", **options)
+    permit, beside = await semaphore.acquire(), await semaphore.acquire()
+    answer = proxy.hold("refresh")
+    await answer.struck.wait()
+    assert answer.sent is not None
+    assert answer.sent.connection != proxy.operations("acquire")[0].connection, "the loop sent it"
+    go_on = proxy.stop("detach")
+    detaching = in_background(permit.detach(expires_in=2 * SHORT))
+    await until(lambda: bool(proxy.operations("detach")), "it was sent")
+    answer.lift()
+    await until(lambda: beside.expires_in > LEASE / 2, "the thread has read the answer")
+    assert permit.expires_in < 2 * SHORT
+    go_on.set()
+    assert await semaphore.release(await detaching)
+    assert await beside.release()
+
+
+async def test_no_refresh_renews_trust_while_a_detach_may_arrive_late(
+    kind: Kind, proxied: Redis, proxy: Proxy, server: EmbeddedRedis, other: Redis
+) -> None:
+    """Its bytes lie somewhere, and it is not void yet: it may be carried out after the refresh."""
+    permit = await kind(proxied, "jobs", 1, lease=LEASE).acquire()
+    async with nobody_enters_beside(permit, kind(other, "jobs", 1, lease=LEASE)) as entered:
+        go_on = proxy.stop("abandon")
+        fault = proxy.cut("detach")
+        detaching = in_background(permit.detach(expires_in=1.0))
+        await fault.struck.wait()
+        detaching.cancel()
+        await permit.refresh()
+        assert permit.expires_in < 1.0
+        assert fault.sent is not None
+        assert isinstance(await say_again(server.port, fault.sent), list), "it was carried out"
+        go_on.set()
+        await until(lambda: permit.expires_in > 1.0, "a later refresh was answered")
         assert not entered
     assert await permit.release()
 

@@ -9,11 +9,19 @@ from redis.asyncio import Redis
 from redsem_async import FairSemaphore, Permit, Semaphore
 from redsem_async.testing._embedded import EmbeddedRedis
 from tests.faults.conftest import Connect
-from tests.faults.helpers import EPSILON, NOISE, Kind, in_background, until, waits_in_line
+from tests.faults.helpers import (
+    EPSILON,
+    NOISE,
+    Kind,
+    in_background,
+    key_of,
+    until,
+    waits_in_line,
+)
 from tests.faults.proxy import Proxy
 
 MANY = 1100  # more than one call of a script looks at
-LEASE = 10.0
+LEASE = 30.0  # with a heartbeat every ten seconds: nothing is found by one
 
 
 @pytest.fixture
@@ -81,6 +89,35 @@ async def test_a_light_request_is_not_hidden_behind_heavy_ones(
     assert not late.done(), "who came later waits for its turn"
     assert await second.release()
     late.cancel()
+
+
+async def test_newcomers_overtake_nobody_who_was_not_looked_at(
+    proxied: Redis,
+    proxy: Proxy,
+    client: Redis,
+    other: Redis,
+    admin: Redis,
+    crowd: "list[asyncio.Task[Permit]]",
+) -> None:
+    """A call looks at part of the line, and knows nothing of who waits behind that."""
+    here = FairSemaphore(proxied, "jobs", 2, lease=LEASE)
+    there = FairSemaphore(other, "jobs", 2, lease=LEASE)
+    holder = await FairSemaphore(client, "jobs", 2, lease=LEASE).acquire(permits=2)
+    await join(crowd, here, permits=2)
+    light = await waits_in_line(here, place=MANY + 1)
+    _ = proxy.stop("heartbeat")  # nobody looks at the line before the newcomer does
+    await admin.set(key_of(here, "limit"), 1)
+    await holder.detach(0.1)
+
+    async def nothing_is_held() -> bool:
+        return (await there.status(0)).held == 0
+
+    await until(nothing_is_held, "it has expired")
+    assert await there.try_acquire() is None
+    permit = await asyncio.wait_for(light, 5.0)
+    assert (await there.status(0)).held == 1
+    proxy.drop()
+    assert await permit.release()
 
 
 async def test_a_process_that_lives_is_not_hidden_behind_one_that_was_killed(

@@ -233,6 +233,34 @@ async def test_ten_thousand_messages_are_coalesced(
     await all_free(there)
 
 
+async def test_a_grant_that_was_on_its_way_for_long_is_trusted_for_what_is_left(
+    proxied: Redis, proxy: Proxy, other: Redis
+) -> None:
+    """Case 22. It lay behind a reply for a while, and its refresh does not arrive.
+
+    The trust is counted from when the command was sent that the reply is to: the server had run
+    that when it granted. Were it counted from the arrival, two would be inside.
+    """
+    lease = 3.0  # handed over for two thirds of it
+    there = FairSemaphore(other, "jobs", 1, lease=lease)
+    here = FairSemaphore(proxied, "jobs", 1, lease=lease)
+    await here.reap()
+    holder = await there.acquire()
+    reply = proxy.hold("acquire")
+    _ = proxy.stop("refresh")
+    waiter = in_background(here.acquire())
+    await reply.struck.wait()
+    next_in_line = await waits_in_line(there, place=2)
+    assert await holder.release()
+    await asyncio.sleep(0.6)  # that is how late it is
+    reply.lift()
+    permit = await waiter
+    assert permit.expires_in < 2.0 - 0.6
+    successor = await next_in_line
+    assert permit.expires_in <= 0
+    assert await successor.release()
+
+
 async def test_denied_subscriptions_are_warned_of_once(
     kind: Kind,
     server: EmbeddedRedis,

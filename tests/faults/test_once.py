@@ -110,6 +110,18 @@ async def test_a_clear_leaves_acquires_that_are_late_void(
     assert (await semaphore.status()).held == 0
 
 
+async def test_a_clear_leaves_limits_that_are_late_void(
+    kind: Kind, proxied: Redis, proxy: Proxy, server: EmbeddedRedis, other: Redis
+) -> None:
+    """Somebody else cleared, and knows nothing of the numbers of this process."""
+    semaphore = kind(proxied, "jobs", 1)
+    await semaphore.set_limit(5)
+    await kind(other, "jobs", 1).clear()
+    [limit] = proxy.operations("set_limit")
+    await say_again(server.port, limit)
+    assert (await semaphore.status()).set_limit is None
+
+
 async def test_an_adoption_is_not_lost_to_the_abandon_of_a_later_acquire(
     kind: Kind, proxied: Redis, proxy: Proxy, other: Redis
 ) -> None:
@@ -160,10 +172,11 @@ async def test_what_waits_in_a_process_is_told_by_its_latest_call(
     """A heartbeat and an acquire that arrive late announce a waiter who has left (zset)."""
     holder = await Semaphore(other, "jobs", 1, lease=LEASE).acquire()
     semaphore = Semaphore(proxied, "jobs", 1, lease=LEASE)
-    waiter = await waits_in_line(semaphore)
+    waiters = [await waits_in_line(semaphore, place=place) for place in (1, 2)]
     await until(lambda: bool(proxy.operations("heartbeat")), "a heartbeat was sent", within=10)
-    waiter.cancel()
-    await asyncio.wait([waiter])
+    for waiter in waiters:
+        waiter.cancel()
+    await asyncio.wait(waiters)
 
     async def nobody_waits() -> bool:
         return (await semaphore.status(0)).waiting == 0

@@ -146,11 +146,12 @@ async def test_the_head_of_the_line_is_passed_over_when_its_process_is_killed(
 
 
 async def test_a_hint_to_a_killed_process_reaches_another(
-    kind: Kind, client: Redis, start: StartWorker
+    kind: Kind, client: Redis, other: Redis, start: StartWorker
 ) -> None:
     """Case 19. The same where processes are hinted, and when all in front are dead."""
     semaphore = kind(client, "jobs", 1, lease=10.0)
-    holder = await semaphore.acquire()
+    # Of another process: one with waiters keeps for them what it gives back.
+    holder = await kind(other, "jobs", 1, lease=10.0).acquire()
     dead = [await start("wait", kind=kind.__name__, name="jobs") for _ in range(3)]
     for worker in dead:
         await worker.heard("waits")
@@ -160,6 +161,26 @@ async def test_a_hint_to_a_killed_process_reaches_another(
     assert await holder.release()
     with takes_at_most(EPSILON):
         permit = await second
+    assert await permit.release()
+
+
+async def test_a_process_that_is_silent_for_long_is_passed_over(
+    kind: Kind, client: Redis, other: Redis, start: StartWorker
+) -> None:
+    """Case 19. Stopped, it listens as far as the server knows; by then it counts as dead."""
+    semaphore = kind(client, "jobs", 1, lease=30.0)
+    holder = await kind(other, "jobs", 1, lease=30.0).acquire()
+    silent = await start("wait", kind=kind.__name__, name="jobs", lease=1.0)
+    await silent.heard("waits")
+    second = await waits_in_line(semaphore, place=2)
+    silent.stop()
+
+    async def one_waits() -> bool:
+        return (await semaphore.status(0)).waiting == 1
+
+    await until(one_waits, "it counts as dead", within=15)
+    assert await holder.release()
+    permit = await asyncio.wait_for(second, 5)  # less than until the next heartbeat
     assert await permit.release()
 
 

@@ -9,7 +9,15 @@ import pytest
 from redis.asyncio import Redis
 
 import redsem_async
-from redsem_async import BackendError, FairSemaphore, ModeMismatch, Permit, Semaphore
+from redsem_async import (
+    AcquireTimeout,
+    AnySemaphore,
+    BackendError,
+    FairSemaphore,
+    ModeMismatch,
+    Permit,
+    Semaphore,
+)
 from redsem_async.testing._embedded import EmbeddedRedis
 from tests.faults.conftest import Connect
 from tests.faults.helpers import (
@@ -31,6 +39,53 @@ async def warm(kind: Kind, redis: Redis, name: str = "warm") -> None:
     await kind(redis, name, 1).reap()
 
 
+# -- who may not take it
+
+
+async def full(here: AnySemaphore) -> list[Permit]:
+    return [await here.acquire(), await here.acquire()]
+
+
+async def held_by_a_heavy_one(here: AnySemaphore) -> list[Permit]:
+    return [await here.acquire(permits=2)]
+
+
+async def above_a_set_limit(here: AnySemaphore) -> list[Permit]:
+    await here.set_limit(1)
+    return [await here.acquire()]
+
+
+@pytest.mark.parametrize("before", [full, held_by_a_heavy_one, above_a_set_limit])
+async def test_nobody_is_one_too_many(
+    kind: Kind,
+    client: Redis,
+    other: Redis,
+    before: Callable[[AnySemaphore], Awaitable[list[Permit]]],
+) -> None:
+    """A process that is known asks for what most do, and there is no room for it."""
+    here, there = kind(client, "jobs", 2, lease=30.0), kind(other, "jobs", 2, lease=30.0)
+    async with there:
+        pass
+    permits = await before(here)
+    with pytest.raises(AcquireTimeout):
+        await there.acquire(timeout=0.2)
+    for permit in permits:
+        assert await permit.release()
+
+
+async def test_nobody_overtakes_the_line(client: Redis, other: Redis) -> None:
+    """There is room for the newcomer, and not for who waits; both are known (fair)."""
+    here, there = FairSemaphore(client, "jobs", 2), FairSemaphore(other, "jobs", 2)
+    async with there:
+        pass
+    async with here.acquire():
+        heavy = await waits_in_line(here, permits=2)
+        with pytest.raises(AcquireTimeout):
+            await there.acquire(timeout=0.2)
+    assert await (await heavy).release()
+
+
+# -- no memory: the claim ends without an abandon
 # -- no memory: the claim ends without an abandon
 
 
@@ -265,6 +320,32 @@ async def test_permits_of_the_dead_end_with_their_lease_in_a_grace_period_too(
     assert not await admin.zcard(key_of(here, "extra"))
 
 
+async def test_heavy_permits_that_have_expired_are_not_counted(
+    kind: Kind, client: Redis, other: Redis
+) -> None:
+    """Nor by who only looks, and takes nothing out."""
+    await (await kind(client, "jobs", 4, lease=30.0).acquire(permits=4)).detach(0.1)
+    there = kind(other, "jobs", 4)
+
+    async def nothing_is_held() -> bool:
+        return (await there.status(0)).held == 0
+
+    await until(nothing_is_held, "it has expired")
+
+
+async def test_a_heavy_permit_stays_whole_for_as_long_as_it_is_refreshed(
+    kind: Kind, client: Redis, other: Redis
+) -> None:
+    """All of it is renewed, and not the first of its permits alone."""
+    there = kind(other, "jobs", 3)
+    async with kind(client, "jobs", 3, lease=0.5).acquire(permits=3):
+        await asyncio.sleep(0.8)  # past the expiry that it was granted with
+        status = await there.status()
+        assert (status.held, status.holders[0].permits) == (3, 3)
+        assert await there.try_acquire() is None
+
+
+# -- aclose with a server that does not answer, and used again
 # -- aclose with a server that does not answer, and used again
 
 

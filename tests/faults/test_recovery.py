@@ -12,7 +12,7 @@ from typing import cast
 import pytest
 from redis.asyncio import Redis
 
-from redsem_async import AnySemaphore
+from redsem_async import AcquireTimeout, AnySemaphore
 from redsem_async.testing import EmbeddedRedis
 from tests.conftest import StartServer
 from tests.faults.conftest import Connect
@@ -26,6 +26,7 @@ from tests.faults.helpers import (
     until,
     waits_in_line,
 )
+from tests.faults.proxy import Proxy, say_again
 from tests.faults.topologies import tell
 
 LEASE = 1.0
@@ -155,6 +156,42 @@ async def test_what_was_released_is_not_put_back(
         assert not kept.lost
     await kept.release()
     await all_free(here)
+
+
+async def test_what_was_put_back_and_released_does_not_come_back_late(
+    kind: Kind, admin: Redis, proxied: Redis, proxy: Proxy, server: EmbeddedRedis
+) -> None:
+    """What put it back arrives once more: the release counts, however short its way was."""
+    here = await make(kind, proxied)
+    permit = await here.acquire()
+    await admin.flushall()
+    await is_held(here, 1)
+    assert await permit.release()
+    for sent in proxy.operations("restore"):
+        await say_again(server.port, sent)
+    assert (await here.status(0)).held == 0
+    assert await admin.hget(key_of(here, "meta"), "grace"), "it came in the grace period"
+
+
+async def test_another_server_is_a_loss(
+    kind: Kind, admin: Redis, client: Redis, other: Redis
+) -> None:
+    """A replica that took over has the marker as well, which names the master that it follows."""
+    here = await make(kind, client)
+    await admin.set(key_of(here, "marker"), 40 * "0")
+    there = kind(other, "jobs", 2, lease=30.0, recovery="grace")
+    with pytest.raises(AcquireTimeout):
+        await there.acquire(timeout=0.2)
+
+
+async def test_nobody_slips_in_by_asking_again(kind: Kind, admin: Redis, client: Redis) -> None:
+    """A process that is known again asks for what most do: that is answered the short way."""
+    await make(kind, client)
+    semaphore = kind(client, "jobs", 2, lease=30.0, recovery="grace")
+    await admin.flushall()
+    for _ in range(3):
+        with pytest.raises(AcquireTimeout):
+            await semaphore.acquire(timeout=0.1)
 
 
 async def test_a_permit_released_elsewhere_meanwhile_stays_released(

@@ -30,10 +30,16 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """One thing that is wrong."""
+    """One thing that is wrong.
+
+    Attributes:
+        breaks: the promise that is broken by it.
+        target: what is meant to catch it, see `target`.
+    """
 
     name: str
     breaks: str
+    target: str
     edits: tuple[Edit, ...]
 
     @property
@@ -62,6 +68,7 @@ class Mutant:
             (root / path).write_text(text, encoding="utf-8")
 
 
-def mutant(name: str, breaks: str, *edits: tuple[str, str, str]) -> Mutant:
+def mutant(name: str, breaks: str, target: str, *edits: tuple[str, str, str]) -> Mutant:
     """A mutant, its edits being (file in the package, old, new)."""
-    return Mutant(name, breaks, tuple(Edit(f"redsem_async/{e[0]}", e[1], e[2]) for e in edits))
+    changes = tuple(Edit(f"redsem_async/{e[0]}", e[1], e[2]) for e in edits)
+    return Mutant(name, breaks, target, changes)

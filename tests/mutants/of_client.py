@@ -1,11 +1,13 @@
 """Mutants of the client: the scripts and their specification are right."""
 
 from .mutant import mutant
+from .target import AGREEMENT, SIMULATION
 
 OF_CLIENT = (
     mutant(
         "trust is counted from the reply",
         "lost comes before the server's expiry",
+        SIMULATION,
         (
             "_batches.py",
             "trusted = trusted_until(terms.lease, sent_at=self.sent_at, left=terms.lease)",
@@ -15,6 +17,7 @@ OF_CLIENT = (
     mutant(
         "a refresh is counted from its reply",
         "lost comes before the server's expiry",
+        SIMULATION,
         (
             "_lease.py",
             "max(trusted, trusted_until(lease, sent_at=sent_at, left=lease))",
@@ -24,16 +27,19 @@ OF_CLIENT = (
     mutant(
         "a negative margin",
         "trust ends before the server lets go",
+        SIMULATION,
         ("_lease.py", "    return 0.01 * lease + 0.005\n", "    return -0.01 * lease - 0.005\n"),
     ),
     mutant(
         "a message is trusted from its arrival",
         "a permit is trusted from before the server granted it",
+        SIMULATION,
         ("_lane.py", "sent_at = -math.inf if fresh_at is None else fresh_at", "sent_at = clock()"),
     ),
     mutant(
         "a late message is handed out unconfirmed",
         "a forged or old grant is found out before anybody works under it",
+        SIMULATION,
         (
             "_lane.py",
             "        if claim.trusted_until - clock() >= left / 2:\n",
@@ -43,6 +49,7 @@ OF_CLIENT = (
     mutant(
         "no abandon after a cancellation",
         "a cancelled acquire leaves nothing",
+        "faults/test_lost_replies.py::test_cancelled_after_it_was_sent",
         (
             "_lane.py",
             "            self._leaving.append(claim)\n            self.wake()\n        elif",
@@ -53,6 +60,10 @@ OF_CLIENT = (
         "a grant in the tick of the cancellation is kept",
         "grant and cancellation in the same tick: given back exactly once",
         (
+            "faults/test_lost_replies.py"
+            "::test_a_cancelled_waiter_hands_on_what_it_was_granted_in_the_same_tick"
+        ),
+        (
             "_lane.py",
             "            self._give_back(claim, clock(), trusted=False)\n\n    def release(",
             "            pass\n\n    def release(",
@@ -61,6 +72,7 @@ OF_CLIENT = (
     mutant(
         "a timeout leaks its grant",
         "a grant that meets its deadline is a permit or a timeout, never a leak",
+        SIMULATION,
         (
             "_lane.py",
             "        self.depart(claim)\n        claim.settle(error)\n",
@@ -74,6 +86,7 @@ OF_CLIENT = (
     mutant(
         "a grant that nobody waits for is kept",
         "a stray grant is given back",
+        "faults/test_messages.py::test_a_stray_grant_is_given_back",
         (
             "_lane.py",
             "self._send_back(self.hub.hub_id, self._unknown(number))  # nobody",
@@ -83,6 +96,7 @@ OF_CLIENT = (
     mutant(
         "an acquire sent again draws a new id",
         "a command that is sent again is one permit",
+        "faults/test_lost_replies.py::test_a_lost_reply_of_acquire_is_one_permit",
         (
             "_batches.py",
             "                claim.repeated = True\n",
@@ -92,11 +106,13 @@ OF_CLIENT = (
     mutant(
         "what was unanswered is not sent again",
         "a lost connection costs nobody an answer",
+        "faults/test_lost_replies.py::test_a_lost_request_is_sent_again",
         ("_post.py", "            batch.write_again(arrived=True)\n", "            pass\n"),
     ),
     mutant(
         "a foreign id releases one's own",
         "a foreign release changes nothing",
+        "behaviour/test_release.py::test_a_foreign_id_releases_nothing",
         (
             "_lane.py",
             "self.claims.get(number) if owner == self.hub.hub_id else None",
@@ -106,6 +122,7 @@ OF_CLIENT = (
     mutant(
         "a second release says true",
         "a double release is False",
+        "behaviour/test_release.py::test_a_second_release_changes_nothing",
         (
             "_permit.py",
             "        if claim.state is State.ENDED:\n            return False\n",
@@ -115,11 +132,13 @@ OF_CLIENT = (
     mutant(
         "a lost permit's release says true",
         "a late release is False",
+        "behaviour/test_release.py::test_a_late_release_changes_nothing",
         ("_permit.py", "        return held and not lost\n", "        return True\n"),
     ),
     mutant(
         "a release is not waited for when cancelled",
         "leaving a block releases, confirmed, also under cancellation",
+        "faults/test_peers_bugs.py::test_bug_5_cancellation_at_exit_is_not_swallowed",
         (
             "_permit.py",
             "                await finish(returned.future, 2 * patience(claim.terms.lease))\n",
@@ -129,6 +148,7 @@ OF_CLIENT = (
     mutant(
         "a hint that nobody wants is dropped",
         "a hint that nobody wants reaches another process",
+        "behaviour/test_cancellation.py::test_a_grant_that_was_not_fetched_is_given_back",
         (
             "_zset.py",
             (
@@ -141,6 +161,7 @@ OF_CLIENT = (
     mutant(
         "a kept permit is forgotten when its taker leaves",
         "a waiter who leaves does not take the wake-up along",
+        "faults/test_quick_path.py::test_a_kept_permit_whose_taker_leaves_is_passed_on",
         (
             "_zset.py",
             "        self._hinted_permits += kept  #",
@@ -150,6 +171,7 @@ OF_CLIENT = (
     mutant(
         "who stops waiting does not say so",
         "hints go to those who wait",
+        "behaviour/test_acquire.py::test_timeouts_are_kept",
         (
             "_zset.py",
             (
@@ -162,6 +184,7 @@ OF_CLIENT = (
     mutant(
         "no heartbeats",
         "a waiter's process counts as alive, and finds what it was not told",
+        "faults/test_lost_replies.py::test_a_grant_whose_message_was_lost_is_found",
         (
             "_lane.py",
             "        if self.waiting and not self.beating:\n            self.beat()\n",
@@ -171,6 +194,7 @@ OF_CLIENT = (
     mutant(
         "nobody is asked about after a reconnect",
         "a waiter is served within a reconnect and a trip",
+        "faults/test_lost_replies.py::test_a_subscription_that_ends_unasked_is_made_anew",
         (
             "_lane.py",
             (
@@ -185,6 +209,7 @@ OF_CLIENT = (
     mutant(
         "the subscription is not renewed on a new connection",
         "a waiter hears of its grant after a reconnect",
+        "faults/test_messages.py::test_a_grant_in_flight_when_the_connection_breaks",
         (
             "_connection.py",
             "        self._ears: dict[str, _Ear] = {}\n",
@@ -194,6 +219,7 @@ OF_CLIENT = (
     mutant(
         "a subscription that ends is not missed",
         "a waiter hears of its grant, or asks",
+        "faults/test_lost_replies.py::test_a_subscription_that_ends_unasked_is_made_anew",
         (
             "_connection.py",
             '                raise broken("the server ended the subscription")\n',
@@ -203,6 +229,7 @@ OF_CLIENT = (
     mutant(
         "whose reply it is is not looked at",
         "no reply is taken for another's",
+        "faults/test_lost_replies.py::test_a_reply_that_comes_in_anothers_place_is_noticed",
         (
             "_connection.py",
             '            fits = reply[0] == b"%d" % slot.tag\n',
@@ -212,6 +239,7 @@ OF_CLIENT = (
     mutant(
         "a silent connection is not noticed",
         "a half-open connection is noticed",
+        "faults/test_lost_replies.py::test_a_half_open_connection_is_noticed",
         (
             "_post.py",
             '            self._drop(TimeoutError("no answer came"))\n',
@@ -221,11 +249,13 @@ OF_CLIENT = (
     mutant(
         "scripts are not loaded again",
         "a script flush costs nobody anything",
+        "faults/test_server.py::test_scripts_flushed_before_every_call",
         ("_connection.py", "                self._loaded.clear()\n", "                pass\n"),
     ),
     mutant(
         "a demoted master is kept",
         "a demoted master is left for the new one",
+        "faults/test_failover.py::test_a_demoted_master_is_left_for_the_new_one",
         (
             "_connection.py",
             (
@@ -238,6 +268,7 @@ OF_CLIENT = (
     mutant(
         "MOVED is not followed",
         "slots may move to another server",
+        "faults/test_cluster.py::test_a_slot_that_moved_is_followed",
         (
             "_post.py",
             (
@@ -250,11 +281,13 @@ OF_CLIENT = (
     mutant(
         "REORDERED is an error",
         "what has to be sent again is, unseen",
-        ("_wire.py", "(NOSCRIPT|REORDERED|STRANGER)", "(NOSCRIPT|STRANGER)"),
+        f"{AGREEMENT}[fair-server]",
+        ("_wire.py", "(NOSCRIPT|REORDERED|STRANGER|VOID)", "(NOSCRIPT|STRANGER|VOID)"),
     ),
     mutant(
         "no refreshes",
         "a held permit outlives its lease",
+        "behaviour/test_loss.py::test_a_held_permit_outlives_its_lease",
         (
             "_refresher.py",
             "            outcome = await claim.lane.refresh(claim)\n",
@@ -264,6 +297,7 @@ OF_CLIENT = (
     mutant(
         "a refusal to renew is overlooked",
         "lost is set when the server says so",
+        "behaviour/test_loss.py::test_refresh_finds_it_out_now",
         (
             "_lease.py",
             (
@@ -276,6 +310,7 @@ OF_CLIENT = (
     mutant(
         "trust does not end",
         "a permit that was not renewed in time is lost",
+        SIMULATION,
         (
             "_refresher.py",
             "clock() >= claim.trusted_until:\n        claim.lose(",
@@ -285,6 +320,7 @@ OF_CLIENT = (
     mutant(
         "trust is not looked at when due",
         "after a stall the body is cancelled before it goes on",
+        SIMULATION,
         (
             "_refresher.py",
             "            if lose_unless_trusted(claim):\n                continue\n",
@@ -299,6 +335,7 @@ OF_CLIENT = (
     mutant(
         "check() says yes while it is held",
         "check() raises unless the permit may be trusted now",
+        "behaviour/test_loss.py::test_loss_that_the_body_finds_itself",
         (
             "_permit.py",
             "        if claim.trusted_at(clock()):\n            return True\n        loop =",
@@ -308,6 +345,7 @@ OF_CLIENT = (
     mutant(
         "a clock that a suspended host stops",
         "a suspended host's permits are lost when it wakes",
+        "faults/test_holders.py::test_a_suspended_host",
         (
             "_clock.py",
             "return max(time.clock_gettime(time.CLOCK_BOOTTIME), time.monotonic())",
@@ -317,16 +355,19 @@ OF_CLIENT = (
     mutant(
         "a loss does not cancel the body",
         "loss cancels the body",
+        "behaviour/test_loss.py::test_loss_cancels_the_body_once_and_leaves_as_permit_lost",
         ("_permit.py", "            claim.on_lost = self._on_lost\n", "            pass\n"),
     ),
     mutant(
         "a swallowed cancellation swallows the loss",
         "PermitLost leaves the block, also when the body swallowed the cancellation",
+        "behaviour/test_loss.py::test_a_body_that_swallows_the_cancellation_leaves_as_permit_lost",
         ("_permit.py", "(exc is None or cancelled_by_loss)", "cancelled_by_loss"),
     ),
     mutant(
         "a loss hides the body's error",
         "an error of the body's own wins",
+        "behaviour/test_loss.py::test_an_error_of_the_bodys_own_wins",
         (
             "_permit.py",
             "if lost and self._cancel_on_loss and (exc is None or cancelled_by_loss):",
@@ -336,6 +377,7 @@ OF_CLIENT = (
     mutant(
         "a cancellation that is not taken back",
         "cancel and uncancel, as asyncio.timeout does",
+        "behaviour/test_loss.py::test_loss_cancels_the_body_once_and_leaves_as_permit_lost",
         (
             "_permit.py",
             "self._task.uncancel() <= self._cancelling",
@@ -345,6 +387,7 @@ OF_CLIENT = (
     mutant(
         "a clear is not heard",
         "holders of a semaphore that is deleted lose their permits",
+        "behaviour/test_loss.py::test_many_tasks_lose_their_permits_at_once",
         (
             "_lane.py",
             '            self._lose(claim, "the semaphore was cleared")\n',
@@ -354,16 +397,19 @@ OF_CLIENT = (
     mutant(
         "a dropped permit is not released",
         "a permit that is dropped is released",
+        "behaviour/test_loss.py::test_a_dropped_permit_warns_and_is_released",
         ("_permit.py", "        hub.loop.call_soon_threadsafe(_release_dropped, claim)\n", ""),
     ),
     mutant(
         "a forked child keeps the permits",
         "a child's permit is unusable, and releases nothing of the parent's",
+        "faults/test_processes.py::test_a_fork_leaves_the_permit_with_the_parent",
         ("_hub.py", "        hub.orphan()\n", "        pass\n"),
     ),
     mutant(
         "replicas are not waited for",
         "a grant is confirmed by so many replicas before it is handed out",
+        "faults/test_replicas.py::test_a_grant_is_confirmed_before_it_is_handed_out",
         (
             "_batches.py",
             "                elif terms.min_replicas:\n",
@@ -373,11 +419,13 @@ OF_CLIENT = (
     mutant(
         "too few replicas are enough",
         "a grant is confirmed by so many replicas before it is handed out",
+        "faults/test_replicas.py::test_too_few_replicas_are_waited_for",
         ("_connection.py", "    if replicas >= call.replicas:\n", "    if replicas >= 0:\n"),
     ),
     mutant(
         "nothing is put back after a loss of state",
         "holders come back before anybody new is admitted",
+        "faults/test_recovery.py::test_holders_come_back_before_anybody_new_is_admitted",
         (
             "_batches.py",
             (
@@ -390,6 +438,7 @@ OF_CLIENT = (
     mutant(
         "the thread goes on for a loop that is stuck",
         "a loop that is stuck for ever loses its permits",
+        "faults/test_blocked_loop.py::test_a_loop_that_is_stuck_for_too_long_loses_its_permit",
         (
             "_vigil.py",
             "            if silence <= (claim.terms.longest_stall or 0.0):\n",
@@ -399,10 +448,133 @@ OF_CLIENT = (
     mutant(
         "the thread refreshes nothing",
         "a permit outlives a loop that is blocked for a while",
+        "faults/test_blocked_loop.py::test_a_body_that_computes_for_three_leases_keeps_its_permit",
         (
             "_vigil.py",
             "            relief.refresh(due[relief])\n",
             "            relief.refresh([])\n",
+        ),
+    ),
+    mutant(
+        "writing a detach leaves trust as it is",
+        "from the moment a detach is sent, trust ends before the server may let go",
+        (
+            "faults/test_detach.py"
+            "::test_a_detach_without_an_answer_is_trusted_no_longer_than_it_may_have_asked_for"
+        ),
+        (
+            "_batches.py",
+            "        claim.shorten(trusted_until(expires, sent_at=clock(), left=expires))\n",
+            "",
+        ),
+    ),
+    mutant(
+        "a refresh from before a detach renews trust",
+        "from the moment a detach is sent, trust ends before the server may let go",
+        "faults/test_detach.py::test_a_refresh_that_was_sent_before_a_detach_renews_no_trust",
+        (
+            "_lane.py",
+            "if outcome is Outcome.RENEWED and sent_at <= claim.renewable_after:\n",
+            "if outcome is Outcome.RENEWED and sent_at < 0:\n",
+        ),
+    ),
+    mutant(
+        "a refresh of the thread's from before a detach renews trust",
+        "from the moment a detach is sent, trust ends before the server may let go",
+        (
+            "faults/test_detach.py"
+            "::test_a_refresh_of_the_threads_that_was_sent_before_a_detach_renews_no_trust"
+        ),
+        (
+            "_relief.py",
+            "        if sent_at <= claim.renewable_after:\n",
+            "        if sent_at < 0:\n",
+        ),
+    ),
+    mutant(
+        "a refresh renews trust while a detach may arrive late",
+        "from the moment a detach is sent, trust ends before the server may let go",
+        "faults/test_detach.py::test_no_refresh_renews_trust_while_a_detach_may_arrive_late",
+        ("_claim.py", "        self.renewable_after = math.inf\n", ""),
+    ),
+    mutant(
+        "a cancelled detach is not made void",
+        "a call that nobody asks for any more does not act",
+        "faults/test_detach.py::test_a_detach_that_nobody_asks_for_any_more_is_made_void",
+        (
+            "_lane.py",
+            "        if question.acts_once and question.repeated:\n",
+            "        if question.acts_once and question.repeated < 0:\n",
+        ),
+    ),
+    mutant(
+        "no refresh follows a detach that was cancelled",
+        "where a detach is cancelled, the permit is held on",
+        "faults/test_detach.py::test_a_detach_that_is_cancelled_leaves_the_permit_held",
+        (
+            "_batches.py",
+            "                _ = claim.lane.refresh(claim)  # its holder goes on\n",
+            "                pass\n",
+        ),
+    ),
+    mutant(
+        "a detach keeps its number when it is void",
+        "a detach whose reply was lost gives the job all of its time",
+        "faults/test_detach.py::test_a_detach_that_is_sent_again_counts_once_more",
+        (
+            "_batches.py",
+            "        elif not question.alone:\n            question.renumber = True\n",
+            "",
+        ),
+    ),
+    mutant(
+        "limits are set without waiting for one another",
+        "administrative calls act in the order in which they were made",
+        "faults/test_once.py::test_calls_that_are_sent_again_together_act_in_their_order",
+        (
+            "_lane.py",
+            "self._acting_alone or (question.alone and self._acting > 0)",
+            "self._acting < 0",
+        ),
+    ),
+    mutant(
+        "a limit that is sent again has a new number",
+        "calls that change something act once, however late they arrive",
+        "faults/test_once.py::test_a_limit_whose_reply_was_lost_is_not_set_again",
+        (
+            "_batches.py",
+            "            question.repeated = True\n",
+            "            question.repeated = question.renumber = True\n",
+        ),
+    ),
+    mutant(
+        "an adoption keeps its number when it is void",
+        "an adoption ends as PermitLost where the id holds nothing, and nowhere else",
+        "faults/test_once.py::test_an_adoption_is_not_lost_to_the_abandon_of_a_later_acquire",
+        ("_batches.py", "            self.adoption.renumber = True\n", "            pass\n"),
+    ),
+    mutant(
+        "VOID is an error",
+        "what has to be sent again is, unseen",
+        "faults/test_detach.py::test_a_detach_that_is_sent_again_counts_once_more",
+        ("_wire.py", "(NOSCRIPT|REORDERED|STRANGER|VOID)", "(NOSCRIPT|REORDERED|STRANGER)"),
+    ),
+    mutant(
+        "a message is trusted from the arrival of the reply before it",
+        "a permit is trusted from before the server granted it",
+        (
+            "faults/test_messages.py"
+            "::test_a_grant_that_was_on_its_way_for_long_is_trusted_for_what_is_left"
+        ),
+        (
+            "_connection.py",
+            "from ._dial import Opened\n",
+            "from ._clock import now as clock\nfrom ._dial import Opened\n",
+        ),
+        (
+            "_connection.py",
+            "        self.fresh_at = slot.sent_at\n",
+            "        self.fresh_at = clock()\n",
         ),
     ),
 )

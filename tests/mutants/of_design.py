@@ -1,6 +1,7 @@
 """Mutants of the design: scripts and specification are wrong in the same way, and so agree."""
 
 from .mutant import SPECIFICATION, mutant
+from .target import SIMULATION
 
 _MODEL = SPECIFICATION.removeprefix("redsem_async/")
 
@@ -8,6 +9,7 @@ OF_DESIGN = (
     mutant(
         "design: no id check",
         "a delayed duplicate of an acquire brings nothing back",
+        SIMULATION,
         ("lua/fair/acquire.lua", "local fresh = mark\n", "local fresh = 0\n"),
         ("lua/zset/acquire.lua", "local fresh = mark\n", "local fresh = 0\n"),
         (
@@ -33,22 +35,19 @@ OF_DESIGN = (
     mutant(
         "design: an abandon does not raise the mark",
         "an acquire that is run after its abandon is not granted",
+        SIMULATION,
         ("lua/fair/abandon.lua", "raise_mark(highest)\n", ""),
-        (
-            _MODEL,
-            "if waiter.id not in ids]\n        self._raise_mark(step,",
-            "if waiter.id not in ids]\n        _ = (step,",
-        ),
         ("lua/zset/abandon.lua", "raise_mark(highest)\n", ""),
         (
             _MODEL,
-            "]\n        self._drop(step, ids)\n        self._raise_mark(step,",
-            "]\n        self._drop(step, ids)\n        _ = (step,",
+            "self._raise_mark(step, max(request.number for request in call.requests))\n",
+            "pass\n",
         ),
     ),
     mutant(
         "design: tokens are the time",
         "fencing tokens grow with every grant, and are never used again",
+        SIMULATION,
         ("lua/prelude.lua", "  last = math.max(last + 1, stamp_us)\n", "  last = stamp_us\n"),
         (
             "lua/quick/acquire.lua",
@@ -64,12 +63,14 @@ OF_DESIGN = (
     mutant(
         "design: a release serves nobody",
         "a free permit and a live waiter find each other soon",
+        SIMULATION,
         ("lua/release.lua", "  serve(kept > 0)\n", ""),
-        (_MODEL, "            step.kept = call.keep > 0\n            self._serve(step)\n", ""),
+        (_MODEL, "            step.keeps = call.keep\n            self._serve(step)\n", ""),
     ),
     mutant(
         "design: no next moment",
         "when a holder expires the next is served, though nobody does anything",
+        SIMULATION,
         (
             "lua/prelude.lua",
             "  return first[2] and math.max(0, first[2] - now) or -1\n",
@@ -84,6 +85,7 @@ OF_DESIGN = (
     mutant(
         "design: the head's end is no moment",
         "when the process of the head is given up, the next is served",
+        SIMULATION,
         ("lua/fair/prelude.lua", "        head_until = state.alive_until\n", ""),
         (
             _MODEL,
@@ -94,11 +96,12 @@ OF_DESIGN = (
     mutant(
         "design: newcomers overtake the line",
         "permits are granted strictly in ticket order",
+        SIMULATION,
         ("lua/fair/acquire.lua", "elseif open and grace <= now and", "elseif grace <= now and"),
         (
             "lua/quick/acquire.lua",
-            "call('EXISTS', weights, limit, line)",
-            "call('EXISTS', weights, limit)",
+            "call('EXISTS', extra, limit, line)",
+            "call('EXISTS', extra, limit)",
         ),
         (
             _MODEL,
@@ -109,10 +112,11 @@ OF_DESIGN = (
     mutant(
         "design: a heavy head is overtaken",
         "a heavy request at the head of the line does not starve",
+        "behaviour/test_queue.py::test_fair_lets_nobody_pass_a_heavy_head",
         (
             "lua/fair/prelude.lua",
             "        blocked = true\n        head_until = state.alive_until\n        break\n",
-            "        passed = passed + 1\n",
+            "        head_until = state.alive_until\n",
         ),
         (
             _MODEL,
@@ -123,6 +127,7 @@ OF_DESIGN = (
     mutant(
         "design: the line is served by its head's limit",
         "each client's own limit rules its requests",
+        SIMULATION,
         (
             "lua/fair/prelude.lua",
             "      local most = cap or declared\n",
@@ -137,6 +142,7 @@ OF_DESIGN = (
     mutant(
         "design: a grant that nobody heard counts",
         "a waiter whose process is gone is passed over",
+        SIMULATION,
         (
             "lua/fair/prelude.lua",
             "table.concat(parts, ',')) ~= 0",
@@ -151,6 +157,7 @@ OF_DESIGN = (
     mutant(
         "design: the dead stay in line",
         "a waiter whose process is silent is passed over",
+        SIMULATION,
         (
             "lua/fair/prelude.lua",
             "      if state.alive_until <= now then\n",
@@ -168,6 +175,7 @@ OF_DESIGN = (
     mutant(
         "design: a whole lease for whoever is handed a permit",
         "handing a permit to a stopped process costs less than a lease",
+        "faults/test_peers_bugs.py::test_bug_12_a_crash_between_the_hand_over_and_its_hearing",
         (
             "lua/fair/prelude.lua",
             "    grant[3] = math.min(grant[3], math.max(2 * heartbeat_of(grant[3]), 1000))\n",
@@ -187,6 +195,7 @@ OF_DESIGN = (
     mutant(
         "design: a refresh lowers the expiry",
         "a short lease does not cut a long one",
+        SIMULATION,
         ("lua/refresh.lua", "math.max(expiry, now + lease)", "now + lease"),
         (
             _MODEL,
@@ -197,7 +206,8 @@ OF_DESIGN = (
     mutant(
         "design: adopt does not exchange the id",
         "a job that is delivered twice does not run twice under one permit",
-        ("lua/adopt.lua", "    drop({ old_id })\n", ""),
+        "behaviour/test_release.py::test_the_second_adopter_gets_permit_lost",
+        ("lua/adopt.lua", "  drop({ old_id })\n", ""),
         (
             _MODEL,
             (
@@ -214,10 +224,11 @@ OF_DESIGN = (
     mutant(
         "design: weights are not counted",
         "never more permits than the limit",
-        ("lua/prelude.lua", "    used = holding + heavy\n", "    used = holding\n"),
+        SIMULATION,
+        ("lua/prelude.lua", "    used = holding + beyond_first()\n", "    used = holding\n"),
         (
             "lua/quick/acquire.lua",
-            "call('EXISTS', weights, limit, line)",
+            "call('EXISTS', extra, limit, line)",
             "call('EXISTS', limit, line)",
         ),
         (
@@ -229,6 +240,7 @@ OF_DESIGN = (
     mutant(
         "design: a release is always held",
         "release says whether the permit was held until then",
+        SIMULATION,
         (
             "lua/release.lua",
             "held[i] = expiry and tonumber(expiry) > now and not seen[ids[i]] and 1 or 0",
@@ -243,11 +255,12 @@ OF_DESIGN = (
     mutant(
         "design: a set limit is overlooked",
         "a set limit wins over every client's own",
+        SIMULATION,
         ("lua/prelude.lua", "  cap = tonumber(call('GET', limit))\n", "  call('GET', limit)\n"),
         (
             "lua/quick/acquire.lua",
-            "call('EXISTS', weights, limit, line)",
-            "call('EXISTS', weights, line)",
+            "call('EXISTS', extra, limit, line)",
+            "call('EXISTS', extra, line)",
         ),
         ("lua/set_limit.lua", "cap = tonumber(most)\n", ""),
         (_MODEL, "                self.set_limit = call.limit\n", "                pass\n"),
@@ -255,19 +268,106 @@ OF_DESIGN = (
     mutant(
         "design: a hint is not passed on",
         "a hint that nobody wants reaches another process",
+        "faults/test_quick_path.py::test_a_hint_survives_the_acquire_that_carries_it",
         ("lua/zset/acquire.lua", "freed + hinted - taken", "freed - taken"),
         ("lua/zset/heartbeat.lua", "freed = freed + hinted\n", ""),
         (_MODEL, "step.freed + call.hinted - taken", "step.freed - taken"),
-        (_MODEL, "        step.freed += call.hinted\n", ""),
+        (_MODEL, "            step.freed += call.hinted\n", ""),
     ),
     mutant(
         "design: a grace period admits newcomers",
         "holders come back before anybody new is admitted",
+        "faults/test_recovery.py::test_a_new_name_waits_for_a_lease_once",
         ("lua/prelude.lua", "  grace = now + lease\n", "  grace = now\n"),
         (
             _MODEL,
             "        self.lost_at, self.grace_until = step.now, step.now + lease_ms\n",
             "        self.lost_at, self.grace_until = step.now, step.now\n",
+        ),
+    ),
+    mutant(
+        "design: calls act each time they arrive",
+        "calls that change something act once, however late they arrive",
+        "faults/test_once.py::test_a_limit_that_arrives_late_is_not_set_again",
+        (
+            "lua/prelude.lua",
+            "  return number <= (tonumber(call('HGET', meta, hub .. ':calls')) or 0)\n",
+            "  return false\n",
+        ),
+        (
+            _MODEL,
+            "        return number <= self.look_up(step.hub).calls\n",
+            "        return False\n",
+        ),
+    ),
+    mutant(
+        "design: a clear forgets which numbers were used",
+        "what was released before a clear does not come back after it",
+        "faults/test_once.py::test_a_clear_leaves_acquires_that_are_late_void",
+        ("lua/clear.lua", "call('HDEL', meta, owner .. ':who',", "call('HDEL', meta, owner,"),
+        (_MODEL, "Party(party.alive_until, party.mark, calls", "Party(party.alive_until, calls"),
+    ),
+    mutant(
+        "design: a raised limit brings nobody back",
+        "what was set aside is served once the limit allows it",
+        "faults/test_long_lines.py::test_a_light_request_is_not_hidden_behind_heavy_ones",
+        (
+            "lua/set_limit.lua",
+            "    call('HSET', meta, 'aside', 0)\n    look_again = 0\n",
+            "",
+        ),
+        (
+            _MODEL,
+            "                    self._look_at_all()\n                self._purge(step)\n",
+            "                self._purge(step)\n",
+        ),
+    ),
+    mutant(
+        "design: a process that is heard from gets new tickets",
+        "a process that was cut off comes back to its place",
+        "faults/test_long_lines.py::test_a_process_that_lives_is_not_hidden_behind_one_that_was_killed",
+        (
+            "lua/fair/prelude.lua",
+            "    set_aside(unheard, unheard_until)\n",
+            (
+                "    if #unheard > 0 then\n"
+                "      waiting = waiting - call('ZREM', line, unpack(unheard))\n"
+                "    end\n"
+            ),
+        ),
+        (
+            _MODEL,
+            "            for waiter in silent:\n                self._set_aside(waiter)\n",
+            "            for waiter in silent:\n                self.line.remove(waiter)\n",
+        ),
+    ),
+    mutant(
+        "design: a hint goes by the limit of who passes it on",
+        "a hint that nobody wants reaches another process",
+        "faults/test_long_lines.py::test_a_hint_that_came_too_late_for_its_process_is_passed_on",
+        (
+            "lua/zset/acquire.lua",
+            "freed = math.max(0, freed + hinted - taken)",
+            "freed = math.max(0, math.min(freed + hinted - taken, most - used))",
+        ),
+        (
+            "lua/zset/heartbeat.lua",
+            "freed = freed + hinted\n",
+            "freed = math.min(freed + hinted, math.max(0, (cap or declared) - used))\n",
+        ),
+        (
+            _MODEL,
+            "step.freed = max(0, step.freed + call.hinted - taken)",
+            "step.freed = max(0, min(step.freed + call.hinted - taken, room))",
+        ),
+        (
+            _MODEL,
+            "            step.freed += call.hinted\n",
+            (
+                "            most = call.limit if self.set_limit is None else self.set_limit\n"
+                "            room = max(0, most - self.used(step.now))\n"
+                "            step.freed = min(step.freed + call.hinted, room)\n"
+            ),
         ),
     ),
 )

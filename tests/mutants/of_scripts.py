@@ -1,11 +1,13 @@
 """Mutants of the scripts: the specification beside them is right."""
 
 from .mutant import mutant
+from .target import AGREEMENT, JOURNAL
 
 OF_SCRIPTS = (
     mutant(
         "no id check (fair)",
         "a delayed duplicate of an acquire brings nothing back",
+        "faults/test_lost_replies.py::test_a_delayed_duplicate_brings_nothing_back[fair-released]",
         ("lua/fair/acquire.lua", "local fresh = mark\n", "local fresh = 0\n"),
         (
             "lua/quick/acquire.lua",
@@ -16,6 +18,7 @@ OF_SCRIPTS = (
     mutant(
         "no id check (zset)",
         "a delayed duplicate of an acquire brings nothing back",
+        "faults/test_lost_replies.py::test_a_delayed_duplicate_brings_nothing_back[zset-released]",
         ("lua/zset/acquire.lua", "local fresh = mark\n", "local fresh = 0\n"),
         (
             "lua/quick/acquire.lua",
@@ -26,12 +29,14 @@ OF_SCRIPTS = (
     mutant(
         "an abandon does not raise the mark",
         "an acquire that is run after its abandon is not granted",
+        "faults/test_lost_replies.py::test_a_delayed_duplicate_brings_nothing_back[fair-abandoned]",
         ("lua/fair/abandon.lua", "raise_mark(highest)\n", ""),
         ("lua/zset/abandon.lua", "raise_mark(highest)\n", ""),
     ),
     mutant(
         "order of batches ignored",
         "a batch is not run before the one that was sent before it",
+        f"{AGREEMENT}[fair-server]",
         (
             "lua/fair/acquire.lua",
             "if mark < after then return redis.error_reply('REORDERED') end\n",
@@ -41,21 +46,25 @@ OF_SCRIPTS = (
     mutant(
         "expired holders stay",
         "a crashed holder is in the way for a lease at most",
+        "faults/test_processes.py::test_a_killed_holder_is_in_the_way_for_a_lease_at_most",
         ("lua/prelude.lua", "    freed = freed + drop(expired)\n", ""),
     ),
     mutant(
         "the quick path leaves the expired",
         "nothing is left of a permit but while somebody holds it",
+        "faults/test_holders.py::test_a_newcomer_clears_up_after_who_has_expired",
         ("lua/quick/acquire.lua", " or used > 0 and call('ZCOUNT', holders, '-inf', now) > 0", ""),
     ),
     mutant(
         "tokens are the time",
         "fencing tokens grow with every grant, and are never used again",
+        f"{AGREEMENT}[fair-server]",
         ("lua/prelude.lua", "  last = math.max(last + 1, stamp_us)\n", "  last = stamp_us\n"),
     ),
     mutant(
         "tokens are the time, on the quick path",
         "fencing tokens grow with every grant, and are never used again",
+        f"{AGREEMENT}[fair-server]",
         (
             "lua/quick/acquire.lua",
             "local token, highest = math.max(last + 1, stamp_us),",
@@ -65,37 +74,43 @@ OF_SCRIPTS = (
     mutant(
         "counter not saved",
         "fencing tokens grow with every grant, and are never used again",
+        f"{AGREEMENT}[fair-server]",
         (
             "lua/prelude.lua",
-            "  if heavy > 0 then keep(weights, longest) end\n  save_counter(longest)\n",
-            "  if heavy > 0 then keep(weights, longest) end\n",
+            "  if top >= 0 then keep(extra, longest) end\n  save_counter(longest)\n",
+            "  if top >= 0 then keep(extra, longest) end\n",
         ),
     ),
     mutant(
         "a release serves nobody",
         "a free permit and a live waiter find each other soon",
+        "behaviour/test_queue.py::test_a_release_reaches_a_waiter_elsewhere_at_once",
         ("lua/release.lua", "  serve(kept > 0)\n", ""),
     ),
     mutant(
         "an abandon serves nobody",
         "a waiter who leaves does not take the wake-up along",
+        "behaviour/test_queue.py::test_the_heavy_head_leaves_and_the_next_is_served_at_once",
         ("lua/fair/abandon.lua", "  purge()\n  serve()\n", "  purge()\n"),
         ("lua/zset/abandon.lua", "  purge()\n  serve()\n", "  purge()\n"),
     ),
     mutant(
         "a hint is not passed on",
         "a hint that nobody wants reaches another process",
+        "faults/test_quick_path.py::test_a_hint_survives_the_acquire_that_carries_it",
         ("lua/zset/acquire.lua", "freed + hinted - taken", "freed - taken"),
         ("lua/zset/heartbeat.lua", "freed = freed + hinted\n", ""),
     ),
     mutant(
         "a raised limit serves nobody",
         "a raised limit serves waiters at once",
+        "behaviour/test_limit.py::test_raising_the_limit_serves_waiters_at_once",
         ("lua/set_limit.lua", "serve()\n", ""),
     ),
     mutant(
         "a release of the caller's own number",
         "release touches the ids that it names, and no others",
+        "behaviour/test_release.py::test_release_by_id_from_another_process",
         (
             "lua/release.lua",
             "ids[#ids + 1] = owner .. '.' .. ARGV[i]",
@@ -105,6 +120,7 @@ OF_SCRIPTS = (
     mutant(
         "a release is always held",
         "release says whether the permit was held until then",
+        "faults/test_quick_path.py::test_release_after_the_holders_were_evicted",
         (
             "lua/release.lua",
             "held[i] = expiry and tonumber(expiry) > now and not seen[ids[i]] and 1 or 0",
@@ -112,17 +128,15 @@ OF_SCRIPTS = (
         ),
     ),
     mutant(
-        "a heavy permit released twice in a call",
-        "capacity is not inflated by a second release",
-        (
-            "lua/prelude.lua",
-            "local beyond = counted[ids[i]] and 0 or (tonumber(permits) or 1) - 1",
-            "local beyond = (tonumber(permits) or 1) - 1",
-        ),
+        "a permit released twice in a call was held twice",
+        "a double release is False",
+        "faults/test_quick_path.py::test_released_twice_in_one_turn",
+        ("lua/release.lua", " and not seen[ids[i]] and 1 or 0", " and 1 or 0"),
     ),
     mutant(
         "a refresh brings back",
         "a refresh never brings back what is gone",
+        "faults/test_server.py::test_holders_learn_that_the_keys_are_gone",
         (
             "lua/refresh.lua",
             "  expiry = tonumber(expiry)\n  held[i] = expiry and expiry > now and 1 or 0\n",
@@ -132,6 +146,7 @@ OF_SCRIPTS = (
     mutant(
         "a refresh of the expired",
         "a refresh never brings back what is gone",
+        "faults/test_holders.py::test_an_expired_permit_is_not_refreshed",
         (
             "lua/refresh.lua",
             "held[i] = expiry and expiry > now and 1 or 0",
@@ -141,58 +156,67 @@ OF_SCRIPTS = (
     mutant(
         "a refresh lowers the expiry",
         "a short lease does not cut a long one",
+        "behaviour/test_release.py::test_a_refresh_does_not_lower_an_expiry",
         ("lua/refresh.lua", "math.max(expiry, now + lease)", "now + lease"),
     ),
     mutant(
         "adopt does not exchange the id",
         "a job that is delivered twice does not run twice under one permit",
-        ("lua/adopt.lua", "    drop({ old_id })\n", ""),
+        "behaviour/test_release.py::test_the_second_adopter_gets_permit_lost",
+        ("lua/adopt.lua", "  drop({ old_id })\n", ""),
     ),
     mutant(
         "weights are not counted",
         "never more permits than the limit",
-        ("lua/prelude.lua", "    used = holding + heavy\n", "    used = holding\n"),
+        "behaviour/test_acquire.py::test_weights_are_counted",
+        ("lua/prelude.lua", "    used = holding + beyond_first()\n", "    used = holding\n"),
     ),
     mutant(
         "the quick path overlooks weights",
         "never more permits than the limit",
+        "faults/test_quick_path.py::test_nobody_is_one_too_many",
         (
             "lua/quick/acquire.lua",
-            "call('EXISTS', weights, limit, line)",
+            "call('EXISTS', extra, limit, line)",
             "call('EXISTS', limit, line)",
         ),
     ),
     mutant(
         "the quick path grants one too many",
         "never more permits than the limit",
+        "faults/test_quick_path.py::test_nobody_is_one_too_many",
         ("lua/quick/acquire.lua", "if used + count > most or", "if used + count > most + 1 or"),
     ),
     mutant(
         "a heavy head is overtaken",
         "a heavy request at the head of the line does not starve",
+        "behaviour/test_queue.py::test_fair_lets_nobody_pass_a_heavy_head",
         (
             "lua/fair/prelude.lua",
             "        blocked = true\n        head_until = state.alive_until\n        break\n",
-            "        passed = passed + 1\n",
+            "        head_until = state.alive_until\n",
         ),
     ),
     mutant(
         "newcomers overtake the line",
         "permits are granted strictly in ticket order",
+        "behaviour/test_queue.py::test_fair_lets_nobody_pass_a_heavy_head",
         ("lua/fair/acquire.lua", "elseif open and grace <= now and", "elseif grace <= now and"),
     ),
     mutant(
         "the quick path overtakes the line",
         "permits are granted strictly in ticket order",
+        "faults/test_quick_path.py::test_nobody_overtakes_the_line",
         (
             "lua/quick/acquire.lua",
-            "call('EXISTS', weights, limit, line)",
-            "call('EXISTS', weights, limit)",
+            "call('EXISTS', extra, limit, line)",
+            "call('EXISTS', extra, limit)",
         ),
     ),
     mutant(
         "the line is served by its head's limit",
         "each client's own limit rules its requests",
+        "behaviour/test_limit.py::test_whoever_stands_in_line_goes_by_its_own_limit",
         (
             "lua/fair/prelude.lua",
             "      local most = cap or declared\n",
@@ -202,6 +226,7 @@ OF_SCRIPTS = (
     mutant(
         "a set limit of 0 is none",
         "a limit of 0 pauses",
+        "behaviour/test_limit.py::test_a_limit_of_zero_pauses",
         (
             "lua/prelude.lua",
             "  cap = tonumber(call('GET', limit))\n",
@@ -211,15 +236,17 @@ OF_SCRIPTS = (
     mutant(
         "the quick path overlooks a set limit",
         "a set limit wins over every client's own",
+        "faults/test_quick_path.py::test_nobody_is_one_too_many",
         (
             "lua/quick/acquire.lua",
-            "call('EXISTS', weights, limit, line)",
-            "call('EXISTS', weights, line)",
+            "call('EXISTS', extra, limit, line)",
+            "call('EXISTS', extra, line)",
         ),
     ),
     mutant(
         "the line overlooks a set limit",
         "a set limit wins over every client's own",
+        "behaviour/test_limit.py::test_lowering_the_limit_evicts_nobody",
         (
             "lua/fair/prelude.lua",
             "      local most = cap or declared\n",
@@ -229,6 +256,7 @@ OF_SCRIPTS = (
     mutant(
         "the bound of the line is overlooked",
         "max_waiters bounds the queue",
+        "behaviour/test_acquire.py::test_the_queue_is_bounded",
         (
             "lua/fair/acquire.lua",
             "elseif max_waiters >= 0 and waiting >= max_waiters then",
@@ -239,6 +267,10 @@ OF_SCRIPTS = (
         "a grant that nobody heard counts (fair)",
         "a waiter whose process is gone is passed over",
         (
+            "faults/test_processes.py"
+            "::test_the_head_of_the_line_is_passed_over_when_its_process_is_killed"
+        ),
+        (
             "lua/fair/prelude.lua",
             "table.concat(parts, ',')) ~= 0",
             "table.concat(parts, ',')) or true",
@@ -247,6 +279,7 @@ OF_SCRIPTS = (
     mutant(
         "a hint that nobody heard counts (zset)",
         "a hint to a process that is gone reaches another",
+        "faults/test_processes.py::test_a_hint_to_a_killed_process_reaches_another",
         (
             "lua/zset/prelude.lua",
             "takes = tell(owner, 'hint', exact(share)) ~= 0",
@@ -256,6 +289,7 @@ OF_SCRIPTS = (
     mutant(
         "the dead stay in line (fair)",
         "a waiter whose process is silent is passed over",
+        "faults/test_processes.py::test_a_process_that_is_silent_for_long_is_passed_over[fair]",
         (
             "lua/fair/prelude.lua",
             "      if state.alive_until <= now then\n",
@@ -265,6 +299,7 @@ OF_SCRIPTS = (
     mutant(
         "the dead stay in line (zset)",
         "a hint goes to a process that is alive",
+        "faults/test_processes.py::test_a_process_that_is_silent_for_long_is_passed_over[zset]",
         (
             "lua/zset/prelude.lua",
             "    local alive = (tonumber(flags[3]) or 0) > now\n",
@@ -274,6 +309,7 @@ OF_SCRIPTS = (
     mutant(
         "a whole lease for whoever is handed a permit",
         "handing a permit to a stopped process costs less than a lease",
+        "faults/test_processes.py::test_a_stopped_head_costs_a_short_lease_only",
         (
             "lua/fair/prelude.lua",
             "    grant[3] = math.min(grant[3], math.max(2 * heartbeat_of(grant[3]), 1000))\n",
@@ -283,6 +319,7 @@ OF_SCRIPTS = (
     mutant(
         "no next moment (fair)",
         "when a holder expires the next is served, though nobody does anything",
+        "behaviour/test_queue.py::test_an_expired_holder_gives_way",
         (
             "lua/fair/prelude.lua",
             "return { tag, next_moment(), waiting, mine }",
@@ -292,6 +329,7 @@ OF_SCRIPTS = (
     mutant(
         "no next moment (zset)",
         "when a holder expires the next is served, though nobody does anything",
+        "behaviour/test_queue.py::test_an_expired_holder_gives_way",
         (
             "lua/zset/prelude.lua",
             "return { tag, moment, waiting, mine }",
@@ -301,27 +339,32 @@ OF_SCRIPTS = (
     mutant(
         "the head's end is no moment",
         "when the process of the head is given up, the next is served",
+        f"{AGREEMENT}[fair-server]",
         ("lua/fair/prelude.lua", "        head_until = state.alive_until\n", ""),
     ),
     mutant(
         "a nearer expiry is not told of",
         "a permit that is detached for a short while is missed in time",
+        "faults/test_detach.py::test_a_waiter_is_told_of_a_nearer_expiry",
         ("lua/detach.lua", "if expires < held[2] and waiting > 0 then nudge() end\n", ""),
     ),
     mutant(
         "the holders have no expiry",
         "all keys are gone after idling",
+        JOURNAL,
         ("lua/prelude.lua", "  keep(holders, longest)\n", ""),
         ("lua/quick/acquire.lua", "    call('PEXPIRE', holders, 3 * lease)\n", ""),
     ),
     mutant(
         "the tokens have no expiry, on the quick path",
         "all keys are gone after idling",
+        JOURNAL,
         ("lua/quick/acquire.lua", "    call('PEXPIRE', tokens, 3 * lease)\n", ""),
     ),
     mutant(
         "expiries are brought nearer",
         "keys live as long as the longest lease",
+        JOURNAL,
         (
             "lua/head.lua",
             (
@@ -334,11 +377,13 @@ OF_SCRIPTS = (
     mutant(
         "tokens are not removed",
         "nothing is left of a permit but while somebody holds it",
-        ("lua/prelude.lua", "  call('HDEL', tokens, unpack(ids))\n  if heavy", "  if heavy"),
+        JOURNAL,
+        ("lua/prelude.lua", "  call('HDEL', tokens, unpack(ids))\n  for power", "  for power"),
     ),
     mutant(
         "tokens are not removed, on the quick path",
         "nothing is left of a permit but while somebody holds it",
+        JOURNAL,
         (
             "lua/quick/release.lua",
             "  call('HDEL', tokens, unpack(ids))  --",
@@ -348,31 +393,44 @@ OF_SCRIPTS = (
     mutant(
         "hubs are not forgotten",
         "nothing is left of processes that are long gone",
+        "stateful/test_model.py::test_a_request_of_a_forgotten_hub_is_in_line_once",
         ("lua/prelude.lua", "hubs, '-inf', now - SLACK,", "hubs, '-inf', 0,"),
     ),
     mutant(
         "a clear tells nobody",
         "holders of a semaphore that is deleted lose their permits",
+        "behaviour/test_status.py::test_clear_takes_permits_from_their_holders",
         ("lua/clear.lua", "  if owner ~= hub then tell(owner, 'cleared', '-') end\n", ""),
     ),
     mutant(
         "a clear forgets the counter",
         "fencing tokens grow with every grant, and are never used again",
-        ("lua/clear.lua", "  call('HSET', meta, 'counter', last)\n", ""),
+        f"{AGREEMENT}[zset-server]",
+        (
+            "lua/clear.lua",
+            "if last < wall_us then\n  call('HDEL', meta, 'counter')\n",
+            "if last then\n  call('HDEL', meta, 'counter')\n",
+        ),
     ),
     mutant(
         "the clock goes back",
         "a server clock that is set back does not lengthen leases",
+        (
+            "faults/test_clocks.py"
+            "::test_after_an_hour_back_a_crashed_holder_is_in_the_way_for_a_lease_at_most"
+        ),
         ("lua/head.lua", "if wall_us + ahead + offset < last - STEP and", "if false and"),
     ),
     mutant(
         "a grace period admits newcomers (fair)",
         "holders come back before anybody new is admitted",
+        "faults/test_recovery.py::test_waiters_are_served_when_the_grace_period_ends[fair]",
         ("lua/fair/acquire.lua", "elseif open and grace <= now and", "elseif open and"),
     ),
     mutant(
         "a grace period admits newcomers (zset)",
         "holders come back before anybody new is admitted",
+        "faults/test_recovery.py::test_waiters_are_served_when_the_grace_period_ends[zset]",
         (
             "lua/zset/acquire.lua",
             "elseif grace <= now and used + permits <= most then",
@@ -382,16 +440,19 @@ OF_SCRIPTS = (
     mutant(
         "a restart is no loss",
         "a restarted server is seen to have lost state",
+        "faults/test_recovery.py::test_another_server_is_a_loss",
         ("lua/prelude.lua", "  if kept_by ~= server then\n", "  if not kept_by then\n"),
     ),
     mutant(
         "a restored permit gets a new token",
         "a holder's token stays what it was told",
+        "faults/test_recovery.py::test_holders_come_back_before_anybody_new_is_admitted",
         ("lua/restore.lua", "back[#back + 1] = { id, token,", "back[#back + 1] = { id, draw(),"),
     ),
     mutant(
         "a released permit is put back",
         "what was released in a grace period stays released",
+        "faults/test_recovery.py::test_what_was_released_is_not_put_back",
         (
             "lua/prelude.lua",
             "  for _, id in ipairs(ids) do call('ZADD', released, now, id) end\n",
@@ -401,6 +462,294 @@ OF_SCRIPTS = (
     mutant(
         "replicas repeat what is told",
         "a grant that nobody heard is held by nobody",
+        "faults/test_failover.py::test_a_grant_that_nobody_heard_is_not_told_by_a_demoted_master",
         ("lua/tell/hub.lua", "  redis.set_repl(redis.REPL_NONE)\n", ""),
+    ),
+    mutant(
+        "a detach acts each time it arrives",
+        "calls that change something act once, however late they arrive",
+        "faults/test_detach.py::test_a_detach_that_nobody_asks_for_any_more_is_made_void",
+        (
+            "lua/detach.lua",
+            "if acted(number) then return redis.error_reply('VOID') end\n",
+            "",
+        ),
+    ),
+    mutant(
+        "a limit is set each time it arrives",
+        "calls that change something act once, however late they arrive",
+        "faults/test_once.py::test_a_limit_that_arrives_late_is_not_set_again",
+        ("lua/set_limit.lua", "if not acted(number) then\n", "if number then\n"),
+    ),
+    mutant(
+        "a clear clears each time it arrives",
+        "calls that change something act once, however late they arrive",
+        "faults/test_once.py::test_a_clear_that_arrives_late_takes_nothing",
+        ("lua/clear.lua", "if acted(number) then return { tag } end\n", ""),
+    ),
+    mutant(
+        "an adoption that was given up adopts",
+        "calls that change something act once, however late they arrive",
+        "faults/test_once.py::test_an_adoption_that_was_given_up_arrives_late",
+        (
+            "lua/adopt.lua",
+            "if not taken and acted(number) then return redis.error_reply('VOID') end\n",
+            "",
+        ),
+    ),
+    mutant(
+        "a repeated adoption finds nothing",
+        "whatever is sent again because its reply was lost answers the same",
+        (
+            "faults/test_lost_replies.py"
+            "::test_an_adoption_that_was_answered_late_is_trusted_for_what_is_left"
+        ),
+        ("lua/adopt.lua", "local taken = found(new_id)\n", "local taken = nil\n"),
+    ),
+    mutant(
+        "an adoption is void where a later acquire was given up",
+        "an adoption ends as PermitLost where the id holds nothing, and nowhere else",
+        "faults/test_once.py::test_an_adoption_is_not_lost_to_the_abandon_of_a_later_acquire",
+        (
+            "lua/adopt.lua",
+            "local taken = found(new_id)\n",
+            (
+                "local taken = found(new_id)\n"
+                "if not taken and tonumber(new) <= mark then return { tag, -1 } end\n"
+            ),
+        ),
+    ),
+    mutant(
+        "an abandon makes no call void",
+        "a call that nobody asks for any more does not act",
+        "faults/test_detach.py::test_a_detach_that_nobody_asks_for_any_more_is_made_void",
+        ("lua/fair/abandon.lua", "if void > 0 and not acted(void) then note_call(void) end\n", ""),
+        ("lua/zset/abandon.lua", "if void > 0 and not acted(void) then note_call(void) end\n", ""),
+    ),
+    mutant(
+        "a clear forgets which numbers were used",
+        "what was released before a clear does not come back after it",
+        "faults/test_once.py::test_a_clear_leaves_acquires_that_are_late_void",
+        ("lua/clear.lua", "call('HDEL', meta, owner .. ':who',", "call('HDEL', meta, owner,"),
+    ),
+    mutant(
+        "a clear forgets which calls have acted",
+        "calls that change something act once, however late they arrive",
+        "faults/test_once.py::test_a_clear_leaves_limits_that_are_late_void",
+        (
+            "lua/clear.lua",
+            "call('HDEL', meta, owner .. ':who',",
+            "call('HDEL', meta, owner .. ':calls', owner .. ':who',",
+        ),
+    ),
+    mutant(
+        "heavy requests stay in the way",
+        "nobody is hidden behind those who cannot be served",
+        "faults/test_long_lines.py::test_a_light_request_is_not_hidden_behind_heavy_ones",
+        ("lua/fair/prelude.lua", "    set_aside(aside, aside_until)\n", ""),
+    ),
+    mutant(
+        "a raised limit brings nobody back",
+        "what was set aside is served once the limit allows it",
+        "faults/test_long_lines.py::test_a_light_request_is_not_hidden_behind_heavy_ones",
+        (
+            "lua/set_limit.lua",
+            "    call('HSET', meta, 'aside', 0)\n    look_again = 0\n",
+            "",
+        ),
+    ),
+    mutant(
+        "a scan that stopped early does not say so",
+        "a call that stopped early says so, and its caller goes on",
+        "faults/test_long_lines.py::test_a_light_request_is_not_hidden_behind_heavy_ones",
+        (
+            "lua/fair/prelude.lua",
+            "  open, more = false, true\nend\n",
+            "  open = false\nend\n",
+        ),
+    ),
+    mutant(
+        "bringing back in part does not say so",
+        "a call that stopped early says so, and its caller goes on",
+        "faults/test_long_lines.py::test_a_light_request_is_not_hidden_behind_heavy_ones",
+        (
+            "lua/fair/prelude.lua",
+            "    open, more = false, true\n    return\n",
+            "    open = false\n    return\n",
+        ),
+    ),
+    mutant(
+        "a newcomer overtakes who was not looked at",
+        "permits are granted strictly in ticket order",
+        "faults/test_long_lines.py::test_newcomers_overtake_nobody_who_was_not_looked_at",
+        (
+            "lua/fair/prelude.lua",
+            "  open, more = false, true\nend\n",
+            "  more = true\nend\n",
+        ),
+    ),
+    mutant(
+        "nobody comes back who is heard from",
+        "a process that was cut off comes back to its place",
+        "faults/test_long_lines.py::test_a_process_that_lives_is_not_hidden_behind_one_that_was_killed",
+        (
+            "lua/prelude.lua",
+            "    call('HSET', meta, 'aside', 0)\n    gone, look_again = nil, 0\n",
+            "    gone = nil\n",
+        ),
+    ),
+    mutant(
+        "nobody notes who does not hear",
+        "a process that was cut off comes back to its place",
+        "faults/test_long_lines.py::test_a_process_that_lives_is_not_hidden_behind_one_that_was_killed",
+        ("lua/fair/prelude.lua", "      call('HSET', meta, party.owner .. ':gone', '1')\n", ""),
+    ),
+    mutant(
+        "who does not hear is never heard of again",
+        "a process that was cut off comes back to its place",
+        "faults/test_long_lines.py::test_a_process_that_lives_is_not_hidden_behind_one_that_was_killed",
+        ("lua/prelude.lua", "    call('HDEL', meta, hub .. ':gone')\n", ""),
+    ),
+    mutant(
+        "a request that was set aside gets a new ticket",
+        "a process that was cut off comes back to its place",
+        "faults/test_long_lines.py::test_a_process_that_lives_is_not_hidden_behind_one_that_was_killed",
+        (
+            "lua/fair/prelude.lua",
+            "scores[i], scores[i + 1] = exact(back[i + 1] + ASIDE), back[i]",
+            "scores[i], scores[i + 1] = exact(draw()), back[i]",
+        ),
+    ),
+    mutant(
+        "a request of who was not heard is dropped",
+        "a process that was cut off comes back to its place",
+        "faults/test_long_lines.py::test_a_process_that_lives_is_not_hidden_behind_one_that_was_killed",
+        (
+            "lua/fair/prelude.lua",
+            "    set_aside(unheard, unheard_until)\n",
+            (
+                "    if #unheard > 0 then\n"
+                "      waiting = waiting - call('ZREM', line, unpack(unheard))\n"
+                "    end\n"
+            ),
+        ),
+    ),
+    mutant(
+        "the dead stay where they were set aside",
+        "max_waiters goes by those who live",
+        (
+            "faults/test_long_lines.py"
+            "::test_requests_of_a_process_that_is_dead_are_dropped_from_where_they_were_set_aside"
+        ),
+        ("lua/fair/prelude.lua", "    call('HSET', meta, 'aside', look_again)\n", ""),
+    ),
+    mutant(
+        "permits beyond the first stay when their holder is lost",
+        "permits of holders that are gone are free when their lease would have ended",
+        "faults/test_quick_path.py::test_permits_of_the_dead_end_with_their_lease_in_a_grace_period_too",
+        ("lua/prelude.lua", "      if #ended > 0 then freed", "      if false then freed"),
+    ),
+    mutant(
+        "permits beyond the first are counted when they have expired",
+        "status tells how many permits are in use",
+        "faults/test_quick_path.py::test_heavy_permits_that_have_expired_are_not_counted",
+        (
+            "lua/prelude.lua",
+            "call('ZCOUNT', extra, '(' .. exact(from + now), '(' .. exact(from + BAND))",
+            "call('ZCOUNT', extra, exact(from), '(' .. exact(from + BAND))",
+        ),
+    ),
+    mutant(
+        "a refresh renews the first permit alone",
+        "never more permits than the limit",
+        "faults/test_quick_path.py::test_a_heavy_permit_stays_whole_for_as_long_as_it_is_refreshed",
+        ("lua/refresh.lua", "      add_extra(ids[i], weights[i], expiry)\n", ""),
+    ),
+    mutant(
+        "a hint goes to who has no room for it",
+        "a hint goes to a process whose own limit leaves room",
+        "faults/test_long_lines.py::test_a_hint_goes_to_who_can_use_it",
+        (
+            "lua/zset/prelude.lua",
+            "math.min(freed, count, (cap or declared) - used)",
+            "math.min(freed, count)",
+        ),
+    ),
+    mutant(
+        "a hint is cut to the limit of who passes it on",
+        "a hint that nobody wants reaches another process",
+        "faults/test_long_lines.py::test_a_hint_that_came_too_late_for_its_process_is_passed_on",
+        (
+            "lua/zset/acquire.lua",
+            "freed = math.max(0, freed + hinted - taken)",
+            "freed = math.max(0, math.min(freed + hinted - taken, most - used))",
+        ),
+        (
+            "lua/zset/heartbeat.lua",
+            "freed = freed + hinted\n",
+            "freed = math.min(freed + hinted, math.max(0, (cap or declared) - used))\n",
+        ),
+    ),
+    mutant(
+        "a hint that fits nobody goes round",
+        "hints do not circulate for ever",
+        "faults/test_long_lines.py::test_a_hint_that_fits_nobody_does_not_go_round_for_ever",
+        (
+            "lua/zset/prelude.lua",
+            "  turn = passes and turn\n",
+            "  turn = nil\n",
+        ),
+    ),
+    mutant(
+        "a late heartbeat announces who has left",
+        "hints go to those who wait",
+        "faults/test_once.py::test_what_waits_in_a_process_is_told_by_its_latest_call",
+        ("lua/zset/heartbeat.lua", "if number > mark then\n", "if number > 0 then\n"),
+    ),
+    mutant(
+        "a late acquire announces who has left",
+        "hints go to those who wait",
+        "faults/test_once.py::test_what_waits_in_a_process_is_told_by_its_latest_call",
+        ("lua/zset/acquire.lua", "if mark > fresh then\n", "if mark >= fresh then\n"),
+    ),
+    mutant(
+        "the quick path admits newcomers in a grace period (fair)",
+        "holders come back before anybody new is admitted",
+        "faults/test_recovery.py::test_nobody_slips_in_by_asking_again[fair]",
+        (
+            "lua/quick/acquire.lua",
+            "      or grace > now or call('EXISTS'",
+            "      or grace > now and mode ~= 'fair server' or call('EXISTS'",
+        ),
+    ),
+    mutant(
+        "the quick path admits newcomers in a grace period (zset)",
+        "holders come back before anybody new is admitted",
+        "faults/test_recovery.py::test_nobody_slips_in_by_asking_again[zset]",
+        (
+            "lua/quick/acquire.lua",
+            "      or grace > now or call('EXISTS'",
+            "      or grace > now and mode ~= 'zset server' or call('EXISTS'",
+        ),
+    ),
+    mutant(
+        "a release on the quick path is forgotten in a grace period",
+        "what was released in a grace period stays released",
+        "faults/test_recovery.py::test_what_was_put_back_and_released_does_not_come_back_late",
+        (
+            "lua/quick/release.lua",
+            "if ARGV[5] ~= hub or grace > now or call(",
+            "if ARGV[5] ~= hub or call(",
+        ),
+    ),
+    mutant(
+        "who is set aside is told of a nearer expiry",
+        "a permit that is detached for a short while is missed in time",
+        f"{AGREEMENT}[fair-server]",
+        (
+            "lua/fair/prelude.lua",
+            "call('ZRANGEBYSCORE', line, 0, '+inf', 'LIMIT', 0, 1)[1]",
+            "call('ZRANGE', line, 0, 0)[1]",
+        ),
     ),
 )

@@ -16,18 +16,8 @@ settings.register_profile(
 settings.load_profile("mutants")
 
 
-def _note(name: str) -> None:
-    # The workers of xdist report to the one who started them, which notes it.
-    if "PYTEST_XDIST_WORKER" not in os.environ and (path := os.environ.get(FAILED)):
-        with Path(path).open("a", encoding="utf-8") as file:
-            file.write(name + "\n")
-
-
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    if report.failed:
-        _note(report.nodeid)
-
-
-def pytest_collectreport(report: pytest.CollectReport) -> None:
-    if report.failed:
-        _note(report.nodeid)
+    # The workers of xdist report to the one who started them, which notes it.
+    if report.failed and "PYTEST_XDIST_WORKER" not in os.environ:
+        with Path(os.environ[FAILED]).open("a", encoding="utf-8") as file:
+            file.write(report.nodeid + "\n")

@@ -1,8 +1,12 @@
-"""Every mutant is one: it applies to the package as it is, compiles, and differs."""
+"""Every mutant is one: it applies to the package as it is, compiles, differs, and has a target."""
 
+import importlib.util
 import inspect
 import itertools
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
@@ -14,9 +18,10 @@ from redis import Redis
 
 from redsem_async import _scripts
 from redsem_async._keys import Mode
-from tests.mutants.layers import LAYERS
 from tests.mutants.mutant import SCRIPTS, Mutant
 from tests.mutants.mutants import MUTANTS
+from tests.mutants.target import command_of, is_test, node_of
+from tests.mutants.trial import CHECKOUT
 
 PACKAGE = Path(str(resources.files("redsem_async")))
 NO_OPERATIONS = {"head", "prelude", "hub", "shard"}
@@ -59,7 +64,28 @@ def test_it_applies_compiles_and_differs(
         assert new
         for text in new:
             sync_redis.script_load(text)
-    assert any(layer.looks_at(mutant) for layer in LAYERS)
+
+
+def test_every_target_exists() -> None:
+    """A test that was renamed catches nothing."""
+    targets = {mutant.target for mutant in MUTANTS}
+    for target in targets:
+        if not is_test(target):
+            assert importlib.util.find_spec(command_of(target)[1]), target
+    nodes = sorted(node_of(target) for target in targets if is_test(target))
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--collect-only"]
+    # Not as a worker of the session that this test runs in.
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
+    run = subprocess.run(
+        [*command, *nodes],
+        cwd=CHECKOUT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stdout
 
 
 def scripts() -> set[str]:

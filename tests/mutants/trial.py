@@ -1,4 +1,4 @@
-"""One mutant before one layer: in a copy of the package, beside a copy of the tests."""
+"""One mutant before what is meant to catch it: in a copy of the package, beside the tests."""
 
 import contextlib
 import os
@@ -9,38 +9,38 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import redsem_async
 
-from .layers import Layer
 from .mutant import Mutant
 from .plugin import FAILED
+from .target import command_of, is_test, node_of, tests_command
 
 PACKAGE = Path(redsem_async.__file__).parent
 CHECKOUT = Path(__file__).resolve().parents[2]
 BESIDE = ("pyproject.toml", "README.md", "docs", "tests")
+MOST = 300.0  # seconds for one mutant: far more than its target takes where nothing is wrong
+TESTS_FAILED = 1  # pytest's exit code for that; others say that it could not run them
 _VIOLATION = re.compile(r"^at \d|, entry \d+\)$")
-ROUNDS = 3  # tests that may fail once and not again, before a layer is believed
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How a layer took a mutant.
+    """How a mutant fared before its target.
 
     Attributes:
         caught_by: the test that failed, and failed again; or the violation that was found.
-        overran: it had not ended when its time was up, which counts as nothing.
-        passing: tests that failed once, and not again.
+        otherwise: what happened where it was not caught.
     """
 
+    target: str
     caught_by: str | None
     seconds: float
-    overran: bool = False
-    passing: tuple[str, ...] = ()
+    otherwise: str = ""
 
 
 @contextmanager
@@ -61,33 +61,76 @@ def copy_with(mutant: Mutant | None) -> Generator[Path]:
         yield root
 
 
-def judge(layer: Layer, root: Path) -> Verdict:
-    """Run *layer* on what is in *root*, up to its first failure."""
-    started = time.monotonic()
-    passing: list[str] = []
+def judge(mutant: Mutant) -> Verdict:
+    """Run the target of *mutant* on it, up to the first failure."""
+    target, started = mutant.target, time.monotonic()
 
-    def verdict(caught_by: str | None, *, overran: bool = False) -> Verdict:
-        return Verdict(caught_by, time.monotonic() - started, overran, tuple(passing))
+    def verdict(caught_by: str | None, otherwise: str = "") -> Verdict:
+        return Verdict(target, caught_by, time.monotonic() - started, otherwise)
 
-    while True:
-        left = layer.seconds - (time.monotonic() - started)
-        run = _run(layer.without(passing), root, left)
-        if run is None:
-            return verdict(None, overran=True)
-        failed, said = run
-        if not failed:
-            return verdict(None)
-        if layer.seeded or said in passing or len(passing) == ROUNDS:
-            return verdict(said)
+    with copy_with(mutant) as root:
+        run = _run(command_of(target), root)
+        if not is_test(target):
+            return verdict(run.violation, run.complaint)
+        if not run.failed:
+            return verdict(None, run.complaint or "it passed")
         # Caught is what fails again, by itself: not for want of time, or of luck.
-        again = _run(layer.alone(said), root, layer.seconds)
-        if again is None or again[0]:
-            return verdict(said)
-        passing.append(said)
+        first = run.failed[0]
+        again = _run(tests_command(first), root)
+        if not again.failed:
+            return verdict(None, f"{first} failed once, and not again")
+        return verdict(first)
 
 
-def _run(command: Sequence[str], root: Path, most: float) -> tuple[bool, str] | None:
-    """Whether it failed, and what it said; None when its time was up."""
+def unfit(targets: Iterable[str]) -> dict[str, str]:
+    """Those of *targets* that fail although nothing is changed, with what was said."""
+    tests = [target for target in targets if is_test(target)]
+    others = [target for target in targets if not is_test(target)]
+    found: dict[str, str] = {}
+    with copy_with(None) as root:
+        for target in others:
+            run = _run(command_of(target), root)
+            if run.code != 0:
+                found[target] = run.violation or run.complaint
+        if not tests:
+            return found
+        run = _run(tests_command(*map(node_of, tests), "-n2"), root, MOST * len(tests))
+        if run.complaint:
+            found["tests"] = run.complaint
+        for failed in run.failed:
+            # On a busy machine a test may fail once.
+            if _run(tests_command(failed), root).code != 0:
+                found[failed] = "it fails, and fails again"
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """How a command ended.
+
+    Attributes:
+        code: its exit code; None when its time was up.
+        failed: the tests that failed, in their order.
+        last: the last line that it said.
+        violation: the line that says which promise was broken.
+    """
+
+    code: int | None
+    failed: Sequence[str]
+    last: str
+    violation: str | None
+
+    @property
+    def complaint(self) -> str:
+        """Why it could not tell, if so."""
+        if self.code is None:
+            return "it did not end in time"
+        if self.code == 0 or self.failed or self.violation:
+            return ""
+        return f"it could not be run: {self.last}"
+
+
+def _run(command: Sequence[str], root: Path, most: float = MOST) -> _Run:
     noted = root / "failed"
     noted.unlink(missing_ok=True)
     environment = os.environ | {
@@ -108,10 +151,11 @@ def _run(command: Sequence[str], root: Path, most: float) -> tuple[bool, str] | 
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
+        code: int | None = None
         try:
-            failed = process.wait(most) != 0
+            code = process.wait(most)
         except subprocess.TimeoutExpired:
-            return None
+            pass
         finally:
             # What it started goes with it.
             with contextlib.suppress(ProcessLookupError):
@@ -119,12 +163,8 @@ def _run(command: Sequence[str], root: Path, most: float) -> tuple[bool, str] | 
             process.wait()
         output.seek(0)
         lines = [line.strip() for line in output if line.strip()]
-    if failed and noted.exists():
-        return True, noted.read_text(encoding="utf-8").splitlines()[0]
-    return failed, (_telling(lines) if failed else "")
-
-
-def _telling(lines: Sequence[str]) -> str:
-    """The line of an output that says what is wrong."""
-    telling = (line for line in lines if _VIOLATION.search(line))
-    return next(telling, lines[-1] if lines else "it ended without a word")
+    failed: list[str] = []
+    if code == TESTS_FAILED and noted.exists():
+        failed = list(dict.fromkeys(noted.read_text(encoding="utf-8").splitlines()))
+    violation = next((line for line in lines if _VIOLATION.search(line)), None)
+    return _Run(code, failed, lines[-1] if lines else "", violation)

@@ -341,7 +341,8 @@ class Agreement(RuleBasedStateMachine):
     @rule(hub=st.sampled_from(HUBS), caller=st.sampled_from(HUBS), data=st.data())
     def release(self, hub: str, caller: str, data: st.DataObject) -> None:
         numbers = data.draw(self._some_numbers(hub, unique=data.draw(st.booleans())))
-        call = Release(hub, numbers, data.draw(st.sampled_from((0, 0, 1))))
+        kept = data.draw(st.sampled_from((0, 0, 1))) if self.mode == "zset" else 0
+        call = Release(hub, numbers, kept)
         self.sent.append((caller, call))
         self.call(caller, call)
 
