@@ -744,6 +744,7 @@ async def no_script_needs_long(admin: Redis, scenario: Callable[[], Awaitable[No
     assert any(ours < allowed for ours, allowed in compared), compared
 
 
+@pytest.mark.timeout(300)
 async def test_ten_thousand_expired_holders(kind: Kind, client: Redis, admin: Redis) -> None:
     """Case 43. A fleet crashed: the next caller clears up after it, in small pieces."""
     semaphore = kind(client, "jobs", 1)
@@ -769,6 +770,7 @@ async def test_ten_thousand_expired_holders(kind: Kind, client: Redis, admin: Re
     await no_script_needs_long(admin, crashed_and_cleared)
 
 
+@pytest.mark.timeout(300)
 async def test_ten_thousand_waiters(kind: Kind, client: Redis, other: Redis, admin: Redis) -> None:
     """Case 43. Queued, served and cancelled in numbers, no script holds the server for long."""
     semaphore = kind(client, "jobs", 1, lease=60.0)
