@@ -539,8 +539,9 @@ class Detachment(Question):
             self._unsettled = False
             claim = self.claim
             claim.detach_settled(clock())
-            if not self.wanted and claim.state is State.HELD:
-                _ = claim.lane.refresh(claim)  # its holder goes on
+            going_on = claim.state is State.HELD and not claim.unsettled
+            if not self.wanted and going_on:  # and was not detached once more meanwhile
+                _ = claim.lane.refresh(claim)
 
 
 class QuestionBatch(Batch):

@@ -129,7 +129,7 @@ class Search:
                 events = world.choices()
                 if next(iter(world.due()), None) is None:
                     self._end(world)
-                    first = None  # this world is over: what else can happen needs another
+                    first: Event | None = None  # this world is over: the rest needs another
                 else:
                     first = events[0]
                 if path:
@@ -137,7 +137,7 @@ class Search:
                 if not events:
                     return None
                 nodes.append(_Node(key, events[::-1]))
-                if first not in events:
+                if first is None or first not in events:
                     return None
                 nodes[-1].untried.remove(first)
                 path.append(first)
@@ -154,7 +154,8 @@ class Search:
         What could have happened before the last event as well, and neither notices the other,
         leads to where the two lead in the other order.
         """
-        after, unknown = self._after, []
+        after = self._after
+        unknown: list[Event] = []
         for event in events:
             first = after.get((parent, event)) if independent(event, last) else None
             met = after.get((first, last)) if first is not None else None

@@ -15,6 +15,10 @@ from .process import Loop
 from .world import World
 
 
+def _nobody(**_: object) -> str:
+    return "a process"
+
+
 class _Even:
     """Chance that is always the same, so that a process has no input but what it is told."""
 
@@ -47,7 +51,7 @@ class Clock:
     def in_place(self) -> Generator[Self]:
         """Put clock, chance and ids in the place of the real ones."""
         replaced: list[tuple[object, str, object]] = [
-            (_hub, "who_text", lambda **_: "a process"),
+            (_hub, "who_text", _nobody),
             (_keys, "secrets", _Ids),
         ]
         for name, module in list(sys.modules.items()):

@@ -12,6 +12,8 @@ from .scenario import Scenario
 from .scenarios import LONG, SCENARIOS
 from .search import Search
 
+MOST = 100_000  # states of a scenario; the longer form has some with more, and says so
+
 
 def scenario_called(name: str) -> Scenario:
     return next(s for s in SCENARIOS if f"{s.mode} {s.name}" == name)
@@ -25,9 +27,10 @@ def named(scenario: Scenario) -> str:
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=named)
 def test_every_order_of_events(scenario: Scenario) -> None:
     """Safe at every step, and with an end to everything from every state."""
-    found = Search(scenario).run()
+    found = Search(scenario).run(MOST)
     print(found)
-    assert found.complete and found.wrong is None, str(found)
+    assert found.wrong is None, str(found)
+    assert found.complete or LONG
 
 
 def test_what_is_said_to_commute_does() -> None:
@@ -39,6 +42,10 @@ def test_what_is_said_to_commute_does() -> None:
 
 
 # -- a search that finds nothing proves nothing, unless it finds what is there
+
+
+def _nothing(*_: object) -> None:
+    """Stands in for a rule that is taken out."""
 
 
 class WithoutMark(FairModel):
@@ -85,10 +92,10 @@ def test_a_grant_too_many_is_found() -> None:
     assert "permits are held, under a limit of 0" in (found.wrong or ""), str(found)
 
 
-@pytest.mark.parametrize("what", ["cancelled", "lost"])
-def test_trust_that_outlives_a_detach_is_found(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Claim, "shorten", lambda *_: None)
-    found = Search(scenario_called(f"fair a detach that is {what}")).run()
+@pytest.mark.parametrize("name", ["a detach that is lost", "a detach, again"])
+def test_trust_that_outlives_a_detach_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Claim, "shorten", _nothing)
+    found = Search(scenario_called(f"fair {name}")).run()
     assert "is trusted for" in (found.wrong or ""), str(found)
 
 
@@ -103,7 +110,7 @@ def test_trust_that_outlives_a_detach_is_found(what: str, monkeypatch: pytest.Mo
 def test_a_call_that_acts_twice_is_found(
     name: str, wrong: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Model, "_acted", lambda *_: False)
+    monkeypatch.setattr(Model, "_acted", _nothing)
     found = Search(scenario_called(f"fair {name}")).run()
     assert wrong in (found.wrong or ""), str(found)
 
