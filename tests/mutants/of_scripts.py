@@ -561,7 +561,7 @@ OF_SCRIPTS = (
     mutant(
         "a scan that stopped early does not say so",
         "a call that stopped early says so, and its caller goes on",
-        "faults/test_long_lines.py::test_a_light_request_is_not_hidden_behind_heavy_ones",
+        "faults/test_long_lines.py::test_newcomers_overtake_nobody_who_was_not_looked_at",
         (
             "lua/fair/prelude.lua",
             "  open, more = false, true\nend\n",
