@@ -617,7 +617,11 @@ OF_CLIENT = (
         (
             "_semaphore.py",
             "            desk = self._last_desk = lane, refresher_of(hub)\n        return desk\n",
-            "            self._last_desk = lane, refresher_of(hub)\n        return self._last_desk\n",
+            (
+                "            self._last_desk = lane, refresher_of(hub)\n"
+                "        assert self._last_desk is not None\n"
+                "        return self._last_desk\n"
+            ),
         ),
     ),
 )
