@@ -285,3 +285,25 @@ async def test_a_waiter_is_told_of_a_nearer_expiry(
     granted = await asyncio.wait_for(waiter, 5)
     assert time.monotonic() - began >= SHORT - 0.01
     assert await granted.release()
+
+
+async def test_a_nearer_expiry_is_told_past_who_does_not_hear(
+    kind: Kind, proxied: Redis, proxy: Proxy, client: Redis, other: Redis, admin: Redis
+) -> None:
+    """The first in line is cut off, and the server has not noticed: it is told nothing."""
+    permit = await kind(client, "jobs", 1, lease=30.0).acquire()
+    there = kind(other, "jobs", 1, lease=30.0)
+    first = await waits_in_line(kind(proxied, "jobs", 1, lease=30.0))
+    second = await waits_in_line(there, place=2)
+    channels = await admin.pubsub_channels("redsem:@*")
+    proxy.refusing = True
+    proxy.drop()
+
+    async def one_listens_less() -> bool:
+        return len(await admin.pubsub_channels("redsem:@*")) == len(channels) - 1
+
+    await until(one_listens_less, "the server has noticed")
+    await permit.detach(expires_in=SHORT)
+    granted = await asyncio.wait_for(second, 5)
+    assert await granted.release()
+    first.cancel()

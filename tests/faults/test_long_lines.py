@@ -13,6 +13,7 @@ from tests.faults.helpers import (
     EPSILON,
     NOISE,
     Kind,
+    hub_of,
     in_background,
     key_of,
     until,
@@ -183,20 +184,39 @@ async def test_requests_of_a_process_that_is_dead_are_dropped_from_where_they_we
 
 
 async def test_a_hint_goes_to_who_can_use_it(
-    client: Redis, other: Redis, connect: Connect, server: EmbeddedRedis
+    proxied: Redis, proxy: Proxy, other: Redis, connect: Connect, server: EmbeddedRedis
 ) -> None:
-    """A process whose own limit leaves no room is passed over (zset)."""
+    """A process whose own limit leaves no room is passed over, and not told in vain (zset)."""
     lease = 9.0
     holders = Semaphore(connect(server.url), "jobs", 2, lease=lease)
     permits = [await holders.acquire(), await holders.acquire()]
-    narrow = await waits_in_line(Semaphore(client, "jobs", 1, lease=lease), place=1)
+    narrow = await waits_in_line(Semaphore(proxied, "jobs", 1, lease=lease), place=1)
     wide = await waits_in_line(Semaphore(other, "jobs", 2, lease=lease), place=2)
+    asked = len(proxy.operations("acquire"))
     assert await permits[0].release()
     granted = await asyncio.wait_for(wide, 2 * EPSILON + NOISE)
     assert not narrow.done()
+    assert len(proxy.operations("acquire")) == asked
     assert await permits[1].release()
     assert await granted.release()
     assert await (await asyncio.wait_for(narrow, 2 * EPSILON + NOISE)).release()
+
+
+async def test_a_hint_that_nobody_here_wants_is_passed_on(
+    proxied: Redis, proxy: Proxy, client: Redis, other: Redis, admin: Redis
+) -> None:
+    """Its process has left the line meanwhile; who waits still hears of it (zset)."""
+    here = Semaphore(proxied, "jobs", 1, lease=LEASE)
+    permit = await here.acquire()
+    hub = hub_of(permit)
+    assert await permit.release()
+    holder = await Semaphore(other, "jobs", 1, lease=LEASE).acquire()
+    waiter = await waits_in_line(Semaphore(client, "jobs", 1, lease=LEASE))
+    await admin.zrem(key_of(here, "holders"), holder.id)  # of which nobody is told but this one
+    proxy.inject(_push(f"redsem:@{hub}", "hint 1 jobs"))
+    granted = await asyncio.wait_for(waiter, 5)
+    assert await granted.release()
+    assert not await holder.release()
 
 
 async def test_a_hint_that_came_too_late_for_its_process_is_passed_on(

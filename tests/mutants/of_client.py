@@ -132,7 +132,7 @@ OF_CLIENT = (
     mutant(
         "a lost permit's release says true",
         "a late release is False",
-        "behaviour/test_release.py::test_a_late_release_changes_nothing",
+        "behaviour/test_loss.py::test_a_permit_by_itself_cancels_nobody",
         ("_permit.py", "        return held and not lost\n", "        return True\n"),
     ),
     mutant(
@@ -148,7 +148,7 @@ OF_CLIENT = (
     mutant(
         "a hint that nobody wants is dropped",
         "a hint that nobody wants reaches another process",
-        "behaviour/test_cancellation.py::test_a_grant_that_was_not_fetched_is_given_back",
+        "faults/test_long_lines.py::test_a_hint_that_nobody_here_wants_is_passed_on",
         (
             "_zset.py",
             (
@@ -209,7 +209,7 @@ OF_CLIENT = (
     mutant(
         "the subscription is not renewed on a new connection",
         "a waiter hears of its grant after a reconnect",
-        "faults/test_messages.py::test_a_grant_in_flight_when_the_connection_breaks",
+        "faults/test_lost_replies.py::test_a_lost_reply_of_acquire_is_one_permit",
         (
             "_connection.py",
             "        self._ears: dict[str, _Ear] = {}\n",
@@ -575,6 +575,53 @@ OF_CLIENT = (
             "_connection.py",
             "        self.fresh_at = slot.sent_at\n",
             "        self.fresh_at = clock()\n",
+        ),
+    ),
+    mutant(
+        "full is what was ever said",
+        "who could not ask is told so, and not that it is full",
+        "faults/test_deadlines.py::test_who_is_cut_off_is_not_told_that_it_is_full",
+        (
+            "_lane.py",
+            "claim.word_since = -math.inf if asked else max(young, claim.started)",
+            "claim.word_since = -math.inf",
+        ),
+    ),
+    mutant(
+        "what is due is no work",
+        "a process that ends says that nobody waits there any more",
+        "behaviour/test_hub_life.py::test_a_program_that_ends_says_that_nobody_waits",
+        ("_lane.py", "            or self._owes_a_word\n", ""),
+    ),
+    mutant(
+        "a number of any length",
+        "a message that is not understood changes nothing",
+        "unit/test_wire.py::test_numbers_of_messages_are_bounded",
+        ("_wire.py", " and len(text) <= 16)", ")"),
+        ("_wire.py", "    if not least <= number <= most:\n", "    if number < least:\n"),
+    ),
+    mutant(
+        "memory counts by the wall clock",
+        "leases are counted by a clock that nobody sets",
+        "behaviour/test_memory.py::test_a_step_of_the_wall_clock_changes_no_lease",
+        (
+            "testing/_memory.py",
+            "        return self._epoch_us + _clock_us()\n",
+            "        return time.time_ns() // 1000\n",
+        ),
+    ),
+    mutant(
+        "threads take each other's lane",
+        "a semaphore that several threads use keeps to the loop of each",
+        "behaviour/test_threads.py::test_threads_that_share_a_semaphore_keep_to_their_own_loops",
+        (
+            "_semaphore.py",
+            "            desk = self._last_desk = lane, refresher_of(hub)\n        return desk\n",
+            (
+                "            self._last_desk = lane, refresher_of(hub)\n"
+                "        assert self._last_desk is not None\n"
+                "        return self._last_desk\n"
+            ),
         ),
     ),
 )

@@ -561,7 +561,7 @@ OF_SCRIPTS = (
     mutant(
         "a scan that stopped early does not say so",
         "a call that stopped early says so, and its caller goes on",
-        "faults/test_long_lines.py::test_a_light_request_is_not_hidden_behind_heavy_ones",
+        "faults/test_long_lines.py::test_newcomers_overtake_nobody_who_was_not_looked_at",
         (
             "lua/fair/prelude.lua",
             "  open, more = false, true\nend\n",
@@ -743,13 +743,13 @@ OF_SCRIPTS = (
         ),
     ),
     mutant(
-        "who is set aside is told of a nearer expiry",
+        "the head of the line alone is told of a nearer expiry",
         "a permit that is detached for a short while is missed in time",
-        f"{AGREEMENT}[fair-server]",
+        "faults/test_detach.py::test_a_nearer_expiry_is_told_past_who_does_not_hear",
         (
             "lua/fair/prelude.lua",
-            "call('ZRANGEBYSCORE', line, 0, '+inf', 'LIMIT', 0, 1)[1]",
-            "call('ZRANGE', line, 0, 0)[1]",
+            "    if tell((parse(head)), 'hint', '0') ~= 0 then return end\n",
+            "    if tell((parse(head)), 'hint', '0') or true then return end\n",
         ),
     ),
 )

@@ -6,7 +6,7 @@ line of Python's.
 
 import shlex
 
-SIMULATION = "python -m tests.simulation --operations 20000 --most-violations 1"
+SIMULATION = "python -m tests.simulation --operations 30000 --most-violations 1"
 AGREEMENT = "stateful/test_model.py::test_memory_and_redis_agree"
 JOURNAL = "checkers/test_journal_checker.py::test_nothing_is_wrong_with_what_the_scripts_did"
 JOURNAL_UNDER_FAULTS = (
