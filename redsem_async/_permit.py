@@ -181,9 +181,7 @@ class Permit:
 
         Whoever is given the id takes the permit over with ``adopt``, within *expires_in*
         seconds (a lease by default): as long as the job that carries it may lie in a queue.
-        Leaving a block that the permit guards does nothing afterwards. From the moment that the
-        call is written, answered or not, the permit is trusted here for *expires_in* at most,
-        until a later refresh is answered.
+        Leaving a block that the permit guards does nothing afterwards.
 
         From the moment the request is sent, the permit is trusted for *expires_in* seconds at
         most. Where that fails or is cancelled, the permit is held on and refreshed again: it is

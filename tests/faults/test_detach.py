@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -25,7 +25,7 @@ SHORT = 0.4
 
 
 @asynccontextmanager
-async def nobody_enters_beside(permit: Permit, other: AnySemaphore) -> AsyncIterator[list[float]]:
+async def nobody_enters_beside(permit: Permit, other: AnySemaphore) -> AsyncGenerator[list[float]]:
     """Somebody waits for *permit*; at the moment of entering, its first holder trusts it no more.
 
     Gives the moments at which somebody entered, by the clock that trust is counted by.
