@@ -40,7 +40,8 @@ class FairLane(Lane):
         for claim in claims:
             claim.state = State.WAITING
             self.waiting[claim] = None
-        self.mind_distance(claims)
+        if claims:
+            self.mind_distance(claims)
         for teller in watch.tellers:
             teller.queued(claims)
 

@@ -63,7 +63,8 @@ class ZsetLane(Lane):
         for claim in reversed(claims):
             if claim.tried and claim in self.waiting:
                 self.waiting.move_to_end(claim, last=False)
-        self.mind_distance(claims)
+        if claims:
+            self.mind_distance(claims)
         for teller in watch.tellers:
             teller.queued(claims)
 
