@@ -24,6 +24,7 @@ if last < wall_us then
   call('HDEL', meta, 'counter')
   last = 0
 end
+stamp_us = now_us  -- without the offset, which is forgotten
 note_call(number)
 keep(meta, lead() + SLACK)
 return { tag }
