@@ -29,7 +29,6 @@ async def test_a_detach_in_an_outage_ends_in_grace_mode(
 ) -> None:
     """The refresh before it is not answered either."""
     permit = await kind(proxied, "jobs", 1, lease=1.0, recovery="grace").acquire(timeout=5)
-    ends = time.monotonic() + permit.expires_in
     proxy.refusing = True
     proxy.drop()
     losing = in_background(permit.wait_lost())

@@ -26,7 +26,6 @@ async def test_far_away_the_server_is_not_unavailable_because_a_permit_became_fr
     await asyncio.sleep(deadline - early - DELAY - loop.time())
     await holder.release()
     await asyncio.wait([waiter])
-    late = loop.time() - deadline
     error = waiter.exception()
     if error is None:
         await waiter.result().release()
