@@ -281,7 +281,8 @@ class Lane(ABC):
         future: asyncio.Future[Answered | SemaphoreError] = self.hub.loop.create_future()
         detachment = Detachment(claim, expires, future)
         # Once it is written, and unanswered, the permit is trusted for no longer than that.
-        most = min(expires - margin(expires), patience(self.shortest))
+        left = claim.trusted_until - clock()
+        most = max(0.0, min(expires - margin(expires), patience(self.shortest), left))
         answer = await self._ask(detachment, most)
         assert isinstance(answer, Reply)
         if not answer.answers[0]:
@@ -909,7 +910,9 @@ class Lane(ABC):
         """Apply what a reply tells beside its answers."""
         for number, token in reply.granted:
             self.grant(number, token, None, sent_at)
-        if reply.next_ms == 0 and go_on and not self._questions:
+        first = self._questions[0] if self._questions else None
+        reaps = isinstance(first, Question) and isinstance(first.call, Reap)
+        if reply.next_ms == 0 and go_on and not reaps:
             # The call stopped early, to let others have the server.
             self.ask_first(Question(Reap(), None))
         self._standing(reply)

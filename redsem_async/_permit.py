@@ -207,7 +207,8 @@ class Permit:
         unwatch(claim)
         try:
             if lane.wire.recovers:
-                await lane.refresh(claim)  # puts it back, where state was lost
+                renewed = lane.refresh(claim)  # puts it back, where state was lost
+                await asyncio.wait([renewed], timeout=self.expires_in)
             await lane.detach(claim, expires)
         except BaseException as error:
             if claim.state is State.HELD:

@@ -9,7 +9,7 @@ from ._batches import Batch, Returned
 from ._claim import Claim, State, Word
 from ._clock import now as clock
 from ._errors import QueueFull
-from ._lane import Lane, Unusual
+from ._lane import GRACE, Lane, Unusual
 from ._protocol import Acquire, Heartbeat, Hint, Reply
 from ._watch import watch
 
@@ -95,7 +95,13 @@ class ZsetLane(Lane):
 
     def _fit(self, room: int) -> int:
         """Let waiters ask that fit into *room*. Returns what is left of it."""
-        fitting = (claim for claim in self.waiting if claim.permits <= room)
+        # Far away, the answer to one whose deadline is near would come too late.
+        lead, now = self.post.lead, self.hub.loop.time()
+        fitting = (
+            claim
+            for claim in self.waiting
+            if claim.permits <= room and not (lead and now + lead > claim.deadline + GRACE)
+        )
         return self._let_ask(room, fitting)
 
     def _let_ask(self, permits: int, candidates: Iterable[Claim]) -> int:

@@ -74,8 +74,8 @@ end
 -- A holder of w permits has an entry '<id>:<power>' in `extra` for each power of two that w - 1
 -- is the sum of, with the score expiry + power * BAND. So permits in use are counted, power by
 -- power, and an entry ends at its own expiry, whatever becomes of the other keys.
-local function add_extra(id, permits, expiry)
-  local beyond, power, entries = permits - 1, 0, {}
+local function list_extra(entries, id, permits, expiry)
+  local beyond, power = permits - 1, 0
   while beyond > 0 do
     if beyond % 2 == 1 then
       entries[#entries + 1] = exact(expiry + power * BAND)
@@ -84,7 +84,16 @@ local function add_extra(id, permits, expiry)
     end
     beyond, power = math.floor(beyond / 2), power + 1
   end
-  if #entries > 0 then call('ZADD', extra, unpack(entries)) end
+end
+local function save_extra(entries)
+  for from = 1, #entries, 2000 do
+    call('ZADD', extra, unpack(entries, from, math.min(from + 1999, #entries)))
+  end
+end
+local function add_extra(id, permits, expiry)
+  local entries = {}
+  list_extra(entries, id, permits, expiry)
+  save_extra(entries)
 end
 -- Live permits beyond the first of each holder.
 local function beyond_first()
@@ -143,14 +152,15 @@ end
 -- Writes grants, each {id, token, lease, permits}, with as few commands as there are keys.
 local function hold(grants)
   if #grants == 0 then return end
-  local scores, names, longest = {}, {}, 0
+  local scores, names, longest, entries = {}, {}, 0, {}
   for i, grant in ipairs(grants) do
     local id, token, lease, permits = unpack(grant)
     names[2 * i - 1], names[2 * i] = id, token
     scores[2 * i - 1], scores[2 * i] = now + lease, id
-    add_extra(id, permits, now + lease)
+    list_extra(entries, id, permits, now + lease)
     longest = math.max(longest, lease)
   end
+  save_extra(entries)
   call('HSET', tokens, unpack(names))
   call('ZADD', holders, unpack(scores))
   keep(tokens, longest)

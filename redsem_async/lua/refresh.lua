@@ -10,7 +10,7 @@
 local lease = tonumber(ARGV[5])
 local PERMITS = 6
 
-local ids, weights, scores, held = {}, {}, {}, {}
+local ids, weights, scores, held, entries = {}, {}, {}, {}, {}
 for i = PERMITS, #ARGV do
   local number, permits = ARGV[i], 1
   if not tonumber(number) then
@@ -27,12 +27,12 @@ for i, expiry in ipairs(call('ZMSCORE', holders, unpack(ids))) do
     scores[#scores + 1] = expiry
     scores[#scores + 1] = ids[i]
     if weights[i] > 1 then
-      call('ZREM', holders, '')  -- a removal first: what follows is let through at maxmemory
-      add_extra(ids[i], weights[i], expiry)
+      list_extra(entries, ids[i], weights[i], expiry)
     end
   end
 end
-call('ZREM', holders, '')
+call('ZREM', holders, '')  -- a removal first: what follows is let through at maxmemory
+save_extra(entries)
 if #scores > 0 then
   call('ZADD', holders, unpack(scores))
   keep(holders, lease)

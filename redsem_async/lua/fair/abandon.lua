@@ -27,7 +27,10 @@ if #ids > 0 then
   waiting = call('ZCARD', line)
   raise_mark(highest)
 end
-if void > 0 and not acted(void) then note_call(void) end
+if void > 0 and not acted(void) then
+  call('ZREM', holders, '')  -- a removal first: what follows is let through at maxmemory
+  note_call(void)
+end
 if waiting > 0 then
   purge()
   serve()

@@ -14,7 +14,7 @@ local open = true     -- no eligible waiter is left: a newcomer may be granted a
 local head_until      -- until when the hub of the blocked head counts as alive
 
 local function request_of(number, lease, declared, permits)
-  return hub .. '.' .. number .. ':' .. lease .. ':' .. declared .. ':' .. permits
+  return hub .. '.' .. number .. ':' .. lease .. ':' .. declared .. ':' .. exact(permits)
 end
 local function parse(request)
   local owner, number, lease, declared, permits =

@@ -22,7 +22,10 @@ if #ids > 0 then
   freed = freed + drop(ids)
   raise_mark(highest)
 end
-if void > 0 and not acted(void) then note_call(void) end
+if void > 0 and not acted(void) then
+  call('ZREM', holders, '')  -- a removal first: what follows is let through at maxmemory
+  note_call(void)
+end
 if waiting > 0 then
   purge()
   serve()

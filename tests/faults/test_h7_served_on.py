@@ -1,0 +1,35 @@
+import asyncio
+import time
+
+from redis.asyncio import Redis
+
+from redsem_async import FairSemaphore
+from tests.faults.helpers import in_background, until
+
+LEASE = 30.0
+
+
+async def test_a_long_line_is_served_on_although_a_detach_comes_behind_the_limit(
+    client: Redis, other: Redis
+) -> None:
+    """The limit's answer says that there is more to serve; a detach has waited for it."""
+    here, there = (
+        FairSemaphore(client, "jobs", 300, lease=LEASE),
+        FairSemaphore(other, "jobs", 300, lease=LEASE),
+    )
+    permit = await here.acquire()
+    await here.set_limit(0)
+    waiters = [in_background(there.acquire()) for _ in range(200)]
+
+    async def waiting() -> bool:
+        return (await here.status(0)).waiting == 200
+
+    await until(waiting, "all wait")
+    await asyncio.gather(here.set_limit(300), permit.detach(60))
+    began = time.monotonic()
+    await asyncio.wait(waiters, timeout=3.0)
+    served = sum(waiter.done() for waiter in waiters)
+    await asyncio.wait(waiters)
+    for waiter in waiters:
+        await waiter.result().release()
+    assert served == 200

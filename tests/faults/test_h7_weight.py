@@ -1,0 +1,18 @@
+import asyncio
+
+from redis.asyncio import Redis
+
+from tests.faults.helpers import Kind, waits_in_line
+
+
+async def test_a_request_for_very_many_permits_waits_as_others_do(
+    kind: Kind, client: Redis, other: Redis
+) -> None:
+    """Its weight is written in full: nobody's scripts fail on it."""
+    here, there = kind(client, "jobs", 10**15), kind(other, "jobs", 10**15)
+    holder = await there.acquire()
+    waiter = await waits_in_line(here, permits=10**15)
+    assert await holder.release()
+    permit = await asyncio.wait_for(waiter, 5)
+    assert (await there.status()).held == 10**15
+    assert await permit.release()
