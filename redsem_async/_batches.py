@@ -8,6 +8,7 @@ import asyncio
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from ._backend import Letter
@@ -531,7 +532,9 @@ class Detachment(Question):
         if not self._unsettled:
             self._unsettled = True
             claim.unsettled += 1
-        claim.shorten(trusted_until(expires, sent_at=clock(), left=expires))
+        thread = claim.terms.longest_stall is not None
+        with claim.lane.hub.guardian().trust_lock if thread else nullcontext():
+            claim.shorten(trusted_until(expires, sent_at=clock(), left=expires))
         return super().written(number)
 
     def ended(self) -> None:

@@ -36,6 +36,7 @@ class Guardian:
         self.shortest: float = math.inf  # lease of any claim so far
         self.seen_at: float = -math.inf  # when the loop last showed life
         self.used_at: float = -math.inf
+        self.trust_lock: threading.Lock = threading.Lock()  # where both threads would write trust
         self._asked = False  # for a sign of life
         self._lock = threading.Lock()  # on whether there is a thread
         self._vigil: Vigil | None = None

@@ -80,7 +80,7 @@ if TYPE_CHECKING:
 MOST_ACQUIRES = 256  # bounds for how long one script holds the server
 MOST_RELEASES = 256
 MOST_REFRESHES = 1250
-MOST_HEAVY_REFRESHES = 250  # when some are for several permits
+MOST_HEAVY_REFRESHES = 64  # when some are for several permits
 GRACE = 0.05  # seconds: the age of a reply that decides at a deadline, and how long to await one
 
 Unusual = dict[int, tuple[int, bool]]

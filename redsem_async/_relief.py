@@ -12,7 +12,7 @@ from ._backoff import delays
 from ._claim import Claim, State
 from ._clock import now as clock
 from ._keys import Address
-from ._lane import MOST_REFRESHES, Lane
+from ._lane import MOST_HEAVY_REFRESHES, MOST_REFRESHES, Lane
 from ._lease import Lost, Outcome, after_refresh
 from ._protocol import Answered, Fault, Message, Refresh, Reply, Restore, Trouble
 
@@ -97,10 +97,12 @@ class Relief:
             for claim in claims:
                 groups[claim.lane, claim.terms.lease_ms].append(claim)
             for (lane, lease_ms), group in groups.items():
-                for start in range(0, len(group), MOST_REFRESHES):
-                    part = group[start : start + MOST_REFRESHES]
-                    heavy = {claim.number: claim.permits for claim in part if claim.permits > 1}
-                    call = Refresh([claim.number for claim in part], lease_ms, heavy)
+                heavy = any(claim.permits > 1 for claim in group)
+                most = MOST_HEAVY_REFRESHES if heavy else MOST_REFRESHES
+                for start in range(0, len(group), most):
+                    part = group[start : start + most]
+                    weights = {claim.number: claim.permits for claim in part if claim.permits > 1}
+                    call = Refresh([claim.number for claim in part], lease_ms, weights)
                     self._on_way.append(self._round(lane, call, part))
             link.send(list(self._on_way), clock())
 
@@ -159,12 +161,12 @@ class Relief:
             claim.disown()
             self._guardian.to_loop(claim.lane.refreshed, claim, outcome, sent_at)
             return
-        if sent_at <= claim.renewable_after:
-            return  # a detach may have run after it
         lease = claim.terms.lease
         verdict = after_refresh(trusted, lease, outcome, sent_at=sent_at, now=now)
-        if not isinstance(verdict, Lost):
-            claim.trusted_until = verdict
+        with self._guardian.trust_lock:
+            # Unless the loop writes a detach, which may run after the refresh.
+            if not isinstance(verdict, Lost) and sent_at > claim.renewable_after:
+                claim.trusted_until = verdict
 
     def told(self, prefix: str, message: Message) -> None:
         """Messages are for the hub."""

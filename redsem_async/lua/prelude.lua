@@ -107,9 +107,11 @@ local function beyond_first()
 end
 -- How many permits *id*, a live holder, has.
 local function permits_of(id)
-  local permits = 1
-  for power = 0, top do
-    if call('ZSCORE', extra, id .. ':' .. power) then permits = permits + 2 ^ power end
+  local permits, entries = 1, {}
+  for power = 0, top do entries[power + 1] = id .. ':' .. power end
+  if top < 0 then return permits end
+  for i, score in ipairs(call('ZMSCORE', extra, unpack(entries))) do
+    if score then permits = permits + 2 ^ (i - 1) end
   end
   return permits
 end

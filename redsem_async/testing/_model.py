@@ -827,8 +827,8 @@ class ZsetModel(Model):
             self._save_counter(step, call.lease_ms)
         room = most - self.used(step.now)
         step.asks, step.passes = True, step.freed == 0
+        step.freed = max(0, step.freed + call.hinted - taken)
         if max(call.numbers) > fresh:
-            step.freed = max(0, step.freed + call.hinted - taken)
             self._announce(step, waits, max(call.highest, call.limit))
         self._serve(step)
         return self._reply(step, answers, room if self.grace_until <= step.now else 0)
@@ -848,7 +848,10 @@ class ZsetModel(Model):
         if step.keeps and step.hub in self.line:
             self.line[step.hub] = self.draw(step)  # that was its turn
             self._save_counter(step, 0)
-        if self.set_limit == 0 or self.grace_until > step.now:
+        paused = self.set_limit is not None and self.set_limit <= (
+            self.used(step.now) + step.keeps
+        )
+        if paused or self.grace_until > step.now:
             return
         own = self.line.get(step.hub) if step.passes else None
         for hub in self._turns():

@@ -60,10 +60,8 @@ for i, request in ipairs(batch) do
 end
 hold(grants)
 local passes = freed == 0
-if mark > fresh then
-  freed = math.max(0, freed + hinted - taken)
-  announce(waits, math.max(highest, declared), lease)
-end
+freed = math.max(0, freed + hinted - taken)
+if mark > fresh then announce(waits, math.max(highest, declared), lease) end
 serve(false, true, passes)
 
 local reply = standing()

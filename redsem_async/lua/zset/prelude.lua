@@ -26,7 +26,7 @@ local function serve(kept, asks, passes)
   local turn = (kept or passes) and call('ZSCORE', line, hub)
   local moved = kept and turn
   if moved then call('ZADD', line, draw(), hub) end
-  if freed <= 0 or waiting == 0 or cap == 0 or grace > now then
+  if freed <= 0 or waiting == 0 or (cap and cap <= used) or grace > now then
     if moved then save_counter(0) end
     return
   end
