@@ -1,3 +1,5 @@
+"""A call that stopped early is gone on with, whatever else is asked meanwhile."""
+
 import asyncio
 
 from redis.asyncio import Redis

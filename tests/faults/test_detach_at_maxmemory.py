@@ -1,4 +1,4 @@
-"""Findings of a hostile review."""
+"""At maxmemory: what makes a call void is let through, or its permit would be lost for nothing."""
 
 import asyncio
 
