@@ -289,7 +289,7 @@ OF_SCRIPTS = (
     mutant(
         "the dead stay in line (fair)",
         "a waiter whose process is silent is passed over",
-        "faults/test_processes.py::test_a_process_that_is_silent_for_long_is_passed_over[fair]",
+        "faults/test_processes.py::test_nothing_is_handed_to_a_process_that_is_silent_for_long",
         (
             "lua/fair/prelude.lua",
             "      if state.alive_until <= now then\n",
@@ -299,7 +299,7 @@ OF_SCRIPTS = (
     mutant(
         "the dead stay in line (zset)",
         "a hint goes to a process that is alive",
-        "faults/test_processes.py::test_a_process_that_is_silent_for_long_is_passed_over[zset]",
+        "faults/test_processes.py::test_a_process_that_is_silent_for_long_is_passed_over",
         (
             "lua/zset/prelude.lua",
             "    local alive = (tonumber(flags[3]) or 0) > now\n",
