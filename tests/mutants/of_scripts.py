@@ -393,7 +393,7 @@ OF_SCRIPTS = (
     mutant(
         "hubs are not forgotten",
         "nothing is left of processes that are long gone",
-        "stateful/test_model.py::test_a_request_of_a_forgotten_hub_is_in_line_once",
+        "stateful/test_model.py::test_nothing_is_left_of_a_hub_that_is_silent_for_long",
         ("lua/prelude.lua", "hubs, '-inf', now - SLACK,", "hubs, '-inf', 0,"),
     ),
     mutant(
