@@ -185,6 +185,21 @@ async def test_a_process_that_is_silent_for_long_is_passed_over(
     assert await permit.release()
 
 
+async def test_who_waits_behind_a_silent_process_is_served_once_that_counts_as_dead(
+    client: Redis, other: Redis, start: StartWorker
+) -> None:
+    """Case 19. There is room for it, and nobody else will look before its next heartbeat."""
+    holder = await FairSemaphore(other, "jobs", 2, lease=30.0).acquire()
+    heavy = {"limit": 2, "permits": 2}
+    silent = await start("wait", kind="FairSemaphore", name="jobs", lease=1.0, **heavy)
+    await silent.heard("waits")
+    second = await waits_in_line(FairSemaphore(client, "jobs", 2, lease=30.0), place=2)
+    silent.stop()
+    permit = await asyncio.wait_for(second, 7)  # it counts as alive for 3.75 s, and beats in 10
+    assert await permit.release()
+    assert await holder.release()
+
+
 async def test_nothing_is_handed_to_a_process_that_is_silent_for_long(
     client: Redis, admin: Redis, start: StartWorker
 ) -> None:

@@ -339,7 +339,10 @@ OF_SCRIPTS = (
     mutant(
         "the head's end is no moment",
         "when the process of the head is given up, the next is served",
-        f"{AGREEMENT}[fair-server]",
+        (
+            "faults/test_processes.py"
+            "::test_who_waits_behind_a_silent_process_is_served_once_that_counts_as_dead"
+        ),
         ("lua/fair/prelude.lua", "        head_until = state.alive_until\n", ""),
     ),
     mutant(
