@@ -65,6 +65,21 @@ async def test_calls_that_are_sent_again_together_act_in_their_order(
     assert (await semaphore.status()).set_limit == 3
 
 
+async def test_a_limit_that_was_not_taken_at_first_is_set_whatever_was_asked_beside_it(
+    kind: Kind, proxied: Redis, proxy: Proxy
+) -> None:
+    """Had the detach been written behind it, the limit would come after it, and be void."""
+    semaphore = kind(proxied, "jobs", 1, lease=LEASE)
+    permit = await semaphore.acquire()
+    fault = proxy.answer("set_limit", "NOSCRIPT No matching script.")
+    setting = in_background(semaphore.set_limit(5))
+    identity = await permit.detach(expires_in=LEASE)
+    await setting
+    assert fault.struck.is_set()
+    assert (await semaphore.status()).set_limit == 5
+    assert await semaphore.release(identity)
+
+
 async def test_a_clear_that_arrives_late_takes_nothing(
     kind: Kind, proxied: Redis, proxy: Proxy, server: EmbeddedRedis
 ) -> None:
@@ -143,6 +158,27 @@ async def test_an_adoption_is_not_lost_to_the_abandon_of_a_later_acquire(
     assert proxy.operations("abandon"), "the acquire was given up"
     assert [entry.id for entry in (await there.status()).holders] == [permit.id]
     assert await permit.release()
+
+
+async def test_an_adoption_is_not_lost_to_a_later_one_that_is_given_up(
+    kind: Kind, proxied: Redis, proxy: Proxy, other: Redis
+) -> None:
+    """Both are lost with the link; that the later one is void comes before the other's turn."""
+    there = kind(other, "jobs", 2, lease=LEASE)
+    permits = [await there.acquire(), await there.acquire()]
+    identities = [await permit.detach(expires_in=60) for permit in permits]
+    here = kind(proxied, "jobs", 2, lease=LEASE)
+    await here.reap()
+    proxy.half_open()
+    adopting, leaving = (in_background(_adopted(here, identity)) for identity in identities)
+    await until(lambda: len(proxy.operations("adopt")) == 2, "both were sent")
+    proxy.drop()
+    leaving.cancel()
+    await asyncio.wait([leaving])
+    permit = await asyncio.wait_for(adopting, 5)
+    assert len(proxy.operations("adopt")) == 4, "it was void, and asked for anew"
+    assert await permit.release()
+    assert await there.release(identities[1])
 
 
 async def test_an_adoption_that_was_given_up_arrives_late(

@@ -12,6 +12,7 @@ from tests.faults.helpers import (
     NOISE,
     Kind,
     all_free,
+    key_of,
     takes_at_most,
     until,
     waits_in_line,
@@ -181,6 +182,44 @@ async def test_a_process_that_is_silent_for_long_is_passed_over(
     await until(one_waits, "it counts as dead", within=15)
     assert await holder.release()
     permit = await asyncio.wait_for(second, 5)  # less than until the next heartbeat
+    assert await permit.release()
+
+
+async def test_who_waits_behind_a_silent_process_is_served_once_that_counts_as_dead(
+    client: Redis, other: Redis, start: StartWorker
+) -> None:
+    """Case 19. There is room for it, and nobody else will look before its next heartbeat."""
+    holder = await FairSemaphore(other, "jobs", 2, lease=30.0).acquire()
+    heavy = {"limit": 2, "permits": 2}
+    silent = await start("wait", kind="FairSemaphore", name="jobs", lease=1.0, **heavy)
+    await silent.heard("waits")
+    second = await waits_in_line(FairSemaphore(client, "jobs", 2, lease=30.0), place=2)
+    silent.stop()
+    permit = await asyncio.wait_for(second, 7)  # it counts as alive for 3.75 s, and beats in 10
+    assert await permit.release()
+    assert await holder.release()
+
+
+async def test_nothing_is_handed_to_a_process_that_is_silent_for_long(
+    client: Redis, admin: Redis, start: StartWorker
+) -> None:
+    """Case 19. It would hear of it, as far as the server knows, and do nothing with it."""
+    semaphore = FairSemaphore(client, "jobs", 1, lease=30.0)
+    holder = await semaphore.acquire()
+    silent = await start("wait", kind="FairSemaphore", name="jobs", lease=1.0)
+    await silent.heard("waits")
+    hub = (await semaphore.status()).waiters[0].client.id
+    silent.stop()
+
+    async def counts_as_dead() -> bool:
+        seconds, _ = await admin.time()
+        alive_until = await admin.zscore(key_of(semaphore, "hubs"), hub)
+        return alive_until is not None and alive_until / 1000 < seconds
+
+    await until(counts_as_dead, "it counts as dead", within=15)
+    assert await holder.release()
+    permit = await semaphore.try_acquire()
+    assert permit is not None
     assert await permit.release()
 
 

@@ -115,7 +115,7 @@ async def hold(on_step: Callable[[], object] = bool) -> None:
 async def wait() -> None:
     """Wait for a permit, and hold it for as long as nobody says otherwise."""
     semaphore = make()
-    waiter = asyncio.ensure_future(semaphore.acquire())
+    waiter = asyncio.ensure_future(semaphore.acquire(permits=OPTIONS.get("permits", 1)))
     while (await semaphore.status(0)).waiting == 0:  # noqa: ASYNC110 - the server says no more
         await asyncio.sleep(0.01)
     say("waits")

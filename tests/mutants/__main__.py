@@ -1,4 +1,4 @@
-"""``python -m tests.mutants``: break one promise after another, and see that each is missed."""
+"""``python -m tests.mutants``: break one promise after another; each has to be missed."""
 
 import argparse
 import fnmatch

@@ -513,8 +513,8 @@ OF_CLIENT = (
         "faults/test_detach.py::test_a_detach_that_is_cancelled_leaves_the_permit_held",
         (
             "_batches.py",
-            "                _ = claim.lane.refresh(claim)  # its holder goes on\n",
-            "                pass\n",
+            "                _ = claim.lane.refresh(claim)\n\n\nclass QuestionBatch",
+            "                pass\n\n\nclass QuestionBatch",
         ),
     ),
     mutant(
@@ -528,9 +528,12 @@ OF_CLIENT = (
         ),
     ),
     mutant(
-        "limits are set without waiting for one another",
-        "administrative calls act in the order in which they were made",
-        "faults/test_once.py::test_calls_that_are_sent_again_together_act_in_their_order",
+        "a limit is written beside other calls that act once",
+        "a limit that was set is set",
+        (
+            "faults/test_once.py"
+            "::test_a_limit_that_was_not_taken_at_first_is_set_whatever_was_asked_beside_it"
+        ),
         (
             "_lane.py",
             "self._acting_alone or (question.alone and self._acting > 0)",
@@ -550,7 +553,7 @@ OF_CLIENT = (
     mutant(
         "an adoption keeps its number when it is void",
         "an adoption ends as PermitLost where the id holds nothing, and nowhere else",
-        "faults/test_once.py::test_an_adoption_is_not_lost_to_the_abandon_of_a_later_acquire",
+        "faults/test_once.py::test_an_adoption_is_not_lost_to_a_later_one_that_is_given_up",
         ("_batches.py", "            self.adoption.renumber = True\n", "            pass\n"),
     ),
     mutant(

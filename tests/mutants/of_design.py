@@ -85,7 +85,10 @@ OF_DESIGN = (
     mutant(
         "design: the head's end is no moment",
         "when the process of the head is given up, the next is served",
-        SIMULATION,
+        (
+            "faults/test_processes.py"
+            "::test_who_waits_behind_a_silent_process_is_served_once_that_counts_as_dead"
+        ),
         ("lua/fair/prelude.lua", "        head_until = state.alive_until\n", ""),
         (
             _MODEL,
@@ -157,7 +160,7 @@ OF_DESIGN = (
     mutant(
         "design: the dead stay in line",
         "a waiter whose process is silent is passed over",
-        SIMULATION,
+        "faults/test_processes.py::test_nothing_is_handed_to_a_process_that_is_silent_for_long",
         (
             "lua/fair/prelude.lua",
             "      if state.alive_until <= now then\n",

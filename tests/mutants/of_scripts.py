@@ -289,7 +289,7 @@ OF_SCRIPTS = (
     mutant(
         "the dead stay in line (fair)",
         "a waiter whose process is silent is passed over",
-        "faults/test_processes.py::test_a_process_that_is_silent_for_long_is_passed_over[fair]",
+        "faults/test_processes.py::test_nothing_is_handed_to_a_process_that_is_silent_for_long",
         (
             "lua/fair/prelude.lua",
             "      if state.alive_until <= now then\n",
@@ -299,7 +299,7 @@ OF_SCRIPTS = (
     mutant(
         "the dead stay in line (zset)",
         "a hint goes to a process that is alive",
-        "faults/test_processes.py::test_a_process_that_is_silent_for_long_is_passed_over[zset]",
+        "faults/test_processes.py::test_a_process_that_is_silent_for_long_is_passed_over",
         (
             "lua/zset/prelude.lua",
             "    local alive = (tonumber(flags[3]) or 0) > now\n",
@@ -339,7 +339,10 @@ OF_SCRIPTS = (
     mutant(
         "the head's end is no moment",
         "when the process of the head is given up, the next is served",
-        f"{AGREEMENT}[fair-server]",
+        (
+            "faults/test_processes.py"
+            "::test_who_waits_behind_a_silent_process_is_served_once_that_counts_as_dead"
+        ),
         ("lua/fair/prelude.lua", "        head_until = state.alive_until\n", ""),
     ),
     mutant(
@@ -393,7 +396,7 @@ OF_SCRIPTS = (
     mutant(
         "hubs are not forgotten",
         "nothing is left of processes that are long gone",
-        "stateful/test_model.py::test_a_request_of_a_forgotten_hub_is_in_line_once",
+        "stateful/test_model.py::test_nothing_is_left_of_a_hub_that_is_silent_for_long",
         ("lua/prelude.lua", "hubs, '-inf', now - SLACK,", "hubs, '-inf', 0,"),
     ),
     mutant(

@@ -70,10 +70,10 @@ def judge(mutant: Mutant) -> Verdict:
 
     with copy_with(mutant) as root:
         run = _run(command_of(target), root)
-        if not is_test(target):
-            return verdict(run.violation, run.complaint)
-        if not run.failed:
+        if not (run.failed or run.violation):
             return verdict(None, run.complaint or "it passed")
+        if not is_test(target):
+            return verdict(run.violation)
         # Caught is what fails again, by itself: not for want of time, or of luck.
         first = run.failed[0]
         again = _run(tests_command(first), root)

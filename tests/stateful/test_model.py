@@ -593,3 +593,23 @@ def test_a_request_of_a_forgotten_hub_is_in_line_once(
             assert answer.waiting == 1
     finally:
         state.teardown()
+
+
+@pytest.mark.parametrize("mode", ["fair", "zset"])
+def test_nothing_is_left_of_a_hub_that_is_silent_for_long(
+    mode: Mode, server_url: str, prefix: str
+) -> None:
+    """Its numbers and who it was are forgotten once nothing of it can arrive any more."""
+    here, there = HUBS[:2]
+    state = machine(mode, "server", server_url, prefix)()
+    try:
+        state.choose(limit=1, recovers=False, plain=True)
+        state.use_plainly(hub=here, counts=[1], lease_ms=1000, times=1, keeps=False)
+        state.pass_time(ms=80_000)
+        state.use_plainly(hub=there, counts=[1], lease_ms=1000, times=1, keeps=False)
+        fields = cast("list[bytes]", state.redis.hkeys(state.keys[2]))
+        assert any(field.startswith(there.encode()) for field in fields)
+        assert not any(field.startswith(here.encode()) for field in fields)
+        assert state.redis.zscore(state.keys[3], here) is None
+    finally:
+        state.teardown()
