@@ -73,8 +73,9 @@ async def test_a_limit_that_was_not_taken_at_first_is_set_whatever_was_asked_bes
     permit = await semaphore.acquire()
     fault = proxy.answer("set_limit", "NOSCRIPT No matching script.")
     setting = in_background(semaphore.set_limit(5))
-    identity = await permit.detach(expires_in=LEASE)
+    detaching = in_background(permit.detach(expires_in=LEASE))
     await setting
+    identity = await detaching
     assert fault.struck.is_set()
     assert (await semaphore.status()).set_limit == 5
     assert await semaphore.release(identity)
