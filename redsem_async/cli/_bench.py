@@ -18,6 +18,7 @@ from rich.table import Table
 
 from redsem_async import AnySemaphore, FairSemaphore, Semaphore, SemaphoreError, from_url
 
+from ._erase import erase
 from ._server import first, served
 
 _KINDS = (FairSemaphore, Semaphore)
@@ -97,7 +98,7 @@ async def _measure(url: str, what: str, seconds: float, progress: Progress) -> F
         pairs: dict[str, Callable[[], Awaitable[float]]] = {}
         for kind in _KINDS:
             semaphore = kind(redis, f"bench-{secrets.token_hex(4)}", _LIMIT, label="bench")
-            await stack.enter_async_context(_kept(semaphore))
+            await stack.enter_async_context(_kept(redis, semaphore))
             pairs[kind.__name__] = partial(_pair, semaphore)
         round_trip = await step("round trip", partial(_ping, redis))
         for name, pair in pairs.items():
@@ -121,7 +122,7 @@ async def _pair(semaphore: AnySemaphore) -> float:
 
 
 @contextlib.asynccontextmanager
-async def _kept(semaphore: AnySemaphore) -> AsyncGenerator[None]:
+async def _kept(redis: Redis, semaphore: AnySemaphore) -> AsyncGenerator[None]:
     """A semaphore that can be used, and is deleted in the end."""
     try:
         async with semaphore.acquire(timeout=0):
@@ -131,7 +132,7 @@ async def _kept(semaphore: AnySemaphore) -> AsyncGenerator[None]:
         # Where there is nobody to ask, it would be asked for as long as a lease.
         with contextlib.suppress(SemaphoreError, TimeoutError):
             async with asyncio.timeout(_TIDYING):
-                await semaphore.clear()
+                await erase(redis, semaphore)
 
 
 async def _repeat(once: Callable[[], Awaitable[float]], tasks: int, seconds: float) -> Latency:

@@ -137,7 +137,8 @@ FAULTS: Final[dict[int, Case]] = {
         """faults/test_processes:
         the_head_of_the_line_is_passed_over_when_its_process_is_killed
         a_hint_to_a_killed_process_reaches_another
-        a_stopped_head_costs_a_short_lease_only""",
+        a_stopped_head_costs_a_short_lease_only
+        a_process_that_is_silent_for_long_is_passed_over""",
     ),
     20: _case(
         "1,000 acquires at once on a default client: one connection",

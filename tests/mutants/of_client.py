@@ -487,8 +487,8 @@ OF_CLIENT = (
         ),
         (
             "_relief.py",
-            "        if sent_at <= claim.renewable_after:\n",
-            "        if sent_at < 0:\n",
+            "isinstance(verdict, Lost) and sent_at > claim.renewable_after:\n",
+            "isinstance(verdict, Lost):\n",
         ),
     ),
     mutant(

@@ -252,15 +252,17 @@ class Holdings:
         if judge.flushed_at > since - heartbeat_interval(attempt.semaphore.lease):
             return True  # those who wait find out with a heartbeat
         siblings = [
-            other.permits
+            other
             for other in self.pending
             if other.process is process and other.semaphore.name == attempt.semaphore.name
         ]
         limit = attempt.semaphore.limit
-        permits = max([attempt.permits, *(one for one in siblings if one <= limit)])
-        if isinstance(attempt.semaphore, FairSemaphore):
-            permits = attempt.permits
-        return judge.was_full(since, limit, permits, process.hubs)
+        permits = attempt.permits
+        if not isinstance(attempt.semaphore, FairSemaphore):
+            # Those who wait here longer go first, and a heavy one may hold up all.
+            permits += sum(other.permits for other in siblings if other.began <= attempt.began)
+            permits = max([permits, *(o.permits for o in siblings if o.permits <= limit)])
+        return judge.was_full(since, limit, permits, process.hubs, waits=attempt.waits)
 
     def _was_held(self, attempt: Attempt) -> bool:
         """Whether the permit that *attempt* adopts has been held all the time that it asked."""

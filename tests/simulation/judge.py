@@ -261,14 +261,19 @@ class Judge:
             return math.inf
         return tenure.since
 
-    def was_full(self, since: float, limit: int, permits: int, hubs: Collection[str]) -> bool:
-        """Whether somebody of *hubs* had to wait for *permits* at some moment since *since*."""
+    def was_full(
+        self, since: float, limit: int, permits: int, hubs: Collection[str], *, waits: bool = True
+    ) -> bool:
+        """Whether somebody of *hubs* had to wait for *permits* at some moment since *since*.
+
+        One who *waits* has a place in line, which is in nobody's way.
+        """
         looks = [(moment, look) for moment, look in self._looks if moment > since]
         looks += [pair for pair in self._looks if pair[0] <= since][-1:]
         for moment, look in looks:
             now = self._world.server_us_at(max(moment, since)) // 1000
             most = limit if look.set_limit is None else look.set_limit
-            others = len(look.tickets) > 1 or any(
+            others = len(look.tickets) > waits or any(
                 identity.partition(".")[0] not in hubs for identity in look.tickets
             )
             if others or look.grace_until > now or look.used(now) + permits > most:

@@ -14,6 +14,7 @@ from redsem_async import (
     Semaphore,
     SemaphoreError,
 )
+from redsem_async.cli._erase import erase
 from redsem_async.cli._place import sentence
 
 from ._finding import Finding, note, ok, problem
@@ -42,8 +43,7 @@ async def passing(here: Any, there: Any, prefix: str, *, silent: bool) -> list[F
         finally:
             with suppress(SemaphoreError, TimeoutError):
                 async with asyncio.timeout(1.0):
-                    await ours.clear()
-                    await here.unlink(*ours._address.keys)  # noqa: SLF001 - nothing is left behind
+                    await erase(here, ours, prefix)
     return found
 
 
