@@ -33,7 +33,10 @@ OF_CLIENT = (
     mutant(
         "a message is trusted from its arrival",
         "a permit is trusted from before the server granted it",
-        SIMULATION,
+        (
+            "faults/test_messages.py"
+            "::test_a_grant_that_was_on_its_way_for_long_is_trusted_for_what_is_left"
+        ),
         ("_lane.py", "sent_at = -math.inf if fresh_at is None else fresh_at", "sent_at = clock()"),
     ),
     mutant(
@@ -184,7 +187,7 @@ OF_CLIENT = (
     mutant(
         "no heartbeats",
         "a waiter's process counts as alive, and finds what it was not told",
-        "faults/test_lost_replies.py::test_a_grant_whose_message_was_lost_is_found",
+        SIMULATION,
         (
             "_lane.py",
             "        if self.waiting and not self.beating:\n            self.beat()\n",
