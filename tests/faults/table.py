@@ -138,7 +138,9 @@ FAULTS: Final[dict[int, Case]] = {
         the_head_of_the_line_is_passed_over_when_its_process_is_killed
         a_hint_to_a_killed_process_reaches_another
         a_stopped_head_costs_a_short_lease_only
-        a_process_that_is_silent_for_long_is_passed_over""",
+        a_process_that_is_silent_for_long_is_passed_over
+        who_waits_behind_a_silent_process_is_served_once_that_counts_as_dead
+        nothing_is_handed_to_a_process_that_is_silent_for_long""",
     ),
     20: _case(
         "1,000 acquires at once on a default client: one connection",

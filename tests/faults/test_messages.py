@@ -236,7 +236,7 @@ async def test_ten_thousand_messages_are_coalesced(
 async def test_a_grant_that_was_on_its_way_for_long_is_trusted_for_what_is_left(
     proxied: Redis, proxy: Proxy, other: Redis
 ) -> None:
-    """Case 22. It lay behind a reply for a while, and its refresh does not arrive.
+    """It lay behind a reply for a while, and its refresh does not arrive.
 
     The trust is counted from when the command was sent that the reply is to: the server had run
     that when it granted. Were it counted from the arrival, two would be inside.
