@@ -17,7 +17,9 @@ seen that the test passes where nothing is changed. A mutant is *caught* when th
 fails again by itself: one failure on a busy machine is luck. The run fails when a mutant is not
 caught by what it is meant for.
 
-Seconds are until it was caught, both failures included. *simulation* is `{simulation}`, which does
+Seconds are until it was caught, both failures included. A mutant that was not tried when this page
+was last written has none, but the test that it is meant for. *simulation* is `{simulation}`,
+which does
 the same each time; what it found is quoted. Where a test drives two sides with the same random
 steps, or reads a journal, it is named all the same; its steps are the same each time, too.
 """
@@ -44,7 +46,9 @@ def page(mutants: Sequence[Mutant], verdicts: Mapping[str, Verdict]) -> str:
 
 
 def _row(mutant: Mutant, verdict: Verdict | None) -> str:
-    if verdict is None or verdict.caught_by is None:
+    if verdict is None:
+        return f"| {mutant.name} | {mutant.breaks} | meant for `{mutant.target}` | |"
+    if verdict.caught_by is None:
         return f"| {mutant.name} | {mutant.breaks} | **nothing** | |"
     by = verdict.caught_by.removeprefix("tests/")
     caught = f"`{by}`" if is_test(mutant.target) else f"simulation: {_escaped(by)}"
