@@ -183,7 +183,7 @@ class Lane(ABC):
         self.wire: Wire = Wire(address)
         self.claims: dict[int, Claim] = {}  # sent, waiting, held or leaving, by number
         self.waiting: OrderedDict[Claim, None] = OrderedDict()  # told to wait, first come first
-        self.overdue: dict[Claim, None] = {}  # whose deadline has come, and a word decides
+        self.overdue: dict[Claim, None] = {}  # whose deadline has come: the next reply decides
         self.unanswered: deque[int] = deque()  # highest number of each acquire on its way
         self.introduced: bool = False
         self.beating: bool = False  # a heartbeat is on its way
@@ -378,7 +378,7 @@ class Lane(ABC):
             self.beat()  # what was answered had been asked before their deadline, or not for them
 
     def _verdict(self, claim: Claim) -> SemaphoreError | None:
-        """What its deadline gives *claim*, by what is known; None where a word is to come."""
+        """What its deadline gives *claim*, by what is known; None while a reply is awaited."""
         if self.trouble is not None:
             return self.unavailable()
         if claim.hindered_by is not None or not claim.waits:
@@ -524,11 +524,11 @@ class Lane(ABC):
             or self._void
             or self._questions
             or self.waiting
-            or self._owes_a_word
+            or self._something_due
         )
 
     @property
-    def _owes_a_word(self) -> bool:
+    def _something_due(self) -> bool:
         """Whether something is due that is worth saying while the server listens, and not after.
 
         That nobody waits here any more, it finds out by itself once the link is gone: what it
@@ -820,7 +820,7 @@ class Lane(ABC):
     def _lose(self, claim: Claim, reason: str) -> None:
         self.claims.pop(claim.number, None)
         claim.lose(reason)
-        self.start_anew(claim)  # where its caller waits still, for a word that may not come now
+        self.start_anew(claim)  # if its caller still waits: the reply may not come now
 
     def renew(self, renewal: Renewal) -> None:
         """Write a refresh, together with others."""

@@ -166,10 +166,10 @@ class ZsetLane(Lane):
         return super().eager or self._hinted_permits > 0
 
     @property
-    def _owes_a_word(self) -> bool:
+    def _something_due(self) -> bool:
         # A hint is worth a new link, but not for ever: whom it is for finds out more slowly.
         hinted = self._hinted_permits > 0 and clock() < self._hinted_at + HINT_TIME
-        return hinted or super()._owes_a_word
+        return hinted or super()._something_due
 
     def cut_off(self) -> None:
         super().cut_off()

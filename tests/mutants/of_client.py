@@ -597,7 +597,7 @@ OF_CLIENT = (
         "what is due is no work",
         "a process that ends says that nobody waits there any more",
         "behaviour/test_hub_life.py::test_a_program_that_ends_says_that_nobody_waits",
-        ("_lane.py", "            or self._owes_a_word\n", ""),
+        ("_lane.py", "            or self._something_due\n", ""),
     ),
     mutant(
         "a number of any length",

@@ -19,9 +19,8 @@ caught by what it is meant for.
 
 Seconds are until it was caught, both failures included. A mutant that was not tried when this page
 was last written has none, but the test that it is meant for. *simulation* is `{simulation}`,
-which does
-the same each time; what it found is quoted. Where a test drives two sides with the same random
-steps, or reads a journal, it is named all the same; its steps are the same each time, too.
+which does the same each time; what it found is quoted. Where a test drives two sides with the same
+random steps, or reads a journal, it is named all the same; its steps are the same each time, too.
 """
 
 _KINDS = {
