@@ -1,7 +1,11 @@
 """Distributed semaphores for asyncio, kept in Redis: never more than N at a time, fleet-wide."""
 
-from ._client import aclose, connect, from_url
-from ._errors import (
+from ._api.client import aclose, connect, from_url
+from ._api.group import SemaphoreGroup
+from ._api.permit import Permit
+from ._api.semaphore import AnySemaphore, FairSemaphore, Mutex, Semaphore
+from ._api.status import Client, Holder, SemaphoreStatus, Waiter
+from ._core.errors import (
     AcquireTimeout,
     BackendError,
     BackendUnavailable,
@@ -11,10 +15,6 @@ from ._errors import (
     SemaphoreClosed,
     SemaphoreError,
 )
-from ._group import SemaphoreGroup
-from ._permit import Permit
-from ._semaphore import AnySemaphore, FairSemaphore, Mutex, Semaphore
-from ._status import Client, Holder, SemaphoreStatus, Waiter
 
 __all__ = [
     "AcquireTimeout",

@@ -7,12 +7,12 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from types import EllipsisType
 from typing import Any
 
-from ._admission import TRY_AGAIN_LATER, Admission, Gone, OnOutage, Refused, logger
-from ._cancellation import finish
-from ._errors import PermitLost, SemaphoreError
-from ._group import SemaphoreGroup
-from ._permit import Permit
-from ._semaphore import AnySemaphore
+from ._api.group import SemaphoreGroup
+from ._api.permit import Permit
+from ._api.semaphore import AnySemaphore
+from ._core.cancellation import finish
+from ._core.errors import PermitLost, SemaphoreError
+from ._integrations.admission import TRY_AGAIN_LATER, Admission, Gone, OnOutage, Refused, logger
 
 __all__ = ["ConcurrencyLimitMiddleware", "header"]
 

@@ -5,11 +5,18 @@ from collections.abc import AsyncGenerator, Callable
 from types import EllipsisType
 from typing import Any
 
-from ._admission import TRY_AGAIN_LATER, UNAVAILABLE, Admission, Gone, OnOutage, Refused
-from ._cancellation import finish
-from ._group import SemaphoreGroup
-from ._permit import Permit
-from ._semaphore import AnySemaphore
+from ._api.group import SemaphoreGroup
+from ._api.permit import Permit
+from ._api.semaphore import AnySemaphore
+from ._core.cancellation import finish
+from ._integrations.admission import (
+    TRY_AGAIN_LATER,
+    UNAVAILABLE,
+    Admission,
+    Gone,
+    OnOutage,
+    Refused,
+)
 
 try:
     import fastapi

@@ -4,10 +4,10 @@ from collections.abc import Callable
 from types import EllipsisType, TracebackType
 from typing import Self
 
-from ._errors import AcquireTimeout, QueueFull
-from ._group import SemaphoreGroup
-from ._outbound import Gate, HeldBody
-from ._semaphore import AnySemaphore
+from ._api.group import SemaphoreGroup
+from ._api.semaphore import AnySemaphore
+from ._core.errors import AcquireTimeout, QueueFull
+from ._integrations.outbound import Gate, HeldBody
 
 try:
     import httpx

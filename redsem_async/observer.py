@@ -14,7 +14,7 @@
 from types import TracebackType
 from typing import Self, final
 
-from ._events import (
+from ._observers.events import (
     Abandoned,
     Detached,
     Event,
@@ -30,7 +30,7 @@ from ._events import (
     Released,
     Shed,
 )
-from ._watch import watch
+from ._observers.registry import observers
 
 __all__ = [
     "Abandoned",
@@ -61,7 +61,7 @@ class Observation:
 
     def stop(self) -> None:
         """Tell the observer nothing more, ends of what it knows of neither."""
-        watch.end(self._observer)
+        observers.remove(self._observer)
 
     def __enter__(self) -> Self:
         return self
@@ -92,6 +92,6 @@ def observe(observer: Observer) -> Observation:
     Raises:
         ValueError: it is told already.
     """
-    if not watch.begin(observer):
+    if not observers.add(observer):
         raise ValueError("this observer is told already")
     return Observation(observer)

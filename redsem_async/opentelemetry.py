@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import final
 
-from ._events import (
+from ._observers.events import (
     Abandoned,
     Detached,
     Event,

@@ -9,10 +9,10 @@ from types import EllipsisType
 from typing import Any
 from weakref import WeakSet
 
-from ._call import Acquisition
-from ._chosen import acquirer
-from ._group import SemaphoreGroup
-from ._semaphore import AnySemaphore
+from ._api.awaitables import Acquisition
+from ._api.group import SemaphoreGroup
+from ._api.semaphore import AnySemaphore
+from ._integrations.selector import acquirer
 
 try:
     from taskiq import AsyncTaskiqDecoratedTask, TaskiqMessage, TaskiqMiddleware

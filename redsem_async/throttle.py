@@ -25,11 +25,11 @@ from functools import wraps
 from types import EllipsisType
 from typing import Any, Final, Generic, ParamSpec, Self, TypeVar
 
-from . import _config
-from ._call import Acquisition
-from ._chosen import Acquire, acquirer
-from ._group import SemaphoreGroup
-from ._semaphore import AnySemaphore
+from ._api.awaitables import Acquisition
+from ._api.group import SemaphoreGroup
+from ._api.semaphore import AnySemaphore
+from ._core import config
+from ._integrations.selector import Acquire, acquirer
 
 __all__ = ["ThrottledTaskGroup", "throttled", "throttled_map"]
 
@@ -269,7 +269,7 @@ def throttled_map(
             max_tasks = TASKS_OF_A_GROUP
         else:
             max_tasks = max(1, sem.limit // permits)
-    most = _config.whole(max_tasks, "max_tasks", 1)
+    most = config.whole(max_tasks, "max_tasks", 1)
     return _running(_Results(acquire, fn, on_progress, most), items)
 
 

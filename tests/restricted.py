@@ -55,7 +55,7 @@ def restrict() -> None:
 
 async def _allow(connection: Any, *, sharded: bool) -> None:
     # Imported here: a process that does not use the library has none of it.
-    from redsem_async._acl import ADDITIONS, acl_rules
+    from redsem_async._redis.acl import ADDITIONS, acl_rules
 
     additions = ADDITIONS if sharded else ADDITIONS.keys() - {"sharded"}
     own = (f"+{command}" for command in BESIDE)

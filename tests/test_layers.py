@@ -1,8 +1,12 @@
-"""Imports point one way: facts, wire, hub, tasks, surface, leaves."""
+"""The architecture: imports point downwards, nothing goes round in a circle, files stay small.
+
+Imports for type checking and imports inside functions count like all others.
+"""
 
 import ast
 import subprocess
 import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -11,133 +15,210 @@ import redsem_async
 
 PACKAGE = Path(redsem_async.__file__).parent
 
-# From the bottom to the top. A module imports from its own layer and from those above it in
-# this list, never from one below.
-LAYERS = {
-    "facts": {
-        "_acl",
-        "_errors",
-        "_config",
-        "_keys",
-        "_lease",
-        "_backoff",
-        "_protocol",
-        "_events",
-    },
-    "redis": {"_backend", "_scripts", "_wire", "_resp", "_dial", "_apart"},
-    "hub": {
-        "_clock",
-        "_claim",
-        "_pulse",
-        "_hindrance",
-        "_batches",
-        "_lane",
-        "_fair",
-        "_zset",
-        "_connection",
-        "_redis",
-        "_post",
-        "_hub",
-        "_guardian",
-        "_vigil",
-        "_relief",
-        "_watch",
-        "_telling",
-    },
-    "tasks": {"_cancellation", "_refresher", "_permit", "_acquire", "_call"},
-    "surface": {"_status", "_semaphore", "_group", "_client", "__init__"},
-    "leaves": {
-        "_admission",
-        "_chosen",
-        "_outbound",
-        "asgi",
-        "cli",
-        "fastapi",
-        "httpx",
-        "httpx2",
-        "observer",
-        "opentelemetry",
-        "pytest_plugin",
-        "taskiq",
-        "testing",
-        "throttle",
-        "__main__",
-    },
+# What a folder may import, beside itself. Public modules and folders are leaves: they may import
+# all of these, and nothing here imports them.
+BELOW: dict[str, set[str]] = {
+    "_core": set(),
+    "_protocol": {"_core"},
+    "_observers": {"_core"},
+    "_redis": {"_protocol", "_core"},
+    "_hub": {"_protocol", "_observers", "_core"},
+    "_keepalive": {"_hub", "_protocol", "_observers", "_core"},
+    "_api": {"_keepalive", "_hub", "_redis", "_protocol", "_observers", "_core"},
+    "_integrations": {"_api", "_core"},
 }
-ORDER = list(LAYERS)
-REDIS_USERS = {"_wire", "_resp", "_dial", "_apart", "_client"}
+
+# From the top to the bottom: a module of `_hub` imports only from the lines below its own, and
+# from its own line where that makes no circle.
+HUB = (
+    {"hub"},
+    {"reconnect", "shutdown"},
+    {"pipeline"},
+    {"redirects", "outage"},
+    {"remote_semaphore"},
+    {"fair", "zset", "window"},
+    {"operations", "handout", "deadlines"},
+    {"waiters"},
+    {"heartbeat_timer"},
+    {"ledger"},
+    {"introduction", "identity"},
+    {"route", "claim"},
+)
+LEAVES_OF_OPERATIONS = {"base", "refresh", "release", "abandon"}  # that `handout` stands on
+MAX_LINES = 400
+MAX_METHODS = 30
+STILL_LARGE = {"testing._model", "throttle"}  # to be split
 FRAMEWORKS = {
     *("fastapi", "starlette", "httpx", "httpx2", "taskiq"),
     *("typer", "rich", "pytest", "hypothesis"),
 }
 
 
-def layer_of(module: str) -> int:
-    for number, layer in enumerate(ORDER):
-        if module in LAYERS[layer]:
-            return number
-    raise AssertionError(f"{module} belongs to no layer")
-
-
-def modules() -> list[Path]:
-    return sorted(PACKAGE.rglob("*.py"))
-
-
-def top(path: Path) -> str:
-    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
-
-
-def imports(path: Path) -> set[str]:
-    """Absolute names of what *path* imports, in type-checking blocks too."""
-    package = ("redsem_async", *path.relative_to(PACKAGE).parent.parts)
-    found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            base = package[: len(package) - node.level + 1] if node.level else ()
-            whole = ".".join([*base, *([node.module] if node.module else [])])
-            found |= {f"{whole}.{alias.name}" for alias in node.names}
+def modules() -> dict[str, Path]:
+    """The modules of the package by dotted name, without ``redsem_async``."""
+    found: dict[str, Path] = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = list(path.relative_to(PACKAGE).with_suffix("").parts)
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
     return found
 
 
-@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_imports_point_one_way(path: Path) -> None:
-    """A module that knows those who use it cannot be read, or tested, without them."""
-    own = layer_of(top(path))
-    for name in imports(path):
-        parts = name.split(".")
-        if parts[0] == "redsem_async" and len(parts) > 1:
-            other = parts[1]
-            known = any(other in layer for layer in LAYERS.values())
-            target = layer_of(other) if known else layer_of("__init__")
-            assert target <= own, f"{top(path)} imports {name}"
+MODULES = modules()
 
 
-@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_redis_is_imported_by_those_who_speak_to_it(path: Path) -> None:
+def imports(name: str) -> Iterator[str]:
+    """What a module imports, as absolute dotted names."""
+    path = MODULES[name]
+    package = ["redsem_async", *path.relative_to(PACKAGE).parent.parts]
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            whole = ".".join([*base, *([node.module] if node.module else [])])
+            yield from (f"{whole}.{alias.name}" for alias in node.names)
+
+
+def imported_modules(name: str) -> set[str]:
+    """The modules of the package that a module imports."""
+    found: set[str] = set()
+    for imported in imports(name):
+        head, _, rest = imported.partition(".")
+        if head != "redsem_async":
+            continue
+        while rest and rest not in MODULES:
+            rest = rest.rpartition(".")[0]
+        found.add(rest)
+    return found - {name}
+
+
+GRAPH = {name: imported_modules(name) for name in MODULES}
+
+
+def circles(graph: Mapping[str, set[str]]) -> list[set[str]]:
+    """The strongly connected components of more than one node, by Tarjan's algorithm."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[set[str]] = []
+
+    def visit(node: str) -> None:
+        index[node] = low[node] = len(index)
+        stack.append(node)
+        for other in sorted(graph.get(node, ())):
+            if other not in index:
+                visit(other)
+                low[node] = min(low[node], low[other])
+            elif other in stack:
+                low[node] = min(low[node], index[other])
+        if low[node] == index[node]:
+            component: set[str] = set()
+            while node not in component:
+                component.add(stack.pop())
+            if len(component) > 1:
+                found.append(component)
+
+    for node in sorted(graph):
+        if node not in index:
+            visit(node)
+    return found
+
+
+def test_there_is_no_circle() -> None:
+    """Modules that import each other can only be understood together."""
+    found = circles(GRAPH)
+    sizes = sorted(map(len, found))
+    print("circles of", sizes, *map(sorted, found))
+    assert not found
+
+
+def test_a_circle_would_be_found() -> None:
+    """Of any length, and beside what is in none."""
+    graph = {"a": {"b"}, "b": {"c", "d"}, "c": {"a"}, "d": {"e"}, "e": set[str](), "f": {"d"}}
+    assert circles(graph) == [{"a", "b", "c"}]
+    assert circles({"a": {"b"}, "b": {"a"}, "c": {"d"}, "d": {"c"}}) == [{"a", "b"}, {"c", "d"}]
+
+
+def test_the_root_has_public_modules_only() -> None:
+    """What is private stands in a folder whose name says what it is for."""
+    private = {path.name for path in PACKAGE.glob("_*.py")}
+    assert private == {"__init__.py", "__main__.py"}
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if name.startswith("_")])
+def test_imports_point_downwards(name: str) -> None:
+    """A module that knows its users cannot be read, or tested, without them."""
+    folder = name.partition(".")[0]
+    if folder == "__main__":
+        return
+    for other in GRAPH[name]:
+        below = other.partition(".")[0]
+        assert below == folder or below in BELOW[folder], f"{name} imports {other}"
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if name.startswith("_hub.")])
+def test_imports_within_the_hub_point_downwards(name: str) -> None:
+    """From the hub down to the claim."""
+    floors = {module: floor for floor, line in enumerate(HUB) for module in line}
+    own = name.split(".")[1]
+    for other in GRAPH[name]:
+        if other.startswith("_hub."):
+            assert floors[other.split(".")[1]] >= floors[own], f"{name} imports {other}"
+    if own == "handout":
+        used = {other.split(".")[2] for other in GRAPH[name] if "operations." in other}
+        assert used <= LEAVES_OF_OPERATIONS
+
+
+def test_what_is_below_the_api_reaches_no_redis() -> None:
+    """Memory, or another store, takes the place of Redis without it."""
+    folders = ("_core", "_protocol", "_observers", "_hub", "_keepalive")
+    reaching = [name for name in MODULES if name.partition(".")[0] in folders]
+    reached = set(reaching)
+    while more := {other for name in reached for other in GRAPH[name]} - reached:
+        reached |= more
+    assert not {name for name in reached if name.startswith("_redis")}
+    for name in reached:
+        tops = {imported.partition(".")[0] for imported in imports(name)}
+        assert not tops & {"redis", "hiredis"}, name
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_redis_is_imported_in_its_own_folder(name: str) -> None:
     """Whatever else knows redis-py would have to change with it."""
-    at_runtime = {
-        alias
-        for node in ast.parse(path.read_text()).body
-        if isinstance(node, ast.Import | ast.ImportFrom)
-        for alias in (
-            [node.module or ""]
-            if isinstance(node, ast.ImportFrom) and not node.level
-            else [name.name for name in node.names]
-        )
-    }
-    if {name.split(".")[0] for name in at_runtime} & {"redis", "hiredis"}:
-        assert top(path) in REDIS_USERS | LAYERS["leaves"]
+    tree = ast.parse(MODULES[name].read_text())
+    at_runtime: set[str] = set()
+    for node in tree.body:  # not those for type checking
+        if isinstance(node, ast.Import):
+            at_runtime |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            at_runtime.add((node.module or "").partition(".")[0])
+    if at_runtime & {"redis", "hiredis"}:
+        private = name.startswith("_")
+        assert not private or name.startswith("_redis.") or name == "_api.client"
 
 
-def test_facts_use_the_standard_library_alone_and_no_clock() -> None:
-    """Rules that need no event loop and no clock can be read and tested in one place."""
-    for module in LAYERS["facts"]:
-        for name in imports(PACKAGE / f"{module}.py"):
-            first = name.split(".")[0]
-            assert first not in {"asyncio", "time", "socket", "threading", "anyio"}, module
-            assert first in sys.stdlib_module_names | {"redsem_async"}, (module, name)
+def test_core_uses_no_clock_and_no_event_loop() -> None:
+    """Rules that need neither can be read and tested in one place."""
+    for name in MODULES:
+        if name.startswith("_core.") and name not in {"_core.clock", "_core.cancellation"}:
+            for imported in imports(name):
+                first = imported.partition(".")[0]
+                assert first not in {"asyncio", "time", "socket", "threading", "anyio"}, name
+                assert first in sys.stdlib_module_names | {"redsem_async"}, (name, imported)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_modules_and_classes_stay_small(name: str) -> None:
+    """A file that a reader can hold in mind, and a class whose verbs can be counted."""
+    text = MODULES[name].read_text()
+    if name not in STILL_LARGE:
+        assert len(text.splitlines()) <= MAX_LINES
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ClassDef) and name not in STILL_LARGE:
+            methods = [
+                n for n in node.body if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)
+            ]
+            assert len(methods) <= MAX_METHODS, f"{node.name} has {len(methods)} methods"
 
 
 def test_the_package_imports_no_leaf_and_no_framework() -> None:
@@ -146,5 +227,8 @@ def test_the_package_imports_no_leaf_and_no_framework() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())
     assert not loaded & FRAMEWORKS
-    leaves = (*(f"redsem_async.{leaf}" for leaf in LAYERS["leaves"]), "redsem_async._telling")
-    assert not {name for name in loaded if name.startswith(leaves)}
+    private = {f"redsem_async.{folder}" for folder in BELOW}
+    ours = {name for name in loaded if name.startswith("redsem_async.")}
+    leaves = {name for name in ours if ".".join(name.split(".")[:2]) not in private}
+    assert not leaves, "nothing in the package imports a public module"
+    assert "redsem_async._observers.notifier" not in loaded

@@ -3,8 +3,8 @@
 import math
 from typing import Literal, NamedTuple
 
-from redsem_async._lane import MOST_REFRESHES
-from redsem_async._lease import heartbeat_interval
+from redsem_async._core.lease import heartbeat_interval
+from redsem_async._hub.operations.refresh import MAX_REFRESHES
 
 SECOND = 1e6  # microseconds of a core
 BUSY = 0.7  # of a core: above that, what arrives in bursts waits for long
@@ -99,7 +99,7 @@ def load_of(process: Process, costs: Costs, most_asked: int = 100) -> Load:
 def refresh_calls(held: int) -> int:
     """Script calls that refresh *held* permits once, which were acquired at all sorts of times."""
     groups = min(held, PHASES)
-    return groups * math.ceil(held / groups / MOST_REFRESHES)
+    return groups * math.ceil(held / groups / MAX_REFRESHES)
 
 
 def largest_fleet(load: Load, share: float = BUSY, connections: int = CONNECTIONS) -> Fleet:

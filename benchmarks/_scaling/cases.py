@@ -12,8 +12,16 @@ from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 
 from redsem_async import FairSemaphore, Semaphore
-from redsem_async._keys import Address
-from redsem_async._protocol import WAITING, Acquire, Call, Heartbeat, Refresh, Release, Request
+from redsem_async._core.keys import Address
+from redsem_async._protocol.operations import (
+    Acquire,
+    Heartbeat,
+    Operation,
+    Refresh,
+    Release,
+    Request,
+)
+from redsem_async._protocol.replies import WAITING
 
 from .figures import MODES, Case, Cost, Memory, Mode
 from .processes import LEASE_MS, PROCESSES, Process, everybody, expect, granted, in_use
@@ -88,7 +96,7 @@ def free_pair(
             expect(processes[0].read(), granted)
         held: dict[Process, list[int]] = {}
 
-        def acquire(process: Process) -> Call:
+        def acquire(process: Process) -> Operation:
             held[process] = process.numbers(size)
             return Acquire(held[process], LEASE_MS, limit)
 
@@ -115,15 +123,15 @@ def home_pair(url: str, meter: Meter, mode: Mode, size: int) -> Cost:
         held: dict[Process, list[int]] = {}
         behind: dict[Process, list[int]] = {}
 
-        def acquire(process: Process) -> Call:
+        def acquire(process: Process) -> Operation:
             held[process] = process.numbers(size)
             return Acquire(held[process], LEASE_MS, size, waits=size)
 
-        def queue(process: Process) -> Call:
+        def queue(process: Process) -> Operation:
             behind[process] = process.numbers(size)
             return Acquire(behind[process], LEASE_MS, size)
 
-        def release(process: Process) -> Call:
+        def release(process: Process) -> Operation:
             return Release(process.hub, held[process], keep=size)
 
         def fair() -> int:
@@ -153,15 +161,15 @@ def handed_pair(url: str, meter: Meter, mode: Mode, size: int) -> Cost:
         held: dict[Process, list[int]] = {}
         asked: dict[Process, list[int]] = {}
 
-        def acquire(process: Process) -> Call:
+        def acquire(process: Process) -> Operation:
             held[process] = process.numbers(size)
             return Acquire(held[process], LEASE_MS, limit)
 
-        def queue(process: Process) -> Call:
+        def queue(process: Process) -> Operation:
             asked[process] = process.numbers(size)
             return Acquire(asked[process], LEASE_MS, limit)
 
-        def follow(process: Process) -> Call:
+        def follow(process: Process) -> Operation:
             if mode == "fair":
                 held[process] = asked[process]
                 return Refresh(held[process], LEASE_MS)
@@ -193,12 +201,12 @@ def heartbeat(url: str, meter: Meter, mode: Mode, asked: int) -> Cost:
         expect(first.read(), granted)
         requests: dict[Process, list[Request]] = {}
 
-        def queue(process: Process) -> Call:
+        def queue(process: Process) -> Operation:
             numbers = process.numbers(asked)
             requests[process] = [Request(number, LEASE_MS, 1) for number in numbers]
             return Acquire(numbers, LEASE_MS, 1)
 
-        def beat(process: Process) -> Call:
+        def beat(process: Process) -> Operation:
             if mode == "fair":
                 return Heartbeat(LEASE_MS, requests[process])
             return Heartbeat(LEASE_MS, limit=1, waits=asked)

@@ -1,6 +1,6 @@
 """Processes as a server sees them: ids, connections and commands, without the library's hub.
 
-Commands are made by the library's Wire. Each travels in a write of its own, as from many
+Commands are made by the library's Codec. Each travels in a write of its own, as from many
 processes; many are on their way at a time, as on a busy server.
 """
 
@@ -13,34 +13,28 @@ from typing import Any, cast
 
 from redis import Redis
 
-from redsem_async._keys import Address, channel, new_hub_id
-from redsem_async._protocol import (
-    Acquire,
-    Call,
-    Heartbeat,
-    Introduction,
-    Refresh,
-    Release,
-    Reply,
-)
-from redsem_async._wire import Wire, who_text
+from redsem_async._core.keys import Address, channel, new_hub_id
+from redsem_async._protocol.hub_info import HubInfo, describe
+from redsem_async._protocol.operations import Acquire, Heartbeat, Operation, Refresh, Release
+from redsem_async._protocol.replies import Reply
+from redsem_async._redis.codec import Codec
 
 from .figures import Mode
 
 LEASE_MS = 10_000
 PROCESSES = 20  # that write at a time
-WHO = Introduction(who_text(label=None, host="worker-0001.example", pid=12345, started=1.8e9))
+WHO = HubInfo(describe(label=None, host="worker-0001.example", pid=12345, started=1.8e9))
 
 
 class Process:
     """What a process is to the server: a hub's id, its connection, its subscription."""
 
-    def __init__(self, client: Redis, wire: Wire) -> None:
+    def __init__(self, client: Redis, wire: Codec) -> None:
         self.hub = new_hub_id()
         self._wire = wire
         self._tags = count(1)
         self._numbers = count(1)
-        self._asked: list[Call] = []
+        self._asked: list[Operation] = []
         self._connection = cast("Any", client.connection_pool.get_connection())
         self._connection.send_command("SUBSCRIBE", channel(wire.address.prefix, self.hub))
         self._connection.send_command("PING")
@@ -50,9 +44,9 @@ class Process:
         """For as many new requests."""
         return [next(self._numbers) for _ in range(size)]
 
-    def write(self, call: Call) -> None:
+    def write(self, call: Operation) -> None:
         """Send a call."""
-        script, arguments = self._wire.command(call, next(self._tags), self.hub)
+        script, arguments = self._wire.encode(call, next(self._tags), self.hub)
         self._connection.send_command("EVALSHA", script.sha, *arguments)
         self._asked.append(call)
 
@@ -73,7 +67,7 @@ class SemaphoreInUse:
         name = f"scaling-{secrets.token_hex(6)}"
         self.now_us = time.time_ns() // 1000
         self.address = Address(mode, "redsem", name, "local" if ticking else "server")
-        wire = Wire(self.address, lambda: self.now_us)
+        wire = Codec(self.address, lambda: self.now_us)
         self.processes = [Process(client, wire) for _ in range(processes)]
         for call in (
             Acquire([1], LEASE_MS, 1),
@@ -81,11 +75,11 @@ class SemaphoreInUse:
             Refresh([1], LEASE_MS),
             Heartbeat(LEASE_MS),
         ):
-            client.script_load(wire.command(call, 1, self.processes[0].hub)[0].text)
+            client.script_load(wire.encode(call, 1, self.processes[0].hub)[0].text)
         # Everybody is known from here on, as in the second of many calls.
         for process in self.processes:
             numbers = process.numbers(1)
-            process.write(Acquire(numbers, LEASE_MS, processes, introduction=WHO))
+            process.write(Acquire(numbers, LEASE_MS, processes, hub_info=WHO))
             process.write(Release(process.hub, numbers))
             expect(process.read(), granted)
             expect(process.read(), bool)
@@ -106,7 +100,9 @@ def in_use(
 
 
 def everybody(
-    processes: Sequence[Process], call: Callable[[Process], Call], expected: Callable[[int], bool]
+    processes: Sequence[Process],
+    call: Callable[[Process], Operation],
+    expected: Callable[[int], bool],
 ) -> None:
     """All write, then all read: the server finds many commands waiting."""
     for process in processes:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 
-from redsem_async._keys import Address
+from redsem_async._core.keys import Address
 
 
 def slot_of(name: str) -> int:

@@ -10,7 +10,7 @@ import typer
 from redis.exceptions import ResponseError
 
 from redsem_async import AnySemaphore, SemaphoreError, SemaphoreStatus
-from redsem_async._keys import parse_permit_id
+from redsem_async._core.keys import parse_permit_id
 
 from . import _find
 from ._find import Found

@@ -3,7 +3,7 @@
 from typing import Any
 
 from redsem_async import AnySemaphore, Semaphore
-from redsem_async._keys import Address, Mode
+from redsem_async._core.keys import Address, Mode
 
 
 async def erase(client: Any, semaphore: AnySemaphore, prefix: str = "redsem") -> None:

@@ -18,9 +18,9 @@ from redsem_async import (
     SemaphoreError,
     SemaphoreStatus,
 )
-from redsem_async._config import Clock
-from redsem_async._keys import Mode
-from redsem_async._status import client_of
+from redsem_async._api.status import client_of
+from redsem_async._core.config import Clock
+from redsem_async._core.keys import Mode
 
 from ._place import plain
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from redsem_async import _config
+from redsem_async._core import config
 
 from ._find import names
 from ._place import Place, connected, refuse, usable
@@ -27,7 +27,7 @@ def _prefix(ctx: typer.Context, prefix: str) -> str:
 
 def _text(ctx: typer.Context, text: str, what: str) -> str:
     try:
-        return _config.text(text, what)
+        return config.text(text, what)
     except ValueError as error:
         refuse(ctx, str(error))
 

@@ -10,24 +10,18 @@ from functools import partial
 from weakref import WeakSet
 
 from redsem_async import Permit
-from redsem_async._backend import Letter, Link, Listener, OneNode
-from redsem_async._claim import Claim
-from redsem_async._clock import now as clock
-from redsem_async._keys import Address, parse_permit_id
-from redsem_async._lane import Lane
-from redsem_async._lease import Outcome
-from redsem_async._post import Post
-from redsem_async._protocol import (
-    Answered,
-    Call,
-    Fault,
-    Message,
-    Refresh,
-    Release,
-    Reply,
-    Trouble,
-)
-from redsem_async._refresher import lose_unless_trusted
+from redsem_async._core.clock import now as clock
+from redsem_async._core.keys import Address, parse_permit_id
+from redsem_async._core.lease import Outcome
+from redsem_async._hub.claim import Claim, State
+from redsem_async._hub.pipeline import Pipeline
+from redsem_async._hub.remote_semaphore import RemoteSemaphore
+from redsem_async._protocol.backend import Command, Link, Listener, OneNode
+from redsem_async._protocol.errors import CommandError, ErrorKind
+from redsem_async._protocol.operations import Operation, Refresh, Release
+from redsem_async._protocol.pushes import Push
+from redsem_async._protocol.replies import AnyReply, Reply
+from redsem_async._redis.faults import command_error
 
 from ._model import FairModel, Mismatch, Model, Reordered, Stranger, Void, ZsetModel
 
@@ -101,9 +95,9 @@ class MemoryBackend(OneNode):
         """Open a link: for the library itself."""
         if not self._store.reachable:
             raise ConnectionError("the memory backend is down")
-        if isinstance(listener, Post):
+        if isinstance(listener, Pipeline):
             with self._store.lock:
-                self._store.posts.add(listener)
+                self._store.pipelines.add(listener)
         return MemoryLink(self._store, listener)
 
 
@@ -116,25 +110,25 @@ class _Store:
         # not move them; it only sets where they start, so that tokens look as Redis's do.
         self._epoch_us = time.time_ns() // 1000 - _clock_us()
         self.links: list[MemoryLink] = []
-        self.posts: WeakSet[Post] = WeakSet()  # whose links these are or were
+        self.pipelines: WeakSet[Pipeline] = WeakSet()  # whose links these are or were
         self._models: dict[tuple[str, str], Model] = {}
         # Links may belong to loops in several threads. A call that is carried out may tell
         # others, so it is taken again on the way.
         self.lock = threading.RLock()
 
-    def run(self, address: Address, call: Call, hub: str) -> Answered | Fault:
+    def run(self, address: Address, call: Operation, hub: str) -> AnyReply | CommandError:
         """Carry *call* out and answer it."""
         with self.lock:
             return self._run(address, call, hub)
 
-    def _run(self, address: Address, call: Call, hub: str) -> Answered | Fault:
+    def _run(self, address: Address, call: Operation, hub: str) -> AnyReply | CommandError:
         now_us = self.now_us()
         try:
             return self._model(address, now_us).run(address, call, hub, now_us)
         except (Reordered, Stranger, Void) as again:
-            return Fault(Trouble.AGAIN, again)
+            return CommandError(ErrorKind.RETRY_NOW, again)
         except Mismatch as mismatch:
-            return Fault(Trouble.MISMATCH, RuntimeError(f"MODE {mismatch}"))
+            return command_error(RuntimeError(f"MODE {mismatch}"))
 
     def _model(self, address: Address, now_us: int) -> Model:
         """The semaphore of that name, in the mode in use, or in the caller's if there is none."""
@@ -151,7 +145,7 @@ class _Store:
             known.give_to(model)
         return model
 
-    def run_everywhere(self, name: str, call: Call) -> None:
+    def run_everywhere(self, name: str, call: Operation) -> None:
         """Carry *call* out on every semaphore called *name*, as nobody in particular."""
         for (prefix, known), model in list(self._models.items()):
             if known == name and model.kind is not None:
@@ -178,36 +172,38 @@ class _Store:
                     party.alive_until += round(seconds * 1000)
                 if waiting:
                     model.kept_until += round(seconds * 1000)
-            posts = list(self.posts)
-        for post in posts:
-            _in_loop(post.hub.loop, partial(self._wake_up, post, seconds))
+            pipelines = list(self.pipelines)
+        for pipeline in pipelines:
+            _in_loop(pipeline.identity.loop, partial(self._wake_up, pipeline, seconds))
 
-    def _wake_up(self, post: Post, slept: float) -> None:
+    def _wake_up(self, pipeline: Pipeline, slept: float) -> None:
         """Do what a process does that finds *slept* seconds gone."""
-        connected = any(link.listens and link.hub == post.hub_id for link in self.links)
-        for lane in list(post.lanes.values()):
-            for claim in lane.held():
+        loop, hub_id = pipeline.identity.loop, pipeline.hub_id
+        connected = any(link.wants_push and link.hub == hub_id for link in self.links)
+        for remote in list(pipeline.semaphores.values()):
+            ledger = remote.ledger
+            for claim in ledger.holding():
                 claim.trusted_until -= slept
-                if lose_unless_trusted(claim):
+                if claim.state is State.HELD and ledger.lose_unless_trusted(claim):
                     continue
                 if connected:
-                    self._refresh(lane, claim)
+                    self._refresh(remote, claim)
                 else:  # nobody looks before trust would have ended without this
                     left = claim.trusted_until - clock()
-                    post.hub.loop.call_later(left, lose_unless_trusted, claim)
-            if lane.waiting:
-                lane.beat()
+                    loop.call_later(left, ledger.lose_unless_trusted, claim)
+            if ledger.waiting:
+                remote.heartbeats.beat()
 
-    def _refresh(self, lane: Lane, claim: Claim) -> None:
+    def _refresh(self, remote: RemoteSemaphore, claim: Claim) -> None:
         now = clock()
         call = Refresh([claim.number], claim.terms.lease_ms)
-        answer = self.run(lane.address, call, claim.hub_id)
+        answer = self.run(remote.address, call, claim.hub_id)
         held = isinstance(answer, Reply) and answer.answers[0]
-        lane.refreshed(claim, Outcome.RENEWED if held else Outcome.GONE, now)
+        remote.refreshes.refreshed(claim, Outcome.RENEWED if held else Outcome.GONE, now)
 
-    def _teller(self, prefix: str) -> Callable[[str, Message], int]:
-        def tell(owner: str, message: Message) -> int:
-            links = [link for link in self.links if link.hub == owner and link.listens]
+    def _teller(self, prefix: str) -> Callable[[str, Push], int]:
+        def tell(owner: str, message: Push) -> int:
+            links = [link for link in self.links if link.hub == owner and link.wants_push]
             for link in links:
                 link.tell(prefix, message)
             return len(links)
@@ -232,12 +228,12 @@ def _in_loop(loop: asyncio.AbstractEventLoop, work: Callable[[], None]) -> None:
 
 
 class MemoryLink:
-    """A link whose letters are carried out when they are sent, and answered a moment later."""
+    """A link whose commands are carried out when they are sent, and answered a moment later."""
 
     def __init__(self, store: _Store, listener: Listener) -> None:
         self.fresh_at: float | None = None
         self.hub = listener.hub_id
-        self.listens = listener.listens
+        self.wants_push = listener.wants_push
         self._store = store
         self._listener = listener
         self._loop = asyncio.get_running_loop()
@@ -250,21 +246,21 @@ class MemoryLink:
     def writable(self) -> bool:
         return self._open
 
-    def send(self, letters: Sequence[Letter], now: float) -> None:
-        for letter in letters:
-            letter.sent_at = now
-            answer = self._store.run(letter.wire.address, letter.call, self.hub)
-            self._arrive(partial(self._answered, letter, answer))
+    def send(self, commands: Sequence[Command], now: float) -> None:
+        for command in commands:
+            command.sent_at = now
+            answer = self._store.run(command.semaphore.address, command.operation, self.hub)
+            self._arrive(partial(self._answered, command, answer))
 
-    def tell(self, prefix: str, message: Message) -> None:
+    def tell(self, prefix: str, message: Push) -> None:
         """Deliver a message, in its order among the answers."""
-        self._arrive(lambda: self._listener.told(prefix, message))
+        self._arrive(lambda: self._listener.push_received(prefix, message))
 
     def fail(self, error: Exception) -> None:
         """Break, with an error for the listener."""
         if self._open:
             self.abort()
-            self._loop.call_soon_threadsafe(self._listener.link_lost, error)
+            self._loop.call_soon_threadsafe(self._listener.connection_lost, error)
 
     def abort(self) -> None:
         self._open = False
@@ -289,6 +285,6 @@ class MemoryLink:
             if self._open:
                 arrival()
 
-    def _answered(self, letter: Letter, answer: Answered | Fault) -> None:
-        self.fresh_at = letter.sent_at
-        self._listener.answered(letter, answer)
+    def _answered(self, command: Command, answer: AnyReply | CommandError) -> None:
+        self.fresh_at = command.sent_at
+        self._listener.reply_received(command, answer)

@@ -10,9 +10,28 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from redsem_async._keys import Address, permit_id
-from redsem_async._lease import alive_for, handoff_lease
-from redsem_async._protocol import (
+from redsem_async._core.keys import Address, permit_id
+from redsem_async._core.lease import handoff_lease, liveness_timeout
+from redsem_async._protocol.hub_info import HubInfo
+from redsem_async._protocol.operations import (
+    Abandon,
+    Acquire,
+    Adopt,
+    Clear,
+    Confirm,
+    Detach,
+    Heartbeat,
+    Operation,
+    Reap,
+    Refresh,
+    Release,
+    Request,
+    Restore,
+    SetLimit,
+    Status,
+)
+from redsem_async._protocol.pushes import Cleared, Granted, Hint, Push, Revoked
+from redsem_async._protocol.replies import (
     FULL,
     GAVE_BACK,
     GONE,
@@ -20,42 +39,21 @@ from redsem_async._protocol import (
     NOTHING,
     QUEUE_FULL,
     WAITING,
-    Abandon,
-    Acquire,
-    Adopt,
-    Adopted,
+    AdoptReply,
     Answer,
-    Answered,
-    Call,
-    Clear,
-    Cleared,
-    Confirm,
-    Detach,
-    Granted,
-    Heartbeat,
+    AnyReply,
     HeldEntry,
-    Hint,
     Holding,
-    Introduction,
     LineEntry,
-    Message,
-    Reap,
-    Refresh,
-    Release,
     Reply,
-    Request,
-    Restore,
-    SetLimit,
-    Standing,
-    Status,
-    Taken,
+    StatusReply,
 )
 
 SLACK_MS = 60_000
 STEP_US = 1_000_000
 NUDGED = 10  # in line, of whom one is to hear that something changes earlier
 
-Tell = Callable[[str, Message], int]
+Tell = Callable[[str, Push], int]
 
 
 class Mismatch(Exception):
@@ -142,7 +140,7 @@ class Step:
 
 
 def alive_for_ms(lease_ms: int) -> int:
-    return math.floor(alive_for(lease_ms / 1000) * 1000 + 1e-6)
+    return math.floor(liveness_timeout(lease_ms / 1000) * 1000 + 1e-6)
 
 
 def requests_of(call: Acquire) -> list[Request]:
@@ -175,8 +173,8 @@ class Model(ABC):
         self.released: set[str] = set()  # in the grace period
 
     def run(  # noqa: C901 - a branch for each kind of call
-        self, address: Address, call: Call, hub: str, now_us: int
-    ) -> Answered:
+        self, address: Address, call: Operation, hub: str, now_us: int
+    ) -> AnyReply:
         """Carry *call* out, all at once."""
         if self.kind is not None and self.kind != address.kind:
             raise Mismatch(self._use(now_us))
@@ -209,7 +207,8 @@ class Model(ABC):
                 if not self._acted(step, call.call):
                     self.set_limit = call.limit
                     self._note_call(step, call.call)
-                    self._look_at_all()
+                    if self.waiting:
+                        self._look_at_all()
                 self._purge(step)
                 room = math.inf if call.limit is None else call.limit - self.used(step.now)
                 step.freed = max(0, room)
@@ -351,13 +350,13 @@ class Model(ABC):
     def _purge(self, step: Step) -> None:
         self._drop(step, [i for i, h in self.holders.items() if h.expiry_ms <= step.now])
 
-    def _touch(self, step: Step, lease_ms: int, introduction: Introduction | None) -> None:
-        self._know(step, introduction)
+    def _touch(self, step: Step, lease_ms: int, hub_info: HubInfo | None) -> None:
+        self._know(step, hub_info)
         party = self.party(step.hub)
         self._hear_from(party)
-        if introduction is not None:
-            party.who, party.deaf = introduction.who, introduction.deaf
-            if introduction.recovers and self.kept_by != self.server:
+        if hub_info is not None:
+            party.who, party.deaf = hub_info.description, hub_info.no_push
+            if hub_info.recovers and self.kept_by != self.server:
                 self.kept_by = self.server
                 self._begin_grace(step, lease_ms)
         self._keep_alive(step, lease_ms)
@@ -374,7 +373,7 @@ class Model(ABC):
         self._keep(step, lease_ms + SLACK_MS)
 
     def _restore(self, step: Step, call: Restore) -> Reply:
-        self._touch(step, call.lease_ms, call.introduction)
+        self._touch(step, call.lease_ms, call.hub_info)
         if self.grace_until > step.now:
             self.grace_until = max(self.grace_until, self.lost_at + call.lease_ms)
         answers: list[Answer] = []
@@ -398,8 +397,8 @@ class Model(ABC):
         self._raise_mark(step, max(number for number, _, _ in call.permits))
         return Reply(answers)
 
-    def _know(self, step: Step, introduction: Introduction | None) -> None:
-        if introduction is None and not self.parties.get(step.hub, Party()).who:
+    def _know(self, step: Step, hub_info: HubInfo | None) -> None:
+        if hub_info is None and not self.parties.get(step.hub, Party()).who:
             raise Stranger
 
     def _keep_alive(self, step: Step, lease_ms: int) -> None:
@@ -436,7 +435,7 @@ class Model(ABC):
             self._raise_mark(step, max(call.numbers))
         elif any(held):
             taken = [n for n, was_held in zip(call.numbers, held, strict=True) if was_held]
-            self._tell(call.owner, Taken(self.name, taken))
+            self._tell(call.owner, Revoked(self.name, taken))
         if self.waiting:
             self._purge(step)
             step.freed = max(0, step.freed - call.keep)
@@ -458,17 +457,17 @@ class Model(ABC):
             self._keep_alive(step, call.lease_ms)
         return Reply(answers)
 
-    def _adopt(self, step: Step, call: Adopt) -> Adopted:
-        self._know(step, call.introduction)
+    def _adopt(self, step: Step, call: Adopt) -> AdoptReply:
+        self._know(step, call.hub_info)
         old, new = permit_id(call.owner, call.old), permit_id(step.hub, call.new)
         if self._acted(step, call.call) and self.found(new, step.now) is None:
             raise Void
-        self._touch(step, call.lease_ms, call.introduction)
+        self._touch(step, call.lease_ms, call.hub_info)
         if (found := self.found(new, step.now)) is not None:
-            return Adopted(found, self.holders[new].permits)
+            return AdoptReply(found, self.holders[new].permits)
         self._note_call(step, call.call)
         if self.found(old, step.now) is None:
-            return Adopted(None)
+            return AdoptReply(None)
         if self.grace_until > step.now:
             self.released.add(old)
         held = self.holders.pop(old)
@@ -476,8 +475,8 @@ class Model(ABC):
         self.holders[new] = held
         self._save_counter(step, held.expiry_ms - step.now)
         if call.owner != step.hub:
-            self._tell(call.owner, Taken(self.name, [call.old]))
-        return Adopted(Holding(held.token, held.expiry_ms - step.now), held.permits)
+            self._tell(call.owner, Revoked(self.name, [call.old]))
+        return AdoptReply(Holding(held.token, held.expiry_ms - step.now), held.permits)
 
     def _after_abandon(self, step: Step, call: Abandon) -> None:
         if call.requests:
@@ -503,7 +502,7 @@ class Model(ABC):
             any(self._tell(hub, Hint(self.name, 0)) for hub in self._first()[:NUDGED])
         return Reply([1])
 
-    def _status(self, step: Step, call: Status) -> Standing:
+    def _status(self, step: Step, call: Status) -> StatusReply:
         live = sorted(
             (held.expiry_ms, identity)
             for identity, held in self.holders.items()
@@ -511,12 +510,12 @@ class Model(ABC):
         )
         entries = [
             HeldEntry(i, expiry - step.now, self.holders[i].token, self.holders[i].permits)
-            for expiry, i in live[: call.most]
+            for expiry, i in live[: call.max_entries]
         ]
-        waiting, line = self._listing(step, call.most)
+        waiting, line = self._listing(step, call.max_entries)
         hubs = {entry.id.partition(".")[0] for entry in entries}
         hubs |= {entry.id.partition(".")[0] for entry in line}
-        return Standing(
+        return StatusReply(
             set_limit=self.set_limit,
             held=self.used(step.now),
             waiting=waiting,
@@ -593,20 +592,19 @@ class FairModel(Model):
         return [waiter.hub for waiter in self.line if not waiter.aside]
 
     def _look_at_all(self) -> None:
-        if self.line:
-            self.look_again = 0
+        self.look_again = 0
 
     def _in_line(self, hub: str, request: Request) -> bool:
         return any(waiter.hub == hub and waiter.asks_for(request) for waiter in self.line)
 
     def _acquire(self, step: Step, call: Acquire) -> Reply:
-        self._know(step, call.introduction)
+        self._know(step, call.hub_info)
         known = step.hub in self.parties
         fresh = self.look_up(step.hub).mark
         if fresh < call.after:
             raise Reordered
         self.party(step.hub).mark = max(fresh, *call.numbers)
-        self._touch(step, call.lease_ms, call.introduction)
+        self._touch(step, call.lease_ms, call.hub_info)
         self._purge(step)
         self._serve(step)
         most = call.limit if self.set_limit is None else self.set_limit
@@ -737,7 +735,7 @@ class FairModel(Model):
         return self._reply(step, answers)
 
     def _heartbeat(self, step: Step, call: Heartbeat) -> Reply:
-        self._touch(step, call.lease_ms, call.introduction)
+        self._touch(step, call.lease_ms, call.hub_info)
         self._purge(step)
         self._serve(step)
         answers: list[Answer] = []
@@ -802,10 +800,10 @@ class ZsetModel(Model):
         return sorted(self.line, key=lambda hub: (self.line[hub], hub))
 
     def _acquire(self, step: Step, call: Acquire) -> Reply:
-        self._know(step, call.introduction)
+        self._know(step, call.hub_info)
         fresh = self.party(step.hub).mark
         self.party(step.hub).mark = max(fresh, *call.numbers)
-        self._touch(step, call.lease_ms, call.introduction)
+        self._touch(step, call.lease_ms, call.hub_info)
         self._purge(step)
         most = call.limit if self.set_limit is None else self.set_limit
         answers: list[Answer] = []
@@ -891,7 +889,7 @@ class ZsetModel(Model):
         return self._reply(step, answers)
 
     def _heartbeat(self, step: Step, call: Heartbeat) -> Reply:
-        self._touch(step, call.lease_ms, call.introduction)
+        self._touch(step, call.lease_ms, call.hub_info)
         self._purge(step)
         step.asks, step.passes = True, step.freed == 0
         if call.number > self.party(step.hub).mark:

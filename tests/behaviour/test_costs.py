@@ -41,8 +41,8 @@ def kind(request: pytest.FixtureRequest) -> Kind:
 
 @pytest.fixture(autouse=True)
 def near_by(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server is near, however slow a busy machine makes it: letters are counted here."""
-    monkeypatch.setattr("redsem_async._post.FAR", math.inf)
+    """The server is near, however slow a busy machine makes it: commands are counted here."""
+    monkeypatch.setattr("redsem_async._hub.window.FAR", math.inf)
 
 
 @pytest.fixture
@@ -156,7 +156,7 @@ class CountingSelector(selectors.DefaultSelector):
 
 
 def test_a_lone_pair_takes_four_turns_of_the_loop(kind: Kind, server: EmbeddedRedis) -> None:
-    """An answer is one turn, the task that it wakes the next; a lone letter leaves at once."""
+    """An answer is one turn, the task that it wakes the next; a lone command leaves at once."""
     selector = CountingSelector()
 
     async def main() -> int:

@@ -6,8 +6,9 @@ from contextlib import AsyncExitStack
 import pytest
 from redis.asyncio import Redis
 
-from redsem_async import FairSemaphore, Semaphore, _lane
-from redsem_async._clock import now
+from redsem_async import FairSemaphore, Semaphore
+from redsem_async._core.clock import now
+from redsem_async._hub import handout
 from redsem_async.testing import MemoryBackend
 from tests.behaviour.conftest import Client, all_free, queue_up, soon, waiting
 from tests.conftest import StartServer
@@ -58,7 +59,7 @@ async def test_a_permit_confirmed_too_late_is_given_back(
     here = FairSemaphore(backend.peer(), name, 1)
     waiter = await queue_up(here)
     with monkeypatch.context() as patch:
-        patch.setattr(_lane, "clock", lambda: now() + 60)
+        patch.setattr(handout, "clock", lambda: now() + 60)
         await holder.release()
         permit = await soon(waiter)
     await permit.release()

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from redis.asyncio import Redis
 
 from redsem_async import AcquireTimeout, AnySemaphore, Mutex, Semaphore, SemaphoreGroup
-from redsem_async._hub import hub_for
-from redsem_async._semaphore import backend_of
+from redsem_async._api.semaphore import backend_of
+from redsem_async._hub.hub import hub_for
 from redsem_async.testing import MemoryBackend
 from tests.behaviour.conftest import Client
 
@@ -102,7 +102,7 @@ async def test_idle_names_leave_nothing(kind: type[AnySemaphore], redis: Redis, 
     await asyncio.gather(*(visit(key) for key in range(500)))
     hub = hub_for(backend_of(redis), redis)
     gc.collect()
-    assert not [address for address in hub._lanes if address.name.startswith(name)]
+    assert not [address for address in hub._semaphores if address.name.startswith(name)]
     kept = await redis.keys(f"redsem:{{{name}:*")
     assert kept
     for key in kept:

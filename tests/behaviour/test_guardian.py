@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from redsem_async import AnySemaphore, Permit, PermitLost, aclose
-from redsem_async._clock import now as clock
-from redsem_async._lease import Outcome
-from redsem_async._relief import Relief
+from redsem_async._core.clock import now as clock
+from redsem_async._core.lease import Outcome
+from redsem_async._keepalive.watchdog_connection import WatchdogConnection
 from redsem_async.testing import MemoryBackend
 
 LEASE = 10.0
@@ -30,37 +30,52 @@ async def permit(kind: type[AnySemaphore]) -> AsyncIterator[Permit]:
 
 
 @pytest.fixture
-async def relief(permit: Permit) -> AsyncIterator[Relief]:
-    """The thread's link, in this loop: so nothing happens between two steps."""
-    lane = permit._claim.lane
-    guardian = lane.hub.guardian()
-    assert guardian._vigil is not None
-    relief = Relief(guardian, guardian._vigil, lane.post.node)
-    yield relief
-    await relief.close()
+async def connection(permit: Permit) -> AsyncIterator[WatchdogConnection]:
+    """The thread's connection, in this loop: so nothing happens between two steps."""
+    remote, refresher, _ = permit._bound
+    watchdog = refresher.watchdog()
+    assert watchdog.thread is not None
+    connection = WatchdogConnection(
+        watchdog.hub_id,
+        watchdog.backend,
+        remote.route.link.node,
+        watchdog.trust_lock,
+        lease=lambda: LEASE,
+        look_soon=lambda: None,
+        moved=watchdog.thread.moved,
+        to_loop=watchdog.to_loop,
+    )
+    yield connection
+    await connection.close()
 
 
-async def test_a_renewal_counts_from_sending(permit: Permit, relief: Relief) -> None:
+async def test_a_renewal_counts_from_sending(
+    permit: Permit, connection: WatchdogConnection
+) -> None:
     """As everywhere: the server started its own count no earlier."""
     sent_at = clock()
     permit._claim.trusted_until = sent_at + 3
-    relief._learn(permit._claim, Outcome.RENEWED, sent_at)
+    connection._refreshed(permit._bound.remote, permit._claim, Outcome.RENEWED, sent_at)
     assert LEASE - 1 < permit._claim.trusted_until - sent_at < LEASE
-    relief._learn(permit._claim, Outcome.RENEWED, sent_at - 5)
+    connection._refreshed(permit._bound.remote, permit._claim, Outcome.RENEWED, sent_at - 5)
     assert LEASE - 1 < permit._claim.trusted_until - sent_at, "a late answer shortened trust"
 
 
-async def test_trust_that_ended_is_not_revived(permit: Permit, relief: Relief) -> None:
+async def test_trust_that_ended_is_not_revived(
+    permit: Permit, connection: WatchdogConnection
+) -> None:
     """The process was stopped: the body may have been told that the permit is lost."""
     permit._claim.trusted_until = clock() - 0.001
-    relief._learn(permit._claim, Outcome.RENEWED, clock() - 0.002)
+    connection._refreshed(permit._bound.remote, permit._claim, Outcome.RENEWED, clock() - 0.002)
     with pytest.raises(PermitLost):
         permit.check()
 
 
-async def test_gone_is_seen_at_once_and_for_good(permit: Permit, relief: Relief) -> None:
+async def test_gone_is_seen_at_once_and_for_good(
+    permit: Permit, connection: WatchdogConnection
+) -> None:
     """Before the loop comes to it, by a body that blocks the loop."""
-    relief._learn(permit._claim, Outcome.GONE, clock())
+    connection._refreshed(permit._bound.remote, permit._claim, Outcome.GONE, clock())
     seen: list[object] = []
 
     def asks() -> None:
@@ -73,17 +88,19 @@ async def test_gone_is_seen_at_once_and_for_good(permit: Permit, relief: Relief)
     elsewhere.start()
     elsewhere.join()
     assert seen == [True, "the server does not hold it any more"]
-    relief._learn(permit._claim, Outcome.RENEWED, clock())
+    connection._refreshed(permit._bound.remote, permit._claim, Outcome.RENEWED, clock())
     assert permit.lost
     told = await permit.wait_lost()
     assert told.reason == "the server does not hold it any more"
 
 
-async def test_gone_after_a_release_is_no_loss(permit: Permit, relief: Relief) -> None:
+async def test_gone_after_a_release_is_no_loss(
+    permit: Permit, connection: WatchdogConnection
+) -> None:
     """A refresh that the release overtook finds nothing, as it should."""
     released = asyncio.ensure_future(permit.release())
     await asyncio.sleep(0)  # asked for, and not answered
-    relief._learn(permit._claim, Outcome.GONE, clock())
+    connection._refreshed(permit._bound.remote, permit._claim, Outcome.GONE, clock())
     assert await released
     assert not permit.lost
 
@@ -112,5 +129,5 @@ def test_the_thread_is_imported_by_those_who_ask_for_it() -> None:
     code = "import sys, redsem_async; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())
-    assert "redsem_async._refresher" in loaded
-    assert not loaded & {"redsem_async._guardian", "redsem_async._vigil"}
+    assert "redsem_async._keepalive.refresher" in loaded
+    assert not loaded & {"redsem_async._keepalive.watchdog"}

@@ -179,7 +179,7 @@ async def test_an_idle_hub_closes_its_connection_and_comes_back(
     kind: type[AnySemaphore], admin: Redis, counted: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is left when the work is done, and the next one begins as somebody new."""
-    monkeypatch.setattr("redsem_async._post.IDLE", 0.05)
+    monkeypatch.setattr("redsem_async._hub.reconnect.IDLE", 0.05)
     sem = kind(counted, "now and then", 1)
     hubs: set[str] = set()
 
@@ -199,7 +199,7 @@ async def test_a_hub_with_something_held_is_not_idle(
     kind: type[AnySemaphore], admin: Redis, counted: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A holder and a waiter hear what concerns them, however quiet it is."""
-    monkeypatch.setattr("redsem_async._post.IDLE", 0.05)
+    monkeypatch.setattr("redsem_async._hub.reconnect.IDLE", 0.05)
     sem = kind(counted, "quiet", 1, lease=60.0)
     async with sem:
         waiter = await queue_up(sem)
@@ -212,7 +212,7 @@ async def test_work_that_comes_while_the_hub_goes(
     kind: type[AnySemaphore], counted: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whenever it comes: there is no moment at which a request falls between two hubs."""
-    monkeypatch.setattr("redsem_async._post.IDLE", 0.01)
+    monkeypatch.setattr("redsem_async._hub.reconnect.IDLE", 0.01)
     sem = kind(counted, "between", 1)
     for number in range(60):
         async with sem.acquire(timeout=2.0):
@@ -224,7 +224,7 @@ async def test_an_unreachable_server_is_not_tried_for_ever(
     kind: type[AnySemaphore], nowhere: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody waits any more: the hub goes too."""
-    monkeypatch.setattr("redsem_async._post.IDLE", 0.05)
+    monkeypatch.setattr("redsem_async._hub.reconnect.IDLE", 0.05)
     sem = kind(nowhere, "unreachable", 1)
     with pytest.raises(ConnectionError):
         await sem.acquire(timeout=0.1)

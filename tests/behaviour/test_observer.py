@@ -370,4 +370,6 @@ def test_unobserved_nothing_of_it_is_even_imported() -> None:
         "print(*sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert not {"redsem_async._events", "redsem_async._telling"} & set(done.stdout.split())
+    assert not {"redsem_async._observers.events", "redsem_async._observers.notifier"} & set(
+        done.stdout.split()
+    )

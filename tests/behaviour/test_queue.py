@@ -12,7 +12,7 @@ import pytest
 from redis.asyncio import Redis
 
 from redsem_async import AnySemaphore, FairSemaphore, Permit, Semaphore
-from redsem_async._protocol import Hint
+from redsem_async._protocol.pushes import Hint
 from tests.behaviour.conftest import (
     Client,
     Make,
@@ -116,10 +116,10 @@ async def test_zset_keeps_the_order_within_a_process(
     first = await queue_up(sem)
     second = asyncio.create_task(sem.acquire())
     await asyncio.sleep(0)
-    lane = sem._desk()[0]
-    assert len(lane._new) == 1, "it has nothing to write: nothing is shown"
-    lane.told(Hint(name, 1), None)
-    assert len(lane._new) == 2
+    remote = sem._bound().remote
+    assert len(remote.ledger.new) == 1, "it has nothing to write: nothing is shown"
+    remote.push_received(Hint(name, 1), None)
+    assert len(remote.ledger.new) == 2
     await holder.release()
     await (await soon(first)).release()
     await (await soon(second)).release()

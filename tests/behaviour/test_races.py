@@ -10,10 +10,11 @@ import pytest
 
 import redsem_async
 from redsem_async import BackendUnavailable, FairSemaphore, Semaphore
-from redsem_async._backend import Letter, Link, Listener
-from redsem_async._clock import now as clock
-from redsem_async._protocol import Acquire, Answered, Fault
-from redsem_async._refresher import refresher_of, unwatch
+from redsem_async._core.clock import now as clock
+from redsem_async._protocol.backend import Command, Link, Listener
+from redsem_async._protocol.errors import CommandError
+from redsem_async._protocol.operations import Acquire
+from redsem_async._protocol.replies import AnyReply
 from redsem_async.testing import MemoryBackend
 from redsem_async.testing._memory import MemoryLink
 from tests.behaviour.conftest import eventually, queue_up, soon
@@ -24,7 +25,7 @@ Kind = type[Semaphore] | type[FairSemaphore]
 
 
 class Counted(MemoryBackend):
-    """Counts the letters that are sent, and may keep their answers back."""
+    """Counts the commands that are sent, and may keep their answers back."""
 
     sent = 0
     mute = False
@@ -33,13 +34,13 @@ class Counted(MemoryBackend):
         link = cast("MemoryLink", await super().connect(listener))
         send = link.send
 
-        def counting(letters: Sequence[Letter], now: float) -> None:
-            self.sent += len(letters)
+        def counting(commands: Sequence[Command], now: float) -> None:
+            self.sent += len(commands)
             if not self.mute:
-                send(letters, now)
+                send(commands, now)
             else:
-                for letter in letters:
-                    letter.sent_at = now
+                for command in commands:
+                    command.sent_at = now
 
         setattr(link, "send", counting)  # noqa: B010 - no checker lets a method be replaced
         return link
@@ -52,14 +53,14 @@ class Gated(MemoryBackend):
 
     def __init__(self) -> None:
         super().__init__()
-        self.kept: deque[tuple[Letter, Callable[[], None]]] = deque()
+        self.kept: deque[tuple[Command, Callable[[], None]]] = deque()
 
     async def connect(self, listener: Listener) -> Link:
         link = cast("MemoryLink", await super().connect(listener))
         hand_over = link._answered
 
-        def gated(letter: Letter, answer: Answered | Fault) -> None:
-            self.kept.append((letter, partial(hand_over, letter, answer)))
+        def gated(command: Command, answer: AnyReply | CommandError) -> None:
+            self.kept.append((command, partial(hand_over, command, answer)))
             if not self.shut:
                 self.open()
 
@@ -165,7 +166,7 @@ async def test_a_waiter_is_announced_although_others_asked_meanwhile() -> None:
     """A request that does not wait, sent before the waiter was answered, must not hide it."""
     backend = MemoryBackend()
     sem, there = Semaphore(backend, "jobs", 1), Semaphore(backend.peer(), "jobs", 1)
-    hasty = Semaphore(backend, "jobs", 1, lease=9.0)  # another letter of the same write
+    hasty = Semaphore(backend, "jobs", 1, lease=9.0)  # another command of the same write
     async with there:
         waiter = asyncio.create_task(sem.acquire())
         other = asyncio.create_task(hasty.try_acquire())
@@ -207,9 +208,10 @@ async def test_a_permit_heard_of_late_is_refreshed_at_once(kind: Kind) -> None:
     """Its trust may end before the first refresh of a fresh one would be due."""
     permit = await kind(MemoryBackend(), "jobs", 1, lease=9.0).acquire()
     claim = permit._claim
-    unwatch(claim)
+    remote, refresher, _ = permit._bound
+    refresher.remove(claim)
     claim.trusted_until = clock() + 0.5
-    refresher_of(claim.lane.hub).watch(claim, clock())
+    refresher.add(claim, remote, clock())
     await asyncio.sleep(0.05)
     assert permit.expires_in > 1.0
     await permit.release()
@@ -224,11 +226,13 @@ async def test_what_was_said_of_a_number_is_not_taken_for_another() -> None:
     backend.shut = True
     release = asyncio.create_task(first.release())
     await eventually(lambda: len(backend.kept) == 1)  # it grants the waiter
-    sem._desk()[0].beat()
+    sem._bound().remote.heartbeats.beat()
     await eventually(lambda: len(backend.kept) == 2)  # and this finds the grant
     await asyncio.sleep(0.2)
     backend.pass_one()  # too late: the waiter asks anew
-    await eventually(lambda: any(isinstance(letter.call, Acquire) for letter, _ in backend.kept))
+    await eventually(
+        lambda: any(isinstance(command.operation, Acquire) for command, _ in backend.kept)
+    )
     backend.open()
     await soon(release)
     permit = await soon(waiter)

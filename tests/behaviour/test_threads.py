@@ -71,15 +71,15 @@ async def test_threads_that_share_a_semaphore_keep_to_their_own_loops(
 ) -> None:
     """A permit of one loop that another refreshes is lost when that one ends, or is busy."""
     semaphore = kind(MemoryBackend(), "shared", 1)
-    loop, code = asyncio.get_running_loop(), AnySemaphore._desk.__code__
-    for used_last in (semaphore._desk, lambda: there(semaphore._desk)):
+    loop, code = asyncio.get_running_loop(), AnySemaphore._bound.__code__
+    for used_last in (semaphore._bound, lambda: there(semaphore._bound)):
         step, reached = 0, [0]
         while reached:
             used_last()
-            with interrupted(code, step, lambda: there(semaphore._desk)) as reached:
-                lane, refresher = semaphore._desk()
-            assert lane.hub.loop is loop
-            assert refresher._loop is loop
+            with interrupted(code, step, lambda: there(semaphore._bound)) as reached:
+                bound = semaphore._bound()
+            assert bound.remote.identity.loop is loop
+            assert bound.refresher._loop is loop
             reached, step = reached[step:], step + 1
         assert step > 10, "nobody was interrupted"
 

@@ -8,7 +8,7 @@ through the keys as the writes left them (`writes`), and beside what the clients
 from collections import Counter, deque
 from collections.abc import Collection, Iterable
 
-from redsem_async._protocol import Abandon, Release
+from redsem_async._protocol.operations import Abandon, Release
 from tests.checkers.history import End, History
 from tests.checkers.recording import Entry, Flushed, Record
 from tests.checkers.replay import Replay

@@ -14,17 +14,17 @@ from typing import Any, NamedTuple, cast
 
 import hiredis
 
-import redsem_async._wire as wire
-from redsem_async._keys import Mode
-from redsem_async._protocol import (
+import redsem_async._redis.codec as wire
+from redsem_async._core.keys import Mode
+from redsem_async._protocol.hub_info import HubInfo
+from redsem_async._protocol.operations import (
     Abandon,
     Acquire,
     Adopt,
-    Call,
     Clear,
     Detach,
     Heartbeat,
-    Introduction,
+    Operation,
     Reap,
     Refresh,
     Release,
@@ -33,7 +33,7 @@ from redsem_async._protocol import (
     SetLimit,
     Status,
 )
-from redsem_async._scripts import Script, script
+from redsem_async._redis.scripts import Script, script
 from tests import restricted
 
 _WRAPPER = Path(__file__).with_name("journalled.lua").read_text(encoding="utf-8")
@@ -112,7 +112,7 @@ class Record(NamedTuple):
         return len(self.present) > _KEYS
 
     @property
-    def call(self) -> Call:
+    def call(self) -> Operation:
         """What was asked."""
         return call_of(self.mode, self.operation, self.arguments[4:], recovers=self.recovers)
 
@@ -162,25 +162,25 @@ def _args(rest: Sequence[str | int]) -> tuple[str, Sequence[str]]:
     return first, others
 
 
-def call_of(mode: Mode, operation: str, own: Sequence[str], *, recovers: bool) -> Call:
-    """The call that a script was given as arguments: what `Wire.command` does, undone."""
+def call_of(mode: Mode, operation: str, own: Sequence[str], *, recovers: bool) -> Operation:
+    """The call that a script was given as arguments: what `Codec.command` does, undone."""
     fair = mode == "fair"
 
-    def introduced(who: str, deaf: str) -> Introduction | None:
-        return Introduction(who, deaf == "1", recovers) if who else None
+    def introduced(who: str, deaf: str) -> HubInfo | None:
+        return HubInfo(who, deaf == "1", recovers) if who else None
 
     match operation:
         case "acquire":
             lease, limit, first, second, who, deaf, *asked = own
             numbers, unusual = _asked(asked)
-            introduction = introduced(who, deaf)
+            hub_info = introduced(who, deaf)
             if fair:
                 most = None if first == "-1" else int(first)
                 return Acquire(
                     *(numbers, int(lease), int(limit), unusual),
                     max_waiters=most,
                     after=int(second),
-                    introduction=introduction,
+                    hub_info=hub_info,
                 )
             waits, _, highest = first.partition(":")
             return Acquire(
@@ -188,7 +188,7 @@ def call_of(mode: Mode, operation: str, own: Sequence[str], *, recovers: bool) -
                 waits=int(waits),
                 highest=int(highest or 0),
                 hinted=int(second),
-                introduction=introduction,
+                hub_info=hub_info,
             )
         case "release":
             return Release(own[0], [int(number) for number in own[2:]], int(own[1]))
@@ -200,18 +200,16 @@ def call_of(mode: Mode, operation: str, own: Sequence[str], *, recovers: bool) -
             return Abandon([_request(text) for text in own[1:]], int(own[0]))
         case "heartbeat":
             lease, who, deaf, *rest = own
-            introduction = introduced(who, deaf)
+            hub_info = introduced(who, deaf)
             if fair:
                 requests = [_request(text) for text in rest]
-                return Heartbeat(int(lease), requests, introduction=introduction)
+                return Heartbeat(int(lease), requests, hub_info=hub_info)
             told = [int(fact) for fact in rest]
-            return Heartbeat(
-                int(lease), (), told[0], told[1], told[2], introduction, number=told[3]
-            )
+            return Heartbeat(int(lease), (), told[0], told[1], told[2], hub_info, number=told[3])
         case "adopt":
             lease, who, deaf, owner, old, new, number = own
-            introduction = introduced(who, deaf)
-            return Adopt(owner, int(old), int(new), int(lease), introduction, int(number))
+            hub_info = introduced(who, deaf)
+            return Adopt(owner, int(old), int(new), int(lease), hub_info, int(number))
         case "restore":
             lease, who, deaf, *back = own
             permits = [_permit(text) for text in back]

@@ -10,17 +10,10 @@ from typing import Any, cast
 
 import hiredis
 
-from redsem_async._keys import Address, Mode
-from redsem_async._protocol import (
-    Adopted,
-    Answered,
-    Granted,
-    Holding,
-    Message,
-    Reply,
-    Standing,
-)
-from redsem_async._wire import Wire, message
+from redsem_async._core.keys import Address, Mode
+from redsem_async._protocol.pushes import Granted, Push
+from redsem_async._protocol.replies import AdoptReply, AnyReply, Holding, Reply, StatusReply
+from redsem_async._redis.codec import Codec, push_of
 from redsem_async.testing._model import (
     FairModel,
     Held,
@@ -38,8 +31,8 @@ _ERRORS = {Reordered: "REORDERED", Stranger: "STRANGER", Void: "VOID", Mismatch:
 
 
 @cache
-def _wire_of(mode: Mode, prefix: str, name: str, kind: str) -> Wire:
-    return Wire(Address(mode, prefix, name, "local" if kind.endswith("local") else "server"))
+def _wire_of(mode: Mode, prefix: str, name: str, kind: str) -> Codec:
+    return Codec(Address(mode, prefix, name, "local" if kind.endswith("local") else "server"))
 
 
 class Replay:
@@ -50,7 +43,7 @@ class Replay:
         self.broken = False  # it went another way: what follows would say nothing more
         self._mode: Mode = mode
         self._findings = findings
-        self._heard: deque[tuple[str, Message | None, int]] = deque()
+        self._heard: deque[tuple[str, Push | None, int]] = deque()
         self._astray: list[str] = []
 
     def follow(self, record: Record, gone: Sequence[str]) -> None:
@@ -66,13 +59,13 @@ class Replay:
         raw = record.reply
         self._know_server(record)
         try:
-            expected: Answered | str = self.model.run(
+            expected: AnyReply | str = self.model.run(
                 wire.address, call, record.hub, record.now_us
             )
         except (Reordered, Stranger, Void, Mismatch) as error:
             expected = _ERRORS[type(error)]
         if isinstance(raw, hiredis.ReplyError):
-            answered: Answered | str = str(raw)
+            answered: AnyReply | str = str(raw)
             agree = isinstance(expected, str) and expected in answered
         else:
             if str(raw[0], "utf-8") != record.arguments[0]:
@@ -146,7 +139,7 @@ class Replay:
         self.broken = True
         self._findings.add("agrees with the specification", record.base, detail)
 
-    def _tell(self, owner: str, due: Message) -> int:
+    def _tell(self, owner: str, due: Push) -> int:
         """The journal says who was told what, and how many heard it."""
         heard = 1
         while True:
@@ -186,13 +179,13 @@ class Replay:
 _SAYS = ("PUBLISH", "SPUBLISH")
 
 
-def _told(write: Write) -> tuple[str, Message | None, int]:
-    return write.key.rpartition("@")[2], message(write.arguments[0].encode()), write.heard
+def _told(write: Write) -> tuple[str, Push | None, int]:
+    return write.key.rpartition("@")[2], push_of(write.arguments[0].encode()), write.heard
 
 
 def plain(answer: object) -> object:
     """Sequences of any kind as lists: the two sides may choose."""
-    if isinstance(answer, Reply | Adopted | Standing | Holding | Granted):
+    if isinstance(answer, Reply | AdoptReply | StatusReply | Holding | Granted):
         return {name: plain(value) for name, value in answer._asdict().items()}
     if isinstance(answer, list | tuple | range):
         return [plain(item) for item in cast("Sequence[Any]", answer)]

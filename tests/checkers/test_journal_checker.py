@@ -24,13 +24,13 @@ Found = dict[str, int]
 async def _used(here: AnySemaphore, there: AnySemaphore) -> None:
     """Two hold, two wait, and the one process tells the other; some do twice what they do."""
     first, second = await here.acquire(), await here.acquire()
-    lane = there._desk()[0]
+    ledger = there._bound().remote.ledger
     waiters: list[asyncio.Future[Permit]] = []
     for place in (1, 2):
         waiters.append(asyncio.ensure_future(there.acquire()))
 
         def told(place: int = place) -> bool:
-            return len(lane.waiting) == place
+            return len(ledger.waiting) == place
 
         await until(told, "it was told to wait")
     await first.refresh()

@@ -8,14 +8,14 @@ is bounded by what the record changed, and by the line where a grant passed some
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from redsem_async._keys import permit_id
-from redsem_async._protocol import (
+from redsem_async._core.keys import permit_id
+from redsem_async._protocol.operations import (
     Abandon,
     Acquire,
     Adopt,
-    Call,
     Detach,
     Heartbeat,
+    Operation,
     Reap,
     Refresh,
     Release,
@@ -352,7 +352,7 @@ class Keys:
             self._check_line(call, own, changes, marks[hub])
         return moved
 
-    def _check_line(self, call: Call, own: set[str], changes: Changes, mark: int) -> None:
+    def _check_line(self, call: Operation, own: set[str], changes: Changes, mark: int) -> None:
         for member in changes.joined:
             identity = _id_of(member)
             if not isinstance(call, Acquire) or identity not in own:

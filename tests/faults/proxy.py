@@ -14,8 +14,8 @@ from typing import Literal, Self
 
 import hiredis
 
-from redsem_async._keys import Mode
-from redsem_async._scripts import script
+from redsem_async._core.keys import Mode
+from redsem_async._redis.scripts import script
 
 _MODES: tuple[Mode, ...] = ("fair", "zset")
 _OPERATIONS = (

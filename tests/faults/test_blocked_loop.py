@@ -55,7 +55,7 @@ def compute(start: StartWorker, server: EmbeddedRedis) -> Compute:
 
 def threads() -> int:
     """How many threads of ours there are in this process."""
-    return sum(thread.name == "redsem-guardian" for thread in threading.enumerate())
+    return sum(thread.name == "redsem-watchdog" for thread in threading.enumerate())
 
 
 async def holders(semaphore: AnySemaphore) -> list[str]:

@@ -6,9 +6,11 @@ import pytest
 from redis.asyncio import Redis
 
 from redsem_async import FairSemaphore, Semaphore
-from redsem_async._keys import new_hub_id, parse_permit_id
-from redsem_async._lane import MOST_ACQUIRES, MOST_REFRESHES, MOST_RELEASES
-from redsem_async._post import LARGEST_WINDOW
+from redsem_async._core.keys import new_hub_id, parse_permit_id
+from redsem_async._hub.operations.acquire import MAX_ACQUIRES
+from redsem_async._hub.operations.refresh import MAX_REFRESHES
+from redsem_async._hub.operations.release import MAX_RELEASES
+from redsem_async._hub.window import MAX_WINDOW
 from tests.faults.helpers import Kind, hub_of
 from tests.faults.proxy import Proxy, Sent
 
@@ -28,9 +30,9 @@ async def test_batches_are_bounded(kind: Kind, proxied: Redis, proxy: Proxy) -> 
     await asyncio.gather(*(permit.refresh() for permit in permits))
     await asyncio.gather(*(permit.release() for permit in permits))
     for operation, before, most in (
-        ("acquire", 6, MOST_ACQUIRES),
-        ("refresh", 1, MOST_REFRESHES),
-        ("release", 2, MOST_RELEASES),
+        ("acquire", 6, MAX_ACQUIRES),
+        ("refresh", 1, MAX_REFRESHES),
+        ("release", 2, MAX_RELEASES),
     ):
         sizes = [ids_in(sent, before) for sent in proxy.operations(operation)]
         assert sum(sizes) >= MANY
@@ -46,7 +48,7 @@ async def test_letters_on_their_way_are_bounded(kind: Kind, proxied: Redis, prox
     acquiring = [asyncio.ensure_future(semaphore.acquire()) for semaphore in semaphores]
     await asyncio.wait_for(held.struck.wait(), 2)
     await asyncio.sleep(0.2)  # nothing tells that nothing more comes
-    assert len(proxy.sent) - before <= LARGEST_WINDOW
+    assert len(proxy.sent) - before <= MAX_WINDOW
     held.lift()
     for permit in await asyncio.gather(*acquiring):
         assert await permit.release()

@@ -9,7 +9,7 @@ import pytest
 from redis.asyncio import Redis
 
 from redsem_async import AcquireTimeout, BackendUnavailable, Permit
-from redsem_async._lane import GRACE
+from redsem_async._hub.route import GRACE
 from redsem_async.testing._embedded import EmbeddedRedis
 from tests.faults.conftest import Connect
 from tests.faults.helpers import EPSILON, NOISE, Kind, in_background, waits_in_line
@@ -105,7 +105,7 @@ async def test_a_word_that_is_young_costs_no_question(
     kind: Kind, proxied: Redis, proxy: Proxy, other: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where many are turned away there are answers all the time, and any of them will do."""
-    for module in ("_lane", "_post"):  # young and near, on any machine
+    for module in ("_hub.route", "_hub.deadlines"):  # young and near, on any machine
         monkeypatch.setattr(f"redsem_async.{module}.GRACE", 60.0)
     here, there = kind(proxied, "jobs", 1, lease=LEASE), kind(other, "jobs", 1, lease=LEASE)
     holder = await there.acquire()

@@ -5,8 +5,8 @@ from typing import Any, Literal
 import pytest
 from redis.asyncio import Redis
 
-from redsem_async import _dial
-from redsem_async._dial import Target
+import redsem_async._redis.dial as dialling
+from redsem_async._redis.dial import Target
 from tests.faults.helpers import Kind, takes_at_most, until
 
 
@@ -16,7 +16,7 @@ async def test_a_connection_that_ended_before_it_was_ours_is_noticed(
 ) -> None:
     """Its end was told to redis-py's reader, which nobody reads: nobody may wait for answers."""
     made: list[Any] = []
-    connected = _dial._connected
+    connected = dialling._connected
 
     async def ended(target: Target, protocol: int) -> Any:
         connection = await connected(target, protocol)
@@ -30,7 +30,7 @@ async def test_a_connection_that_ended_before_it_was_ours_is_noticed(
             await until(connection._reader.at_eof, "its reader was told")
         return connection
 
-    monkeypatch.setattr(_dial, "_connected", ended)
+    monkeypatch.setattr(dialling, "_connected", ended)
     with takes_at_most(0.2):
         permit = await kind(client, "jobs", 1).acquire()
     assert len(made) == 2

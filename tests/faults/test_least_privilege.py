@@ -23,7 +23,7 @@ from redsem_async import (
     Semaphore,
     aclose,
 )
-from redsem_async._acl import COMMANDS, HARMLESS_DENIALS, Addition, acl_rules
+from redsem_async._redis.acl import COMMANDS, HARMLESS_DENIALS, Addition, acl_rules
 from redsem_async.testing import EmbeddedRedis
 from tests import restricted
 from tests.conftest import StartServer

@@ -86,7 +86,7 @@ async def test_a_cancelled_waiter_hands_on_what_it_was_granted_in_the_same_tick(
     semaphore = kind(client, "jobs", 1, lease=30.0)
     holder = await kind(other, "jobs", 1, lease=30.0).acquire()
     waiter = await waits_in_line(semaphore)
-    [claim] = semaphore._desk()[0].waiting
+    [claim] = semaphore._bound().remote.ledger.waiting
     # A Semaphore's waiters have no order across processes: there, the next one is in this one.
     next_in = kind(other, "jobs", 1, lease=30.0) if kind is FairSemaphore else semaphore
     next_one = in_background(next_in.acquire(timeout=30))

@@ -18,8 +18,8 @@ from redsem_async import (
     ModeMismatch,
     Permit,
     Semaphore,
-    _post,
 )
+from redsem_async._hub import window
 from redsem_async.testing._embedded import EmbeddedRedis
 from tests.faults.conftest import Connect
 from tests.faults.helpers import (
@@ -373,7 +373,7 @@ async def test_used_again_after_a_heartbeat_that_aclose_left_unanswered(
     with takes_at_most(1.0 + EPSILON):
         permit = await semaphore.acquire(timeout=8)
     assert await permit.release()
-    assert not semaphore._desk()[0].claims  # or the hub never idles
+    assert not semaphore._bound().remote.ledger.by_number  # or the hub never idles
 
 
 async def test_closed_at_once_leaves_no_timer(kind: Kind, client: Redis) -> None:
@@ -434,8 +434,8 @@ async def test_a_hint_survives_the_acquire_that_carries_it(
 async def test_a_kept_permit_whose_taker_leaves_is_passed_on(
     proxied: Redis, proxy: Proxy, other: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Liveness, without any fault: two letters are on their way, and a waiter gives up."""
-    monkeypatch.setattr(_post, "FAR", math.inf)  # on a busy machine there would be more of them
+    """Liveness, without any fault: two commands are on their way, and a waiter gives up."""
+    monkeypatch.setattr(window, "FAR", math.inf)  # on a busy machine there would be more of them
     here, there = (
         Semaphore(proxied, "jobs", 1, lease=30.0),
         Semaphore(other, "jobs", 1, lease=30.0),
@@ -477,7 +477,7 @@ async def test_a_winner_that_blocks_the_loop_holds_a_whole_lease(
         return permit
 
     winning = in_background(win())
-    await until(lambda: bool(semaphore._desk()[0].waiting), "it waits")
+    await until(lambda: bool(semaphore._bound().remote.ledger.waiting), "it waits")
     await holder.release()
     permit = await winning
     # Its answer came while the loop stood still, and is read now.

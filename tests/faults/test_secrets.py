@@ -20,9 +20,9 @@ from redis.asyncio import Redis
 
 import redsem_async
 from redsem_async import BackendError, BackendUnavailable, Permit, PermitLost, SemaphoreError
-from redsem_async._acl import acl_rules
-from redsem_async._keys import channel
-from redsem_async._wire import error_of
+from redsem_async._core.keys import channel
+from redsem_async._redis.acl import acl_rules
+from redsem_async._redis.faults import error_from
 from redsem_async.testing import EmbeddedRedis
 from tests.conftest import StartServer
 from tests.faults.conftest import Connect
@@ -133,7 +133,7 @@ async def test_wrong_password(
     server = embedded("--requirepass", "right-password")
     for user in ("", "nobody"):
         redis = connect(f"redis://{user}:{PASSWORD}@127.0.0.1:{server.port}")
-        with pytest.raises(BackendError, match="turned us away") as caught:
+        with pytest.raises(BackendError, match="rejects this client") as caught:
             await kind(redis, "jobs", 1).acquire(timeout=2)
         ears.hear(caught.value)
 
@@ -189,7 +189,7 @@ async def test_a_user_who_may_not(
     semaphore = kind(connect(f"redis://me:{PASSWORD}@127.0.0.1:{server.port}"), "jobs", 1)
     async with semaphore as permit:
         ears.know(permit)
-    assert any("no messages" in said for said in ears.said)
+    assert any("no push messages" in said for said in ears.said)
 
 
 async def test_no_memory(ears: Ears, kind: Kind, client: Redis, admin: Redis) -> None:
@@ -237,7 +237,7 @@ async def test_a_command_that_the_server_does_not_know(
         failed = error
         ears.hear(error)
     assert (failed is not None) == command.startswith("EVAL")
-    assert failed is not None or any("no messages" in said for said in ears.said)
+    assert failed is not None or any("no push messages" in said for said in ears.said)
 
 
 HUB = "0123456789abcdef" * 2
@@ -254,12 +254,12 @@ HUB = "0123456789abcdef" * 2
 )
 def test_what_a_server_quotes_is_left_out(text: str) -> None:
     """And what it means is kept."""
-    said = str(error_of(text))
+    said = str(error_from(text))
     assert HUB[:12] not in said
     assert ".17" not in said
     assert said[:15] in text
-    assert type(error_of("ERR no such key")) is errors.ResponseError
-    assert str(error_of("ERR call to f_" + "0123456789abcdef" * 2 + "01234567")).endswith(
+    assert type(error_from("ERR no such key")) is errors.ResponseError
+    assert str(error_from("ERR call to f_" + "0123456789abcdef" * 2 + "01234567")).endswith(
         "01234567"
     )
 

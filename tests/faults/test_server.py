@@ -24,9 +24,9 @@ from redsem_async import (
     Semaphore,
     SemaphoreClosed,
 )
-from redsem_async._lease import patience
-from redsem_async._protocol import Hint
-from redsem_async._zset import HINT_TIME
+from redsem_async._core.lease import reply_timeout
+from redsem_async._hub.zset import HINT_TIME
+from redsem_async._protocol.pushes import Hint
 from redsem_async.testing._embedded import EmbeddedRedis
 from tests.conftest import StartServer
 from tests.faults.conftest import Connect
@@ -684,20 +684,20 @@ async def test_what_is_left_to_say_to_others_keeps_no_hub_in_an_outage(
     semaphore = Semaphore(proxied, "jobs", 1, lease=1.0)
     await semaphore.set_limit(0)
     waiter = await waits_in_line(semaphore)
-    lane = semaphore._desk()[0]
+    remote = semaphore._bound().remote
     [keeper] = [task for task in asyncio.all_tasks() if task.get_name() == "redsem-hub"]
     proxy.refusing = True
     proxy.half_open()
     waiter.cancel()
     await asyncio.wait([waiter])
     if hints:
-        lane.told(Hint("jobs", hints), None)
+        remote.push_received(Hint("jobs", hints), None)
     await until(lambda: bool(proxy.operations("heartbeat")), "it says so, to nobody")
-    with takes_at_most(patience(1.0) + HINT_TIME):
+    with takes_at_most(reply_timeout(1.0) + HINT_TIME):
         await asyncio.wait([keeper], timeout=10)
     assert keeper.done()
-    assert not lane.active
-    assert not lane.eager
+    assert not remote.active
+    assert not remote.eager
 
 
 # -- a server with much to do
@@ -782,7 +782,7 @@ async def test_ten_thousand_waiters(kind: Kind, client: Redis, other: Redis, adm
 
         async def all_wait() -> bool:
             if kind is Semaphore:
-                return len(semaphore._desk()[0].waiting) == 10_000
+                return len(semaphore._bound().remote.ledger.waiting) == 10_000
             return (await semaphore.status(0)).waiting == 10_000
 
         await until(all_wait, "all wait", within=20)

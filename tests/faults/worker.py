@@ -202,7 +202,7 @@ async def compute() -> None:
 
 
 def guardians() -> int:
-    return sum(thread.name == "redsem-guardian" for thread in threading.enumerate())
+    return sum(thread.name == "redsem-watchdog" for thread in threading.enumerate())
 
 
 async def fork_guarded() -> None:

@@ -19,8 +19,8 @@ from redis.asyncio import Redis, RedisCluster
 
 import redsem_async
 from redsem_async import AnySemaphore, FairSemaphore, Permit, PermitLost, Semaphore
-from redsem_async._acl import acl_rules
-from redsem_async._keys import parse_permit_id
+from redsem_async._core.keys import parse_permit_id
+from redsem_async._redis.acl import acl_rules
 from tests.behaviour.conftest import eventually
 from tests.behaviour.test_hub_life import _tls_in_front_of as tls_in_front_of
 from tests.conftest import StartServer

@@ -12,7 +12,7 @@ from redis.asyncio import Redis
 
 import redsem_async
 from redsem_async import FairSemaphore
-from redsem_async._acl import COMMANDS, acl_rules
+from redsem_async._redis.acl import COMMANDS, acl_rules
 from redsem_async.cli._place import Place
 from redsem_async.cli.doctor import _clocks, _examine, _server
 from redsem_async.cli.doctor._finding import Finding, Verdict

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from redsem_async._keys import Address, Mode
-from redsem_async._protocol import (
+from redsem_async._core.keys import Address, Mode
+from redsem_async._protocol.hub_info import HubInfo
+from redsem_async._protocol.operations import (
     Abandon,
     Acquire,
     Adopt,
-    Call,
     Clear,
     Detach,
     Heartbeat,
-    Introduction,
+    Operation,
     Reap,
     Refresh,
     Release,
@@ -28,19 +28,19 @@ from redsem_async._protocol import (
     SetLimit,
     Status,
 )
-from redsem_async._scripts import script
-from redsem_async._wire import Wire
+from redsem_async._redis.codec import Codec
+from redsem_async._redis.scripts import script
 
 HUB = "f" * 32
 REQUEST = Request(7, 1000, 3)
-WHO = Introduction("somebody")
-CALLS: dict[str, Call] = {
-    "acquire": Acquire([7], 1000, 3, introduction=WHO),
+WHO = HubInfo("somebody")
+CALLS: dict[str, Operation] = {
+    "acquire": Acquire([7], 1000, 3, hub_info=WHO),
     "release": Release(HUB, [7]),
     "restore": Restore([(7, 1, 1)], 1000, WHO),
     "refresh": Refresh([7], 1000, {7: 2}),
     "abandon": Abandon([REQUEST]),
-    "heartbeat": Heartbeat(1000, [REQUEST], introduction=WHO),
+    "heartbeat": Heartbeat(1000, [REQUEST], hub_info=WHO),
     "adopt": Adopt(HUB, 7, 8, 1000, WHO),
     "detach": Detach(7, 1000),
     "status": Status(10),
@@ -76,8 +76,8 @@ def contract(text: str, section: str) -> list[str]:
 @pytest.mark.parametrize("operation", CALLS)
 def test_the_binding_passes_what_the_contract_names(mode: Mode, operation: str) -> None:
     """A position that means something else to the script is found here, and not in production."""
-    wire = Wire(Address(mode, "redsem", "name", "server"))
-    _, (count, *rest) = wire.command(CALLS[operation], 1, HUB)
+    wire = Codec(Address(mode, "redsem", "name", "server"))
+    _, (count, *rest) = wire.encode(CALLS[operation], 1, HUB)
     assert isinstance(count, int)
     arguments = rest[count + len(COMMON_ARGUMENTS) :]
     assert len(arguments) == len(contract(source(mode, operation), "ARGV"))

@@ -15,8 +15,10 @@ from redsem_async import (
     PermitLost,
     Semaphore,
 )
-from redsem_async._backend import Letter, Link, Listener, OneNode
-from redsem_async._protocol import Answered, Fault, Message
+from redsem_async._protocol.backend import Command, Link, Listener, OneNode
+from redsem_async._protocol.errors import CommandError
+from redsem_async._protocol.pushes import Push
+from redsem_async._protocol.replies import AnyReply
 from tests.simulation.loop import RESOLUTION, SimulatedLoop, close_coroutine
 
 from .scenario import Script
@@ -42,11 +44,11 @@ def running(loop: asyncio.AbstractEventLoop) -> Generator[None]:
 
 
 class Said(NamedTuple):
-    """Something on its way from the server: an answer to a letter, or a message."""
+    """Something on its way from the server: an answer to a command, or a message."""
 
-    letter: Letter | None
+    command: Command | None
     prefix: str
-    content: Answered | Fault | Message
+    content: AnyReply | CommandError | Push
 
 
 class Loop(SimulatedLoop):
@@ -79,12 +81,12 @@ class Loop(SimulatedLoop):
 
 
 class FakeLink:
-    """A link whose letters lie where they are until they are run, and heard of."""
+    """A link whose commands lie where they are until they are run, and heard of."""
 
     def __init__(self, process: "Process", listener: Listener) -> None:
         self.fresh_at: float | None = None
         self.listener = listener
-        self.going: deque[tuple[Letter, str]] = deque()  # with the hub that wrote
+        self.going: deque[tuple[Command, str]] = deque()  # with the hub that wrote
         self.coming: deque[Said] = deque()
         self.open = True
         self.known = False  # the server has subscribed it
@@ -94,11 +96,11 @@ class FakeLink:
     def writable(self) -> bool:
         return self.open
 
-    def send(self, letters: Sequence[Letter], now: float) -> None:
+    def send(self, commands: Sequence[Command], now: float) -> None:
         hub = self.listener.hub_id
-        for letter in letters:
-            letter.sent_at = now
-            self.going.append((letter, hub))
+        for command in commands:
+            command.sent_at = now
+            self.going.append((command, hub))
 
     def abort(self) -> None:
         if self.open:
@@ -282,7 +284,7 @@ class Process:
         self.links = 0
         self.link: FakeLink | None = None
         self.ghosts: list[FakeLink] = []  # that the server believes in
-        self.late: list[deque[tuple[Letter, str]]] = []  # of links that are closed
+        self.late: list[deque[tuple[Command, str]]] = []  # of links that are closed
         self.dialling: asyncio.Future[None] | None = None
         self.permits: list[Permit] = []
         self.heard = 0  # all that it was told so far, as a number

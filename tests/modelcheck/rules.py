@@ -3,7 +3,8 @@
 import copy
 from typing import TYPE_CHECKING, NamedTuple
 
-from redsem_async._protocol import Call, Clear, Granted, Message, Reap, Release
+from redsem_async._protocol.operations import Clear, Operation, Reap, Release
+from redsem_async._protocol.pushes import Granted, Push
 from redsem_async.testing._model import FairModel, Model, Waiter
 
 from .process import Wrong
@@ -34,7 +35,7 @@ def look(world: "World") -> Before:
 # -- of each call
 
 
-def check_call(world: "World", before: Before, call: Call) -> None:
+def check_call(world: "World", before: Before, call: Operation) -> None:
     """Raise Wrong where what the server did must not be; note what excuses what."""
     model, ledger = world.model, world.ledger
     live = _live(world)
@@ -71,7 +72,7 @@ def _check_order(world: "World", before: Before, granted: list[str]) -> None:
             raise Wrong(f"{name_of(world, waiter.id)} was in line before those who were granted")
 
 
-def _excuse(world: "World", before: Before, call: Call) -> None:
+def _excuse(world: "World", before: Before, call: Operation) -> None:
     """Whoever trusts a permit that somebody took by right has not heard of it yet."""
     ledger = world.ledger
     match call:
@@ -200,13 +201,13 @@ def _would_serve(world: "World") -> bool:
     """Whether a waiter would be granted something if anybody called now."""
     if not world.model.waiting:
         return False
-    told: list[Message] = []
+    told: list[Push] = []
     model: Model = copy.copy(world.model)
     for name, value in vars(world.model).items():
         if name != "_tell":
             setattr(model, name, copy.deepcopy(value))
 
-    def tell(_owner: str, message: Message) -> int:
+    def tell(_owner: str, message: Push) -> int:
         told.append(message)
         return 1
 

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from redsem_async._keys import Mode
+from redsem_async._core.keys import Mode
 
 if TYPE_CHECKING:
     from .process import Job
@@ -19,7 +19,7 @@ class Budget(NamedTuple):
     cancels: int = 0  # a job is cancelled in the middle of a call
     cuts: int = 0  # a link breaks; what was on its way to the server may run later, or never
     unnoticed: int = 0  # of the cuts and kills, those that the server does not learn of
-    lates: int = 0  # letters of a broken link that run after all
+    lates: int = 0  # commands of a broken link that run after all
     ticks: int = 0  # time passes although something is on its way
     kills: int = 0
     stops: int = 0  # a process stands still, and goes on later

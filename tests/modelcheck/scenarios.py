@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from redsem_async import AcquireTimeout, PermitLost
-from redsem_async._keys import Mode
+from redsem_async._core.keys import Mode
 
 from .process import AT_END, Job
 from .scenario import Budget, Party, Scenario
@@ -129,7 +129,7 @@ def _scenarios(mode: Mode) -> Iterator[Scenario]:
         opening=() if LONG else opened((1, 0)),
     )
     yield Scenario(
-        *("a lost link and late letters", mode, (open_minded, still)),
+        *("a lost link and late commands", mode, (open_minded, still)),
         Budget(cuts=1, unnoticed=1, lates=1 + more),
         opening=() if LONG else opened((1, 0)),
     )

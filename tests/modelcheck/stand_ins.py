@@ -9,7 +9,8 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Self
 
-from redsem_async import _clock, _hub, _keys
+from redsem_async._core import clock, keys
+from redsem_async._hub import introduction
 
 from .process import Loop
 from .world import World
@@ -51,13 +52,13 @@ class Clock:
     def in_place(self) -> Generator[Self]:
         """Put clock, chance and ids in the place of the real ones."""
         replaced: list[tuple[object, str, object]] = [
-            (_hub, "who_text", _nobody),
-            (_keys, "secrets", _Ids),
+            (introduction, "describe", _nobody),
+            (keys, "secrets", _Ids),
         ]
         for name, module in list(sys.modules.items()):
             if name.startswith("redsem_async"):
                 for key, value in list(vars(module).items()):
-                    if value is _clock.now:
+                    if value is clock.now:
                         replaced.append((module, key, self))
                     elif value is random:
                         replaced.append((module, key, _Even))

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from redsem_async._claim import Claim
-from redsem_async._protocol import Acquire, Answer, Release, Reply, Request
+from redsem_async._hub.claim import Claim
+from redsem_async._protocol.operations import Acquire, Release, Request
+from redsem_async._protocol.replies import Answer, Reply
 from redsem_async.testing._model import FairModel, Model, Step, ZsetModel
 
 from .scenario import Scenario
@@ -35,7 +36,7 @@ def test_every_order_of_events(scenario: Scenario) -> None:
 
 def test_what_is_said_to_commute_does() -> None:
     """What is left out, since it would lead to what is known, does lead there."""
-    for name in ("fair a lost link and late letters", "zset mixed limits"):
+    for name in ("fair a lost link and late commands", "zset mixed limits"):
         scenario = scenario_called(name)
         trusting, distrustful = Search(scenario), Search(scenario, distrustful=True)
         assert trusting.run().states == distrustful.run().states
@@ -77,7 +78,7 @@ class HintsAnybody(ZsetModel):
 
 
 def test_a_late_letter_that_is_granted_is_found() -> None:
-    found = Search(scenario_called("fair a lost link and late letters"), WithoutMark).run()
+    found = Search(scenario_called("fair a lost link and late commands"), WithoutMark).run()
     assert "nobody has it" in (found.wrong or ""), str(found)
 
 

@@ -1,6 +1,6 @@
 """One path through a scenario: the real client on loops and links that do what they are told.
 
-Everything from the public methods down to the letters is the package's own code; the server is
+Everything from the public methods down to the commands is the package's own code; the server is
 the executable specification. Nothing happens by itself: `enabled` says what could happen next, and
 `do` makes it happen. Between two events every loop runs until it has nothing to do.
 """
@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from redsem_async import _refresher
-from redsem_async._backend import Letter
-from redsem_async._protocol import Answered, Fault, Message, Trouble
+from redsem_async._protocol.backend import Command
+from redsem_async._protocol.errors import CommandError, ErrorKind
+from redsem_async._protocol.pushes import Push
+from redsem_async._protocol.replies import AnyReply
 from redsem_async.testing._model import (
     FairModel,
     Held,
@@ -65,7 +66,7 @@ class World:
         self.calm = True  # no link broke, nobody died or stood still
         self.ticked = False  # time has passed
         self.ending = False  # nothing goes wrong any more
-        self.late = False  # a letter of a broken link has run
+        self.late = False  # a command of a broken link has run
         self.forgotten_since: float | None = None  # a permit is free, and somebody waits
         self.owners: dict[str, Process] = {}
         self.mail: deque[str] = deque()
@@ -81,7 +82,6 @@ class World:
         """Take everything apart."""
         for process in self.processes:
             process.loop.bury()
-        _refresher._REFRESHERS.clear()  # what is held until now would keep its hub
 
     # -- what can happen
 
@@ -241,29 +241,31 @@ class World:
         if late:
             self._spend(lates=1)
             self.late = True
-            letters = process.late[which]
+            commands = process.late[which]
             link = None
         else:
             link = process.link
             assert link is not None
-            letters, link.known = link.going, True
-        letter, hub = letters.popleft()
-        answer = self._carry_out(letter, hub)
+            commands, link.known = link.going, True
+        command, hub = commands.popleft()
+        answer = self._carry_out(command, hub)
         if link is not None:
-            link.coming.append(Said(letter, "", answer))
+            link.coming.append(Said(command, "", answer))
         if self.trace is not None:
-            self.trace.append(f"    {process.name}: {letter.call} -> {answer}")
+            self.trace.append(f"    {process.name}: {command.operation} -> {answer}")
 
-    def _carry_out(self, letter: Letter, hub: str) -> Answered | Fault:
+    def _carry_out(self, command: Command, hub: str) -> AnyReply | CommandError:
         before = rules.look(self)
         try:
-            answer = self.model.run(letter.wire.address, letter.call, hub, self.server_us)
+            answer = self.model.run(
+                command.semaphore.address, command.operation, hub, self.server_us
+            )
         except (Reordered, Stranger, Void) as again:
-            return Fault(Trouble.AGAIN, again)
-        rules.check_call(self, before, letter.call)
+            return CommandError(ErrorKind.RETRY_NOW, again)
+        rules.check_call(self, before, command.operation)
         return answer
 
-    def _tell(self, owner: str, message: Message) -> int:
+    def _tell(self, owner: str, message: Push) -> int:
         process = self.owners.get(owner)
         if process is None:
             return 0
@@ -278,14 +280,14 @@ class World:
     def _hear(self, process: Process) -> None:
         link = process.link
         assert link is not None
-        letter, prefix, content = link.coming.popleft()
+        command, prefix, content = link.coming.popleft()
         self._told(process, "hear", content)
         with running(process.loop):
-            if letter is None:
-                link.listener.told(prefix, content)  # type: ignore[arg-type]
+            if command is None:
+                link.listener.push_received(prefix, content)  # type: ignore[arg-type]
             else:
-                link.fresh_at = letter.sent_at
-                link.listener.answered(letter, content)  # type: ignore[arg-type]
+                link.fresh_at = command.sent_at
+                link.listener.reply_received(command, content)  # type: ignore[arg-type]
 
     def _cut(self, process: Process, *, unnoticed: bool) -> None:
         link = process.link
@@ -294,7 +296,7 @@ class World:
             process.ghosts.append(link)
         link.abort()
         with running(process.loop):
-            link.listener.link_lost(ConnectionResetError("the link was cut"))
+            link.listener.connection_lost(ConnectionResetError("the link was cut"))
 
     # -- time
 
@@ -364,7 +366,7 @@ class World:
         there: tuple[object, ...] = ()
         if link is not None:
             there = (link.known, len(link.going), [said.content for said in link.coming])
-        late = tuple(len(letters) for letters in process.late)
+        late = tuple(len(commands) for commands in process.late)
         ghosts = tuple(ghost.known for ghost in process.ghosts)
         return process.heard, there, late, ghosts
 

@@ -16,8 +16,8 @@ from unittest.mock import Mock
 import pytest
 from redis import Redis
 
-from redsem_async import _scripts
-from redsem_async._keys import Mode
+import redsem_async._redis.scripts as loading
+from redsem_async._core.keys import Mode
 from tests.mutants.mutant import SCRIPTS, Mutant
 from tests.mutants.mutants import MUTANTS
 from tests.mutants.target import command_of, is_test, node_of
@@ -58,7 +58,7 @@ def test_it_applies_compiles_and_differs(
             if path.startswith(SCRIPTS):
                 (tmp_path / path.removeprefix("redsem_async/")).write_text(text, encoding="utf-8")
         monkeypatch.setattr(
-            _scripts, "resources", SimpleNamespace(files=Mock(return_value=tmp_path))
+            loading, "resources", SimpleNamespace(files=Mock(return_value=tmp_path))
         )
         new = scripts() - was
         assert new
@@ -90,7 +90,7 @@ def test_every_target_exists() -> None:
 
 def scripts() -> set[str]:
     """All scripts, as the server receives them."""
-    read = inspect.unwrap(_scripts.script)
+    read = inspect.unwrap(loading.script)
     operations = {file.stem for file in (PACKAGE / "lua").rglob("*.lua")} - NO_OPERATIONS
     kinds = itertools.product(MODES, operations, (False, True))
     return {read(mode, operation, sharded).text for mode, operation, sharded in kinds}

@@ -9,7 +9,7 @@ from typing import Any
 
 import redsem_async
 from redsem_async import AnySemaphore, BackendUnavailable, Permit, SemaphoreClosed, SemaphoreError
-from redsem_async._lease import margin
+from redsem_async._core.lease import clock_margin
 
 from .holdings import RENEWED, Attempt, Hold, Holdings
 from .network import SimulatedBackend
@@ -198,7 +198,7 @@ class Actor:
         for _ in range(random.choice((1, 1, 1, 2))):
             share = random.choice((random.uniform(0.1, 1), random.uniform(1, 2)))
             expires = max(0.05, share * attempt.semaphore.lease)
-            hold.risked |= expires < margin(expires) + 4 * RENEWED * world.trip
+            hold.risked |= expires < clock_margin(expires) + 4 * RENEWED * world.trip
             tries.append(permit.detach(expires))
         trips = random.choice((None, None, 1, 4, 100))
         most = None if trips is None else random.expovariate(1) * trips * world.trip

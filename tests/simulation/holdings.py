@@ -17,8 +17,8 @@ from redsem_async import (
     QueueFull,
     SemaphoreClosed,
 )
-from redsem_async._claim import Claim, State
-from redsem_async._lease import heartbeat_interval, margin
+from redsem_async._core.lease import clock_margin, heartbeat_interval
+from redsem_async._hub.claim import Claim, State
 
 from .judge import Judge, Tenure
 from .world import Process, World
@@ -26,7 +26,7 @@ from .world import Process, World
 NEWS = 0.06  # seconds that the server's last word may be old: grace, or a process's turn
 LATE = 0.1 + 0.06  # seconds by which a deadline may be missed: a look at an outage, and grace
 RENEWED = 8.1  # trips: the answer that a refresh follows, and its own, by clocks that differ
-FAR = 20  # trips: to connect, and to wait for others' letters and for one's own
+FAR = 20  # trips: to connect, and to wait for others' commands and for one's own
 PRECISION = 1e-6
 
 
@@ -51,7 +51,8 @@ class Hold:
     _until: float = -math.inf  # when trust ends, if nothing happens
 
     def __post_init__(self) -> None:
-        self.certain = self.began
+        # One whose trust was over when it was handed out says so from the first.
+        self.certain = min(self.began, self.process.world_time(self.claim.trusted_until))
         self.process.watched[self] = None
         self.look()
 
@@ -277,7 +278,7 @@ class Holdings:
     def _cuts_it_fine(self, attempt: Attempt) -> bool:
         """Whether what a refresh interval leaves of a lease is less than a refresh may take."""
         terms = attempt.semaphore._terms
-        left = terms.lease - margin(terms.lease) - terms.refresh_interval
+        left = terms.lease - clock_margin(terms.lease) - terms.refresh_interval
         return left < RENEWED * self._world.trip
 
     # -- at the end

@@ -13,26 +13,23 @@ from dataclasses import dataclass
 from operator import attrgetter, itemgetter
 from typing import NamedTuple
 
-from redsem_async._keys import permit_id
-from redsem_async._protocol import (
-    FULL,
+from redsem_async._core.keys import permit_id
+from redsem_async._protocol.errors import CommandError
+from redsem_async._protocol.operations import (
     Abandon,
     Acquire,
     Adopt,
-    Answered,
-    Call,
     Clear,
     Detach,
-    Fault,
     Heartbeat,
-    Holding,
+    Operation,
     Reap,
     Refresh,
     Release,
-    Reply,
     Restore,
     SetLimit,
 )
+from redsem_async._protocol.replies import FULL, AnyReply, Holding, Reply
 from redsem_async.testing._model import FairModel, Model, Waiter, requests_of
 
 from .world import Process, World
@@ -160,14 +157,14 @@ class Judge:
         self,
         model: Model,
         before: Look,
-        call: Call,
+        call: Operation,
         hub: str,
-        answer: Answered | Fault,
+        answer: AnyReply | CommandError,
         around: Around,
     ) -> bool:
         """Judge what *call* by *hub* has done. Returns whether that was anything."""
         after = self.look(model, before.now)
-        if isinstance(answer, Fault):
+        if isinstance(answer, CommandError):
             self._check(before == after, "a call that was sent back changed something")
             return False
         self._note_what_was_asked(call, hub)
@@ -289,7 +286,7 @@ class Judge:
 
     # -- books
 
-    def _note_what_was_asked(self, call: Call, hub: str) -> None:
+    def _note_what_was_asked(self, call: Operation, hub: str) -> None:
         match call:
             case Acquire():
                 for request in requests_of(call):
@@ -316,7 +313,7 @@ class Judge:
 
     # -- the rules
 
-    def _judge_gone(self, gone: Iterable[str], call: Call, hub: str) -> None:
+    def _judge_gone(self, gone: Iterable[str], call: Operation, hub: str) -> None:
         """Only a release, an abandon, an adoption and a clearing take live permits away."""
         match call:
             case Release():
@@ -337,7 +334,7 @@ class Judge:
                 self._end(self._current[identity], cause)
 
     def _judge_orders(
-        self, before: Look, after: Look, call: Call, hub: str, around: Around
+        self, before: Look, after: Look, call: Operation, hub: str, around: Around
     ) -> None:
         """What is set and cleared is what somebody asks for now, and who did not get it yet."""
         self._limit_is(after.set_limit)
@@ -403,7 +400,7 @@ class Judge:
                 self._asked[identity] = Asked(limit, permit.permits, call.lease_ms)
 
     def _judge_granted(
-        self, new: Iterable[str], before: Look, after: Look, call: Call, hub: str
+        self, new: Iterable[str], before: Look, after: Look, call: Operation, hub: str
     ) -> None:
         """Tokens grow, limits hold, and nobody is granted who did not ask, or asked before."""
         granted = sorted(new, key=lambda identity: after.live[identity].token)
@@ -443,7 +440,7 @@ class Judge:
             identity, now, now, permit.token, permit.permits, permit.expiry_ms, limit
         )
 
-    def _judge_kept(self, before: Look, after: Look, call: Call, hub: str) -> None:
+    def _judge_kept(self, before: Look, after: Look, call: Operation, hub: str) -> None:
         """Only a refresh and a detach change a permit, and only the caller's own."""
         for identity, was in before.live.items():
             now = after.live.get(identity)
@@ -465,7 +462,7 @@ class Judge:
             self._check(now == expected, f"{identity} became {now} by {call}, not {expected}")
 
     def _judge_answers(
-        self, before: Look, after: Look, call: Call, hub: str, answer: Answered
+        self, before: Look, after: Look, call: Operation, hub: str, answer: AnyReply
     ) -> None:
         """An answer says what is so."""
         if not isinstance(answer, Reply):
@@ -500,7 +497,13 @@ class Judge:
             self._check(right, f"{number} of {hub} was served {token}, and has {permit}")
 
     def _judge_line(
-        self, model: FairModel, new: Iterable[str], before: Look, after: Look, call: Call, hub: str
+        self,
+        model: FairModel,
+        new: Iterable[str],
+        before: Look,
+        after: Look,
+        call: Operation,
+        hub: str,
     ) -> None:
         """First come, first served; and nobody waits for what is free."""
         both = after.tickets.keys() & after.live.keys()

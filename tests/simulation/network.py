@@ -7,24 +7,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from redsem_async._backend import Letter, Link, Listener, OneNode
-from redsem_async._keys import permit_id
-from redsem_async._protocol import (
-    Adopt,
-    Answered,
-    Clear,
-    Cleared,
-    Detach,
-    Fault,
-    Granted,
-    Message,
-    Refresh,
-    Reply,
-    Restore,
-    SetLimit,
-    Taken,
-    Trouble,
-)
+from redsem_async._core.keys import permit_id
+from redsem_async._protocol.backend import Command, Link, Listener, OneNode
+from redsem_async._protocol.errors import CommandError, ErrorKind
+from redsem_async._protocol.operations import Adopt, Clear, Detach, Refresh, Restore, SetLimit
+from redsem_async._protocol.pushes import Cleared, Granted, Push, Revoked
+from redsem_async._protocol.replies import AnyReply, Reply
 
 from .loop import SimulatedLoop
 from .world import Process, World
@@ -41,7 +29,7 @@ PATIENCE = 3.3  # seconds without an answer, after which every link is given up
 
 @dataclass
 class Weather:
-    """How unkind the network is. Probabilities are for each letter or attempt."""
+    """How unkind the network is. Probabilities are for each command or attempt."""
 
     trip: float = 0.001  # seconds one way, about
     lose_reply: float = 0.0
@@ -53,7 +41,7 @@ class Weather:
     refuse: float = 0.0
     hang: float = 0.0
     back_pressure: float = 0.0
-    longest_delay: float = 5.0  # seconds that a letter may be on its way on a closed link
+    longest_delay: float = 5.0  # seconds that a command may be on its way on a closed link
 
 
 class Network:
@@ -78,7 +66,7 @@ class Network:
     def chance(self, probability: float) -> bool:
         return probability > 0 and self.world.random.random() < probability
 
-    def tell(self, prefix: str, owner: str, message: Message) -> int:
+    def tell(self, prefix: str, owner: str, message: Push) -> int:
         """Publish *message* to a hub; the server believes that so many heard it."""
         heard = [link for link in self.links if link.hears(prefix, owner)]
         for link in heard:
@@ -153,9 +141,9 @@ class SimulatedLink:
         self._network = network
         self._world = network.world
         self._subscribed: set[tuple[str, str]] = set()
-        self._inbox: deque[tuple[Letter, str]] = deque()
-        self._unanswered: deque[float] = deque()  # when letters were sent
-        self._upward = 0.0  # when the last letter arrives
+        self._inbox: deque[tuple[Command, str]] = deque()
+        self._unanswered: deque[float] = deque()  # when commands were sent
+        self._upward = 0.0  # when the last command arrives
         self._downward = 0.0
         self._blocked_until = 0.0  # nothing arrives at the server before
         self._up_cut = False  # nothing arrives there any more
@@ -164,7 +152,7 @@ class SimulatedLink:
         network.links.append(self)
         if process.deaf:
             self._world.fault("deaf link")
-            listener.deafened(PermissionError("the simulated server denies subscriptions"))
+            listener.push_unavailable(PermissionError("the simulated server denies subscriptions"))
 
     # -- the process's end
 
@@ -172,15 +160,15 @@ class SimulatedLink:
     def writable(self) -> bool:
         return self.open_here and not self._paused
 
-    def send(self, letters: Sequence[Letter], now: float) -> None:
+    def send(self, commands: Sequence[Command], now: float) -> None:
         hub = self.listener.hub_id
         self._network.owners[hub] = self.process
         self.process.hubs.add(hub)
-        for letter in letters:
-            letter.sent_at = now
+        for command in commands:
+            command.sent_at = now
             self._unanswered.append(self._world.now)
             self._upward = max(self._upward, self._world.now + self._network.trip())
-            self._world.at(self._upward, partial(self._arrived, letter, hub))
+            self._world.at(self._upward, partial(self._arrived, command, hub))
         if self._network.chance(self._network.weather.back_pressure):
             self._world.fault("back-pressure")
             self._paused = True
@@ -202,7 +190,7 @@ class SimulatedLink:
     def _writable_again(self) -> None:
         self._paused = False
         if self.open_here:
-            self.listener.writable_again()
+            self.listener.resume_writing()
 
     # -- the server's end
 
@@ -229,9 +217,9 @@ class SimulatedLink:
         if self.open_here:
             arrival()
 
-    def told(self, prefix: str, message: Message) -> None:
+    def told(self, prefix: str, message: Push) -> None:
         """Hand a message over, and see what becomes of what it grants, or takes."""
-        self.listener.told(prefix, message)
+        self.listener.push_received(prefix, message)
         holdings, hub = self._network.holdings, self.listener.hub_id
         match message:
             case Granted():
@@ -239,7 +227,7 @@ class SimulatedLink:
                 for number, _ in message.grants:
                     check = partial(self._see_whose, message.name, permit_id(hub, number), stalled)
                     self._world.after(RETURNED, check)
-            case Taken():
+            case Revoked():
                 for number in message.numbers:
                     holdings.gone(permit_id(hub, number))
             case Cleared():
@@ -256,8 +244,8 @@ class SimulatedLink:
             if unclaimed and server.holds(name, identity):
                 self._world.violated(f"{self.process.name} keeps {identity} for nobody")
 
-    def _arrived(self, letter: Letter, hub: str) -> None:
-        self._inbox.append((letter, hub))
+    def _arrived(self, command: Command, hub: str) -> None:
+        self._inbox.append((command, hub))
         self.read()
 
     def read(self) -> None:
@@ -269,21 +257,21 @@ class SimulatedLink:
                 return
             self._serve(*self._inbox[0])
 
-    def _serve(self, letter: Letter, hub: str) -> None:
+    def _serve(self, command: Command, hub: str) -> None:
         network, world, server = self._network, self._world, self._network.server
         self._inbox.popleft()
         if self._up_cut:
-            world.fault("lost letter")
+            world.fault("lost command")
             return
         if self.open_here:
             weather = network.weather
             if network.chance(weather.lose_letter):
-                world.fault("lost letter")
+                world.fault("lost command")
                 self.lose_letters()
                 return
-            once = isinstance(letter.call, ONCE)
+            once = isinstance(command.operation, ONCE)
             if network.chance(weather.overtaken if once else weather.run_late):
-                self._inbox.appendleft((letter, hub))
+                self._inbox.appendleft((command, hub))
                 self.delay_letters()
                 return
             if network.chance(weather.half_open):
@@ -292,33 +280,33 @@ class SimulatedLink:
                     return
         late = not self.open_here or self._down_cut
         if late:
-            world.fault("letter of a closed link" if not self.open_here else "unheard reply")
+            world.fault("command of a closed link" if not self.open_here else "unheard reply")
         if not self.process.deaf:
-            self._subscribed.add((letter.wire.address.prefix, hub))
-        answer = server.run(letter.wire.address, letter.call, hub, self)
-        if isinstance(letter.call, ONCE) and network.chance(network.weather.unanswered):
+            self._subscribed.add((command.semaphore.address.prefix, hub))
+        answer = server.run(command.semaphore.address, command.operation, hub, self)
+        if isinstance(command.operation, ONCE) and network.chance(network.weather.unanswered):
             self.half_open()
-        self.deliver(partial(self._answered, letter, hub, answer))
+        self.deliver(partial(self._answered, command, hub, answer))
         if self.open_here and network.chance(network.weather.lose_reply):
             world.fault("lost reply")
             self._down_cut = True
             self._break()
 
-    def _answered(self, letter: Letter, hub: str, answer: Answered | Fault) -> None:
-        self.fresh_at = letter.sent_at
+    def _answered(self, command: Command, hub: str, answer: AnyReply | CommandError) -> None:
+        self.fresh_at = command.sent_at
         self._unanswered.popleft()
-        self.listener.answered(letter, answer)
-        if isinstance(letter.call, Refresh | Restore) and isinstance(answer, Reply):
+        self.listener.reply_received(command, answer)
+        if isinstance(command.operation, Refresh | Restore) and isinstance(answer, Reply):
             numbers: Sequence[int] = (
-                letter.call.numbers
-                if isinstance(letter.call, Refresh)
-                else [number for number, _, _ in letter.call.permits]
+                command.operation.numbers
+                if isinstance(command.operation, Refresh)
+                else [number for number, _, _ in command.operation.permits]
             )
-            putting_back = isinstance(letter.call, Refresh) and letter.wire.recovers
+            putting_back = isinstance(command.operation, Refresh) and command.semaphore.recovers
             for number, held in zip(numbers, answer.answers, strict=True):
                 if not (held or putting_back):
                     self._network.holdings.gone(permit_id(hub, number))
-        if isinstance(answer, Fault) and answer.trouble is Trouble.DEMOTED:
+        if isinstance(answer, CommandError) and answer.kind is ErrorKind.READ_ONLY:
             self._fail(answer.error)
 
     def _hung_up(self) -> None:
@@ -332,7 +320,7 @@ class SimulatedLink:
     def _fail(self, error: Exception) -> None:
         if self.open_here:
             self.abort()
-            self.listener.link_lost(error)
+            self.listener.connection_lost(error)
 
     def _break(self, *, server_knows: bool = True) -> None:
         """The process learns that the link is gone; the server sooner or later, too."""

@@ -10,7 +10,8 @@ import warnings
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from redsem_async import _clock, _hub, _keys
+from redsem_async._core import clock, keys
+from redsem_async._hub import introduction
 
 from .schedule import Outcome, Schedule
 from .world import Violation, World
@@ -35,13 +36,13 @@ def virtual(world: World) -> Generator[None]:
     """Put the world's clock, randomness and ids in the place of the real ones."""
     chance = random.Random(world.seed + 1)
     replaced: list[tuple[object, str, object]] = [
-        (_hub, "who_text", _nobody),
-        (_keys, "secrets", _Secrets(random.Random(world.seed + 2))),
+        (introduction, "describe", _nobody),
+        (keys, "secrets", _Secrets(random.Random(world.seed + 2))),
     ]
     for name, module in list(sys.modules.items()):
         if name.startswith("redsem_async"):
             for key, value in list(vars(module).items()):
-                if value is _clock.now:
+                if value is clock.now:
                     replaced.append((module, key, _now))
                 elif value is random:
                     replaced.append((module, key, chance))

@@ -12,8 +12,8 @@ from redsem_async import (
     FairSemaphore,
     Semaphore,
 )
-from redsem_async._hub import known_hub
-from redsem_async._lease import heartbeat_interval
+from redsem_async._core.lease import heartbeat_interval
+from redsem_async._hub.hub import known_hub
 from redsem_async.testing._model import FairModel, Model, ZsetModel
 
 from .actors import Actor, Habits, Office
@@ -390,11 +390,15 @@ class Schedule:
             asyncio._set_running_loop(process.loop)
             hub = known_hub(backend)
             asyncio._set_running_loop(None)
-            for lane in list(hub._lanes.values()) if hub else ():
-                kept = lane.claims, lane.waiting, lane._renewals, lane._leaving, lane._returned
+            for remote in list(hub._semaphores.values()) if hub else ():
+                ledger = remote.ledger
+                kept = (
+                    *(ledger.by_number, ledger.waiting, ledger.leaving),
+                    *(remote.refreshes.by_number, remote.releases.by_owner),
+                )
                 left = [len(things) for things in kept]
-                if lane.active or any(left):
-                    self._unless_violated(f"{process.name} keeps {left} for {lane.address.name}")
+                if remote.active or any(left):
+                    self._unless_violated(f"{process.name} keeps {left} for {remote.address.name}")
             for link in self.network.links:
                 if link.process is process and link.open_here:
                     self._unless_violated(f"{process.name} keeps a link")

@@ -4,18 +4,11 @@ import math
 from collections.abc import Callable
 from functools import partial
 
-from redsem_async._keys import Address
-from redsem_async._protocol import (
-    Acquire,
-    Adopt,
-    Answered,
-    Call,
-    Fault,
-    Message,
-    Refresh,
-    Release,
-    Trouble,
-)
+from redsem_async._core.keys import Address
+from redsem_async._protocol.errors import CommandError, ErrorKind
+from redsem_async._protocol.operations import Acquire, Adopt, Operation, Refresh, Release
+from redsem_async._protocol.pushes import Push
+from redsem_async._protocol.replies import AnyReply
 from redsem_async.testing._model import FairModel, Model, Reordered, Stranger, Void, ZsetModel
 
 from .judge import Around, Judge, Look
@@ -55,13 +48,15 @@ class Server:
             judge.recovers = self.recovers
         return self.judges[name]
 
-    def run(self, address: Address, call: Call, hub: str, link: SimulatedLink) -> Answered | Fault:
+    def run(
+        self, address: Address, call: Operation, hub: str, link: SimulatedLink
+    ) -> AnyReply | CommandError:
         """Carry a call out, unless the server is in trouble, and have the judge look at it."""
         world = self._world
         if (trouble := self._in_trouble(call)) is not None:
             world.fault(f"answer {trouble.name}")
             self._troubled_at = world.now
-            return Fault(trouble, RuntimeError(f"{trouble.name} (simulated)"))
+            return CommandError(trouble, RuntimeError(f"{trouble.name} (simulated)"))
         self.operations += 1
         if isinstance(call, Acquire):
             self._look_for_duplicates(call, hub, link)
@@ -78,12 +73,12 @@ class Server:
         self._network.reached.clear()
         now_us = world.server_us
         before = judge.look(model, now_us // 1000)
-        answer: Answered | Fault
+        answer: AnyReply | CommandError
         try:
             answer = model.run(address, call, hub, now_us)
         except (Reordered, Stranger, Void) as again:
             world.note("again", type(again).__name__)
-            answer = Fault(Trouble.AGAIN, again)
+            answer = CommandError(ErrorKind.RETRY_NOW, again)
         world.note("run", link.process.name, hub[:4], address.name, call, "->", answer)
         self._note_what_is_rare(model, call, hub, gone, before)
         network = self._network
@@ -94,7 +89,7 @@ class Server:
         return answer
 
     def _note_what_is_rare(
-        self, model: Model, call: Call, hub: str, gone: set[str], before: Look
+        self, model: Model, call: Operation, hub: str, gone: set[str], before: Look
     ) -> None:
         """Count what a run must come by to be a test of it."""
         world = self._world
@@ -113,18 +108,18 @@ class Server:
         if self._idle_calls > MOST_IDLE_CALLS:
             self._world.violated(f"{self._idle_calls} calls in {WINDOW} s changed nothing")
 
-    def _in_trouble(self, call: Call) -> Trouble | None:
+    def _in_trouble(self, call: Operation) -> ErrorKind | None:
         now = self._world.now
         if now < self.busy_until:
-            return Trouble.BUSY
+            return ErrorKind.BUSY
         if now < self.demoted_until:
-            return Trouble.DEMOTED
+            return ErrorKind.READ_ONLY
         if now < self.full_until and isinstance(call, Acquire):
-            return Trouble.NO_MEMORY
+            return ErrorKind.NO_MEMORY
         if now < self.strict_until and isinstance(call, Refresh):
-            return Trouble.REFUSED
+            return ErrorKind.REFUSED
         if self._network.chance(self.forgetful):
-            return Trouble.AGAIN
+            return ErrorKind.RETRY_NOW
         return None
 
     def _look_for_duplicates(self, call: Acquire, hub: str, link: SimulatedLink) -> None:
@@ -135,7 +130,7 @@ class Server:
             elif ran_on < link.serial:
                 self._world.fault("acquire sent again")
 
-    def _teller(self, prefix: str) -> Callable[[str, Message], int]:
+    def _teller(self, prefix: str) -> Callable[[str, Push], int]:
         return partial(self._network.tell, prefix)
 
     def answered_since(self, moment: float) -> bool:

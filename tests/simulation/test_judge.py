@@ -1,16 +1,9 @@
 """The judge, by itself: whom it takes for the head of the line."""
 
-from redsem_async._keys import Address
-from redsem_async._protocol import (
-    Acquire,
-    Call,
-    Clear,
-    Introduction,
-    Message,
-    Reap,
-    Release,
-    SetLimit,
-)
+from redsem_async._core.keys import Address
+from redsem_async._protocol.hub_info import HubInfo
+from redsem_async._protocol.operations import Acquire, Clear, Operation, Reap, Release, SetLimit
+from redsem_async._protocol.pushes import Push
 from redsem_async.testing._model import FairModel
 from tests.simulation.judge import Around, Judge
 from tests.simulation.world import Process, World
@@ -31,7 +24,7 @@ class Line:
         self.model = FairModel(self._tell)
         self.listening = {HERE, THERE}
 
-    def _tell(self, hub: str, _: Message) -> int:
+    def _tell(self, hub: str, _: Push) -> int:
         return int(hub in self.listening)
 
     def head(self) -> str | None:
@@ -40,7 +33,7 @@ class Line:
         blocks = first and first.request.permits > self.judge.room(self.model, first, now)
         return first.id if first and blocks else None
 
-    def run(self, hub: str, call: Call, *, right: bool = True) -> None:
+    def run(self, hub: str, call: Operation, *, right: bool = True) -> None:
         now_us = self.world.server_us
         before = self.judge.look(self.model, now_us // 1000)
         answer = self.model.run(Address("fair", "redsem", "jobs", "server"), call, hub, now_us)
@@ -50,8 +43,8 @@ class Line:
         self.world.violations.clear()
 
     def ask(self, hub: str, number: int, permits: int) -> None:
-        unusual, who = {number: (permits, True)}, Introduction("a process")
-        self.run(hub, Acquire([number], 10_000, 5, unusual, introduction=who))
+        unusual, who = {number: (permits, True)}, HubInfo("a process")
+        self.run(hub, Acquire([number], 10_000, 5, unusual, hub_info=who))
 
 
 def test_who_is_not_there_is_passed_over_unless_it_calls() -> None:

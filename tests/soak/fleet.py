@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from redsem_async._clock import now
+from redsem_async._core.clock import now
 from tests.checkers.history import Stay
 from tests.checkers.journal import JournalChecker
 from tests.soak.plan import Plan

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from redsem_async import AnySemaphore, FairSemaphore, Semaphore
-from redsem_async._config import Clock
-from redsem_async._keys import Mode
+from redsem_async._core.config import Clock
+from redsem_async._core.keys import Mode
 
 PREFIX = "redsem:soak"
 HIGHEST_LIMIT = 8

@@ -22,7 +22,7 @@ from redis.asyncio import Redis
 
 import redsem_async
 from redsem_async import AnySemaphore, Permit, PermitLost, SemaphoreError
-from redsem_async._clock import now
+from redsem_async._core.clock import now
 from tests.checkers.recording import install
 from tests.soak.plan import HIGHEST_LIMIT, Place, Plan, places
 

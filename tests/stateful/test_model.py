@@ -24,36 +24,31 @@ from hypothesis.stateful import (
 from redis import Redis
 from redis.exceptions import ResponseError
 
-from redsem_async._config import Clock
-from redsem_async._keys import Address, Mode, channel
-from redsem_async._protocol import (
+from redsem_async._core.config import Clock
+from redsem_async._core.keys import Address, Mode, channel
+from redsem_async._protocol.errors import CommandError, ErrorKind
+from redsem_async._protocol.hub_info import HubInfo
+from redsem_async._protocol.operations import (
     Abandon,
     Acquire,
     Adopt,
-    Adopted,
-    Answered,
-    Call,
     Clear,
     Detach,
-    Fault,
-    Granted,
     Heartbeat,
-    Holding,
-    Introduction,
-    Message,
+    Operation,
     Reap,
     Refresh,
     Release,
-    Reply,
     Request,
     Restore,
     SetLimit,
-    Standing,
     Status,
-    Trouble,
 )
-from redsem_async._scripts import Script
-from redsem_async._wire import Argument, Wire, fault_of, message
+from redsem_async._protocol.pushes import Granted, Push
+from redsem_async._protocol.replies import AdoptReply, AnyReply, Holding, Reply, StatusReply
+from redsem_async._redis.codec import Argument, Codec, push_of
+from redsem_async._redis.faults import command_error
+from redsem_async._redis.scripts import Script
 from redsem_async.testing._model import (
     FairModel,
     Reordered,
@@ -71,17 +66,18 @@ RUNS = int(os.environ.get("REDSEM_STATEFUL_RUNS", "150"))
 MIN_LEFT_MS = 30_000
 
 
-class TimedWire(Wire):
+class TimedWire(Codec):
     """Says what time it is, also in the server's stead."""
 
-    def command(
+    def encode(
         self,
-        call: Call,
+        operation: Operation,
         tag: int,
         hub: str,
+        recovers: bool = False,
         sharded: bool = False,
     ) -> tuple[Script, tuple[Argument, ...]]:
-        script, arguments = super().command(call, tag, hub, sharded)
+        script, arguments = super().encode(operation, tag, hub, recovers, sharded)
         keys, after = int(arguments[0]) + 1, int(arguments[0]) + 3
         return script, (*arguments[:keys], tag, self._wall_clock(), *arguments[after:])
 
@@ -105,13 +101,13 @@ class Agreement(RuleBasedStateMachine):
         self.wire = TimedWire(self.address, lambda: self.now_us)
         self.recovers = False
         self.lost: list[tuple[str, tuple[int, int, int]]] = []
-        self.said: list[tuple[str, Message]] = []
+        self.said: list[tuple[str, Push]] = []
         self.model = (FairModel if self.mode == "fair" else ZsetModel)(self.tell)
         self.present: dict[str, bool] = dict.fromkeys(HUBS, True)
         self.numbers: dict[str, int] = dict.fromkeys(HUBS, 0)
         self.calls: dict[str, int] = dict.fromkeys(HUBS, 0)
         self.requests: dict[str, list[Request]] = {hub: [] for hub in HUBS}
-        self.sent: list[tuple[str, Call]] = []
+        self.sent: list[tuple[str, Operation]] = []
         self.expiring: list[str] = []  # keys that were seen to have an expiry, if they exist
         self.tags = 0
         self.tokens: set[int] = set()
@@ -128,21 +124,23 @@ class Agreement(RuleBasedStateMachine):
 
     # -- the two sides
 
-    def tell(self, owner: str, told: Message) -> int:
+    def tell(self, owner: str, told: Push) -> int:
         if not self.present[owner]:
             return 0
         self.said.append((owner, told))
         return 1
 
-    def call(self, hub: str, call: Call) -> Answered | Fault:
+    def call(self, hub: str, call: Operation) -> AnyReply | CommandError:
         self.tags += 1
         self.said.clear()
         began = self._age_meta()
         real = self._run(hub, call)
         try:
-            expected: Answered | Fault = self.model.run(self.address, call, hub, self.now_us)
+            expected: AnyReply | CommandError = self.model.run(
+                self.address, call, hub, self.now_us
+            )
         except (Reordered, Stranger, Void):
-            assert isinstance(real, Fault) and real.trouble is Trouble.AGAIN
+            assert isinstance(real, CommandError) and real.kind is ErrorKind.RETRY_NOW
             return real
         assert _plain(real) == _plain(expected), (call, real, expected)
         heard = self._heard()
@@ -151,13 +149,13 @@ class Agreement(RuleBasedStateMachine):
         self._learn(call, real)
         return real
 
-    def _run(self, hub: str, call: Call) -> Answered | Fault:
+    def _run(self, hub: str, call: Operation) -> AnyReply | CommandError:
         client: Any = self.redis
-        script, arguments = self.wire.command(call, self.tags, hub)
+        script, arguments = self.wire.encode(call, self.tags, hub, self.recovers)
         try:
             raw = client.execute_command("EVAL", script.text, *arguments)
         except ResponseError as error:
-            return fault_of(error)
+            return command_error(error)
         raw = cast("list[Any]", raw)
         assert int(raw[0]) == self.tags
         if len(raw) == (3 if isinstance(call, Acquire) else 1):
@@ -181,7 +179,7 @@ class Agreement(RuleBasedStateMachine):
         pipeline.execute()
         return time.monotonic()
 
-    def _compare_meta(self, call: Call, began: float) -> None:
+    def _compare_meta(self, call: Operation, began: float) -> None:
         left = self.redis.pttl(self.keys[2])
         passed = (time.monotonic() - began) * 1000
         expected = self.model.kept_until and self.model.kept_until - self.now_us // 1000
@@ -191,12 +189,12 @@ class Agreement(RuleBasedStateMachine):
             # The server caches its clock for some milliseconds.
             assert -500 - passed <= left - expected <= 500, (call, left, expected, passed)
 
-    def _heard(self) -> list[tuple[str, Message]]:
+    def _heard(self) -> list[tuple[str, Push]]:
         self.ears.ping()
-        heard: list[tuple[str, Message]] = []
+        heard: list[tuple[str, Push]] = []
         for item in self._until_pong():
             owner = item["channel"].decode().rpartition("@")[2]
-            told = message(item["data"])
+            told = push_of(item["data"])
             assert told is not None
             heard.append((owner, told))
         return heard
@@ -221,7 +219,7 @@ class Agreement(RuleBasedStateMachine):
         self.ears.ping()
         assert not self._until_pong()
 
-    def _learn(self, call: Call, answer: Answered | Fault) -> None:
+    def _learn(self, call: Operation, answer: AnyReply | CommandError) -> None:
         new: list[int] = []
         if isinstance(answer, Reply) and isinstance(call, Acquire):
             new += [token for token in answer.answers if isinstance(token, int) and token > 0]
@@ -243,7 +241,6 @@ class Agreement(RuleBasedStateMachine):
         self.limit = self.ceiling = 2 * limit if plain else limit
         self.recovers = recovers
         if recovers:
-            self.wire.recover()
             self.model.recovers = True
 
     @precondition(lambda self: not self.plain)
@@ -255,9 +252,7 @@ class Agreement(RuleBasedStateMachine):
         more=st.sampled_from((0, 0, 0, 1)),
         max_waiters=st.sampled_from((None, None, 2)),
         beside=st.sampled_from((0, 0, 1, 3)),
-        introduction=st.sampled_from(
-            (None, None, None, Introduction("x"), Introduction("x", True))
-        ),
+        hub_info=st.sampled_from((None, None, None, HubInfo("x"), HubInfo("x", True))),
     )
     def acquire(
         self,
@@ -268,7 +263,7 @@ class Agreement(RuleBasedStateMachine):
         more: int,
         max_waiters: int | None,
         beside: int,
-        introduction: Introduction | None,
+        hub_info: HubInfo | None,
     ) -> None:
         limit = self.limit + more
         self.ceiling = max(self.ceiling, limit)
@@ -279,14 +274,14 @@ class Agreement(RuleBasedStateMachine):
             (min(permits, limit), stays) for permits, stays in zip(weights, waits, strict=False)
         ]
         unusual = {n: kind for n, kind in zip(numbers, kinds, strict=True) if kind != (1, True)}
-        if introduction is not None:
-            introduction = introduction._replace(recovers=self.recovers)
+        if hub_info is not None:
+            hub_info = hub_info._replace(recovers=self.recovers)
         call = Acquire(
             *(numbers, lease_ms, limit, unusual, max_waiters),
             waits=beside,
             highest=limit + more,
             hinted=beside,
-            introduction=introduction,
+            hub_info=hub_info,
         )
         self.requests[hub] += requests_of(call)
         self.sent.append((hub, call))
@@ -312,10 +307,10 @@ class Agreement(RuleBasedStateMachine):
 
     def _acquire_plainly(self, hub: str, count: int, lease_ms: int) -> None:
         known = hub in self.model.parties and self.model.parties[hub].who
-        introduction = None if known else Introduction("x", recovers=self.recovers)
+        hub_info = None if known else HubInfo("x", recovers=self.recovers)
         numbers = range(self.numbers[hub] + 1, self.numbers[hub] + 1 + count)
         self.numbers[hub] = numbers[-1]
-        call = Acquire(numbers, lease_ms, self.limit, introduction=introduction)
+        call = Acquire(numbers, lease_ms, self.limit, hub_info=hub_info)
         self.requests[hub] += requests_of(call)
         self.sent.append((hub, call))
         self.call(hub, call)
@@ -437,7 +432,7 @@ class Agreement(RuleBasedStateMachine):
         if self.redis.exists(self.keys[-2]):
             self.redis.set(self.keys[-2], "another")
             self.model.kept_by = "another"
-        self.call(hub, Heartbeat(1000, introduction=Introduction("x", recovers=True)))
+        self.call(hub, Heartbeat(1000, hub_info=HubInfo("x", recovers=True)))
 
     def _note_what_is_held(self) -> None:
         holders = self.model.holders.items()
@@ -452,8 +447,8 @@ class Agreement(RuleBasedStateMachine):
     def restore(self, lease_ms: int, introduced: bool, data: st.DataObject) -> None:
         hub, _ = data.draw(st.sampled_from(self.lost))
         permits = [permit for owner, permit in self.lost if owner == hub]
-        introduction = Introduction("x", recovers=True) if introduced else None
-        self.call(hub, Restore(permits, lease_ms, introduction))
+        hub_info = HubInfo("x", recovers=True) if introduced else None
+        self.call(hub, Restore(permits, lease_ms, hub_info))
 
     @precondition(lambda self: len(self.sent) > 8)
     @rule()
@@ -537,7 +532,7 @@ class Agreement(RuleBasedStateMachine):
 
 def _plain(answer: object) -> object:
     """Sequences of any kind as lists: the two sides may choose."""
-    if isinstance(answer, Reply | Adopted | Standing | Holding):
+    if isinstance(answer, Reply | AdoptReply | StatusReply | Holding):
         return {name: _plain(value) for name, value in answer._asdict().items()}
     if isinstance(answer, list | tuple | range):
         return [_plain(item) for item in cast("list[object]", answer)]

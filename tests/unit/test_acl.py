@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import redsem_async
-from redsem_async._acl import ADDITIONS, COMMANDS, acl_rules
+from redsem_async._redis.acl import ADDITIONS, COMMANDS, acl_rules
 
 PACKAGE = Path(redsem_async.__file__).parent
 DOCS = Path(__file__).parents[2] / "docs"
@@ -29,7 +29,7 @@ def called_by_scripts() -> set[str]:
 
 def sent_by_connections() -> Iterator[str]:
     """The first word of every command that is packed, or sent before ours takes over."""
-    for path in PACKAGE.glob("_*.py"):
+    for path in (PACKAGE / "_redis").glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if not isinstance(node, ast.Call):
                 continue

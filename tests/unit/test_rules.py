@@ -7,16 +7,16 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redsem_async._backoff import delays
-from redsem_async._keys import Address, new_hub_id, parse_permit_id, permit_id
-from redsem_async._lease import (
+from redsem_async._core.backoff import delays
+from redsem_async._core.keys import Address, new_hub_id, parse_permit_id, permit_id
+from redsem_async._core.lease import (
     Lost,
     Outcome,
     after_refresh,
-    alive_for,
+    clock_margin,
     handoff_lease,
     heartbeat_interval,
-    margin,
+    liveness_timeout,
     overdue,
     refresh_due,
     retry_after,
@@ -30,7 +30,7 @@ leases = st.floats(0.05, 10_000)
 def test_trust_ends_before_the_server_lets_go(lease: float, sent_at: float) -> None:
     """The server counts from when the command ran, which is not before it was sent."""
     assert trusted_until(lease, sent_at=sent_at, left=lease) < sent_at + lease
-    assert margin(lease) < lease
+    assert clock_margin(lease) < lease
 
 
 @given(leases)
@@ -43,8 +43,8 @@ def test_a_handed_over_permit_outlasts_two_heartbeats_or_its_lease(lease: float)
 @given(leases)
 def test_a_process_outlives_three_heartbeats(lease: float) -> None:
     """One or two lost heartbeats must not cost a place in line."""
-    assert alive_for(lease) >= 3 * heartbeat_interval(lease)
-    assert alive_for(lease) >= lease
+    assert liveness_timeout(lease) >= 3 * heartbeat_interval(lease)
+    assert liveness_timeout(lease) >= lease
 
 
 @given(leases, st.floats(0.01, 0.99))

@@ -4,8 +4,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from redsem_async._protocol import Cleared, Granted, Hint, Holding, Taken
-from redsem_async._wire import message
+from redsem_async._protocol.pushes import Cleared, Granted, Hint, Revoked
+from redsem_async._protocol.replies import Holding
+from redsem_async._redis.codec import push_of
 
 TOKEN = 1_800_000_000_000_000
 LONG = "9" * 400
@@ -30,14 +31,14 @@ texts = st.tuples(kinds, lists, st.text(max_size=5)).map(" ".join)
 @example(b"hint %b jobs" % LONG.encode())
 def test_numbers_of_messages_are_bounded(raw: bytes) -> None:
     """A hub computes with them: one that no float holds would end its connection."""
-    match message(raw):
+    match push_of(raw):
         case Granted(grants=grants):
             assert grants
             for number, (token, left_ms) in grants:
                 assert 1 <= number <= 2**53
                 assert 0 <= token <= 2**53
                 assert 0 <= left_ms <= 10**15
-        case Taken(numbers=taken):
+        case Revoked(numbers=taken):
             assert all(0 <= number <= 2**53 for number in taken)
         case Hint(permits=permits):
             assert 0 <= permits <= 10**9
@@ -48,17 +49,17 @@ def test_numbers_of_messages_are_bounded(raw: bytes) -> None:
 def test_what_scripts_publish_is_understood() -> None:
     """The bounds leave room for whatever a script says."""
     granted = f"granted 1:{TOKEN}:1000,{2**53}:{TOKEN + 1}:{10**15} a name"
-    assert message(granted.encode()) == Granted(
+    assert push_of(granted.encode()) == Granted(
         "a name", [(1, Holding(TOKEN, 1000)), (2**53, Holding(TOKEN + 1, 10**15))]
     )
-    assert message(b"gone 1,22 jobs") == Taken("jobs", [1, 22])
-    assert message(b"hint 3 jobs") == Hint("jobs", 3)
-    assert message(b"cleared - jobs") == Cleared("jobs")
+    assert push_of(b"gone 1,22 jobs") == Revoked("jobs", [1, 22])
+    assert push_of(b"hint 3 jobs") == Hint("jobs", 3)
+    assert push_of(b"cleared - jobs") == Cleared("jobs")
 
 
 @pytest.mark.parametrize("what", ["+1", "1_0", " 1", "1.0", "٣", "²", "-1", ""])
 def test_a_number_is_digits_alone(what: str) -> None:
     """What Python takes for a number besides is none that a script wrote."""
-    assert message(f"hint {what} jobs".encode()) is None
-    assert message(f"gone {what} jobs".encode()) is None
-    assert message(f"granted 1:1:{what} jobs".encode()) is None
+    assert push_of(f"hint {what} jobs".encode()) is None
+    assert push_of(f"gone {what} jobs".encode()) is None
+    assert push_of(f"granted 1:1:{what} jobs".encode()) is None

@@ -13,9 +13,9 @@ from redis.exceptions import (
     ResponseError,
 )
 
-from redsem_async._apart import dial_apart
-from redsem_async._backend import Refused
-from redsem_async._dial import Opened
+from redsem_async._protocol.backend import ConnectionRejected
+from redsem_async._redis.dial import Opened
+from redsem_async._redis.other_loop import dial_in_other_loop
 from redsem_async.cli import _find
 from redsem_async.cli._place import FAILURES, Place, connected, greeting, sentence
 
@@ -131,16 +131,16 @@ async def _is_sharded(node: Any) -> bool:
 async def _deafness(client: Any, tell: Tell) -> None:
     """Whether messages can come at all over a connection such as the library makes."""
     try:
-        opened: Opened = await dial_apart(client)
-    except Refused as refusal:
-        tell(problem("messages", f"turned away: {refusal}", "check user and password"))
+        opened: Opened = await dial_in_other_loop(client)
+    except ConnectionRejected as rejection:
+        tell(problem("messages", f"rejected: {rejection}", "check user and password"))
         return
     opened.transport.abort()
-    if opened.deaf is not None:
+    if opened.no_push is not None:
         tell(
             problem(
                 "messages",
-                f"none can come, for {opened.deaf}: waiters are found by heartbeats, late",
+                f"none can come, for {opened.no_push}: waiters are found by heartbeats, late",
                 "connect without a proxy that speaks RESP2 only",
             )
         )

@@ -8,7 +8,7 @@ from typing import Any
 
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
-from redsem_async._acl import ADDITIONS, COMMANDS, Addition
+from redsem_async._redis.acl import ADDITIONS, COMMANDS, Addition
 
 from ._finding import Finding, note, ok, problem
 

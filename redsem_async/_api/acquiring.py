@@ -1,0 +1,87 @@
+"""How a task comes by a permit."""
+
+from collections.abc import Callable
+
+from redsem_async._core.clock import now as clock
+from redsem_async._core.config import Terms
+from redsem_async._core.errors import PermitLost, SemaphoreClosed
+from redsem_async._core.keys import parse_permit_id
+from redsem_async._core.lease import reply_timeout
+from redsem_async._hub.claim import Claim, State
+from redsem_async._observers.registry import observers
+
+from .bound import Bound
+from .permit import Permit
+
+
+async def acquire(
+    bind: Callable[[], Bound],
+    terms: Terms,
+    timeout: float | None,
+    permits: int,
+    *,
+    cancel_on_loss: bool,
+) -> Permit:
+    """Acquire a permit. Cancelled at any moment, it leaves nothing behind."""
+    bound = bind()
+    remote, _, loop = bound
+    waits = timeout is None or timeout > 0
+    claim = Claim(remote.address, terms, permits, clock(), waits, loop.create_future())
+    if remote.identity.closing:
+        raise _refused(claim, SemaphoreClosed(claim.address.name))
+    if timeout is not None:
+        claim.deadline = loop.time() + (timeout if waits else reply_timeout(terms.lease))
+        claim.timer = loop.call_at(claim.deadline, remote.deadlines.expire, claim)
+    remote.submit(claim)
+    return await _take(bound, claim, cancel_on_loss=cancel_on_loss)
+
+
+async def adopt(
+    bind: Callable[[], Bound], terms: Terms, permit_id: str, *, cancel_on_loss: bool
+) -> Permit:
+    """Take over the permit that *permit_id* names. Cancelled, it gives it back."""
+    bound = bind()
+    remote, _, loop = bound
+    claim = Claim(remote.address, terms, 1, clock(), False, loop.create_future())  # noqa: FBT003
+    known = parse_permit_id(permit_id)
+    if known is None:
+        raise _refused(claim, PermitLost(claim.address.name, permit_id, "that is no permit id"))
+    if remote.identity.closing:
+        raise _refused(claim, SemaphoreClosed(claim.address.name))
+    timeout = 2 * reply_timeout(terms.lease)
+    claim.timer = loop.call_later(timeout, remote.deadlines.expire, claim)
+    remote.adopt(claim, *known)
+    return await _take(bound, claim, cancel_on_loss=cancel_on_loss)
+
+
+async def _take(bound: Bound, claim: Claim, *, cancel_on_loss: bool) -> Permit:
+    remote, refresher, _ = bound
+    try:
+        await claim.future
+    except BaseException:
+        # The server may have granted it, or may yet: whatever exists is given back.
+        remote.abandons.leave(claim)
+        for notifier in observers.notifiers:
+            notifier.abandoned(claim)
+        raise
+    error = claim.error
+    if error is None and claim.state is State.ENDED:
+        # Closed, and given back, before its caller could run.
+        error = SemaphoreClosed(claim.address.name)
+    if error is not None:
+        raise _refused(claim, error)
+    now = clock()
+    refresher.add(claim, remote, now)
+    permit = Permit(bound, claim, now - claim.started, cancel_on_loss=cancel_on_loss)
+    for notifier in observers.notifiers:
+        notifier.granted(claim, permit.waited)
+        if claim.state is State.LOST:  # before its caller came to know that it was granted
+            notifier.lost(claim, claim.lost_reason or "", cancels=False)
+    return permit
+
+
+def _refused(claim: Claim, error: Exception) -> Exception:
+    """Return *error*, which the caller of *claim* gets."""
+    for notifier in observers.notifiers:
+        notifier.refused(claim, error)
+    return error

@@ -1,0 +1,75 @@
+"""Coroutines that can do a little more than be awaited."""
+
+from collections.abc import Coroutine, Generator
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+from typing import Any, NoReturn, TypeVar, final
+
+from .permit import Permit
+
+T = TypeVar("T")
+
+
+class AwaitableCall(Coroutine[Any, Any, T]):
+    """A coroutine made at the call, with something beside it.
+
+    Whatever asyncio looks at is the inner coroutine's own: task stacks, the warning about a
+    coroutine that was never awaited, the error about one that is awaited twice.
+    """
+
+    __slots__ = ("_coroutine",)
+
+    def __init__(self, coroutine: Coroutine[Any, Any, T]) -> None:
+        self._coroutine = coroutine
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        return self._coroutine.__await__()
+
+    def send(self, value: Any) -> Any:
+        return self._coroutine.send(value)
+
+    def throw(self, *args: Any) -> Any:
+        return self._coroutine.throw(*args)
+
+    def close(self) -> None:
+        self._coroutine.close()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("cr_") or name in ("__name__", "__qualname__"):
+            return getattr(self._coroutine, name)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._coroutine!r}>"
+
+
+@final
+class Acquisition(AwaitableCall[Permit], AbstractAsyncContextManager[Permit, None]):
+    """What ``acquire()`` and ``adopt()`` give: awaited or entered, once."""
+
+    __slots__ = ("_permit",)
+
+    async def __aenter__(self) -> Permit:
+        permit = self._permit = await self._coroutine
+        return await permit.__aenter__()
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        permit = self._permit
+        del self._permit
+        await permit.__aexit__(exc_type, exc, traceback)
+
+
+@final
+class AwaitableBool(AwaitableCall[bool]):
+    """A yes or no that has to be awaited."""
+
+    __slots__ = ()
+
+    def __bool__(self) -> NoReturn:
+        self.close()
+        raise TypeError(f"await {self.__qualname__}(): it asks the server")

@@ -1,0 +1,93 @@
+"""A semaphore for each tenant, domain or model: one limit, many names."""
+
+import hashlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Unpack
+from urllib.parse import quote
+
+from redsem_async._core import config
+
+from .semaphore import AnySemaphore, FairSemaphore, Mutex, Options
+
+if TYPE_CHECKING:
+    from .semaphore import Client
+
+LONGEST_PREFIX = config.MOST_BYTES // 2  # so that most keys fit behind it as they are
+_PLAIN = "/:@+=, "  # beside letters, digits and `_.-~`: nothing that a pattern of names means
+_MARK = "#"  # `quote` never leaves one, so no key can be taken for a digest
+_HEAD = 64  # characters of a long key that stay readable
+
+
+class SemaphoreGroup:
+    """A limit for each key: ``group[key]`` is the semaphore of that key.
+
+    ``async with group[tenant]: ...`` is all there is to it. Any text is a safe key, raw header
+    values too: what cannot stand in a name is written as in URLs, and of a key that is too long
+    the name has the beginning and a digest. Different keys never share a semaphore.
+
+    There may be millions of keys: this process keeps nothing of a name that is idle, and Redis
+    two small keys for some three minutes (a command that was delayed may still come), then
+    nothing.
+
+    Args:
+        redis: a client of ``redis.asyncio`` as it is, or a ``MemoryBackend``.
+        prefix: what the names begin with, and a colon after it. 1 to 256 bytes, no braces.
+        limit: of each semaphore, or a function that gives the limit for a key; asked whenever
+            ``group[key]`` is.
+        kind: the class of the semaphores.
+        key_prefix: of the keys in Redis (the ``prefix`` of a single semaphore).
+        options: for every semaphore, as :class:`AnySemaphore` takes them.
+
+    Raises:
+        ValueError, TypeError: for arguments that cannot be meant, saying what to do.
+    """
+
+    def __init__(
+        self,
+        redis: "Client",
+        prefix: str,
+        limit: int | Callable[[str], int],
+        *,
+        kind: type[AnySemaphore] = FairSemaphore,
+        key_prefix: str = "redsem",
+        **options: Unpack[Options],
+    ) -> None:
+        if kind is AnySemaphore or issubclass(kind, Mutex):
+            raise TypeError("kind must be Semaphore or FairSemaphore; for mutexes, limit=1")
+        self._client = redis
+        self._prefix = config.text(prefix, "prefix", most=LONGEST_PREFIX)
+        self._limit = limit
+        self._kind = kind
+        self._key_prefix = key_prefix
+        self._options = options
+        self._made(prefix, 0 if callable(limit) else limit)  # bad arguments are told here
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._prefix!r}, kind={self._kind.__name__})"
+
+    def __getitem__(self, key: str) -> AnySemaphore:
+        """Return the semaphore of *key*, an object of its own each time.
+
+        Raises:
+            TypeError: for a key that is not text.
+            ValueError, TypeError: where the function of the limit gives none.
+        """
+        name = self.name_of(key)
+        return self._made(name, self._limit(key) if callable(self._limit) else self._limit)
+
+    def name_of(self, key: str) -> str:
+        """Return the name of the semaphore of *key*, as ``redsem-async status`` takes it."""
+        _see_that_it_is_text(key)
+        written = quote(key, safe=_PLAIN, errors="surrogatepass")
+        if len(self._prefix.encode()) + 1 + len(written) > config.MOST_BYTES:
+            digest = hashlib.sha256(key.encode(errors="surrogatepass")).hexdigest()
+            written = f"{written[:_HEAD]}{_MARK}{digest}"
+        return f"{self._prefix}:{written}"
+
+    def _made(self, name: str, limit: int) -> AnySemaphore:
+        return self._kind(self._client, name, limit, prefix=self._key_prefix, **self._options)
+
+
+def _see_that_it_is_text(key: object) -> None:
+    if not isinstance(key, str):
+        raise TypeError(f"a key must be text, not {type(key).__name__}: use str(key)")

@@ -1,0 +1,295 @@
+"""The handle of a held permit: its trust, its loss, its release."""
+
+import asyncio
+import logging
+import math
+import warnings
+from contextlib import suppress
+from types import TracebackType
+from typing import Self
+
+from redsem_async._core import config
+from redsem_async._core.cancellation import finish
+from redsem_async._core.clock import now as clock
+from redsem_async._core.errors import BackendError, PermitLost, SemaphoreError
+from redsem_async._core.lease import Outcome, reply_timeout
+from redsem_async._hub.claim import Claim, State
+
+from .bound import Bound
+from .guard import Guard
+
+logger = logging.getLogger("redsem_async")
+
+_TAKEN = frozenset({State.HELD, State.LOST})
+
+
+class Permit:
+    """One permit (or several, as one) of a semaphore, held by this process.
+
+    It is refreshed in the background until it is released. Used as ``async with permit:`` it
+    guards the block: the permit's loss cancels the block and leaves it as :class:`PermitLost`.
+
+    A permit belongs to the event loop that it was acquired in; its coroutines raise
+    ``RuntimeError`` in another. One that is dropped without release gives a
+    ``ResourceWarning`` and is released.
+    """
+
+    __slots__ = ("__weakref__", "_bound", "_cancel_on_loss", "_claim", "_guarded", "_waited")
+
+    def __init__(self, bound: Bound, claim: Claim, waited: float, *, cancel_on_loss: bool) -> None:
+        self._bound = bound
+        self._claim = claim
+        self._waited = waited
+        self._cancel_on_loss = cancel_on_loss
+        self._guarded: Guard | None = None
+
+    def __repr__(self) -> str:
+        state = self._claim.state.name.lower()
+        return f"<Permit of {self.name!r} {state}, fencing token {self.fencing_token}>"
+
+    @property
+    def id(self) -> str:
+        """Names this permit in every process. Whoever knows it can release the permit."""
+        return self._claim.id
+
+    @property
+    def name(self) -> str:
+        """Of the semaphore."""
+        return self._claim.address.name
+
+    @property
+    def permits(self) -> int:
+        """How many permits this one stands for."""
+        return self._claim.permits
+
+    @property
+    def fencing_token(self) -> int:
+        """A number that grows with every grant of this semaphore, and is never used again.
+
+        Where one holder at a time is responsible for something, hand it along, and have the
+        receiver refuse a token lower than one that it has seen: that orders holders even when one
+        of them lost its permit without knowing. docs/guarantees.md has an example.
+        """
+        return self._claim.token
+
+    @property
+    def waited(self) -> float:
+        """For how long the permit was waited for, in seconds."""
+        return self._waited
+
+    @property
+    def expires_in(self) -> float:
+        """For how many more seconds the permit may be trusted if nothing else is heard.
+
+        Never above 0 when it may not be trusted now.
+        """
+        if self._claim.state is not State.HELD:
+            return -math.inf
+        return self._claim.trusted_until - clock()
+
+    @property
+    def lost(self) -> bool:
+        """Whether the permit was taken from us, or may have been. A release is no loss."""
+        claim = self._claim
+        return not self._trusted() and (claim.lost_reason is not None or claim.state is State.HELD)
+
+    def check(self) -> None:
+        """Raise :class:`PermitLost` unless the permit may be trusted now.
+
+        For work that does not come back to the event loop: it is not cancelled in time. May be
+        called in a thread.
+        """
+        if not self._trusted():
+            raise self._claim.loss()
+
+    def _trusted(self) -> bool:
+        """Whether the permit may be trusted now; seen to in the event loop where it may not."""
+        claim = self._claim
+        if claim.trusted_at(clock()):
+            return True
+        loop, ledger = self._bound.loop, self._bound.remote.ledger
+        if _running_loop() is loop:
+            ledger.lose_unless_trusted(claim)
+        elif not loop.is_closed():
+            loop.call_soon_threadsafe(ledger.lose_unless_trusted, claim)
+        return False
+
+    async def wait_lost(self) -> PermitLost:
+        """Wait until the permit is lost, and return the error that says why.
+
+        Waits for ever when it is released instead. Cancelling it changes nothing.
+        """
+        claim = self._claim
+        if not self.lost:
+            future = self._loop().create_future()
+            if claim.wakes_on_loss is None:
+                claim.wakes_on_loss = []
+            claim.wakes_on_loss.append(future)
+            try:
+                await future
+            finally:
+                claim.wakes_on_loss.remove(future)
+        return claim.loss()
+
+    async def refresh(self) -> None:
+        """Renew the lease now, beside the background's refreshes.
+
+        Raises:
+            PermitLost: when the permit is lost, or could not be renewed while it was trusted.
+        """
+        self._loop()
+        self.check()
+        answer = self._bound.remote.refreshes.refresh(self._claim)
+        await asyncio.wait([answer], timeout=self.expires_in)
+        outcome = answer.result() if answer.done() else Outcome.UNKNOWN
+        self.check()
+        if outcome is Outcome.UNKNOWN:
+            raise self._bound.remote.route.unavailable()
+
+    async def release(self) -> bool:
+        """Give the permit back, and serve who waits for it.
+
+        Returns whether it was held until now: ``False`` for a second release, and for one that
+        came too late. Confirmed by the server when it returns, within a bounded time; cancelling
+        it does not stop it, and the cancellation goes on once it is done.
+
+        Raises:
+            BackendError: when the server refused or could not be asked. The permit then ends
+                with its lease at the latest.
+            SemaphoreClosed: ``aclose`` ended the process's part before it could be said.
+        """
+        return await self._release(clock())
+
+    async def _release(self, now: float) -> bool:
+        loop = self._loop()
+        claim = self._claim
+        if claim.state is State.ENDED:
+            return False
+        lost = claim.state is State.LOST
+        self._bound.refresher.remove(claim)
+        pending = self._bound.remote.release(claim, now)
+        try:
+            held = await pending.future
+        except asyncio.CancelledError:
+            if pending.answer is None:
+                pending.future = loop.create_future()
+                await finish(pending.future, 2 * reply_timeout(claim.terms.lease))
+            raise
+        if isinstance(held, SemaphoreError):
+            raise held
+        return held and not lost
+
+    async def detach(self, expires_in: float | None = None) -> str:
+        """Stop refreshing the permit without giving it back, and return its id.
+
+        Whoever is given the id takes the permit over with ``adopt``, within *expires_in*
+        seconds (a lease by default): as long as the job that carries it may lie in a queue.
+        Leaving a block that the permit guards does nothing afterwards.
+
+        From the moment the request is sent, the permit is trusted for *expires_in* seconds at
+        most. Where that fails or is cancelled, the permit is held on and refreshed again: it is
+        trusted for longer once a later refresh was answered.
+
+        Raises:
+            PermitLost: when the permit is lost, or is given back meanwhile.
+            BackendError: when the server refused or could not be asked; the permit is held on.
+        """
+        self._loop()
+        claim = self._claim
+        expires = claim.terms.lease
+        if expires_in is not None:
+            expires = config.seconds(expires_in, "expires_in")
+            if not config.SHORTEST_LEASE <= expires <= config.LONGEST_LEASE:
+                raise ValueError(
+                    f"expires_in must be finite and at least"
+                    f" {config.SHORTEST_LEASE} s, not {expires}"
+                )
+        self.check()
+        remote, refresher, _ = self._bound
+        # A refresh written later would make a short expiry a whole lease again.
+        refresher.remove(claim)
+        try:
+            if remote.ref.recovers:
+                renewed = remote.refreshes.refresh(claim)  # restores it, where state was lost
+                await asyncio.wait([renewed], timeout=self.expires_in)
+            await remote.detach(claim, expires)
+        except BaseException as error:
+            if claim.state is State.HELD:
+                refresher.add(claim, remote, clock())
+            if isinstance(error, BackendError) and not self._trusted():
+                raise claim.loss() from error
+            raise
+        return self.id
+
+    async def __aenter__(self) -> Self:
+        """Guard a block: from here on, loss cancels the current task."""
+        claim = self._claim
+        task = asyncio.current_task(self._loop())
+        if task is None:
+            raise RuntimeError("a permit guards a block in a task only")
+        if self._guarded is not None:
+            raise RuntimeError("this permit guards a block already")
+        if claim.state is State.ENDED:
+            raise RuntimeError("this permit was given back: it can guard nothing")
+        if self._cancel_on_loss and not claim.trusted_at(clock()) and self.lost:
+            with suppress(SemaphoreError):  # the loss matters more, and the lease ends the rest
+                await self.release()
+            raise claim.loss()
+        self._guarded = Guard(claim, task, cancel=self._cancel_on_loss)
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Release, and raise PermitLost where that is due."""
+        guard, self._guarded = self._guarded, None
+        cancelled_by_loss = guard.disarm(exc) if guard is not None else False
+        claim, now = self._claim, clock()
+        lost = not claim.trusted_at(now) and self.lost
+        if claim.state is not State.ENDED:
+            try:
+                await self._release(now)
+            except SemaphoreError as error:
+                # The work is done, and the lease ends what could not be given back.
+                facts = {"event": "not released", "semaphore": self.name}
+                text = "a permit of %r could not be released: %s"
+                logger.warning(text, self.name, error, extra=facts)
+        if lost and self._cancel_on_loss and (exc is None or cancelled_by_loss):
+            raise claim.loss() from exc
+
+    def _loop(self) -> asyncio.AbstractEventLoop:
+        loop = asyncio.get_running_loop()
+        if loop is not self._bound.loop:
+            raise RuntimeError(f"this permit of {self.name!r} belongs to another event loop")
+        return loop
+
+    def __del__(self) -> None:
+        claim = self._claim
+        if claim.state not in _TAKEN:
+            return
+        loop = self._bound.loop
+        if loop.is_closed():
+            return
+        if claim.state is State.HELD:
+            message = f"{self!r} was dropped without release"
+            warnings.warn(message, ResourceWarning, stacklevel=2, source=self)
+        # Collected in any thread, and in the middle of anything.
+        loop.call_soon_threadsafe(_release_dropped, self._bound, claim)
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:  # none runs in this thread
+        return None
+
+
+def _release_dropped(bound: Bound, claim: Claim) -> None:
+    # A lost one that the server has not called gone may be held there still, and keeps its hub.
+    remote, refresher, _ = bound
+    if claim.state in _TAKEN and remote.ledger.by_number.get(claim.number) is claim:
+        refresher.remove(claim)
+        remote.release(claim, clock())

@@ -1,0 +1,64 @@
+"""Names in Redis: keys, channels, and the ids of hubs and permits.
+
+One hash tag per semaphore puts all its keys into one slot, so that scripts may use them
+together, and spreads many semaphores over the shards. A later layout gets another prefix.
+"""
+
+import re
+import secrets
+from typing import Literal, NamedTuple
+
+from .config import Clock
+
+Mode = Literal["fair", "zset"]
+
+_PERMIT_ID = re.compile(r"([0-9a-f]{32})\.([1-9][0-9]{0,15})\Z")
+
+
+class Address(NamedTuple):
+    """Where a semaphore lives, and in which mode and by which clock it is kept."""
+
+    mode: Mode
+    prefix: str
+    name: str
+    clock: Clock
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Every key, in the order in which scripts are given them."""
+        line = "queue" if self.mode == "fair" else "waiting"
+        kinds = ("holders", "tokens", "meta", "hubs", "extra", "limit", line)
+        return tuple(f"{self.prefix}:{{{self.name}}}:{kind}" for kind in kinds)
+
+    @property
+    def recovery_keys(self) -> tuple[str, ...]:
+        """Keys that scripts are given after those by clients that recover from lost state."""
+        return tuple(f"{self.prefix}:{{{self.name}}}:{kind}" for kind in ("marker", "released"))
+
+    @property
+    def kind(self) -> str:
+        """Mode and clock, as kept in Redis: one name has one of each."""
+        return f"{self.mode} {self.clock}"
+
+
+def channel(prefix: str, hub: str) -> str:
+    """The channel on which a hub is told what concerns its permits and waiters.
+
+    Where messages stay within a shard of a cluster, a semaphore is the *prefix* of its own.
+    """
+    return f"{prefix}:@{hub}"
+
+
+def new_hub_id() -> str:
+    """128 random bits: as hard to guess as a permit id has to be."""
+    return secrets.token_hex(16)
+
+
+def permit_id(hub: str, number: int) -> str:
+    return f"{hub}.{number}"
+
+
+def parse_permit_id(text: str) -> tuple[str, int] | None:
+    """Hub and number of a permit id; None when *text* is none."""
+    match = _PERMIT_ID.match(text)
+    return (match[1], int(match[2])) if match else None

@@ -1,0 +1,115 @@
+"""Until when a permit may be trusted, and what a refresh outcome means.
+
+Rules only: every one takes its instants as arguments, read from one monotonic clock of this
+machine. No instant of the server's clock is ever compared with them.
+"""
+
+import enum
+from typing import NamedTuple
+
+MAX_REPLY_TIMEOUT = 3.0  # seconds without a reply, before a connection counts as broken
+CONNECT_TIMEOUT = 5.0  # seconds for one attempt to connect
+
+
+def heartbeat_interval(lease: float) -> float:
+    """How often a waiting process is heard from, in seconds."""
+    return min(max(lease / 3, 1.0), 10.0)
+
+
+def liveness_timeout(lease: float) -> float:
+    """For how long a silent process still counts as alive, in seconds."""
+    interval = heartbeat_interval(lease)
+    return max(3 * interval, lease + interval)
+
+
+def handoff_lease(lease: float) -> float:
+    """The lease of a permit handed to another process, until that process refreshes it.
+
+    Short, so that handing it to a stopped process costs less than a lease; two heartbeats at
+    least, so that a process whose message was lost finds it in time.
+    """
+    return min(lease, max(2 * heartbeat_interval(lease), 1.0))
+
+
+def reply_timeout(lease: float) -> float:
+    """For how long an answer may be missing before its connection counts as dead, in seconds.
+
+    Bounded for long leases: somebody waits for it, who has no other bound.
+    """
+    return min(max(1.0, lease / 3), 5.0)
+
+
+def confirmation_time(lease: float) -> float:
+    """For how long replicas may take to confirm a grant, in seconds.
+
+    The connection is blocked for as long, so it is short beside the lease and the reply timeout.
+    """
+    return min(max(lease / 10, 0.05), 0.5)
+
+
+def clock_margin(lease: float) -> float:
+    """By how much trust ends before the server lets go: clock rates differ, timers are late."""
+    return 0.01 * lease + 0.005
+
+
+class Outcome(enum.Enum):
+    """How a refresh ended. Three different facts: no answer is not a no."""
+
+    RENEWED = enum.auto()
+    GONE = enum.auto()
+    UNKNOWN = enum.auto()
+
+
+class Lost(NamedTuple):
+    """The permit is not ours any more, or may not be."""
+
+    reason: str
+
+
+def trusted_until(lease: float, *, sent_at: float, left: float) -> float:
+    """Until when to trust a permit with *left* seconds of its *lease* left, as the server said.
+
+    It said so to what was sent at *sent_at*. Counted from sending, because the server started
+    its own count no earlier.
+    """
+    return sent_at + left - clock_margin(lease)
+
+
+def after_refresh(
+    trusted: float, lease: float, outcome: Outcome, *, sent_at: float, now: float
+) -> float | Lost:
+    """Until when to trust a permit, trusted until *trusted*, after a refresh sent at *sent_at*."""
+    if outcome is Outcome.GONE:
+        return Lost("the server does not hold it any more")
+    if outcome is Outcome.RENEWED:
+        trusted = max(trusted, trusted_until(lease, sent_at=sent_at, left=lease))
+    return trusted if now < trusted else Lost("it could not be refreshed in time")
+
+
+def overdue(trusted: float, lease: float, now: float) -> bool:
+    """Whether a permit that is trusted until *trusted* should have been refreshed by *now*.
+
+    Half of the lease is gone by then: one and a half refresh intervals, as they are by default.
+    Never where trust has ended: it is not revived.
+    """
+    return now < trusted < now + lease / 2
+
+
+def refresh_due(now: float, interval: float) -> float:
+    """When to refresh a permit that was granted or refreshed at *now*.
+
+    At most *interval* later, and at least three quarters of it: due times are rounded down to
+    a grid that all permits share, so that their refreshes travel together.
+    """
+    tick = interval / 4
+    return (now + interval) // tick * tick
+
+
+def retry_after(next_change: float | None, lease: float, waiting: int, limit: int) -> float:
+    """An estimate of when a permit may be free for one more caller, in seconds.
+
+    *next_change* is the next moment at which something may happen by itself. It is worth no
+    more than its inputs: nobody knows how long the holders' work takes.
+    """
+    first = lease if next_change is None else min(max(next_change, 0.0), lease)
+    return first * (1 + waiting / max(limit, 1))

@@ -1,0 +1,284 @@
+"""One request for permits, from the call of ``acquire`` until its permits are given back.
+
+The table `_NEXT` has every transition between the states of a claim. Only the methods of `Claim`
+change the state, and each of them goes by the table, as in h11. The future of a claim wakes its
+caller and carries nothing: the facts are here.
+"""
+
+import asyncio
+import enum
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+from redsem_async._core.config import Terms
+from redsem_async._core.errors import PermitLost
+from redsem_async._core.keys import Address, permit_id
+from redsem_async._protocol.operations import Request
+
+
+class State(enum.IntEnum):
+    """Where a claim is. It goes down this list, except that some claims have to ask again."""
+
+    NEW = enum.auto()  # to be written, or to be written again
+    SENT = enum.auto()  # in a command that has no reply yet
+    WAITING = enum.auto()  # the semaphore is full, and the caller waits
+    GRANTED = enum.auto()  # granted, and not handed out: the grant is to be confirmed first
+    HELD = enum.auto()  # the caller has the permit
+    LOST = enum.auto()  # held, and not to be trusted any more
+    ENDED = enum.auto()  # refused, left, given back or detached
+
+
+class _Event(enum.IntEnum):
+    WRITTEN = enum.auto()
+    TOLD_TO_WAIT = enum.auto()
+    ASKED_AGAIN = enum.auto()
+    GRANTED = enum.auto()
+    HANDED_OUT = enum.auto()
+    LOST = enum.auto()
+    ENDED = enum.auto()
+
+
+_NEXT: dict[tuple[_Event, State], State] = {
+    (_Event.WRITTEN, State.NEW): State.SENT,
+    (_Event.TOLD_TO_WAIT, State.SENT): State.WAITING,
+    # In ZSET mode a claim joins those of its process that wait, without being written.
+    (_Event.TOLD_TO_WAIT, State.NEW): State.WAITING,
+    # The command was lost with its connection, or the server knows nothing of the claim.
+    (_Event.ASKED_AGAIN, State.SENT): State.NEW,
+    (_Event.ASKED_AGAIN, State.WAITING): State.NEW,
+    # The grant came too late, or was lost before it was confirmed.
+    (_Event.ASKED_AGAIN, State.GRANTED): State.NEW,
+    (_Event.GRANTED, State.SENT): State.GRANTED,
+    (_Event.GRANTED, State.WAITING): State.GRANTED,
+    (_Event.HANDED_OUT, State.GRANTED): State.HELD,
+    (_Event.LOST, State.HELD): State.LOST,
+} | {(_Event.ENDED, state): State.ENDED for state in State}
+
+
+class LineReport(NamedTuple):
+    """What a reply said about the line.
+
+    Attributes:
+        sent_at: when the command was sent.
+        next_ms: in how many milliseconds something may change by itself; None for never.
+        waiting: the length of the line.
+    """
+
+    sent_at: float
+    next_ms: int | None
+    waiting: int
+
+
+class Claim:
+    """A request for permits of one semaphore.
+
+    Attributes:
+        terms: of the semaphore that it was made with.
+        waits: False for ``timeout=0`` and for an adoption.
+        number: half of the permit's id; 0 until it is drawn, which is when it is written.
+        call: the number of the adopt that asks for it, if one does.
+        was_sent: sent before under this number, without a reply.
+        was_waiting: told to wait before (zset): it keeps its place when it asks again.
+        report: the last reply that told this claim to wait.
+        unconfirmed: why the last grant could not be confirmed.
+        deadline: of the caller, by the loop's clock.
+        replies_since: set when the deadline has come. The reply to any command sent since then
+            decides the claim.
+        trusted_until: until when the permit may be trusted unless it is refreshed.
+        renewable_after: a refresh that was sent before does not renew that trust.
+        unsettled: how many detaches were written that may yet be carried out.
+        on_lost: called when the permit is lost.
+        refreshed_by: what refreshes it: see `_keepalive.refresher`.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "address",
+        "call",
+        "deadline",
+        "error",
+        "future",
+        "hub_id",
+        "lost_reason",
+        "number",
+        "on_lost",
+        "permits",
+        "refreshed_by",
+        "renewable_after",
+        "replies_since",
+        "report",
+        "started",
+        "state",
+        "terms",
+        "timer",
+        "token",
+        "trusted_until",
+        "unconfirmed",
+        "unconfirmed_since",
+        "unsettled",
+        "waits",
+        "wakes_on_loss",
+        "was_sent",
+        "was_waiting",
+    )
+
+    def __init__(  # one for each acquire: positional, because keywords cost time
+        self,
+        address: Address,
+        terms: Terms,
+        permits: int,
+        started: float,
+        waits: bool,  # noqa: FBT001
+        future: "asyncio.Future[None]",
+    ) -> None:
+        self.address: Address = address
+        self.terms: Terms = terms
+        self.permits: int = permits
+        self.started: float = started
+        self.waits: bool = waits
+        self.future: asyncio.Future[None] = future
+        self.state: State = State.NEW
+        self.number: int = 0
+        self.call: int = 0
+        self.hub_id: str = ""
+        self.was_sent: bool = False
+        self.was_waiting: bool = False
+        self.token: int = 0
+        self.error: Exception | None = None
+        self.report: LineReport | None = None
+        self.unconfirmed: Exception | None = None
+        self.unconfirmed_since: float = 0.0
+        self.deadline: float = math.inf
+        self.timer: asyncio.TimerHandle | None = None
+        self.replies_since: float | None = None
+        self.trusted_until: float = 0.0
+        self.renewable_after: float = -math.inf
+        self.unsettled: int = 0
+        self.lost_reason: str | None = None
+        self.on_lost: Callable[[], None] | None = None
+        self.wakes_on_loss: list[asyncio.Future[None]] | None = None
+        self.refreshed_by: object = None
+
+    # -- transitions
+
+    def written(self) -> None:
+        """A command that asks for it is written."""
+        self.state = _NEXT[_Event.WRITTEN, self.state]
+
+    def told_to_wait(self) -> None:
+        """The semaphore is full."""
+        self.state = _NEXT[_Event.TOLD_TO_WAIT, self.state]
+        self.was_waiting = True
+
+    def ask_again(self) -> None:
+        """It is to be written again: before new claims, with the same deadline."""
+        self.state = _NEXT[_Event.ASKED_AGAIN, self.state]
+
+    def granted(self, token: int, trusted_until: float) -> None:
+        """The server granted it. The caller is not told yet."""
+        self.state = _NEXT[_Event.GRANTED, self.state]
+        self.token = token
+        self.trusted_until = trusted_until
+
+    def hand_out(self) -> None:
+        """The caller gets the permit."""
+        self.state = _NEXT[_Event.HANDED_OUT, self.state]
+        if self.timer is not None:
+            self.stop_timer()
+        if not self.future.done():
+            self.future.set_result(None)
+
+    def lose(self, reason: str) -> None:
+        """The permit cannot be trusted any more. Wakes those that wait for its loss."""
+        self.state = _NEXT[_Event.LOST, self.state]
+        self.lost_reason = reason
+        if self.on_lost is not None:
+            self.on_lost()
+        for future in self.wakes_on_loss or ():
+            if not future.done():
+                future.set_result(None)
+
+    def end(self) -> None:
+        """It was given back or detached, or its caller left."""
+        self.state = _NEXT[_Event.ENDED, self.state]
+        if self.timer is not None:
+            self.stop_timer()
+
+    def fail(self, error: Exception) -> None:
+        """The caller gets *error*."""
+        self.end()
+        self.error = error
+        if not self.future.done():
+            self.future.set_result(None)
+
+    # -- facts
+
+    @property
+    def id(self) -> str:
+        return permit_id(self.hub_id, self.number)
+
+    @property
+    def request(self) -> Request:
+        return Request(
+            self.number, self.terms.lease_ms, self.terms.limit, self.permits, self.waits
+        )
+
+    @property
+    def pending(self) -> bool:
+        """Whether the caller still waits for the outcome."""
+        return self.state <= State.GRANTED
+
+    @property
+    def unserved(self) -> bool:
+        """Whether the server may grant it."""
+        return self.state is State.SENT or self.state is State.WAITING
+
+    @property
+    def holding(self) -> bool:
+        """Whether the server holds a permit for it, as far as is known here."""
+        return self.state is State.HELD or self.state is State.GRANTED
+
+    def trusted_at(self, now: float) -> bool:
+        """Whether the permit may be trusted, by what is known *now*."""
+        state = self.state
+        return now < self.trusted_until and (state is State.HELD or state is State.GRANTED)
+
+    @property
+    def doubt(self) -> str:
+        """Why the permit is not trusted, while it is not known to be lost."""
+        if self.trusted_until == -math.inf:
+            return "the server does not hold it any more"
+        return "it could not be refreshed in time"
+
+    def loss(self) -> PermitLost:
+        """The error that says why it is lost."""
+        reason = self.doubt if self.state is State.HELD else "it was given back"
+        return PermitLost(self.address.name, self.id, self.lost_reason or reason)
+
+    # -- trust
+
+    def disown(self) -> None:
+        """The server does not hold it any more. May be called in any thread."""
+        self.trusted_until = -math.inf
+
+    def shorten(self, trusted_until: float) -> None:
+        """A detach is written: the lease may be shorter from now on, whatever its reply.
+
+        Until it is known that the detach will not be carried out any more, no refresh says for
+        how long the permit is held, because the detach may be carried out after it.
+        """
+        self.trusted_until = min(self.trusted_until, trusted_until)
+        self.renewable_after = math.inf
+
+    def detach_settled(self, now: float) -> None:
+        """A detach that was written will not be carried out any more."""
+        self.unsettled -= 1
+        if not self.unsettled:
+            self.renewable_after = now
+
+    def stop_timer(self) -> None:
+        """The deadline does not matter any more."""
+        assert self.timer is not None
+        self.timer.cancel()
+        self.timer = None

@@ -1,0 +1,166 @@
+"""One hub for each client and event loop: it gives every semaphore a pipeline.
+
+Outside of a cluster there is one pipeline. In a cluster there is one for each node that keeps a
+semaphore, and semaphores move between them as slots do.
+"""
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from functools import partial
+from weakref import WeakSet, WeakValueDictionary
+
+from redsem_async._core.errors import SemaphoreClosed
+from redsem_async._core.keys import Address
+from redsem_async._observers.registry import observers
+from redsem_async._protocol.backend import Backend, Node
+
+from .identity import HubIdentity
+from .pipeline import Pipeline
+from .reconnect import Connector
+from .remote_semaphore import RemoteSemaphore
+from .shutdown import FINAL, release_all
+
+
+class Hub:
+    """Talks to one backend on one event loop, for all semaphores of a client.
+
+    Attributes:
+        keepalive: what `_keepalive` keeps for this hub.
+    """
+
+    def __init__(self, backend: Backend, loop: asyncio.AbstractEventLoop) -> None:
+        self.backend: Backend = backend
+        self.identity: HubIdentity = HubIdentity(loop)
+        self.keepalive: object = None
+        self._closings = 0  # calls of aclose that have not ended
+        self._semaphores: WeakValueDictionary[Address, RemoteSemaphore] = WeakValueDictionary()
+        self._connectors: dict[Node, Connector] = {}
+        self._at_end: list[Callable[[], Awaitable[None]]] = []
+        _HUBS.add(self)
+
+    def semaphore(self, address: Address, label: str | None) -> RemoteSemaphore:
+        """The semaphore at *address*, made when first asked for."""
+        remote = self._semaphores.get(address)
+        if remote is None:
+            pipeline = self._pipeline_at(self.backend.node_for(address))
+            remote = RemoteSemaphore(self.identity, pipeline, address, label)
+            self._semaphores[address] = pipeline.semaphores[address] = remote
+        return remote
+
+    def at_end(self, callback: Callable[[], Awaitable[None]]) -> None:
+        """Await *callback* once, after the last connection was closed."""
+        self._at_end.append(callback)
+
+    # -- pipelines
+
+    def _pipeline_at(self, node: Node) -> Pipeline:
+        connector = self._connectors.get(node)
+        if connector is None:
+            connector = self._connectors[node] = Connector(
+                self.identity,
+                self.backend,
+                node,
+                move=self._move,
+                open_ones=self._open_ones,
+                closed=self._closed,
+            )
+        return connector.pipeline
+
+    def _open_ones(self) -> set[Connector]:
+        return {connector for connector in self._connectors.values() if connector.open}
+
+    def _move(self, remote: RemoteSemaphore, node: Node) -> None:
+        """Another node keeps the semaphore."""
+        for connector in self._connectors.values():
+            connector.pipeline.semaphores.pop(remote.address, None)
+        pipeline = self._pipeline_at(node)
+        pipeline.semaphores[remote.address] = remote
+        remote.move(pipeline)
+
+    async def _closed(self, connector: Connector) -> None:
+        """*connector* has closed its connection. After the last one the hub gets a new id."""
+        pipeline = connector.pipeline
+        if not pipeline.semaphores and pipeline.outage.logged_since is None:
+            self._connectors.pop(connector.node, None)
+        if not self._open_ones():
+            self.identity.renew()
+            callbacks, self._at_end = self._at_end, []
+            for callback in callbacks:
+                await callback()
+
+    # -- the end
+
+    async def aclose(self, drain: float) -> None:
+        """End waiting, give holders *drain* seconds, release what they still hold, and close."""
+        self._closings += 1
+        self.identity.closing = True
+        try:
+            for remote in list(self._semaphores.values()):
+                remote.fail_waiting(partial(SemaphoreClosed, remote.address.name))
+            if drain > 0:
+                await self._until_quiet(drain)
+            connectors = list(self._connectors.values())
+            for connector in connectors:
+                release_all(connector.pipeline)
+            await self._until_quiet(FINAL)
+            for connector in connectors:
+                connector.pipeline.give_up()
+            for remote in list(self._semaphores.values()):
+                remote.fail_all(partial(SemaphoreClosed, remote.address.name))
+            for connector in list(self._connectors.values()):
+                await connector.close()
+        finally:
+            self._closings -= 1
+            self.identity.closing = self._closings > 0
+
+    async def _until_quiet(self, timeout: float) -> None:
+        loop = self.identity.loop
+        deadline = loop.time() + timeout
+        while busy := [c for c in self._connectors.values() if c.pipeline.has_work()]:
+            if loop.time() >= deadline:
+                break
+            await busy[0].pipeline.until_quiet(deadline)
+
+    def orphan(self) -> None:
+        """This is a forked child: the connections and all permits are the parent's."""
+        self.identity.usable = False
+        for remote in list(self._semaphores.values()):
+            for claim in remote.ledger.held():
+                claim.on_lost = None
+                reason = "the process that held it was forked"
+                remote.ledger.lose(claim, reason, expected=True)
+        _ORPHANED.append(self)
+
+
+_HUBS: WeakSet[Hub] = WeakSet()
+_BY_CLIENT: WeakValueDictionary[tuple[int, int], Hub] = WeakValueDictionary()
+_ORPHANED: list[Hub] = []  # kept, so that nothing that they inherited is closed
+
+
+def _after_fork() -> None:
+    observers.forget_parent()
+    for hub in list(_HUBS):
+        hub.orphan()
+    _HUBS.clear()
+    _BY_CLIENT.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def hub_for(backend: Backend, owner: object) -> Hub:
+    """The hub of the client *owner* in the running loop, made when first asked for."""
+    loop = asyncio.get_running_loop()
+    # A hub keeps both alive, so neither number can come to mean something else meanwhile.
+    key = (id(owner), id(loop))
+    hub = _BY_CLIENT.get(key)
+    if hub is None or not hub.identity.usable:
+        hub = _BY_CLIENT[key] = Hub(backend, loop)
+    return hub
+
+
+def known_hub(owner: object) -> Hub | None:
+    """The hub of the client *owner* in the running loop, if there is one."""
+    return _BY_CLIENT.get((id(owner), id(asyncio.get_running_loop())))

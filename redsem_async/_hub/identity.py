@@ -1,0 +1,47 @@
+"""Who this process is to the servers: the id of a hub, and the numbers that it draws."""
+
+import asyncio
+import random
+import threading
+
+from redsem_async._core.keys import new_hub_id
+
+
+class HubIdentity:
+    """The part of a hub that everything below it needs.
+
+    Attributes:
+        loop: the event loop that the hub belongs to.
+        id: names the hub in Redis. It is renewed when the hub was idle.
+        usable: False in a forked child: the connections and the permits are the parent's.
+        closing: whether ``aclose`` is under way.
+        warned_of_no_push: whether the log has it that no push messages come.
+        trust_lock: held by whichever thread writes until when a permit is trusted, where the
+            watchdog's thread might write that too.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop: asyncio.AbstractEventLoop = loop
+        self.id: str = new_hub_id()
+        self.usable: bool = True
+        self.closing: bool = False
+        self.warned_of_no_push: bool = False
+        self.trust_lock: threading.Lock = threading.Lock()
+        self._last_number = 0
+
+    def renew(self) -> None:
+        """Take a new id: permits of the old one are this process's no more."""
+        self.id = new_hub_id()
+
+    def new_number(self) -> int:
+        """Draw a number for a claim or a call, when it is written: in the order of the wire."""
+        self._last_number += 1
+        return self._last_number
+
+    def stagger(self, time: float) -> float:
+        """Once to twice *time*, at random: so that no two processes act at once."""
+        return time * (1 + random.random())
+
+    def drew(self, number: int) -> bool:
+        """Whether *number* was drawn here."""
+        return number <= self._last_number

@@ -1,0 +1,47 @@
+"""What a hub says of itself to a server, once for each connection and semaphore."""
+
+import os
+import socket
+import time
+
+from redsem_async._protocol.backend import SemaphoreRef
+from redsem_async._protocol.hub_info import HubInfo, describe
+
+from .route import Route
+
+
+class Introduction:
+    """Attached to the next command that can carry it, until the server has it.
+
+    Attributes:
+        declared: the limit of the semaphore object that was used last.
+        sent: whether a command carried it, and the server may be expected to remember.
+    """
+
+    def __init__(self, semaphore: SemaphoreRef, route: Route, label: str | None) -> None:
+        self.declared: int = 0
+        self.sent: bool = False
+        self._semaphore = semaphore
+        self._route = route
+        self._label = label
+
+    def take(self) -> HubInfo | None:
+        """What the command that is written now carries; None where the server has it."""
+        if self.sent:
+            return None
+        self.sent = True
+        return self.hub_info()
+
+    def hub_info(self) -> HubInfo:
+        """Label, host, process and limit. May be called in any thread."""
+        description = describe(
+            label=self._label,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            started=round(_STARTED, 3),
+            limit=self.declared,
+        )
+        return HubInfo(description, self._route.link.no_push, self._semaphore.recovers)
+
+
+_STARTED = time.time()

@@ -1,0 +1,165 @@
+"""The claims of one semaphore, by where they are."""
+
+import logging
+import math
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence
+
+from redsem_async._core.clock import now as clock
+from redsem_async._core.errors import AcquireTimeout
+from redsem_async._core.lease import retry_after
+from redsem_async._observers.registry import observers
+from redsem_async._protocol.backend import SemaphoreRef
+
+from .claim import Claim, LineReport, State
+from .identity import HubIdentity
+from .introduction import Introduction
+from .route import Route
+
+logger = logging.getLogger("redsem_async")
+
+
+class Ledger:
+    """What the operations of one semaphore share.
+
+    Attributes:
+        wake: has the pipeline ask what to write; see `RemoteSemaphore.wake`.
+        new: to be written, in this order.
+        by_number: those that the server may know: sent, waiting, granted, held or leaving.
+        waiting: told to wait, first come first.
+        overdue: whose deadline has come: the next reply decides.
+        leaving: whose callers left, and that the server may still know.
+        acquires_in_flight: the highest number of each acquire that has no reply yet.
+        shortest_lease: of any claim so far, in seconds; longest_lease and highest_limit likewise.
+        line_report: the last reply about the line that goes for every waiter (zset).
+    """
+
+    def __init__(
+        self,
+        identity: HubIdentity,
+        semaphore: SemaphoreRef,
+        route: Route,
+        introduction: Introduction,
+        wake: Callable[..., None],
+    ) -> None:
+        self.identity: HubIdentity = identity
+        self.semaphore: SemaphoreRef = semaphore
+        self.name: str = semaphore.address.name
+        self.route: Route = route
+        self.introduction: Introduction = introduction
+        self.wake: Callable[..., None] = wake
+        self.new: deque[Claim] = deque()
+        self.by_number: dict[int, Claim] = {}
+        self.waiting: OrderedDict[Claim, None] = OrderedDict()
+        self.overdue: dict[Claim, None] = {}
+        self.leaving: list[Claim] = []
+        self.acquires_in_flight: deque[int] = deque()
+        self.shortest_lease: float = math.inf
+        self.longest_lease: float = 0.0
+        self.highest_limit: int = 0
+        self.line_report: LineReport | None = None
+
+    # -- numbers
+
+    def give_number(self, claim: Claim) -> None:
+        """*claim* is written now: numbers are drawn in the order of the wire."""
+        if claim.number == 0:
+            claim.number, claim.hub_id = self.identity.new_number(), self.identity.id
+        self.by_number[claim.number] = claim
+
+    def forget_number(self, claim: Claim) -> None:
+        """The server has nothing under the number of *claim*, which gets another."""
+        self.by_number.pop(claim.number, None)
+        claim.number, claim.was_sent = 0, False
+
+    # -- asking
+
+    def ask_again(self, claims: Sequence[Claim]) -> None:
+        """Write *claims*, in this order, before those that are new."""
+        for claim in claims:
+            claim.ask_again()
+        self.new.extendleft(reversed(claims))
+        if claims:
+            self.wake()
+
+    def ask_anew(self, claim: Claim) -> None:
+        """What the server had for *claim* is gone: a new number, the same deadline."""
+        self.waiting.pop(claim, None)
+        self.forget_number(claim)
+        self.ask_again([claim])
+
+    def wait(self, claims: Sequence[Claim]) -> None:
+        """*claims* stand in line, in this order."""
+        for claim in claims:
+            claim.told_to_wait()
+            self.waiting[claim] = None
+
+    def stop_waiting(self, claim: Claim) -> None:
+        """*claim* is granted, or its caller leaves."""
+        self.waiting.pop(claim, None)
+        self.overdue.pop(claim, None)
+
+    def turn_down(self, claim: Claim, error: Exception) -> None:
+        """*claim* ends with *error*. The server has nothing of it that is to be undone."""
+        self.by_number.pop(claim.number, None)
+        self.overdue.pop(claim, None)
+        claim.fail(error)
+
+    # -- losing
+
+    def lose(self, claim: Claim, reason: str, *, expected: bool = False) -> None:
+        """The permit of *claim* is lost: wake its holder, notify observers, and log it.
+
+        *expected*: this process took it itself, which is not logged.
+        """
+        if claim.state is not State.HELD:
+            return
+        cancels = claim.on_lost is not None
+        claim.lose(reason)
+        for notifier in observers.notifiers:
+            notifier.lost(claim, reason, cancels=cancels)
+        if not expected:
+            facts = {"fencing_token": claim.token, "permits": claim.permits, "reason": reason}
+            facts |= {"event": "lost", "semaphore": self.name}
+            logger.info("a permit of %r was lost: %s", self.name, reason, extra=facts)
+
+    def lose_unless_trusted(self, claim: Claim) -> bool:
+        """Whether the permit of *claim* is lost, or ends now because its trust has run out."""
+        if claim.state is State.HELD and clock() >= claim.trusted_until:
+            self.lose(claim, claim.doubt)
+        return claim.state is not State.HELD
+
+    # -- looking
+
+    def pending(self) -> list[Claim]:
+        """Those whose callers wait for the outcome."""
+        numbered = (claim for claim in self.by_number.values() if claim.pending)
+        new = (claim for claim in self.new if claim.state is State.NEW)
+        return list(dict.fromkeys((*numbered, *new, *self.waiting)))
+
+    def holding(self) -> list[Claim]:
+        """Those that the server holds permits for, as far as is known here."""
+        return [claim for claim in self.by_number.values() if claim.holding]
+
+    def held(self) -> list[Claim]:
+        """Those whose callers hold their permits."""
+        return [claim for claim in self.by_number.values() if claim.state is State.HELD]
+
+    def last_report(self, claim: Claim) -> LineReport | None:
+        """The last reply about the line that goes for *claim*.
+
+        In ZSET mode replies to others go for those that wait behind them and did not ask
+        themselves; and a permit that others were granted is not to be had.
+        """
+        own, line = claim.report, self.line_report
+        return line if own is None or (line and line.sent_at > own.sent_at) else own
+
+    def retry_after(self, claim: Claim) -> float:
+        """When asking again may be worth it, in seconds, by the last reply about the line."""
+        _, next_ms, waiting = self.last_report(claim) or LineReport(0.0, None, 0)
+        moment = None if next_ms is None else next_ms / 1000
+        return retry_after(moment, claim.terms.lease, waiting, claim.terms.limit)
+
+    def timed_out(self, claim: Claim) -> AcquireTimeout:
+        """The error for a deadline that came although the server replied."""
+        return AcquireTimeout(self.name, clock() - claim.started, self.retry_after(claim))

@@ -1,0 +1,175 @@
+"""Acquire: claims ask for permits."""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+
+from redsem_async._core.config import Terms
+from redsem_async._core.errors import QueueFull, SemaphoreError
+from redsem_async._core.lease import trusted_until
+from redsem_async._hub.claim import Claim, LineReport, State
+from redsem_async._hub.deadlines import Deadlines
+from redsem_async._hub.handout import Handout
+from redsem_async._hub.ledger import Ledger
+from redsem_async._hub.waiters import Waiters
+from redsem_async._protocol.errors import CommandError, ErrorKind
+from redsem_async._protocol.operations import Acquire
+from redsem_async._protocol.replies import FULL, GONE, QUEUE_FULL, AnyReply, Holding, Reply
+
+from .abandon import AbandonQueue
+from .base import Batch, error_for
+
+MAX_ACQUIRES = 256  # in one script, because it holds the server for as long
+
+_NO_EFFECT = frozenset({ErrorKind.MODE_MISMATCH, ErrorKind.NO_MEMORY})
+
+
+class AcquireQueue:
+    """Writes the claims that are new, or ask again; `Ledger.new` has them.
+
+    *apply* applies what a reply says beside its answers.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        waiters: Waiters,
+        handout: Handout,
+        abandons: AbandonQueue,
+        deadlines: Deadlines,
+        apply: Callable[..., None],
+    ) -> None:
+        self.ledger: Ledger = ledger
+        self.waiters: Waiters = waiters
+        self.handout: Handout = handout
+        self.abandons: AbandonQueue = abandons
+        self.deadlines: Deadlines = deadlines
+        self.apply: Callable[..., None] = apply
+
+    def take(self) -> Batch | None:
+        """The next batch, of claims with the same terms; None where no claim is to be written."""
+        ledger = self.ledger
+        if self.waiters.unsorted:
+            self.waiters.unsorted = False
+            ledger.new = deque(sorted(ledger.new, key=attrgetter("started")))
+        new = ledger.new
+        claims: list[Claim] = []
+        exceptional: dict[int, tuple[int, bool]] = {}
+        terms: Terms | None = None
+        while new and len(claims) < MAX_ACQUIRES:
+            claim = new[0]
+            if claim.state is State.NEW:
+                if terms is not claim.terms:
+                    if terms is not None and terms != claim.terms:
+                        break
+                    terms = claim.terms
+                ledger.give_number(claim)
+                claim.written()
+                claims.append(claim)
+                if claim.permits != 1 or not claim.waits:
+                    exceptional[claim.number] = (claim.permits, claim.waits)
+            new.popleft()
+        if not claims:
+            return None
+        batch = AcquireBatch(self, self.waiters.acquire(claims, exceptional), claims)
+        ledger.acquires_in_flight.append(claims[-1].number)
+        return batch
+
+    def reject_full(self, claim: Claim) -> None:
+        """The server replied "full" to a claim that does not wait, or may not."""
+        ledger, bound = self.ledger, claim.terms.max_waiters
+        if claim.waits and bound is not None:
+            ledger.turn_down(claim, QueueFull(ledger.name, bound, ledger.retry_after(claim)))
+        else:
+            ledger.turn_down(claim, ledger.timed_out(claim))
+
+
+class AcquireBatch(Batch):
+    """Claims that ask for permits."""
+
+    __slots__ = ("_claims", "_hinted", "_queue")
+
+    def __init__(self, queue: AcquireQueue, operation: Acquire, claims: Sequence[Claim]) -> None:
+        super().__init__(queue.ledger, operation)
+        self._queue = queue
+        self._claims = claims
+        self._hinted = operation.hinted
+
+    @property
+    def lone(self) -> bool:
+        return len(self._claims) == 1
+
+    def settle(self, reply: AnyReply | CommandError) -> None:
+        self.ledger.acquires_in_flight.popleft()
+        if isinstance(reply, CommandError) and reply.kind in _NO_EFFECT:
+            for claim in self._claims:
+                if claim.state is State.SENT:
+                    # One that was sent before may be known to the server from then.
+                    known = claim.was_sent
+                    end = self._queue.abandons.refuse if known else self.ledger.turn_down
+                    end(claim, error_for(self.ledger, reply))
+            self._queue.waiters.hint_unsent(self._hinted)
+        else:
+            super().settle(reply)
+
+    def apply(self, reply: AnyReply) -> None:
+        assert isinstance(reply, Reply)
+        assert isinstance(self.operation, Acquire)
+        queue, ledger = self._queue, self.ledger
+        terms = self._claims[0].terms
+        trusted = trusted_until(terms.lease, sent_at=self.sent_at, left=terms.lease)
+        at_once = self.replied_at < trusted and not terms.min_replicas
+        report = LineReport(self.sent_at, reply.next_ms, reply.waiting)
+        again: list[Claim] = []
+        wait: list[Claim] = []
+        numbers = self.operation.numbers  # a claim that asked anew has another by now
+        for claim, number, answer in zip(self._claims, numbers, reply.answers, strict=True):
+            if isinstance(answer, Holding):
+                queue.handout.granted(number, answer.token, answer.left_ms / 1000, self.sent_at)
+            elif claim.state is not State.SENT or claim.number != number:
+                continue  # its caller left, and an abandon is on its way; or it asked anew
+            elif answer > 0:
+                claim.granted(answer, trusted)
+                if at_once:
+                    claim.hand_out()
+                else:
+                    queue.handout.hand_out(claim)
+            elif answer == GONE:
+                ledger.forget_number(claim)
+                again.append(claim)
+            else:
+                claim.report, claim.unconfirmed = report, None
+                if answer == QUEUE_FULL or not claim.waits:
+                    queue.reject_full(claim)
+                else:
+                    wait.append(claim)
+        if again:
+            ledger.ask_again(again)
+        if wait:
+            queue.waiters.must_wait(wait)
+            queue.deadlines.ask_early(wait)
+        waits = self.operation.waits
+        queue.waiters.line_reported(report)
+        if FULL in reply.answers:
+            answers = zip(self._claims, reply.answers, strict=True)
+            waits += sum(claim.waits for claim, answer in answers if answer == FULL)
+        queue.apply(reply, self.sent_at, alive=True)
+        if waits or ledger.waiting:
+            queue.waiters.announced(waits)
+        if ledger.overdue:
+            queue.deadlines.settle()
+
+    def refused(self, error: SemaphoreError) -> None:
+        for claim in self._claims:
+            if claim.state is State.SENT:
+                self._queue.abandons.refuse(claim, error)
+        self._queue.waiters.hint_unsent(self._hinted)
+
+    def write_again(self, *, arrived: bool) -> None:
+        self._queue.waiters.hint_unsent(self._hinted)
+        if arrived:
+            self.ledger.acquires_in_flight.clear()
+            for claim in self._claims:
+                claim.was_sent = True
+        # For those whose callers left, an abandon is on its way.
+        self.ledger.ask_again([claim for claim in self._claims if claim.state is State.SENT])

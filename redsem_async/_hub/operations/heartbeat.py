@@ -1,0 +1,72 @@
+"""Heartbeat: the process is alive, and asks what became of its waiters."""
+
+from collections.abc import Sequence
+
+from redsem_async._core.errors import SemaphoreError
+from redsem_async._hub.claim import Claim, LineReport, State
+from redsem_async._hub.heartbeat_timer import HeartbeatTimer
+from redsem_async._protocol.operations import Heartbeat
+from redsem_async._protocol.replies import GONE, AnyReply, Holding, Reply
+
+from .acquire import AcquireQueue
+from .base import Batch
+from .query import QueryQueue
+
+
+class HeartbeatBatch(Batch):
+    """A heartbeat, with the waiters that it asks about."""
+
+    __slots__ = ("_asked", "_heartbeats", "_hinted", "_queries", "_queue")
+
+    def __init__(
+        self, queue: AcquireQueue, queries: QueryQueue, heartbeats: HeartbeatTimer
+    ) -> None:
+        heartbeats.written()
+        asked = queue.waiters.asked_about()
+        operation = queue.waiters.heartbeat(asked)
+        super().__init__(queue.ledger, operation)
+        self._queue = queue
+        self._queries = queries
+        self._heartbeats = heartbeats
+        self._asked: Sequence[Claim] = asked
+        self._hinted = operation.hinted
+
+    def apply(self, reply: AnyReply) -> None:
+        assert isinstance(reply, Reply)
+        assert isinstance(self.operation, Heartbeat)
+        queue, waiters = self._queue, self._queue.waiters
+        self._heartbeats.in_flight = False
+        gone: list[Claim] = []
+        report = LineReport(self.sent_at, reply.next_ms, reply.waiting)
+        waiters.line_reported(report)
+        requests = self.operation.requests
+        for claim, request, answer in zip(self._asked, requests, reply.answers, strict=True):
+            number = request.number  # a claim that asked anew has another by now
+            if isinstance(answer, Holding):
+                queue.handout.granted(number, answer.token, answer.left_ms / 1000, self.sent_at)
+            elif claim.state is not State.WAITING or claim.number != number:
+                continue
+            elif answer == GONE:
+                gone.append(claim)
+            else:
+                claim.report = report
+        queue.apply(reply, self.sent_at, alive=True)
+        waiters.announced(self.operation.waits)
+        waiters.found_gone(gone)
+        if self.ledger.overdue:
+            queue.deadlines.settle()
+
+    def refused(self, error: SemaphoreError) -> None:
+        self._heartbeats.in_flight = False
+        abandons = self._queue.abandons
+        if self.semaphore.recovers:
+            # Whether state was lost is not known, so no new permit is asked for.
+            abandons.fail_pending(lambda: error, lambda _: True)
+            self._queries.fail(lambda: error)
+        for claim in list(self.ledger.waiting):
+            abandons.refuse(claim, error)
+
+    def write_again(self, *, arrived: bool) -> None:
+        self._heartbeats.in_flight = False
+        self._queue.waiters.hint_unsent(self._hinted)
+        self._heartbeats.beat()

@@ -1,0 +1,197 @@
+"""Refresh: leases are renewed. Restore: a permit that the server has forgotten is put back.
+
+A restore follows a refresh that found nothing, where state may have been lost.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from redsem_async._core.clock import now as clock
+from redsem_async._core.errors import SemaphoreError
+from redsem_async._core.lease import Lost, Outcome, after_refresh
+from redsem_async._hub.claim import Claim
+from redsem_async._hub.ledger import Ledger
+from redsem_async._observers.registry import observers
+from redsem_async._protocol.operations import Refresh, Restore
+from redsem_async._protocol.replies import AnyReply, Reply
+
+from .base import Batch
+
+MAX_REFRESHES = 1250
+MAX_HEAVY_REFRESHES = 64  # where some are for several permits
+
+
+class PendingRefresh:
+    """A permit to be refreshed, and the futures of the callers that wait for the outcome."""
+
+    __slots__ = ("claim", "futures")
+
+    def __init__(self, claim: Claim) -> None:
+        self.claim: Claim = claim
+        self.futures: list[asyncio.Future[Outcome]] = []
+
+
+class RefreshQueue:
+    """The refreshes to be written, `by_number`, and the `restores`.
+
+    *lose* is called with a claim that holds nothing any more, and why.
+    """
+
+    def __init__(self, ledger: Ledger, lose: Callable[[Claim, str], None]) -> None:
+        self._ledger = ledger
+        self._lose = lose
+        self.by_number: dict[int, PendingRefresh] = {}
+        self.restores: deque[PendingRefresh] = deque()
+
+    def refresh(self, claim: Claim) -> "asyncio.Future[Outcome]":
+        """Renew a lease. The claim has the outcome before the future wakes anybody."""
+        future: asyncio.Future[Outcome] = self._ledger.identity.loop.create_future()
+        pending = self.by_number.get(claim.number)
+        if pending is None:
+            pending = PendingRefresh(claim)
+            self.write(pending)
+        pending.futures.append(future)
+        return future
+
+    def write(self, pending: PendingRefresh) -> None:
+        """Write a refresh, together with others."""
+        known = self.by_number.setdefault(pending.claim.number, pending)
+        if known is not pending:
+            known.futures.extend(pending.futures)
+        self._ledger.wake()
+
+    def restore(self, pending: PendingRefresh) -> None:
+        """Put a permit back that a refresh did not find."""
+        self.restores.append(pending)
+        self._ledger.wake()
+
+    def forget(self, claim: Claim) -> None:
+        """*claim* is given back: a refresh that is not written yet is of no use."""
+        self.by_number.pop(claim.number, None)
+
+    def take(self) -> Batch:
+        """The next batch; there is one."""
+        return self._take_refreshes() if self.by_number else self._take_restores()
+
+    def _take_refreshes(self) -> Batch:
+        lease_ms = next(iter(self.by_number.values())).claim.terms.lease_ms
+        batch = [p for p in self.by_number.values() if p.claim.terms.lease_ms == lease_ms]
+        if any(pending.claim.permits > 1 for pending in batch):
+            batch = batch[:MAX_HEAVY_REFRESHES]
+        batch = batch[:MAX_REFRESHES]
+        for pending in batch:
+            del self.by_number[pending.claim.number]
+        return RefreshBatch(self._ledger, self, lease_ms, batch)
+
+    def _take_restores(self) -> Batch:
+        lease_ms = self.restores[0].claim.terms.lease_ms
+        batch: list[PendingRefresh] = []
+        while self.restores and self.restores[0].claim.terms.lease_ms == lease_ms:
+            batch.append(self.restores.popleft())
+        return RestoreBatch(self._ledger, self, lease_ms, batch)
+
+    def settle(self, pending: PendingRefresh, outcome: Outcome, sent_at: float) -> None:
+        """Apply the outcome to the permit, and wake the callers that wait for it."""
+        self.refreshed(pending.claim, outcome, sent_at)
+        for future in pending.futures:
+            if not future.done():
+                future.set_result(outcome)
+
+    def refreshed(self, claim: Claim, outcome: Outcome, sent_at: float) -> None:
+        """A refresh that was sent at *sent_at* has ended."""
+        if not claim.holding:
+            return
+        if outcome is Outcome.RENEWED and sent_at <= claim.renewable_after:
+            outcome = Outcome.UNKNOWN  # a detach may have been carried out after it
+        lease, now = claim.terms.lease, clock()
+        verdict = after_refresh(claim.trusted_until, lease, outcome, sent_at=sent_at, now=now)
+        if isinstance(verdict, Lost):
+            self._lose(claim, verdict.reason)
+        else:
+            claim.trusted_until = verdict
+            if outcome is Outcome.RENEWED:
+                for notifier in observers.notifiers:
+                    notifier.refreshed(claim, verdict - now)
+
+    def drop_restores(self) -> None:
+        """No reply will come for restores that are not written."""
+        while self.restores:
+            self.settle(self.restores.popleft(), Outcome.UNKNOWN, 0.0)
+
+
+class RefreshBatch(Batch):
+    """Permits to be refreshed, all with one lease."""
+
+    __slots__ = ("_pending", "_queue")
+
+    def __init__(
+        self, ledger: Ledger, queue: RefreshQueue, lease_ms: int, pending: Sequence[PendingRefresh]
+    ) -> None:
+        super().__init__(ledger, refresh_of([each.claim for each in pending], lease_ms))
+        self._queue = queue
+        self._pending = pending
+
+    def apply(self, reply: AnyReply) -> None:
+        assert isinstance(reply, Reply)
+        for pending, held in zip(self._pending, reply.answers, strict=True):
+            if held:
+                self._queue.settle(pending, Outcome.RENEWED, self.sent_at)
+            elif self.semaphore.recovers and pending.claim.trusted_at(clock()):
+                self._queue.restore(pending)
+            else:
+                self._queue.settle(pending, Outcome.GONE, self.sent_at)
+
+    def refused(self, error: SemaphoreError) -> None:
+        for pending in self._pending:
+            self._queue.settle(pending, Outcome.UNKNOWN, self.sent_at)
+
+    def write_again(self, *, arrived: bool) -> None:
+        for pending in self._pending:
+            if pending.claim.holding:
+                self._queue.write(pending)
+            else:
+                self._queue.settle(pending, Outcome.UNKNOWN, self.sent_at)
+
+
+class RestoreBatch(Batch):
+    """Permits to be put back, all with one lease."""
+
+    __slots__ = ("_pending", "_queue")
+
+    def __init__(
+        self, ledger: Ledger, queue: RefreshQueue, lease_ms: int, pending: Sequence[PendingRefresh]
+    ) -> None:
+        claims = [each.claim for each in pending]
+        hub_info = ledger.introduction.take()
+        super().__init__(ledger, restore_of(claims, lease_ms)._replace(hub_info=hub_info))
+        self._queue = queue
+        self._pending = pending
+
+    def apply(self, reply: AnyReply) -> None:
+        assert isinstance(reply, Reply)
+        for pending, held in zip(self._pending, reply.answers, strict=True):
+            outcome = Outcome.RENEWED if held else Outcome.GONE
+            self._queue.settle(pending, outcome, self.sent_at)
+
+    def refused(self, error: SemaphoreError) -> None:
+        for pending in self._pending:
+            self._queue.settle(pending, Outcome.UNKNOWN, self.sent_at)
+
+    def write_again(self, *, arrived: bool) -> None:
+        for pending in self._pending:
+            if pending.claim.trusted_at(clock()):
+                self._queue.restore(pending)
+            else:
+                self._queue.settle(pending, Outcome.UNKNOWN, self.sent_at)
+
+
+def refresh_of(claims: Sequence[Claim], lease_ms: int) -> Refresh:
+    """The operation that renews the leases of *claims*."""
+    heavy = {claim.number: claim.permits for claim in claims if claim.permits > 1}
+    return Refresh([claim.number for claim in claims], lease_ms, heavy)
+
+
+def restore_of(claims: Sequence[Claim], lease_ms: int) -> Restore:
+    """The operation that puts the permits of *claims* back."""
+    return Restore([(claim.number, claim.token, claim.permits) for claim in claims], lease_ms)

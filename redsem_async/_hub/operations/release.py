@@ -1,0 +1,166 @@
+"""Release: permits are given back."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+
+from redsem_async._core.clock import now as clock
+from redsem_async._core.errors import SemaphoreError
+from redsem_async._hub.claim import Claim
+from redsem_async._hub.ledger import Ledger
+from redsem_async._hub.waiters import Waiters
+from redsem_async._protocol.operations import Release
+from redsem_async._protocol.replies import AnyReply, Reply
+
+from .base import Batch
+from .refresh import RefreshQueue
+
+MAX_RELEASES = 256  # in one script, because it holds the server for as long
+
+
+class PendingRelease:
+    """A permit on its way back, and the caller that waits for the reply.
+
+    The future may be cancelled with the task that awaits it; that task sets another one where
+    there is no answer yet.
+
+    Attributes:
+        trusted: whether the permit was trusted at the time of the release.
+        was_sent: sent before, without a reply.
+    """
+
+    __slots__ = ("answer", "asked_at", "future", "number", "permits", "trusted", "was_sent")
+
+    def __init__(
+        self,
+        number: int,
+        permits: int,
+        future: "asyncio.Future[bool | SemaphoreError]",
+        asked_at: float,
+        *,
+        trusted: bool,
+    ) -> None:
+        self.number: int = number
+        self.permits: int = permits
+        self.future: asyncio.Future[bool | SemaphoreError] = future
+        self.answer: bool | SemaphoreError | None = None
+        self.asked_at: float = asked_at
+        self.trusted: bool = trusted
+        self.was_sent: bool = False
+
+    def settle(self, answer: bool | SemaphoreError) -> None:  # noqa: FBT001 - the answer it is
+        """Pass on whether the permit was held until then, or why that is not known."""
+        self.answer = answer
+        if not self.future.done():
+            self.future.set_result(answer)
+
+
+class ReleaseQueue:
+    """The releases to be written: `by_owner`, which is the hub that drew the ids."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        waiters: Waiters,
+        refreshes: RefreshQueue,
+        apply: Callable[[Reply, float], None],
+    ) -> None:
+        self._ledger = ledger
+        self._waiters = waiters
+        self._refreshes = refreshes
+        self.apply: Callable[[Reply, float], None] = apply
+        self.by_owner: defaultdict[str, list[PendingRelease]] = defaultdict(list)
+
+    def give_back(
+        self, claim: Claim, now: float, *, trusted: bool, asked: bool = False
+    ) -> PendingRelease:
+        """Release the permit of *claim*."""
+        self._ledger.by_number.pop(claim.number, None)
+        if self._refreshes.by_number:
+            self._refreshes.forget(claim)
+        future = self._ledger.identity.loop.create_future()
+        pending = PendingRelease(claim.number, claim.permits, future, now, trusted=trusted)
+        releases = self.by_owner[claim.hub_id]
+        releases.append(pending)
+        self._ledger.wake(asked=asked, size=len(releases) if asked else 0)
+        return pending
+
+    def give_back_unknown(self, owner: str, number: int) -> PendingRelease:
+        """Release a permit that is known by its id alone."""
+        future = self._ledger.identity.loop.create_future()
+        pending = PendingRelease(number, 1, future, clock(), trusted=False)
+        self.by_owner[owner].append(pending)
+        self._ledger.wake()
+        return pending
+
+    def write_again(self, owner: str, pending: Sequence[PendingRelease]) -> None:
+        """Write releases again, before others."""
+        self.by_owner[owner] = [*pending, *self.by_owner.get(owner, ())]
+        self._ledger.wake()
+
+    def take(self) -> Batch:
+        """The next batch; there is one."""
+        owner, pending = next(iter(self.by_owner.items()))
+        if len(pending) > MAX_RELEASES:
+            self.by_owner[owner] = pending[MAX_RELEASES:]
+            pending = pending[:MAX_RELEASES]
+        else:
+            del self.by_owner[owner]
+        keep = 0
+        if self._ledger.waiting:
+            keep = self._waiters.kept(owner, sum(each.permits for each in pending))
+        return ReleaseBatch(self._ledger, self, owner, pending, keep)
+
+    def fail_old(self, age: float, error: Callable[[], SemaphoreError]) -> None:
+        """End the wait for releases older than *age*. They are sent all the same."""
+        now = clock()
+        for pending in self.by_owner.values():
+            for each in pending:
+                if now - each.asked_at > age:
+                    each.settle(error())
+
+    def fail_all(self, error: Callable[[], SemaphoreError]) -> None:
+        """Drop everything: nothing will be sent any more."""
+        for pending in self.by_owner.values():
+            for each in pending:
+                each.settle(error())
+        self.by_owner.clear()
+
+
+class ReleaseBatch(Batch):
+    """Releases of one hub's ids."""
+
+    __slots__ = ("_owner", "_pending", "_queue")
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        queue: ReleaseQueue,
+        owner: str,
+        pending: Sequence[PendingRelease],
+        keep: int,
+    ) -> None:
+        super().__init__(ledger, Release(owner, [each.number for each in pending], keep))
+        self._queue = queue
+        self._owner = owner
+        self._pending = pending
+
+    @property
+    def lone(self) -> bool:
+        return len(self._pending) == 1
+
+    def apply(self, reply: AnyReply) -> None:
+        assert isinstance(reply, Reply)
+        for pending, held in zip(self._pending, reply.answers, strict=True):
+            # Sent twice, the second finds nothing although the first did.
+            pending.settle(bool(held) or (pending.was_sent and pending.trusted))
+        self._queue.apply(reply, self.sent_at)
+
+    def refused(self, error: SemaphoreError) -> None:
+        for pending in self._pending:
+            pending.settle(error)
+
+    def write_again(self, *, arrived: bool) -> None:
+        for pending in self._pending:
+            pending.was_sent |= arrived
+        self._queue.write_again(self._owner, self._pending)

@@ -1,0 +1,98 @@
+"""A server that cannot be asked: since when, and how long to wait between attempts."""
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Iterator, Mapping
+
+from redsem_async._core.backoff import delays
+from redsem_async._core.clock import now as clock
+from redsem_async._core.keys import Address
+
+from .remote_semaphore import RemoteSemaphore
+from .route import MAX_HOLD, LinkState
+
+logger = logging.getLogger("redsem_async")
+
+CHECK_INTERVAL = 0.1  # seconds between looks at the callers that an outage outlasts
+
+
+class Outage:
+    """The outages of one server.
+
+    A short one is not logged: it is the first check that logs it, and its end then. *ending*
+    says whether the connection is being closed for good, so that nothing is worth a record.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        state: LinkState,
+        semaphores: Mapping[Address, RemoteSemaphore],
+        ending: Callable[[], bool],
+    ) -> None:
+        self._loop = loop
+        self._state = state
+        self._semaphores = semaphores
+        self._ending = ending
+        self._since = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self.logged_since: float | None = None
+        """When the outage began that was logged; it may outlast the connection."""
+        self._reset_delays()
+
+    def _reset_delays(self) -> None:
+        self._attempts: Iterator[float] = delays(random.random)
+        self._holds: Iterator[float] = delays(random.random, longest=MAX_HOLD)
+
+    def next_attempt(self) -> float:
+        """Seconds until the next attempt to connect."""
+        return next(self._attempts)
+
+    def next_hold(self) -> float:
+        """Seconds for which to write nothing to a server that is busy."""
+        return next(self._holds)
+
+    def begin(self, error: Exception, *, fail_not_waiting: bool = False) -> None:
+        """The server cannot be asked, because of *error*."""
+        if self._state.error is None:
+            self._since = clock()
+            self._timer = self._loop.call_later(CHECK_INTERVAL, self._check)
+        self._state.error = error
+        if fail_not_waiting:
+            for remote in list(self._semaphores.values()):
+                remote.fail_not_waiting()
+
+    def end(self) -> None:
+        """The server replied."""
+        if self.logged_since is not None:
+            self._log_end(self.logged_since)
+        if self._state.error is not None:
+            self.forget()
+            self._reset_delays()
+
+    def forget(self) -> None:
+        """The connection is closed: nothing is asked."""
+        self._state.error = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _check(self) -> None:
+        self._log_begin()
+        for remote in list(self._semaphores.values()):
+            remote.fail_outlasted(self._since)
+        self._timer = self._loop.call_later(CHECK_INTERVAL, self._check)
+
+    def _log_begin(self) -> None:
+        if self.logged_since is None and not self._ending():
+            self.logged_since = self._since
+            place = self._state.node.place
+            facts = {"event": "outage", "place": place}
+            logger.warning("%s cannot be asked: %s", place, self._state.error, extra=facts)
+
+    def _log_end(self, since: float) -> None:
+        self.logged_since = None
+        place, lasted = self._state.node.place, clock() - since
+        facts = {"event": "outage over", "place": place, "seconds": lasted}
+        logger.warning("%s can be asked again, after %.3g s", place, lasted, extra=facts)

@@ -1,0 +1,348 @@
+"""One pipeline per server: commands out, replies and push messages in.
+
+It collects what the semaphores want written into few writes. Writing and reading happen in
+callbacks of the event loop, so no caller's cancellation can interrupt a command.
+"""
+
+import asyncio
+import logging
+import math
+from collections import deque
+from collections.abc import Callable
+from weakref import WeakValueDictionary
+
+from redsem_async._core.clock import now as clock
+from redsem_async._core.config import Clock
+from redsem_async._core.keys import Address, Mode
+from redsem_async._core.lease import MAX_REPLY_TIMEOUT, reply_timeout
+from redsem_async._observers.registry import observers
+from redsem_async._protocol.backend import Backend, Command, Link, Node
+from redsem_async._protocol.errors import CommandError, ErrorKind
+from redsem_async._protocol.pushes import Push
+from redsem_async._protocol.replies import AnyReply
+
+from .identity import HubIdentity
+from .operations.base import Batch
+from .operations.confirm import ConfirmBatch, PendingConfirm
+from .outage import Outage
+from .redirects import Ready, Redirects
+from .remote_semaphore import RemoteSemaphore, Writer
+from .route import LinkState
+from .window import Window
+
+logger = logging.getLogger("redsem_async")
+
+_KINDS: tuple[tuple[Mode, Clock], ...] = tuple(
+    (mode, kept_by) for mode in ("fair", "zset") for kept_by in ("server", "local")
+)
+
+
+class Pipeline(Writer):
+    """The commands in flight on the connection to one server, and those to be written next.
+
+    *connect* has a connection made where there is none. *move* gives a semaphore to the pipeline
+    of another node. *ending* says whether the connection is being closed for good.
+    """
+
+    wants_push = True
+
+    def __init__(
+        self,
+        identity: HubIdentity,
+        backend: Backend,
+        node: Node,
+        *,
+        connect: Callable[[], None],
+        move: Callable[[RemoteSemaphore, Node], None],
+        ending: Callable[[], bool],
+    ) -> None:
+        self.identity: HubIdentity = identity
+        self.semaphores: WeakValueDictionary[Address, RemoteSemaphore] = WeakValueDictionary()
+        self.state: LinkState = LinkState(node)
+        self.window: Window = Window()
+        self.outage: Outage = Outage(identity.loop, self.state, self.semaphores, ending)
+        self.stirred: asyncio.Event = asyncio.Event()  # there is something to do, or to look at
+        self.probe: asyncio.Event = asyncio.Event()  # a caller does not wait for an attempt
+        self.active_at: float = 0.0
+        self.reply_timeout: float = MAX_REPLY_TIMEOUT
+        self._loop = identity.loop
+        self._connect = connect
+        self._ready = Ready()
+        self._in_flight: deque[tuple[RemoteSemaphore | None, Batch]] = deque()
+        self.redirects: Redirects = Redirects(
+            self._loop, backend, node, self._ready, self._in_flight, move
+        )
+        self._unconfirmed: list[PendingConfirm] = []
+        self._confirming: Batch | None = None  # carrying it out blocks the connection
+        self._shortest_lease = math.inf
+        self._quiet: asyncio.Future[None] | None = None
+        self._flush_due = False
+        self._held: asyncio.TimerHandle | None = None  # the server is busy
+        self._reply_timer: asyncio.TimerHandle | None = None
+
+    @property
+    def hub_id(self) -> str:
+        """The id of this process's hub."""
+        return self.identity.id
+
+    # -- for the semaphores
+
+    def schedule(self, remote: RemoteSemaphore, *, asked: bool) -> None:
+        """*remote* has something to write, *asked* for by a task that waits for it.
+
+        What a task asks for waits for the end of this turn of the loop, so that others may join
+        it. But where the last command was for a lone task and has its reply, it is written now.
+        """
+        self._ready.append(remote)
+        if self.state.link is None:
+            self.stirred.set()
+            self._connect()
+        elif asked and self.window.lone and not (self._in_flight or self._flush_due):
+            self.flush()
+        else:
+            self._flush_soon()
+
+    def flush_if_room(self) -> None:
+        if self._flush_due and len(self._in_flight) < self.window.size:
+            self.flush()
+
+    def confirm(self, pending: PendingConfirm) -> None:
+        self._unconfirmed.append(pending)
+        self._flush_soon()
+
+    def probe_now(self) -> None:
+        self.probe.set()
+
+    def expect_lease(self, lease: float) -> None:
+        self._shortest_lease = min(self._shortest_lease, lease)
+        if reply_timeout(lease) < self.reply_timeout:
+            self.reply_timeout = reply_timeout(lease)
+            if self._reply_timer is not None:
+                self._reply_timer.cancel()
+                self._reply_timer = None
+                if self._in_flight:
+                    self._await_reply()
+
+    # -- writing
+
+    def _flush_soon(self) -> None:
+        if not self._flush_due:
+            self._flush_due = True
+            self._loop.call_soon(self.flush)
+
+    def flush(self) -> None:
+        """Write what the semaphores want written, in turns, as far as the window goes."""
+        self._flush_due = False
+        if logger.isEnabledFor(logging.DEBUG) is not observers.debug:
+            observers.follow_level()
+        link = self.state.link
+        if link is None or self._held is not None or not link.writable:
+            return
+        ready, room = self._ready, self.window.size - len(self._in_flight)
+        batches: list[Batch] = []
+        while ready and len(batches) < room:
+            remote = ready.popleft()
+            batch = remote.take()
+            if batch is not None:
+                batches.append(batch)
+                self._in_flight.append((remote, batch))
+            remote.scheduled = remote.eager
+            if remote.scheduled:
+                ready.append(remote)
+        if self._unconfirmed and self._confirming is None:
+            self._confirming = self._take_confirm()
+            batches.append(self._confirming)
+            self._in_flight.append((None, self._confirming))
+        if not batches:
+            return
+        self.window.lone = len(batches) == 1 and batches[0].lone
+        now = self.active_at = clock()
+        link.send(batches, now)
+        if self._reply_timer is None:
+            self._await_reply()
+
+    def _take_confirm(self) -> Batch:
+        """One for all semaphores, since it covers all that was written here.
+
+        One at a time, and a short one: what is written behind it waits, refreshes too.
+        """
+        replicas = self._unconfirmed[0].claim.terms.min_replicas
+        batch = [c for c in self._unconfirmed if c.claim.terms.min_replicas == replicas]
+        self._unconfirmed = [
+            c for c in self._unconfirmed if c.claim.terms.min_replicas != replicas
+        ]
+        return ConfirmBatch(batch, at_most=self._shortest_lease / 10)
+
+    def resume_writing(self) -> None:
+        self.flush()
+
+    def _resume(self) -> None:
+        self._held = None
+        self.flush()
+
+    # -- the reply timeout
+
+    def _await_reply(self) -> None:
+        """Look again when the oldest command in flight should have its reply."""
+        late_in = self._in_flight[0][1].sent_at + self.reply_timeout - clock()
+        self._reply_timer = self._loop.call_later(max(0.0, late_in), self._check_reply)
+
+    def _check_reply(self) -> None:
+        self._reply_timer = None
+        if not self._in_flight or self.state.link is None:
+            return
+        if clock() - self._in_flight[0][1].sent_at >= self.reply_timeout - 0.001:
+            self._drop(TimeoutError("no answer came"))
+        else:
+            self._await_reply()
+
+    # -- what the link says
+
+    def reply_received(self, command: Command, reply: AnyReply | CommandError) -> None:
+        remote, batch = self._in_flight.popleft()
+        assert batch is command
+        if batch is self._confirming:
+            self._confirming = None
+        batch.replied_at = clock()
+        round_trip = batch.replied_at - batch.sent_at
+        if round_trip < self.state.round_trip:
+            self.state.round_trip = round_trip
+            self.window.fit(round_trip)
+        redirect = None if remote is None else remote.route.redirect
+        if isinstance(reply, CommandError):
+            reply = self._error_received(remote, reply)
+        elif (
+            self.state.error is not None
+            or self.outage.logged_since is not None
+            or redirect is not None
+        ):
+            self._carried_out(remote)
+        batch.settle(reply)
+        if remote is not None and remote.route.redirect is not None:
+            self.redirects.follow(remote)
+        if self._ready or self._unconfirmed:
+            self._flush_soon()
+        if self._quiet is not None:
+            self._check_quiet(self._quiet)
+
+    def _error_received(self, remote: RemoteSemaphore | None, error: CommandError) -> CommandError:
+        match error.kind:
+            case ErrorKind.BUSY | ErrorKind.READ_ONLY:
+                self.outage.begin(error.error, fail_not_waiting=True)
+                if self._held is None:
+                    self._held = self._loop.call_later(self.outage.next_hold(), self._resume)
+            case ErrorKind.RETRY_LATER if remote is not None:
+                self.redirects.hold(remote, error.error)
+            case ErrorKind.MOVED | ErrorKind.ASK if remote is not None:
+                return self.redirects.redirected(remote, error)
+            case ErrorKind.RETRY_NOW | ErrorKind.RETRY_LATER:
+                pass
+            case _:
+                self._carried_out(remote)
+        return error
+
+    def _carried_out(self, remote: RemoteSemaphore | None) -> None:
+        """The server did its part."""
+        if remote is not None:
+            self.redirects.carried_out(remote)
+        self.outage.end()
+
+    def push_received(self, prefix: str, push: Push) -> None:
+        for mode, kept_by in _KINDS:
+            remote = self.semaphores.get(Address(mode, prefix, push.name, kept_by))
+            if remote is not None:
+                remote.push_received(push, self.state.fresh_at)
+
+    def unsubscribed(self, address: Address) -> None:
+        remote = self.semaphores.get(address)
+        if remote is not None and remote.active:
+            remote.heartbeats.beat()  # its reply says which server keeps the semaphore
+
+    def push_unavailable(self, error: Exception) -> None:
+        self.state.no_push = True
+        for remote in self.semaphores.values():
+            remote.introduction.sent = False
+        if not self.identity.warned_of_no_push:
+            self.identity.warned_of_no_push = True
+            text = "no push messages come from %s (%s): waiters are served by heartbeats alone"
+            logger.warning(text, self.state.node.place, error)
+
+    # -- the connection
+
+    def connected(self, link: Link) -> None:
+        """There is a connection: write what waits for it."""
+        self.state.link = link
+        for remote in list(self.semaphores.values()):
+            remote.reconnected()
+        self.flush()
+
+    def connection_lost(self, error: Exception) -> None:
+        if self.state.link is None:
+            return
+        self.state.link = None
+        self.stirred.set()
+        if self.has_work():
+            self.outage.begin(error)
+        self._write_again(arrived=True)
+        # What is to be confirmed was written on the connection that is gone.
+        unconfirmed, self._unconfirmed = self._unconfirmed, []
+        for pending in unconfirmed:
+            pending.handout.confirm_anew(pending.claim)
+        for remote in list(self.semaphores.values()):
+            self.redirects.follow(remote)
+        if self._quiet is not None:
+            self._check_quiet(self._quiet)
+
+    def _write_again(self, *, arrived: bool) -> None:
+        self._confirming = None
+        batches = [batch for _, batch in self._in_flight]
+        self._in_flight.clear()
+        for batch in reversed(batches):
+            batch.write_again(arrived=arrived)
+
+    def _drop(self, error: Exception) -> None:
+        link = self.state.link
+        if link is not None:
+            self.connection_lost(error)
+            link.abort()
+
+    def give_up(self) -> None:
+        """Return the commands without a reply to their semaphores, to fail there."""
+        if self._in_flight:
+            self._drop(TimeoutError("no answer came before it was closed"))
+
+    def forget(self) -> Link | None:
+        """The connection is closed on purpose. Returns it."""
+        link, self.state.link = self.state.link, None
+        for timer in (self._reply_timer, self._held):
+            if timer is not None:
+                timer.cancel()
+        self._reply_timer = self._held = None
+        self.outage.forget()
+        self._in_flight.clear()
+        self._unconfirmed.clear()
+        self._confirming = None
+        self._ready.forget()
+        for remote in list(self.semaphores.values()):
+            remote.forget_in_flight()
+        return link
+
+    # -- the end of the work
+
+    def has_work(self) -> bool:
+        """Whether anything is held, waited for, to be written or in flight."""
+        return bool(self._in_flight) or any(r.active for r in self.semaphores.values())
+
+    def _check_quiet(self, quiet: "asyncio.Future[None]") -> None:
+        if not quiet.done() and not self.has_work():
+            quiet.set_result(None)
+
+    def quiet(self) -> "asyncio.Future[None]":
+        """Done when there is nothing to do; found out when a reply comes."""
+        self._quiet = self._loop.create_future()
+        return self._quiet
+
+    async def until_quiet(self, deadline: float) -> None:
+        """Wait until there is nothing to do, or for *deadline* of the loop's clock."""
+        while self.has_work() and (left := deadline - self._loop.time()) > 0:
+            await asyncio.wait([self.quiet()], timeout=left)

@@ -1,0 +1,152 @@
+"""Keeps a connection to one server open for as long as there is work, and a while longer."""
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
+
+from redsem_async._core.clock import now as clock
+from redsem_async._core.lease import CONNECT_TIMEOUT
+from redsem_async._protocol.backend import Backend, ConnectionRejected, Link, Node
+
+from .identity import HubIdentity
+from .pipeline import Pipeline
+from .remote_semaphore import RemoteSemaphore
+from .shutdown import CONNECTORS, FINAL, drain
+
+IDLE = 5.0  # seconds for which an idle connection is kept
+
+
+class Connector:
+    """Connects a pipeline, again and again, in a task that comes and goes with the work.
+
+    *move* gives a semaphore to the pipeline of another node. *open_ones* has the connectors that
+    keep a connection. *closed* is awaited when this one has closed its connection.
+    """
+
+    def __init__(
+        self,
+        identity: HubIdentity,
+        backend: Backend,
+        node: Node,
+        *,
+        move: Callable[[RemoteSemaphore, Node], None],
+        open_ones: Callable[[], "set[Connector]"],
+        closed: Callable[["Connector"], Awaitable[None]],
+    ) -> None:
+        self.node: Node = node
+        self.pipeline: Pipeline = Pipeline(
+            identity, backend, node, connect=self._start, move=move, ending=self._ending
+        )
+        self._identity = identity
+        self._loop = identity.loop
+        self._open_ones = open_ones
+        self._closed = closed
+        self._task: asyncio.Task[None] | None = None
+        self._begun = False  # the task runs, and will clean up
+        self._lost = False  # the last connection broke
+
+    @property
+    def open(self) -> bool:
+        """Whether a connection is kept, or being opened."""
+        return self._task is not None
+
+    def _ending(self) -> bool:
+        return self._task is None or bool(self._task.cancelling())
+
+    def _start(self) -> None:
+        if self._task is None:
+            self._task = self._loop.create_task(self._keep(), name="redsem-hub")
+            CONNECTORS.add(self._task)
+
+    async def _keep(self) -> None:
+        """Hold a connection open."""
+        pipeline = self.pipeline
+        self._begun = True
+        try:
+            while True:
+                pipeline.stirred.clear()
+                if pipeline.state.link is None:
+                    await self._connect()
+                if pipeline.state.link is None and not pipeline.has_work():
+                    break
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(IDLE):
+                        await pipeline.stirred.wait()
+                self._lost = pipeline.state.link is None
+                if not pipeline.has_work() and clock() - pipeline.active_at >= IDLE:
+                    break
+        except asyncio.CancelledError:
+            if not self._identity.closing:
+                await self._drain()
+            raise
+        finally:
+            await self._end()
+
+    async def _connect(self) -> None:
+        pipeline, state = self.pipeline, self.pipeline.state
+        link: Link | None = None
+        explore: asyncio.Task[None] | None = None
+        if self._lost:
+            # Meanwhile, and not before: other nodes may be silent where this one is not.
+            self._lost = False
+            explore = self._explore()
+        try:
+            while pipeline.has_work():
+                state.no_push, state.round_trip = False, math.inf
+                try:
+                    async with asyncio.timeout(CONNECT_TIMEOUT):
+                        link = await self.node.connect(pipeline)
+                    break
+                except ConnectionRejected as rejection:
+                    cause = rejection.__cause__ or rejection
+                    for remote in list(pipeline.semaphores.values()):
+                        remote.fail_all(partial(remote.route.rejected, cause))
+                except Exception as error:  # noqa: BLE001 - the network's, or of the user's making
+                    await asyncio.wait([explore or self._explore()])
+                    explore = None
+                    pipeline.outage.begin(error, fail_not_waiting=True)
+                pipeline.probe.clear()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(pipeline.outage.next_attempt()):
+                        await pipeline.probe.wait()
+        finally:
+            if explore is not None:
+                explore.cancel()
+        if link is not None:
+            pipeline.connected(link)
+
+    def _explore(self) -> "asyncio.Task[None]":
+        pipeline = self.pipeline
+        return self._loop.create_task(pipeline.redirects.explore(pipeline.semaphores))
+
+    async def _drain(self) -> None:
+        """Send what the tasks still say that were cancelled together with this one."""
+        known = self._open_ones()
+        with suppress(asyncio.CancelledError):
+            await drain(self.pipeline, self._connect)
+            # Where a semaphore turned out to have moved to: the loop does not wait for those.
+            for other in self._open_ones() - known:
+                await other.pipeline.until_quiet(self._loop.time() + FINAL)
+                await other.close()
+
+    async def _end(self) -> None:
+        """Close the connection."""
+        self._task, self._begun, self._lost = None, False, False
+        link = self.pipeline.forget()
+        try:
+            await self._closed(self)
+        finally:
+            if link is not None:
+                await link.close()
+
+    async def close(self) -> None:
+        """End at once: nothing is left to be sent."""
+        if self._task is not None:
+            task, self._task = self._task, None
+            begun = self._begun
+            task.cancel()
+            await asyncio.wait([task])
+            if not begun:
+                await self._end()

@@ -1,0 +1,123 @@
+"""Where the commands of a semaphore go: the state of the link, and what keeps them from it."""
+
+import math
+import random
+from collections.abc import Iterator
+
+from redsem_async._core.backoff import delays
+from redsem_async._core.errors import BackendError, BackendUnavailable
+from redsem_async._protocol.backend import Link, Node
+
+GRACE = 0.05  # seconds: the age of a reply that decides at a deadline, and how long to await one
+MAX_HOLD = 0.2  # seconds between commands to a server that replies but cannot do as asked
+
+
+class LinkState:
+    """What a pipeline knows of its connection to one server.
+
+    Attributes:
+        link: the connection, if there is one.
+        no_push: whether no push messages come over it.
+        error: why the server cannot be asked, during an outage.
+        round_trip: the shortest of this connection, in seconds.
+    """
+
+    def __init__(self, node: Node) -> None:
+        self.node: Node = node
+        self.link: Link | None = None
+        self.no_push: bool = False
+        self.error: Exception | None = None
+        self.round_trip: float = math.inf
+
+    @property
+    def fresh_at(self) -> float | None:
+        """When the newest command was sent that got its reply, for any semaphore."""
+        return self.link.fresh_at if self.link else None
+
+    @property
+    def lead(self) -> float:
+        """How long before a reply is needed to send the command: 0 where GRACE is enough."""
+        return self.round_trip if GRACE / 2 < self.round_trip < math.inf else 0.0
+
+
+class Redirect:
+    """Why a semaphore's commands are not carried out where they are sent, in a cluster.
+
+    Attributes:
+        target: the node to go to, once every command in flight has its reply.
+        once: go there for the next commands only: the semaphore is still being moved.
+        count: redirections in a row.
+        error: why no node carries out a command now, if so.
+        since: when that began.
+        held: whether nothing is written for a moment.
+    """
+
+    __slots__ = ("_holds", "count", "error", "held", "once", "since", "target")
+
+    def __init__(self) -> None:
+        self.target: Node | None = None
+        self.once: bool = False
+        self.count: int = 0
+        self.error: Exception | None = None
+        self.since: float = 0.0
+        self.held: bool = False
+        self._holds: Iterator[float] = delays(random.random, longest=MAX_HOLD)
+
+    def begin(self, error: Exception, now: float) -> None:
+        """No node carries out a command, because of *error*."""
+        if self.error is None:
+            self.since = now
+        self.error = error
+
+    def hold(self) -> float:
+        """Begin to write nothing. Returns for how many seconds."""
+        self.held = True
+        return next(self._holds)
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing is left of it."""
+        return self.target is None and self.error is None and not self.held
+
+
+class Route:
+    """The way of one semaphore's commands; in a cluster it may change."""
+
+    def __init__(self, name: str, link: LinkState) -> None:
+        self.link: LinkState = link
+        self.redirect: Redirect | None = None
+        self._name = name
+
+    @property
+    def error(self) -> Exception | None:
+        """Why no command is carried out now, if that is known."""
+        return (self.redirect.error if self.redirect else None) or self.link.error
+
+    def redirected(self) -> Redirect:
+        """The redirect, made when there is none."""
+        if self.redirect is None:
+            self.redirect = Redirect()
+        return self.redirect
+
+    def unavailable(self, cause: Exception | None = None) -> BackendUnavailable:
+        """An error that says which server cannot be asked, and why."""
+        cause = cause or self.error
+        reason = f": {cause}" if cause and str(cause) else ""
+        place = self.link.node.place
+        error = BackendUnavailable(self._name, f"{place} cannot be asked{reason}")
+        error.__cause__ = cause
+        return error
+
+    def unconfirmed(self, cause: Exception | None) -> BackendUnavailable:
+        """An error that says why a grant could not be handed out."""
+        reason = cause or "no answer in time"
+        error = BackendUnavailable(self._name, f"a grant was not confirmed: {reason}")
+        error.__cause__ = cause
+        return error
+
+    def rejected(self, cause: BaseException) -> BackendError:
+        """An error that says which server rejects this client, and why."""
+        place = self.link.node.place
+        error = BackendError(self._name, f"{place} rejects this client: {cause}")
+        error.__cause__ = cause
+        return error

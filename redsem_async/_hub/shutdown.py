@@ -1,0 +1,55 @@
+"""The end of a program that does not close its clients: what its tasks still say is sent.
+
+``asyncio.run`` cancels every task at its end: those that hold a permit release it then, and may
+take a while until they do. When none of them is left, the rest is released.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from weakref import WeakSet
+
+from .pipeline import Pipeline
+
+DRAIN = 10.0  # seconds for the tasks that were cancelled together with the connector's
+FINAL = 1.0  # seconds for what is left to be sent
+
+CONNECTORS: WeakSet["asyncio.Task[None]"] = WeakSet()
+"""The tasks that keep connections, of every hub: they do not wait for each other."""
+
+
+async def drain(pipeline: Pipeline, connect: Callable[[], Awaitable[None]]) -> None:
+    """Wait for the other tasks, release what is held then, and send what is left."""
+    loop = pipeline.identity.loop
+    deadline = loop.time() + DRAIN
+    while pipeline.has_work() and (left := deadline - loop.time()) > 0:
+        # Not by a difference of sets: other threads may add and drop connectors' tasks.
+        others = [task for task in asyncio.all_tasks() if task not in CONNECTORS]
+        if not others:
+            break
+        pause = min(left, pipeline.reply_timeout)
+        waited = [*others, pipeline.quiet()]
+        await asyncio.wait(waited, timeout=pause, return_when=asyncio.FIRST_COMPLETED)
+        for remote in pipeline.semaphores.values():
+            for claim in remote.ledger.holding():
+                _ = remote.refreshes.refresh(claim)
+    release_all(pipeline)
+    await _send_the_rest(pipeline, connect)
+
+
+def release_all(pipeline: Pipeline) -> None:
+    """Take every permit from its holder, and give it back."""
+    for remote in list(pipeline.semaphores.values()):
+        for claim in remote.ledger.holding():
+            remote.close(claim)
+
+
+async def _send_the_rest(pipeline: Pipeline, connect: Callable[[], Awaitable[None]]) -> None:
+    loop = pipeline.identity.loop
+    deadline = loop.time() + FINAL
+    while pipeline.has_work() and (left := deadline - loop.time()) > 0:
+        if pipeline.state.link is None:
+            with suppress(Exception):
+                async with asyncio.timeout(left):
+                    await connect()
+        await asyncio.wait([pipeline.quiet()], timeout=left)

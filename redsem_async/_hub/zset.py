@@ -1,0 +1,178 @@
+"""Semaphore: waiters stand in line in this process, and ask again when there may be room."""
+
+import math
+from collections.abc import Iterable, Sequence
+from functools import partial
+from itertools import takewhile
+
+from redsem_async._core.clock import now as clock
+from redsem_async._core.errors import QueueFull
+from redsem_async._observers.registry import observers
+from redsem_async._protocol.operations import Acquire, Heartbeat
+from redsem_async._protocol.replies import Reply
+
+from .claim import Claim, LineReport, State
+from .route import GRACE
+from .waiters import Exceptional, Waiters
+
+MAX_KEPT = 16  # releases in a row whose permits this process keeps while others wait
+HINT_TIME = 1.0  # seconds for which a hub stays to pass a hint on
+
+
+class ZsetWaiters(Waiters):
+    """The server knows how many wait here, but none of them: a waiter asks with a new number."""
+
+    _hinted_at = -math.inf
+    _others_wait = False
+    _kept_in_a_row = 0
+
+    def join(self, claim: Claim) -> bool:
+        if not (claim.waits and self._ledger.waiting):
+            return False
+        self.must_wait([claim])
+        if claim.state is State.WAITING:
+            self._ask_for(claim.permits)  # those that wait here already ask first
+        return True
+
+    def acquire(self, claims: Sequence[Claim], exceptional: Exceptional) -> Acquire:
+        hinted, self.hint = self.hint, 0
+        terms = claims[0].terms
+        return Acquire(
+            [claim.number for claim in claims],
+            terms.lease_ms,
+            terms.limit,
+            exceptional,
+            waits=len(self._ledger.waiting),
+            highest=self._ledger.highest_limit,
+            hinted=hinted,
+            hub_info=self._ledger.introduction.take(),
+        )
+
+    def must_wait(self, claims: Sequence[Claim]) -> None:
+        ledger, waiting = self._ledger, self._ledger.waiting
+        first = [claim for claim in claims if claim.was_waiting]
+        for claim in claims:
+            ledger.forget_number(claim)
+            bound = claim.terms.max_waiters
+            if claim.was_waiting or bound is None or len(waiting) < bound:
+                ledger.wait([claim])
+            else:
+                claim.fail(QueueFull(ledger.name, bound, ledger.retry_after(claim)))
+        for claim in reversed(first):
+            # Before all others, but for those that came earlier and asked in another command.
+            earlier = list(takewhile(partial(_before, claim), waiting))
+            for other in (claim, *reversed(earlier)):
+                waiting.move_to_end(other, last=False)
+        queued = [claim for claim in claims if claim.state is State.WAITING]
+        for notifier in observers.notifiers:
+            notifier.queued(queued)
+
+    def line_reported(self, report: LineReport) -> None:
+        self._ledger.line_report = report
+
+    def announced(self, waits: int) -> None:
+        # A command does not count the claims that were told to wait after it was written, and it
+        # counts those that left meanwhile. The server would hint at no waiter, or in vain: unless
+        # a command in flight corrects that, it is told.
+        ledger = self._ledger
+        corrected = ledger.acquires_in_flight or self._heartbeats.expected
+        if bool(waits) != bool(ledger.waiting) and not corrected:
+            self._heartbeats.beat()
+
+    def _ask_for(self, permits: int) -> int:
+        """Let waiters ask for up to *permits*, the first in any case. Returns what is left.
+
+        Not those whose deadline has come: the reply to the heartbeat decides, and the reply to an
+        acquire that is written now might come too late.
+        """
+        overdue = self._ledger.overdue
+        return self._let_ask(permits, (c for c in self._ledger.waiting if c not in overdue))
+
+    def _fill(self, room: int) -> None:
+        """Let those waiters ask that fit into *room*."""
+        # Where a deadline is near, the reply has to come before it.
+        soon = self._ledger.identity.loop.time() + 2 * self._ledger.route.link.round_trip - GRACE
+        fitting = (
+            claim
+            for claim in self._ledger.waiting
+            if claim.permits <= room and soon <= claim.deadline
+        )
+        self._let_ask(room, fitting)
+
+    def _let_ask(self, permits: int, candidates: Iterable[Claim]) -> int:
+        chosen: list[Claim] = []
+        for claim in candidates:
+            if permits <= 0 or (chosen and claim.permits > permits):
+                break
+            chosen.append(claim)
+            permits -= claim.permits
+        for claim in chosen:
+            del self._ledger.waiting[claim]
+        self.unsorted |= bool(self._ledger.new)
+        self._ledger.ask_again(chosen)
+        return max(0, permits)
+
+    def kept(self, owner: str, permits: int) -> int:
+        if owner != self._ledger.identity.id:
+            return 0
+        self._kept_in_a_row = self._kept_in_a_row + 1 if self._others_wait else 0
+        if self._kept_in_a_row > MAX_KEPT:
+            self._kept_in_a_row = 0
+            return 0
+        kept = permits - self._ask_for(permits)
+        self.hint += kept  # where no waiter takes them after all, they are passed on
+        self._hinted_at = clock()
+        return kept
+
+    def apply(self, reply: Reply) -> None:
+        self._others_wait = reply.waiting > bool(self._ledger.waiting)
+        if reply.hinted:
+            self.hinted(reply.hinted)
+        elif reply.room > 0 and self._ledger.waiting:
+            self._fill(reply.room)
+
+    @property
+    def behind(self) -> bool:
+        return self._others_wait
+
+    # -- hints
+
+    def hinted(self, permits: int) -> None:
+        self.hint += permits
+        self._hinted_at = clock()
+        self._ask_for(permits)
+        self._ledger.wake()
+
+    def hint_unsent(self, permits: int) -> None:
+        if permits:
+            self.hint += permits
+            self._ledger.wake()
+
+    @property
+    def hint_is_young(self) -> bool:
+        # The process that the hint is meant for finds out by itself, but more slowly.
+        return self.hint > 0 and clock() < self._hinted_at + HINT_TIME
+
+    def forget_in_flight(self) -> None:
+        self.hint = 0
+
+    # -- heartbeats
+
+    def heartbeat(self, asked: Sequence[Claim]) -> Heartbeat:
+        hinted, self.hint = self.hint, 0
+        return Heartbeat(
+            math.ceil(1000 * self._ledger.longest_lease),
+            limit=self._ledger.highest_limit,
+            waits=len(self._ledger.waiting),
+            hinted=hinted,
+            hub_info=self._ledger.introduction.take(),
+            number=self._ledger.identity.new_number(),
+        )
+
+    def left(self) -> None:
+        if not self._ledger.waiting:
+            self._heartbeats.beat()  # hints are for other processes from now on
+
+
+def _before(claim: Claim, other: Claim) -> bool:
+    return other.started < claim.started

@@ -1,0 +1,9 @@
+"""What the public leaves share: a permit for each request, call or task.
+
+`selector` chooses the semaphore of a call, from one semaphore or from a group with a key.
+`admission` decides for `asgi` and `fastapi` whether a request is let in, and what it gets
+instead. `outbound` holds a permit for `httpx` and `httpx2` until the response is closed.
+
+May import `_api` and `_core`, and no web framework or HTTP client: the leaves translate. Start
+reading with `selector`.
+"""

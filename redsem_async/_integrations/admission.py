@@ -1,0 +1,198 @@
+"""Who is let in: what the web leaves share. They speak to their servers; this decides."""
+
+import asyncio
+import logging
+import math
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from types import EllipsisType
+from typing import Any, Generic, Literal, TypeVar
+
+import anyio
+
+from redsem_async._api.group import SemaphoreGroup
+from redsem_async._api.permit import Permit
+from redsem_async._api.semaphore import AnySemaphore
+from redsem_async._core import config
+from redsem_async._core.errors import (
+    AcquireTimeout,
+    BackendUnavailable,
+    PermitLost,
+    QueueFull,
+    SemaphoreClosed,
+)
+
+from .selector import checked
+
+logger = logging.getLogger("redsem_async")
+
+OnOutage = Literal["closed", "open"] | int
+"""What becomes of requests while Redis cannot be asked; a number is a limit for this process."""
+
+UNAVAILABLE = 503
+TRY_AGAIN_LATER = 1013  # a WebSocket's close code
+
+Request = TypeVar("Request")
+
+
+class Refused(Exception):
+    """The request is answered with an error instead; ``__cause__`` is why.
+
+    Attributes:
+        status: of the answer.
+        retry_after: whole seconds, at least 1.
+        detail: a sentence for the client, which names no semaphore.
+    """
+
+    def __init__(self, status: int, detail: str, retry_after: float = 0.0) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.detail = detail
+        self.retry_after = max(1, math.ceil(retry_after))
+
+
+class Gone(Exception):
+    """The client hung up while it waited; nothing is held."""
+
+
+class Admission(Generic[Request]):
+    """The rules of one gate, and what it knows of an outage."""
+
+    def __init__(
+        self,
+        source: AnySemaphore | SemaphoreGroup,
+        key: Callable[[Request], str] | None,
+        *,
+        timeout: float | EllipsisType | None,
+        permits: int,
+        on_outage: OnOutage,
+        status: int,
+    ) -> None:
+        self._timeout, self._permits = checked(source, timeout, permits)
+        if (key is not None) != isinstance(source, SemaphoreGroup):
+            raise TypeError("key= goes with a SemaphoreGroup, and a SemaphoreGroup needs it")
+        self._source = source
+        self._key = key
+        self._on_outage = on_outage_of(on_outage)
+        self.status = status_of(status)
+        self._away = False
+        self._asking = False  # whether it is over
+        self._inside = 0  # let in by the local limit
+
+    def semaphore_for(self, request: Request) -> AnySemaphore:
+        """The semaphore that *request* needs a permit of."""
+        if isinstance(self._source, AnySemaphore):
+            return self._source
+        assert self._key is not None
+        return self._source[self._key(request)]
+
+    @asynccontextmanager
+    async def admitted(
+        self, semaphore: AnySemaphore, gone: "asyncio.Future[Any] | None"
+    ) -> AsyncGenerator[Permit | None]:
+        """Hold a permit for the block; ``None`` where an outage lets requests through without.
+
+        Raises:
+            Refused: nothing was free, or the permit was lost in the block.
+            Gone: *gone* was done first.
+        """
+        try:
+            permit = await self._acquire(semaphore, gone)
+        except (AcquireTimeout, QueueFull) as full:
+            raise Refused(self.status, "all places are taken", full.retry_after) from full
+        except SemaphoreClosed as closed:
+            raise Refused(UNAVAILABLE, "this server is going down") from closed
+        except BackendUnavailable as unavailable:
+            self._note(away=True)
+            self._refuse_in_outage(unavailable)
+            permit = None
+        if permit is None:
+            self._inside += 1
+            try:
+                yield None
+            finally:
+                self._inside -= 1
+            return
+        try:
+            async with permit:
+                yield permit
+        except PermitLost as lost:
+            if lost.permit_id != permit.id:
+                raise
+            raise Refused(UNAVAILABLE, "the place of this request was lost") from lost
+
+    async def _acquire(
+        self, semaphore: AnySemaphore, gone: "asyncio.Future[Any] | None"
+    ) -> Permit:
+        """Wait for a permit, but no longer than the client does."""
+        permit: Permit | None = None
+        with anyio.CancelScope() as scope:
+
+            def leave(_: object) -> None:
+                scope.cancel()
+
+            if gone is not None:
+                gone.add_done_callback(leave)
+            try:
+                permit = await self._ask(semaphore)
+            finally:
+                if gone is not None:
+                    gone.remove_done_callback(leave)
+        if permit is None:
+            raise Gone
+        return permit
+
+    async def _ask(self, semaphore: AnySemaphore) -> Permit:
+        permits = self._permits
+        if self._away:
+            # The first to notice waited for its whole timeout. After it one at a time asks, since
+            # where Redis is silent that takes seconds, and nobody else waits.
+            if self._asking:
+                raise BackendUnavailable(semaphore.name, "Redis could not be asked just now")
+            self._asking = True
+            try:
+                permit = await semaphore.acquire(timeout=0, permits=permits)
+            except (AcquireTimeout, QueueFull):
+                self._note(away=False)
+            else:
+                self._note(away=False)
+                return permit
+            finally:
+                self._asking = False
+        return await semaphore.acquire(timeout=self._timeout, permits=permits)
+
+    def _refuse_in_outage(self, unavailable: BackendUnavailable) -> None:
+        """Raise Refused unless the rules let one more in."""
+        rule = self._on_outage
+        if rule == "open":
+            return
+        if isinstance(rule, str) or self._inside >= rule:
+            raise Refused(UNAVAILABLE, "places cannot be given out now") from unavailable
+
+    def _note(self, *, away: bool) -> None:
+        if away and not self._away:
+            logger.warning("permits cannot be had: on_outage=%r rules", self._on_outage)
+        elif self._away and not away:
+            logger.warning("permits can be had again")
+        self._away = away
+
+
+def on_outage_of(value: object) -> OnOutage:
+    """Return what to do while Redis cannot be asked."""
+    match value:
+        case "closed":
+            return "closed"
+        case "open":
+            return "open"
+        case str():
+            raise ValueError(f"on_outage must be 'closed', 'open' or a limit, not {value!r}")
+        case _:
+            return config.whole(value, "on_outage", 1)
+
+
+def status_of(value: object) -> int:
+    """Return the status of an answer that says *full*."""
+    status = config.whole(value, "status", 400)
+    if status > 599:
+        raise ValueError(f"status must be that of an error, such as 503 or 429, not {status}")
+    return status

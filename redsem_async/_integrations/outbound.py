@@ -1,0 +1,183 @@
+"""A permit for each outbound request: what the transports of both HTTP clients share."""
+
+import asyncio
+import warnings
+from collections.abc import AsyncIterator, Callable, Generator
+from contextlib import contextmanager
+from types import EllipsisType
+from typing import Generic, Protocol, TypeVar
+
+import anyio
+
+from redsem_async._api.awaitables import Acquisition
+from redsem_async._api.group import SemaphoreGroup
+from redsem_async._api.permit import Permit
+from redsem_async._api.semaphore import AnySemaphore
+from redsem_async._core.cancellation import finish
+from redsem_async._core.errors import PermitLost
+from redsem_async._core.lease import reply_timeout
+
+from .selector import checked
+
+Request = TypeVar("Request")
+
+
+class Gate(Generic[Request]):
+    """Where requests wait for their permits."""
+
+    def __init__(
+        self,
+        source: AnySemaphore | SemaphoreGroup,
+        key: Callable[[Request], str] | None,
+        host: Callable[[Request], str],
+        *,
+        timeout: float | EllipsisType | None,
+        permits: int,
+    ) -> None:
+        self._timeout, self._permits = checked(source, timeout, permits)
+        if key is not None and isinstance(source, AnySemaphore):
+            raise TypeError("key= goes with a SemaphoreGroup: one semaphore needs none")
+        self._source = source
+        self._key = key or host
+
+    async def hold(self, request: Request) -> "Hold":
+        """Wait for a permit. Cancelled meanwhile, it leaves nothing behind."""
+        source = self._source
+        semaphore = source if isinstance(source, AnySemaphore) else source[self._key(request)]
+        hold = Hold(semaphore, timeout=self._timeout, permits=self._permits)
+        await hold.begin()
+        return hold
+
+
+class Hold:
+    """A permit from before a request is sent until its response is closed.
+
+    That may be in another task than the one that sent it, and at no time is anybody in a block.
+    So the permit is held in a task of its own, which its loss ends.
+    """
+
+    def __init__(
+        self, semaphore: AnySemaphore, *, timeout: float | EllipsisType | None, permits: int
+    ) -> None:
+        acquisition = semaphore.acquire(timeout=timeout, permits=permits)
+        self._most = 2 * reply_timeout(semaphore.lease)
+        self._loop = asyncio.get_running_loop()
+        self._granted: asyncio.Future[None] = self._loop.create_future()
+        self._over = asyncio.Event()
+        self._scope: anyio.CancelScope | None = None
+        self._loss: PermitLost | None = None
+        self._task = asyncio.create_task(self._hold(acquisition))
+        self._task.add_done_callback(_ended)
+        _holding.add(self._task)
+
+    async def begin(self) -> None:
+        """Wait until the permit is held; raises what ``acquire`` does."""
+        try:
+            await asyncio.wait([self._granted, self._task], return_when=asyncio.FIRST_COMPLETED)
+        except BaseException:
+            self._task.cancel()
+            await self.end()
+            raise
+        self.check()
+
+    @contextmanager
+    def guarded(self) -> Generator[None]:
+        """Cancel the block when the permit is lost, and raise PermitLost then."""
+        self.check()
+        with anyio.CancelScope() as scope:
+            self._scope = scope
+            try:
+                yield
+            finally:
+                self._scope = None
+        if scope.cancelled_caught:
+            self.check()
+
+    def check(self) -> None:
+        """Raise why the permit is not held, if that is to stop us."""
+        if self._loss is not None:
+            raise self._loss
+        if self._task.done():
+            self._task.result()
+
+    async def end(self) -> None:
+        """Give the permit back, though we may be cancelled."""
+        self._over.set()
+        await finish(self._task, self._most)
+
+    def drop(self) -> None:
+        """Have the permit given back; may be called in any thread."""
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._over.set)
+
+    async def _hold(self, acquisition: Acquisition) -> None:
+        async with acquisition as permit:
+            self._granted.set_result(None)
+            try:
+                await self._over.wait()
+            except asyncio.CancelledError:
+                self._stop(permit)  # first: giving a permit back may take its time in an outage
+                raise
+
+    def _stop(self, permit: Permit) -> None:
+        """Cancel what runs under *permit*, if it is lost."""
+        try:
+            permit.check()
+        except PermitLost as loss:
+            self._loss = loss
+            if self._scope is not None:
+                self._scope.cancel()
+
+
+_holding: set["asyncio.Task[None]"] = set()  # a loop keeps no task alive
+
+
+def _ended(task: "asyncio.Task[None]") -> None:
+    _holding.discard(task)
+    if not task.cancelled():
+        task.exception()  # who asks is told
+
+
+class Stream(Protocol):
+    """What a response's body comes from."""
+
+    def __aiter__(self) -> AsyncIterator[bytes]: ...
+
+    async def aclose(self) -> None: ...
+
+
+class HeldBody:
+    """A response's body, which gives the permit back when it was read or is closed."""
+
+    def __init__(self, wrapped: Stream, hold: Hold) -> None:
+        self._wrapped = wrapped
+        self._hold = hold
+        self._closed = False
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        chunks = aiter(self._wrapped)
+        try:
+            while True:
+                with self._hold.guarded():
+                    try:
+                        chunk = await anext(chunks)
+                    except StopAsyncIteration:
+                        break
+                yield chunk
+        finally:
+            await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close what is read, and give the permit back."""
+        if not self._closed:
+            self._closed = True
+            try:
+                await self._wrapped.aclose()
+            finally:
+                await self._hold.end()
+
+    def __del__(self) -> None:
+        if not self._closed:
+            message = "a response was dropped unread: its permit was held until now"
+            warnings.warn(message, ResourceWarning, stacklevel=2, source=self)
+            self._hold.drop()

@@ -1,0 +1,126 @@
+"""A background task for each held permit, which refreshes it until it is given back.
+
+A permit that is given back before its first refresh is due, as most are, costs no task: it is
+noted with others of its due time, under one timer. Due times lie on a grid, so that the refreshes
+of many permits travel in one command.
+"""
+
+import asyncio
+from typing import TYPE_CHECKING, cast
+
+from redsem_async._core.clock import now as clock
+from redsem_async._core.lease import Outcome, refresh_due
+from redsem_async._hub.claim import Claim
+from redsem_async._hub.hub import Hub
+from redsem_async._hub.remote_semaphore import RemoteSemaphore
+
+if TYPE_CHECKING:
+    from .watchdog import Watchdog
+
+_RETRY = 0.1  # of the refresh interval, after a refresh that has no reply
+
+
+class Refresher:
+    """The refresh tasks of one hub, and its watchdog, where permits ask for one."""
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+        self._loop = hub.identity.loop
+        self._due: dict[float, dict[Claim, RemoteSemaphore]] = {}
+        self._turns: dict[float, list[asyncio.Future[None]]] = {}
+        self._watchdog: Watchdog | None = None
+
+    def add(self, claim: Claim, remote: RemoteSemaphore, now: float) -> None:
+        """Keep the permit of *claim* refreshed from *now* on."""
+        due = refresh_due(now, claim.terms.refresh_interval)
+        if claim.trusted_until <= due:
+            due = now  # granted late: there would be nothing left to renew
+        group = self._due.get(due)
+        if group is None:
+            group = self._due[due] = {}
+            self._loop.call_later(due - now, self._start, due)
+        group[claim] = remote
+        claim.refreshed_by = group
+        if claim.terms.longest_stall is not None:
+            self.watchdog().add(claim, remote, now)
+
+    def remove(self, claim: Claim) -> None:
+        """Stop refreshing."""
+        if self._watchdog is not None:
+            self._watchdog.remove(claim)
+        refreshed_by, claim.refreshed_by = claim.refreshed_by, None
+        if isinstance(refreshed_by, dict):
+            cast("dict[Claim, RemoteSemaphore]", refreshed_by).pop(claim, None)
+        elif isinstance(refreshed_by, asyncio.Task):
+            refreshed_by.cancel()
+
+    def watchdog(self) -> "Watchdog":
+        """The watchdog, made when first asked for. It ends with the hub's last connection."""
+        if self._watchdog is None:
+            from .watchdog import Watchdog
+
+            self._watchdog = Watchdog(self._hub.identity, self._hub.backend)
+            self._hub.at_end(self._end_watchdog)
+        return self._watchdog
+
+    async def _end_watchdog(self) -> None:
+        watchdog, self._watchdog = self._watchdog, None
+        if watchdog is not None:
+            await watchdog.end()
+
+    def _start(self, due: float) -> None:
+        for claim, remote in self._due.pop(due).items():
+            # Decided here and not by the task: this may come after a long stall, and the body
+            # has to be cancelled before it goes on.
+            if remote.ledger.lose_unless_trusted(claim):
+                continue
+            task = self._loop.create_task(self._refresh(claim, remote), name="redsem-refresh")
+            claim.refreshed_by = task
+            self._check_trust(claim, remote)
+
+    def _check_trust(self, claim: Claim, remote: RemoteSemaphore) -> None:
+        """Look again when trust ends, unless it is renewed by then.
+
+        By a timer, because timers run before the tasks that became ready in the same turn.
+        """
+        if claim.refreshed_by is None:
+            return
+        if remote.ledger.lose_unless_trusted(claim):
+            self.remove(claim)
+        else:
+            left = claim.trusted_until - clock()
+            self._loop.call_later(left, self._check_trust, claim, remote)
+
+    async def _refresh(self, claim: Claim, remote: RemoteSemaphore) -> None:
+        interval = claim.terms.refresh_interval
+        while not remote.ledger.lose_unless_trusted(claim):
+            outcome = await remote.refreshes.refresh(claim)
+            if outcome is Outcome.UNKNOWN:
+                await asyncio.sleep(_RETRY * interval)
+            else:
+                await self._turn(interval)
+
+    def _turn(self, interval: float) -> "asyncio.Future[None]":
+        """The next time that a refresh is due; one timer for all of that time."""
+        now = clock()
+        due = refresh_due(now, interval)
+        turns = self._turns.get(due)
+        if turns is None:
+            turns = self._turns[due] = []
+            self._loop.call_later(due - now, self._take_turns, due)
+        turn: asyncio.Future[None] = self._loop.create_future()
+        turns.append(turn)
+        return turn
+
+    def _take_turns(self, due: float) -> None:
+        for turn in self._turns.pop(due):
+            if not turn.done():
+                turn.set_result(None)
+
+
+def refresher_of(hub: Hub) -> Refresher:
+    """The refresher of *hub*, made when first asked for."""
+    refresher = hub.keepalive
+    if not isinstance(refresher, Refresher):
+        refresher = hub.keepalive = Refresher(hub)
+    return refresher

@@ -1,0 +1,180 @@
+"""What may happen in a permit's life, as observers are told."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from redsem_async._core.keys import Mode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Base of the events.
+
+    Attributes:
+        name: of the semaphore.
+        mode: ``"fair"`` or ``"zset"``.
+        permits: how many the request or the permit stands for.
+    """
+
+    name: str
+    mode: Mode
+    permits: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Queued(Event):
+    """A request has to wait. One of granted, abandoned, shed and failed follows, once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome(Event):
+    """Base of what a request comes to.
+
+    Attributes:
+        waited: seconds since it was made.
+        queued: whether the observer was told before that it has to wait.
+    """
+
+    waited: float
+    queued: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Granted(Outcome):
+    """A permit is held from now on. One of released, lost and detached follows, once.
+
+    Attributes:
+        fencing_token: of the permit.
+        permit_id: of the permit: a secret, and the same in all of its events.
+    """
+
+    fencing_token: int
+    permit_id: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Abandoned(Outcome):
+    """The caller was cancelled before it had a permit; what it was granted is given back."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shed(Outcome):
+    """The request was turned away, because the semaphore is full.
+
+    Attributes:
+        reason: ``"timeout"``: nothing became free in time (``AcquireTimeout``);
+            ``"queue full"``: too many wait already (``QueueFull``).
+        retry_after: seconds after which asking again may be worth it, an estimate.
+    """
+
+    reason: Literal["timeout", "queue full"]
+    retry_after: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed(Outcome):
+    """The request was refused for another reason: Redis is away, say, or it was closed.
+
+    Attributes:
+        error: that the caller gets.
+    """
+
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PermitEvent(Event):
+    """Base of what happens to a permit.
+
+    Attributes:
+        held: seconds since it was granted.
+        fencing_token: of the permit.
+        permit_id: of the permit: a secret, and the same in all of its events.
+    """
+
+    held: float
+    fencing_token: int
+    permit_id: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refreshed(PermitEvent):
+    """The server has renewed the lease, at the event loop's request.
+
+    Attributes:
+        expires_in: seconds for which the permit may be trusted now.
+    """
+
+    expires_in: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Released(PermitEvent):
+    """The permit is on its way back: whoever held it has nothing from now on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Detached(PermitEvent):
+    """The permit is held on, and left to whoever adopts it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lost(PermitEvent):
+    """The permit cannot be trusted any more.
+
+    Attributes:
+        reason: why, in a few words.
+        cancels: whether a block that it guards is cancelled for that.
+    """
+
+    reason: str
+    cancels: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reclaimed:
+    """A reap of this process dropped holders that had expired, or waiters that had died.
+
+    Attributes:
+        name: of the semaphore.
+        mode: ``"fair"`` or ``"zset"``.
+        count: how many.
+    """
+
+    name: str
+    mode: Mode
+    count: int
+
+
+class Observer:
+    """Base of observers: each method is told of one kind of event, and does nothing here."""
+
+    def queued(self, event: Queued) -> None:
+        """A request has to wait."""
+
+    def granted(self, event: Granted) -> None:
+        """A request was granted: called in the context of the task that asked."""
+
+    def abandoned(self, event: Abandoned) -> None:
+        """A request was cancelled: called in the context of the task that asked."""
+
+    def shed(self, event: Shed) -> None:
+        """A request was turned away: called in the context of the task that asked."""
+
+    def failed(self, event: Failed) -> None:
+        """A request failed: called in the context of the task that asked."""
+
+    def refreshed(self, event: Refreshed) -> None:
+        """A lease was renewed."""
+
+    def released(self, event: Released) -> None:
+        """A permit was given back."""
+
+    def lost(self, event: Lost) -> None:
+        """A permit was lost."""
+
+    def detached(self, event: Detached) -> None:
+        """A permit was left to somebody else."""
+
+    def reclaimed(self, event: Reclaimed) -> None:
+        """Expired holders or dead waiters were dropped."""

@@ -1,0 +1,135 @@
+"""Notifies an observer of what happens to permits.
+
+An observer that is notified of a beginning is notified of its end, once, and of no end without
+its beginning. An exception of an observer is logged, and changes nothing.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from typing import Any, Protocol
+from weakref import WeakKeyDictionary, WeakSet
+
+from redsem_async._core.clock import now as clock
+from redsem_async._core.errors import AcquireTimeout, QueueFull
+from redsem_async._core.keys import Address
+
+from . import events
+
+logger = logging.getLogger("redsem_async")
+
+
+class Subject(Protocol):
+    """The facts about a request, or a permit, that events have."""
+
+    address: Address
+    permits: int
+    started: float
+    token: int
+
+    @property
+    def id(self) -> str: ...
+
+
+class Notifier:
+    """Notifies one observer, and remembers the beginnings of which it did."""
+
+    __slots__ = ("_held", "_waiting", "observer", "stopped")
+
+    def __init__(self, observer: events.Observer) -> None:
+        self.observer: events.Observer = observer
+        self.stopped: bool = False  # perhaps while a loop over the notifiers runs
+        self._waiting: WeakSet[Subject] = WeakSet()
+        self._held: WeakKeyDictionary[Subject, float] = WeakKeyDictionary()  # since when
+
+    # -- requests
+
+    def queued(self, requests: Iterable[Subject]) -> None:
+        """They have to wait. Those that waited before are passed over."""
+        for request in requests:
+            if request not in self._waiting:
+                self._waiting.add(request)
+                self._notify("queued", events.Queued(**_facts(request)))
+
+    def granted(self, permit: Subject, waited: float) -> None:
+        """Its caller has a permit now."""
+        self._held[permit] = clock()
+        outcome = self._outcome(permit, waited)
+        event = events.Granted(fencing_token=permit.token, permit_id=permit.id, **outcome)
+        self._notify("granted", event)
+
+    def refused(self, request: Subject, error: Exception) -> None:
+        """Its caller gets *error* instead."""
+        outcome = self._outcome(request, clock() - request.started)
+        match error:
+            case AcquireTimeout(retry_after=later):
+                self._notify("shed", events.Shed(reason="timeout", retry_after=later, **outcome))
+            case QueueFull(retry_after=later):
+                event = events.Shed(reason="queue full", retry_after=later, **outcome)
+                self._notify("shed", event)
+            case _:
+                self._notify("failed", events.Failed(error=error, **outcome))
+
+    def abandoned(self, request: Subject) -> None:
+        """Its caller was cancelled."""
+        waited = clock() - request.started
+        self._notify("abandoned", events.Abandoned(**self._outcome(request, waited)))
+
+    def _outcome(self, request: Subject, waited: float) -> dict[str, Any]:
+        queued = request in self._waiting
+        self._waiting.discard(request)
+        return {"waited": waited, "queued": queued, **_facts(request)}
+
+    # -- permits
+
+    def refreshed(self, permit: Subject, expires_in: float) -> None:
+        """Its lease was renewed."""
+        since = self._held.get(permit)
+        if since is not None:
+            event = events.Refreshed(expires_in=expires_in, **_permit_facts(permit, since))
+            self._notify("refreshed", event)
+
+    def released(self, permit: Subject) -> None:
+        """It is given back."""
+        since = self._held.pop(permit, None)
+        if since is not None:
+            self._notify("released", events.Released(**_permit_facts(permit, since)))
+
+    def detached(self, permit: Subject) -> None:
+        """It is held on, and left to whichever client adopts it."""
+        since = self._held.pop(permit, None)
+        if since is not None:
+            self._notify("detached", events.Detached(**_permit_facts(permit, since)))
+
+    def lost(self, permit: Subject, reason: str, *, cancels: bool) -> None:
+        """It is lost. *cancels*: a block that it guards is cancelled."""
+        since = self._held.pop(permit, None)
+        if since is not None:
+            facts = _permit_facts(permit, since)
+            self._notify("lost", events.Lost(reason=reason, cancels=cancels, **facts))
+
+    # -- semaphores
+
+    def reclaimed(self, address: Address, count: int) -> None:
+        """A reap dropped so many holders and waiters."""
+        event = events.Reclaimed(name=address.name, mode=address.mode, count=count)
+        self._notify("reclaimed", event)
+
+    def _notify(self, method: str, event: object) -> None:
+        if self.stopped:
+            return
+        try:
+            getattr(self.observer, method)(event)
+        except (Exception, asyncio.CancelledError):  # no permit may be harmed by it
+            name = type(self.observer).__qualname__
+            logger.exception("an observer failed: %s.%s", name, method)
+
+
+def _facts(subject: Subject) -> dict[str, Any]:
+    address = subject.address
+    return {"name": address.name, "mode": address.mode, "permits": subject.permits}
+
+
+def _permit_facts(permit: Subject, since: float) -> dict[str, Any]:
+    held = clock() - since
+    return {"held": held, "fencing_token": permit.token, "permit_id": permit.id, **_facts(permit)}

@@ -1,0 +1,66 @@
+"""The registry of observers. It is usually empty: notifying is then a loop over an empty tuple.
+
+`notifier` has what is told to an observer, and is imported when the first one registers.
+"""
+
+import logging
+import threading
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .events import Observer
+    from .notifier import Notifier
+
+logger = logging.getLogger("redsem_async")
+
+
+class ObserverRegistry:
+    """The observers of this process; the log is one of them while its level is DEBUG.
+
+    Attributes:
+        notifiers: one for each observer.
+        debug: whether the log's level was DEBUG when it was last looked at.
+    """
+
+    __slots__ = ("_lock", "debug", "notifiers")
+
+    def __init__(self) -> None:
+        self.notifiers: tuple[Notifier, ...] = ()
+        self.debug: bool = False
+        self._lock = threading.Lock()  # event loops may run in several threads
+
+    def add(self, observer: "Observer") -> bool:
+        """Notify *observer* from now on. Returns False where it is registered already."""
+        from .notifier import Notifier
+
+        with self._lock:
+            if any(notifier.observer is observer for notifier in self.notifiers):
+                return False
+            self.notifiers = (*self.notifiers, Notifier(observer))
+            return True
+
+    def remove(self, observer: "Observer") -> None:
+        """Notify *observer* no more."""
+        with self._lock:
+            for notifier in self.notifiers:
+                if notifier.observer is observer:
+                    notifier.stopped = True
+            self.notifiers = tuple(each for each in self.notifiers if not each.stopped)
+
+    def follow_level(self) -> None:
+        """Add or remove the log, because its level has changed."""
+        from .log import LOG
+
+        self.debug = logger.isEnabledFor(logging.DEBUG)
+        (self.add if self.debug else self.remove)(LOG)
+
+    def forget_parent(self) -> None:
+        """In a forked child: keep the observers, forget what they know of the parent's permits."""
+        self._lock = threading.Lock()
+        known = [notifier.observer for notifier in self.notifiers]
+        self.notifiers = ()
+        for observer in known:
+            self.add(observer)
+
+
+observers = ObserverRegistry()

@@ -1,0 +1,159 @@
+"""Where semaphores are kept, as a hub uses it: a backend has nodes, and a node opens links."""
+
+from collections.abc import Sequence
+from typing import Protocol, Self
+
+from redsem_async._core.keys import Address
+
+from .errors import CommandError
+from .operations import Operation
+from .pushes import Push
+from .replies import AnyReply
+
+
+class SemaphoreRef:
+    """Which semaphore a command is for.
+
+    A link may cache what it derives from the address, by weak reference: a hub keeps one
+    reference for each semaphore that it uses, for as long as it uses it.
+
+    Attributes:
+        address: of the semaphore.
+        recovers: whether scripts look for a loss of state.
+        asking: whether commands go to a node that the semaphore is being moved to.
+    """
+
+    __slots__ = ("__weakref__", "address", "asking", "recovers")
+
+    def __init__(self, address: Address) -> None:
+        self.address: Address = address
+        self.recovers: bool = False
+        self.asking: bool = False
+
+
+class Command:
+    """An operation on its way.
+
+    Attributes:
+        tag: given by the link that sends it. The reply repeats it.
+        sent_at: when it was last sent.
+    """
+
+    __slots__ = ("operation", "semaphore", "sent_at", "tag")
+
+    def __init__(self, semaphore: SemaphoreRef, operation: Operation) -> None:
+        self.semaphore: SemaphoreRef = semaphore
+        self.operation: Operation = operation
+        self.tag: int = 0
+        self.sent_at: float = 0.0
+
+
+class Listener(Protocol):
+    """The user of a link. Called from the event loop, in the order of the wire."""
+
+    wants_push: bool
+    """Whether push messages are for it.
+
+    Not where it is a second one of the same hub, in an event loop of its own: its link shares
+    nothing that belongs to the client's loop.
+    """
+
+    @property
+    def hub_id(self) -> str:
+        """The id of its hub."""
+        ...
+
+    def reply_received(self, command: Command, reply: AnyReply | CommandError) -> None:
+        """The server replied to *command*, the oldest one in flight."""
+        ...
+
+    def push_received(self, prefix: str, push: Push) -> None:
+        """A push message came."""
+        ...
+
+    def unsubscribed(self, address: Address) -> None:
+        """No push messages will come of that semaphore: another server keeps it."""
+        ...
+
+    def push_unavailable(self, error: Exception) -> None:
+        """No push messages will come over this link; commands pass all the same."""
+        ...
+
+    def resume_writing(self) -> None:
+        """The link takes commands again."""
+        ...
+
+    def connection_lost(self, error: Exception) -> None:
+        """The link broke. Commands in flight may or may not have arrived, and may yet."""
+        ...
+
+
+class Link(Protocol):
+    """A connection. Commands are replied to one by one, in the order in which they were sent."""
+
+    fresh_at: float | None
+    """When the newest command was sent that got its reply; None before the first reply."""
+
+    @property
+    def writable(self) -> bool:
+        """Whether to send more now: what was sent before does not pile up in this process."""
+        ...
+
+    def send(self, commands: Sequence[Command], now: float) -> None:
+        """Send *commands* in one write. Returns at once."""
+        ...
+
+    def abort(self) -> None:
+        """Close the link at once, without calling the listener."""
+        ...
+
+    async def close(self) -> None:
+        """Close the link in order, without calling the listener."""
+        ...
+
+
+class Node(Protocol):
+    """One server, or memory."""
+
+    @property
+    def place(self) -> str:
+        """How errors and log records name it: host and port, never credentials."""
+        ...
+
+    async def connect(self, listener: Listener) -> Link:
+        """Open a link. Raises `ConnectionRejected` where another attempt is of no use."""
+        ...
+
+
+class Backend(Protocol):
+    """One node, or several that share the semaphores out."""
+
+    def node_for(self, address: Address) -> Node:
+        """The node that keeps a semaphore, as far as is known."""
+        ...
+
+    def redirected(self, address: Address, error: CommandError, *, here: Node) -> Node | None:
+        """The node that *error*, a reply of *here*, names; None where there is but one node."""
+        ...
+
+    async def explore(self, *, but: Node) -> None:
+        """Ask, within a bounded time, the nodes except *but* which of them keeps what."""
+        ...
+
+
+class OneNode:
+    """A backend that is its own and only node."""
+
+    def node_for(self, address: Address) -> Self:
+        """Itself."""
+        return self
+
+    def redirected(self, address: Address, error: CommandError, *, here: Node) -> None:
+        """Nowhere."""
+
+    async def explore(self, *, but: Node) -> None:
+        """Nothing to find out."""
+
+
+class ConnectionRejected(Exception):
+    """The server rejects this client, with wrong credentials say; ``__cause__`` says why."""

@@ -1,0 +1,32 @@
+"""What a hub tells the server about itself."""
+
+import json
+from typing import NamedTuple, cast
+
+
+class HubInfo(NamedTuple):
+    """Sent with the first command that a server gets from a hub, and after every reconnection.
+
+    Attributes:
+        description: text for `status` to show, as `describe` makes it.
+        no_push: no push messages reach the hub.
+        recovers: the hub wants a grace period after a loss of state.
+    """
+
+    description: str
+    no_push: bool = False
+    recovers: bool = False
+
+
+def describe(**facts: object) -> str:
+    """Return the text in which Redis keeps *facts* about a hub."""
+    return json.dumps(facts, separators=(",", ":"))
+
+
+def facts_of(description: str) -> dict[str, object]:
+    """Return what `describe` was given; nothing when it did not make *description*."""
+    try:
+        facts = json.loads(description)
+    except ValueError:
+        return {}
+    return cast("dict[str, object]", facts) if isinstance(facts, dict) else {}

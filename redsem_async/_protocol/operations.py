@@ -1,0 +1,179 @@
+"""The operations that a hub asks of a store of semaphores: Redis, or memory.
+
+Durations are in milliseconds. No operation carries an instant, because an instant means nothing
+on another machine's clock.
+"""
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple
+
+from .hub_info import HubInfo
+
+
+class Request(NamedTuple):
+    """One request for permits, by its number within the hub."""
+
+    number: int
+    lease_ms: int
+    limit: int
+    permits: int = 1
+    waits: bool = True
+
+
+class Acquire(NamedTuple):
+    """Ask for permits, with one answer for each number.
+
+    Attributes:
+        numbers: of the requests, in order; each is for one permit and waits, unless
+        unusual: has it, with how many permits it is for and whether it waits.
+        max_waiters: the longest line to join (fair); ``None`` for any.
+        after: the highest number of the batch before this one, when that is unanswered: it must
+            have run, or this one does nothing (fair).
+        waits: how many requests of the hub wait beside these (zset).
+        highest: the highest limit that the hub declares for them (zset).
+        hinted: how many permits a hint told of (zset).
+    """
+
+    numbers: Sequence[int]
+    lease_ms: int
+    limit: int
+    unusual: Mapping[int, tuple[int, bool]] = MappingProxyType({})
+    max_waiters: int | None = None
+    after: int = 0
+    waits: int = 0
+    highest: int = 0
+    hinted: int = 0
+    hub_info: HubInfo | None = None
+
+
+class Release(NamedTuple):
+    """Give permits back, by their numbers within the hub *owner*.
+
+    *keep* of them are taken again by the caller, in the same write (zset).
+    """
+
+    owner: str
+    numbers: Sequence[int]
+    keep: int = 0
+
+
+class Refresh(NamedTuple):
+    """Renew permits of the caller's hub. *heavy*: how many, of those that are for several."""
+
+    numbers: Sequence[int]
+    lease_ms: int
+    heavy: Mapping[int, int] = MappingProxyType({})
+
+
+class Restore(NamedTuple):
+    """Put permits back that the holder trusts and a refresh did not find: state was lost.
+
+    *permits* are number, token and weight of each.
+    """
+
+    permits: Sequence[tuple[int, int, int]]
+    lease_ms: int
+    hub_info: HubInfo | None = None
+
+
+class Confirm(NamedTuple):
+    """Wait, for so long, until so many replicas have what was written on this link."""
+
+    replicas: int
+    timeout_ms: int
+
+
+class Abandon(NamedTuple):
+    """Leave the line, or give back what was granted unheard.
+
+    *void*: calls with numbers up to this one may not act any more (see :class:`Adopt`).
+    """
+
+    requests: Sequence[Request]
+    void: int = 0
+
+
+class Heartbeat(NamedTuple):
+    """Keep the hub alive and ask what became of its waiters.
+
+    Attributes:
+        lease_ms: the longest lease among the waiters.
+        requests: the waiters to ask about (fair).
+        limit: the highest that the caller declares (zset).
+        waits: how many wait (zset).
+        hinted: permits of a hint that nobody here wants (zset).
+        number: of this call, in one order with those of requests: the latest counts (zset).
+    """
+
+    lease_ms: int
+    requests: Sequence[Request] = ()
+    limit: int = 0
+    waits: int = 0
+    hinted: int = 0
+    hub_info: HubInfo | None = None
+    number: int = 0
+
+
+class Adopt(NamedTuple):
+    """Exchange the id of a held permit for one of the caller's hub.
+
+    This call, and the others with a field *call*, act once at most. The hub numbers them, in an
+    order of their own, when it writes them. The server keeps the highest number that it carried
+    out: a call that is not above it does nothing.
+    """
+
+    owner: str
+    old: int
+    new: int
+    lease_ms: int
+    hub_info: HubInfo | None = None
+    call: int = 0
+
+
+class Detach(NamedTuple):
+    """Set the expiry of a held permit once."""
+
+    number: int
+    expires_ms: int
+    call: int = 0
+
+
+class Status(NamedTuple):
+    """Read how things stand, with at most *max_entries* holders, and as many waiters."""
+
+    max_entries: int
+
+
+class SetLimit(NamedTuple):
+    """Set the limit that overrides every client's own, or take it away."""
+
+    limit: int | None
+    call: int = 0
+
+
+class Reap(NamedTuple):
+    """Drop expired holders and dead waiters."""
+
+
+class Clear(NamedTuple):
+    """Delete the semaphore."""
+
+    call: int = 0
+
+
+Operation = (
+    Acquire
+    | Release
+    | Refresh
+    | Restore
+    | Confirm
+    | Abandon
+    | Heartbeat
+    | Adopt
+    | Detach
+    | Status
+    | SetLimit
+    | Reap
+    | Clear
+)

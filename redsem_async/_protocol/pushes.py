@@ -1,0 +1,36 @@
+"""Push messages: what a store of semaphores sends to a hub without being asked."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from .replies import Holding
+
+
+class Granted(NamedTuple):
+    """Waiters of this hub hold permits now."""
+
+    name: str
+    grants: Sequence[tuple[int, Holding]]
+
+
+class Revoked(NamedTuple):
+    """Another client released or adopted permits of this hub."""
+
+    name: str
+    numbers: Sequence[int]
+
+
+class Hint(NamedTuple):
+    """So many permits are free to try for (zset); 0: ask again when something changes."""
+
+    name: str
+    permits: int
+
+
+class Cleared(NamedTuple):
+    """The semaphore was deleted."""
+
+    name: str
+
+
+Push = Granted | Revoked | Hint | Cleared

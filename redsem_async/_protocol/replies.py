@@ -1,0 +1,85 @@
+"""What a store of semaphores replies to an operation."""
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple
+
+# Answers to an acquire or a heartbeat that are not a token or a Holding.
+WAITING = 0
+GONE = -1  # the number was used before, and what it stood for has ended
+FULL = -2
+QUEUE_FULL = -3
+
+# Answers to an abandon.
+NOTHING = 0
+LEFT_LINE = 1
+GAVE_BACK = 2
+
+
+class Holding(NamedTuple):
+    """A number that holds a permit already: what a repeated acquire is told."""
+
+    token: int
+    left_ms: int
+
+
+Answer = int | Holding
+
+
+class Reply(NamedTuple):
+    """What a call was answered.
+
+    Attributes:
+        answers: one for each request or number of the call.
+        next_ms: in how many milliseconds something may change by itself; ``None`` for never.
+        waiting: how long the line is: requests (fair), processes (zset).
+        granted: number and token of waiters of the caller's hub that were served (fair).
+        hinted: permits that the caller's own waiters may try for (zset).
+        room: permits left (zset).
+    """
+
+    answers: Sequence[Answer] = ()
+    next_ms: int | None = None
+    waiting: int = 0
+    granted: Sequence[tuple[int, int]] = ()
+    hinted: int = 0
+    room: int = 0
+
+
+class AdoptReply(NamedTuple):
+    """What an adopt was answered: the permit, or nothing when the old id holds none."""
+
+    holding: Holding | None
+    permits: int = 1
+
+
+class HeldEntry(NamedTuple):
+    """One holder."""
+
+    id: str
+    left_ms: int
+    token: int
+    permits: int
+
+
+class LineEntry(NamedTuple):
+    """One request in line (fair), or one process with *permits* requests waiting (zset)."""
+
+    id: str
+    ticket: int
+    permits: int
+
+
+class StatusReply(NamedTuple):
+    """What a status was answered. Tokens and tickets tell ages: they follow the clock."""
+
+    set_limit: int | None
+    held: int
+    waiting: int
+    now_us: int
+    holders: Sequence[HeldEntry] = ()
+    line: Sequence[LineEntry] = ()
+    hubs: Mapping[str, str] = MappingProxyType({})
+
+
+AnyReply = Reply | AdoptReply | StatusReply

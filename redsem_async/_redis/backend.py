@@ -1,0 +1,160 @@
+"""Redis as a place for semaphores: one server, or a cluster of them."""
+
+import asyncio
+import logging
+import random
+from contextlib import suppress
+
+from redsem_async._core.keys import Address
+from redsem_async._protocol.backend import Backend, Link, Listener, Node, OneNode
+from redsem_async._protocol.errors import CommandError, ErrorKind
+
+from .connection import Connection
+from .dial import (
+    ClusterClient,
+    Endpoint,
+    Opened,
+    SingleClient,
+    Target,
+    checked_client,
+    dial,
+    known_nodes,
+    node_of,
+    place_of,
+    reachable_at,
+    slot_of,
+    slots_at,
+    target_of,
+)
+from .other_loop import dial_in_other_loop
+
+logger = logging.getLogger("redsem_async")
+
+EXPLORING_TIME = 1.0  # seconds to wait for one node's reply on which node keeps what
+
+
+def redis_backend(client: object) -> Backend:
+    """Where *client* keeps semaphores. Raises TypeError unless it is one of redis.asyncio."""
+    checked = checked_client(client)
+    if isinstance(checked, SingleClient):
+        return RedisBackend(checked)
+    return ClusterBackend(checked)
+
+
+class RedisBackend(OneNode):
+    """Semaphores kept by one server, reached with the settings of the user's client."""
+
+    def __init__(self, client: SingleClient) -> None:
+        self._client = client
+        self._inquired = False
+
+    @property
+    def place(self) -> str:
+        return place_of(self._client)
+
+    async def connect(self, listener: Listener) -> Link:
+        if not listener.wants_push:
+            return Connection(await dial_in_other_loop(self._client), listener)
+        opened = await dial(target_of(self._client), inquire=not self._inquired)
+        self._inquired = True
+        _warn_of_eviction(self.place, opened)
+        return Connection(opened, listener)
+
+
+class ClusterNode:
+    """One node of a cluster."""
+
+    def __init__(self, backend: "ClusterBackend", endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+        self._backend = backend
+        self._inquired = False
+
+    @property
+    def place(self) -> str:
+        return "Redis at {}:{}".format(*self.endpoint)
+
+    async def connect(self, listener: Listener) -> Link:
+        opened = await dial(self.target, inquire=not self._inquired)
+        self._inquired = True
+        _warn_of_eviction(self.place, opened)
+        await self._backend.meet(self)
+        return Connection(opened, listener)
+
+    @property
+    def target(self) -> Target:
+        return node_of(self._backend.client, self.endpoint)
+
+
+class ClusterBackend:
+    """Semaphores spread over the nodes of a cluster, reached with the user's client's settings.
+
+    The first node that is reached names the others, so that they can be asked when it stops
+    replying. Apart from that, a node that does not keep a semaphore says which one does.
+    """
+
+    def __init__(self, client: ClusterClient) -> None:
+        self.client = client
+        self._met = False
+        self._nodes: dict[Endpoint, ClusterNode] = {}
+        self._masters: dict[int, ClusterNode] = {}  # by slot
+
+    def node_for(self, address: Address) -> Node:
+        """The master of its slot, or any node while that is not known."""
+        return self._masters.get(_slot(address)) or random.choice(self._known())
+
+    def redirected(self, address: Address, error: CommandError, *, here: Node) -> Node | None:
+        """Where MOVED or ASK says; MOVED is remembered."""
+        if error.endpoint is None or not isinstance(here, ClusterNode):
+            return None
+        host, port = error.endpoint
+        node = self._node((host or here.endpoint[0], port))
+        if error.kind is ErrorKind.MOVED:
+            self._masters[_slot(address)] = node
+        return node
+
+    async def meet(self, node: ClusterNode) -> None:
+        """Ask *node*, which can be reached, which other nodes there are, unless that is known."""
+        if not self._met:
+            self._met = await self._ask(node)
+
+    async def explore(self, *, but: Node) -> None:
+        """Ask the nodes, but for that one, until one answers."""
+        others = [node for node in self._known() if node is not but]
+        random.shuffle(others)
+        for node in others:
+            if await self._ask(node):
+                return
+
+    async def _ask(self, node: ClusterNode) -> bool:
+        """Learn from *node* which node keeps which slots. Returns whether it replied."""
+        with suppress(Exception):
+            async with asyncio.timeout(EXPLORING_TIME):
+                ranges = await slots_at(node.target)
+            for first, last, endpoints in ranges:
+                master, *_ = [self._node(endpoint) for endpoint in endpoints]
+                self._masters |= dict.fromkeys(range(first, last + 1), master)
+            return True
+        return False
+
+    def _node(self, endpoint: Endpoint) -> ClusterNode:
+        endpoint = reachable_at(self.client, endpoint)
+        return self._nodes.setdefault(endpoint, ClusterNode(self, endpoint))
+
+    def _known(self) -> list[ClusterNode]:
+        for endpoint in known_nodes(self.client):
+            self._nodes.setdefault(endpoint, ClusterNode(self, endpoint))
+        return list(self._nodes.values())
+
+
+def _warn_of_eviction(place: str, opened: Opened) -> None:
+    if opened.evicts is not None:
+        logger.warning(
+            "%s evicts keys when its memory is full (maxmemory-policy %s): permits are lost with "
+            "them, where noeviction would refuse new ones",
+            place,
+            opened.evicts,
+        )
+
+
+def _slot(address: Address) -> int:
+    return slot_of(address.keys[0])

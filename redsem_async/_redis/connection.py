@@ -1,0 +1,243 @@
+"""The one connection of a hub: replies in order, push messages between them.
+
+The event loop calls the protocol object with what arrived, which applies it at once: no reading
+task can be late, cancelled or forgotten.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from redsem_async._protocol.backend import Command, Listener, SemaphoreRef
+from redsem_async._protocol.errors import CommandError, ErrorKind
+from redsem_async._protocol.operations import Confirm
+from redsem_async._protocol.replies import Reply
+
+from .codec import Codec, push_of
+from .dial import Opened
+from .faults import command_error
+from .resp import (
+    RawPush,
+    Reader,
+    WireError,
+    connection_error,
+    invalid_reply,
+    pack,
+    scripts_forgotten,
+)
+from .subscriptions import Subscribe, Subscriptions, Unsubscribe
+
+logger = logging.getLogger("redsem_async")
+
+CLOSING_TIME = 1.0  # seconds that closing may take
+
+_ASKING = pack(("ASKING",))
+
+
+class _Asking:
+    """The slot of an ASKING, which lets the next command in before its semaphore has arrived."""
+
+
+class Connection(asyncio.Protocol):
+    """A link to Redis. One reply for each slot, in order; push messages take no slot."""
+
+    def __init__(self, opened: Opened, listener: Listener) -> None:
+        self.fresh_at: float | None = None
+        self._listener = listener
+        self._transport = opened.transport
+        self._keep = opened.keep
+        self._push = opened.no_push is None and listener.wants_push
+        self._reader = Reader()
+        self._hub = listener.hub_id
+        self._sharded = opened.sharded
+        self._slots: deque[Command | Subscribe | Unsubscribe | _Asking] = deque()
+        self._subscriptions = Subscriptions(self._hub, sharded=opened.sharded)
+        self._codecs: WeakKeyDictionary[SemaphoreRef, Codec] = WeakKeyDictionary()
+        self._tags = 0
+        self._loaded: set[str] = set()
+        self._paused = False
+        self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._ending = False
+        self._transport.set_protocol(self)
+        if listener.wants_push and opened.no_push is not None:
+            listener.push_unavailable(connection_error(opened.no_push))
+        if opened.received:
+            self.data_received(opened.received)
+
+    # -- writing
+
+    @property
+    def writable(self) -> bool:
+        return not (self._paused or self._ending)
+
+    def send(self, commands: Sequence[Command], now: float) -> None:
+        parts: list[bytes] = []
+        hub, loaded, sharded, slots = self._hub, self._loaded, self._sharded, self._slots
+        subscriptions = self._subscriptions
+        while subscriptions.unused:
+            slot, packed = subscriptions.unsubscribe()
+            slots.append(slot)
+            parts.append(packed)
+        for command in commands:
+            semaphore = command.semaphore
+            codec = self._codecs.get(semaphore)
+            if codec is None:
+                codec = self._codecs[semaphore] = Codec(semaphore.address)
+            if semaphore.asking:
+                parts.append(_ASKING)
+                slots.append(_Asking())
+            elif self._push and subscriptions.lacks(codec):
+                subscribe, packed = subscriptions.subscribe(semaphore, codec)
+                slots.append(subscribe)
+                parts.append(packed)
+            command.sent_at = now
+            slots.append(command)
+            if isinstance(command.operation, Confirm):
+                parts.append(pack(("WAIT", *command.operation)))
+                continue
+            self._tags = command.tag = self._tags + 1
+            script, arguments = codec.encode(
+                command.operation, command.tag, hub, semaphore.recovers, sharded
+            )
+            if script.sha in loaded:
+                parts.append(pack(("EVALSHA", script.sha, *arguments)))
+            else:
+                # A script that this connection has not sent yet goes as text: that costs no extra
+                # round trip, and a server that lost its scripts says NOSCRIPT.
+                loaded.add(script.sha)
+                parts.append(pack(("EVAL", script.text, *arguments)))
+        self._transport.write(b"".join(parts))
+
+    def pause_writing(self) -> None:
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        self._listener.resume_writing()
+
+    # -- reading
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for item in self._reader.feed(data):
+                if self._ending:
+                    return
+                if isinstance(item, RawPush):
+                    self._push_received(item)
+                else:
+                    self._reply_received(item)
+        except WireError as error:
+            self._fail(error)
+
+    def _push_received(self, push: RawPush) -> None:
+        slots, subscriptions = self._slots, self._subscriptions
+        match push.kind:
+            case b"message" | b"smessage":
+                channel, text = push.parts
+                prefix = subscriptions.prefix_of(channel)
+                message = push_of(text) if isinstance(text, bytes) else None
+                if prefix is not None and message is not None:
+                    self._listener.push_received(prefix, message)
+                else:
+                    logger.debug("ignored a push message that is not understood")
+            case b"subscribe" | b"ssubscribe":
+                if slots and isinstance(slots[0], Subscribe):
+                    slots.popleft()
+            case b"unsubscribe":
+                raise connection_error("the server ended the subscription")
+            case b"sunsubscribe":
+                self._unsubscribed(name := subscriptions.name_of(push.parts[0]))
+                first = slots[0] if slots else None
+                if isinstance(first, Unsubscribe) and first.name == name:
+                    slots.popleft()
+            case _:
+                pass
+
+    def _unsubscribed(self, name: str) -> None:
+        """Called after our own SUNSUBSCRIBE, and when the slot went to another node."""
+        address = self._subscriptions.ended(name)
+        if address is not None:
+            self._listener.unsubscribed(address)
+
+    def _reply_received(self, reply: Any) -> None:
+        slot = self._slots.popleft() if self._slots else None
+        if isinstance(slot, _Asking):
+            return  # the reply to the command behind it says all there is to say
+        if isinstance(slot, Unsubscribe) and isinstance(reply, Exception):
+            return  # busy, or denied: messages of that channel are ignored
+        if isinstance(slot, Subscribe) and isinstance(reply, Exception):
+            self._not_subscribed(slot.name, reply)
+            return
+        if not isinstance(slot, Command):
+            raise invalid_reply("the server replied although no command was in flight")
+        self.fresh_at = slot.sent_at
+        if isinstance(reply, Exception):
+            error = command_error(reply)
+            if scripts_forgotten(reply):
+                self._loaded.clear()
+            self._listener.reply_received(slot, error)
+            if error.kind is ErrorKind.READ_ONLY:
+                self._fail(reply)
+            return
+        if isinstance(slot.operation, Confirm):
+            self._listener.reply_received(slot, _confirmed(slot.operation, reply))
+            return
+        try:
+            fits = reply[0] == b"%d" % slot.tag
+            decoded = self._codecs[slot.semaphore].reply(slot.operation, reply) if fits else None
+        except (TypeError, ValueError, IndexError) as error:
+            raise invalid_reply("the server's reply does not fit its command") from error
+        if decoded is None:
+            raise invalid_reply("the server's reply belongs to another command")
+        self._listener.reply_received(slot, decoded)
+
+    def _not_subscribed(self, name: str, error: Exception) -> None:
+        match command_error(error).kind:
+            case ErrorKind.REFUSED:
+                self._push = False
+                self._listener.push_unavailable(error)
+            case ErrorKind.MOVED | ErrorKind.ASK | ErrorKind.RETRY_LATER:
+                self._unsubscribed(name)
+            case _:
+                self._fail(error)  # busy, or loading: neither says that we may not subscribe
+
+    # -- ending
+
+    def eof_received(self) -> None:
+        self._fail(connection_error("the server closed the connection"))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self._closed.done():
+            self._closed.set_result(None)
+        self._fail(exc or connection_error("the connection was closed"))
+
+    def _fail(self, error: Exception) -> None:
+        if not self._ending:
+            self._ending = True
+            self._transport.abort()
+            self._listener.connection_lost(error)
+
+    def abort(self) -> None:
+        self._ending = True
+        self._transport.abort()
+
+    async def close(self) -> None:
+        self._ending = True
+        self._transport.close()
+        await asyncio.wait([self._closed], timeout=CLOSING_TIME)
+        if not self._closed.done():
+            self._transport.abort()
+
+
+def _confirmed(operation: Confirm, replicas: Any) -> Reply | CommandError:
+    if not isinstance(replicas, int):
+        raise invalid_reply("the server's reply is not a number of replicas")
+    if replicas >= operation.replicas:
+        return Reply([replicas])
+    reason = (
+        f"{replicas} of {operation.replicas} replicas confirmed it in {operation.timeout_ms} ms"
+    )
+    return CommandError(ErrorKind.RETRY_LATER, connection_error(reason))

@@ -1,0 +1,240 @@
+"""Opens the hub's own connections with the settings of the user's client.
+
+The handshake (TLS, credentials, Sentinel, database) is redis-py's; what comes after it is ours.
+We read the client for its connection class and arguments, and take the transport over from the
+connection that it makes.
+"""
+
+import asyncio
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, cast
+
+import redis.asyncio as aioredis
+import redis.exceptions as errors
+from redis.asyncio.cluster import ClusterNode
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.crc import key_slot
+
+from redsem_async._protocol.backend import ConnectionRejected
+from redsem_async._protocol.errors import ErrorKind
+
+from .faults import command_error
+
+# Bound to the pool they came from, or to how redis-py would use the connection.
+_LEFT_OUT = ("maint_", "oss_", "orig_", "himport_registry", "retry", "parser_class")
+
+
+Endpoint = tuple[str, int]
+"""Host and port."""
+
+
+class Opened(NamedTuple):
+    """A connection after its handshake.
+
+    Attributes:
+        transport: ours to read from and write to.
+        received: bytes that came before we took over.
+        no_push: why no messages come over it that can be relied on, if so.
+        sharded: whether messages travel within a shard of a cluster.
+        keep: to be kept for as long as the transport is open.
+        evicts: by which policy the server evicts keys; None where it does not, or was not asked.
+    """
+
+    transport: asyncio.Transport
+    received: bytes
+    no_push: str | None
+    sharded: bool
+    keep: object
+    evicts: str | None
+
+
+class Target(NamedTuple):
+    """What to connect to, and how: a connection class of redis-py's with its arguments."""
+
+    connection_class: Callable[..., Any]
+    settings: Mapping[str, Any]
+    clustered: bool = False
+
+
+SingleClient = aioredis.Redis
+ClusterClient = aioredis.RedisCluster
+
+
+def checked_client(client: object) -> SingleClient | ClusterClient:
+    """Return *client*; raise TypeError unless it is one that we can connect like."""
+    if isinstance(client, SingleClient | ClusterClient):
+        return client
+    kind = f"{type(client).__module__}.{type(client).__qualname__}"
+    raise TypeError(f"a client of redis.asyncio is needed, not {kind}: use redis.asyncio")
+
+
+def place_of(client: SingleClient) -> str:
+    """Host and port, or path, that *client* connects to; never credentials."""
+    settings = client.connection_pool.connection_kwargs
+    if "path" in settings:
+        return f"Redis at {settings['path']}"
+    if service := getattr(client.connection_pool, "service_name", None):
+        return f"Redis master {service!r}"
+    return f"Redis at {settings.get('host', 'localhost')}:{settings.get('port', 6379)}"
+
+
+def target_of(client: SingleClient) -> Target:
+    """What *client* connects to."""
+    pool = client.connection_pool
+    return Target(pool.connection_class, pool.connection_kwargs)
+
+
+# -- clusters
+
+
+def node_of(client: ClusterClient, endpoint: Endpoint) -> Target:
+    """A node of the cluster of *client*, with the client's settings."""
+    node = _startup_nodes(client)[0]
+    settings = node.connection_kwargs | {"host": endpoint[0], "port": endpoint[1]}
+    # It would have a replica answer reads, and we write.
+    settings.pop("redis_connect_func", None)
+    return Target(node.connection_class, settings, clustered=True)
+
+
+def known_nodes(client: ClusterClient) -> list[Endpoint]:
+    """The nodes that *client* was given, or has found since."""
+    return [(node.host, int(node.port)) for node in _startup_nodes(client)]
+
+
+def reachable_at(client: ClusterClient, endpoint: Endpoint) -> Endpoint:
+    """Where *client* reaches the node that calls itself *endpoint*."""
+    return client.nodes_manager.remap_host_port(*endpoint)
+
+
+def slot_of(key: str) -> int:
+    """The slot of *key* in any cluster."""
+    return key_slot(key.encode())
+
+
+async def slots_at(target: Target) -> list[tuple[int, int, list[Endpoint]]]:
+    """First slot, last slot, and master and replicas of each range, as a node knows them."""
+    connection = await _connected(target, protocol=2)
+    try:
+        await connection.send_command("CLUSTER SLOTS")
+        ranges = cast("Sequence[Sequence[Any]]", await connection.read_response())
+    finally:
+        await connection.disconnect()
+    own_host = str(target.settings["host"])
+    return [
+        (first, last, [((host or b"").decode() or own_host, port) for host, port, *_ in nodes])
+        for first, last, *nodes in ranges
+    ]
+
+
+def _startup_nodes(client: ClusterClient) -> list[ClusterNode]:
+    return list(client.nodes_manager.startup_nodes.values())
+
+
+# -- connecting
+
+
+async def dial(target: Target, *, inquire: bool = False) -> Opened:
+    """Connect to *target*, but speaking RESP3 and without socket timeouts.
+
+    With *inquire* it asks whether the server may evict keys, which costs a trip.
+
+    Raises:
+        ConnectionRejected: for wrong credentials and the like.
+        redis.exceptions.RedisError: when there is nobody to talk to, for now.
+    """
+    try:
+        return await _open(target, 3, inquire=inquire)
+    except errors.AuthenticationError as error:
+        raise ConnectionRejected(str(error)) from error
+    except errors.ResponseError as error:
+        if command_error(error).kind is not ErrorKind.REFUSED:
+            raise  # busy, or loading
+        text = str(error).upper()
+        if "HELLO" not in text and "NOPROTO" not in text and "UNKNOWN COMMAND" not in text:
+            raise ConnectionRejected(str(error)) from error
+    return await _open(target, 2, inquire=inquire)
+
+
+async def _open(target: Target, protocol: int, *, inquire: bool) -> Opened:
+    connection = await _connected(target, protocol)
+    sharded = False
+    evicts: str | None = None
+    try:
+        if target.clustered and protocol == 3:
+            await connection.send_command("HELLO")
+            sharded = _at_least_7(await connection.read_response())
+        if inquire:
+            evicts = await _eviction(connection)
+    except BaseException:
+        _close(connection)
+        raise
+    # redis-py has no public way to the transport; no other module reaches into it.
+    # ruff: noqa: SLF001
+    reader, writer = connection._reader, connection._writer
+    if writer.transport.is_closing() or reader._eof:
+        # Its reader was told so, whom nobody asks any more: we would wait for answers.
+        _close(connection)
+        raise errors.ConnectionError("the connection was closed while it was being made")
+    connection._reader = connection._writer = None
+    return Opened(
+        transport=writer.transport,
+        received=bytes(reader._buffer),
+        no_push=_no_push_reason(protocol, clustered=target.clustered, sharded=sharded),
+        sharded=sharded,
+        keep=(connection, writer),
+        evicts=evicts,
+    )
+
+
+def _no_push_reason(protocol: int, *, clustered: bool, sharded: bool) -> str | None:
+    if protocol != 3:
+        return "the server does not speak RESP3"
+    if clustered and not sharded:
+        # What is published at one node is heard at all of them, and counted at that one only: a
+        # script would take back what its waiter was told.
+        return "it is a cluster without sharded pub/sub, which comes with Redis 7.0"
+    return None
+
+
+async def _eviction(connection: Any) -> str | None:
+    await connection.send_command("INFO", "memory")
+    try:
+        said: bytes = await connection.read_response()
+    except errors.ResponseError:
+        return None  # not for us to know
+    limit = re.search(rb"maxmemory:(\d+)", said)
+    policy = re.search(rb"maxmemory_policy:([\w-]+)", said)
+    if limit is None or policy is None or limit[1] == b"0" or policy[1] == b"noeviction":
+        return None
+    return policy[1].decode()
+
+
+async def _connected(target: Target, protocol: int) -> Any:
+    settings = {
+        name: value for name, value in target.settings.items() if not name.startswith(_LEFT_OUT)
+    }
+    settings |= {
+        "protocol": protocol,
+        "decode_responses": False,
+        "health_check_interval": 0,
+        "retry": Retry(NoBackoff(), 0),
+        "socket_timeout": None,
+    }
+    connection = target.connection_class(**settings)
+    try:
+        await connection.connect()
+    except BaseException:
+        _close(connection)
+        raise
+    return connection
+
+
+def _close(connection: Any) -> None:
+    connection._close()
+
+
+def _at_least_7(hello: Mapping[bytes, Any]) -> bool:
+    """Whether a server that greets like this has sharded pub/sub."""
+    return int(hello[b"version"].split(b".")[0]) >= 7

@@ -1,0 +1,60 @@
+"""Error replies as redis-py's errors, and what they mean for the command that got them."""
+
+import re
+
+import redis.exceptions as errors
+
+from redsem_async._protocol.errors import CommandError, ErrorKind, NameUse
+
+_MODE = re.compile(r"\bMODE ((?:fair|zset) (?:server|local)) (\d+) (\d+) (-?\d+)")
+
+# A script's own error arrives bare (7.0 on), or wrapped and prefixed (6.2): look for the word.
+_KINDS = (
+    (ErrorKind.RETRY_NOW, re.compile(r"\b(NOSCRIPT|REORDERED|STRANGER|VOID)\b")),
+    (ErrorKind.NO_MEMORY, re.compile(r"\bOOM\b")),
+    (ErrorKind.READ_ONLY, re.compile(r"\b(READONLY|MASTERDOWN)\b")),
+    (ErrorKind.RETRY_LATER, re.compile(r"\b(TRYAGAIN|CLUSTERDOWN)\b")),
+    (ErrorKind.BUSY, re.compile(r"\b(BUSY|LOADING|NOREPLICAS|MISCONF|UNKILLABLE)\b")),
+)
+_REDIRECTION = re.compile(r"(MOVED|ASK) \d+ (.*):(\d+)\Z")
+_CLASSES: tuple[tuple[str, type[errors.RedisError]], ...] = (
+    ("NOPERM", errors.NoPermissionError),
+    ("NOAUTH", errors.AuthenticationError),
+    ("OOM", errors.OutOfMemoryError),
+    ("READONLY", errors.ReadOnlyError),
+    ("LOADING", errors.BusyLoadingError),
+    ("NOSCRIPT", errors.NoScriptError),
+)
+
+# A server that knows a command by another name, or not at all, quotes the arguments it got; and
+# the ids of hubs are what makes the ids of permits hard to guess.
+_QUOTED = re.compile(r",? with args beginning with.*|\b[0-9a-f]{32}\b(\.\d+)?", re.DOTALL)
+
+
+def error_from(text: str) -> errors.RedisError:
+    """Return redis-py's error for an error reply, without the arguments that it may quote."""
+    text = _QUOTED.sub("…", text)
+    for word, kind in _CLASSES:
+        if re.search(rf"\b{word}\b", text):
+            return kind(text)
+    return errors.ResponseError(text)
+
+
+def command_error(error: Exception) -> CommandError:
+    """Return what an error reply means for the command that got it."""
+    text = str(error)
+    if redirection := _REDIRECTION.match(text):
+        word, host, port = redirection.groups()
+        return CommandError(ErrorKind[word], error, (host, int(port)))
+    if mode := _MODE.search(text):
+        return CommandError(ErrorKind.MODE_MISMATCH, error, use=_use(*mode.groups()))
+    for kind, pattern in _KINDS:
+        if pattern.search(text):
+            return CommandError(kind, error)
+    return CommandError(ErrorKind.REFUSED, error)
+
+
+def _use(kind: str, held: str, alive: str, left_ms: str) -> NameUse:
+    """Return what the facts of a MODE error say. *left_ms* is negative for "not known"."""
+    free_in = int(left_ms) / 1000 if int(left_ms) >= 0 else None
+    return NameUse(kind, int(held) > 0, int(held) == int(alive) == 0, free_in)

@@ -1,0 +1,80 @@
+"""The channels that one connection is subscribed to.
+
+A server on its own, and a cluster without sharded pub/sub, has one channel for each prefix. In a
+cluster with sharded pub/sub each semaphore has its own, for as long as this process uses it.
+"""
+
+import weakref
+from collections import deque
+from typing import Any, NamedTuple
+
+from redsem_async._core.keys import Address, channel
+from redsem_async._protocol.backend import SemaphoreRef
+
+from .codec import Codec
+from .resp import pack
+
+
+class Subscribe(NamedTuple):
+    """The slot of a SUBSCRIBE or SSUBSCRIBE, which a push message confirms."""
+
+    name: str
+
+
+class Unsubscribe(NamedTuple):
+    """The slot of a SUNSUBSCRIBE, which a push message confirms as well; or an error reply."""
+
+    name: str
+
+
+class _Subscription(NamedTuple):
+    address: Address
+    in_use: object = None
+
+
+class Subscriptions:
+    """By name: the prefix, or the shard's part of a semaphore's keys."""
+
+    def __init__(self, hub: str, *, sharded: bool) -> None:
+        self._hub = hub
+        self._sharded = sharded
+        self._by_name: dict[str, _Subscription] = {}
+        self.unused: deque[str] = deque()
+        """Of semaphores that this process does not use any more: to be unsubscribed."""
+
+    def lacks(self, codec: Codec) -> bool:
+        """Whether push messages of the semaphore of *codec* are not subscribed to."""
+        name = codec.shard if self._sharded else codec.address.prefix
+        return name not in self._by_name
+
+    def subscribe(self, semaphore: SemaphoreRef, codec: Codec) -> tuple[Subscribe, bytes]:
+        """Return the slot and the bytes of a command that subscribes."""
+        if not self._sharded:
+            name = semaphore.address.prefix
+            self._by_name[name] = _Subscription(semaphore.address)
+            return Subscribe(name), pack(("SUBSCRIBE", channel(name, self._hub)))
+        name, unused = codec.shard, self.unused
+        in_use = weakref.ref(semaphore, lambda _: unused.append(name))
+        self._by_name[name] = _Subscription(semaphore.address, in_use)
+        return Subscribe(name), pack(("SSUBSCRIBE", channel(name, self._hub)))
+
+    def unsubscribe(self) -> tuple[Unsubscribe, bytes]:
+        """Return the slot and the bytes of a command for the first that is unused."""
+        name = self.unused.popleft()
+        self._by_name.pop(name, None)
+        return Unsubscribe(name), pack(("SUNSUBSCRIBE", channel(name, self._hub)))
+
+    def ended(self, name: str) -> Address | None:
+        """Forget a subscription. Return the semaphore's address, if it was known."""
+        subscription = self._by_name.pop(name, None)
+        return None if subscription is None else subscription.address
+
+    def prefix_of(self, channel_name: Any) -> str | None:
+        """The prefix that a push message is for; None where the channel is none of ours."""
+        subscription = self._by_name.get(self.name_of(channel_name))
+        return None if subscription is None else subscription.address.prefix
+
+    def name_of(self, channel_name: Any) -> str:
+        """The name that a channel stands for."""
+        text = channel_name.decode(errors="replace") if isinstance(channel_name, bytes) else ""
+        return text.removesuffix(channel("", self._hub))
