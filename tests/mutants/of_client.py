@@ -9,9 +9,9 @@ OF_CLIENT = (
         "lost comes before the server's expiry",
         SIMULATION,
         (
-            "_batches.py",
+            "_hub/operations/acquire.py",
             "trusted = trusted_until(terms.lease, sent_at=self.sent_at, left=terms.lease)",
-            "trusted = trusted_until(terms.lease, sent_at=clock(), left=terms.lease)",
+            "trusted = trusted_until(terms.lease, sent_at=self.replied_at, left=terms.lease)",
         ),
     ),
     mutant(
@@ -19,7 +19,7 @@ OF_CLIENT = (
         "lost comes before the server's expiry",
         SIMULATION,
         (
-            "_lease.py",
+            "_core/lease.py",
             "max(trusted, trusted_until(lease, sent_at=sent_at, left=lease))",
             "max(trusted, trusted_until(lease, sent_at=now, left=lease))",
         ),
@@ -28,7 +28,11 @@ OF_CLIENT = (
         "a negative margin",
         "trust ends before the server lets go",
         SIMULATION,
-        ("_lease.py", "    return 0.01 * lease + 0.005\n", "    return -0.01 * lease - 0.005\n"),
+        (
+            "_core/lease.py",
+            "    return 0.01 * lease + 0.005\n",
+            "    return -0.01 * lease - 0.005\n",
+        ),
     ),
     mutant(
         "a message is trusted from its arrival",
@@ -37,14 +41,18 @@ OF_CLIENT = (
             "faults/test_messages.py"
             "::test_a_grant_that_was_on_its_way_for_long_is_trusted_for_what_is_left"
         ),
-        ("_lane.py", "sent_at = -math.inf if fresh_at is None else fresh_at", "sent_at = clock()"),
+        (
+            "_hub/remote_semaphore.py",
+            "sent_at = -math.inf if fresh_at is None else fresh_at",
+            "sent_at = clock()",
+        ),
     ),
     mutant(
         "a late message is handed out unconfirmed",
         "a forged or old grant is found out before anybody works under it",
         SIMULATION,
         (
-            "_lane.py",
+            "_hub/handout.py",
             "        if claim.trusted_until - clock() >= left / 2:\n",
             "        if left is not None:\n",
         ),
@@ -54,9 +62,9 @@ OF_CLIENT = (
         "a cancelled acquire leaves nothing",
         "faults/test_lost_replies.py::test_cancelled_after_it_was_sent",
         (
-            "_lane.py",
-            "            self._leaving.append(claim)\n            self.wake()\n        elif",
-            "            self.claims.pop(claim.number, None)\n        elif",
+            "_hub/operations/abandon.py",
+            "            ledger.leaving.append(claim)\n            ledger.wake()\n        elif",
+            "            ledger.by_number.pop(claim.number, None)\n        elif",
         ),
     ),
     mutant(
@@ -67,9 +75,9 @@ OF_CLIENT = (
             "::test_a_cancelled_waiter_hands_on_what_it_was_granted_in_the_same_tick"
         ),
         (
-            "_lane.py",
-            "            self._give_back(claim, clock(), trusted=False)\n\n    def release(",
-            "            pass\n\n    def release(",
+            "_hub/operations/abandon.py",
+            "            self.releases.give_back(claim, clock(), trusted=False)\n",
+            "            pass\n",
         ),
     ),
     mutant(
@@ -77,13 +85,9 @@ OF_CLIENT = (
         "a grant that meets its deadline is a permit or a timeout, never a leak",
         SIMULATION,
         (
-            "_lane.py",
-            "        self.depart(claim)\n        claim.settle(error)\n",
-            (
-                "        claim.state = State.ENDED\n"
-                "        self.waiting.pop(claim, None)\n"
-                "        claim.settle(error)\n"
-            ),
+            "_hub/operations/abandon.py",
+            "        self.leave(claim)\n        claim.fail(error)\n",
+            "        self._ledger.stop_waiting(claim)\n        claim.fail(error)\n",
         ),
     ),
     mutant(
@@ -91,9 +95,9 @@ OF_CLIENT = (
         "a stray grant is given back",
         "faults/test_messages.py::test_a_stray_grant_is_given_back",
         (
-            "_lane.py",
-            "self._send_back(self.hub.hub_id, self._unknown(number))  # nobody",
-            "pass  # nobody",
+            "_hub/handout.py",
+            "            self._abandons.releases.give_back_unknown(ledger.identity.id, number)\n",
+            "            pass\n",
         ),
     ),
     mutant(
@@ -101,25 +105,29 @@ OF_CLIENT = (
         "a command that is sent again is one permit",
         "faults/test_lost_replies.py::test_a_lost_reply_of_acquire_is_one_permit",
         (
-            "_batches.py",
-            "                claim.repeated = True\n",
-            "                self.lane.forget_number(claim)\n",
+            "_hub/operations/acquire.py",
+            "                claim.was_sent = True\n",
+            "                self.ledger.forget_number(claim)\n",
         ),
     ),
     mutant(
         "what was unanswered is not sent again",
         "a lost connection costs nobody an answer",
         "faults/test_lost_replies.py::test_a_lost_request_is_sent_again",
-        ("_post.py", "            batch.write_again(arrived=True)\n", "            pass\n"),
+        (
+            "_hub/pipeline.py",
+            "            batch.write_again(arrived=arrived)\n",
+            "            pass\n",
+        ),
     ),
     mutant(
         "a foreign id releases one's own",
         "a foreign release changes nothing",
         "behaviour/test_release.py::test_a_foreign_id_releases_nothing",
         (
-            "_lane.py",
-            "self.claims.get(number) if owner == self.hub.hub_id else None",
-            "self.claims.get(number)",
+            "_hub/remote_semaphore.py",
+            "self.ledger.by_number.get(number) if owner == self.identity.id else None",
+            "self.ledger.by_number.get(number)",
         ),
     ),
     mutant(
@@ -127,7 +135,7 @@ OF_CLIENT = (
         "a double release is False",
         "behaviour/test_release.py::test_a_second_release_changes_nothing",
         (
-            "_permit.py",
+            "_api/permit.py",
             "        if claim.state is State.ENDED:\n            return False\n",
             "        if claim.state is State.ENDED:\n            return True\n",
         ),
@@ -136,15 +144,15 @@ OF_CLIENT = (
         "a lost permit's release says true",
         "a late release is False",
         "behaviour/test_loss.py::test_a_permit_by_itself_cancels_nobody",
-        ("_permit.py", "        return held and not lost\n", "        return True\n"),
+        ("_api/permit.py", "        return held and not lost\n", "        return True\n"),
     ),
     mutant(
         "a release is not waited for when cancelled",
         "leaving a block releases, confirmed, also under cancellation",
         "faults/test_peers_bugs.py::test_bug_5_cancellation_at_exit_is_not_swallowed",
         (
-            "_permit.py",
-            "                await finish(returned.future, 2 * patience(claim.terms.lease))\n",
+            "_api/permit.py",
+            "                await finish(pending.future, 2 * reply_timeout(claim.terms.lease))\n",
             "                pass\n",
         ),
     ),
@@ -153,35 +161,25 @@ OF_CLIENT = (
         "a hint that nobody wants reaches another process",
         "faults/test_long_lines.py::test_a_hint_that_nobody_here_wants_is_passed_on",
         (
-            "_zset.py",
-            (
-                "            self._beat_due = True  # nobody here wants them: pass the hint on\n"
-                "            batch = self.take()\n"
-            ),
-            "            self._hinted_permits = 0\n",
+            "_hub/remote_semaphore.py",
+            "return self._heartbeat()  # no claim here",
+            "self.waiters.hint = 0  # no claim here",
         ),
     ),
     mutant(
         "a kept permit is forgotten when its taker leaves",
         "a waiter who leaves does not take the wake-up along",
         "faults/test_quick_path.py::test_a_kept_permit_whose_taker_leaves_is_passed_on",
-        (
-            "_zset.py",
-            "        self._hinted_permits += kept  #",
-            "        #",
-        ),
+        ("_hub/zset.py", "        self.hint += kept  #", "        #"),
     ),
     mutant(
         "who stops waiting does not say so",
         "hints go to those who wait",
         "behaviour/test_acquire.py::test_timeouts_are_kept",
         (
-            "_zset.py",
-            (
-                "        if was_waiting and not self.waiting:\n"
-                "            self.beat()  # nobody here waits any more: hints are for others\n"
-            ),
-            "",
+            "_hub/zset.py",
+            "if not self._ledger.waiting:\n            self._heartbeats.beat()  # hints are",
+            "if not self:\n            self._heartbeats.beat()  # hints are",
         ),
     ),
     mutant(
@@ -189,9 +187,9 @@ OF_CLIENT = (
         "a waiter's process counts as alive, and finds what it was not told",
         SIMULATION,
         (
-            "_lane.py",
-            "        if self.waiting and not self.beating:\n            self.beat()\n",
-            "        pass\n",
+            "_hub/heartbeat_timer.py",
+            "        elif self._ledger.waiting and not self.in_flight:\n            self.beat()\n",
+            "",
         ),
     ),
     mutant(
@@ -199,14 +197,9 @@ OF_CLIENT = (
         "a waiter is served within a reconnect and a trip",
         "faults/test_lost_replies.py::test_a_subscription_that_ends_unasked_is_made_anew",
         (
-            "_lane.py",
-            (
-                "        self.introduced = False\n"
-                "        if self.waiting:\n"
-                "            self.beat()\n"
-                "        if self.wire.recovers:"
-            ),
-            "        self.introduced = False\n        if self.wire.recovers:",
+            "_hub/remote_semaphore.py",
+            "        if self.ledger.waiting:\n            self.heartbeats.beat()\n        if self.ref.recovers:",
+            "        if self.ref.recovers:",
         ),
     ),
     mutant(
@@ -214,9 +207,9 @@ OF_CLIENT = (
         "a waiter hears of its grant after a reconnect",
         "faults/test_lost_replies.py::test_a_lost_reply_of_acquire_is_one_permit",
         (
-            "_connection.py",
-            "        self._ears: dict[str, _Ear] = {}\n",
-            "        self._ears: dict[str, _Ear] = vars(listener).setdefault('_ears', {})\n",
+            "_redis/connection.py",
+            "        self._subscriptions = Subscriptions(self._hub, sharded=opened.sharded)\n",
+            "        made = Subscriptions(self._hub, sharded=opened.sharded)\n        self._subscriptions = vars(listener).setdefault('_subscriptions', made)\n",
         ),
     ),
     mutant(
@@ -224,8 +217,8 @@ OF_CLIENT = (
         "a waiter hears of its grant, or asks",
         "faults/test_lost_replies.py::test_a_subscription_that_ends_unasked_is_made_anew",
         (
-            "_connection.py",
-            '                raise broken("the server ended the subscription")\n',
+            "_redis/connection.py",
+            '                raise connection_error("the server ended the subscription")\n',
             "                pass\n",
         ),
     ),
@@ -234,7 +227,7 @@ OF_CLIENT = (
         "no reply is taken for another's",
         "faults/test_lost_replies.py::test_a_reply_that_comes_in_anothers_place_is_noticed",
         (
-            "_connection.py",
+            "_redis/connection.py",
             '            fits = reply[0] == b"%d" % slot.tag\n',
             "            fits = True\n",
         ),
@@ -244,7 +237,7 @@ OF_CLIENT = (
         "a half-open connection is noticed",
         "faults/test_lost_replies.py::test_a_half_open_connection_is_noticed",
         (
-            "_post.py",
+            "_hub/pipeline.py",
             '            self._drop(TimeoutError("no answer came"))\n',
             "            pass\n",
         ),
@@ -253,18 +246,19 @@ OF_CLIENT = (
         "scripts are not loaded again",
         "a script flush costs nobody anything",
         "faults/test_server.py::test_scripts_flushed_before_every_call",
-        ("_connection.py", "                self._loaded.clear()\n", "                pass\n"),
+        (
+            "_redis/connection.py",
+            "                self._loaded.clear()\n",
+            "                pass\n",
+        ),
     ),
     mutant(
         "a demoted master is kept",
         "a demoted master is left for the new one",
         "faults/test_failover.py::test_a_demoted_master_is_left_for_the_new_one",
         (
-            "_connection.py",
-            (
-                "            if fault.trouble is Trouble.DEMOTED:\n"
-                "                self._fail(reply)\n"
-            ),
+            "_redis/connection.py",
+            "            if error.kind is ErrorKind.READ_ONLY:\n                self._fail(reply)\n",
             "",
         ),
     ),
@@ -273,27 +267,24 @@ OF_CLIENT = (
         "slots may move to another server",
         "faults/test_cluster.py::test_a_slot_that_moved_is_followed",
         (
-            "_post.py",
-            (
-                "            case Trouble.MOVED | Trouble.ASK:\n"
-                "                return self._redirect(lane, fault)\n"
-            ),
-            "            case Trouble.MOVED | Trouble.ASK:\n                pass\n",
+            "_hub/pipeline.py",
+            "                return self.redirects.redirected(remote, error)\n",
+            "                pass\n",
         ),
     ),
     mutant(
         "REORDERED is an error",
         "what has to be sent again is, unseen",
         f"{AGREEMENT}[fair-server]",
-        ("_wire.py", "(NOSCRIPT|REORDERED|STRANGER|VOID)", "(NOSCRIPT|STRANGER|VOID)"),
+        ("_redis/faults.py", "(NOSCRIPT|REORDERED|STRANGER|VOID)", "(NOSCRIPT|STRANGER|VOID)"),
     ),
     mutant(
         "no refreshes",
         "a held permit outlives its lease",
         "behaviour/test_loss.py::test_a_held_permit_outlives_its_lease",
         (
-            "_refresher.py",
-            "            outcome = await claim.lane.refresh(claim)\n",
+            "_keepalive/refresher.py",
+            "            outcome = await remote.refreshes.refresh(claim)\n",
             "            outcome = Outcome.RENEWED\n",
         ),
     ),
@@ -302,11 +293,8 @@ OF_CLIENT = (
         "lost is set when the server says so",
         "behaviour/test_loss.py::test_refresh_finds_it_out_now",
         (
-            "_lease.py",
-            (
-                "    if outcome is Outcome.GONE:\n"
-                '        return Lost("the server does not hold it any more")\n'
-            ),
+            "_core/lease.py",
+            '    if outcome is Outcome.GONE:\n        return Lost("the server does not hold it any more")\n',
             "",
         ),
     ),
@@ -315,9 +303,9 @@ OF_CLIENT = (
         "a permit that was not renewed in time is lost",
         SIMULATION,
         (
-            "_refresher.py",
-            "clock() >= claim.trusted_until:\n        claim.lose(",
-            "clock() >= claim.trusted_until + 1e9:\n        claim.lose(",
+            "_hub/ledger.py",
+            "clock() >= claim.trusted_until:\n            self.lose(",
+            "clock() >= claim.trusted_until + 1e9:\n            self.lose(",
         ),
     ),
     mutant(
@@ -325,14 +313,14 @@ OF_CLIENT = (
         "after a stall the body is cancelled before it goes on",
         SIMULATION,
         (
-            "_refresher.py",
-            "            if lose_unless_trusted(claim):\n                continue\n",
+            "_keepalive/refresher.py",
+            "            if remote.ledger.lose_unless_trusted(claim):\n                continue\n",
             "",
         ),
         (
-            "_refresher.py",
-            "            self._see_to_trust(claim)\n\n    def _see_to_trust",
-            "\n    def _see_to_trust",
+            "_keepalive/refresher.py",
+            "            self._check_trust(claim, remote)\n\n    def _check_trust",
+            "\n    def _check_trust",
         ),
     ),
     mutant(
@@ -340,9 +328,9 @@ OF_CLIENT = (
         "check() raises unless the permit may be trusted now",
         "behaviour/test_loss.py::test_loss_that_the_body_finds_itself",
         (
-            "_permit.py",
-            "        if claim.trusted_at(clock()):\n            return True\n        loop =",
-            "        if claim.state is State.HELD:\n            return True\n        loop =",
+            "_api/permit.py",
+            "        if claim.trusted_at(clock()):\n            return True\n        loop, ledger =",
+            "        if claim.state is State.HELD:\n            return True\n        loop, ledger =",
         ),
     ),
     mutant(
@@ -350,7 +338,7 @@ OF_CLIENT = (
         "a suspended host's permits are lost when it wakes",
         "faults/test_holders.py::test_a_suspended_host",
         (
-            "_clock.py",
+            "_core/clock.py",
             "return max(time.clock_gettime(time.CLOCK_BOOTTIME), time.monotonic())",
             "return time.monotonic()",
         ),
@@ -359,20 +347,20 @@ OF_CLIENT = (
         "a loss does not cancel the body",
         "loss cancels the body",
         "behaviour/test_loss.py::test_loss_cancels_the_body_once_and_leaves_as_permit_lost",
-        ("_permit.py", "            claim.on_lost = self._on_lost\n", "            pass\n"),
+        ("_api/guard.py", "            claim.on_lost = self._on_lost\n", "            pass\n"),
     ),
     mutant(
         "a swallowed cancellation swallows the loss",
         "PermitLost leaves the block, also when the body swallowed the cancellation",
         "behaviour/test_loss.py::test_a_body_that_swallows_the_cancellation_leaves_as_permit_lost",
-        ("_permit.py", "(exc is None or cancelled_by_loss)", "cancelled_by_loss"),
+        ("_api/permit.py", "(exc is None or cancelled_by_loss)", "cancelled_by_loss"),
     ),
     mutant(
         "a loss hides the body's error",
         "an error of the body's own wins",
         "behaviour/test_loss.py::test_an_error_of_the_bodys_own_wins",
         (
-            "_permit.py",
+            "_api/permit.py",
             "if lost and self._cancel_on_loss and (exc is None or cancelled_by_loss):",
             "if lost and self._cancel_on_loss:",
         ),
@@ -382,7 +370,7 @@ OF_CLIENT = (
         "cancel and uncancel, as asyncio.timeout does",
         "behaviour/test_loss.py::test_loss_cancels_the_body_once_and_leaves_as_permit_lost",
         (
-            "_permit.py",
+            "_api/guard.py",
             "self._task.uncancel() <= self._cancelling",
             "self._task.cancelling() - 1 <= self._cancelling",
         ),
@@ -392,8 +380,8 @@ OF_CLIENT = (
         "holders of a semaphore that is deleted lose their permits",
         "behaviour/test_loss.py::test_many_tasks_lose_their_permits_at_once",
         (
-            "_lane.py",
-            '            self._lose(claim, "the semaphore was cleared")\n',
+            "_hub/remote_semaphore.py",
+            '            self.lose(claim, "the semaphore was cleared")\n',
             "            pass\n",
         ),
     ),
@@ -401,40 +389,45 @@ OF_CLIENT = (
         "a dropped permit is not released",
         "a permit that is dropped is released",
         "behaviour/test_loss.py::test_a_dropped_permit_warns_and_is_released",
-        ("_permit.py", "        hub.loop.call_soon_threadsafe(_release_dropped, claim)\n", ""),
+        (
+            "_api/permit.py",
+            "        loop.call_soon_threadsafe(_release_dropped, self._bound, claim)\n",
+            "",
+        ),
     ),
     mutant(
         "a forked child keeps the permits",
         "a child's permit is unusable, and releases nothing of the parent's",
         "faults/test_processes.py::test_a_fork_leaves_the_permit_with_the_parent",
-        ("_hub.py", "        hub.orphan()\n", "        pass\n"),
+        ("_hub/hub.py", "        hub.orphan()\n", "        pass\n"),
     ),
     mutant(
         "replicas are not waited for",
         "a grant is confirmed by so many replicas before it is handed out",
         "faults/test_replicas.py::test_a_grant_is_confirmed_before_it_is_handed_out",
         (
-            "_batches.py",
-            "                elif terms.min_replicas:\n",
-            "                elif terms.min_replicas < 0:\n",
+            "_hub/operations/acquire.py",
+            "        at_once = self.replied_at < trusted and not terms.min_replicas\n",
+            "        at_once = self.replied_at < trusted\n",
         ),
     ),
     mutant(
         "too few replicas are enough",
         "a grant is confirmed by so many replicas before it is handed out",
         "faults/test_replicas.py::test_too_few_replicas_are_waited_for",
-        ("_connection.py", "    if replicas >= call.replicas:\n", "    if replicas >= 0:\n"),
+        (
+            "_redis/connection.py",
+            "    if replicas >= operation.replicas:\n",
+            "    if replicas >= 0:\n",
+        ),
     ),
     mutant(
         "nothing is put back after a loss of state",
         "holders come back before anybody new is admitted",
         "faults/test_recovery.py::test_holders_come_back_before_anybody_new_is_admitted",
         (
-            "_batches.py",
-            (
-                "            elif self.lane.wire.recovers and renewal.claim.trusted_at(clock()):\n"
-                "                self.lane.restore(renewal)\n"
-            ),
+            "_hub/operations/refresh.py",
+            "            elif self.semaphore.recovers and pending.claim.trusted_at(clock()):\n                self._queue.restore(pending)\n",
             "",
         ),
     ),
@@ -443,7 +436,7 @@ OF_CLIENT = (
         "a loop that is stuck for ever loses its permits",
         "faults/test_blocked_loop.py::test_a_loop_that_is_stuck_for_too_long_loses_its_permit",
         (
-            "_vigil.py",
+            "_keepalive/watchdog.py",
             "            if silence <= (claim.terms.longest_stall or 0.0):\n",
             "            if silence >= 0:\n",
         ),
@@ -453,9 +446,9 @@ OF_CLIENT = (
         "a permit outlives a loop that is blocked for a while",
         "faults/test_blocked_loop.py::test_a_body_that_computes_for_three_leases_keeps_its_permit",
         (
-            "_vigil.py",
-            "            relief.refresh(due[relief])\n",
-            "            relief.refresh([])\n",
+            "_keepalive/watchdog.py",
+            "            connection.refresh(due[connection])\n",
+            "            connection.refresh({})\n",
         ),
     ),
     mutant(
@@ -466,9 +459,9 @@ OF_CLIENT = (
             "::test_a_detach_without_an_answer_is_trusted_no_longer_than_it_may_have_asked_for"
         ),
         (
-            "_batches.py",
-            "        claim.shorten(trusted_until(expires, sent_at=clock(), left=expires))\n",
-            "",
+            "_hub/operations/detach.py",
+            "            claim.shorten(trusted_until(expires, sent_at=clock(), left=expires))\n",
+            "            pass\n",
         ),
     ),
     mutant(
@@ -476,7 +469,7 @@ OF_CLIENT = (
         "from the moment a detach is sent, trust ends before the server may let go",
         "faults/test_detach.py::test_a_refresh_that_was_sent_before_a_detach_renews_no_trust",
         (
-            "_lane.py",
+            "_hub/operations/refresh.py",
             "if outcome is Outcome.RENEWED and sent_at <= claim.renewable_after:\n",
             "if outcome is Outcome.RENEWED and sent_at < 0:\n",
         ),
@@ -489,7 +482,7 @@ OF_CLIENT = (
             "::test_a_refresh_of_the_threads_that_was_sent_before_a_detach_renews_no_trust"
         ),
         (
-            "_relief.py",
+            "_keepalive/watchdog_connection.py",
             "isinstance(verdict, Lost) and sent_at > claim.renewable_after:\n",
             "isinstance(verdict, Lost):\n",
         ),
@@ -498,16 +491,16 @@ OF_CLIENT = (
         "a refresh renews trust while a detach may arrive late",
         "from the moment a detach is sent, trust ends before the server may let go",
         "faults/test_detach.py::test_no_refresh_renews_trust_while_a_detach_may_arrive_late",
-        ("_claim.py", "        self.renewable_after = math.inf\n", ""),
+        ("_hub/claim.py", "        self.renewable_after = math.inf\n", ""),
     ),
     mutant(
         "a cancelled detach is not made void",
         "a call that nobody asks for any more does not act",
         "faults/test_detach.py::test_a_detach_that_nobody_asks_for_any_more_is_made_void",
         (
-            "_lane.py",
-            "        if question.acts_once and question.repeated:\n",
-            "        if question.acts_once and question.repeated < 0:\n",
+            "_hub/operations/query.py",
+            "        if self.numbered and self.was_sent:\n",
+            "        if self.numbered and self.was_sent < 0:\n",
         ),
     ),
     mutant(
@@ -515,9 +508,9 @@ OF_CLIENT = (
         "where a detach is cancelled, the permit is held on",
         "faults/test_detach.py::test_a_detach_that_is_cancelled_leaves_the_permit_held",
         (
-            "_batches.py",
-            "                _ = claim.lane.refresh(claim)\n\n\nclass QuestionBatch",
-            "                pass\n\n\nclass QuestionBatch",
+            "_hub/operations/detach.py",
+            "                _ = self._refreshes.refresh(claim)\n",
+            "                pass\n",
         ),
     ),
     mutant(
@@ -525,8 +518,8 @@ OF_CLIENT = (
         "a detach whose reply was lost gives the job all of its time",
         "faults/test_detach.py::test_a_detach_that_is_sent_again_counts_once_more",
         (
-            "_batches.py",
-            "        elif not question.alone:\n            question.renumber = True\n",
+            "_hub/operations/query.py",
+            "        elif not query.alone:\n            query.renumber = True\n",
             "",
         ),
     ),
@@ -538,9 +531,9 @@ OF_CLIENT = (
             "::test_a_limit_that_was_not_taken_at_first_is_set_whatever_was_asked_beside_it"
         ),
         (
-            "_lane.py",
-            "self._acting_alone or (question.alone and self._acting > 0)",
-            "self._acting < 0",
+            "_hub/operations/query.py",
+            "self._alone_in_flight or (call.alone and self._numbered_in_flight)",
+            "self._numbered_in_flight < 0",
         ),
     ),
     mutant(
@@ -548,22 +541,26 @@ OF_CLIENT = (
         "calls that change something act once, however late they arrive",
         "faults/test_once.py::test_a_limit_whose_reply_was_lost_is_not_set_again",
         (
-            "_batches.py",
-            "            question.repeated = True\n",
-            "            question.repeated = question.renumber = True\n",
+            "_hub/operations/query.py",
+            "            query.was_sent = True\n",
+            "            query.was_sent = query.renumber = True\n",
         ),
     ),
     mutant(
         "an adoption keeps its number when it is void",
         "an adoption ends as PermitLost where the id holds nothing, and nowhere else",
         "faults/test_once.py::test_an_adoption_is_not_lost_to_a_later_one_that_is_given_up",
-        ("_batches.py", "            self.adoption.renumber = True\n", "            pass\n"),
+        ("_hub/operations/adopt.py", "        adopt.renumber |= not arrived\n", ""),
     ),
     mutant(
         "VOID is an error",
         "what has to be sent again is, unseen",
         "faults/test_detach.py::test_a_detach_that_is_sent_again_counts_once_more",
-        ("_wire.py", "(NOSCRIPT|REORDERED|STRANGER|VOID)", "(NOSCRIPT|REORDERED|STRANGER)"),
+        (
+            "_redis/faults.py",
+            "(NOSCRIPT|REORDERED|STRANGER|VOID)",
+            "(NOSCRIPT|REORDERED|STRANGER)",
+        ),
     ),
     mutant(
         "a message is trusted from the arrival of the reply before it",
@@ -573,12 +570,12 @@ OF_CLIENT = (
             "::test_a_grant_that_was_on_its_way_for_long_is_trusted_for_what_is_left"
         ),
         (
-            "_connection.py",
-            "from ._dial import Opened\n",
-            "from ._clock import now as clock\nfrom ._dial import Opened\n",
+            "_redis/connection.py",
+            "from .dial import Opened\n",
+            "from redsem_async._core.clock import now as clock\n\nfrom .dial import Opened\n",
         ),
         (
-            "_connection.py",
+            "_redis/connection.py",
             "        self.fresh_at = slot.sent_at\n",
             "        self.fresh_at = clock()\n",
         ),
@@ -588,23 +585,27 @@ OF_CLIENT = (
         "who could not ask is told so, and not that it is full",
         "faults/test_deadlines.py::test_who_is_cut_off_is_not_told_that_it_is_full",
         (
-            "_lane.py",
-            "claim.word_since = -math.inf if asked else max(young, claim.started)",
-            "claim.word_since = -math.inf",
+            "_hub/deadlines.py",
+            "claim.replies_since = max(young, claim.started) if waits else -math.inf",
+            "claim.replies_since = -math.inf",
         ),
     ),
     mutant(
         "what is due is no work",
         "a process that ends says that nobody waits there any more",
         "behaviour/test_hub_life.py::test_a_program_that_ends_says_that_nobody_waits",
-        ("_lane.py", "            or self._something_due\n", ""),
+        ("_hub/remote_semaphore.py", "            or self._worth_a_command\n", ""),
     ),
     mutant(
         "a number of any length",
         "a message that is not understood changes nothing",
         "unit/test_wire.py::test_numbers_of_messages_are_bounded",
-        ("_wire.py", " and len(text) <= 16)", ")"),
-        ("_wire.py", "    if not least <= number <= most:\n", "    if number < least:\n"),
+        ("_redis/codec.py", " and len(text) <= 16)", ")"),
+        (
+            "_redis/codec.py",
+            "    if not at_least <= number <= at_most:\n",
+            "    if number < at_least:\n",
+        ),
     ),
     mutant(
         "memory counts by the wall clock",
@@ -621,13 +622,9 @@ OF_CLIENT = (
         "a semaphore that several threads use keeps to the loop of each",
         "behaviour/test_threads.py::test_threads_that_share_a_semaphore_keep_to_their_own_loops",
         (
-            "_semaphore.py",
-            "            desk = self._last_desk = lane, refresher_of(hub)\n        return desk\n",
-            (
-                "            self._last_desk = lane, refresher_of(hub)\n"
-                "        assert self._last_desk is not None\n"
-                "        return self._last_desk\n"
-            ),
+            "_api/semaphore.py",
+            "        return bound if here else self._bind()\n",
+            "        return (self._last_bound or bound) if here else self._bind()\n",
         ),
     ),
 )

@@ -185,7 +185,7 @@ OF_DESIGN = (
             "",
         ),
         (
-            "_lease.py",
+            "_core/lease.py",
             "    return min(lease, max(2 * heartbeat_interval(lease), 1.0))\n",
             "    return lease\n",
         ),
