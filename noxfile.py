@@ -21,6 +21,9 @@ from nox.command import CommandFailed
 
 Environment = dict[str, str | None]
 
+# Tests mostly wait for their servers: more of them at a time than there are cores.
+DAILY = ["-n5", "--dist=worksteal", "-m", "not release"]
+
 nox.needs_version = ">=2025.5.1"
 
 PYTHONS = nox.project.python_versions(nox.project.load_toml("pyproject.toml"))
@@ -61,7 +64,13 @@ def types(session: nox.Session) -> None:
 
 @here()
 def tests(session: nox.Session) -> None:
-    """Run the tests on this Python."""
+    """Run the tests on this Python, but for those that are left to a release."""
+    python(session, "pytest", *(session.posargs or DAILY), env=installed(session))
+
+
+@here(default=False)
+def release(session: nox.Session) -> None:
+    """Run all tests on this Python: those too that take minutes, or a machine that is not busy."""
     pytest(session, env=installed(session))
 
 

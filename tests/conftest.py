@@ -26,7 +26,7 @@ from redis import Redis as SyncRedis
 from redis.asyncio import Redis
 
 from redsem_async.testing._embedded import EmbeddedRedis, embedded_redis
-from tests import restricted
+from tests import daily, restricted
 
 _SERVERS = pytest.StashKey[set[str]]()
 
@@ -154,6 +154,10 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # A job in the background ignores it, and so would the programs that tests interrupt.
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    daily.mark(items)
 
 
 def pytest_report_header() -> str:

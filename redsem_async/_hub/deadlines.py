@@ -73,6 +73,10 @@ class Deadlines:
                     claim.timer = self._loop.call_at(claim.deadline, self.expire, claim)
                 else:
                     self._abandons.refuse(claim, error)
+            elif claim.state is State.NEW and claim.waits and claim.timer is not None:
+                # There is room, and it asks once more (zset).
+                claim.timer.cancel()
+                claim.timer = self._loop.call_at(claim.deadline + 2 * GRACE, self.expire, claim)
             elif not claim.pending:
                 del overdue[claim]
         waiting = any(claim.state is State.WAITING for claim in overdue)

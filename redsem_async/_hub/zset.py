@@ -90,12 +90,12 @@ class ZsetWaiters(Waiters):
 
     def _fill(self, room: int) -> None:
         """Let those waiters ask that fit into *room*."""
-        # Where a deadline is near, the reply has to come before it.
-        soon = self._ledger.identity.loop.time() + 2 * self._ledger.route.link.round_trip - GRACE
+        # Where a deadline has come, the reply has to come soon after it: see `Deadlines.settle`.
+        due = self._ledger.identity.loop.time() + 2 * self._ledger.route.link.round_trip
         fitting = (
             claim
             for claim in self._ledger.waiting
-            if claim.permits <= room and soon <= claim.deadline
+            if claim.permits <= room and due <= claim.deadline + 2 * GRACE
         )
         self._let_ask(room, fitting)
 

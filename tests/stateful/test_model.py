@@ -62,7 +62,7 @@ HUBS: tuple[str, ...] = ("a" * 32, "b" * 32, "c" * 32)
 LEASES_MS = (1000, 4000, 10_000)
 LONGEST_MS = 60_000
 START_US = 1_800_000_000_000_000
-RUNS = int(os.environ.get("REDSEM_STATEFUL_RUNS", "150"))
+RUNS = int(os.environ.get("REDSEM_STATEFUL_RUNS", "60"))
 MIN_LEFT_MS = 30_000
 
 
