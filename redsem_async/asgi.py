@@ -12,7 +12,14 @@ from ._api.permit import Permit
 from ._api.semaphore import AnySemaphore
 from ._core.cancellation import finish
 from ._core.errors import PermitLost, SemaphoreError
-from ._integrations.admission import TRY_AGAIN_LATER, Admission, Gone, OnOutage, Refused, logger
+from ._integrations.admission import (
+    TRY_AGAIN_LATER,
+    Admission,
+    ClientDisconnected,
+    OnOutage,
+    Rejected,
+    logger,
+)
 
 __all__ = ["ConcurrencyLimitMiddleware", "header"]
 
@@ -102,9 +109,9 @@ class ConcurrencyLimitMiddleware:
                 answer.permit = permit
                 inside = {**scope, "redsem_async.permit": permit}
                 await self._app(inside, inbox.receive, answer.send)
-        except Refused as refused:
+        except Rejected as refused:
             await answer.refuse(refused)
-        except Gone:
+        except ClientDisconnected:
             logger.debug("a client left the line")
         except ClientLeft:
             if not inbox.left:
@@ -253,7 +260,7 @@ class _Answer:
             except SemaphoreError as error:
                 logger.warning("a permit of %r could not be released: %s", permit.name, error)
 
-    async def refuse(self, refused: Refused) -> None:
+    async def refuse(self, refused: Rejected) -> None:
         """Tell the client in the way that is left."""
         websocket = self._scope["type"] == "websocket"
         if self._started or self._ended:
@@ -268,11 +275,11 @@ class _Answer:
         else:
             await self._close(refused)
 
-    async def _close(self, refused: Refused) -> None:
+    async def _close(self, refused: Rejected) -> None:
         close = {"type": "websocket.close", "code": TRY_AGAIN_LATER, "reason": refused.detail}
         await self._send(close)
 
-    async def _respond(self, refused: Refused, kind: str) -> None:
+    async def _respond(self, refused: Rejected, kind: str) -> None:
         body = json.dumps({"detail": refused.detail}).encode()
         headers = [
             (b"content-type", b"application/json"),

@@ -13,9 +13,9 @@ from ._integrations.admission import (
     TRY_AGAIN_LATER,
     UNAVAILABLE,
     Admission,
-    Gone,
+    ClientDisconnected,
     OnOutage,
-    Refused,
+    Rejected,
 )
 
 try:
@@ -122,9 +122,9 @@ class RequirePermit:
                 await _end(watch)
                 held[self] = permit
                 yield permit
-        except Refused as refused:
+        except Rejected as refused:
             raise _error_for(connection, refused) from refused.__cause__
-        except Gone:
+        except ClientDisconnected:
             raise _farewell(connection) from None
         finally:
             held.pop(self, None)
@@ -161,7 +161,7 @@ async def _heard(connection: HTTPConnection) -> bool:
         try:
             await connection.body()  # kept there for the handler
         except ClientDisconnect:
-            raise Gone from None
+            raise ClientDisconnected from None
     return True
 
 
@@ -194,7 +194,7 @@ async def _end(watch: "asyncio.Task[None] | None") -> None:
         watch.exception()  # whoever reads next is told
 
 
-def _error_for(connection: HTTPConnection, refused: Refused) -> Exception:
+def _error_for(connection: HTTPConnection, refused: Rejected) -> Exception:
     """What FastAPI answers the request with."""
     if isinstance(connection, WebSocket):
         if connection.application_state is WebSocketState.DISCONNECTED and refused.__cause__:

@@ -7,7 +7,7 @@ from typing import Self
 from ._api.group import SemaphoreGroup
 from ._api.semaphore import AnySemaphore
 from ._core.errors import AcquireTimeout, QueueFull
-from ._integrations.outbound import Gate, HeldBody
+from ._integrations.outbound import OutboundLimiter, ReleasingStream
 
 try:
     import httpx
@@ -74,28 +74,28 @@ class SemaphoreTransport(httpx.AsyncBaseTransport):
         timeout: float | EllipsisType | None = ...,
         permits: int = 1,
     ) -> None:
-        self._gate = Gate(sem_or_group, key, _host, timeout=timeout, permits=permits)
+        self._limiter = OutboundLimiter(sem_or_group, key, _host, timeout=timeout, permits=permits)
         self._wrapped = httpx.AsyncHTTPTransport() if wrapped is None else wrapped
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """Send *request* when a permit is held: for the client to call."""
         try:
-            hold = await self._gate.hold(request)
+            held = await self._limiter.hold(request)
         except AcquireTimeout as full:
             raise PermitTimeout(full.name, full.waited, full.retry_after) from full
         except QueueFull as full:
             raise PermitsQueueFull(full.name, full.max_waiters, full.retry_after) from full
         try:
-            with hold.guarded():
+            with held.guarded():
                 response = await self._wrapped.handle_async_request(request)
             if not response.is_closed:
                 assert isinstance(response.stream, httpx.AsyncByteStream)
-                response.stream = _Body(response.stream, hold)
+                response.stream = _Body(response.stream, held)
                 return response
         except BaseException:
-            await hold.end()
+            await held.end()
             raise
-        await hold.end()  # it was made with its content, as in tests
+        await held.end()  # it was made with its content, as in tests
         return response
 
     async def aclose(self) -> None:
@@ -115,7 +115,7 @@ class SemaphoreTransport(httpx.AsyncBaseTransport):
         await self._wrapped.__aexit__(exc_type, exc_value, traceback)
 
 
-class _Body(HeldBody, httpx.AsyncByteStream):
+class _Body(ReleasingStream, httpx.AsyncByteStream):
     pass
 
 

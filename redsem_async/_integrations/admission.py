@@ -35,7 +35,7 @@ TRY_AGAIN_LATER = 1013  # a WebSocket's close code
 Request = TypeVar("Request")
 
 
-class Refused(Exception):
+class Rejected(Exception):
     """The request is answered with an error instead; ``__cause__`` is why.
 
     Attributes:
@@ -51,7 +51,7 @@ class Refused(Exception):
         self.retry_after = max(1, math.ceil(retry_after))
 
 
-class Gone(Exception):
+class ClientDisconnected(Exception):
     """The client hung up while it waited; nothing is held."""
 
 
@@ -93,15 +93,15 @@ class Admission(Generic[Request]):
         """Hold a permit for the block; ``None`` where an outage lets requests through without.
 
         Raises:
-            Refused: nothing was free, or the permit was lost in the block.
-            Gone: *gone* was done first.
+            Rejected: nothing was free, or the permit was lost in the block.
+            ClientDisconnected: *gone* was done first.
         """
         try:
             permit = await self._acquire(semaphore, gone)
         except (AcquireTimeout, QueueFull) as full:
-            raise Refused(self.status, "all places are taken", full.retry_after) from full
+            raise Rejected(self.status, "all places are taken", full.retry_after) from full
         except SemaphoreClosed as closed:
-            raise Refused(UNAVAILABLE, "this server is going down") from closed
+            raise Rejected(UNAVAILABLE, "this server is going down") from closed
         except BackendUnavailable as unavailable:
             self._note(away=True)
             self._refuse_in_outage(unavailable)
@@ -119,7 +119,7 @@ class Admission(Generic[Request]):
         except PermitLost as lost:
             if lost.permit_id != permit.id:
                 raise
-            raise Refused(UNAVAILABLE, "the place of this request was lost") from lost
+            raise Rejected(UNAVAILABLE, "the place of this request was lost") from lost
 
     async def _acquire(
         self, semaphore: AnySemaphore, gone: "asyncio.Future[Any] | None"
@@ -139,7 +139,7 @@ class Admission(Generic[Request]):
                 if gone is not None:
                     gone.remove_done_callback(leave)
         if permit is None:
-            raise Gone
+            raise ClientDisconnected
         return permit
 
     async def _ask(self, semaphore: AnySemaphore) -> Permit:
@@ -162,18 +162,28 @@ class Admission(Generic[Request]):
         return await semaphore.acquire(timeout=self._timeout, permits=permits)
 
     def _refuse_in_outage(self, unavailable: BackendUnavailable) -> None:
-        """Raise Refused unless the rules let one more in."""
+        """Raise Rejected unless the rules let one more in."""
         rule = self._on_outage
         if rule == "open":
             return
         if isinstance(rule, str) or self._inside >= rule:
-            raise Refused(UNAVAILABLE, "places cannot be given out now") from unavailable
+            raise Rejected(UNAVAILABLE, "places cannot be given out now") from unavailable
+
+    def _consequence(self) -> str:
+        match self._on_outage:
+            case "closed":
+                return "rejecting requests"
+            case "open":
+                return "admitting requests without a permit"
+            case limit:
+                return f"admitting {limit} requests at a time, without a permit"
 
     def _note(self, *, away: bool) -> None:
         if away and not self._away:
-            logger.warning("permits cannot be had: on_outage=%r rules", self._on_outage)
+            text = "Redis is unavailable: %s (on_outage=%r)"
+            logger.warning(text, self._consequence(), self._on_outage)
         elif self._away and not away:
-            logger.warning("permits can be had again")
+            logger.warning("Redis is available again: requests need a permit")
         self._away = away
 
 

@@ -22,7 +22,7 @@ from .selector import checked
 Request = TypeVar("Request")
 
 
-class Gate(Generic[Request]):
+class OutboundLimiter(Generic[Request]):
     """Where requests wait for their permits."""
 
     def __init__(
@@ -40,16 +40,16 @@ class Gate(Generic[Request]):
         self._source = source
         self._key = key or host
 
-    async def hold(self, request: Request) -> "Hold":
+    async def hold(self, request: Request) -> "HeldPermit":
         """Wait for a permit. Cancelled meanwhile, it leaves nothing behind."""
         source = self._source
         semaphore = source if isinstance(source, AnySemaphore) else source[self._key(request)]
-        hold = Hold(semaphore, timeout=self._timeout, permits=self._permits)
-        await hold.begin()
-        return hold
+        held = HeldPermit(semaphore, timeout=self._timeout, permits=self._permits)
+        await held.begin()
+        return held
 
 
-class Hold:
+class HeldPermit:
     """A permit from before a request is sent until its response is closed.
 
     That may be in another task than the one that sent it, and at no time is anybody in a block.
@@ -60,7 +60,7 @@ class Hold:
         self, semaphore: AnySemaphore, *, timeout: float | EllipsisType | None, permits: int
     ) -> None:
         acquisition = semaphore.acquire(timeout=timeout, permits=permits)
-        self._most = 2 * reply_timeout(semaphore.lease)
+        self._end_timeout = 2 * reply_timeout(semaphore.lease)
         self._loop = asyncio.get_running_loop()
         self._granted: asyncio.Future[None] = self._loop.create_future()
         self._over = asyncio.Event()
@@ -103,7 +103,7 @@ class Hold:
     async def end(self) -> None:
         """Give the permit back, though we may be cancelled."""
         self._over.set()
-        await finish(self._task, self._most)
+        await finish(self._task, self._end_timeout)
 
     def drop(self) -> None:
         """Have the permit given back; may be called in any thread."""
@@ -146,19 +146,19 @@ class Stream(Protocol):
     async def aclose(self) -> None: ...
 
 
-class HeldBody:
+class ReleasingStream:
     """A response's body, which gives the permit back when it was read or is closed."""
 
-    def __init__(self, wrapped: Stream, hold: Hold) -> None:
+    def __init__(self, wrapped: Stream, held: HeldPermit) -> None:
         self._wrapped = wrapped
-        self._hold = hold
+        self._held = held
         self._closed = False
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         chunks = aiter(self._wrapped)
         try:
             while True:
-                with self._hold.guarded():
+                with self._held.guarded():
                     try:
                         chunk = await anext(chunks)
                     except StopAsyncIteration:
@@ -174,10 +174,10 @@ class HeldBody:
             try:
                 await self._wrapped.aclose()
             finally:
-                await self._hold.end()
+                await self._held.end()
 
     def __del__(self) -> None:
         if not self._closed:
             message = "a response was dropped unread: its permit was held until now"
             warnings.warn(message, ResourceWarning, stacklevel=2, source=self)
-            self._hold.drop()
+            self._held.drop()

@@ -422,7 +422,10 @@ async def test_closed_in_an_outage_means_503(
     backend.up()
     assert (await Exchange(limited).done()).status == 200
     said = [record.message for record in caplog.records if "permits can" in record.message]
-    assert said == ["permits cannot be had: on_outage='closed' rules", "permits can be had again"]
+    assert said == [
+        "Redis is unavailable: rejecting requests (on_outage='closed')",
+        "Redis is available again: requests need a permit",
+    ]
 
 
 async def test_open_in_an_outage_lets_everybody_through(
