@@ -12,7 +12,10 @@ import pytest
 from redis.asyncio import Redis
 
 from redsem_async import AnySemaphore, FairSemaphore, Permit, Semaphore
+from redsem_async._hub.claim import State
+from redsem_async._hub.pipeline import Pipeline
 from redsem_async._protocol.pushes import Hint
+from redsem_async.testing import MemoryBackend
 from tests.behaviour.conftest import (
     Client,
     Make,
@@ -123,6 +126,26 @@ async def test_zset_keeps_the_order_within_a_process(
     await holder.release()
     await (await soon(first)).release()
     await (await soon(second)).release()
+
+
+async def test_zset_waiters_that_asked_apart_keep_their_order() -> None:
+    """Each asks in a command of its own, and is told to wait on: the first stays the first."""
+    backend = MemoryBackend()
+    sem, away = Semaphore(backend, "jobs", 1), Semaphore(backend.peer(), "jobs", 1)
+    holder = await away.acquire()
+    tasks = [await queue_up(sem), await queue_up(sem)]
+    remote = sem._bound().remote
+    first, second = remote.ledger.waiting
+    for claim in (first, second):  # the second asks while the first has no reply yet
+        remote.waiters.hinted(1)
+        assert isinstance(remote.writer, Pipeline)
+        remote.writer.flush()
+        assert claim.state is State.SENT
+    await eventually(lambda: len(remote.ledger.waiting) == 2)
+    assert list(remote.ledger.waiting) == [first, second]
+    await holder.release()
+    for task in tasks:
+        await (await soon(task)).release()
 
 
 async def test_the_fast_path_is_open_when_nobody_waits(make: Make) -> None:
