@@ -90,7 +90,7 @@ def matrix(session: nox.Session) -> None:
 @nox.session(name="python", python=PYTHONS, default=False)
 def on_python(session: nox.Session) -> None:
     """Run the tests on one Python, in an environment of its own."""
-    session.install(".[test]")
+    session.install(".[dev]")
     pytest(session, env={"PYTHONSAFEPATH": "1"})
 
 
@@ -98,7 +98,7 @@ def on_python(session: nox.Session) -> None:
 @nox.parametrize("version", FASTAPIS)
 def fastapi(session: nox.Session, version: str) -> None:
     """Run the tests of the dependency on an older FastAPI."""
-    session.install(".[test]", f"fastapi=={version}")
+    session.install(".[dev]", f"fastapi=={version}")
     files = [f"tests/integrations/test_{name}.py" for name in ("fastapi", "uvicorn")]
     environment: Environment = {"PYTHONSAFEPATH": "1"}
     python(session, "pytest", *(session.posargs or ["-n2", *files]), env=environment)
@@ -200,7 +200,8 @@ def soak(session: nox.Session) -> None:
 @nox.session(default=False)
 def bench(session: nox.Session) -> None:
     """Measure, beside peers and floors, in an environment that has them all."""
-    session.install(".[bench]")
+    session.install("pip>=25.1")
+    session.install(".", "--group", "bench")
     environment = beside("benchmarks", session, {"PYTHONSAFEPATH": "1"})
     python(session, "benchmarks", *session.posargs, env=environment)
 
@@ -215,7 +216,8 @@ def simulation(session: nox.Session) -> None:
 @nox.session(default=False)
 def docs(session: nox.Session) -> None:
     """Build the documentation; what it warns of is an error."""
-    session.install(".[docs]")
+    session.install("pip>=25.1")
+    session.install(".", "--group", "docs")
     environment: Environment = {"NO_MKDOCS_2_WARNING": "1"}  # a notice of the theme's
     python(session, "mkdocs", "build", "--strict", "-f", ".config/mkdocs.yml", env=environment)
 

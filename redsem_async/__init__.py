@@ -16,6 +16,8 @@ from ._core.errors import (
     SemaphoreError,
 )
 
+__version__ = "0.1.0"
+
 __all__ = [
     "AcquireTimeout",
     "AnySemaphore",
