@@ -321,8 +321,8 @@ OF_DESIGN = (
         ),
         (
             _MODEL,
-            "                    self._look_at_all()\n                self._purge(step)\n",
-            "                self._purge(step)\n",
+            "                    if self.waiting:\n                        self._look_at_all()\n",
+            "",
         ),
     ),
     mutant(

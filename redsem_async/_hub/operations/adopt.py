@@ -22,7 +22,7 @@ class PendingAdopt(QueuedCall):
     *revoked* is called with *old* where it was this hub's: no push message tells of it then.
     """
 
-    numbered = True
+    numbered: bool = True
 
     def __init__(
         self,

@@ -28,7 +28,7 @@ class PendingDetach(Query):
     ) -> None:
         operation = Detach(claim.number, math.ceil(1000 * expires))
         super().__init__(operation, future)
-        self.numbered = True
+        self.numbered: bool = True
         self._detach = operation
         self._claim = claim
         self._expires = expires

@@ -177,7 +177,8 @@ class Query(QueuedCall):
         super().__init__()
         self.operation: Operation = operation
         self.future: asyncio.Future[AnyReply | SemaphoreError] | None = future
-        self.numbered = self.alone = isinstance(operation, SetLimit | Clear)
+        self.numbered: bool = isinstance(operation, SetLimit | Clear)
+        self.alone: bool = self.numbered
 
     @property
     def wanted(self) -> bool:
