@@ -201,7 +201,9 @@ class History:
             if tenure is None:
                 self._unknown(identity, stay)
             elif tenure.until is not None and stay.until is not None:
-                self._join(identity, tenure, stay)
+                # The journal may have yet to say that it was restored after a flush.
+                if tenure.how != "flushed" or stay.until < settled - 1.0:
+                    self._join(identity, tenure, stay)
 
     def _join_if_same(self, identity: str) -> bool:
         """Join what has ended on both sides.
@@ -212,7 +214,7 @@ class History:
         tenure, stay = self._tenures.get(identity), self._stays.get(identity)
         if tenure is None or stay is None or tenure.until is None or stay.until is None:
             return False
-        if tenure.token != stay.token:
+        if tenure.token != stay.token or tenure.how == "flushed":
             return False
         self._join(identity, tenure, stay)
         return True

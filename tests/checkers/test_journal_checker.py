@@ -379,6 +379,23 @@ def test_a_permit_lost_with_the_state_counts_in_a_grace_period() -> None:
     assert found == {"certain holding fits the limit": 1}
 
 
+def test_a_restored_permit_of_which_the_client_says_first() -> None:
+    """The journal is behind: the permit was restored after the flush, and trusted for longer."""
+    checker = JournalChecker({"jobs": 1}, {"jobs"})
+    history = checker.history
+    history.joins("w")
+    history.granted(ID, "jobs", 7, 1, 10.0, 12.0)
+    history.got(ID, replace(STAY))
+    history.ended(ID, 10.5, "flushed")
+    history.left(ID, 13.0, 13.0, released=True)
+    history.heard("w", 13.5)
+    history.advance(10.6)
+    history.restored(ID, "jobs", 7, 1, 10.7, 14.0)
+    history.ended(ID, 13.1, "released")
+    history.finish()
+    assert not checker.findings
+
+
 def test_what_a_killed_client_held() -> None:
     """It held it until it died, as far as its trust is known to have reached."""
     checker = JournalChecker({"jobs": 1})
