@@ -42,7 +42,7 @@ class Address(NamedTuple):
 
 
 def channel(prefix: str, hub: str) -> str:
-    """The channel on which a hub is told what concerns its permits and waiters.
+    """The channel of the push messages about a hub's permits and waiters.
 
     Where messages stay within a shard of a cluster, a semaphore is the *prefix* of its own.
     """

@@ -12,7 +12,7 @@ CONNECT_TIMEOUT = 5.0  # seconds for one attempt to connect
 
 
 def heartbeat_interval(lease: float) -> float:
-    """How often a waiting process is heard from, in seconds."""
+    """How often a process with waiters sends a heartbeat, in seconds."""
     return min(max(lease / 3, 1.0), 10.0)
 
 
@@ -34,7 +34,7 @@ def handoff_lease(lease: float) -> float:
 def reply_timeout(lease: float) -> float:
     """For how long an answer may be missing before its connection counts as dead, in seconds.
 
-    Bounded for long leases: somebody waits for it, who has no other bound.
+    Bounded for long leases, because a caller waits that has no other bound.
     """
     return min(max(1.0, lease / 3), 5.0)
 
@@ -108,8 +108,8 @@ def refresh_due(now: float, interval: float) -> float:
 def retry_after(next_change: float | None, lease: float, waiting: int, limit: int) -> float:
     """An estimate of when a permit may be free for one more caller, in seconds.
 
-    *next_change* is the next moment at which something may happen by itself. It is worth no
-    more than its inputs: nobody knows how long the holders' work takes.
+    *next_change* is the next moment at which something may happen by itself. The estimate does
+    not know how long the holders' work takes.
     """
     first = lease if next_change is None else min(max(next_change, 0.0), lease)
     return first * (1 + waiting / max(limit, 1))

@@ -97,7 +97,7 @@ class Deadlines:
 
         It did where it said so itself. Where it knows each waiter (fair), push messages come and
         nothing is in doubt, any reply says so: a push message for *claim* would have come before
-        it. In ZSET mode a free permit is told to one process only, which may be another one.
+        it. In ZSET mode the hint of a free permit goes to one process, which may be another one.
         """
         since, report = claim.replies_since, self._ledger.last_report(claim)
         if claim.state is not State.WAITING or since is None:

@@ -44,7 +44,7 @@ class HeartbeatTimer:
         self.due = self.in_flight = False
 
     def sent(self, interval: float) -> None:
-        """The server was told that this process is alive: the next one is *interval* away."""
+        """A command said that this process is alive: the next heartbeat is *interval* away."""
         self._next_at = self._loop.time() + interval
 
     def expect(self, moment: float | None, interval: float) -> None:

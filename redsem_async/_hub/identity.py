@@ -1,4 +1,4 @@
-"""Who this process is to the servers: the id of a hub, and the numbers that it draws."""
+"""How the servers know this process: the id of a hub, and the numbers that it draws."""
 
 import asyncio
 import random

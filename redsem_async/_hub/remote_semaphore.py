@@ -1,7 +1,7 @@
 """One semaphore as this process sees it: what tasks ask of it, and what is written next.
 
 Everything here is synchronous: between two turns of the event loop, the states of the claims and
-what the server was told agree.
+what the server was sent agree.
 """
 
 import asyncio

@@ -21,7 +21,7 @@ class Waiters(ABC):
         self._ledger = ledger
         self._heartbeats = heartbeats
         self.hint: int = 0
-        """Permits that a hint told of, to be used or passed on (zset)."""
+        """Permits of a hint, to be used or passed on (zset)."""
         self.unsorted: bool = False
         """Claims that ask again may be written before others that came earlier (zset)."""
 
@@ -63,7 +63,7 @@ class Waiters(ABC):
         """An acquire or a heartbeat got its reply, for whichever claims."""
 
     def announced(self, waits: int) -> None:
-        """The server was told that so many wait here, by a command that got its reply now."""
+        """A command that got its reply now said that so many wait here."""
 
     @abstractmethod
     def apply(self, reply: Reply) -> None:

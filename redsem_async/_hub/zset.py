@@ -71,9 +71,9 @@ class ZsetWaiters(Waiters):
         self._ledger.line_report = report
 
     def announced(self, waits: int) -> None:
-        # A command does not count the claims that were told to wait after it was written, and it
-        # counts those that left meanwhile. The server would hint at no waiter, or in vain: unless
-        # a command in flight corrects that, it is told.
+        # A command does not count the claims that began to wait after it was written, and it counts
+        # those that left meanwhile. The server would hint at no waiter, or in vain. A heartbeat
+        # corrects that, unless a command in flight does.
         ledger = self._ledger
         corrected = ledger.acquires_in_flight or self._heartbeats.expected
         if bool(waits) != bool(ledger.waiting) and not corrected:

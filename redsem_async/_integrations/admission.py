@@ -1,4 +1,4 @@
-"""Who is let in: what the web leaves share. They speak to their servers; this decides."""
+"""Which requests are let in. The web modules share it: they translate, and this decides."""
 
 import asyncio
 import logging
@@ -146,7 +146,7 @@ class Admission(Generic[Request]):
         permits = self._permits
         if self._away:
             # The first to notice waited for its whole timeout. After it one at a time asks, since
-            # where Redis is silent that takes seconds, and nobody else waits.
+            # where Redis is silent that takes seconds, and no other request waits.
             if self._asking:
                 raise BackendUnavailable(semaphore.name, "Redis could not be asked just now")
             self._asking = True

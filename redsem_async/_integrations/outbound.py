@@ -135,7 +135,7 @@ _holding: set["asyncio.Task[None]"] = set()  # a loop keeps no task alive
 def _ended(task: "asyncio.Task[None]") -> None:
     _holding.discard(task)
     if not task.cancelled():
-        task.exception()  # who asks is told
+        task.exception()  # retrieved: the caller gets it from `check`
 
 
 class Stream(Protocol):

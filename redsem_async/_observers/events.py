@@ -1,4 +1,4 @@
-"""What may happen in a permit's life, as observers are told."""
+"""The events that observers are notified of."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -32,7 +32,7 @@ class Outcome(Event):
 
     Attributes:
         waited: seconds since it was made.
-        queued: whether the observer was told before that it has to wait.
+        queued: whether the observer was notified before that it has to wait.
     """
 
     waited: float
@@ -110,12 +110,12 @@ class Refreshed(PermitEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Released(PermitEvent):
-    """The permit is on its way back: whoever held it has nothing from now on."""
+    """The permit is on its way back. Its holder has nothing from now on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Detached(PermitEvent):
-    """The permit is held on, and left to whoever adopts it."""
+    """The permit is held on, for the process that adopts it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +147,7 @@ class Reclaimed:
 
 
 class Observer:
-    """Base of observers: each method is told of one kind of event, and does nothing here."""
+    """Base of observers. Each method gets one kind of event, and does nothing here."""
 
     def queued(self, event: Queued) -> None:
         """A request has to wait."""
@@ -174,7 +174,7 @@ class Observer:
         """A permit was lost."""
 
     def detached(self, event: Detached) -> None:
-        """A permit was left to somebody else."""
+        """A permit was left to the process that adopts it."""
 
     def reclaimed(self, event: Reclaimed) -> None:
         """Expired holders or dead waiters were dropped."""

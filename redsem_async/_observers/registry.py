@@ -1,6 +1,6 @@
 """The registry of observers. It is usually empty: notifying is then a loop over an empty tuple.
 
-`notifier` has what is told to an observer, and is imported when the first one registers.
+`notifier` turns facts into events. It is imported when the first observer registers.
 """
 
 import logging

@@ -1,4 +1,4 @@
-"""What a hub tells the server about itself."""
+"""What a hub says of itself to the server."""
 
 import json
 from typing import NamedTuple, cast

@@ -32,7 +32,7 @@ class Acquire(NamedTuple):
             have run, or this one does nothing (fair).
         waits: how many requests of the hub wait beside these (zset).
         highest: the highest limit that the hub declares for them (zset).
-        hinted: how many permits a hint told of (zset).
+        hinted: how many permits a hint was for (zset).
     """
 
     numbers: Sequence[int]
@@ -102,7 +102,7 @@ class Heartbeat(NamedTuple):
         requests: the waiters to ask about (fair).
         limit: the highest that the caller declares (zset).
         waits: how many wait (zset).
-        hinted: permits of a hint that nobody here wants (zset).
+        hinted: permits of a hint that no waiter here wants (zset).
         number: of this call, in one order with those of requests: the latest counts (zset).
     """
 

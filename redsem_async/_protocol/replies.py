@@ -17,7 +17,7 @@ GAVE_BACK = 2
 
 
 class Holding(NamedTuple):
-    """A number that holds a permit already: what a repeated acquire is told."""
+    """The reply to a request that holds a permit already, because it was sent before."""
 
     token: int
     left_ms: int
@@ -27,7 +27,7 @@ Answer = int | Holding
 
 
 class Reply(NamedTuple):
-    """What a call was answered.
+    """The reply to most operations.
 
     Attributes:
         answers: one for each request or number of the call.
@@ -47,7 +47,7 @@ class Reply(NamedTuple):
 
 
 class AdoptReply(NamedTuple):
-    """What an adopt was answered: the permit, or nothing when the old id holds none."""
+    """The reply to an adopt: the permit, or nothing when the old id holds none."""
 
     holding: Holding | None
     permits: int = 1
@@ -71,7 +71,7 @@ class LineEntry(NamedTuple):
 
 
 class StatusReply(NamedTuple):
-    """What a status was answered. Tokens and tickets tell ages: they follow the clock."""
+    """The reply to a status. Tokens and tickets follow the clock, so they say how old an entry is."""
 
     set_limit: int | None
     held: int

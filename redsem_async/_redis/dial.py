@@ -142,7 +142,7 @@ async def dial(target: Target, *, inquire: bool = False) -> Opened:
 
     Raises:
         ConnectionRejected: for wrong credentials and the like.
-        redis.exceptions.RedisError: when there is nobody to talk to, for now.
+        redis.exceptions.RedisError: when no server can be reached now.
     """
     try:
         return await _open(target, 3, inquire=inquire)
@@ -174,7 +174,7 @@ async def _open(target: Target, protocol: int, *, inquire: bool) -> Opened:
     # ruff: noqa: SLF001
     reader, writer = connection._reader, connection._writer
     if writer.transport.is_closing() or reader._eof:
-        # Its reader was told so, whom nobody asks any more: we would wait for answers.
+        # Only its reader knows, and it is not read from any more: replies would be waited for.
         _close(connection)
         raise errors.ConnectionError("the connection was closed while it was being made")
     connection._reader = connection._writer = None
@@ -192,8 +192,8 @@ def _no_push_reason(protocol: int, *, clustered: bool, sharded: bool) -> str | N
     if protocol != 3:
         return "the server does not speak RESP3"
     if clustered and not sharded:
-        # What is published at one node is heard at all of them, and counted at that one only: a
-        # script would take back what its waiter was told.
+        # A message reaches subscribers at all nodes, and PUBLISH counts those of one node only: a
+        # script would take back a grant that its waiter has been sent.
         return "it is a cluster without sharded pub/sub, which comes with Redis 7.0"
     return None
 

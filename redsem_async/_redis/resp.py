@@ -1,4 +1,4 @@
-"""RESP3 as bytes: commands packed, replies and push messages told apart. hiredis does the work."""
+"""RESP3 as bytes: commands packed, replies and push messages separated. hiredis does the work."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, cast

@@ -1,7 +1,7 @@
 """The Lua scripts, as texts to send and digests to name them by.
 
 A script as the server receives it is the head, the operation's quick path where it has one, the
-way messages are told, the common prelude, the prelude of its mode, and its own file: what the
+way messages are published, the common prelude, the prelude of its mode, and its own file: what the
 quick path does not need is not even defined when it is taken. An operation that both modes share
 stands once, beside the modes' folders.
 """

@@ -19,7 +19,7 @@ from .refresh import RefreshQueue
 class PendingAdopt(QueuedCall):
     """The permit *old* of the hub *owner*, to be taken over by a claim.
 
-    *revoked* is called with *old* where it was this hub's: no push message tells of it then.
+    *revoked* is called with *old* where it was this hub's: no push message says so then.
     """
 
     numbered: bool = True

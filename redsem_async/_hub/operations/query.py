@@ -41,7 +41,7 @@ class QueuedCall(ABC):
     @property
     @abstractmethod
     def wanted(self) -> bool:
-        """Whether to send it, again or at all: not when its caller was told that it failed."""
+        """Whether to send it, again or at all: not when its caller has got an error."""
 
     @abstractmethod
     def batch(self, queue: "QueryQueue") -> Batch:
