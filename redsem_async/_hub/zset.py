@@ -71,7 +71,7 @@ class ZsetWaiters(Waiters):
         self._ledger.line_report = report
 
     def announced(self, waits: int) -> None:
-        # A command does not count the claims that began to wait after it was written, and it counts
+        # A command does not count the claims that began to wait after it was written, and counts
         # those that left meanwhile. The server would hint at no waiter, or in vain. A heartbeat
         # corrects that, unless a command in flight does.
         ledger = self._ledger

@@ -71,7 +71,7 @@ class LineEntry(NamedTuple):
 
 
 class StatusReply(NamedTuple):
-    """The reply to a status. Tokens and tickets follow the clock, so they say how old an entry is."""
+    """The reply to a status. Tokens and tickets follow the clock, so they give ages."""
 
     set_limit: int | None
     held: int
