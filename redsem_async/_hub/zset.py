@@ -72,7 +72,7 @@ class ZsetWaiters(Waiters):
 
     def announced(self, waits: int) -> None:
         # A command does not count the claims that began to wait after it was written, and counts
-        # those that left meanwhile. The server would hint at no waiter, or in vain. A heartbeat
+        # those that left. The server would hint at no waiter, or in vain. A heartbeat
         # corrects that, unless a command in flight does.
         ledger = self._ledger
         corrected = ledger.acquires_in_flight or self._heartbeats.expected
