@@ -200,10 +200,13 @@ class History:
                 continue
             if tenure is None:
                 self._unknown(identity, stay)
-            elif tenure.until is not None and stay.until is not None:
+            elif (
+                tenure.until is not None
+                and stay.until is not None
                 # The journal may have yet to say that it was restored after a flush.
-                if tenure.how != "flushed" or stay.until < settled - 1.0:
-                    self._join(identity, tenure, stay)
+                and (tenure.how != "flushed" or stay.until < settled - 1.0)
+            ):
+                self._join(identity, tenure, stay)
 
     def _join_if_same(self, identity: str) -> bool:
         """Join what has ended on both sides.
