@@ -29,47 +29,50 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-READ_AHEAD = 65_536  # bytes that may lie here before the application asks for them
-MESSAGE = 256  # bytes that a message takes beside what it carries: there are empty ones
+READ_AHEAD = 65_536  # bytes that are read before the application asks for them
+MESSAGE = 256  # bytes that a message counts beside its content, because it may be empty
 DISCONNECTS = frozenset({"http.disconnect", "websocket.disconnect"})
 
 
 class ConcurrencyLimitMiddleware:
-    """Lets a request in when it has a permit: ``app = ConcurrencyLimitMiddleware(app, sem)``.
+    """Runs a request once it has a permit: ``app = ConcurrencyLimitMiddleware(app, sem)``.
 
     With Starlette and FastAPI also ``app.add_middleware(ConcurrencyLimitMiddleware,
-    sem_or_group=sem)``. The permit is acquired before the application sees the request, and held
-    until the response's body has been sent or the application is done with a client that left; a
-    WebSocket's until it is closed. What the application does after the last byte (background
-    tasks) is not covered. It finds the permit in ``scope["redsem_async.permit"]``: ``None``
-    where *on_outage* let the request through without one.
+    sem_or_group=sem)``. The permit is acquired before the application gets the request. It is
+    held until the body of the response has been sent, or until the application has finished
+    after the client disconnected; that of a WebSocket until it is closed. Work after the last
+    byte (background tasks) is not covered. The application finds the permit in
+    ``scope["redsem_async.permit"]``: ``None`` where *on_outage* let the request through without
+    one.
 
-    Who finds no place gets *status* with a ``Retry-After`` computed from the queue; a WebSocket
-    is denied with the same where the server can (the ``websocket.http.response`` extension) and
-    closed with 1013 elsewhere. A client that hangs up in line gives its place up; that is not
-    noticed while 64 KiB of its body wait to be read.
+    A request that gets no permit is answered with *status* and a ``Retry-After`` computed from
+    the queue. A WebSocket is denied in the same way where the server supports it (the
+    ``websocket.http.response`` extension), and is otherwise closed with 1013. A client that
+    disconnects while it waits leaves the queue; the middleware does not notice this while 64 KiB
+    of the client's body wait to be read.
 
-    When a permit is lost the application is cancelled (unless the semaphore has
-    ``cancel_on_loss=False``), and the client gets 503 if no header is out yet; otherwise
-    ``PermitLost`` is raised into the server, which ends the connection, and a WebSocket is
+    If the permit is lost, the application is cancelled (unless the semaphore has
+    ``cancel_on_loss=False``). The client gets 503 if no header has been sent yet; otherwise
+    ``PermitLost`` is raised to the server, which closes the connection, and a WebSocket is
     closed with 1013.
 
     Args:
         app: the application.
         sem_or_group: a semaphore for all requests, or a group with one for each *key*.
-        key: the key of a request in the group, from its scope; :func:`header` makes such
-            functions. Any text will do.
-        timeout: seconds to wait in line, instead of the semaphore's own; ``None`` for ever,
-            0 for not at all.
-        on_outage: what becomes of requests while Redis cannot be asked. ``"closed"``: they get
-            503. ``"open"``: all are let through. A number: as many at a time in this process,
-            and the others get 503.
-        status: of the answer when all places are taken: 503, or 429 say.
-        permits: how many each request takes.
-        exempt: requests, by their scope, that need no permit: health checks, above all.
+        key: a function that returns the group key of a request, from its scope;
+            :func:`header` makes such functions. Any text is a valid key.
+        timeout: seconds to wait for a permit, instead of the timeout of the semaphore; ``None``
+            for ever, 0 for no wait.
+        on_outage: what happens to requests while Redis is unavailable. ``"closed"``: they get
+            503. ``"open"``: all are let through. A number: up to so many at the same time in
+            this process, and the others get 503.
+        status: the status code when no permit is free: 503, or 429 for example.
+        permits: how many permits each request takes.
+        exempt: a function that returns whether a request, from its scope, needs no permit:
+            health checks, for example.
 
     Raises:
-        ValueError, TypeError: for arguments that cannot be meant.
+        ValueError, TypeError: for invalid arguments.
     """
 
     def __init__(
@@ -96,7 +99,7 @@ class ConcurrencyLimitMiddleware:
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request, as ASGI has it. Cancelled, it leaves nothing behind."""
+        """Handle one request, as ASGI defines it. A cancelled request gives its permit back."""
         limited = scope["type"] in ("http", "websocket")
         if not limited or (self._exempt is not None and self._exempt(scope)):
             await self._app(scope, receive, send)
@@ -112,7 +115,7 @@ class ConcurrencyLimitMiddleware:
         except Rejected as refused:
             await answer.refuse(refused)
         except ClientDisconnected:
-            logger.debug("a client left the line")
+            logger.debug("a client disconnected while it waited for a permit")
         except ClientLeft:
             if not inbox.left:
                 raise  # another middleware's
@@ -121,11 +124,11 @@ class ConcurrencyLimitMiddleware:
 
 
 def header(name: str, default: str = "") -> Callable[[Scope], str]:
-    """Make a ``key`` function: the value of a request's header as it was sent.
+    """Make a ``key`` function that returns the value of a request header, unchanged.
 
     Args:
-        name: of the header, in any case.
-        default: for requests without it.
+        name: of the header, in upper or lower case.
+        default: the key of requests without this header.
     """
     wanted = name.lower().encode("latin-1")
 
@@ -140,11 +143,11 @@ def header(name: str, default: str = "") -> Callable[[Scope], str]:
 
 
 class ClientLeft(OSError):
-    """Ends an application that streams to a client that has hung up, as ASGI 2.4 has it."""
+    """Raised to an application that streams to a client that has disconnected, as in ASGI 2.4."""
 
 
 class _Inbox:
-    """What the client sends, read ahead of the application: so a hang-up is heard at once."""
+    """What the client sends, read before the application asks: a disconnect is noticed at once."""
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
@@ -158,12 +161,12 @@ class _Inbox:
 
     @property
     def left(self) -> bool:
-        """Whether the client has hung up."""
+        """Whether the client has disconnected."""
         return self.gone.done()
 
     @property
     def unheard(self) -> bool:
-        """Whether the client has hung up, and the application neither knows nor listens."""
+        """Whether the client has disconnected, and the application is not receiving messages."""
         return self.left and not self._listening and bool(self._messages)
 
     async def receive(self) -> Message:
@@ -174,7 +177,7 @@ class _Inbox:
                 if self._last is not None:
                     return self._last
                 if self._reader.done():
-                    self._reader.result()  # the server's own trouble
+                    self._reader.result()  # raises the error of the server
                 await self._next_change()
         finally:
             self._listening -= 1
@@ -199,7 +202,7 @@ class _Inbox:
             self._change()
 
     def _change(self) -> None:
-        # An event of its own for each change: whoever waits sees it, however late it runs.
+        # A new event for each change: every waiting task sees it, however late it runs.
         self._changed.set()
         self._changed = asyncio.Event()
 
@@ -211,11 +214,11 @@ class _Inbox:
         self._reader.cancel()
         await finish(self._reader, 1.0)
         if not self._reader.cancelled():
-            self._reader.exception()  # the application was told, if it asked
+            self._reader.exception()  # the application got it, if it asked
 
 
 class _Answer:
-    """What has been sent to the client, and so what may still be."""
+    """The response: what has been sent to the client, and so what may still be sent."""
 
     def __init__(self, scope: Scope, send: Send, inbox: _Inbox) -> None:
         self.permit: Permit | None = None
@@ -230,7 +233,7 @@ class _Answer:
         """The application's ``send``."""
         kind = message["type"]
         if self._inbox.unheard and kind == "http.response.body" and message.get("more_body"):
-            raise ClientLeft("the client has hung up")
+            raise ClientLeft("the client has disconnected")
         if kind in ("http.response.start", "websocket.accept"):
             self._started = True
             self._trailers = message.get("trailers", False)
@@ -248,11 +251,11 @@ class _Answer:
                 return not message.get("more_trailers")
             case "http.response.pathsend":
                 return not self._trailers
-            case kind:  # from a denial on, there is nothing that we could add
+            case kind:  # after a denial, nothing can be added
                 return kind in ("websocket.close", "websocket.http.response.start")
 
     async def _give_back(self) -> None:
-        """The response is out: others may come in, whatever the application does yet."""
+        """Release the permit: the response has been sent, even if the application still runs."""
         permit, self.permit = self.permit, None
         if permit is not None and not permit.lost:
             try:
@@ -261,7 +264,7 @@ class _Answer:
                 logger.warning("a permit of %r could not be released: %s", permit.name, error)
 
     async def refuse(self, refused: Rejected) -> None:
-        """Tell the client in the way that is left."""
+        """Send the rejection in the way that is still possible."""
         websocket = self._scope["type"] == "websocket"
         if self._started or self._ended:
             if websocket and not self._ended and not self._inbox.left:

@@ -38,53 +38,54 @@ def _see_that_responses_are_covered(version: str) -> None:
     if tuple(map(int, version.split(".")[:2])) < OLDEST:
         raise ImportError(
             f"redsem_async.fastapi needs FastAPI 0.118 or newer, not {version}: from 0.106 a"
-            " dependency ended before the response was sent, so that streamed bodies would run"
-            " without a permit, and before that it could not answer that its permit was lost."
-            " Update it, or use redsem_async.asgi, which needs no FastAPI"
+            " dependency ended before the response was sent, so streamed bodies were sent"
+            " without a permit; before 0.106, a dependency could not answer a request whose permit"
+            " was lost. Update FastAPI, or use redsem_async.asgi, which does not need it"
         )
 
 
 _see_that_responses_are_covered(fastapi.__version__)
 
-HELD = "redsem_async.permits"  # in the scope: what the request holds already
-READ_AHEAD = 65_536  # bytes of a body that is read before the line is joined
+HELD = "redsem_async.permits"  # in the scope: the permits that the request holds
+READ_AHEAD = 65_536  # bytes of a body that is read before the permit is acquired
 WITHOUT_BODY = frozenset({"GET", "HEAD", "OPTIONS", "DELETE", "TRACE"})
-CLIENT_CLOSED_REQUEST = 499  # what proxies log for a client that left
+CLIENT_CLOSED_REQUEST = 499  # what proxies log for a client that disconnected
 
 
 class RequirePermit:
     """A dependency that holds a permit for as long as its request lasts.
 
-    ``permit: Annotated[Permit, Depends(RequirePermit(sem))]`` gives it to the handler;
+    ``permit: Annotated[Permit, Depends(RequirePermit(sem))]`` passes it to the handler;
     ``dependencies=[Depends(...)]`` of a route, router or application only requires it. Plain
     ``def`` handlers may use it too, and WebSocket routes. Make one object and use it everywhere:
-    in one request it then stands for one permit, however often it is named.
+    a request then holds one permit, however many of its dependencies name the object.
 
-    The permit is acquired before any header is sent, and held until the response has been sent,
-    a streamed body and background tasks included, or the client has left.
+    The permit is acquired before any header is sent. It is held until the response has been sent,
+    including a streamed body and background tasks, or until the client has disconnected.
 
-    Who finds no place gets *status* with a ``Retry-After`` computed from the queue; a WebSocket
-    is denied with the same where the server can, and closed with 1013 elsewhere. A client that
-    hangs up in line gives its place up; of a request with a body, that is noticed when the
-    handler declares the body, or when it has 64 KiB at most. When the permit is lost the handler
-    is cancelled (unless the semaphore has ``cancel_on_loss=False``; code in a thread runs on),
-    and the client gets 503 if no header is out yet; otherwise its connection is ended.
+    A request that gets no permit is answered with *status* and a ``Retry-After`` computed from
+    the queue. A WebSocket is denied in the same way where the server supports it, and is
+    otherwise closed with 1013. A client that disconnects while it waits leaves the queue; for a
+    request with a body this is noticed if the handler declares the body, or if the body has
+    64 KiB at most. If the permit is lost, the handler is cancelled (unless the semaphore has
+    ``cancel_on_loss=False``; code in a thread continues). The client gets 503 if no header has
+    been sent yet; otherwise its connection is closed.
 
     Args:
         sem_or_group: a semaphore for all requests, or a group with one for each *key*.
-        key: the key of a request in the group: a function of the ``Request`` (or
-            ``WebSocket``). Any text will do, raw header values too.
-        timeout: seconds to wait in line, instead of the semaphore's own; ``None`` for ever,
-            0 for not at all.
-        on_outage: what becomes of requests while Redis cannot be asked. ``"closed"``: they get
-            503. ``"open"``: all are let through. A number: as many at a time in this process,
-            and the others get 503. The handler of one that is let through without a permit is
-            given ``None``: annotate it ``Permit | None`` then.
-        status: of the answer when all places are taken: 503, or 429 say.
-        permits: how many each request takes.
+        key: a function that returns the group key of a ``Request`` (or ``WebSocket``). Any text
+            is a valid key, raw header values included.
+        timeout: seconds to wait for a permit, instead of the timeout of the semaphore; ``None``
+            for ever, 0 for no wait.
+        on_outage: what happens to requests while Redis is unavailable. ``"closed"``: they get
+            503. ``"open"``: all are let through. A number: up to so many at the same time in
+            this process, and the others get 503. A handler that runs without a permit gets
+            ``None``: annotate it ``Permit | None`` then.
+        status: the status code when no permit is free: 503, or 429 for example.
+        permits: how many permits each request takes.
 
     Raises:
-        ValueError, TypeError: for arguments that cannot be meant.
+        ValueError, TypeError: for invalid arguments.
     """
 
     def __init__(
@@ -108,9 +109,9 @@ class RequirePermit:
         )
 
     async def __call__(self, connection: HTTPConnection) -> AsyncGenerator[Permit | None]:
-        """Hold a permit for one request: for FastAPI to call."""
+        """Hold a permit for one request. FastAPI calls this."""
         held: dict[RequirePermit, Permit | None] = connection.scope.setdefault(HELD, {})
-        if self in held:  # what FastAPI itself remembers may be a matter of security scopes
+        if self in held:  # FastAPI caches dependencies by their security scopes too
             yield held[self]
             return
         semaphore = self._admission.semaphore_for(connection)
@@ -132,7 +133,7 @@ class RequirePermit:
 
     @property
     def responses(self) -> dict[int | str, dict[str, Any]]:
-        """For OpenAPI, where FastAPI does not look into dependencies for answers.
+        """The error responses, for OpenAPI: FastAPI does not look for them in dependencies.
 
         ``@app.get("/", responses=require.responses)``, or the same for a router or application.
         """
@@ -148,7 +149,7 @@ class RequirePermit:
 
 
 async def _heard(connection: HTTPConnection) -> bool:
-    """Whether a hang-up would be heard: whether nothing comes any more that is not for us."""
+    """Whether the next message can only be a disconnect, so that it is safe to wait for it."""
     if isinstance(connection, WebSocket):
         if connection.client_state is WebSocketState.CONNECTING:
             await connection.receive()  # the handshake's request, as `accept` would
@@ -177,7 +178,7 @@ def _is_small(request: Request) -> bool:
 
 
 async def _until_gone(connection: HTTPConnection) -> None:
-    """Wait until the client has hung up."""
+    """Wait until the client has disconnected."""
     assert isinstance(connection, Request | WebSocket)
     kind = ""
     while kind not in ("http.disconnect", "websocket.disconnect"):
@@ -191,7 +192,7 @@ async def _end(watch: "asyncio.Task[None] | None") -> None:
         watch.cancel()
         await finish(watch, 1.0)
     if watch.done() and not watch.cancelled():
-        watch.exception()  # whoever reads next is told
+        watch.exception()  # the next receive raises it again
 
 
 def _error_for(connection: HTTPConnection, refused: Rejected) -> Exception:
@@ -207,7 +208,7 @@ def _error_for(connection: HTTPConnection, refused: Rejected) -> Exception:
 
 
 def _farewell(connection: HTTPConnection) -> Exception:
-    """For the log: nobody hears it."""
+    """The error for the log; the client is gone."""
     if isinstance(connection, WebSocket):
-        return WebSocketException(TRY_AGAIN_LATER, "the client has hung up")
-    return HTTPException(CLIENT_CLOSED_REQUEST, "the client has hung up")
+        return WebSocketException(TRY_AGAIN_LATER, "the client has disconnected")
+    return HTTPException(CLIENT_CLOSED_REQUEST, "the client has disconnected")

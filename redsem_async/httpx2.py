@@ -1,4 +1,4 @@
-"""Outbound calls under a limit: a transport for httpx2's ``AsyncClient``."""
+"""A limit on outbound calls: a transport for httpx2's ``AsyncClient``."""
 
 from collections.abc import Callable
 from types import EllipsisType, TracebackType
@@ -22,47 +22,47 @@ __all__ = ["PermitTimeout", "PermitsQueueFull", "SemaphoreTransport"]
 class PermitTimeout(AcquireTimeout, httpx2.PoolTimeout):
     """No permit became free in time; the request was not sent.
 
-    A :class:`~redsem_async.AcquireTimeout` with its facts, and a ``PoolTimeout``: to httpx2, and
-    to SDKs built on it, waiting for a permit is waiting for a connection.
+    It is a :class:`~redsem_async.AcquireTimeout` and has its attributes. It is also a
+    ``PoolTimeout``, so httpx2 and SDKs built on it treat it like a wait for a connection.
     """
 
     def __init__(self, name: str, waited: float, retry_after: float = 0.0) -> None:
         super().__init__(name, waited, retry_after)
-        self._request = None  # OSError's constructor calls no other
+        self._request = None  # OSError's constructor does not call the next one
 
 
 class PermitsQueueFull(QueueFull, httpx2.PoolTimeout):
-    """As many callers wait already as ``max_waiters`` allows; the request was not sent.
+    """The queue already has ``max_waiters`` waiters; the request was not sent.
 
-    A :class:`~redsem_async.QueueFull` with its facts, and a ``PoolTimeout``.
+    It is a :class:`~redsem_async.QueueFull` with its attributes, and a ``PoolTimeout``.
     """
 
 
 class SemaphoreTransport(httpx2.AsyncBaseTransport):
-    """Sends a request when it holds a permit: ``AsyncClient(transport=SemaphoreTransport(sem))``.
+    """Sends a request once it has a permit: ``AsyncClient(transport=SemaphoreTransport(sem))``.
 
     The permit is held until the response's body has been read or closed, or the request has
-    failed or was cancelled. Every request takes one: each redirect, each attempt of an SDK that
-    tries again. A response that is dropped unread gives a ``ResourceWarning``.
+    failed or was cancelled. Every request takes a permit: each redirect, and each retry of an
+    SDK. A response that is garbage-collected before it was read gives a ``ResourceWarning``.
 
-    When the permit is lost the request is cancelled, a body in the middle, and ``PermitLost`` is
-    raised (unless the semaphore has ``cancel_on_loss=False``).
+    If the permit is lost, the request is cancelled, even while its body is read, and
+    ``PermitLost`` is raised (unless the semaphore has ``cancel_on_loss=False``).
 
     Args:
         sem_or_group: a semaphore for all requests, or a group with one for each *key*.
-        wrapped: the transport that sends; an ``AsyncHTTPTransport`` by default. It is closed
-            with this one.
-        key: the key of a request in the group; its host by default.
-        timeout: seconds to wait for a permit, instead of the semaphore's own; ``None`` for ever.
-            httpx2's own timeouts begin when it is held.
-        permits: how many each request takes.
+        wrapped: the transport that sends the requests; an ``AsyncHTTPTransport`` by default.
+            Closing this transport closes it.
+        key: a function that returns the group key of a request; the host by default.
+        timeout: seconds to wait for a permit, instead of the timeout of the semaphore; ``None``
+            for ever. The timeouts of httpx2 start after that wait.
+        permits: how many permits each request takes.
 
     Raises:
         PermitTimeout: (of a request) no permit became free in time.
-        PermitsQueueFull: ``max_waiters`` wait already.
+        PermitsQueueFull: the queue already has ``max_waiters`` waiters.
         PermitLost: the permit was lost before the response was read.
-        BackendError: Redis refused, or could not be asked (``BackendUnavailable``).
-        ValueError, TypeError: (of the constructor) for arguments that cannot be meant.
+        BackendError: Redis rejected the command, or is unavailable (``BackendUnavailable``).
+        ValueError, TypeError: (of the constructor) for invalid arguments.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class SemaphoreTransport(httpx2.AsyncBaseTransport):
         self._wrapped = httpx2.AsyncHTTPTransport() if wrapped is None else wrapped
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Send *request* when a permit is held: for the client to call."""
+        """Acquire a permit and send *request*. httpx2 calls this."""
         try:
             held = await self._limiter.hold(request)
         except AcquireTimeout as full:
@@ -95,11 +95,11 @@ class SemaphoreTransport(httpx2.AsyncBaseTransport):
         except BaseException:
             await held.end()
             raise
-        await held.end()  # it was made with its content, as in tests
+        await held.end()  # the response has its content already, as in tests
         return response
 
     async def aclose(self) -> None:
-        """Close the wrapped transport. Responses that are open hold their permits on."""
+        """Close the wrapped transport. Open responses keep their permits."""
         await self._wrapped.aclose()
 
     async def __aenter__(self) -> Self:

@@ -1,11 +1,11 @@
-"""What happens to permits, told to whoever wants to know: for metrics, traces and audits.
+"""Observers of permits, for metrics, traces and audits.
 
 .. code-block:: python
 
     class Slow(Observer):
         def granted(self, event: Granted) -> None:
             if event.waited > 1:
-                print(f"{event.name} was waited for for {event.waited:.1f} s")
+                print(f"a request waited {event.waited:.1f} s for {event.name}")
 
 
     observe(Slow())
@@ -54,13 +54,13 @@ __all__ = [
 
 @final
 class Observation:
-    """That an observer is told. Ended with :meth:`stop`, or by leaving a ``with`` block."""
+    """A registered observer. :meth:`stop`, or leaving a ``with`` block, removes it."""
 
     def __init__(self, observer: Observer) -> None:
         self._observer = observer
 
     def stop(self) -> None:
-        """Tell the observer nothing more, ends of what it knows of neither."""
+        """Remove the observer. It gets no further event, not even the end of what it saw begin."""
         observers.remove(self._observer)
 
     def __enter__(self) -> Self:
@@ -76,22 +76,23 @@ class Observation:
 
 
 def observe(observer: Observer) -> Observation:
-    """Tell *observer* what happens to the permits of this process, whichever semaphore's.
+    """Notify *observer* of events of all permits of this process, of any semaphore.
 
-    Its methods are called synchronously, in the event loop that the permit belongs to: that waits
-    for them, so they should be quick. In a process with several loops they are called in as many
-    threads. What they raise is logged, and changes nothing.
+    Its methods are called synchronously, in the event loop that the permit belongs to. The event
+    loop waits for them, so they should be quick. In a process with several event loops they are
+    called in several threads. An exception that a method raises is logged and has no other effect.
 
-    An observer hears of permits that are granted from now on, and of requests that have to wait
-    from now on. Of each beginning that it hears of it hears the end, once, unless the process or
-    the event loop ends before. A forked child's observers know nothing of its parent's permits.
+    An observer gets events of permits that are granted from now on, and of requests that begin to
+    wait from now on. For each beginning that it gets, it gets the end exactly once, unless the
+    process or the event loop ends first. The observers of a forked child get no events of its
+    parent's permits.
 
     Args:
-        observer: told until it is stopped, or the process ends.
+        observer: notified until it is stopped, or the process ends.
 
     Raises:
-        ValueError: it is told already.
+        ValueError: the observer is already registered.
     """
     if not observers.add(observer):
-        raise ValueError("this observer is told already")
+        raise ValueError("this observer is already registered")
     return Observation(observer)

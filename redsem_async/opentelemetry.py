@@ -1,4 +1,4 @@
-"""Metrics and spans of semaphores, by OpenTelemetry: one call at a program's start.
+"""OpenTelemetry metrics and spans of semaphores: one call when the program starts.
 
 .. code-block:: python
 
@@ -53,15 +53,15 @@ def instrument(
 ) -> Observation:
     """Record metrics and spans of this process's semaphores, until the result is stopped.
 
-    docs/observability.md lists them. Without an SDK that takes them they go nowhere.
+    docs/observability.md lists them. Without an OpenTelemetry SDK they are discarded.
 
     Args:
         meter_provider: instead of the global one.
-        tracer_provider: likewise.
-        spans: whether to record any: two for each permit, of waiting and of holding.
-        metric_name: what metrics call a semaphore, by its name. Where names are many, one for each
-            tenant say, let it give few: each costs the metrics' server memory. Spans have the
-            name as it is.
+        tracer_provider: instead of the global one.
+        spans: whether to record spans: two for each permit, one of waiting and one of holding.
+        metric_name: a function from the name of a semaphore to its name in metrics. If there are
+            many names, one for each tenant for example, let it return few, because each costs
+            memory in the metrics server. Spans have the name unchanged.
     """
     return observe(_Telemetry(meter_provider, tracer_provider, metric_name, spans=spans))
 
@@ -83,23 +83,23 @@ class _Telemetry(Observer):
         self._acquire = meter.create_histogram(
             "redsem.acquire.duration",
             "s",
-            "How long requests took, by what they came to",
+            "How long requests took, by outcome",
             explicit_bucket_boundaries_advisory=_SECONDS,
         )
         self._hold = meter.create_histogram(
             "redsem.permit.duration",
             "s",
-            "How long permits were held, by how that ended",
+            "How long permits were held, by how they ended",
             explicit_bucket_boundaries_advisory=_SECONDS,
         )
         self._waiting = meter.create_up_down_counter(
-            "redsem.requests.waiting", "{request}", "Requests of this process that wait"
+            "redsem.requests.waiting", "{request}", "Waiting requests of this process"
         )
         self._held = meter.create_up_down_counter(
-            "redsem.permits.held", "{permit}", "Permits that this process holds"
+            "redsem.permits.held", "{permit}", "Permits held by this process"
         )
         self._reclaimed = meter.create_counter(
-            "redsem.reclaimed", "{entry}", "Expired holders and dead waiters that reap() dropped"
+            "redsem.reclaimed", "{entry}", "Expired holders and dead waiters that reap() removed"
         )
 
     # -- requests

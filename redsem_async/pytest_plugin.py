@@ -1,6 +1,7 @@
-"""Fixtures for tests of code that uses semaphores. Loaded only when asked for.
+"""Fixtures for tests of code that uses semaphores. Load the plugin explicitly.
 
-In the ``conftest.py`` at the root of the tests, or by ``pytest -p redsem_async.pytest_plugin``::
+Either in the ``conftest.py`` at the root of the tests, or by
+``pytest -p redsem_async.pytest_plugin``::
 
     pytest_plugins = ["redsem_async.pytest_plugin"]
 """
@@ -22,7 +23,7 @@ __all__ = ["redsem_memory", "redsem_redis", "redsem_server"]
 
 @pytest.fixture
 def redsem_memory() -> MemoryBackend:
-    """A ``MemoryBackend`` of the test's own, in place of a client."""
+    """A new ``MemoryBackend`` for each test, to use instead of a client."""
     return MemoryBackend()
 
 
@@ -30,7 +31,7 @@ def redsem_memory() -> MemoryBackend:
 def redsem_server() -> Iterator[EmbeddedRedis]:
     """A real server, started once: for the session, or for each worker of pytest-xdist.
 
-    A test that kills or stops it takes one of its own, from ``embedded_redis()``.
+    A test that kills or stops a server starts its own, with ``embedded_redis()``.
     """
     with embedded_redis() as server:
         yield server
@@ -40,9 +41,9 @@ def redsem_server() -> Iterator[EmbeddedRedis]:
 def redsem_redis(request: pytest.FixtureRequest, redsem_server: EmbeddedRedis) -> Redis:
     """A client of the real server, which is empty when the test starts.
 
-    Where pytest-asyncio (0.24 or newer, in either mode) or anyio runs the test, it closes the
-    client too, in the test's loop, and ends what the test still held. A test that runs its own
-    event loop closes it in there.
+    If pytest-asyncio (0.24 or newer, in either mode) or anyio runs the test, the fixture closes
+    the client in the event loop of the test and releases the permits that the test still holds. A
+    test that runs its own event loop has to close the client in that loop.
     """
     server: Any = SyncRedis(port=redsem_server.port)  # no event loop runs yet
     with closing(server):
@@ -65,17 +66,17 @@ def _loop_scope(mark: pytest.Mark, config: pytest.Config) -> str:
         return marked
     try:
         default: str = config.getini("asyncio_default_test_loop_scope")
-    except ValueError:  # it has no such setting yet
+    except ValueError:  # this version has no such setting
         return "function"
     return default
 
 
 def _closing() -> Callable[[EmbeddedRedis], AsyncIterator[Redis]]:
-    """A client that is closed in the loop of the test, by a function of its own each time."""
+    """Make a fixture function: its client is closed in the event loop of the test."""
 
     async def closing(redsem_server: EmbeddedRedis) -> AsyncIterator[Redis]:
         redis = from_url(redsem_server.url)
-        yield redis  # not from an `async with`: then one in the test would close nothing
+        yield redis  # not from `async with`: one in the test would then close nothing
         await aclose(redis)
         await redis.aclose()
 

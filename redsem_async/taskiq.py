@@ -1,4 +1,4 @@
-"""taskiq tasks under a cap that holds for the whole fleet of workers."""
+"""A limit on taskiq tasks that holds across all workers."""
 
 import inspect
 from collections.abc import Callable
@@ -30,7 +30,7 @@ def _see_that_contexts_are_kept(installed: str) -> None:
     if tuple(map(int, installed.split(".")[:2])) < OLDEST:
         raise ImportError(
             f"redsem_async.taskiq needs taskiq 0.12 or newer, not {installed}: until then a"
-            " function that is not async ran without its task's context, and would not have"
+            " function that is not async ran without its task's context, so it could not be"
             " known that it needs a permit"
         )
 
@@ -39,7 +39,7 @@ _see_that_contexts_are_kept(version("taskiq"))
 
 
 class SemaphoreMiddleware(TaskiqMiddleware):
-    """Every task that a worker runs holds a permit while its function does.
+    """Every task of a worker holds a permit while its function runs.
 
     ::
 
@@ -48,26 +48,27 @@ class SemaphoreMiddleware(TaskiqMiddleware):
         models = SemaphoreGroup(redis, "model", limit=4)
         by_label = SemaphoreMiddleware(models, key=lambda message: message.labels.get("model"))
 
-    A broker may have several: a task then holds a permit of each, taken in the reverse of their
-    order.
+    A broker may have several of these middlewares: a task then holds a permit of each, acquired in
+    the reverse of their order.
 
-    The permit is waited for when a worker has taken the task, as a part of it: what ``acquire``
-    raises is the task's error, and so is ``PermitLost``; the result tells, and a retry middleware
-    may act on it. A task that waits takes one of its worker's ``--max-async-tasks``, and the
-    wait counts for its ``timeout`` label.
+    A worker first takes the task, and the task then waits for its permit. Errors of ``acquire``
+    and ``PermitLost`` are errors of the task: they are in its result, and a retry middleware may
+    handle them. A task that waits takes one of its worker's ``--max-async-tasks``, and the wait
+    counts for its ``timeout`` label.
 
-    For one task rather than all of a broker, put ``@throttled(sem)`` below ``@broker.task``.
+    To limit one task rather than all of a broker, put ``@throttled(sem)`` below ``@broker.task``.
 
     Args:
         sem: a semaphore, or a group of them.
-        key: for a group: given the message, it gives the key, or ``None`` for a task that needs
-            no permit.
-        timeout: seconds that a task waits, instead of the semaphore's own; ``None`` for ever.
-        permits: how many a task holds.
+        key: for a group: a function that returns the key of a message, or ``None`` for a task
+            that needs no permit.
+        timeout: seconds that a task waits, instead of the timeout of the semaphore; ``None`` for
+            ever.
+        permits: how many permits a task holds.
 
     Raises:
-        ValueError, TypeError: for arguments that cannot be meant. A function that is not async
-            is refused when it is to run, as the error of its task.
+        ValueError, TypeError: for invalid arguments. A function that is not async raises
+            TypeError when its task runs.
     """
 
     def __init__(
@@ -88,8 +89,9 @@ class SemaphoreMiddleware(TaskiqMiddleware):
     def pre_execute(self, message: TaskiqMessage) -> TaskiqMessage:
         """Guard the function of a task that is about to run.
 
-        Not by acquiring here and releasing in ``post_execute``: that is left out where something
-        in between fails, and nobody gets a result where this does.
+        It does not acquire here and release in ``post_execute``, for two reasons: taskiq skips
+        ``post_execute`` when something in between fails, and a task has no result when this
+        method fails.
         """
         task = self.broker.find_task(message.task_name)
         if task is not None:
@@ -115,14 +117,14 @@ class SemaphoreMiddleware(TaskiqMiddleware):
                 return function(*args, **kwargs)
             permit.close()
             raise TypeError(
-                f"{name} is not async, and a thread cannot be stopped where it"
-                " loses its permit: make it `async def`, with asyncio.to_thread() inside"
+                f"{name} is not async, and a thread cannot be stopped when its permit"
+                " is lost: make it `async def`, with asyncio.to_thread() inside"
             )
 
         return under_a_permit if inspect.iscoroutinefunction(function) else refused
 
     def _permit(self, name: str) -> Acquisition | None:
-        """What the task that is about to run has to acquire: once, and not if it is called."""
+        """The permit that the current task has to acquire: once, not for calls from it."""
         message = self._due.get()
         if message is None or message.task_name != name:  # called by a dependency of that task
             return None

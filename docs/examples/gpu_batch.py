@@ -3,8 +3,8 @@
     pip install 'redsem-async[embedded]'
     python gpu_batch.py
 
-Four processes work through one queue of images, and there are two GPU slots for all of them. A
-server is started where ``REDIS_URL`` names none.
+Four processes take images from one queue and share two GPU slots. The program starts a Redis server
+if ``REDIS_URL`` is not set.
 """
 
 import asyncio
@@ -27,18 +27,18 @@ KEYS = TODO, DONE, BUSY, HERE, GO = [
 
 
 def render(image: str, permit: Permit) -> str:
-    """Stand in for what keeps a GPU busy: it runs in a thread, which nobody can cancel."""
+    """A placeholder for GPU work. It runs in a thread, which cannot be cancelled."""
     for _ in range(4):
-        permit.check()  # so it asks, between two steps, whether the slot is still its own
+        permit.check()  # so check between steps that the slot is still held
         time.sleep(0.005)
     return f"{image} by {os.getpid()}"
 
 
 async def work(url: str) -> None:
-    """Be one of the processes: take an image when there is a slot, until none is left."""
+    """One of the processes: take an image when a slot is free, until no image is left."""
     async with connect(url, decode_responses=True) as redis:
         slots = Semaphore(redis, "gpu-batch", SLOTS, lease=5, label=f"batch {os.getpid()}")
-        if await redis.incr(HERE) == PROCESSES:  # this batch is small: nobody begins alone
+        if await redis.incr(HERE) == PROCESSES:  # the batch is small: start all processes together
             await redis.rpush(GO, *["go"] * PROCESSES)
         await redis.blpop(GO)
         while await redis.llen(TODO):

@@ -3,10 +3,10 @@
     pip install 'redsem-async[embedded,fastapi,httpx]'
     python handover.py
 
-Who orders a report while all are busy is told at once, rather than after an hour in a queue: the
-request acquires the permit, and hands it over by its id, together with the job. Here are a
-service with FastAPI, a queue in Redis and a worker process, on a server that is started where
-``REDIS_URL`` names none.
+A client that orders a report while no permit is free gets an error at once, rather than after an hour
+in a queue: the request acquires the permit, and puts its id into the queue together with the job. The
+program has a service with FastAPI, a queue in Redis and a worker process. It starts a Redis server if
+``REDIS_URL`` is not set.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from redsem_async import AcquireTimeout, FairSemaphore, PermitLost, connect
 from redsem_async.testing import embedded_redis
 
 JOBS, RESULTS = "handover:jobs", "handover:results"
-IN_QUEUE = 30.0  # seconds for which a job may lie there, and its permit with it
+IN_QUEUE = 30.0  # seconds that a job, and its permit, may stay in the queue
 
 
 def permits(redis: Redis) -> FairSemaphore:
@@ -59,11 +59,11 @@ def service(redis: Redis) -> FastAPI:
 
 
 async def work(url: str) -> None:
-    """Be the worker: do what comes, each job in a task, until a job says that it is the last."""
+    """The worker: run each job in a task, until a job says that it is the last."""
     async with connect(url) as redis, asyncio.TaskGroup() as tasks:
         while True:
             delivered = await redis.blpop(JOBS)
-            assert delivered is not None  # it waits for ever
+            assert delivered is not None  # without a timeout, it waits for ever
             job = json.loads(delivered[1])
             if job is None:
                 return
@@ -80,7 +80,7 @@ async def do(redis: Redis, report: str, permit: str) -> None:
     await redis.rpush(RESULTS, result)
 
 
-# -- who uses them
+# -- the client
 
 
 async def main(url: str) -> None:
@@ -91,7 +91,7 @@ async def main(url: str) -> None:
             for name in ("january", "february", "march"):
                 answer = await client.post(f"/reports/{name}")
                 print(answer.status_code, answer.json())
-        twice = str(await redis.lindex(JOBS, 0))  # as queues deliver at times
+        twice = str(await redis.lindex(JOBS, 0))  # queues sometimes deliver a job twice
         await redis.rpush(JOBS, twice, "null")
         worker = await asyncio.create_subprocess_exec(sys.executable, __file__, url)
         assert await worker.wait() == 0

@@ -1,12 +1,13 @@
-"""An LLM gateway: a cap for each model, which all gateways share, and one for each tenant.
+"""An LLM gateway: a limit for each model, shared by all gateways, and one for each tenant.
 
     pip install 'redsem-async[fastapi,httpx]' uvicorn
     export UPSTREAM=https://api.example.com UPSTREAM_KEY=secret REDIS_URL=redis://localhost:6379
     uvicorn llm_gateway:app --timeout-graceful-shutdown 25
 
-A request waits in its tenant's line first and then in its model's. It holds both permits until
-its answer, streamed or not, has ended or its client has left the stream. (FastAPI interrupts
-nobody before the answer begins: a client that leaves then costs the provider's call.)
+A request waits in the queue of its tenant first, then in that of its model. It holds both permits
+until its response, streamed or not, has been sent, or its client has disconnected from the stream.
+(FastAPI interrupts no handler before the response begins: if the client disconnects earlier, the
+provider is called nevertheless.)
 """
 
 import math
@@ -25,7 +26,7 @@ from redsem_async import Permit, SemaphoreError, SemaphoreGroup, aclose
 from redsem_async.fastapi import RequirePermit
 from redsem_async.httpx import SemaphoreTransport
 
-MODELS = {"large": 4, "small": 40}  # calls at a time that the provider allows us
+MODELS = {"large": 4, "small": 40}  # concurrent calls that the provider allows
 
 redis = Redis.from_url(os.environ["REDIS_URL"])
 tenants = SemaphoreGroup(redis, "tenant", 8, max_waiters=50, timeout=2)
@@ -43,7 +44,7 @@ turn = RequirePermit(  # your authentication sets the header
 
 @asynccontextmanager
 async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
-    """Leave nothing held when the process ends."""
+    """Release all permits when the process ends."""
     yield
     await aclose(redis, drain=2.0)
     await upstream.aclose()
@@ -54,7 +55,7 @@ app = FastAPI(lifespan=lifespan)
 
 
 class Question(BaseModel):
-    """What a client asks; all but the model is the provider's affair."""
+    """A request of a client. The gateway reads the model only, and passes the rest on."""
 
     model_config = ConfigDict(extra="allow")
     model: str
@@ -63,7 +64,7 @@ class Question(BaseModel):
 async def answered(
     question: Question, _: Annotated[Permit, Depends(turn)]
 ) -> AsyncGenerator[httpx.Response]:
-    """Ask the provider, and close its answer when ours has been sent."""
+    """Call the provider, and close its response when ours has been sent."""
     if question.model not in MODELS:
         raise HTTPException(404, "no such model")
     async with upstream.stream(
@@ -77,13 +78,13 @@ async def answered(
 
 @app.post("/v1/chat/completions", responses=turn.responses)
 async def complete(answer: Annotated[httpx.Response, Depends(answered)]) -> StreamingResponse:
-    """Pass the provider's answer on as it comes."""
+    """Stream the response of the provider."""
     kind = answer.headers.get("content-type")
     return StreamingResponse(answer.aiter_bytes(), answer.status_code, media_type=kind)
 
 
 @app.exception_handler(SemaphoreError)
 async def busy(_: Request, error: SemaphoreError) -> JSONResponse:
-    """Say when to come back: the model's line was too long, or Redis is away."""
+    """Tell the client when to retry: the model's queue was too long, or Redis is unavailable."""
     seconds = max(1, math.ceil(getattr(error, "retry_after", 0)))
     return JSONResponse({"detail": "try again later"}, 503, {"Retry-After": str(seconds)})

@@ -1,10 +1,10 @@
-"""A polite scraper: many pages at once, and no more than two from any one domain.
+"""A polite scraper: many pages at the same time, but at most two from each domain.
 
     pip install 'redsem-async[embedded,httpx]'
     python polite_scraper.py
 
-The limit for each domain holds for every process that scrapes. Here a small site stands in for
-the web, and a server is started where ``REDIS_URL`` names none.
+The limit for each domain holds across all scraping processes. Here a small local site replaces the
+web. The program starts a Redis server if ``REDIS_URL`` is not set.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ async def scrape(domains: SemaphoreGroup, web: httpx.AsyncClient) -> Counter[str
     found: Counter[str] = Counter()
     fetch = partial(get, web)
     async with throttled_map(domains, fetch, PAGES, key=domain_of, timeout=60) as pages:
-        async for page in pages:  # as they come, of whichever domain
+        async for page in pages:  # in the order in which they arrive
             found[domain_of(str(page.url))] += page.is_success
     return found
 
@@ -44,7 +44,7 @@ async def get(web: httpx.AsyncClient, url: str) -> httpx.Response:
 
 
 class Site:
-    """A web server for all domains, which knows how many visitors each has."""
+    """A web server for all domains, which counts the concurrent requests to each."""
 
     def __init__(self) -> None:
         self._now: Counter[str] = Counter()
@@ -52,7 +52,7 @@ class Site:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         request = (await reader.readuntil(b"\r\n\r\n")).decode()
-        domain = urlsplit(request.split()[1]).hostname or ""  # a proxy is asked for whole URLs
+        domain = urlsplit(request.split()[1]).hostname or ""  # requests to a proxy have complete URLs
         self._now[domain] += 1
         self.most[domain] = max(self.most[domain], self._now[domain])
         await asyncio.sleep(0.02)
@@ -64,7 +64,7 @@ class Site:
 
 @asynccontextmanager
 async def the_web() -> AsyncGenerator[tuple[Site, httpx.AsyncClient]]:
-    """Every domain there is, behind a proxy on this machine."""
+    """All domains, behind a proxy on this machine."""
     site = Site()
     async with await asyncio.start_server(site.serve, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]

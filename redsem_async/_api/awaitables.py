@@ -1,4 +1,4 @@
-"""Coroutines that can do a little more than be awaited."""
+"""What `acquire`, `adopt` and `locked` return: coroutines with another use beside `await`."""
 
 from collections.abc import Coroutine, Generator
 from contextlib import AbstractAsyncContextManager
@@ -11,9 +11,9 @@ T = TypeVar("T")
 
 
 class AwaitableCall(Coroutine[Any, Any, T]):
-    """A coroutine made at the call, with something beside it.
+    """A coroutine that is created by the call, wrapped to add methods.
 
-    Whatever asyncio looks at is the inner coroutine's own: task stacks, the warning about a
+    Everything that asyncio inspects is the inner coroutine's: task stacks, the warning about a
     coroutine that was never awaited, the error about one that is awaited twice.
     """
 
@@ -45,7 +45,7 @@ class AwaitableCall(Coroutine[Any, Any, T]):
 
 @final
 class Acquisition(AwaitableCall[Permit], AbstractAsyncContextManager[Permit, None]):
-    """What ``acquire()`` and ``adopt()`` give: awaited or entered, once."""
+    """What ``acquire()`` and ``adopt()`` return: await it or enter it, once."""
 
     __slots__ = ("_permit",)
 
@@ -66,10 +66,10 @@ class Acquisition(AwaitableCall[Permit], AbstractAsyncContextManager[Permit, Non
 
 @final
 class AwaitableBool(AwaitableCall[bool]):
-    """A yes or no that has to be awaited."""
+    """A bool that has to be awaited."""
 
     __slots__ = ()
 
     def __bool__(self) -> NoReturn:
         self.close()
-        raise TypeError(f"await {self.__qualname__}(): it asks the server")
+        raise TypeError(f"await {self.__qualname__}(): it sends a command to the server")

@@ -1,4 +1,4 @@
-"""Making a client, and an orderly end. Neither is ever required."""
+"""`from_url`, `connect` and `aclose`: optional helpers to make a client and to shut down."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -18,19 +18,19 @@ from .semaphore import backend_of
 
 
 def from_url(url: str, **options: Any) -> Redis:
-    """A ``redis.asyncio`` client for *url*, set up the way this library likes it.
+    """A ``redis.asyncio`` client for *url*, with settings that suit this library.
 
-    Without hidden re-sends, whose effects on other commands surprise, and with redis-py's
-    maintenance notifications off, which switch its guard against stale replies off.
+    It does not resend commands automatically, because a command may then run twice. It turns off
+    the maintenance notifications of redis-py, which disable redis-py's check for stale replies.
 
     Args:
         url: ``redis://``, ``rediss://`` (TLS) or ``unix://``.
-        options: for ``Redis.from_url``; they win over what is chosen here.
+        options: for ``Redis.from_url``; they override the settings chosen here.
     """
     if not _can_be_read(url):
         raise ValueError(
-            "the URL has no host and port that can be read: a password in it has to be"
-            " percent-encoded"
+            "the host and port of the URL cannot be parsed: percent-encode special characters in"
+            " its password"
         )
     chosen: dict[str, Any] = {"retry": Retry(NoBackoff(), 0)}
     if find_spec("redis.asyncio.maint_notifications"):  # from 8.1 on
@@ -42,14 +42,14 @@ def from_url(url: str, **options: Any) -> Redis:
 def _can_be_read(url: str) -> bool:
     try:
         _ = urlsplit(url).port
-    except ValueError:  # whose words may be those of the password
+    except ValueError:  # its message may quote the password
         return False
     return True
 
 
 @asynccontextmanager
 async def connect(url: str, **options: Any) -> AsyncGenerator[Redis]:
-    """Like :func:`from_url`, for a block: at its end everything is closed in order."""
+    """Like :func:`from_url`, for a block, at whose end semaphores and client are closed."""
     redis = from_url(url, **options)
     try:
         yield redis
@@ -59,11 +59,12 @@ async def connect(url: str, **options: Any) -> AsyncGenerator[Redis]:
 
 
 async def aclose(redis: object, *, drain: float = 0.0) -> None:
-    """End what this process does with semaphores through *redis*, in the running loop.
+    """Close the semaphores that use *redis* in the running event loop.
 
-    Who waits gets ``SemaphoreClosed``. Held permits have *drain* seconds to be released; what is
-    held then is released, and the blocks they guard are cancelled. The client itself stays
-    open, and its semaphores may be used again. Never required: a program may just end.
+    Waiters get ``SemaphoreClosed``. Holders have *drain* seconds to release their permits; after
+    that, permits that are still held are released and the blocks that they guard are cancelled.
+    The client itself stays open, and its semaphores may be used again. A program may also end
+    without calling this.
     """
     drain = config.seconds(drain, "drain")
     if drain < 0:

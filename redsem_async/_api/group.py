@@ -21,25 +21,25 @@ _HEAD = 64  # characters of a long key that stay readable
 class SemaphoreGroup:
     """A limit for each key: ``group[key]`` is the semaphore of that key.
 
-    ``async with group[tenant]: ...`` is all there is to it. Any text is a safe key, raw header
-    values too: what cannot stand in a name is written as in URLs, and of a key that is too long
-    the name has the beginning and a digest. Different keys never share a semaphore.
+    Use it as ``async with group[tenant]: ...``. Any text is a safe key, raw header values
+    included: characters that a name cannot have are percent-encoded as in URLs, and the name for
+    a key that is too long has its beginning and a digest. Different keys never share a semaphore.
 
-    There may be millions of keys: this process keeps nothing of a name that is idle, and Redis
-    two small keys for some three minutes (a command that was delayed may still come), then
+    There may be millions of keys. This process keeps nothing for an idle name. Redis keeps two
+    small keys for some three minutes, because a delayed command may still come, and then
     nothing.
 
     Args:
-        redis: a client of ``redis.asyncio`` as it is, or a ``MemoryBackend``.
-        prefix: what the names begin with, and a colon after it. 1 to 256 bytes, no braces.
-        limit: of each semaphore, or a function that gives the limit for a key; asked whenever
-            ``group[key]`` is.
+        redis: any client of ``redis.asyncio``, or a ``MemoryBackend``.
+        prefix: the beginning of every name, followed by a colon. 1 to 256 bytes, no braces.
+        limit: of each semaphore, or a function that returns the limit for a key; it is called
+            for each ``group[key]``.
         kind: the class of the semaphores.
-        key_prefix: of the keys in Redis (the ``prefix`` of a single semaphore).
+        key_prefix: the first part of the keys in Redis (the ``prefix`` of a single semaphore).
         options: for every semaphore, as :class:`AnySemaphore` takes them.
 
     Raises:
-        ValueError, TypeError: for arguments that cannot be meant, saying what to do.
+        ValueError, TypeError: for invalid arguments; the message says what to do.
     """
 
     def __init__(
@@ -54,29 +54,31 @@ class SemaphoreGroup:
     ) -> None:
         if kind is AnySemaphore or issubclass(kind, Mutex):
             raise TypeError("kind must be Semaphore or FairSemaphore; for mutexes, limit=1")
+        for option in options.keys() - Options.__annotations__.keys():
+            raise TypeError(f"SemaphoreGroup(): got an unexpected keyword argument {option!r}")
         self._client = redis
         self._prefix = config.text(prefix, "prefix", most=LONGEST_PREFIX)
         self._limit = limit
         self._kind = kind
         self._key_prefix = key_prefix
         self._options = options
-        self._made(prefix, 0 if callable(limit) else limit)  # bad arguments are told here
+        self._made(prefix, 0 if callable(limit) else limit)  # raises for invalid arguments
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._prefix!r}, kind={self._kind.__name__})"
 
     def __getitem__(self, key: str) -> AnySemaphore:
-        """Return the semaphore of *key*, an object of its own each time.
+        """Return the semaphore of *key*: a new object each time.
 
         Raises:
-            TypeError: for a key that is not text.
-            ValueError, TypeError: where the function of the limit gives none.
+            TypeError: the key is not text.
+            ValueError, TypeError: the limit function returned no valid limit.
         """
         name = self.name_of(key)
         return self._made(name, self._limit(key) if callable(self._limit) else self._limit)
 
     def name_of(self, key: str) -> str:
-        """Return the name of the semaphore of *key*, as ``redsem-async status`` takes it."""
+        """Return the name of the semaphore of *key*, for ``redsem-async status`` and the like."""
         _see_that_it_is_text(key)
         written = quote(key, safe=_PLAIN, errors="surrogatepass")
         if len(self._prefix.encode()) + 1 + len(written) > config.MOST_BYTES:

@@ -1,4 +1,4 @@
-"""The handle of a held permit: its trust, its loss, its release."""
+"""A held permit: for how long it is trusted, its loss, its release."""
 
 import asyncio
 import logging
@@ -24,13 +24,13 @@ _TAKEN = frozenset({State.HELD, State.LOST})
 
 
 class Permit:
-    """One permit (or several, as one) of a semaphore, held by this process.
+    """One permit of a semaphore (or several as one), held by this process.
 
-    It is refreshed in the background until it is released. Used as ``async with permit:`` it
-    guards the block: the permit's loss cancels the block and leaves it as :class:`PermitLost`.
+    It is refreshed in the background until it is released. ``async with permit:`` guards a
+    block: if the permit is lost, the block is cancelled and raises :class:`PermitLost`.
 
-    A permit belongs to the event loop that it was acquired in; its coroutines raise
-    ``RuntimeError`` in another. One that is dropped without release gives a
+    A permit belongs to the event loop in which it was acquired; in another loop its coroutines
+    raise ``RuntimeError``. A permit that is garbage-collected while it is held gives a
     ``ResourceWarning`` and is released.
     """
 
@@ -49,12 +49,12 @@ class Permit:
 
     @property
     def id(self) -> str:
-        """Names this permit in every process. Whoever knows it can release the permit."""
+        """The id of this permit in every process. A client that knows it can release it."""
         return self._claim.id
 
     @property
     def name(self) -> str:
-        """Of the semaphore."""
+        """The name of the semaphore."""
         return self._claim.address.name
 
     @property
@@ -64,24 +64,25 @@ class Permit:
 
     @property
     def fencing_token(self) -> int:
-        """A number that grows with every grant of this semaphore, and is never used again.
+        """A number that increases with every grant of this semaphore and is never reused.
 
-        Where one holder at a time is responsible for something, hand it along, and have the
-        receiver refuse a token lower than one that it has seen: that orders holders even when one
-        of them lost its permit without knowing. docs/guarantees.md has an example.
+        Send it along with every write where only one holder at a time may write, and have the
+        receiver reject a token lower than one that it has seen. That orders the writes of
+        holders, even those of a holder that does not know yet that its permit is lost.
+        docs/guarantees.md has an example.
         """
         return self._claim.token
 
     @property
     def waited(self) -> float:
-        """For how long the permit was waited for, in seconds."""
+        """How long the caller waited for the permit, in seconds."""
         return self._waited
 
     @property
     def expires_in(self) -> float:
-        """For how many more seconds the permit may be trusted if nothing else is heard.
+        """For how many more seconds the permit may be trusted without another refresh.
 
-        Never above 0 when it may not be trusted now.
+        0 or less when it may not be trusted now.
         """
         if self._claim.state is not State.HELD:
             return -math.inf
@@ -89,21 +90,21 @@ class Permit:
 
     @property
     def lost(self) -> bool:
-        """Whether the permit was taken from us, or may have been. A release is no loss."""
+        """Whether the permit was taken away, or may have been. A release is not a loss."""
         claim = self._claim
         return not self._trusted() and (claim.lost_reason is not None or claim.state is State.HELD)
 
     def check(self) -> None:
         """Raise :class:`PermitLost` unless the permit may be trusted now.
 
-        For work that does not come back to the event loop: it is not cancelled in time. May be
-        called in a thread.
+        For work that does not return to the event loop, and so cannot be cancelled in time. May
+        be called in a thread.
         """
         if not self._trusted():
             raise self._claim.loss()
 
     def _trusted(self) -> bool:
-        """Whether the permit may be trusted now; seen to in the event loop where it may not."""
+        """Whether the permit may be trusted now. If not, the event loop marks it as lost."""
         claim = self._claim
         if claim.trusted_at(clock()):
             return True
@@ -117,7 +118,7 @@ class Permit:
     async def wait_lost(self) -> PermitLost:
         """Wait until the permit is lost, and return the error that says why.
 
-        Waits for ever when it is released instead. Cancelling it changes nothing.
+        Waits for ever if the permit is released instead. Cancelling the wait changes nothing.
         """
         claim = self._claim
         if not self.lost:
@@ -132,10 +133,10 @@ class Permit:
         return claim.loss()
 
     async def refresh(self) -> None:
-        """Renew the lease now, beside the background's refreshes.
+        """Renew the lease now, in addition to the background refreshes.
 
         Raises:
-            PermitLost: when the permit is lost, or could not be renewed while it was trusted.
+            PermitLost: the permit is lost, or could not be renewed while it was trusted.
         """
         self._loop()
         self.check()
@@ -147,16 +148,17 @@ class Permit:
             raise self._bound.remote.route.unavailable()
 
     async def release(self) -> bool:
-        """Give the permit back, and serve who waits for it.
+        """Give the permit back; the next waiter gets it.
 
-        Returns whether it was held until now: ``False`` for a second release, and for one that
-        came too late. Confirmed by the server when it returns, within a bounded time; cancelling
-        it does not stop it, and the cancellation goes on once it is done.
+        Returns whether the permit was held until now: ``False`` for a second release, and for a
+        permit that was lost before. It returns when the server has confirmed the release, within
+        a bounded time. A cancellation does not stop the release: the caller is cancelled when it
+        is done.
 
         Raises:
-            BackendError: when the server refused or could not be asked. The permit then ends
-                with its lease at the latest.
-            SemaphoreClosed: ``aclose`` ended the process's part before it could be said.
+            BackendError: the server rejected the command or is unavailable. The permit then
+                expires with its lease at the latest.
+            SemaphoreClosed: ``aclose`` ended before the release could be sent.
         """
         return await self._release(clock())
 
@@ -182,17 +184,18 @@ class Permit:
     async def detach(self, expires_in: float | None = None) -> str:
         """Stop refreshing the permit without giving it back, and return its id.
 
-        Whoever is given the id takes the permit over with ``adopt``, within *expires_in*
-        seconds (a lease by default): as long as the job that carries it may lie in a queue.
+        A process that gets the id takes the permit over with ``adopt``, within *expires_in*
+        seconds (a lease by default): choose the longest time that the job may spend in a queue.
         Leaving a block that the permit guards does nothing afterwards.
 
-        From the moment the request is sent, the permit is trusted for *expires_in* seconds at
-        most. Where that fails or is cancelled, the permit is held on and refreshed again: it is
-        trusted for longer once a later refresh was answered.
+        From the moment the request is sent, this process trusts the permit for *expires_in*
+        seconds at most. If the request fails or is cancelled, the permit stays held and is
+        refreshed again: the reply to a later refresh extends the trust.
 
         Raises:
-            PermitLost: when the permit is lost, or is given back meanwhile.
-            BackendError: when the server refused or could not be asked; the permit is held on.
+            PermitLost: the permit is lost, or is given back meanwhile.
+            BackendError: the server rejected the command or is unavailable; the permit stays
+                held.
         """
         self._loop()
         claim = self._claim
@@ -222,15 +225,15 @@ class Permit:
         return self.id
 
     async def __aenter__(self) -> Self:
-        """Guard a block: from here on, loss cancels the current task."""
+        """Guard a block: from here on, the loss of the permit cancels the current task."""
         claim = self._claim
         task = asyncio.current_task(self._loop())
         if task is None:
-            raise RuntimeError("a permit guards a block in a task only")
+            raise RuntimeError("a permit can guard a block only inside a task")
         if self._guarded is not None:
-            raise RuntimeError("this permit guards a block already")
+            raise RuntimeError("this permit already guards a block")
         if claim.state is State.ENDED:
-            raise RuntimeError("this permit was given back: it can guard nothing")
+            raise RuntimeError("this permit was released: it cannot guard a block")
         if self._cancel_on_loss and not claim.trusted_at(clock()) and self.lost:
             with suppress(SemaphoreError):  # the loss matters more, and the lease ends the rest
                 await self.release()
@@ -244,7 +247,7 @@ class Permit:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Release, and raise PermitLost where that is due."""
+        """Release the permit, and raise PermitLost if it was lost."""
         guard, self._guarded = self._guarded, None
         cancelled_by_loss = guard.disarm(exc) if guard is not None else False
         claim, now = self._claim, clock()

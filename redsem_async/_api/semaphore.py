@@ -1,4 +1,4 @@
-"""The semaphores: what users hold in their hands. They hand out permits."""
+"""The semaphore classes. `acquire` gives permits."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -18,6 +18,7 @@ from redsem_async._protocol.replies import Reply, StatusReply
 from redsem_async._redis.backend import redis_backend
 
 from .acquiring import acquire, adopt
+from .arguments import names_the_class
 from .awaitables import Acquisition, AwaitableBool
 from .bound import Bound
 from .entered import EnteredPermits
@@ -31,14 +32,14 @@ if TYPE_CHECKING:
 
 
 def backend_of(client: object) -> Backend:
-    """*client* itself when semaphores are kept in it, or else Redis as *client* reaches it."""
+    """Return *client* itself if it is a backend, or else the Redis that *client* connects to."""
     if callable(getattr(client, "connect", None)) and hasattr(client, "place"):
         return cast("Backend", client)
     return redis_backend(client)
 
 
 class Options(TypedDict, total=False):
-    """What may be chosen for a semaphore, by keyword, wherever its keys are kept."""
+    """The keyword options of every semaphore class, except ``prefix``."""
 
     lease: float
     refresh_interval: float | None
@@ -54,53 +55,52 @@ class Options(TypedDict, total=False):
 
 
 class AnySemaphore:
-    """Base of the semaphores, for annotations: any of them does.
+    """Base class of the semaphores, for annotations: it accepts all of them.
 
-    A semaphore does nothing when it is made: no input or output, and no event loop is needed,
-    so that it may stand at module level. It may be shared by tasks, and used in several event
-    loops in turn.
+    The constructor does no input or output and needs no event loop, so a semaphore may be a
+    module-level variable. Tasks may share it, and several event loops may use it in turn.
 
     Args:
-        redis: a client of ``redis.asyncio`` as it is, or a ``MemoryBackend``.
+        redis: any client of ``redis.asyncio``, or a ``MemoryBackend``.
         name: of the semaphore; the same in every process. 1 to 512 bytes, no braces.
-        limit: most permits held at a time, as this client declares it; it rules this client's
-            own requests. A limit set with :meth:`set_limit` wins over it.
-        lease: seconds after which a permit ends that its process did not refresh; at least
-            0.05. It bounds for how long a crashed holder is in the way.
+        limit: the number of permits that may be held at the same time. It applies to the
+            requests of this client. A limit set with :meth:`set_limit` overrides it.
+        lease: seconds after which a permit expires unless its process refreshes it; at least
+            0.05. The permit of a crashed holder is free after that time.
         refresh_interval: seconds between two refreshes; a third of the lease by default.
-        timeout: seconds to wait for a permit unless said otherwise; ``None`` for ever.
-        max_waiters: how long the line may get before ``acquire`` raises ``QueueFull``.
-        clock: ``"server"``, or ``"local"`` to count leases by the clients' own wall clocks,
-            which then have to agree. All clients of a name use the same.
-        prefix: of the keys in Redis. All clients of a name use the same.
-        label: what this process is called in ``status()``.
-        cancel_on_loss: whether losing a permit cancels the block that it guards.
-        heartbeat: what refreshes permits. ``"task"``: the event loop, and one that is blocked
-            for longer than the lease loses them. ``"thread"``: when the loop is late, a thread
-            of its own as well, for code that computes where it should have awaited. That costs
-            the process a thread and, while permits are held, a second connection (to each
-            server of a cluster that keeps one of them). It does not help where the thread
-            cannot run either: in a process that is stopped, or in an extension that keeps the
-            interpreter's lock; nor with leases so short that the thread's share of that lock
-            comes too late: well under a second.
-        longest_stall: with ``heartbeat="thread"``, seconds after its last sign of life for which
-            the thread stands in for the loop; six leases by default, and a lease at least. The
-            permits of a loop that is stuck for longer end within a lease from then.
-        recovery: ``"grace"`` to admit nobody new for one lease after Redis has lost state (a
+        timeout: seconds to wait for a permit, unless ``acquire`` gets its own; ``None`` for ever.
+        max_waiters: the length of the queue from which on ``acquire`` raises ``QueueFull``.
+        clock: ``"server"``, or ``"local"`` to measure leases with the wall clocks of the
+            clients, which then have to agree. All clients of a name use the same.
+        prefix: the first part of the keys in Redis. All clients of a name use the same.
+        label: the name of this process in ``status()``.
+        cancel_on_loss: whether the loss of a permit cancels the block that it guards.
+        heartbeat: what refreshes permits. ``"task"``: the event loop; permits are lost when it is
+            blocked for longer than the lease. ``"thread"``: also a thread, whenever the event
+            loop is late, for code that computes for long without awaiting. The thread costs the
+            process a second connection while permits are held (in a cluster, one to each server
+            that keeps one of them). It does not help where the thread cannot run: in a process
+            that is stopped, while an extension holds the interpreter lock, or with leases well
+            under a second, for which the thread may get that lock too late.
+        longest_stall: with ``heartbeat="thread"``, seconds for which the thread refreshes after
+            the event loop last ran; six leases by default, one lease at least. If the loop is
+            blocked for longer, its permits expire within one lease from then.
+        recovery: ``"grace"`` to grant no new permit for one lease after Redis has lost state (a
             flush, a restart, a failover), while holders put their permits back. A name that was
             never used before looks the same, so its first ``acquire`` waits that long. All
             clients of a name use the same, and about the same lease. A limit that was set with
-            :meth:`set_limit` is not put back: after the grace period declared limits rule.
-        min_replicas: how many replicas have to confirm a grant (``WAIT``) before it is handed
-            out. It costs a trip, and makes it unlikely, not impossible, that a failover forgets
-            the grant.
+            :meth:`set_limit` is not restored: after the grace period the declared limits apply.
+        min_replicas: how many replicas have to confirm a grant (``WAIT``) before the caller gets
+            it. It costs one round trip. It makes it unlikely, but not impossible, that a
+            failover loses the grant.
 
     Raises:
-        ValueError, TypeError: for arguments that cannot be meant, saying what to do.
+        ValueError, TypeError: for invalid arguments; the message says what to do.
     """
 
     _mode: ClassVar[Mode]
 
+    @names_the_class
     def __init__(
         self,
         redis: "Client",
@@ -121,7 +121,7 @@ class AnySemaphore:
         min_replicas: int = 0,
     ) -> None:
         if not hasattr(self, "_mode"):
-            raise TypeError("AnySemaphore is for annotations: make a Semaphore or FairSemaphore")
+            raise TypeError("AnySemaphore is for annotations: use Semaphore or FairSemaphore")
         self._backend = backend_of(redis)
         self._client = redis
         terms = config.terms_of(limit, lease, refresh_interval, max_waiters, min_replicas)
@@ -145,7 +145,7 @@ class AnySemaphore:
 
     @property
     def name(self) -> str:
-        """Of the semaphore."""
+        """The name of the semaphore."""
         return self._address.name
 
     @property
@@ -155,7 +155,7 @@ class AnySemaphore:
 
     @property
     def lease(self) -> float:
-        """Seconds after which a permit ends that its process did not refresh."""
+        """Seconds after which a permit expires unless its process refreshes it."""
         return self._terms.lease
 
     # -- permits
@@ -165,23 +165,23 @@ class AnySemaphore:
     ) -> Acquisition:
         """Wait for a permit: ``await`` it, or use it as ``async with sem.acquire() as permit``.
 
-        Cancelled while it waits, it leaves nothing behind; a grant that was on its way is given
-        back within a round trip.
+        If the caller is cancelled while it waits, its request is removed; if the grant was already
+        in flight, the permit is given back within a round trip.
 
         Args:
-            timeout: seconds to wait, instead of the semaphore's own; ``None`` for ever, 0 for
-                not at all.
-            permits: how many, held and released as one.
+            timeout: seconds to wait, instead of the ``timeout`` of the semaphore; ``None`` for
+                ever, 0 to return at once.
+            permits: how many permits to acquire. They are held and released as one.
 
         Raises:
-            AcquireTimeout: nothing became free in time.
-            QueueFull: ``max_waiters`` wait already.
+            AcquireTimeout: no permit became free in time.
+            QueueFull: the queue already has ``max_waiters`` waiters.
             ModeMismatch: the name is in use by another class, or with another clock.
             SemaphoreClosed: ``aclose`` was called meanwhile.
-            BackendUnavailable: Redis could not be asked by the deadline; without one, for
+            BackendUnavailable: Redis was unavailable at the deadline; without a deadline, for
                 longer than a lease.
-            BackendError: Redis refused.
-            ValueError, TypeError: at the call, for arguments that cannot be meant.
+            BackendError: Redis rejected the command.
+            ValueError, TypeError: for invalid arguments, at the call, before it is awaited.
         """
         most = self._timeout if timeout is ... else config.timeout_of(timeout)
         permits = config.permits_of(permits, self._terms.limit)
@@ -195,7 +195,7 @@ class AnySemaphore:
         """Return a permit if one is free now, or ``None`` when the semaphore is full.
 
         Raises:
-            BackendUnavailable: Redis could not be asked, which is not the same as full.
+            BackendUnavailable: Redis is unavailable, so whether a permit is free is unknown.
             ModeMismatch, BackendError: as for :meth:`acquire`.
         """
         try:
@@ -217,21 +217,22 @@ class AnySemaphore:
     ) -> None:
         permit = self._entered.pop()
         if permit is None:
-            raise RuntimeError(f"{self!r} was left without having been entered")
+            raise RuntimeError(f"{self!r} was exited but not entered")
         await permit.__aexit__(exc_type, exc, traceback)
 
     async def release(self, permit_id: str | None = None) -> bool:
         """Release a permit by its id, from any process.
 
-        Returns whether it was held; where it was not, nothing changes. The next waiter may be
-        granted the permit at once, and the holder is told in the same step. A holder that is cut
-        off from Redis does not hear of it, and trusts the permit until its lease ends.
+        Returns whether the permit was held; if it was not, nothing changes. The same script may
+        grant the permit to the next waiter, and sends a push message to the holder. A holder
+        that is cut off from Redis does not get the message: it trusts the permit until its lease
+        ends.
 
         Raises:
-            BackendError: Redis refused, or could not be asked.
+            BackendError: Redis rejected the command, or is unavailable.
         """
         if not isinstance(permit_id, str):
-            raise TypeError("release() needs a permit's id: a Permit has a release() of its own")
+            raise TypeError("release() needs the id of a permit: a Permit has its own release()")
         known = parse_permit_id(permit_id)
         if known is None:
             return False
@@ -241,24 +242,25 @@ class AnySemaphore:
         return held
 
     def adopt(self, permit_id: str) -> Acquisition:
-        """Take over a permit handed over from elsewhere; await it, or enter it.
+        """Take over a permit that was detached, in this process or another; await it, or enter it.
 
-        Its id is exchanged for one of ours, so that of two adopters, of a job that was
-        delivered twice, the second finds nothing. Cancelled, it gives the permit back.
+        The permit gets a new id that belongs to this process. If two processes adopt the same
+        id, because a job was delivered twice, the second gets ``PermitLost``. If the caller is
+        cancelled, the permit is given back.
 
         Raises:
-            PermitLost: the id holds nothing (any more).
-            BackendError: Redis refused, or could not be asked.
+            PermitLost: no permit is held under this id (any more).
+            BackendError: Redis rejected the command, or is unavailable.
         """
         if not isinstance(permit_id, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise TypeError(f"adopt() needs a permit's id, not {type(permit_id).__name__}")
+            raise TypeError(f"adopt() needs the id of a permit, not {type(permit_id).__name__}")
         cancel = self._cancel_on_loss
         return Acquisition(adopt(self._bound, self._terms, permit_id, cancel_on_loss=cancel))
 
-    # -- how it stands
+    # -- status
 
     def locked(self) -> AwaitableBool:
-        """Whether ``acquire`` would have to wait now. To be awaited: a bare ``if`` raises."""
+        """Whether ``acquire`` would have to wait now. Await it: ``if sem.locked()`` raises."""
         return AwaitableBool(self._locked())
 
     async def _locked(self) -> bool:
@@ -271,15 +273,15 @@ class AnySemaphore:
         return (await self.status(max_entries=0)).available
 
     async def exists(self) -> bool:
-        """Whether Redis knows of a holder, a waiter or a set limit of this name."""
+        """Whether Redis has a holder, a waiter or a set limit under this name."""
         standing = await self._read(0)
         return bool(standing.held or standing.waiting or standing.set_limit is not None)
 
     async def status(self, max_entries: int = 100) -> SemaphoreStatus:
-        """Read how the semaphore stands: one consistent moment.
+        """Read the limit, the holders and the waiters, all at the same moment.
 
         Args:
-            max_entries: most holders to list, and most waiters.
+            max_entries: the maximum number of holders to list, and of waiters.
         """
         most = config.whole(max_entries, "max_entries", 0)
         standing = await self._read(most)
@@ -291,24 +293,25 @@ class AnySemaphore:
         return answer
 
     async def set_limit(self, limit: int | None) -> None:
-        """Set a limit that wins over every client's own; ``None`` takes it away again.
+        """Set a limit that overrides the limits that clients declare; ``None`` removes it.
 
-        It is kept in Redis without an expiry. Raised, it serves waiters at once; lowered, it
-        takes nobody's permit, and lets nobody new in until it fits; 0 pauses the semaphore.
+        Redis keeps it without an expiry. A higher limit grants permits to waiters at once. A
+        lower limit takes no permit away: no new permit is granted until the number of held
+        permits fits. 0 pauses the semaphore.
 
-        It is lost when Redis loses its state (a flush, a restart without persistence, a failover
-        that lost the write), and is not put back, not with ``recovery="grace"`` either: waiters
-        and newcomers then go by the limits that clients declare. So 0 pauses and is no safety
-        lock. Where a limit has to last, declare it; set it again after state was lost.
+        Redis loses it with its other state (a flush, a restart without persistence, a failover
+        that lost the write), and nothing restores it, not even ``recovery="grace"``: the limits
+        that clients declare then apply. So 0 is a pause, not a safety lock. Declare a limit that
+        has to last, and set a limit again after Redis lost state.
         """
         if limit is not None:
             limit = config.whole(limit, "limit", 0)
         await self._bound().remote.ask(SetLimit(limit))
 
     async def reap(self) -> int:
-        """Drop expired holders and dead waiters now, and serve the queue; return how many.
+        """Remove expired holders and dead waiters now and serve the queue; return how many.
 
-        Never needed: whoever acquires, releases or waits does the same on the way.
+        Never needed: every acquire, release and heartbeat of a name does the same.
         """
         reaped, more = 0, True
         while more:
@@ -324,10 +327,10 @@ class AnySemaphore:
         return reaped
 
     async def clear(self) -> None:
-        """Delete the semaphore, its set limit too.
+        """Delete the semaphore, including its set limit.
 
-        Holders lose their permits, and waiters start again. A holder that is cut off from Redis
-        does not hear of it, and trusts its permit until its lease ends.
+        Holders lose their permits, and waiters are queued anew. A holder that is cut off from
+        Redis does not get the push message: it trusts its permit until its lease ends.
         """
         await self._bound().remote.ask(Clear())
 
@@ -354,12 +357,12 @@ class AnySemaphore:
 class Semaphore(AnySemaphore):
     """A counting semaphore shared by all processes that use its name: ZSET mode.
 
-    Never more than ``limit`` permits are held. Whoever asks when there is room gets one; waiters
-    have no order across processes. The least state and the most throughput.
+    Never more than ``limit`` permits are held. A request gets a permit if one is free when it
+    comes; waiters have no order across processes. This mode keeps less state in Redis than
+    ``FairSemaphore``.
 
-    The ancestor of its scripts is the counting semaphore of *Redis in Action*, 6.3: holders in a
-    sorted set. Atomic scripts on the server's clock do without its trips and its trust in
-    callers' clocks.
+    It descends from the counting semaphore of *Redis in Action*, 6.3, which keeps its holders in
+    a sorted set. Here each operation is one atomic script that uses the clock of the server.
     """
 
     _mode: ClassVar[Mode] = "zset"
@@ -369,12 +372,12 @@ class FairSemaphore(AnySemaphore):
     """A semaphore that serves first come, first served, across all processes: fair-counter mode.
 
     Never more than ``limit`` permits are held. Every request draws a ticket from a counter that
-    never goes back, and permits are granted strictly in that order: no waiter starves, and one
-    that died is passed over.
+    only increases, and permits are granted strictly in that order: no waiter starves, and the
+    request of a crashed process is skipped.
 
-    The ancestor of its scripts is the fair semaphore of *Redis in Action*, 6.3. Atomic scripts
-    leave no window between drawing a ticket and ranking it, in which two could enter; no entry
-    of one that failed; and no timeout of one caller that is applied to others.
+    It descends from the fair semaphore of *Redis in Action*, 6.3. Here each operation is one
+    atomic script: no second process can enter between drawing a ticket and ranking it, a failed
+    request leaves no entry, and the timeout of one caller does not apply to others.
     """
 
     _mode: ClassVar[Mode] = "fair"
@@ -383,7 +386,10 @@ class FairSemaphore(AnySemaphore):
 class Mutex(FairSemaphore):
     """A :class:`FairSemaphore` with a limit of 1: one holder at a time, in order."""
 
+    @names_the_class
     def __init__(
         self, redis: "Client", name: str, *, prefix: str = "redsem", **options: Unpack[Options]
     ) -> None:
+        if "limit" in options:
+            raise TypeError("the limit of a Mutex is 1: for another limit, use FairSemaphore")
         super().__init__(redis, name, 1, prefix=prefix, **options)

@@ -1,4 +1,4 @@
-"""What ``status()`` gives: how a semaphore stands, for people and programs to read."""
+"""The dataclasses that ``status()`` returns."""
 
 from dataclasses import dataclass
 from typing import cast
@@ -10,11 +10,11 @@ from redsem_async._protocol.replies import StatusReply
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """A process that holds or waits, as it introduced itself.
+    """A process that holds or waits, as it described itself.
 
     Attributes:
-        id: of its connection to the semaphores; a process that was idle has another one.
-        label: what it calls itself, if anything.
+        id: of the process's hub, which is new after the process was idle.
+        label: the ``label`` of its semaphore, if it has one.
         host: its host name.
         pid: its process id there.
         limit: the limit that it declares.
@@ -33,9 +33,9 @@ class Holder:
 
     Attributes:
         id: of the permit.
-        client: who holds it.
-        age: seconds since it was granted, by the semaphore's clock.
-        expires_in: seconds after which it ends unless it is refreshed.
+        client: the process that holds it.
+        age: seconds since it was granted, measured with the semaphore's clock.
+        expires_in: seconds after which it expires unless it is refreshed.
         fencing_token: of the permit.
         permits: how many permits it stands for.
     """
@@ -50,14 +50,16 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class Waiter:
-    """A request that waits; in ZSET mode, a process with requests that wait.
+    """A waiting request. ``Semaphore``: a process with waiting requests.
 
     Attributes:
-        id: of the request, which will be the permit's; of the client in ZSET mode.
-        client: who waits.
-        position: 0 for the head of the line.
-        age: seconds since it joined the line, by the semaphore's clock; 0 in ZSET mode.
-        permits: how many permits it asks for; in ZSET mode, how many requests wait there.
+        id: of the request, which becomes the id of its permit. ``Semaphore``: of the process.
+        client: the process that waits.
+        position: in the queue; 0 is the head.
+        age: seconds since it joined the queue, measured with the semaphore's clock.
+            ``Semaphore``: 0.
+        permits: how many permits it requests. ``Semaphore``: how many requests of the process
+            wait.
     """
 
     id: str
@@ -69,16 +71,16 @@ class Waiter:
 
 @dataclass(frozen=True, slots=True)
 class SemaphoreStatus:
-    """How a semaphore stood at one moment.
+    """A semaphore at one moment.
 
     Attributes:
         name: of the semaphore.
-        limit: the limit in force: the set one, or else this client's own.
+        limit: the limit in force: the one that was set, or else the one this client declares.
         held: permits in use.
         available: permits free under that limit; never negative.
-        waiting: requests that wait. In ZSET mode, what the processes last announced.
-        holders: the first of them by expiry.
-        waiters: the first of them in line.
+        waiting: number of waiting requests. ``Semaphore``: as last reported by the processes.
+        holders: held permits, the first to expire first.
+        waiters: waiting requests, in the order of the queue.
         set_limit: the limit that was set with ``set_limit``, if any.
     """
 
@@ -93,7 +95,7 @@ class SemaphoreStatus:
 
 
 def status_of(name: str, declared: int, mode: Mode, reply: StatusReply) -> SemaphoreStatus:
-    """Put a server's answer into words."""
+    """Return the public status for a reply."""
     clients = {hub: client_of(hub, description) for hub, description in reply.hubs.items()}
     limit = declared if reply.set_limit is None else reply.set_limit
 
@@ -102,7 +104,7 @@ def status_of(name: str, declared: int, mode: Mode, reply: StatusReply) -> Semap
         return clients.get(hub) or Client(hub)
 
     def age(drawn: int) -> float:
-        # Tokens and tickets follow the clock, in microseconds.
+        # Tokens and tickets are times of the clock, in microseconds.
         return max(0.0, (reply.now_us - drawn) / 1e6)
 
     return SemaphoreStatus(
@@ -137,7 +139,7 @@ def status_of(name: str, declared: int, mode: Mode, reply: StatusReply) -> Semap
 
 
 def client_of(hub: str, description: str) -> Client:
-    """The process that is known as *hub*, as it describes itself."""
+    """The process of *hub*, as it described itself."""
     facts = facts_of(description)
     return Client(
         id=hub,

@@ -1,4 +1,4 @@
-"""What a semaphore is told when it is made: validated once, and in seconds ever after."""
+"""The options of a semaphore: validated once, by its constructor. Durations are in seconds."""
 
 import math
 from typing import Literal, NamedTuple
@@ -11,20 +11,20 @@ SHORTEST_LEASE = 0.05
 LONGEST_LEASE = 1e9  # three decades: far below what an expiry in Redis can hold
 MOST_BYTES = 512
 MOST_PERMITS = 10**15  # exact where Redis counts them, in doubles
-STALL_LEASES = 6  # the longest stall, unless it is said
+STALL_LEASES = 6  # the default of `longest_stall`
 
 
 class Terms(NamedTuple):
-    """What requests share that may travel in one batch.
+    """The options that requests of one batch share.
 
     Attributes:
         lease: seconds for which a permit is held without a refresh.
         limit: the limit that this client declares.
-        max_waiters: the longest line to join, or ``None`` for any.
+        max_waiters: the longest queue that a request joins; ``None`` for any length.
         refresh_interval: seconds between two refreshes.
-        lease_ms: the lease as the server counts it.
-        min_replicas: that have to confirm a grant before it is handed out.
-        longest_stall: seconds for which a thread keeps permits refreshed while the event loop is
+        lease_ms: the lease in milliseconds, for the server.
+        min_replicas: how many replicas confirm a grant before the caller gets it.
+        longest_stall: seconds for which a thread refreshes permits while the event loop is
             blocked; ``None`` for no thread.
     """
 
@@ -38,7 +38,7 @@ class Terms(NamedTuple):
 
 
 def whole(value: object, what: str, least: int) -> int:
-    """Return *value*, an int of at least *least* that Redis can count; a bool is no int."""
+    """Return *value*, an int of at least *least* that Redis can count. A bool is rejected."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{what} must be an int, not {type(value).__name__}")
     if value < least:
@@ -49,7 +49,7 @@ def whole(value: object, what: str, least: int) -> int:
 
 
 def seconds(value: object, what: str) -> float:
-    """Return *value* as a float that is a number."""
+    """Return *value* as a float. NaN and bools are rejected."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{what} must be a number of seconds, not {type(value).__name__}")
     if math.isnan(value):
@@ -58,12 +58,12 @@ def seconds(value: object, what: str) -> float:
 
 
 def timeout_of(value: object) -> float | None:
-    """Return a timeout in seconds; ``None``, and infinity too, for waiting for ever."""
+    """Return a timeout in seconds; ``None`` waits for ever, and so does infinity."""
     if value is None:
         return None
     timeout = seconds(value, "timeout")
     if timeout < 0:
-        raise ValueError(f"timeout must not be negative, not {value}: use 0 to not wait")
+        raise ValueError(f"timeout must not be negative, and is {value}: use 0 to return at once")
     return None if math.isinf(timeout) else timeout
 
 
@@ -73,29 +73,29 @@ def permits_of(value: object, limit: int) -> int:
         return value
     permits = whole(value, "permits", 1)
     if permits > limit > 0:
-        raise ValueError(f"permits must not be above the limit of {limit}, not {permits}")
+        raise ValueError(f"permits must be at most the limit of {limit}, not {permits}")
     return permits
 
 
 def flag(value: object, what: str) -> bool:
-    """Return *value*, a bool and nothing that would count as one."""
+    """Return *value*, a bool. Other values that are true or false are rejected."""
     if not isinstance(value, bool):
         raise TypeError(f"{what} must be True or False, not {value!r}")
     return value
 
 
 def text(value: object, what: str, most: int = MOST_BYTES) -> str:
-    """Return *value*, text that can stand in a key beside a hash tag."""
+    """Return *value*, text that may be a part of a key beside its hash tag."""
     if not isinstance(value, str):
         raise TypeError(f"{what} must be a str, not {type(value).__name__}")
     try:
         length = len(value.encode())
     except UnicodeEncodeError:
-        raise ValueError(f"{what} must be text that UTF-8 can encode") from None
+        raise ValueError(f"{what} must be text that can be encoded as UTF-8") from None
     if not 0 < length <= most:
         raise ValueError(f"{what} must have 1 to {most} bytes, not {length}")
     if "{" in value or "}" in value:
-        raise ValueError(f"{what} must not have a brace: Redis Cluster reads it as a hash tag")
+        raise ValueError(f"{what} must not contain a brace: Redis Cluster reads it as a hash tag")
     return value
 
 
@@ -106,7 +106,7 @@ def terms_of(
     max_waiters: object,
     min_replicas: object,
 ) -> Terms:
-    """Validate what rules a semaphore's requests."""
+    """Validate the options that requests depend on."""
     lease = seconds(lease, "lease")
     if not SHORTEST_LEASE <= lease <= LONGEST_LEASE:
         raise ValueError(
@@ -132,7 +132,7 @@ def terms_of(
 
 
 def recovery_of(value: object) -> Recovery | None:
-    """Return what to do after a loss of state."""
+    """Return what to do after Redis lost state."""
     if value is None:
         return None
     if value == "grace":
@@ -141,14 +141,14 @@ def recovery_of(value: object) -> Recovery | None:
 
 
 def longest_stall_of(heartbeat: object, longest_stall: object, lease: float) -> float | None:
-    """Return for how long a thread stands in for a blocked event loop; None for no thread."""
+    """Return for how long a thread refreshes for a blocked event loop; None for no thread."""
     if heartbeat not in ("task", "thread"):
         raise ValueError(f"heartbeat must be 'task' or 'thread', not {heartbeat!r}")
     if longest_stall is None:
         return STALL_LEASES * lease if heartbeat == "thread" else None
     most = seconds(longest_stall, "longest_stall")
     if heartbeat != "thread":
-        raise ValueError("longest_stall is of no use without heartbeat='thread'")
+        raise ValueError("longest_stall requires heartbeat='thread'")
     if not lease <= most < math.inf:
         raise ValueError(
             f"longest_stall must be finite and at least the lease of {lease} s, not {most}"
@@ -157,7 +157,7 @@ def longest_stall_of(heartbeat: object, longest_stall: object, lease: float) -> 
 
 
 def clock_of(value: object) -> Clock:
-    """Return which clock rules the leases."""
+    """Return the clock that leases are measured with."""
     match value:
         case "server":
             return "server"

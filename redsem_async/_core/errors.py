@@ -1,7 +1,7 @@
 """The exceptions of this library, all of them.
 
-One base class, and one class for each decision that a caller can make. Every error keeps its
-facts as attributes, through copying and pickling too, and says what is true now.
+One base class, and one class for each decision that a caller can make. Every error has its facts
+as attributes and keeps them through copying and pickling; its message says what is true now.
 """
 
 import math
@@ -9,26 +9,26 @@ from typing import Any, Self
 
 
 class SemaphoreError(Exception):
-    """Base of every error that this library raises on its own account."""
+    """Base class of the errors of this library."""
 
     _facts: tuple[Any, ...] = ()
 
     def __reduce__(self) -> tuple[type[Self], tuple[Any, ...], dict[str, Any]]:
-        # Exceptions are rebuilt from `args` by default: the sentence, and for OSError's family
-        # not even all of it. The rest are notes, and what else was put on it.
+        # By default exceptions are rebuilt from `args`: the message, and for subclasses of OSError
+        # only a part of it. `__dict__` has the other attributes, notes included.
         return type(self), self._facts, self.__dict__
 
 
 class AcquireTimeout(SemaphoreError, TimeoutError):
     """No permit became free in time; nothing is held.
 
-    The server answered *full*, and the connection was not cut after that answer. A deadline that
-    comes without such an answer raises :class:`BackendUnavailable`.
+    The server replied *full*, and the connection stayed open after that reply. Without such a
+    reply, the deadline raises :class:`BackendUnavailable`.
 
     Attributes:
         name: of the semaphore.
-        waited: for how long, in seconds.
-        retry_after: an estimate, in seconds, of when asking again is worth it; never negative.
+        waited: how long the caller waited, in seconds.
+        retry_after: an estimate of the seconds until a retry may succeed; never negative.
     """
 
     def __init__(self, name: str, waited: float, retry_after: float = 0.0) -> None:
@@ -40,16 +40,16 @@ class AcquireTimeout(SemaphoreError, TimeoutError):
 
 
 class QueueFull(SemaphoreError):
-    """As many callers wait already as ``max_waiters`` allows; nothing is held.
+    """The queue already has ``max_waiters`` waiters; nothing is held.
 
     Attributes:
         name: of the semaphore.
-        max_waiters: the bound that was reached.
-        retry_after: an estimate, in seconds, of when asking again is worth it; never negative.
+        max_waiters: the limit of the queue that was reached.
+        retry_after: an estimate of the seconds until a retry may succeed; never negative.
     """
 
     def __init__(self, name: str, max_waiters: int, retry_after: float = 0.0) -> None:
-        super().__init__(f"{max_waiters} callers wait for a permit of {name!r} already")
+        super().__init__(f"the queue of {name!r} is full: max_waiters={max_waiters}")
         self.name = name
         self.max_waiters = max_waiters
         self.retry_after = retry_after
@@ -57,11 +57,12 @@ class QueueFull(SemaphoreError):
 
 
 class PermitLost(SemaphoreError):
-    """A permit is not ours any more, or cannot be trusted to be.
+    """The permit is no longer held, or the process cannot be sure that it is.
 
     Attributes:
         name: of the semaphore.
-        permit_id: of the permit; kept out of the message, since whoever knows it can release it.
+        permit_id: of the permit. The message does not contain it, because any client that knows
+            the id can release the permit.
         reason: why, in a few words.
     """
 
@@ -76,16 +77,17 @@ class PermitLost(SemaphoreError):
 class ModeMismatch(SemaphoreError):
     """The name is in use by another class, or with another clock.
 
-    A name stays taken for some minutes after its last use. `clear` of the class that has it
-    frees it at once.
+    A name keeps its class and clock until some minutes after its last use. Calling ``clear`` on a
+    semaphore of the class that is in use frees the name at once.
 
     Attributes:
         name: of the semaphore.
-        wanted: mode and clock of this client, as in ``"fair server"``.
+        wanted: mode and clock of this client, such as ``"fair server"``. The mode ``"fair"`` means
+            ``FairSemaphore``, and ``"zset"`` means ``Semaphore``.
         found: mode and clock in use.
-        held: whether somebody holds a permit; None when not known.
-        unused: whether nobody holds a permit or waits for one: no process has asked for anything
-            of late. False while that is not known.
+        held: whether a permit is held; None when not known.
+        unused: whether no permit is held, no request waits, and no process has sent a request
+            recently. False while that is not known.
         free_in: seconds until the name is free, unless it is used again; None when not known.
     """
 
@@ -99,18 +101,18 @@ class ModeMismatch(SemaphoreError):
         free_in: float | None = None,
     ) -> None:
         theirs, ours = _class_of(found, beside=wanted), _class_of(wanted, beside=found)
-        advice = "use one class and one clock for a name"
+        advice = "use one class and one clock for each name"
         if held is False:
-            advice = "nobody holds a permit of it"
+            advice = "no permit is held"
             if unused:
-                advice += " or waits for one"
+                advice += " and no request waits"
             advice += " now: "
             if free_in is not None:
                 seconds = math.ceil(free_in)
-                advice += f"unless it is used again the name is free in at most {seconds} s, and "
+                advice += f"the name is free in at most {seconds} s unless it is used again, and "
             advice += f"{_call(found)}.clear() frees it at once"
         super().__init__(
-            f"{name!r} is in use as a {theirs}, and this client has it as a {ours}; {advice}"
+            f"{name!r} is in use as a {theirs}, but this client uses it as a {ours}; {advice}"
         )
         self.name = name
         self.wanted = wanted
@@ -138,26 +140,26 @@ def _call(kind: str) -> str:
 
 
 class SemaphoreClosed(SemaphoreError):
-    """``aclose`` was called while this caller waited; nothing is held.
+    """``aclose`` closed the semaphore in this process; nothing is held.
 
     Attributes:
         name: of the semaphore.
     """
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"{name!r} was closed in this process")
+        super().__init__(f"semaphore {name!r} was closed in this process")
         self.name = name
         self._facts = (name,)
 
 
 class BackendError(SemaphoreError):
-    """Redis refused: a wrong type, a missing permission, no memory.
+    """Redis rejected a command: wrong type of key, missing permission, out of memory.
 
-    ``__cause__`` is redis-py's error.
+    ``__cause__`` is the error of redis-py.
 
     Attributes:
         name: of the semaphore.
-        detail: what Redis said.
+        detail: the text of the error reply.
     """
 
     def __init__(self, name: str, detail: str) -> None:
@@ -168,7 +170,7 @@ class BackendError(SemaphoreError):
 
 
 class BackendUnavailable(BackendError, ConnectionError):
-    """Redis could not be asked: unreachable, loading, busy, read-only or failing over.
+    """Redis is unavailable: unreachable, loading, busy, read-only or failing over.
 
-    Whether anything was free is not known; nothing is held.
+    Whether a permit was free is not known; nothing is held.
     """

@@ -148,19 +148,19 @@ def test_a_mismatch_says_who_has_the_name_and_how_to_free_it() -> None:
     """In the words of whoever wrote the program, with the class to call `clear` of."""
     held = ModeMismatch("jobs", "zset server", "fair server", held=True, free_in=187.2)
     assert str(held) == (
-        "'jobs' is in use as a FairSemaphore, and this client has it as a Semaphore;"
-        " use one class and one clock for a name"
+        "'jobs' is in use as a FairSemaphore, but this client uses it as a Semaphore;"
+        " use one class and one clock for each name"
     )
     free = ModeMismatch("jobs", "zset server", "fair server", held=False, free_in=187.2)
     assert str(free) == (
-        "'jobs' is in use as a FairSemaphore, and this client has it as a Semaphore;"
-        " nobody holds a permit of it now: unless it is used again the name is free in at most"
-        " 188 s, and FairSemaphore(...).clear() frees it at once"
+        "'jobs' is in use as a FairSemaphore, but this client uses it as a Semaphore;"
+        " no permit is held now: the name is free in at most 188 s unless it is used again,"
+        " and FairSemaphore(...).clear() frees it at once"
     )
     unused = ModeMismatch("jobs", "fair server", "fair local", held=False, unused=True)
     assert str(unused) == (
-        "'jobs' is in use as a FairSemaphore with clock='local', and this client has it as a"
-        " FairSemaphore with clock='server'; nobody holds a permit of it or waits for one now:"
+        "'jobs' is in use as a FairSemaphore with clock='local', but this client uses it as a"
+        " FairSemaphore with clock='server'; no permit is held and no request waits now:"
         " FairSemaphore(..., clock='local').clear() frees it at once"
     )
     unknown = ModeMismatch("jobs", "fair server", "zset server")

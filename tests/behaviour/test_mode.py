@@ -145,7 +145,7 @@ async def test_the_error_says_whether_permits_are_held(
     assert (error.held, error.unused) == (False, False)
     assert f"{type(used).__name__}(" in str(error)
     assert ".clear()" in str(error)
-    assert "nobody holds a permit" in str(error)
+    assert "no permit is held" in str(error)
     assert "waits" not in str(error)  # a process used it just now: one may wait
 
 
@@ -176,7 +176,7 @@ async def test_the_error_says_nothing_of_waiters_that_there_may_be(
         client.advance(3600.0)
     error = await mismatch(refused)
     assert (error.held, error.unused) == (False, False)
-    assert "nobody holds a permit" in str(error)
+    assert "no permit is held" in str(error)
     assert "waits" not in str(error)
     await cancelled(waiter)
 
@@ -196,7 +196,7 @@ async def test_the_error_says_that_nobody_uses_the_name(
         await admin.zincrby(hubs, -MARGIN * 1000, hub)
     error = await mismatch(refused)
     assert (error.held, error.unused) == (False, True)
-    assert "nobody holds a permit of it or waits for one now" in str(error)
+    assert "no permit is held and no request waits now" in str(error)
 
 
 async def _plainly(sem: AnySemaphore) -> None:

@@ -311,7 +311,7 @@ async def test_outcomes_are_told_in_the_context_of_who_asked(make: Make, name: s
 def test_an_observer_is_told_once() -> None:
     """Twice the same would count all twice."""
     observer = Observer()
-    with observe(observer), pytest.raises(ValueError, match="told already"):
+    with observe(observer), pytest.raises(ValueError, match="already registered"):
         observe(observer)
     observe(observer).stop()
 

@@ -10,7 +10,7 @@ import pytest
 import redis
 from redis.asyncio import Redis
 
-from redsem_async import AnySemaphore, Mutex, aclose
+from redsem_async import AnySemaphore, FairSemaphore, Mutex, SemaphoreGroup, aclose
 from redsem_async.testing import MemoryBackend
 from tests.behaviour.conftest import Client, Make
 
@@ -63,15 +63,15 @@ BAD_OPTIONS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"name": ""}, ValueError, "name must have 1 to 512 bytes"),
     ({"name": "x" * 513}, ValueError, "name must have 1 to 512 bytes, not 513"),
     ({"name": "é" * 257}, ValueError, "name must have 1 to 512 bytes, not 514"),
-    ({"name": "a{b"}, ValueError, "name must not have a brace"),
-    ({"name": "a}b"}, ValueError, "name must not have a brace"),
-    ({"name": "{tag}"}, ValueError, "name must not have a brace"),
+    ({"name": "a{b"}, ValueError, "name must not contain a brace"),
+    ({"name": "a}b"}, ValueError, "name must not contain a brace"),
+    ({"name": "{tag}"}, ValueError, "name must not contain a brace"),
     ({"name": "\ud800"}, ValueError, "name must be text"),
     ({"name": b"bytes"}, TypeError, "name must be a str"),
     ({"name": None}, TypeError, "name must be a str"),
     ({"name": 7}, TypeError, "name must be a str"),
     ({"prefix": ""}, ValueError, "prefix must"),
-    ({"prefix": "a{b}"}, ValueError, "prefix must not have a brace"),
+    ({"prefix": "a{b}"}, ValueError, "prefix must not contain a brace"),
     ({"prefix": 7}, TypeError, "prefix must be a str"),
     ({"label": 7}, TypeError, "label must be a str"),
     ({"label": "x" * 513}, ValueError, "label must have 1 to 512 bytes"),
@@ -117,7 +117,7 @@ BAD_REQUESTS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"permits": 1.0}, TypeError, "permits must be an int"),
     ({"permits": "1"}, TypeError, "permits must be an int"),
     ({"permits": None}, TypeError, "permits must be an int"),
-    ({"permits": 4}, ValueError, "permits must not be above the limit of 3"),
+    ({"permits": 4}, ValueError, "permits must be at most the limit of 3"),
 ]
 BAD_TIMEOUTS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"timeout": -1}, ValueError, "timeout must not be negative"),
@@ -240,6 +240,50 @@ def test_arguments_in_the_wrong_order_are_refused(kind: type[AnySemaphore]) -> N
         untyped(MemoryBackend(), "good", 3, 10.0)
     with pytest.raises(TypeError, match="unexpected"):
         untyped(MemoryBackend(), "good", 3, leese=10.0)
+
+
+@pytest.mark.parametrize("options", [{}, {"limit": 3, "leese": 10.0}, {"mode": "fair"}])
+def test_wrong_arguments_name_the_class_that_was_called(
+    kind: type[AnySemaphore], options: dict[str, Any]
+) -> None:
+    """The base class is not what the user wrote, and the message shows the right call."""
+    untyped: Any = kind
+    with pytest.raises(TypeError) as caught:
+        untyped(MemoryBackend(), "good", **options)
+    message = str(caught.value)
+    assert message.startswith(f"{kind.__name__}(): ")
+    assert f"use {kind.__name__}(redis, name, limit), with options as keywords" in message
+    assert "AnySemaphore" not in message
+    assert "__init__" not in message
+
+
+def test_wrong_arguments_of_a_subclass_name_the_subclass() -> None:
+    """It inherits the constructor."""
+
+    class Slots(FairSemaphore):
+        pass
+
+    untyped: Any = Slots
+    with pytest.raises(TypeError, match=r"^Slots\(\): missing .*'limit'; use Slots\(redis"):
+        untyped(MemoryBackend(), "good")
+
+
+def test_a_mutex_takes_no_limit() -> None:
+    """The message says which class takes one."""
+    untyped: Any = Mutex
+    with pytest.raises(TypeError, match=r"limit of a Mutex is 1: .*FairSemaphore"):
+        untyped(MemoryBackend(), "good", limit=2)
+    for arguments, options in [((2,), {}), ((), {"leese": 1.0})]:
+        with pytest.raises(TypeError, match=r"^Mutex\(\): .*use Mutex\(redis, name\)"):
+            untyped(MemoryBackend(), "good", *arguments, **options)
+
+
+def test_an_unknown_option_of_a_group_names_the_group() -> None:
+    """It makes the semaphores, and the user has not called their class."""
+    untyped: Any = SemaphoreGroup
+    for option in ("leese", "name"):
+        with pytest.raises(TypeError, match=rf"^SemaphoreGroup\(\): .*'{option}'"):
+            untyped(MemoryBackend(), "good", 1, **{option: 1})
 
 
 def test_a_mutex_is_as_strict() -> None:

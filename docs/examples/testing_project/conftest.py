@@ -1,3 +1,3 @@
-"""Asks for the fixtures: `redsem_memory`, `redsem_server` and `redsem_redis`."""
+"""Loads the fixtures: `redsem_memory`, `redsem_server` and `redsem_redis`."""
 
 pytest_plugins = ["redsem_async.pytest_plugin"]

@@ -12,7 +12,7 @@ from redsem_async.testing import MemoryBackend
 
 
 class Model:
-    """Answers when it is told to, and counts."""
+    """Replies when the test sets `answer`, and counts concurrent calls."""
 
     def __init__(self) -> None:
         self.entered: asyncio.Queue[str] = asyncio.Queue()
@@ -68,7 +68,7 @@ async def test_a_lost_permit_stops_the_call(sem: FairSemaphore, model: Model) ->
     call = asyncio.create_task(Translator(sem, model).translate("hello"))
     await model.entered.get()
     [holder] = (await sem.status()).holders
-    assert await sem.release(holder.id)  # as an operator may, or a test by redsem_memory.lose()
+    assert await sem.release(holder.id)  # as an operator may; redsem_memory.lose() does the same
     with pytest.raises(PermitLost):
         await call
     assert model.inside == 0
@@ -89,7 +89,7 @@ async def test_a_process_that_crashed_is_in_the_way_for_one_lease(
 ) -> None:
     for _ in range(2):
         permit = await sem.acquire()
-        await permit.detach()  # nobody refreshes it any more, as after a crash
+        await permit.detach()  # nothing refreshes it any more, as after a crash
     assert await sem.locked()
     redsem_memory.advance(sem.lease)
     assert not await sem.locked()

@@ -1,4 +1,4 @@
-"""What is tested: a model that takes few calls at a time, in the whole fleet."""
+"""The code under test: a model that accepts few concurrent calls, from all processes together."""
 
 from collections.abc import Awaitable, Callable
 
@@ -6,7 +6,7 @@ from redsem_async import AcquireTimeout, AnySemaphore, BackendUnavailable
 
 
 class Busy(Exception):
-    """Try again in *after* seconds."""
+    """The model is busy: retry in *after* seconds."""
 
     def __init__(self, after: float) -> None:
         super().__init__(after)
@@ -14,7 +14,7 @@ class Busy(Exception):
 
 
 class Translator:
-    """Translates by *model*, with a permit of *sem* for each call."""
+    """Translates with *model*, and holds a permit of *sem* for each call."""
 
     def __init__(self, sem: AnySemaphore, model: Callable[[str], Awaitable[str]]) -> None:
         self._sem = sem
