@@ -47,7 +47,7 @@ HUB = (
 LEAVES_OF_OPERATIONS = {"base", "refresh", "release", "abandon"}  # that `handout` stands on
 MAX_LINES = 400
 MAX_METHODS = 30
-STILL_LARGE = {"testing._model", "throttle"}  # to be split
+STILL_LARGE = {"throttle"}  # to be split
 FRAMEWORKS = {
     *("fastapi", "starlette", "httpx", "httpx2", "taskiq"),
     *("typer", "rich", "pytest", "hypothesis"),
