@@ -192,7 +192,7 @@ class _Store:
                     continue
                 if connected:
                     self._refresh(remote, claim)
-                else:  # the refresher's own timer still counts from before the suspension
+                else:  # nothing else checks the claim before its former `trusted_until`
                     left = claim.trusted_until - clock()
                     loop.call_later(left, ledger.lose_unless_trusted, claim)
             if ledger.waiting:

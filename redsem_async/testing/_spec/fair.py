@@ -229,7 +229,7 @@ class FairSpecification(Specification):
     # -- requests that are set aside
 
     def _set_aside(self, queued: QueuedRequest) -> None:
-        """Pass the request over until its hub would be dead: by then it is looked at again."""
+        """Pass the request over until `look_again`: when its hub counts as dead at the latest."""
         queued.set_aside = True
         alive_until = self.state.look_up(queued.hub).alive_until
         again = alive_until if self.look_again is None else self.look_again

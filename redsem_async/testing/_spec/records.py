@@ -49,7 +49,7 @@ class HubRecord:
     """What the semaphore knows of one hub.
 
     Attributes:
-        alive_until: when the hub counts as dead, in milliseconds; 0 for a hub without a heartbeat.
+        alive_until: when the hub counts as dead, in milliseconds; 0 before it counts as alive.
         mark: the highest request number that the hub used.
         description: of its `HubInfo`.
         no_push: no push messages reach it, as its `HubInfo` says.

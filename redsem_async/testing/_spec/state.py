@@ -61,7 +61,7 @@ class Counter:
 
 @dataclass(slots=True)
 class Grace:
-    """The grace period after a loss of state: only permits that were held are put back.
+    """The grace period after a loss of state: holders put permits back, and no request is granted.
 
     Attributes:
         lost_at: when the loss was noticed, in milliseconds.
