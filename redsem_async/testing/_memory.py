@@ -23,14 +23,17 @@ from redsem_async._protocol.pushes import Push
 from redsem_async._protocol.replies import AnyReply, Reply
 from redsem_async._redis.faults import command_error
 
-from ._model import FairModel, Mismatch, Model, Reordered, Stranger, Void, ZsetModel
+from ._spec.base import Specification
+from ._spec.fair import FairSpecification
+from ._spec.records import ModeInUse, Publish, Reordered, UnknownHub, Void
+from ._spec.zset import ZsetSpecification
 
 
 class MemoryBackend(OneNode):
     """Stands in for a Redis client: ``FairSemaphore(MemoryBackend(), "openai", limit=20)``.
 
-    The protocol, the hub and everything above it are the real ones; only the server is not.
-    Use one backend for all semaphores of a test. :meth:`peer` makes another client of the same
+    The protocol, the hub and everything above it are the real ones; only the server is replaced.
+    Use one backend for all semaphores of a test. :meth:`peer` returns another client of the same
     memory, for a second "process".
     """
 
@@ -40,27 +43,27 @@ class MemoryBackend(OneNode):
         self._store = _Store()
 
     def peer(self) -> "MemoryBackend":
-        """Another client of the same memory: its semaphores count as another process's."""
+        """Return another client of the same memory. Its semaphores count as another process's."""
         other = MemoryBackend()
         other._store = self._store
         return other
 
-    # -- trouble, when a test wants it
+    # -- faults, for tests that need them
 
     def down(self) -> None:
-        """From now on the backend cannot be reached, by any of its clients."""
+        """Make the backend unreachable for all of its clients: their connections break."""
         self._store.reachable = False
         for link in list(self._store.links):
             link.fail(ConnectionError("the memory backend is down"))
 
     def up(self) -> None:
-        """The backend can be reached again; what it kept is still there."""
+        """Make the backend reachable again. Its state is the same as before :meth:`down`."""
         self._store.reachable = True
 
     def lose(self, permit: Permit) -> None:
-        """Take *permit* from its holder, as if its lease had run out unnoticed.
+        """Take *permit* from its holder, as if its lease had expired.
 
-        The holder is told at once: a block that the permit guards is cancelled.
+        The holder gets a push message at once, and a block that the permit guards is cancelled.
         """
         known = parse_permit_id(permit.id)
         if known is not None:
@@ -72,18 +75,18 @@ class MemoryBackend(OneNode):
 
         What moves: the backend's clock, and with it the age of every lease, of permits that are
         held, detached or adopted; and the time for which holders may trust their permits. A
-        lease that is over has ended: its holder is told at once, as it would be on waking up,
-        and whoever waits is served. A lease that is not over is refreshed at once, so that
-        holders live through any time that passes in steps shorter than it.
+        lease that is over has ended: its holder loses the permit at once, as it would after the
+        host resumes, and the next waiter is served. A lease that is not over is refreshed at
+        once, so that holders keep their permits through steps that are shorter than the lease.
 
-        What does not: the event loop's clock, so the ``timeout`` of ``acquire`` and every sleep
-        take as long as ever, and waiters keep their places; fencing tokens only grow.
+        What does not move: the event loop's clock, so the ``timeout`` of ``acquire`` and every
+        sleep take as long as ever; the places of waiters; and fencing tokens never decrease.
 
-        While the backend is down nothing can be refreshed: holders lose their permits once their
-        leases are over, however short the steps.
+        While the backend is down no lease can be refreshed: holders lose their permits once
+        their leases are over, however short the steps.
 
         Raises:
-            ValueError: time does not go back.
+            ValueError: *seconds* is negative or not finite.
         """
         if not 0 <= seconds < math.inf:
             raise ValueError(f"seconds must not be negative, and finite, not {seconds}")
@@ -92,7 +95,7 @@ class MemoryBackend(OneNode):
     # -- for the hub
 
     async def connect(self, listener: Listener) -> Link:
-        """Open a link: for the library itself."""
+        """Open a link. The library calls this, not its users."""
         if not self._store.reachable:
             raise ConnectionError("the memory backend is down")
         if isinstance(listener, Pipeline):
@@ -102,82 +105,83 @@ class MemoryBackend(OneNode):
 
 
 class _Store:
-    """The memory that several clients share."""
+    """The semaphores of one memory, with the links of its clients."""
 
     def __init__(self) -> None:
         self.reachable = True
-        # Leases are counted by the clock that trust is counted by. A step of the wall clock must
-        # not move them; it only sets where they start, so that tokens look as Redis's do.
+        # Leases are counted by the same clock as trust, because a step of the wall clock must not
+        # move them. The wall clock only sets the start, so that tokens look like Redis's.
         self._epoch_us = time.time_ns() // 1000 - _clock_us()
         self.links: list[MemoryLink] = []
-        self.pipelines: WeakSet[Pipeline] = WeakSet()  # whose links these are or were
-        self._models: dict[tuple[str, str], Model] = {}
-        # Links may belong to loops in several threads. A call that is carried out may tell
-        # others, so it is taken again on the way.
+        self.pipelines: WeakSet[Pipeline] = WeakSet()  # that opened these links, or earlier ones
+        self._semaphores: dict[tuple[str, str], Specification] = {}  # by prefix and name
+        # Links may belong to loops in several threads. A command that runs may publish to other
+        # links, which takes the lock again.
         self.lock = threading.RLock()
 
-    def run(self, address: Address, call: Operation, hub: str) -> AnyReply | CommandError:
-        """Carry *call* out and answer it."""
+    def run(self, address: Address, operation: Operation, hub: str) -> AnyReply | CommandError:
+        """Carry *operation* out and return the reply."""
         with self.lock:
-            return self._run(address, call, hub)
+            return self._run(address, operation, hub)
 
-    def _run(self, address: Address, call: Operation, hub: str) -> AnyReply | CommandError:
+    def _run(self, address: Address, operation: Operation, hub: str) -> AnyReply | CommandError:
         now_us = self.now_us()
         try:
-            return self._model(address, now_us).run(address, call, hub, now_us)
-        except (Reordered, Stranger, Void) as again:
-            return CommandError(ErrorKind.RETRY_NOW, again)
-        except Mismatch as mismatch:
-            return command_error(RuntimeError(f"MODE {mismatch}"))
+            return self._semaphore(address, now_us).run(address, operation, hub, now_us)
+        except (Reordered, UnknownHub, Void) as error:
+            return CommandError(ErrorKind.RETRY_NOW, error)
+        except ModeInUse as error:
+            return command_error(RuntimeError(f"MODE {error}"))
 
-    def _model(self, address: Address, now_us: int) -> Model:
-        """The semaphore of that name, in the mode in use, or in the caller's if there is none."""
+    def _semaphore(self, address: Address, now_us: int) -> Specification:
+        """The semaphore of that name, in the mode in use, or else in the caller's mode."""
         key = (address.prefix, address.name)
-        known = self._models.get(key)
+        known = self._semaphores.get(key)
         if known is not None:
             known.expire(now_us)
-        kind = FairModel if address.mode == "fair" else ZsetModel
-        if known is not None and (known.kind is not None or type(known) is kind):
+        mode = FairSpecification if address.mode == "fair" else ZsetSpecification
+        if known is not None and (known.state.kind is not None or type(known) is mode):
             return known
-        model = self._models[key] = kind(self._teller(address.prefix))
-        model.kept_by = model.server  # a name that memory does not know was never used
+        semaphore = self._semaphores[key] = mode(self._publisher(address.prefix))
+        semaphore.state.marker = semaphore.server  # a new name has lost nothing
         if known is not None:
-            known.give_to(model)
-        return model
+            known.give_to(semaphore)
+        return semaphore
 
-    def run_everywhere(self, name: str, call: Operation) -> None:
-        """Carry *call* out on every semaphore called *name*, as nobody in particular."""
-        for (prefix, known), model in list(self._models.items()):
-            if known == name and model.kind is not None:
-                mode, clock = model.kind.split()
+    def run_everywhere(self, name: str, operation: Operation) -> None:
+        """Carry *operation* out on every semaphore called *name*, as a hub without an id."""
+        for (prefix, known), semaphore in list(self._semaphores.items()):
+            if known == name and semaphore.state.kind is not None:
+                mode, clock = semaphore.state.kind.split()
                 address = Address(mode, prefix, known, clock)  # type: ignore[arg-type]
-                self.run(address, call, "")
+                self.run(address, operation, "")
 
     def now_us(self) -> int:
         return self._epoch_us + _clock_us()
 
     def advance(self, seconds: float) -> None:
-        """Move the clock. A process that is connected and waits has sent its heartbeats."""
+        """Move the clock, as if every connected hub with waiters had sent its heartbeats."""
         with self.lock:
             before = self.now_us() // 1000
             self._epoch_us += round(seconds * 1_000_000)
             connected = {link.hub for link in self.links}
-            for model in self._models.values():
-                waiting = [
-                    party
-                    for hub in connected & model.waiting_hubs()
-                    if (party := model.look_up(hub)).alive_until > before
+            for semaphore in self._semaphores.values():
+                state = semaphore.state
+                alive = [
+                    record
+                    for hub in connected & semaphore.waiting_hubs()
+                    if (record := state.look_up(hub)).alive_until > before
                 ]
-                for party in waiting:
-                    party.alive_until += round(seconds * 1000)
-                if waiting:
-                    model.kept_until += round(seconds * 1000)
+                for record in alive:
+                    record.alive_until += round(seconds * 1000)
+                if alive:
+                    state.kept_until += round(seconds * 1000)
             pipelines = list(self.pipelines)
         for pipeline in pipelines:
-            _in_loop(pipeline.identity.loop, partial(self._wake_up, pipeline, seconds))
+            _in_loop(pipeline.identity.loop, partial(self._resume, pipeline, seconds))
 
-    def _wake_up(self, pipeline: Pipeline, slept: float) -> None:
-        """Do what a process does that finds *slept* seconds gone."""
+    def _resume(self, pipeline: Pipeline, slept: float) -> None:
+        """Do what a process does when it resumes after a suspension of *slept* seconds."""
         loop, hub_id = pipeline.identity.loop, pipeline.hub_id
         connected = any(link.wants_push and link.hub == hub_id for link in self.links)
         for remote in list(pipeline.semaphores.values()):
@@ -188,7 +192,7 @@ class _Store:
                     continue
                 if connected:
                     self._refresh(remote, claim)
-                else:  # nobody looks before trust would have ended without this
+                else:  # nothing else checks the claim before its former `trusted_until`
                     left = claim.trusted_until - clock()
                     loop.call_later(left, ledger.lose_unless_trusted, claim)
             if ledger.waiting:
@@ -196,39 +200,39 @@ class _Store:
 
     def _refresh(self, remote: RemoteSemaphore, claim: Claim) -> None:
         now = clock()
-        call = Refresh([claim.number], claim.terms.lease_ms)
-        answer = self.run(remote.address, call, claim.hub_id)
-        held = isinstance(answer, Reply) and answer.answers[0]
+        operation = Refresh([claim.number], claim.terms.lease_ms)
+        reply = self.run(remote.address, operation, claim.hub_id)
+        held = isinstance(reply, Reply) and reply.answers[0]
         remote.refreshes.refreshed(claim, Outcome.RENEWED if held else Outcome.GONE, now)
 
-    def _teller(self, prefix: str) -> Callable[[str, Push], int]:
-        def tell(owner: str, message: Push) -> int:
-            links = [link for link in self.links if link.hub == owner and link.wants_push]
+    def _publisher(self, prefix: str) -> Publish:
+        def publish(hub: str, push: Push) -> int:
+            links = [link for link in self.links if link.hub == hub and link.wants_push]
             for link in links:
-                link.tell(prefix, message)
+                link.push(prefix, push)
             return len(links)
 
-        return tell
+        return publish
 
 
 def _clock_us() -> int:
     return round(clock() * 1_000_000)
 
 
-def _in_loop(loop: asyncio.AbstractEventLoop, work: Callable[[], None]) -> None:
-    """Do *work* in *loop*: now, if that is the one that runs here."""
+def _in_loop(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
+    """Call *callback* in *loop*: at once where that is the running loop."""
     try:
         here = asyncio.get_running_loop() is loop
     except RuntimeError:
         here = False
     if here:
-        work()
+        callback()
     elif not loop.is_closed():
-        loop.call_soon_threadsafe(work)
+        loop.call_soon_threadsafe(callback)
 
 
 class MemoryLink:
-    """A link whose commands are carried out when they are sent, and answered a moment later."""
+    """A link whose commands run when they are sent. Replies arrive in the next loop cycle."""
 
     def __init__(self, store: _Store, listener: Listener) -> None:
         self.fresh_at: float | None = None
@@ -237,7 +241,7 @@ class MemoryLink:
         self._store = store
         self._listener = listener
         self._loop = asyncio.get_running_loop()
-        self._arriving: deque[Callable[[], None]] = deque()
+        self._incoming: deque[Callable[[], None]] = deque()
         self._open = True
         with store.lock:
             store.links.append(self)
@@ -249,22 +253,22 @@ class MemoryLink:
     def send(self, commands: Sequence[Command], now: float) -> None:
         for command in commands:
             command.sent_at = now
-            answer = self._store.run(command.semaphore.address, command.operation, self.hub)
-            self._arrive(partial(self._answered, command, answer))
+            reply = self._store.run(command.semaphore.address, command.operation, self.hub)
+            self._receive(partial(self._reply_received, command, reply))
 
-    def tell(self, prefix: str, message: Push) -> None:
-        """Deliver a message, in its order among the answers."""
-        self._arrive(lambda: self._listener.push_received(prefix, message))
+    def push(self, prefix: str, push: Push) -> None:
+        """Deliver a push message, in its order among the replies."""
+        self._receive(lambda: self._listener.push_received(prefix, push))
 
     def fail(self, error: Exception) -> None:
-        """Break, with an error for the listener."""
+        """Break the connection, with an error for the listener."""
         if self._open:
             self.abort()
             self._loop.call_soon_threadsafe(self._listener.connection_lost, error)
 
     def abort(self) -> None:
         self._open = False
-        self._arriving.clear()
+        self._incoming.clear()
         with self._store.lock:
             if self in self._store.links:
                 self._store.links.remove(self)
@@ -272,19 +276,19 @@ class MemoryLink:
     async def close(self) -> None:
         self.abort()
 
-    def _arrive(self, arrival: Callable[[], None]) -> None:
+    def _receive(self, delivery: Callable[[], None]) -> None:
         with self._store.lock:
-            if not self._arriving:
+            if not self._incoming:
                 self._loop.call_soon_threadsafe(self._deliver)
-            self._arriving.append(arrival)
+            self._incoming.append(delivery)
 
     def _deliver(self) -> None:
         with self._store.lock:
-            arrived, self._arriving = self._arriving, deque()
-        for arrival in arrived:
+            incoming, self._incoming = self._incoming, deque()
+        for deliver in incoming:
             if self._open:
-                arrival()
+                deliver()
 
-    def _answered(self, command: Command, answer: AnyReply | CommandError) -> None:
+    def _reply_received(self, command: Command, reply: AnyReply | CommandError) -> None:
         self.fresh_at = command.sent_at
-        self._listener.reply_received(command, answer)
+        self._listener.reply_received(command, reply)

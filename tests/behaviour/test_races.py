@@ -57,14 +57,14 @@ class Gated(MemoryBackend):
 
     async def connect(self, listener: Listener) -> Link:
         link = cast("MemoryLink", await super().connect(listener))
-        hand_over = link._answered
+        hand_over = link._reply_received
 
         def gated(command: Command, answer: AnyReply | CommandError) -> None:
             self.kept.append((command, partial(hand_over, command, answer)))
             if not self.shut:
                 self.open()
 
-        setattr(link, "_answered", gated)  # noqa: B010 - no checker lets a method be replaced
+        setattr(link, "_reply_received", gated)  # noqa: B010 - no checker lets a method be replaced
         return link
 
     def pass_one(self) -> None:

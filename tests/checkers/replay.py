@@ -14,20 +14,15 @@ from redsem_async._core.keys import Address, Mode
 from redsem_async._protocol.pushes import Granted, Push
 from redsem_async._protocol.replies import AdoptReply, AnyReply, Holding, Reply, StatusReply
 from redsem_async._redis.codec import Codec, push_of
-from redsem_async.testing._model import (
-    FairModel,
-    Held,
-    Mismatch,
-    Model,
-    Reordered,
-    Stranger,
-    Void,
-    ZsetModel,
-)
+from redsem_async.testing._spec.base import Specification
+from redsem_async.testing._spec.fair import FairSpecification
+from redsem_async.testing._spec.records import HolderRecord, ModeInUse, Reordered, UnknownHub, Void
+from redsem_async.testing._spec.state import Counter
+from redsem_async.testing._spec.zset import ZsetSpecification
 from tests.checkers.recording import Record, Write
 from tests.checkers.violations import Findings
 
-_ERRORS = {Reordered: "REORDERED", Stranger: "STRANGER", Void: "VOID", Mismatch: "MODE"}
+_ERRORS = {Reordered: "REORDERED", UnknownHub: "STRANGER", Void: "VOID", ModeInUse: "MODE"}
 
 
 @cache
@@ -39,7 +34,8 @@ class Replay:
     """One semaphore of the specification, which follows the journal."""
 
     def __init__(self, mode: Mode, findings: Findings) -> None:
-        self.model: Model = (FairModel if mode == "fair" else ZsetModel)(self._tell)
+        kind = FairSpecification if mode == "fair" else ZsetSpecification
+        self.model: Specification = kind(self._tell)
         self.broken = False  # it went another way: what follows would say nothing more
         self._mode: Mode = mode
         self._findings = findings
@@ -62,7 +58,7 @@ class Replay:
             expected: AnyReply | str = self.model.run(
                 wire.address, call, record.hub, record.now_us
             )
-        except (Reordered, Stranger, Void, Mismatch) as error:
+        except (Reordered, UnknownHub, Void, ModeInUse) as error:
             expected = _ERRORS[type(error)]
         if isinstance(raw, hiredis.ReplyError):
             answered: AnyReply | str = str(raw)
@@ -85,7 +81,8 @@ class Replay:
         """Which server it was, which only a script can say: in the marker that it wrote."""
         self.model.recovers = record.recovers
         noted = (w.arguments[0] for w in record.writes if w.key.endswith(":marker"))
-        self.model.server = next(noted, self.model.kept_by or "one that the marker should name")
+        marker = self.model.state.marker or "one that the marker should name"
+        self.model.server = next(noted, marker)
 
     def compare(
         self,
@@ -104,8 +101,8 @@ class Replay:
             found = None
             if expiry > now:
                 token, permits = tokens.get(identity, "0"), 1 + weights.get(identity, 0)
-                found = Held(int(expiry), int(token), permits)
-            expected = self.model.holders.get(identity)
+                found = HolderRecord(int(expiry), int(token), permits)
+            expected = self.model.state.holders.get(identity)
             if expected is not None and expected.expiry_ms <= now:
                 expected = None
             if found != expected:
@@ -116,21 +113,21 @@ class Replay:
         if self.broken:
             return
         model, hub = self.model, record.hub
-        party = model.look_up(hub)
+        state, known = model.state, model.state.look_up(hub)
         facts: dict[str, tuple[object, object]] = {
-            "counter": (int(meta.get("counter", 0)), model.last),
-            "mark": (int(meta.get(hub, 0)), party.mark),
-            "calls": (int(meta.get(f"{hub}:calls", 0)), party.calls),
-            "gone": (f"{hub}:gone" in meta, party.gone),
-            "deaf": (meta.get(f"{hub}:deaf") == "1", party.deaf),
-            "grace": (int(meta.get("grace", 0)), model.grace_until),
+            "counter": (int(meta.get("counter", 0)), state.counter.last),
+            "mark": (int(meta.get(hub, 0)), known.mark),
+            "calls": (int(meta.get(f"{hub}:calls", 0)), known.last_call),
+            "gone": (f"{hub}:gone" in meta, known.unreachable),
+            "deaf": (meta.get(f"{hub}:deaf") == "1", known.no_push),
+            "grace": (int(meta.get("grace", 0)), state.grace.until),
         }
-        if isinstance(model, FairModel):
+        if isinstance(model, FairSpecification):
             aside = int(meta["aside"]) if "aside" in meta else None
             facts["aside"] = (aside, model.look_again)
-        elif party.waits or f"{hub}:waits" in meta:
+        elif known.waits or f"{hub}:waits" in meta:
             told = meta.get(f"{hub}:waits", "0:0")
-            facts["waits"] = (told, f"{party.waits}:{party.highest if party.waits else 0}")
+            facts["waits"] = (told, f"{known.waits}:{known.highest_limit if known.waits else 0}")
         for what, (kept, expected) in facts.items():
             if kept != expected:
                 self._differ(record, f"{record.call}: {what} is kept as {kept}, not {expected}")
@@ -153,24 +150,23 @@ class Replay:
             return abs(heard)
 
     def _forget(self, kind: str) -> None:
-        model = self.model
+        model, state = self.model, self.model.state
         match kind:
             case "holders":
-                model.holders.clear()
+                state.holders.clear()
             case "meta":
-                model.parties.clear()
-                model.kind = None
-                model.last = model.ahead_us = model.offset_us = model.lost_at = (
-                    model.grace_until
-                ) = 0
+                state.hubs.clear()
+                state.kind = None
+                state.counter = Counter()
+                state.grace.lost_at = state.grace.until = 0
             case "hubs":
                 # Nobody buries any more those who were in it.
-                for party in model.parties.values():
-                    party.alive_until = 0
+                for known in state.hubs.values():
+                    known.alive_until = 0
             case "released":
-                model.released.clear()
+                state.grace.released.clear()
             case "line":
-                assert isinstance(model, FairModel | ZsetModel)
+                assert isinstance(model, FairSpecification | ZsetSpecification)
                 model.line.clear()
             case _:
                 pass

@@ -5,7 +5,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from redsem_async._protocol.operations import Clear, Operation, Reap, Release
 from redsem_async._protocol.pushes import Granted, Push
-from redsem_async.testing._model import FairModel, Model, Waiter
+from redsem_async.testing._spec.base import Specification
+from redsem_async.testing._spec.fair import FairSpecification
+from redsem_async.testing._spec.records import QueuedRequest
 
 from .process import Wrong
 
@@ -22,14 +24,14 @@ class Before(NamedTuple):
     """How the server stood before a call."""
 
     holders: dict[str, int]  # tokens, by id
-    line: tuple[Waiter, ...]
+    line: tuple[QueuedRequest, ...]
 
 
 def look(world: "World") -> Before:
     """See how the server stands."""
     model = world.model
-    line = tuple(model.line) if isinstance(model, FairModel) else ()
-    return Before({i: held.token for i, held in model.holders.items()}, line)
+    line = tuple(model.line) if isinstance(model, FairSpecification) else ()
+    return Before({i: held.token for i, held in model.state.holders.items()}, line)
 
 
 # -- of each call
@@ -42,14 +44,14 @@ def check_call(world: "World", before: Before, call: Operation) -> None:
     granted: list[tuple[int, str]] = []
     tokens = set(before.holders.values())
     for identity in live:
-        token = model.holders[identity].token
+        token = model.state.holders[identity].token
         if before.holders.get(identity) != token and token not in tokens:
             granted.append((token, identity))  # and not exchanged for another id
     for token, identity in sorted(granted):
         if token <= ledger.last_token:
             raise Wrong(f"the token of {name_of(world, identity)} does not grow")
         ledger.last_token = token
-    used = sum(model.holders[identity].permits for identity in live)
+    used = sum(model.state.holders[identity].permits for identity in live)
     if granted and used > world.scenario.highest:
         raise Wrong(f"{used} permits are held, under a limit of {world.scenario.highest}")
     _check_order(world, before, [identity for _, identity in sorted(granted)])
@@ -59,15 +61,16 @@ def check_call(world: "World", before: Before, call: Operation) -> None:
 def _check_order(world: "World", before: Before, granted: list[str]) -> None:
     """Nobody is granted while another waits who was in line before, and could have had it."""
     model = world.model
-    if not granted or not isinstance(model, FairModel):
+    if not granted or not isinstance(model, FairSpecification):
         return
     places = {waiter.id: place for place, waiter in enumerate(before.line)}
     last = max(places.get(identity, len(places)) for identity in granted)
+    set_limit = model.state.set_limit
     now_ms = world.server_us // 1000
     for waiter in model.line:
-        party = model.look_up(waiter.hub)
-        eligible = party.alive_until > now_ms and not party.gone
-        most = waiter.request.limit if model.set_limit is None else model.set_limit
+        hub = model.state.look_up(waiter.hub)
+        eligible = hub.alive_until > now_ms and not hub.unreachable
+        most = waiter.request.limit if set_limit is None else set_limit
         if eligible and waiter.request.permits <= most and places.get(waiter.id, last) < last:
             raise Wrong(f"{name_of(world, waiter.id)} was in line before those who were granted")
 
@@ -82,7 +85,7 @@ def _excuse(world: "World", before: Before, call: Operation) -> None:
             ledger.excused |= {f"{owner}.{number}" for number in numbers}
         case _:
             pass
-    limit = world.model.set_limit
+    limit = world.model.state.set_limit
     if limit != ledger.limit and not ledger.limits:
         raise Wrong(f"the set limit is {limit}, after {ledger.limit} was confirmed")
 
@@ -107,7 +110,7 @@ def check(world: "World") -> None:
         names = ", ".join(name_of(world, permit.id) for permit in trusted)
         raise Wrong(f"too many are trusted at a time: {names}")
     for permit in trusted:
-        held = world.model.holders.get(permit.id)
+        held = world.model.state.holders.get(permit.id)
         left = world.seconds_left(held.expiry_ms) if held is not None else 0.0
         trust = permit.expires_in
         if left < trust - MARGIN:
@@ -134,7 +137,7 @@ def _check_detached(world: "World") -> None:
     if world.late:
         return
     for identity, latest_ms in world.ledger.detached.items():
-        held = world.model.holders.get(identity)
+        held = world.model.state.holders.get(identity)
         if held is not None and held.expiry_ms > latest_ms:
             name = name_of(world, identity)
             raise Wrong(f"{name} was detached, and is held for longer than was said")
@@ -186,12 +189,13 @@ def _check_prompt(world: "World") -> None:
 def _forgotten(world: "World") -> str | None:
     """Who could be served now, although nothing is on its way."""
     model = world.model
-    if isinstance(model, FairModel):
+    if isinstance(model, FairSpecification):
         return "somebody" if _would_serve(world) else None
-    used = sum(model.holders[identity].permits for identity in _live(world))
+    used = sum(model.state.holders[identity].permits for identity in _live(world))
+    set_limit = model.state.set_limit
     for process in world.processes:
         waits = [job.acquiring for job in process.jobs if job.in_call and job.acquiring]
-        most = process.semaphore.limit if model.set_limit is None else model.set_limit
+        most = process.semaphore.limit if set_limit is None else set_limit
         if process.alive and waits and used + min(waits) <= most:
             return process.name
     return None
@@ -202,16 +206,16 @@ def _would_serve(world: "World") -> bool:
     if not world.model.waiting:
         return False
     told: list[Push] = []
-    model: Model = copy.copy(world.model)
+    model: Specification = copy.copy(world.model)
     for name, value in vars(world.model).items():
-        if name != "_tell":
+        if name != "_publish":
             setattr(model, name, copy.deepcopy(value))
 
     def tell(_owner: str, message: Push) -> int:
         told.append(message)
         return 1
 
-    model._tell = tell
+    model._publish = tell
     address = world.processes[0].semaphore._address
     model.run(address, Reap(), NOBODY, world.server_us)
     return any(isinstance(message, Granted) for message in told)
@@ -233,7 +237,7 @@ def check_end(world: "World") -> None:
 
 def _live(world: "World") -> list[str]:
     now_ms = world.server_us // 1000
-    return [i for i, held in world.model.holders.items() if held.expiry_ms > now_ms]
+    return [i for i, held in world.model.state.holders.items() if held.expiry_ms > now_ms]
 
 
 def name_of(world: "World", identity: str) -> str:

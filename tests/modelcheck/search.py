@@ -190,7 +190,7 @@ class Search:
             rules.check_quiet(world)
             busy = any(job.in_call for p in world.processes if p.alive for job in p.jobs)
             moment = world.next_moment()
-            if moment is None or not (busy or world.model.holders):
+            if moment is None or not (busy or world.model.state.holders):
                 break
             world.pass_time(moment)
             rules.check(world)

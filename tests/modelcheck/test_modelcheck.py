@@ -7,7 +7,10 @@ import pytest
 from redsem_async._hub.claim import Claim
 from redsem_async._protocol.operations import Acquire, Release, Request
 from redsem_async._protocol.replies import Answer, Reply
-from redsem_async.testing._model import FairModel, Model, Step, ZsetModel
+from redsem_async.testing._spec.fair import FairSpecification
+from redsem_async.testing._spec.records import CallContext
+from redsem_async.testing._spec.state import State
+from redsem_async.testing._spec.zset import ZsetSpecification
 
 from .scenario import Scenario
 from .scenarios import LONG, SCENARIOS
@@ -49,32 +52,32 @@ def _nothing(*_: object) -> None:
     """Stands in for a rule that is taken out."""
 
 
-class WithoutMark(FairModel):
+class WithoutMark(FairSpecification):
     """An id that is not known is granted, however old its number is."""
 
-    def _ask(self, step: Step, call: Acquire, request: Request, fresh: int, most: int) -> Answer:
-        known = self.found(f"{step.hub}.{request.number}", step.now)
-        in_line = self._in_line(step.hub, request)
-        return super()._ask(step, call, request, fresh if known or in_line else 0, most)
+    def _answer(self, context: CallContext, call: Acquire, request: Request, mark: int) -> Answer:
+        known = self.state.current_grant(f"{context.hub}.{request.number}", context.now)
+        in_line = self._is_in_line(context.hub, request)
+        return super()._answer(context, call, request, mark if known or in_line else 0)
 
 
-class ServesNobody(FairModel):
+class ServesNobody(FairSpecification):
     """What is released is not given to who waits for it."""
 
-    def _release(self, step: Step, call: Release) -> Reply:
+    def _release(self, context: CallContext, call: Release) -> Reply:
         line, self.line = self.line, []
         try:
-            return super()._release(step, call)
+            return super()._release(context, call)
         finally:
             self.line = line
 
 
-class HintsAnybody(ZsetModel):
+class HintsAnybody(ZsetSpecification):
     """A hint goes to who cannot use it, too, and is not passed on."""
 
-    def _announce(self, step: Step, count: int, highest: int) -> None:
-        step.freed = 0 if step.asks else step.freed
-        super()._announce(step, count, highest + 100)
+    def _announce(self, context: CallContext, waits: int, highest_limit: int) -> None:
+        context.freed = 0 if context.reply_has_room else context.freed
+        super()._announce(context, waits, highest_limit + 100)
 
 
 def test_a_late_letter_that_is_granted_is_found() -> None:
@@ -111,7 +114,7 @@ def test_trust_that_outlives_a_detach_is_found(name: str, monkeypatch: pytest.Mo
 def test_a_call_that_acts_twice_is_found(
     name: str, wrong: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Model, "_acted", _nothing)
+    monkeypatch.setattr(State, "is_spent", _nothing)
     found = Search(scenario_called(f"fair {name}")).run()
     assert wrong in (found.wrong or ""), str(found)
 

@@ -15,16 +15,10 @@ from redsem_async._protocol.backend import Command
 from redsem_async._protocol.errors import CommandError, ErrorKind
 from redsem_async._protocol.pushes import Push
 from redsem_async._protocol.replies import AnyReply
-from redsem_async.testing._model import (
-    FairModel,
-    Held,
-    Model,
-    Reordered,
-    Stranger,
-    Tell,
-    Void,
-    ZsetModel,
-)
+from redsem_async.testing._spec.base import Specification
+from redsem_async.testing._spec.fair import FairSpecification
+from redsem_async.testing._spec.records import HolderRecord, Publish, Reordered, UnknownHub, Void
+from redsem_async.testing._spec.zset import ZsetSpecification
 from tests.simulation.loop import RESOLUTION
 
 from . import rules
@@ -33,7 +27,7 @@ from .scenario import Budget, Scenario
 
 START_US = 1_700_000_000_000_000  # by the server's clock
 
-Make = Callable[[Tell], Model]
+Make = Callable[[Publish], Specification]
 
 
 class Event(NamedTuple):
@@ -73,9 +67,9 @@ class World:
         self.ledger = Ledger()
         self.unhandled: list[str] = []
         self.trace: list[str] | None = None
-        standard: Make = FairModel if scenario.mode == "fair" else ZsetModel
+        standard: Make = FairSpecification if scenario.mode == "fair" else ZsetSpecification
         self.model = (make or standard)(self._tell)
-        self.model.kept_by = self.model.server
+        self.model.state.marker = self.model.server
         self.processes = [Process(self, index) for index in range(len(scenario.parties))]
 
     def end(self) -> None:
@@ -260,7 +254,7 @@ class World:
             answer = self.model.run(
                 command.semaphore.address, command.operation, hub, self.server_us
             )
-        except (Reordered, Stranger, Void) as again:
+        except (Reordered, UnknownHub, Void) as again:
             return CommandError(ErrorKind.RETRY_NOW, again)
         rules.check_call(self, before, command.operation)
         return answer
@@ -318,12 +312,12 @@ class World:
             return min(later)
         return self.now + grain if to_come else None
 
-    def _holders(self) -> Iterable[Held]:
-        return self.model.holders.values()
+    def _holders(self) -> Iterable[HolderRecord]:
+        return self.model.state.holders.values()
 
     def holds(self, identity: str) -> bool:
         """Whether the server holds that permit now."""
-        held = self.model.holders.get(identity)
+        held = self.model.state.holders.get(identity)
         return held is not None and self.seconds_left(held.expiry_ms) > 0
 
     def pass_time(self, until: float) -> None:
@@ -347,7 +341,7 @@ class World:
         specification keeps. So two orders of events that no process and not the server could
         tell apart come to one state, and what is not the same is never taken for it.
         """
-        model = {k: v for k, v in vars(self.model).items() if k != "_tell"}
+        model = {k: v for k, v in vars(self.model).items() if k != "_publish"}
         standing = [self._standing(process) for process in self.processes]
         all_of_it = (
             self.now,

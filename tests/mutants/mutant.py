@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SCRIPTS = "redsem_async/lua/"
-SPECIFICATION = "redsem_async/testing/_model.py"
+SPECIFICATION = "redsem_async/testing/_spec/"
 
 
 class Stale(Exception):
@@ -50,7 +50,7 @@ class Mutant:
     @property
     def kind(self) -> str:
         """What it is a mutant of."""
-        if SPECIFICATION in self.paths:
+        if any(path.startswith(SPECIFICATION) for path in self.paths):
             return "design"
         return "script" if self.paths[0].startswith(SCRIPTS) else "client"
 

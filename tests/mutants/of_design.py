@@ -3,7 +3,9 @@
 from .mutant import SPECIFICATION, mutant
 from .target import SIMULATION
 
-_MODEL = SPECIFICATION.removeprefix("redsem_async/")
+_SPEC = SPECIFICATION.removeprefix("redsem_async/")
+_BASE, _STATE, _LEASES = f"{_SPEC}base.py", f"{_SPEC}state.py", f"{_SPEC}leases.py"
+_FAIR, _ZSET = f"{_SPEC}fair.py", f"{_SPEC}zset.py"
 
 OF_DESIGN = (
     mutant(
@@ -18,19 +20,19 @@ OF_DESIGN = (
             "math.max(last + 1, stamp_us), 0",
         ),
         (
-            _MODEL,
+            _FAIR,
             (
-                "        fresh = self.look_up(step.hub).mark\n"
-                "        if fresh < call.after:\n"
+                "        mark = state.look_up(context.hub).mark\n"
+                "        if mark < call.after:\n"
                 "            raise Reordered\n"
             ),
             (
-                "        if self.look_up(step.hub).mark < call.after:\n"
+                "        if state.look_up(context.hub).mark < call.after:\n"
                 "            raise Reordered\n"
-                "        fresh = 0\n"
+                "        mark = 0\n"
             ),
         ),
-        (_MODEL, "        fresh = self.party(step.hub).mark\n", "        fresh = 0\n"),
+        (_ZSET, "        mark = state.hub_record(context.hub).mark\n", "        mark = 0\n"),
     ),
     mutant(
         "design: an abandon does not raise the mark",
@@ -39,8 +41,8 @@ OF_DESIGN = (
         ("lua/fair/abandon.lua", "raise_mark(highest)\n", ""),
         ("lua/zset/abandon.lua", "raise_mark(highest)\n", ""),
         (
-            _MODEL,
-            "self._raise_mark(step, max(request.number for request in call.requests))\n",
+            _BASE,
+            "state.raise_mark(context, max(request.number for request in call.requests))\n",
             "pass\n",
         ),
     ),
@@ -55,9 +57,9 @@ OF_DESIGN = (
             "local token, highest = stamp_us,",
         ),
         (
-            _MODEL,
-            "        self.last = max(self.last + 1, self._stamp(step))\n",
-            "        self.last = self._stamp(step)\n",
+            _STATE,
+            "        self.last = max(self.last + 1, self.stamp(now_us))\n",
+            "        self.last = self.stamp(now_us)\n",
         ),
     ),
     mutant(
@@ -65,7 +67,7 @@ OF_DESIGN = (
         "a free permit and a live waiter find each other soon",
         SIMULATION,
         ("lua/release.lua", "  serve(kept > 0)\n", ""),
-        (_MODEL, "            step.keeps = call.keep\n            self._serve(step)\n", ""),
+        (_BASE, "            context.keep = call.keep\n            self._serve(context)\n", ""),
     ),
     mutant(
         "design: no next moment",
@@ -77,8 +79,8 @@ OF_DESIGN = (
             "  return -1\n",
         ),
         (
-            _MODEL,
-            "        return None if first is None else max(0, first - step.now)\n",
+            _STATE,
+            "        return None if first is None else max(0, first - context.now)\n",
             "        return None\n",
         ),
     ),
@@ -91,8 +93,8 @@ OF_DESIGN = (
         ),
         ("lua/fair/prelude.lua", "        head_until = state.alive_until\n", ""),
         (
-            _MODEL,
-            "                    step.head_until = self.party(blocked.hub).alive_until\n",
+            _FAIR,
+            "                    context.head_until = state.hub_record(blocked.hub).alive_until\n",
             "",
         ),
     ),
@@ -107,9 +109,9 @@ OF_DESIGN = (
             "call('EXISTS', extra, limit)",
         ),
         (
-            _MODEL,
-            "        admits = step.open and self.grace_until <= step.now\n",
-            "        admits = self.grace_until <= step.now\n",
+            _FAIR,
+            "        admits = not context.line_is_blocked and state.grace.until <= now\n",
+            "        admits = state.grace.until <= now\n",
         ),
     ),
     mutant(
@@ -122,9 +124,9 @@ OF_DESIGN = (
             "        head_until = state.alive_until\n",
         ),
         (
-            _MODEL,
-            "            elif used + permits > most:\n                return plan, waiter\n",
-            "            elif used + permits > most:\n                continue\n",
+            _FAIR,
+            "            elif used + permits > limit:\n                return plan, queued\n",
+            "            elif used + permits > limit:\n                continue\n",
         ),
     ),
     mutant(
@@ -137,9 +139,9 @@ OF_DESIGN = (
             "      known.most = known.most or declared\n      local most = cap or known.most\n",
         ),
         (
-            _MODEL,
-            "            most = waiter.request.limit if",
-            "            most = [*self.line, waiter][0].request.limit if",
+            _FAIR,
+            "effective_limit(queued.request.limit)",
+            "effective_limit([*self.line, queued][0].request.limit)",
         ),
     ),
     mutant(
@@ -152,9 +154,9 @@ OF_DESIGN = (
             "table.concat(parts, ',')) or true",
         ),
         (
-            _MODEL,
-            "and not self._tell(hub, Granted(self.name, grants)):",
-            "and self._tell(hub, Granted(self.name, grants)) < 0:",
+            _FAIR,
+            "and not self._publish(hub, push):",
+            "and self._publish(hub, push) < 0:",
         ),
     ),
     mutant(
@@ -167,12 +169,12 @@ OF_DESIGN = (
             "      if state.alive_until < 0 then\n",
         ),
         (
-            _MODEL,
+            _FAIR,
             (
-                "            if party.alive_until <= step.now:\n"
-                "                self.line.remove(waiter)\n"
+                "            if record.alive_until <= context.now:\n"
+                "                self.line.remove(queued)\n"
             ),
-            "            if party.alive_until < 0:\n                self.line.remove(waiter)\n",
+            "            if record.alive_until < 0:\n                self.line.remove(queued)\n",
         ),
     ),
     mutant(
@@ -190,9 +192,9 @@ OF_DESIGN = (
             "    return lease\n",
         ),
         (
-            _MODEL,
-            "                if not own:\n                    lease =",
-            "                if own is None:\n                    lease =",
+            _FAIR,
+            "                if not is_caller:\n                    lease =",
+            "                if is_caller is None:\n                    lease =",
         ),
     ),
     mutant(
@@ -201,9 +203,9 @@ OF_DESIGN = (
         SIMULATION,
         ("lua/refresh.lua", "math.max(expiry, now + lease)", "now + lease"),
         (
-            _MODEL,
-            "                permit.expiry_ms = max(permit.expiry_ms, step.now + call.lease_ms)\n",
-            "                permit.expiry_ms = step.now + call.lease_ms\n",
+            _LEASES,
+            "            holder.expiry_ms = max(holder.expiry_ms, context.now + call.lease_ms)\n",
+            "            holder.expiry_ms = context.now + call.lease_ms\n",
         ),
     ),
     mutant(
@@ -212,15 +214,11 @@ OF_DESIGN = (
         "behaviour/test_release.py::test_the_second_adopter_gets_permit_lost",
         ("lua/adopt.lua", "  drop({ old_id })\n", ""),
         (
-            _MODEL,
+            _BASE,
+            "        holder = state.holders.pop(old)\n",
             (
-                "        held = self.holders.pop(old)\n"
-                "        held.expiry_ms = max(held.expiry_ms, step.now + call.lease_ms)\n"
-            ),
-            (
-                "        was = self.holders[old]\n"
-                "        held = Held(was.expiry_ms, was.token, was.permits)\n"
-                "        held.expiry_ms = max(held.expiry_ms, step.now + call.lease_ms)\n"
+                "        was = state.holders[old]\n"
+                "        holder = type(was)(was.expiry_ms, was.token, was.permits)\n"
             ),
         ),
     ),
@@ -235,9 +233,9 @@ OF_DESIGN = (
             "call('EXISTS', limit, line)",
         ),
         (
-            _MODEL,
-            "sum(held.permits for held in self.holders.values() if held.expiry_ms > now)",
-            "sum(held.expiry_ms > now for held in self.holders.values())",
+            _STATE,
+            "sum(h.permits for h in self.holders.values() if h.expiry_ms > now)",
+            "sum(h.expiry_ms > now for h in self.holders.values())",
         ),
     ),
     mutant(
@@ -250,8 +248,8 @@ OF_DESIGN = (
             "held[i] = 1",
         ),
         (
-            _MODEL,
-            "            held.append(self.found(identity, step.now) is not None)\n",
+            _BASE,
+            "            held.append(state.current_grant(identity, context.now) is not None)\n",
             "            held.append(True)\n",
         ),
     ),
@@ -266,7 +264,7 @@ OF_DESIGN = (
             "call('EXISTS', extra, line)",
         ),
         ("lua/set_limit.lua", "cap = tonumber(most)\n", ""),
-        (_MODEL, "                self.set_limit = call.limit\n", "                pass\n"),
+        (_BASE, "            state.set_limit = call.limit\n", ""),
     ),
     mutant(
         "design: a hint is not passed on",
@@ -274,8 +272,8 @@ OF_DESIGN = (
         "faults/test_quick_path.py::test_a_hint_survives_the_acquire_that_carries_it",
         ("lua/zset/acquire.lua", "freed + hinted - taken", "freed - taken"),
         ("lua/zset/heartbeat.lua", "freed = freed + hinted\n", ""),
-        (_MODEL, "step.freed + call.hinted - taken", "step.freed - taken"),
-        (_MODEL, "            step.freed += call.hinted\n", ""),
+        (_ZSET, "context.freed + call.hinted - taken", "context.freed - taken"),
+        (_ZSET, "            context.freed += call.hinted\n", ""),
     ),
     mutant(
         "design: a grace period admits newcomers",
@@ -283,9 +281,9 @@ OF_DESIGN = (
         "faults/test_recovery.py::test_a_new_name_waits_for_a_lease_once",
         ("lua/prelude.lua", "  grace = now + lease\n", "  grace = now\n"),
         (
-            _MODEL,
-            "        self.lost_at, self.grace_until = step.now, step.now + lease_ms\n",
-            "        self.lost_at, self.grace_until = step.now, step.now\n",
+            _STATE,
+            "        self.grace.lost_at, self.grace.until = context.now, context.now + lease_ms\n",
+            "        self.grace.lost_at, self.grace.until = context.now, context.now\n",
         ),
     ),
     mutant(
@@ -298,8 +296,8 @@ OF_DESIGN = (
             "  return false\n",
         ),
         (
-            _MODEL,
-            "        return number <= self.look_up(step.hub).calls\n",
+            _STATE,
+            "        return number <= self.look_up(context.hub).last_call\n",
             "        return False\n",
         ),
     ),
@@ -308,7 +306,7 @@ OF_DESIGN = (
         "what was released before a clear does not come back after it",
         "faults/test_once.py::test_a_clear_leaves_acquires_that_are_late_void",
         ("lua/clear.lua", "call('HDEL', meta, owner .. ':who',", "call('HDEL', meta, owner,"),
-        (_MODEL, "Party(party.alive_until, party.mark, calls", "Party(party.alive_until, calls"),
+        (_BASE, "record.alive_until, record.mark, last_call", "record.alive_until, last_call"),
     ),
     mutant(
         "design: a raised limit brings nobody back",
@@ -320,8 +318,8 @@ OF_DESIGN = (
             "",
         ),
         (
-            _MODEL,
-            "                    if self.waiting:\n                        self._look_at_all()\n",
+            _BASE,
+            "            if self.waiting:\n                self._return_set_aside()\n",
             "",
         ),
     ),
@@ -339,9 +337,9 @@ OF_DESIGN = (
             ),
         ),
         (
-            _MODEL,
-            "            for waiter in silent:\n                self._set_aside(waiter)\n",
-            "            for waiter in silent:\n                self.line.remove(waiter)\n",
+            _FAIR,
+            "            for queued in unreachable:\n                self._set_aside(queued)\n",
+            "            for queued in unreachable:\n                self.line.remove(queued)\n",
         ),
     ),
     mutant(
@@ -359,17 +357,16 @@ OF_DESIGN = (
             "freed = math.min(freed + hinted, math.max(0, (cap or declared) - used))\n",
         ),
         (
-            _MODEL,
-            "step.freed = max(0, step.freed + call.hinted - taken)",
-            "step.freed = max(0, min(step.freed + call.hinted - taken, room))",
+            _ZSET,
+            "context.freed = max(0, context.freed + call.hinted - taken)",
+            "context.freed = max(0, min(context.freed + call.hinted - taken, room))",
         ),
         (
-            _MODEL,
-            "            step.freed += call.hinted\n",
+            _ZSET,
+            "            context.freed += call.hinted\n",
             (
-                "            most = call.limit if self.set_limit is None else self.set_limit\n"
-                "            room = max(0, most - self.used(step.now))\n"
-                "            step.freed = min(step.freed + call.hinted, room)\n"
+                "            room = max(0, self._room(context, call.limit))\n"
+                "            context.freed = min(context.freed + call.hinted, room)\n"
             ),
         ),
     ),

@@ -30,7 +30,9 @@ from redsem_async._protocol.operations import (
     SetLimit,
 )
 from redsem_async._protocol.replies import FULL, AnyReply, Holding, Reply
-from redsem_async.testing._model import FairModel, Model, Waiter, requests_of
+from redsem_async.testing._spec.base import Specification
+from redsem_async.testing._spec.fair import FairSpecification
+from redsem_async.testing._spec.records import QueuedRequest, requests_of
 
 from .world import Process, World
 
@@ -145,17 +147,18 @@ class Judge:
         self._began: set[str] = set()
         self._closed: set[str] = set()  # given up or given back by their own hub
 
-    def look(self, model: Model, now: int) -> Look:
+    def look(self, model: Specification, now: int) -> Look:
         """See how *model* stands."""
-        holders = {i: Permit(h.expiry_ms, h.token, h.permits) for i, h in model.holders.items()}
+        state = model.state
+        holders = {i: Permit(h.expiry_ms, h.token, h.permits) for i, h in state.holders.items()}
         tickets: dict[str, int] = {}
-        if isinstance(model, FairModel):
+        if isinstance(model, FairSpecification):
             tickets = {waiter.id: waiter.ticket for waiter in model.line}
-        return Look(now, holders, tickets, model.set_limit, model.grace_until)
+        return Look(now, holders, tickets, state.set_limit, state.grace.until)
 
     def ran(
         self,
-        model: Model,
+        model: Specification,
         before: Look,
         call: Operation,
         hub: str,
@@ -183,10 +186,11 @@ class Judge:
             self._judge_granted(new, before, after, call, hub)
         self._judge_kept(before, after, call, hub)
         self._judge_answers(before, after, call, hub, answer)
-        if isinstance(model, FairModel):
+        if isinstance(model, FairSpecification):
             self._judge_line(model, new, before, after, call, hub)
             for owner in {identity.partition(".")[0] for identity in new} - around.heard - {hub}:
-                self._check(model.party(owner).deaf, f"{new} were granted, and nobody was told")
+                no_push = model.state.hub_record(owner).no_push
+                self._check(no_push, f"{new} were granted, and nobody was told")
         match call:
             case Abandon():
                 self._closed |= {permit_id(hub, request.number) for request in call.requests}
@@ -281,8 +285,9 @@ class Judge:
         """The limit in force for a request."""
         return self._asked[identity].limit if self.set_limit is None else self.set_limit
 
-    def used(self, model: Model, now: int) -> int:
-        return sum(held.permits for held in model.holders.values() if held.expiry_ms > now)
+    def used(self, model: Specification, now: int) -> int:
+        holders = model.state.holders.values()
+        return sum(held.permits for held in holders if held.expiry_ms > now)
 
     # -- books
 
@@ -498,7 +503,7 @@ class Judge:
 
     def _judge_line(
         self,
-        model: FairModel,
+        model: FairSpecification,
         new: Iterable[str],
         before: Look,
         after: Look,
@@ -522,21 +527,21 @@ class Judge:
                 first.request.permits > room, f"{first.id} waits with room for {room} ({call})"
             )
 
-    def _most(self, waiter: Waiter) -> int:
+    def _most(self, waiter: QueuedRequest) -> int:
         return waiter.request.limit if self.set_limit is None else self.set_limit
 
-    def room(self, model: Model, waiter: Waiter, now: int) -> int:
+    def room(self, model: Specification, waiter: QueuedRequest, now: int) -> int:
         return self._most(waiter) - self.used(model, now)
 
-    def first(self, model: FairModel, now: int) -> Waiter | None:
+    def first(self, model: FairSpecification, now: int) -> QueuedRequest | None:
         """The first in line whose turn it is."""
         turns = (waiter for waiter in model.line if self._eligible(model, waiter, now))
         return next(turns, None)
 
-    def _eligible(self, model: FairModel, waiter: Waiter, now: int) -> bool:
+    def _eligible(self, model: FairSpecification, waiter: QueuedRequest, now: int) -> bool:
         """Alive, there to be told, and not heavier than the limit."""
-        party = model.parties.get(waiter.hub)
-        if party is None or party.alive_until <= now or party.gone:
+        known = model.state.hubs.get(waiter.hub)
+        if known is None or known.alive_until <= now or known.unreachable:
             return False
         return waiter.request.permits <= self._most(waiter)
 

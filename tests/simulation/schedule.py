@@ -14,7 +14,9 @@ from redsem_async import (
 )
 from redsem_async._core.lease import heartbeat_interval
 from redsem_async._hub.hub import known_hub
-from redsem_async.testing._model import FairModel, Model, ZsetModel
+from redsem_async.testing._spec.base import Specification
+from redsem_async.testing._spec.fair import FairSpecification
+from redsem_async.testing._spec.zset import ZsetSpecification
 
 from .actors import Actor, Habits, Office
 from .holdings import Attempt, Holdings
@@ -319,13 +321,13 @@ class Schedule:
         if not self.office.over:
             world.after(LOOK, self._look_for_idle_permits)
 
-    def _could_be_served(self, name: str, model: Model) -> list[Attempt]:
+    def _could_be_served(self, name: str, model: Specification) -> list[Attempt]:
         """Those who wait, where there is room for one whose turn it is."""
         now, judge = self.world.server_us // 1000, self.server.judge(name)
         pending = [a for a in self.holdings.pending if a.semaphore.name == name and a.waits]
         used = judge.used(model, now)
-        first = judge.first(model, now) if isinstance(model, FairModel) else None
-        if not pending or model.grace_until > now:
+        first = judge.first(model, now) if isinstance(model, FairSpecification) else None
+        if not pending or model.state.grace.until > now:
             return []
         if first is not None:
             return pending if judge.room(model, first, now) >= first.request.permits else []
@@ -359,17 +361,17 @@ class Schedule:
         for name, model in self.server.models.items():
             judge = self.server.judge(name)
             excused = judge.revived | judge.detached
-            for identity, held in model.holders.items():
+            for identity, held in model.state.holders.items():
                 if held.expiry_ms > now and self._survives(identity) and identity not in excused:
                     self._unless_violated(f"{name}: {identity} is still held ({held})")
             for identity in self._in_line(model):
                 if self._survives(identity) and identity not in judge.revived_line:
                     self._unless_violated(f"{name}: {identity} is still in line")
 
-    def _in_line(self, model: Model) -> list[str]:
-        if isinstance(model, FairModel):
+    def _in_line(self, model: Specification) -> list[str]:
+        if isinstance(model, FairSpecification):
             return [waiter.id for waiter in model.line]
-        assert isinstance(model, ZsetModel)
+        assert isinstance(model, ZsetSpecification)
         # A process that had no link to say so, or whose words came late, is announced for a
         # while longer: it passes on what it is hinted, or nobody listens there.
         return [hub for hub in model.line if self.calm]

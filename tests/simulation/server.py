@@ -9,7 +9,10 @@ from redsem_async._protocol.errors import CommandError, ErrorKind
 from redsem_async._protocol.operations import Acquire, Adopt, Operation, Refresh, Release
 from redsem_async._protocol.pushes import Push
 from redsem_async._protocol.replies import AnyReply
-from redsem_async.testing._model import FairModel, Model, Reordered, Stranger, Void, ZsetModel
+from redsem_async.testing._spec.base import Specification
+from redsem_async.testing._spec.fair import FairSpecification
+from redsem_async.testing._spec.records import Reordered, UnknownHub, Void
+from redsem_async.testing._spec.zset import ZsetSpecification
 
 from .judge import Around, Judge, Look
 from .network import ONCE, Network, SimulatedLink
@@ -32,7 +35,7 @@ class Server:
         self.recovers = False  # clients put back what they hold, where state was lost
         self.forgetful = 0.0  # probability that scripts are forgotten before a call
         self.operations = 0
-        self.models: dict[str, Model] = {}
+        self.models: dict[str, Specification] = {}
         self.judges: dict[str, Judge] = {}
         self._troubled_at = -math.inf
         self._idle_since = 0.0
@@ -64,10 +67,10 @@ class Server:
             world.fault(f"late {type(call).__name__.lower()}")
         model = self.models.get(address.name)
         if model is None:
-            kind = FairModel if address.mode == "fair" else ZsetModel
+            kind = FairSpecification if address.mode == "fair" else ZsetSpecification
             model = self.models[address.name] = kind(self._teller(address.prefix))
             model.recovers = self.recovers
-        gone = {name for name, party in model.parties.items() if party.gone}
+        gone = {name for name, known in model.state.hubs.items() if known.unreachable}
         judge = self.judge(address.name)
         self._network.heard.clear()
         self._network.reached.clear()
@@ -76,7 +79,7 @@ class Server:
         answer: AnyReply | CommandError
         try:
             answer = model.run(address, call, hub, now_us)
-        except (Reordered, Stranger, Void) as again:
+        except (Reordered, UnknownHub, Void) as again:
             world.note("again", type(again).__name__)
             answer = CommandError(ErrorKind.RETRY_NOW, again)
         world.note("run", link.process.name, hub[:4], address.name, call, "->", answer)
@@ -89,11 +92,11 @@ class Server:
         return answer
 
     def _note_what_is_rare(
-        self, model: Model, call: Operation, hub: str, gone: set[str], before: Look
+        self, model: Specification, call: Operation, hub: str, gone: set[str], before: Look
     ) -> None:
         """Count what a run must come by to be a test of it."""
         world = self._world
-        if hub in gone and not model.party(hub).gone:
+        if hub in gone and not model.state.hub_record(hub).unreachable:
             back = any(identity.startswith(hub) for identity in before.tickets)
             world.fault("hub back in its place" if back else "hub back")
         if before.grace_until > before.now and isinstance(call, Acquire | Release | Adopt):
@@ -140,7 +143,7 @@ class Server:
     def holds(self, name: str, identity: str) -> bool:
         """Whether a permit is held under *identity* now."""
         model = self.models.get(name)
-        held = model.holders.get(identity) if model else None
+        held = model.state.holders.get(identity) if model else None
         return held is not None and held.expiry_ms > self._world.server_us // 1000
 
     # -- trouble

@@ -4,7 +4,7 @@ from redsem_async._core.keys import Address
 from redsem_async._protocol.hub_info import HubInfo
 from redsem_async._protocol.operations import Acquire, Clear, Operation, Reap, Release, SetLimit
 from redsem_async._protocol.pushes import Push
-from redsem_async.testing._model import FairModel
+from redsem_async.testing._spec.fair import FairSpecification
 from tests.simulation.judge import Around, Judge
 from tests.simulation.world import Process, World
 
@@ -21,7 +21,7 @@ class Line:
     def __init__(self) -> None:
         self.world = World(0)
         self.judge = Judge(self.world, "jobs")
-        self.model = FairModel(self._tell)
+        self.model = FairSpecification(self._tell)
         self.listening = {HERE, THERE}
 
     def _tell(self, hub: str, _: Push) -> int:

@@ -49,14 +49,9 @@ from redsem_async._protocol.replies import AdoptReply, AnyReply, Holding, Reply,
 from redsem_async._redis.codec import Argument, Codec, push_of
 from redsem_async._redis.faults import command_error
 from redsem_async._redis.scripts import Script
-from redsem_async.testing._model import (
-    FairModel,
-    Reordered,
-    Stranger,
-    Void,
-    ZsetModel,
-    requests_of,
-)
+from redsem_async.testing._spec.fair import FairSpecification
+from redsem_async.testing._spec.records import Reordered, UnknownHub, Void, requests_of
+from redsem_async.testing._spec.zset import ZsetSpecification
 
 HUBS: tuple[str, ...] = ("a" * 32, "b" * 32, "c" * 32)
 LEASES_MS = (1000, 4000, 10_000)
@@ -102,7 +97,7 @@ class Agreement(RuleBasedStateMachine):
         self.recovers = False
         self.lost: list[tuple[str, tuple[int, int, int]]] = []
         self.said: list[tuple[str, Push]] = []
-        self.model = (FairModel if self.mode == "fair" else ZsetModel)(self.tell)
+        self.model = (FairSpecification if self.mode == "fair" else ZsetSpecification)(self.tell)
         self.present: dict[str, bool] = dict.fromkeys(HUBS, True)
         self.numbers: dict[str, int] = dict.fromkeys(HUBS, 0)
         self.calls: dict[str, int] = dict.fromkeys(HUBS, 0)
@@ -139,7 +134,7 @@ class Agreement(RuleBasedStateMachine):
             expected: AnyReply | CommandError = self.model.run(
                 self.address, call, hub, self.now_us
             )
-        except (Reordered, Stranger, Void):
+        except (Reordered, UnknownHub, Void):
             assert isinstance(real, CommandError) and real.kind is ErrorKind.RETRY_NOW
             return real
         assert _plain(real) == _plain(expected), (call, real, expected)
@@ -170,9 +165,10 @@ class Agreement(RuleBasedStateMachine):
         """
         now_ms = self.now_us // 1000
         pipeline = self.redis.pipeline(transaction=False)
-        if self.model.kept_until:
-            self.model.kept_until = max(self.model.kept_until, now_ms + MIN_LEFT_MS)
-            pipeline.pexpire(self.keys[2], int(self.model.kept_until) - now_ms)
+        state = self.model.state
+        if state.kept_until:
+            state.kept_until = max(state.kept_until, now_ms + MIN_LEFT_MS)
+            pipeline.pexpire(self.keys[2], int(state.kept_until) - now_ms)
         for key in self.expiring:
             pipeline.expire(key, 3600)
         self.expiring = []
@@ -182,7 +178,8 @@ class Agreement(RuleBasedStateMachine):
     def _compare_meta(self, call: Operation, began: float) -> None:
         left = self.redis.pttl(self.keys[2])
         passed = (time.monotonic() - began) * 1000
-        expected = self.model.kept_until and self.model.kept_until - self.now_us // 1000
+        kept_until = self.model.state.kept_until
+        expected = kept_until and kept_until - self.now_us // 1000
         if left < 0:
             assert not expected, (call, "meta is not there, or has no expiry", left, expected)
         else:
@@ -306,7 +303,7 @@ class Agreement(RuleBasedStateMachine):
                 self.call(*self.sent[-1])
 
     def _acquire_plainly(self, hub: str, count: int, lease_ms: int) -> None:
-        known = hub in self.model.parties and self.model.parties[hub].who
+        known = hub in self.model.state.hubs and self.model.state.hubs[hub].description
         hub_info = None if known else HubInfo("x", recovers=self.recovers)
         numbers = range(self.numbers[hub] + 1, self.numbers[hub] + 1 + count)
         self.numbers[hub] = numbers[-1]
@@ -316,7 +313,7 @@ class Agreement(RuleBasedStateMachine):
         self.call(hub, call)
 
     def _numbers_held(self, hub: str) -> list[int]:
-        return sorted(int(i[33:]) for i in self.model.holders if i.startswith(hub))
+        return sorted(int(i[33:]) for i in self.model.state.holders if i.startswith(hub))
 
     @precondition(lambda self: self.sent)
     @rule(data=st.data())
@@ -344,7 +341,7 @@ class Agreement(RuleBasedStateMachine):
     @rule(hub=st.sampled_from(HUBS), lease_ms=st.sampled_from(LEASES_MS), data=st.data())
     def refresh(self, hub: str, lease_ms: int, data: st.DataObject) -> None:
         numbers = data.draw(self._some_numbers(hub))
-        held = self.model.holders
+        held = self.model.state.holders
         heavy = {
             number: held[identity].permits
             for number in numbers
@@ -431,11 +428,11 @@ class Agreement(RuleBasedStateMachine):
         self._note_what_is_held()
         if self.redis.exists(self.keys[-2]):
             self.redis.set(self.keys[-2], "another")
-            self.model.kept_by = "another"
+            self.model.state.marker = "another"
         self.call(hub, Heartbeat(1000, hub_info=HubInfo("x", recovers=True)))
 
     def _note_what_is_held(self) -> None:
-        holders = self.model.holders.items()
+        holders = self.model.state.holders.items()
         self.lost = [
             (identity[:32], (int(identity[33:]), held.token, held.permits))
             for identity, held in holders
@@ -474,7 +471,7 @@ class Agreement(RuleBasedStateMachine):
 
     def counter_is_known(self) -> bool:
         """A clock that is set back after a loss of state, and before a grant, is too much."""
-        return self.model.last >= max(self.tokens, default=0)
+        return self.model.state.counter.last >= max(self.tokens, default=0)
 
     @precondition(lambda self: not self.plain)
     @rule(hub=st.sampled_from(HUBS))
@@ -497,20 +494,22 @@ class Agreement(RuleBasedStateMachine):
 
     @invariant()
     def never_more_than_the_limit(self) -> None:
-        now_us = max(self.now_us + self.model.ahead_us, self.model.last - self.model.offset_us)
-        assert self.model.used(now_us // 1000) <= self.ceiling
+        counter = self.model.state.counter
+        now_us = max(self.now_us + counter.ahead_us, counter.last - counter.offset_us)
+        assert self.model.state.used(now_us // 1000) <= self.ceiling
 
     @invariant()
     def no_lease_is_longer_than_was_asked_for(self) -> None:
         """Counted from the time last noted, to which the clock may be set back."""
-        end = (self.model.last - self.model.offset_us) // 1000 + LONGEST_MS + 1001
-        assert all(held.expiry_ms <= end for held in self.model.holders.values())
+        counter = self.model.state.counter
+        end = (counter.last - counter.offset_us) // 1000 + LONGEST_MS + 1001
+        assert all(held.expiry_ms <= end for held in self.model.state.holders.values())
 
     @invariant()
     def nobody_holds_and_waits(self) -> None:
-        if isinstance(self.model, FairModel):
+        if isinstance(self.model, FairSpecification):
             waiting = {waiter.id for waiter in self.model.line}
-            assert not waiting & self.model.holders.keys()
+            assert not waiting & self.model.state.holders.keys()
 
     @invariant()
     def nothing_is_kept_for_longer_than_it_has_to_be(self) -> None:
@@ -580,7 +579,7 @@ def test_a_request_of_a_forgotten_hub_is_in_line_once(
         state.use_plainly(hub=here, counts=[1], lease_ms=1000, times=1, keeps=False)
         state.pass_time(ms=80_000)
         state.fail_over(hub=there)
-        assert here not in state.model.parties, "it is remembered"
+        assert here not in state.model.state.hubs, "it is remembered"
         assert state.model.waiting == 1
         for _ in range(2):
             answer = state.call(*state.sent[0])

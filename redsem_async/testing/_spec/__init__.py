@@ -1,0 +1,12 @@
+"""The executable specification of the scripts: the protocol in memory.
+
+One `Specification` is one semaphore. It has no clock and does no input or output: each call is
+given the time. `MemoryBackend` is built on it. The tests run it and the Lua scripts with the same
+calls and compare replies, push messages and state; the simulation and the model check run on it.
+
+`records` has what is stored; `state` has the rules that both modes share, like the Lua preludes;
+`leases` and `status` have the operations that serve no waiters; `base` carries out all operations;
+`fair` and `zset` have what differs. Imports go from `fair` and `zset` down to `records`.
+
+May import `_protocol` and `_core` only. Start reading with `records`, then `base`, then `fair`.
+"""

@@ -1,0 +1,312 @@
+"""One semaphore: carries out operations. What the two modes choose is abstract here."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from redsem_async._core.keys import Address, permit_id
+from redsem_async._protocol.hub_info import HubInfo
+from redsem_async._protocol.operations import (
+    Abandon,
+    Acquire,
+    Adopt,
+    Clear,
+    Confirm,
+    Detach,
+    Heartbeat,
+    Operation,
+    Reap,
+    Refresh,
+    Release,
+    Restore,
+    SetLimit,
+    Status,
+)
+from redsem_async._protocol.pushes import Cleared, Hint, Revoked
+from redsem_async._protocol.replies import (
+    AdoptReply,
+    Answer,
+    AnyReply,
+    Holding,
+    LineEntry,
+    Reply,
+)
+
+from .leases import refresh, restore
+from .records import SLACK_MS, CallContext, HubRecord, ModeInUse, Publish, UnknownHub, Void
+from .state import State
+from .status import status
+
+MAX_NOTIFIED = 10  # hubs at the head of the line that a change of an expiry is published to
+
+
+class Specification(ABC):
+    """Base of the two modes.
+
+    Attributes:
+        state: what the store keeps.
+        server: the run id of the server that the calls reach.
+        recovers: whether clients recover from losses of state.
+    """
+
+    def __init__(self, publish: Publish) -> None:
+        self._publish = publish
+        self.state = State()
+        self.server = "memory"
+        self.recovers = False
+
+    def run(self, address: Address, call: Operation, hub: str, now_us: int) -> AnyReply:
+        """Carry *call* out at once.
+
+        Raises:
+            ModeInUse, UnknownHub, Reordered, Void: nothing has changed.
+        """
+        state = self.state
+        if state.kind is not None and state.kind != address.kind:
+            raise ModeInUse(state.usage(now_us))
+        own_us = state.counter.now_us(address, now_us)
+        return self._carry_out(CallContext(hub, address.name, address.kind, now_us, own_us), call)
+
+    def _carry_out(self, context: CallContext, call: Operation) -> AnyReply:
+        match call:
+            case Acquire():
+                reply = self._acquire(context, call)
+                self.state.kind = context.kind
+                return reply
+            case Release():
+                return self._release(context, call)
+            case Refresh():
+                return refresh(self.state, context, call)
+            case Restore():
+                self._introduce(context, call.lease_ms, call.hub_info)
+                return restore(self.state, context, call)
+            case Confirm():
+                return Reply([call.replicas])  # memory has no replicas, so none is behind
+            case Abandon():
+                return self._abandon(context, call)
+            case Heartbeat():
+                return self._heartbeat(context, call)
+            case Adopt():
+                return self._adopt(context, call)
+            case Detach():
+                return self._detach(context, call)
+            case Status():
+                waiting, line = self._listing(context, call.max_entries)
+                return status(self.state, context, call.max_entries, waiting, line)
+            case SetLimit():
+                return self._set_limit(context, call)
+            case Reap():
+                return self._reap(context)
+            case Clear():
+                return self._clear(context, call)
+
+    # -- what happens to the store as a whole
+
+    def lose_everything(self) -> None:
+        """Lose all state, as by FLUSHALL."""
+        self._forget()
+        self.state.hubs.clear()
+        self.state.counter.last = 0
+        self.state.kept_until = 0
+        self.state.marker = None
+
+    def expire(self, now_us: int) -> None:
+        """Forget what Redis has let expire by now.
+
+        `run` leaves that to its caller, because Redis counts expiries by a clock of its own.
+        """
+        if self.state.kept_until <= now_us // 1000:
+            limit = self.state.set_limit  # the only key without an expiry
+            self._forget()
+            self.state.hubs.clear()
+            self.state.set_limit = limit
+
+    def give_to(self, other: "Specification") -> None:
+        """Hand over what Redis keeps of a name that is not in use: *other* has another mode."""
+        other.state.counter.last = self.state.counter.last
+        other.state.set_limit = self.state.set_limit
+        other.state.kept_until = self.state.kept_until
+        other.state.hubs = self.state.hubs
+
+    def _forget(self) -> None:
+        self.state.forget()
+
+    # -- operations that are the same in both modes
+
+    def _release(self, context: CallContext, call: Release) -> Reply:
+        if self.recovers:
+            self._require_known(context, None)
+        state = self.state
+        ids = [permit_id(call.owner, number) for number in call.numbers]
+        state.grace.forbid_restore(ids, context.now)
+        held: list[bool] = []
+        for identity in ids:  # twice in one call, the second finds nothing
+            held.append(state.current_grant(identity, context.now) is not None)
+            state.remove(context, [identity])
+        if call.owner == context.hub:
+            state.raise_mark(context, max(call.numbers))
+        elif any(held):
+            revoked = [n for n, was_held in zip(call.numbers, held, strict=True) if was_held]
+            self._publish(call.owner, Revoked(context.name, revoked))
+        if self.waiting:
+            state.remove_expired(context)
+            context.freed = max(0, context.freed - call.keep)
+            context.keep = call.keep
+            self._serve(context)
+        return self._reply(context, [int(was_held) for was_held in held])
+
+    def _adopt(self, context: CallContext, call: Adopt) -> AdoptReply:
+        self._require_known(context, call.hub_info)
+        state, now = self.state, context.now
+        old, new = permit_id(call.owner, call.old), permit_id(context.hub, call.new)
+        if state.is_spent(context, call.call) and state.current_grant(new, now) is None:
+            raise Void
+        self._introduce(context, call.lease_ms, call.hub_info)
+        if (grant := state.current_grant(new, now)) is not None:
+            return AdoptReply(grant, state.holders[new].permits)
+        state.note_call(context, call.call)
+        if state.current_grant(old, now) is None:
+            return AdoptReply(None)
+        state.grace.forbid_restore([old], now)
+        holder = state.holders.pop(old)
+        holder.expiry_ms = max(holder.expiry_ms, now + call.lease_ms)
+        state.holders[new] = holder
+        state.save_counter(context, holder.expiry_ms - now)
+        if call.owner != context.hub:
+            self._publish(call.owner, Revoked(context.name, [call.old]))
+        return AdoptReply(Holding(holder.token, holder.expiry_ms - now), holder.permits)
+
+    def _detach(self, context: CallContext, call: Detach) -> Reply:
+        state = self.state
+        if state.is_spent(context, call.call):
+            raise Void
+        state.note_call(context, call.call)
+        identity = permit_id(context.hub, call.number)
+        if state.current_grant(identity, context.now) is None:
+            return Reply([0])
+        holder = state.holders[identity]
+        expires_earlier = context.now + call.expires_ms < holder.expiry_ms
+        holder.expiry_ms = context.now + call.expires_ms
+        state.save_counter(context, call.expires_ms)
+        if expires_earlier:
+            hint = Hint(context.name, 0)
+            any(self._publish(hub, hint) for hub in self._hubs_in_turn()[:MAX_NOTIFIED])
+        return Reply([1])
+
+    def _set_limit(self, context: CallContext, call: SetLimit) -> Reply:
+        state = self.state
+        if not state.is_spent(context, call.call):
+            state.set_limit = call.limit
+            state.note_call(context, call.call)
+            if self.waiting:
+                self._return_set_aside()
+        state.remove_expired(context)
+        room = math.inf if call.limit is None else call.limit - state.used(context.now)
+        context.freed = max(0, room)
+        self._serve(context)
+        return self._reply(context)
+
+    def _reap(self, context: CallContext) -> Reply:
+        before = len(self.state.holders)
+        self.state.remove_expired(context)
+        reaped = before - len(self.state.holders) + self._remove_dead_waiters(context)
+        self.state.forget_dead_hubs(context)
+        self._serve(context)
+        return self._reply(context, [reaped])
+
+    def _clear(self, context: CallContext, call: Clear) -> Reply:
+        """Forget everything but the numbers that hubs have used."""
+        state = self.state
+        if state.is_spent(context, call.call):
+            return Reply()
+        for hub in sorted(state.hubs, key=state.alive_until):
+            record = state.hubs[hub]
+            if hub != context.hub and record.alive_until:
+                self._publish(hub, Cleared(context.name))
+            state.hubs[hub] = HubRecord(
+                record.alive_until, record.mark, last_call=record.last_call
+            )
+        self._forget()
+        if state.counter.last < context.wall_us:
+            state.counter.last = 0  # the clock is higher, so no token is drawn twice
+        state.note_call(context, call.call)
+        state.keep(context, state.counter.lead_ms(context.wall_us) + SLACK_MS)
+        return Reply()
+
+    # -- steps of several operations
+
+    def _require_known(self, context: CallContext, hub_info: HubInfo | None) -> None:
+        if hub_info is None and not self.state.look_up(context.hub).description:
+            raise UnknownHub
+
+    def _introduce(self, context: CallContext, lease_ms: int, hub_info: HubInfo | None) -> None:
+        """Note that the caller is alive, and its `HubInfo` where the call has one."""
+        self._require_known(context, hub_info)
+        record = self.state.hub_record(context.hub)
+        self._mark_reachable(record)
+        if hub_info is not None:
+            record.description, record.no_push = hub_info.description, hub_info.no_push
+            if hub_info.recovers and self.state.marker != self.server:
+                self.state.marker = self.server
+                self.state.begin_grace(context, lease_ms)
+        self.state.keep_hub_alive(context, lease_ms)
+
+    def _mark_reachable(self, record: HubRecord) -> None:
+        """Its call shows that the hub is there, although it received no push message before."""
+        if record.unreachable:
+            record.unreachable = False
+            self._return_set_aside()
+
+    def _finish_abandon(self, context: CallContext, call: Abandon) -> None:
+        state = self.state
+        if call.requests:
+            state.raise_mark(context, max(request.number for request in call.requests))
+        if call.void and not state.is_spent(context, call.void):
+            state.note_call(context, call.void)
+        if self.waiting:
+            state.remove_expired(context)
+            self._serve(context)
+
+    # -- what differs
+
+    @property
+    @abstractmethod
+    def waiting(self) -> int:
+        """How long the line is."""
+
+    @abstractmethod
+    def waiting_hubs(self) -> set[str]:
+        """The hubs that have requests in line."""
+
+    @abstractmethod
+    def _hubs_in_turn(self) -> Sequence[str]:
+        """The hubs whose requests may be served when there is room, in the line's order."""
+
+    @abstractmethod
+    def _acquire(self, context: CallContext, call: Acquire) -> Reply: ...
+
+    @abstractmethod
+    def _abandon(self, context: CallContext, call: Abandon) -> Reply: ...
+
+    @abstractmethod
+    def _heartbeat(self, context: CallContext, call: Heartbeat) -> Reply: ...
+
+    @abstractmethod
+    def _serve(self, context: CallContext) -> None:
+        """Give what is free to waiters."""
+
+    def _return_set_aside(self) -> None:
+        """Have the next call look at requests that were set aside: they may be servable now."""
+
+    @abstractmethod
+    def _remove_dead_waiters(self, context: CallContext) -> int:
+        """Remove waiters of dead hubs. Returns how many requests those were."""
+
+    @abstractmethod
+    def _reply(
+        self, context: CallContext, answers: Sequence[Answer] = (), room: int = 0
+    ) -> Reply: ...
+
+    @abstractmethod
+    def _listing(self, context: CallContext, max_entries: int) -> tuple[int, list[LineEntry]]:
+        """How many requests wait, and the first *max_entries* of the line."""

@@ -1,0 +1,270 @@
+"""The fair mode: the line holds requests in ticket order, and a freed permit goes to its head."""
+
+import math
+from collections.abc import Sequence
+
+from redsem_async._core.keys import permit_id
+from redsem_async._core.lease import handoff_lease
+from redsem_async._protocol.operations import Abandon, Acquire, Heartbeat, Request
+from redsem_async._protocol.pushes import Granted
+from redsem_async._protocol.replies import (
+    FULL,
+    GAVE_BACK,
+    GONE,
+    LEFT_LINE,
+    NOTHING,
+    QUEUE_FULL,
+    WAITING,
+    Answer,
+    Holding,
+    LineEntry,
+    Reply,
+)
+
+from .base import Specification
+from .records import (
+    CallContext,
+    HolderRecord,
+    Publish,
+    QueuedRequest,
+    Reordered,
+    liveness_timeout_ms,
+    requests_of,
+)
+
+
+class FairSpecification(Specification):
+    """A semaphore in fair mode.
+
+    Attributes:
+        line: the requests that wait.
+        look_again: when the requests that were set aside are looked at again, in milliseconds.
+    """
+
+    def __init__(self, publish: Publish) -> None:
+        super().__init__(publish)
+        self.line: list[QueuedRequest] = []
+        self.look_again: int | None = None
+
+    def _forget(self) -> None:
+        super()._forget()
+        self.line.clear()
+        self.look_again = None
+
+    @property
+    def waiting(self) -> int:
+        return len(self.line)
+
+    def waiting_hubs(self) -> set[str]:
+        return {queued.hub for queued in self.line}
+
+    def _hubs_in_turn(self) -> Sequence[str]:
+        return [queued.hub for queued in self.line if not queued.set_aside]
+
+    def _is_in_line(self, hub: str, request: Request) -> bool:
+        return any(queued.hub == hub and queued.is_for(request) for queued in self.line)
+
+    # -- operations
+
+    def _acquire(self, context: CallContext, call: Acquire) -> Reply:
+        self._require_known(context, call.hub_info)
+        state = self.state
+        known = context.hub in state.hubs
+        mark = state.look_up(context.hub).mark
+        if mark < call.after:
+            raise Reordered
+        state.hub_record(context.hub).mark = max(mark, *call.numbers)
+        self._introduce(context, call.lease_ms, call.hub_info)
+        state.remove_expired(context)
+        self._serve(context)
+        answers = [self._answer(context, call, request, mark) for request in requests_of(call)]
+        if any(isinstance(answer, int) and answer > 0 for answer in answers):
+            state.save_counter(context, call.lease_ms)
+        if not known:
+            self._remove_older(context.queued)
+        if context.queued:
+            self.line += context.queued
+            state.save_counter(context, liveness_timeout_ms(call.lease_ms))
+        return self._reply(context, answers)
+
+    def _answer(self, context: CallContext, call: Acquire, request: Request, mark: int) -> Answer:
+        """Grant, queue or refuse one request. One that is not above *mark* ran before."""
+        state, now = self.state, context.now
+        identity = permit_id(context.hub, request.number)
+        if request.number <= mark:
+            grant = state.current_grant(identity, now)
+            return grant or (WAITING if self._is_in_line(context.hub, request) else GONE)
+        limit = state.effective_limit(call.limit)
+        admits = not context.line_is_blocked and state.grace.until <= now
+        if admits and state.used(now) + request.permits <= limit:
+            token = state.draw(context)
+            state.holders[identity] = HolderRecord(now + request.lease_ms, token, request.permits)
+            return token
+        if not request.waits:
+            return FULL
+        length = len(self.line) + len(context.queued)
+        if call.max_waiters is not None and length >= call.max_waiters:
+            return QUEUE_FULL
+        context.queued.append(QueuedRequest(context.hub, request, state.draw(context)))
+        if request.permits <= limit:
+            context.line_is_blocked = True
+        return WAITING
+
+    def _remove_older(self, queued: Sequence[QueuedRequest]) -> None:
+        """Remove requests that joined the line before their hub was forgotten, and join again."""
+        self.line = [
+            older
+            for older in self.line
+            if not any(older.hub == new.hub and older.is_for(new.request) for new in queued)
+        ]
+
+    def _abandon(self, context: CallContext, call: Abandon) -> Reply:
+        answers: list[Answer] = []
+        for request in call.requests:
+            identity = permit_id(context.hub, request.number)
+            held = self.state.current_grant(identity, context.now)
+            in_line = self._is_in_line(context.hub, request)
+            answers.append(GAVE_BACK if held else LEFT_LINE if in_line else NOTHING)
+        ids = {permit_id(context.hub, request.number) for request in call.requests}
+        self.state.remove(context, ids)
+        self.line = [queued for queued in self.line if queued.id not in ids]
+        self._finish_abandon(context, call)
+        return self._reply(context, answers)
+
+    def _heartbeat(self, context: CallContext, call: Heartbeat) -> Reply:
+        self._introduce(context, call.lease_ms, call.hub_info)
+        self.state.remove_expired(context)
+        self._serve(context)
+        answers: list[Answer] = []
+        for request in call.requests:
+            identity = permit_id(context.hub, request.number)
+            grant = self.state.current_grant(identity, context.now)
+            in_line = self._is_in_line(context.hub, request)
+            answers.append(WAITING if in_line else grant or GONE)
+        return self._reply(context, answers)
+
+    # -- serving
+
+    def _serve(self, context: CallContext) -> None:
+        """Serve from the head.
+
+        Grants to other hubs are published before they are made. A hub that no connection
+        receives them for is passed over, and its share goes to the next in line.
+        """
+        state = self.state
+        self._mark_reachable(state.look_up(context.hub))
+        if state.set_limit == 0 or state.grace.until > context.now or not self.line:
+            return
+        if self.look_again is not None and self.look_again <= context.now:
+            self.look_again = None
+            for queued in self.line:
+                queued.set_aside = False
+        while True:
+            plan, blocked = self._plan(context)
+            unreachable = self._hand_over(context, plan)
+            for queued in unreachable:
+                self._set_aside(queued)
+            if not unreachable:
+                if blocked is not None:
+                    context.line_is_blocked = True
+                    context.head_until = state.hub_record(blocked.hub).alive_until
+                return
+
+    def _plan(
+        self, context: CallContext
+    ) -> tuple[list[tuple[QueuedRequest, int]], QueuedRequest | None]:
+        """Requests to grant, with their tokens, and the one without room that blocks the rest."""
+        state = self.state
+        plan: list[tuple[QueuedRequest, int]] = []
+        used = state.used(context.now)
+        for queued in [queued for queued in self.line if not queued.set_aside]:
+            record = state.look_up(queued.hub)
+            permits = queued.request.permits
+            limit = state.effective_limit(queued.request.limit)
+            if record.alive_until <= context.now:
+                self.line.remove(queued)
+            elif permits > limit or record.unreachable:
+                self._set_aside(queued)
+            elif used + permits > limit:
+                return plan, queued
+            else:
+                used += permits
+                plan.append((queued, state.draw(context)))
+        return plan, None
+
+    def _hand_over(
+        self, context: CallContext, plan: Sequence[tuple[QueuedRequest, int]]
+    ) -> list[QueuedRequest]:
+        """Grant as planned, one push message per hub. Returns requests of unreachable hubs."""
+        state = self.state
+        unreachable: list[QueuedRequest] = []
+        longest = 0
+        for hub in dict.fromkeys(queued.hub for queued, _ in plan):
+            is_caller = hub == context.hub
+            record = state.hub_record(hub)
+            part = [(queued, token) for queued, token in plan if queued.hub == hub]
+            grants: list[tuple[int, Holding]] = []
+            for queued, token in part:
+                lease = queued.request.lease_ms
+                if not is_caller:
+                    lease = math.floor(handoff_lease(lease / 1000) * 1000 + 1e-6)
+                grants.append((queued.request.number, Holding(token, lease)))
+            push = Granted(context.name, grants)
+            if not is_caller and not record.no_push and not self._publish(hub, push):
+                record.unreachable = True
+                state.save_counter(context, 0)
+                unreachable += [queued for queued, _ in part]
+                continue
+            for (queued, token), (number, holding) in zip(part, grants, strict=True):
+                self.line.remove(queued)
+                expiry = context.now + holding.left_ms
+                state.holders[queued.id] = HolderRecord(expiry, token, queued.request.permits)
+                longest = max(longest, holding.left_ms)
+                if is_caller:
+                    context.granted.append((number, token))
+        if longest:
+            state.save_counter(context, longest)
+        return unreachable
+
+    # -- requests that are set aside
+
+    def _set_aside(self, queued: QueuedRequest) -> None:
+        """Pass the request over until `look_again`: when its hub counts as dead at the latest."""
+        queued.set_aside = True
+        alive_until = self.state.look_up(queued.hub).alive_until
+        again = alive_until if self.look_again is None else self.look_again
+        self.look_again = min(again, alive_until)
+
+    def _return_set_aside(self) -> None:
+        self.look_again = 0
+
+    def _remove_dead_waiters(self, context: CallContext) -> int:
+        before = len(self.line)
+        self.line = [
+            queued
+            for queued in self.line
+            if self.state.look_up(queued.hub).alive_until > context.now
+        ]
+        return before - len(self.line)
+
+    # -- replies
+
+    def _reply(self, context: CallContext, answers: Sequence[Answer] = (), room: int = 0) -> Reply:
+        moments: list[int] = []
+        if self.line:
+            expiry = self.state.next_expiry(context)
+            if expiry is not None:
+                moments.append(expiry)
+            if context.head_until is not None:
+                moments.append(max(0, context.head_until - context.now))
+        return Reply(
+            answers=answers,
+            next_ms=min(moments, default=None),
+            waiting=len(self.line),
+            granted=context.granted,
+        )
+
+    def _listing(self, context: CallContext, max_entries: int) -> tuple[int, list[LineEntry]]:
+        first = self.line[:max_entries]
+        entries = [LineEntry(queued.id, queued.ticket, queued.request.permits) for queued in first]
+        return len(self.line), entries

@@ -1,0 +1,145 @@
+"""Records of the specification: what the store keeps, and what one call works with."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from redsem_async._core.keys import permit_id
+from redsem_async._core.lease import liveness_timeout
+from redsem_async._protocol.operations import Acquire, Request
+from redsem_async._protocol.pushes import Push
+
+SLACK_MS = 60_000  # a key is kept for so much longer than it is needed
+STEP_US = 1_000_000  # a smaller step of the clock is not noticed
+
+# Sends a push message to a hub. Returns the number of connections that received it.
+Publish = Callable[[str, Push], int]
+
+
+class ModeInUse(Exception):
+    """The name is in use in another mode or with another clock.
+
+    The message has the words of the scripts' error MODE, from the second on.
+    """
+
+
+class UnknownHub(Exception):
+    """The store does not know the hub, and the call has no `HubInfo`."""
+
+
+class Reordered(Exception):
+    """The batch before this one has not run."""
+
+
+class Void(Exception):
+    """The call acted before, or may not act any more."""
+
+
+@dataclass(slots=True)
+class HolderRecord:
+    """A permit in use."""
+
+    expiry_ms: int
+    token: int
+    permits: int
+
+
+@dataclass(slots=True)
+class HubRecord:
+    """What the semaphore knows of one hub.
+
+    Attributes:
+        alive_until: when the hub counts as dead, in milliseconds; 0 before it counts as alive.
+        mark: the highest request number that the hub used.
+        description: of its `HubInfo`.
+        no_push: no push messages reach it, as its `HubInfo` says.
+        unreachable: no connection received the last push message to it.
+        waits: how many of its requests wait (zset).
+        highest_limit: that it declares for them (zset).
+        last_call: the highest number of its calls that act once.
+    """
+
+    alive_until: int = 0
+    mark: int = 0
+    description: str = ""
+    no_push: bool = False
+    unreachable: bool = False
+    waits: int = 0
+    highest_limit: int = 0
+    last_call: int = 0
+
+
+@dataclass(slots=True)
+class QueuedRequest:
+    """A request in line (fair).
+
+    Attributes:
+        set_aside: the request cannot be served now, and does not block those behind it.
+    """
+
+    hub: str
+    request: Request
+    ticket: int
+    set_aside: bool = False
+
+    @property
+    def id(self) -> str:
+        return permit_id(self.hub, self.request.number)
+
+    def is_for(self, request: Request) -> bool:
+        """Whether *request* is the same, without regard to its field `waits`."""
+        return self.request[:-1] == request[:-1]
+
+
+@dataclass(slots=True)
+class CallContext:
+    """What one call works with, and what it collects for its reply.
+
+    Attributes:
+        hub: the caller.
+        name: of the semaphore.
+        kind: mode and clock, as the key `meta` has them.
+        wall_us: the clock of the server or the caller.
+        now_us: the same, without steps backwards.
+        freed: permits that the call freed, and has not given to others yet.
+        granted: number and token of the caller's requests that were served (fair).
+        queued: requests of the call that join the line (fair).
+        head_until: when the hub of the blocked head counts as dead (fair).
+        line_is_blocked: the head waits for room, so that a new request has to wait (fair).
+        hinted: permits that the caller's own waiters may try for (zset).
+        keep: permits that the caller takes again itself (zset).
+        reply_has_room: the reply says how much room there is, so that it needs no hint (zset).
+        passes_on: what is freed is the hint that the caller passes on (zset).
+    """
+
+    hub: str
+    name: str
+    kind: str
+    wall_us: int
+    now_us: int
+    freed: float = 0
+    granted: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    queued: list[QueuedRequest] = field(default_factory=list[QueuedRequest])
+    head_until: int | None = None
+    line_is_blocked: bool = False
+    hinted: int = 0
+    keep: int = 0
+    reply_has_room: bool = False
+    passes_on: bool = False
+
+    @property
+    def now(self) -> int:
+        return self.now_us // 1000
+
+
+def liveness_timeout_ms(lease_ms: int) -> int:
+    """For how long a hub counts as alive after a call about permits of that lease."""
+    return math.floor(liveness_timeout(lease_ms / 1000) * 1000 + 1e-6)
+
+
+def requests_of(call: Acquire) -> list[Request]:
+    """The requests of an acquire, one by one."""
+    return [
+        Request(number, call.lease_ms, call.limit, *call.unusual.get(number, (1, True)))
+        for number in call.numbers
+    ]

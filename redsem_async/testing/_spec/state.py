@@ -1,0 +1,224 @@
+"""What the store keeps of one semaphore, and the rules for it that both modes share.
+
+`State` stands for the keys in Redis, and its methods for the functions of the Lua prelude.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from redsem_async._core.keys import Address
+from redsem_async._protocol.replies import Holding
+
+from .records import (
+    SLACK_MS,
+    STEP_US,
+    CallContext,
+    HolderRecord,
+    HubRecord,
+    liveness_timeout_ms,
+)
+
+
+@dataclass(slots=True)
+class Counter:
+    """Draws fencing tokens and tickets, and notes the time, because both follow the clock.
+
+    Attributes:
+        last: the last number drawn, or the time last noted, in microseconds.
+        ahead_us: by how much the server's clock was set back.
+        offset_us: by how much tokens lead the clock.
+    """
+
+    last: int = 0
+    ahead_us: int = 0
+    offset_us: int = 0
+
+    def now_us(self, address: Address, wall_us: int) -> int:
+        """The clock *wall_us* without its steps backwards. Only the server's has any."""
+        last = self.last - self.offset_us
+        if address.clock == "server" and wall_us + self.ahead_us < last - STEP_US:
+            self.ahead_us = last - wall_us
+        return wall_us + self.ahead_us
+
+    def stamp(self, now_us: int) -> int:
+        """The next token, unless the last was as high."""
+        return now_us + self.offset_us
+
+    def draw(self, now_us: int) -> int:
+        """Draw the next token."""
+        self.last = max(self.last + 1, self.stamp(now_us))
+        return self.last
+
+    def note_time(self, now_us: int) -> None:
+        """Let the counter follow the clock, because a step backwards shows only in it."""
+        self.last = max(self.last, self.stamp(now_us) - 1)
+
+    def lead_ms(self, wall_us: int) -> float:
+        """By how much the counter leads the clock: it must not be forgotten before."""
+        return max(0.0, (self.last - wall_us) / 1000)
+
+
+@dataclass(slots=True)
+class Grace:
+    """The grace period after a loss of state: holders put permits back, and no request is granted.
+
+    Attributes:
+        lost_at: when the loss was noticed, in milliseconds.
+        until: when the period ends.
+        released: ids that were given back in the period, and must not be put back.
+    """
+
+    lost_at: int = 0
+    until: int = 0
+    released: set[str] = field(default_factory=set[str])
+
+    def forbid_restore(self, ids: Iterable[str], now: int) -> None:
+        """Keep *ids* from being put back by a command that arrives late."""
+        if self.until > now:
+            self.released.update(ids)
+
+    def allows_restore(self, identity: str, now: int) -> bool:
+        return self.until > now and identity not in self.released
+
+
+@dataclass(slots=True)
+class State:
+    """One semaphore, as the store keeps it.
+
+    Attributes:
+        kind: mode and clock in use; None for a name that is not in use.
+        kept_until: when the key `meta` expires in Redis, in milliseconds of the callers' clock.
+        counter: of tokens and tickets.
+        set_limit: the limit that overrides every client's own.
+        holders: permits in use, by id.
+        hubs: by hub id.
+        grace: the period after the last loss of state.
+        marker: the server that noted itself here, for clients that recover from losses.
+    """
+
+    kind: str | None = None
+    kept_until: float = 0.0
+    counter: Counter = field(default_factory=Counter)
+    set_limit: int | None = None
+    holders: dict[str, HolderRecord] = field(default_factory=dict[str, HolderRecord])
+    hubs: dict[str, HubRecord] = field(default_factory=dict[str, HubRecord])
+    grace: Grace = field(default_factory=Grace)
+    marker: str | None = None
+
+    def effective_limit(self, declared: int) -> int:
+        return declared if self.set_limit is None else self.set_limit
+
+    def usage(self, now_us: int) -> str:
+        """How the name is used, as the error MODE says it."""
+        now = (now_us + self.counter.ahead_us) // 1000
+        held = sum(holder.expiry_ms > now for holder in self.holders.values())
+        alive = sum(record.alive_until > now for record in self.hubs.values())
+        return f"{self.kind} {held} {alive} {max(0, round(self.kept_until - now_us // 1000))}"
+
+    def forget(self) -> None:
+        """Forget everything but the last token, the hubs and the marker."""
+        self.kind = self.set_limit = None
+        self.counter.ahead_us = self.counter.offset_us = 0
+        self.grace = Grace()
+        self.holders.clear()
+
+    # -- how long it is kept
+
+    def keep(self, context: CallContext, need_ms: float) -> None:
+        """Keep the mode for *need_ms* at least: extended seldom, and never shortened."""
+        wall = context.wall_us // 1000
+        if self.kept_until - wall < 2 * need_ms:
+            self.kept_until = wall + math.ceil(3 * need_ms)
+
+    def draw(self, context: CallContext) -> int:
+        """Draw the next token or ticket."""
+        return self.counter.draw(context.now_us)
+
+    def save_counter(self, context: CallContext, need_ms: float) -> None:
+        """Note mode and time, and keep them for *need_ms* at least."""
+        self.kind = context.kind
+        self.counter.note_time(context.now_us)
+        self.keep(context, need_ms + self.counter.lead_ms(context.wall_us) + SLACK_MS)
+
+    def begin_grace(self, context: CallContext, lease_ms: int) -> None:
+        """Admit no new request for one lease, in which holders put their permits back."""
+        self.grace.lost_at, self.grace.until = context.now, context.now + lease_ms
+        self.keep(context, lease_ms + SLACK_MS)
+
+    # -- holders
+
+    def used(self, now: int) -> int:
+        """Permits in use."""
+        return sum(h.permits for h in self.holders.values() if h.expiry_ms > now)
+
+    def current_grant(self, identity: str, now: int) -> Holding | None:
+        """What *identity* holds now."""
+        holder = self.holders.get(identity)
+        if holder is None or holder.expiry_ms <= now:
+            return None
+        return Holding(holder.token, holder.expiry_ms - now)
+
+    def remove(self, context: CallContext, ids: Iterable[str]) -> None:
+        """Remove holders. Their permits count as freed by this call."""
+        for identity in ids:
+            holder = self.holders.pop(identity, None)
+            context.freed += holder.permits if holder else 0
+
+    def remove_expired(self, context: CallContext) -> None:
+        now = context.now
+        self.remove(context, [i for i, h in self.holders.items() if h.expiry_ms <= now])
+
+    def next_expiry(self, context: CallContext) -> int | None:
+        """In how many milliseconds the first holder expires, or the grace period ends."""
+        if self.grace.until > context.now:
+            return self.grace.until - context.now
+        first = min((holder.expiry_ms for holder in self.holders.values()), default=None)
+        return None if first is None else max(0, first - context.now)
+
+    # -- hubs
+
+    def hub_record(self, hub: str) -> HubRecord:
+        """The record of *hub*, made where there is none."""
+        return self.hubs.setdefault(hub, HubRecord())
+
+    def look_up(self, hub: str) -> HubRecord:
+        """The record of *hub*; an empty one where the hub was forgotten."""
+        return self.hubs.get(hub, HubRecord())
+
+    def alive_until(self, hub: str) -> tuple[int, str]:
+        """The order in which hubs die."""
+        return self.look_up(hub).alive_until, hub
+
+    def keep_hub_alive(self, context: CallContext, lease_ms: int) -> None:
+        """Extend the caller's liveness seldom, and then for longer than necessary."""
+        if self.counter.last < self.counter.stamp(context.now_us) - STEP_US:
+            self.counter.note_time(context.now_us)
+        need = liveness_timeout_ms(lease_ms)
+        record = self.hub_record(context.hub)
+        if record.alive_until < context.now + need:
+            record.alive_until = context.now + math.floor(1.25 * need)
+            self.keep(context, need + SLACK_MS)
+            self.forget_dead_hubs(context)
+
+    def forget_dead_hubs(self, context: CallContext) -> None:
+        """Forget hubs that have been silent for long, a few at a time."""
+        until = context.now - SLACK_MS
+        dead = [hub for hub, record in self.hubs.items() if 0 < record.alive_until <= until]
+        for hub in dead[:10]:
+            del self.hubs[hub]
+
+    def raise_mark(self, context: CallContext, number: int) -> None:
+        """Note that the caller has used *number*: no request up to it is granted any more."""
+        if number > self.hub_record(context.hub).mark:
+            self.hub_record(context.hub).mark = number
+            self.keep_hub_alive(context, 0)
+
+    def is_spent(self, context: CallContext, number: int) -> bool:
+        """Whether the caller's call of that number was carried out, or may not act any more."""
+        return number <= self.look_up(context.hub).last_call
+
+    def note_call(self, context: CallContext, number: int) -> None:
+        """Spend the number of a call that acts once."""
+        self.hub_record(context.hub).last_call = number
+        self.keep_hub_alive(context, 0)

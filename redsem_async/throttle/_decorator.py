@@ -1,0 +1,82 @@
+"""A function whose calls hold a permit each."""
+
+import inspect
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from types import EllipsisType
+from typing import Any, ParamSpec, TypeVar
+
+from redsem_async._api.group import SemaphoreGroup
+from redsem_async._api.semaphore import AnySemaphore
+from redsem_async._integrations.selector import acquirer
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def throttled(
+    sem: AnySemaphore | SemaphoreGroup,
+    *,
+    key: Callable[..., str] | None = None,
+    timeout: float | EllipsisType | None = ...,
+    permits: int = 1,
+) -> Callable[[Callable[P, Coroutine[Any, Any, R]]], Callable[P, Coroutine[Any, Any, R]]]:
+    """Decorate an async function or method: each call holds a permit while it runs.
+
+    ::
+
+        @throttled(sem, timeout=30)
+        async def embed(text: str) -> list[float]: ...
+
+
+        @throttled(per_tenant, key=lambda tenant, _: tenant)
+        async def report(tenant: str, day: date) -> None: ...
+
+    Args:
+        sem: a semaphore, or a group of them.
+        key: for a group: a function that returns the key. It gets the call's arguments
+            unchanged, with ``self`` for a method.
+        timeout: seconds to wait for the permit, instead of the semaphore's own; ``None`` waits
+            without limit, 0 does not wait.
+        permits: how many permits a call holds.
+
+    Returns:
+        A decorator that keeps signature, types and name of the function. A decorated call raises
+        what ``acquire`` raises, before the function has begun; ``PermitLost`` when the permit is
+        lost while the function runs, which cancels it; and what the function raises. A call that
+        is cancelled while it waits leaves nothing behind. A call that is cancelled later releases
+        the permit once the function has ended.
+
+    Raises:
+        TypeError: *function* is not an async function, *key* is given without a group, or a
+            group without *key*.
+        ValueError: an invalid timeout or number of permits.
+    """
+    acquire = acquirer(sem, key, timeout=timeout, permits=permits)
+
+    def decorate(
+        function: Callable[P, Coroutine[Any, Any, R]],
+    ) -> Callable[P, Coroutine[Any, Any, R]]:
+        _require_async(function)
+
+        @wraps(function)
+        async def with_permit(*args: P.args, **kwargs: P.kwargs) -> R:
+            async with acquire(*args, **kwargs):
+                return await function(*args, **kwargs)
+
+        return with_permit
+
+    return decorate
+
+
+def _require_async(function: object) -> None:
+    if inspect.iscoroutinefunction(function):
+        return
+    name = getattr(function, "__qualname__", repr(function))
+    if inspect.isasyncgenfunction(function):
+        what = "is an async generator, which may be left anywhere: hold a permit inside it"
+    elif isinstance(function, classmethod | staticmethod):
+        what = "is decorated already: put throttled() below @classmethod or @staticmethod"
+    else:
+        what = "is not: make it `async def`, and call blocking code by asyncio.to_thread()"
+    raise TypeError(f"throttled() is for async functions, and {name} {what}")

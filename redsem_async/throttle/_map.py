@@ -1,0 +1,220 @@
+"""Calls for any number of items, each with a permit, and their results as they are ready."""
+
+import asyncio
+import inspect
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Sized,
+)
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from types import EllipsisType
+from typing import Final, Generic, Self, TypeVar
+
+from redsem_async._api.group import SemaphoreGroup
+from redsem_async._api.semaphore import AnySemaphore
+from redsem_async._core import config
+from redsem_async._integrations.selector import Acquire, acquirer
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+MAX_TASKS_OF_GROUP = 100  # default for a group of semaphores
+
+
+def throttled_map(
+    sem: AnySemaphore | SemaphoreGroup,
+    fn: Callable[[T], Awaitable[R]],
+    items: Iterable[T] | AsyncIterable[T],
+    *,
+    on_progress: Callable[[int, int | None], object] | None = None,
+    key: Callable[[T], str] | None = None,
+    timeout: float | EllipsisType | None = ...,
+    permits: int = 1,
+    max_tasks: int | None = None,
+) -> AbstractAsyncContextManager[AsyncIterator[R]]:
+    """Call ``fn(item)`` for each of *items* with a permit. Results come as they are ready.
+
+    ::
+
+        async with throttled_map(sem, fetch, urls) as pages:
+            async for page in pages:
+                ...
+
+    Items may be endless. An item is taken when there may be a permit for it: at most *max_tasks*
+    calls run or wait for a permit, and the results of at most twice as many items are pending. A
+    slow consumer delays further calls, and holds no permit meanwhile.
+
+    Errors are handled as by a task group: when a call fails, or *items*, or *on_progress*, the
+    running calls and the block are cancelled, and an ``ExceptionGroup`` leaves the block. An
+    exception of the block itself is also raised within one. Leaving the block in any way cancels
+    the running calls and waits for their end; an async generator of items is closed. Several
+    tasks may share the results: each result is given to one of them.
+
+    Args:
+        sem: a semaphore, or a group of them.
+        fn: the function to call. A call that ends as cancelled, although the map was not
+            cancelled, has no result, as in a task group.
+        items: iterable or async iterable. Items are taken in the event loop: use an async
+            generator where finding the next one blocks.
+        on_progress: called as ``on_progress(done, total)`` in the event loop, once for each call
+            that has returned, before its result is given: *done* counts them from 1, and *total*
+            is ``len(items)``, or ``None`` where *items* has no length.
+        key: for a group: a function that gets the item and returns the key.
+        timeout: seconds that a call waits for its permit, instead of the semaphore's own.
+        permits: how many permits a call holds.
+        max_tasks: how many calls may run or wait in this process at a time. The default is as
+            many as the declared limit has room for, and 100 for a group of semaphores.
+
+    Raises:
+        ValueError, TypeError: for invalid arguments.
+    """
+    acquire = acquirer(sem, key, timeout=timeout, permits=permits)
+    if not isinstance(items, Iterable | AsyncIterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"items must be iterable or async iterable, not {items!r}")
+    if inspect.iscoroutinefunction(on_progress):
+        raise TypeError("on_progress must be a plain function: nobody would await it")
+    if max_tasks is None:
+        if isinstance(sem, SemaphoreGroup):
+            max_tasks = MAX_TASKS_OF_GROUP
+        else:
+            max_tasks = max(1, sem.limit // permits)
+    max_calls = config.whole(max_tasks, "max_tasks", 1)
+    return _run(_Results(acquire, fn, on_progress, max_calls), items)
+
+
+@asynccontextmanager
+async def _run(
+    results: "_Results[T, R]", items: Iterable[T] | AsyncIterable[T]
+) -> AsyncGenerator[AsyncIterator[R]]:
+    closed: GeneratorExit | None = None
+    async with asyncio.TaskGroup() as tasks:
+        feeding = tasks.create_task(results.feed(items, tasks))
+        try:
+            yield results
+        except GeneratorExit as error:
+            closed = (
+                error  # a generator with this block was closed: to a task group that is an error
+            )
+        finally:
+            feeding.cancel()
+            results.close()
+    if closed is not None:
+        raise closed
+
+
+class _End:
+    """Marks the end of the results."""
+
+
+_END: Final = _End()
+
+
+class _Results(Generic[T, R]):
+    """The calls of a map, and their results in the order in which they are ready."""
+
+    def __init__(
+        self,
+        acquire: Acquire,
+        fn: Callable[[T], Awaitable[R]],
+        on_progress: Callable[[int, int | None], object] | None,
+        max_calls: int,
+    ) -> None:
+        self._acquire = acquire
+        self._fn = fn
+        self._on_progress = on_progress
+        self._max_calls = max_calls
+        self._free_calls = asyncio.Semaphore(max_calls)
+        self._free_results = asyncio.Semaphore(2 * max_calls)  # one for each call and ready result
+        self._ready: asyncio.Queue[R | _End] = asyncio.Queue()
+        self._running: set[asyncio.Task[None]] = set()
+        self._closed = False
+        self._done = 0
+        self._total: int | None = None
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> R:
+        if self._closed:
+            raise StopAsyncIteration
+        result = await self._ready.get()
+        if isinstance(result, _End):
+            self._ready.put_nowait(result)  # for other tasks that share the results
+            raise StopAsyncIteration
+        self._free_results.release()
+        return result
+
+    async def feed(self, items: Iterable[T] | AsyncIterable[T], tasks: asyncio.TaskGroup) -> None:
+        """Start a call for each item, as there is room. End the results after the last call."""
+        try:
+            await self._feed(items, tasks)
+        except BaseException:
+            self.close()  # at once, because the block's cleanup may wait for a consumer of results
+            raise
+        self._ready.put_nowait(_END)
+
+    async def _feed(self, items: Iterable[T] | AsyncIterable[T], tasks: asyncio.TaskGroup) -> None:
+        self._total = len(items) if isinstance(items, Sized) else None
+        source = aiter(items) if isinstance(items, AsyncIterable) else _AsyncIterator(iter(items))
+        try:
+            while True:
+                await self._free_results.acquire()
+                await self._free_calls.acquire()
+                try:
+                    item = await anext(source)
+                except StopAsyncIteration:
+                    break
+                if self._closed:  # the source of items was cancelled, and ignored it
+                    return
+                call = tasks.create_task(self._call(item))
+                self._running.add(call)
+                call.add_done_callback(self._running.discard)
+        finally:
+            if isinstance(source, AsyncGenerator):
+                await source.aclose()
+        for _ in range(self._max_calls - 1):  # one was acquired for the item after the last
+            await self._free_calls.acquire()
+
+    async def _call(self, item: T) -> None:
+        has_result = False
+        try:
+            async with self._acquire(item):
+                result = await self._fn(item)
+            self._done += 1
+            if self._on_progress is not None:
+                self._on_progress(self._done, self._total)
+            self._ready.put_nowait(result)
+            has_result = True
+        finally:
+            self._free_calls.release()
+            if not has_result:
+                self._free_results.release()
+
+    def close(self) -> None:
+        """Cancel the running calls, and end every iteration."""
+        self._closed = True
+        for call in self._running:
+            call.cancel()
+        self._ready.put_nowait(_END)
+
+
+class _AsyncIterator(Generic[T]):
+    """An iterator as an async iterator."""
+
+    def __init__(self, iterator: Iterator[T]) -> None:
+        self._iterator = iterator
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> T:
+        try:
+            return next(self._iterator)
+        except StopIteration:
+            raise StopAsyncIteration from None
