@@ -9,10 +9,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from benchmarks._files import allow_many_files
-from benchmarks._gauge import Broken
+from benchmarks._limit_check import CorrectnessError
 from benchmarks._report import as_json, as_markdown, lines_of
 from benchmarks._run import Run, facts_about, loops_for, plan, tables_of
-from benchmarks._servers import NoServer, Server, server
+from benchmarks._servers import Server, ServerUnavailable, server
 from benchmarks._setup import Effort
 from benchmarks.cases import CASES, Case
 from redsem_async import SemaphoreError
@@ -67,10 +67,10 @@ def main(
     try:
         with server(which) as running:
             run = _measure(chosen, running, effort, loop, results, console)
-    except (NoServer, SemaphoreError) as error:
+    except (ServerUnavailable, SemaphoreError) as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(1) from None
-    except Broken as error:
+    except CorrectnessError as error:
         typer.echo(f"FAILED: {error}", err=True)
         raise typer.Exit(1) from None
     except KeyboardInterrupt:
@@ -106,10 +106,10 @@ def _measure(
     with Progress(*columns, console=console) as progress:
         bar = progress.add_task("", total=len(planned), case="")
 
-        def say(case: Case, what: str) -> None:
+        def report(case: Case, what: str) -> None:
             progress.update(bar, case=case.name, description=f"{case.title}: {what}")
 
-        for table in tables_of(planned, running, effort, say):
+        for table in tables_of(planned, running, effort, report):
             run.tables.append(table)
             write(run, results)  # each time: what was measured is not lost with what follows
             progress.advance(bar)

@@ -17,21 +17,21 @@ from typing import Any, Protocol, TypeVar, cast
 
 from benchmarks._files import allow_many_files
 from benchmarks._setup import LoopName, runner_of
-from benchmarks.contenders import LIBRARIES, Contender, Terms
+from benchmarks.libraries import LIBRARIES, OpenSemaphore, Options
 
-_PATIENCE = 180.0  # seconds for any one order
+_JOB_TIMEOUT = 180.0  # seconds for any one order
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 
-class Order(Protocol[T_co]):
+class Job(Protocol[T_co]):
     """Something to do in a child. It is pickled, and so is what it returns or raises."""
 
-    async def carry_out(self, here: "Stage") -> T_co: ...
+    async def run(self, context: "JobContext") -> T_co: ...
 
 
-class Stage:
+class JobContext:
     """A child, as its orders see it.
 
     Attributes:
@@ -43,11 +43,11 @@ class Stage:
         self._stack = AsyncExitStack()
         self._open: dict[object, Any] = {}
         self.tasks: list[asyncio.Task[Any]] = []
-        self.notes: dict[str, Any] = {}
+        self.shared: dict[str, Any] = {}
 
-    async def contender(self, label: str, terms: Terms) -> Contender:
+    async def semaphore(self, label: str, options: Options) -> OpenSemaphore:
         """A semaphore, opened when first asked for."""
-        return await self.once((label, terms), lambda: LIBRARIES[label].open(terms))
+        return await self.once((label, options), lambda: LIBRARIES[label].open(options))
 
     async def once(self, key: object, make: Callable[[], AbstractAsyncContextManager[T]]) -> T:
         """Something that stays open until the child ends, opened when first asked for."""
@@ -74,13 +74,13 @@ class Child:
         self._process = process
         self._pipe = pipe
 
-    async def ask(self, order: Order[T]) -> T:
+    async def ask(self, job: Job[T]) -> T:
         """Have an order carried out; raises what it raises, or TimeoutError after long."""
         if not self._process.is_alive():
             raise ChildLost("the process that had this order before did not finish it")
-        self._pipe.send(order)
+        self._pipe.send(job)
         try:
-            async with asyncio.timeout(_PATIENCE):
+            async with asyncio.timeout(_JOB_TIMEOUT):
                 answer = await asyncio.to_thread(self._pipe.recv)
         except TimeoutError:
             # It is in that order still, and can be given no other.
@@ -95,7 +95,7 @@ class Child:
         self._process.kill()
         await asyncio.to_thread(self._process.join)
 
-    async def dismiss(self) -> None:
+    async def stop(self) -> None:
         """Let it end in good order."""
         if self._process.is_alive():
             self._pipe.send(None)
@@ -110,7 +110,7 @@ async def child(loop: LoopName) -> AsyncGenerator[Child]:
     # Spawned, not forked: it shares nothing with us, as another host would not.
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=_live, args=(theirs, loop), daemon=True)
+    process = context.Process(target=_main, args=(theirs, loop), daemon=True)
     await asyncio.to_thread(process.start)
     theirs.close()
     made = Child(process, ours)
@@ -118,35 +118,35 @@ async def child(loop: LoopName) -> AsyncGenerator[Child]:
         await asyncio.to_thread(ours.recv)  # it is ready
         yield made
     finally:
-        await made.dismiss()
+        await made.stop()
 
 
-def _live(pipe: Connection, loop: LoopName) -> None:
+def _main(pipe: Connection, loop: LoopName) -> None:
     # Ctrl-C goes to all processes of a terminal: the parent ends us, when it has tidied up.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     allow_many_files()
     with runner_of(loop) as runner:
-        runner.run(_obey(pipe))
+        runner.run(_serve(pipe))
     sys.stdout.flush()
     os._exit(0)  # libraries' threads need not end first
 
 
-async def _obey(pipe: Connection) -> None:
-    stage = Stage()
+async def _serve(pipe: Connection) -> None:
+    context = JobContext()
     pipe.send(None)
     try:
-        while (order := await _next(pipe)) is not None:
+        while (job := await _next(pipe)) is not None:
             try:
-                answer = await order.carry_out(stage)
+                answer = await job.run(context)
             except Exception as error:  # noqa: BLE001 - whoever asked decides
                 answer = error
             pipe.send(answer)
     finally:
-        await stage.close()
+        await context.close()
 
 
-async def _next(pipe: Connection) -> Order[object] | None:
+async def _next(pipe: Connection) -> Job[object] | None:
     try:
-        return cast("Order[object] | None", await asyncio.to_thread(pipe.recv))
+        return cast("Job[object] | None", await asyncio.to_thread(pipe.recv))
     except EOFError:
         return None

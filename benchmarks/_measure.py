@@ -7,10 +7,10 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from benchmarks._gauge import Gauge
+from benchmarks._limit_check import LimitCheck
 from benchmarks._results import Figure
 from benchmarks._setup import Effort
-from benchmarks.contenders import Contender
+from benchmarks.libraries import OpenSemaphore
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,28 +51,28 @@ class Load:
     work: float = 0.0
 
 
-async def burst(contender: Contender, load: Load, seconds: float) -> Burst:
+async def burst(semaphore: OpenSemaphore, load: Load, seconds: float) -> Burst:
     """Put *load* on a semaphore for a while."""
-    gauge = Gauge(load.limit)
+    check = LimitCheck(load.limit)
     waits: list[float] = []
     start = time.perf_counter()
     until = start + seconds
     async with asyncio.TaskGroup() as group:
         for _ in range(load.tasks):
-            group.create_task(_pairs(contender, gauge, load.work, waits, until))
+            group.create_task(_pairs(semaphore, check, load.work, waits, until))
     return Burst(len(waits), time.perf_counter() - start, waits)
 
 
 async def _pairs(
-    contender: Contender, gauge: Gauge, work: float, waits: list[float], until: float
+    semaphore: OpenSemaphore, check: LimitCheck, work: float, waits: list[float], until: float
 ) -> None:
     while (start := time.perf_counter()) < until:
-        async with contender.permit():
+        async with semaphore.permit():
             waits.append(time.perf_counter() - start)
-            gauge.enter()
+            check.enter()
             if work:
                 await asyncio.sleep(work)
-            gauge.leave()
+            check.leave()
 
 
 async def in_turn(
@@ -83,16 +83,16 @@ async def in_turn(
     One that fails takes no further turns, and is left out; *failed* decides whether that is
     all, or raises.
     """
-    bursts: dict[str, list[Burst]] = {who: [] for who in turns}
+    bursts: dict[str, list[Burst]] = {label: [] for label in turns}
     for _ in range(effort.warm_ups + effort.rounds):
-        for who in list(bursts):
+        for label in list(bursts):
             gc.collect()
             try:
-                bursts[who].append(await turns[who]())
+                bursts[label].append(await turns[label]())
             except Exception as error:  # noqa: BLE001 - a peer's, of whatever kind
-                del bursts[who]
-                failed(who, error)
-    return {who: of_one[effort.warm_ups :] for who, of_one in bursts.items()}
+                del bursts[label]
+                failed(label, error)
+    return {label: of_one[effort.warm_ups :] for label, of_one in bursts.items()}
 
 
 def rates(name: str, bursts: Sequence[Burst]) -> Figure:
@@ -113,9 +113,9 @@ def all_waits(bursts: Sequence[Burst]) -> list[float]:
 
 def fastest(bursts: Mapping[str, Sequence[Burst]], among: Sequence[str]) -> str | None:
     """Who of *among* has the highest median rate."""
-    present = [who for who in among if who in bursts]
+    present = [label for label in among if label in bursts]
     return max(
         present,
-        key=lambda who: statistics.median(burst.rate for burst in bursts[who]),
+        key=lambda label: statistics.median(burst.rate for burst in bursts[label]),
         default=None,
     )

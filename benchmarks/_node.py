@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks._gauge import Leaked, TooManyInside
+from benchmarks._limit_check import Leaked, LimitExceeded
 from benchmarks._measure import Burst, Load
 
 LABEL = "Node redis-semaphore"
@@ -33,7 +33,7 @@ class Node:
 
     async def burst(self, name: str, load: Load, seconds: float) -> Burst:
         """Put *load* on a semaphore for a while, as `benchmarks._measure.burst` does."""
-        order = {
+        job = {
             "name": name,
             "tasks": load.tasks,
             "limit": load.limit,
@@ -42,16 +42,16 @@ class Node:
         }
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        self.process.stdin.write(json.dumps(order).encode() + b"\n")
+        self.process.stdin.write(json.dumps(job).encode() + b"\n")
         line = await self.process.stdout.readline()
         if not line:
             raise NodeUnavailable("the Node driver ended")
-        said = json.loads(line)
-        if said["most"] > load.limit:
-            raise TooManyInside(said["most"], load.limit)
-        if said["held"]:
-            raise Leaked(said["held"])
-        return Burst(said["pairs"], said["seconds"], said["waits"])
+        reply = json.loads(line)
+        if reply["most"] > load.limit:
+            raise LimitExceeded(reply["most"], load.limit)
+        if reply["held"]:
+            raise Leaked(reply["held"])
+        return Burst(reply["pairs"], reply["seconds"], reply["waits"])
 
 
 @asynccontextmanager

@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks._node import LABEL
 from benchmarks._results import PERCENT, Table
-from benchmarks.contenders import OURS, PEERS, REDIS_LOCK
+from benchmarks.libraries import OURS, PEERS, REDIS_LOCK
 
 _SIZE = (9, 5.2)  # inches, at 110 dots each
 _COLORS = dict(
@@ -57,10 +57,10 @@ def _figure() -> tuple[Any, Any]:
     return figure, axes
 
 
-def _style(who: str) -> dict[str, Any]:
+def _style(label: str) -> dict[str, Any]:
     """The same in all plots."""
-    color = _COLORS.get(who, _FLOOR)
-    if who in {library.label for library in OURS}:
+    color = _COLORS.get(label, _FLOOR)
+    if label in {library.label for library in OURS}:
         return {"color": color, "linewidth": 2.4, "zorder": 3}
     return {"color": color, "linewidth": 1.3, "linestyle": "--"}
 
@@ -72,13 +72,13 @@ def _lines(axes: Any, table: Table, figure: str) -> None:
         if figure in {known.name for known in row.figures}:
             count, of_what = _split(row.setting)
             point = count, row.figure(figure).median
-            lines.setdefault((row.who, of_what), []).append(point)
+            lines.setdefault((row.label, of_what), []).append(point)
     several = len({of_what for _, of_what in lines}) > 1
-    for (who, of_what), points in lines.items():
-        style = _style(who)
+    for (label, of_what), points in lines.items():
+        style = _style(label)
         if several and "waiting" in of_what:
             style["linestyle"] = ":"
-        label = f"{who}, {of_what}" if several else who
+        label = f"{label}, {of_what}" if several else label
         axes.plot(*zip(*points, strict=True), marker="o", label=label, **style)
     axes.set_ylabel(figure)
     axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
@@ -115,7 +115,7 @@ def _waits(axes: Any, table: Table) -> None:
         if row.acquire is None:
             continue
         times = [max(1000 * seconds, 0.01) for seconds in row.acquire.percentiles]
-        axes.plot(times, PERCENT, label=row.who, **_style(row.who))
+        axes.plot(times, PERCENT, label=row.label, **_style(row.label))
     _plain_log(axes, "x")
     axes.set_xlabel("ms that acquiring took")
     axes.set_ylabel("% of acquisitions that took no longer")
@@ -127,9 +127,11 @@ def _handoffs(axes: Any, table: Table) -> None:
         if row.acquire is None:
             continue
         ends = [1000 * row.acquire.percentiles[percent] for percent in (5, 95)]
-        color = _style(row.who)["color"]
-        axes.plot(ends, [row.who] * 2, color=color, linewidth=5, alpha=0.45, solid_capstyle="butt")
-        axes.plot(1000 * row.acquire.p50, row.who, "o", color=color, markersize=9)
+        color = _style(row.label)["color"]
+        axes.plot(
+            ends, [row.label] * 2, color=color, linewidth=5, alpha=0.45, solid_capstyle="butt"
+        )
+        axes.plot(1000 * row.acquire.p50, row.label, "o", color=color, markersize=9)
     axes.invert_yaxis()
     _plain_log(axes, "x")
     axes.set_xlabel("ms from release to the waiter's first step: median, and 5 to 95 %")

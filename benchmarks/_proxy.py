@@ -28,8 +28,8 @@ async def slowed(url: str, delay: float) -> AsyncGenerator[str]:
     parts = urlsplit(url)
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    place = (parts.hostname or "localhost", parts.port or 6379)
-    process = context.Process(target=_live, args=(theirs, place, delay), daemon=True)
+    server = (parts.hostname or "localhost", parts.port or 6379)
+    process = context.Process(target=_main, args=(theirs, server, delay), daemon=True)
     await asyncio.to_thread(process.start)
     theirs.close()
     try:
@@ -42,7 +42,7 @@ async def slowed(url: str, delay: float) -> AsyncGenerator[str]:
         ours.close()
 
 
-def _live(pipe: Connection, server: tuple[str, int], delay: float) -> None:
+def _main(pipe: Connection, server: tuple[str, int], delay: float) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.setswitchinterval(_SWITCH)
     allow_many_files()
@@ -59,26 +59,26 @@ def _accept(listener: socket.socket, server: tuple[str, int], delay: float) -> N
         upstream = socket.create_connection(server)
         for one, other in ((client, upstream), (upstream, client)):
             one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            threading.Thread(target=_carry, args=(one, other, delay), daemon=True).start()
+            threading.Thread(target=_read, args=(one, other, delay), daemon=True).start()
 
 
-def _carry(source: socket.socket, target: socket.socket, delay: float) -> None:
+def _read(source: socket.socket, target: socket.socket, delay: float) -> None:
     """Read what comes, and note when it is due; another thread passes it on then."""
-    luggage: queue.SimpleQueue[tuple[float, bytes]] = queue.SimpleQueue()
-    threading.Thread(target=_deliver, args=(luggage, target), daemon=True).start()
+    queued: queue.SimpleQueue[tuple[float, bytes]] = queue.SimpleQueue()
+    threading.Thread(target=_write, args=(queued, target), daemon=True).start()
     while True:
         try:
             data = source.recv(65536)
         except OSError:
             data = b""
-        luggage.put((time.monotonic() + delay, data))
+        queued.put((time.monotonic() + delay, data))
         if not data:
             return
 
 
-def _deliver(luggage: queue.SimpleQueue[tuple[float, bytes]], target: socket.socket) -> None:
+def _write(queued: queue.SimpleQueue[tuple[float, bytes]], target: socket.socket) -> None:
     while True:
-        due, data = luggage.get()
+        due, data = queued.get()
         if (left := due - time.monotonic()) > 0:
             time.sleep(left)
         try:

@@ -35,11 +35,11 @@ def table_as_markdown(table: Table) -> str:
     """One case: its title, how it is measured, and its table; acquiring comes first."""
     columns = list(dict.fromkeys(figure.name for row in table.rows for figure in row.figures))
     headings = ["", *_ACQUIRE, *columns]
-    judged = any(row.aims for row in table.rows)
-    if judged:
+    has_aims = any(row.aims for row in table.rows)
+    if has_aims:
         headings.append("aim")
-    lines = [_cells(row, columns, judged=judged) for row in table.rows]
-    lines += [[absent.who, absent.why, *[""] * (len(headings) - 2)] for absent in table.absent]
+    lines = [_cells(row, columns, has_aims=has_aims) for row in table.rows]
+    lines += [[absent.label, absent.why, *[""] * (len(headings) - 2)] for absent in table.absent]
     return "\n\n".join(
         [f"## {table.case}: {table.title} ({table.loop})", table.how, _grid(headings, lines)]
     )
@@ -55,10 +55,10 @@ def lines_of(table: Table) -> list[str]:
             percentiles = " / ".join(number(1000 * seconds) for seconds in times)
             facts.insert(0, f"acquire {percentiles} ms")
         lines.append(f"  {row.subject}: {', '.join(facts)}")
-    return lines + [f"  {absent.who}: {absent.why}" for absent in table.absent]
+    return lines + [f"  {absent.label}: {absent.why}" for absent in table.absent]
 
 
-def _cells(row: Row, columns: Sequence[str], *, judged: bool) -> list[str]:
+def _cells(row: Row, columns: Sequence[str], *, has_aims: bool) -> list[str]:
     figures = {figure.name: _with_spread(figure) for figure in row.figures}
     cells = [row.subject]
     if row.acquire is None:
@@ -67,7 +67,7 @@ def _cells(row: Row, columns: Sequence[str], *, judged: bool) -> list[str]:
         times = (row.acquire.p50, row.acquire.p99, row.acquire.p999)
         cells += [number(1000 * seconds) for seconds in times]
     cells += [figures.get(name, "") for name in columns]
-    if judged:
+    if has_aims:
         verdicts = (_verdict(aim, met=met) for aim, met in row.verdicts())
         cells.append("; ".join(verdicts))
     return cells

@@ -93,7 +93,7 @@ class Row:
         aims: what some of the figures ought to be.
     """
 
-    who: str
+    label: str
     setting: str = ""
     acquire: Acquire | None = None
     figures: tuple[Figure, ...] = ()
@@ -102,7 +102,7 @@ class Row:
     @property
     def subject(self) -> str:
         """Who, and in which setting."""
-        return f"{self.who}, {self.setting}" if self.setting else self.who
+        return f"{self.label}, {self.setting}" if self.setting else self.label
 
     def figure(self, name: str) -> Figure:
         """The figure of that name; ``KeyError`` if it was not measured."""
@@ -120,7 +120,7 @@ class Row:
 class Absent:
     """Something that is not in a table, and why."""
 
-    who: str
+    label: str
     why: str
 
 
@@ -144,9 +144,9 @@ class Table:
     rows: Sequence[Row]
     absent: Sequence[Absent] = field(default=())
 
-    def row(self, who: str, setting: str = "") -> Row:
+    def row(self, label: str, setting: str = "") -> Row:
         """The row of that subject in that setting; ``KeyError`` if there is none."""
         for row in self.rows:
-            if (row.who, row.setting) == (who, setting):
+            if (row.label, row.setting) == (label, setting):
                 return row
-        raise KeyError((who, setting))
+        raise KeyError((label, setting))

@@ -14,7 +14,7 @@ from benchmarks._results import Table
 from benchmarks._servers import Server
 from benchmarks._setup import Effort, LoopName, Setup, has_uvloop, runner_of
 from benchmarks.cases import Case
-from benchmarks.contenders import LIBRARIES
+from benchmarks.libraries import LIBRARIES
 
 _PACKAGES = ("redsem-async", "redis", "hiredis", "uvloop")
 
@@ -52,15 +52,15 @@ def tables_of(
     planned: Sequence[tuple[Case, LoopName]],
     server: Server,
     effort: Effort,
-    say: Callable[[Case, str], None],
+    progress: Callable[[Case, str], None],
 ) -> Iterator[Table]:
     """Measure case by case. What this library does wrong is raised."""
     for case, loop in planned:
 
         def say_here(what: str, case: Case = case, loop: LoopName = loop) -> None:
-            say(case, f"{what} ({loop})")
+            progress(case, f"{what} ({loop})")
 
-        setup = Setup(url=server.url, loop=loop, effort=effort, say=say_here)
+        setup = Setup(url=server.url, loop=loop, effort=effort, progress=say_here)
         with runner_of(loop) as runner:
             yield runner.run(case.measure(setup))
 

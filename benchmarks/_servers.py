@@ -28,7 +28,7 @@ class Server:
     what: str
 
 
-class NoServer(Exception):
+class ServerUnavailable(Exception):
     """There is no server to measure on; says why."""
 
 
@@ -49,7 +49,7 @@ def server(which: str) -> Generator[Server]:
             url, origin = stack.enter_context(started)
             version = _version(url)
         except (RedisError, ServerDidNotStart, ServerNotFound, ValueError) as error:
-            raise NoServer(str(error)) from error
+            raise ServerUnavailable(str(error)) from error
         yield Server(url, f"{version}, {origin}")
 
 
@@ -65,12 +65,14 @@ def _container(image: str) -> Generator[tuple[str, str]]:
         from docker.errors import DockerException
         from testcontainers.community.redis import RedisContainer
     except ModuleNotFoundError as error:
-        raise NoServer(f"{error.name} is missing: pip install 'redsem-async[bench]'") from error
+        raise ServerUnavailable(
+            f"{error.name} is missing: pip install 'redsem-async[bench]'"
+        ) from error
     with ExitStack() as stack:
         try:
             container = stack.enter_context(RedisContainer(image))
         except DockerException as error:
-            raise NoServer(f"no container of {image}: {error}") from error
+            raise ServerUnavailable(f"no container of {image}: {error}") from error
         about: dict[str, Any] = container.get_wrapped_container().attrs
         container_id = str(container.get_wrapped_container().id)
         own = (container.get_docker_client().bridge_ip(container_id), container.port)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Literal, Self
 
-from benchmarks.contenders import Library
+from benchmarks.libraries import Library
 
 LoopName = Literal["asyncio", "uvloop"]
 
@@ -37,8 +37,8 @@ class Effort:
     window: float = 20.0
     handoffs: int = 100
     tasks: tuple[int, ...] = (50, 200, 1000)
-    crowd: int = 10_000
-    peer_crowd: int = 1_000
+    bulk: int = 10_000
+    peer_bulk: int = 1_000
     populations: tuple[int, ...] = (10, 1_000, 100_000)
     imports: int = 25
     settle: float = 3.0
@@ -53,15 +53,15 @@ class Effort:
             window=10.0,
             handoffs=25,
             populations=(10, 1_000, 10_000),
-            peer_crowd=200,
+            peer_bulk=200,
             imports=7,
         )
 
-    def crowd_of(self, library: Library) -> int:
+    def bulk_of(self, library: Library) -> int:
         """How many of that library's make a crowd; pollers keep a server busy by themselves."""
         if library.ours:
-            return self.crowd
-        return self.peer_crowd // 10 if library.polls else self.peer_crowd
+            return self.bulk
+        return self.peer_bulk // 10 if library.polls else self.peer_bulk
 
     def with_rounds(self, rounds: int | None) -> Self:
         """The same, but for the rounds, if told otherwise."""
@@ -82,7 +82,7 @@ class Setup:
     url: str
     loop: LoopName
     effort: Effort
-    say: Callable[[str], None]
+    progress: Callable[[str], None]
 
     def through(self, url: str) -> Self:
         """The same by another way to the server."""

@@ -7,11 +7,11 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks._children import Stage
+from benchmarks._children import JobContext
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class Usage:
     """What a process has used so far.
 
     Attributes:
@@ -24,16 +24,16 @@ class Use:
 
 
 @dataclass(frozen=True, slots=True)
-class TellUse:
+class ReportUsage:
     """An order: say what you use, of memory what is left when the garbage is gone."""
 
     collect: bool = False
 
-    async def carry_out(self, here: Stage) -> Use:
+    async def run(self, context: JobContext) -> Usage:
         if self.collect:
             gc.collect()
         times = os.times()
-        return Use(times.user + times.system, _resident())
+        return Usage(times.user + times.system, _resident())
 
 
 def _resident() -> int:

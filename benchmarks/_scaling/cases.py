@@ -24,7 +24,7 @@ from redsem_async._protocol.operations import (
 from redsem_async._protocol.replies import WAITING
 
 from .figures import MODES, Case, Cost, Memory, Mode
-from .processes import LEASE_MS, PROCESSES, Process, everybody, expect, granted, in_use
+from .processes import LEASE_MS, PROCESSES, Process, all_at_once, expect, granted, in_use
 from .server import Meter, info_of
 
 LONG_MS = 1_000_000_000
@@ -35,7 +35,7 @@ EMPTY = "return 1"
 
 SIZES = (1, 10, 50, 250)
 HANDED_SIZES = (1, 10, 50)
-ASKED: dict[Mode, tuple[int, ...]] = {"fair": (1, 100), "zset": (1,)}
+WAITERS: dict[Mode, tuple[int, ...]] = {"fair": (1, 100), "zset": (1,)}
 REFRESHED = (1, 1000)
 HEAVY = (100, 1000)
 TASKS = (1, 50, 1000)
@@ -43,16 +43,16 @@ PIPELINED = 100
 
 
 def measure(
-    url: str, seconds: float, say: Callable[[str], None]
+    url: str, seconds: float, progress: Callable[[str], None]
 ) -> tuple[dict[Case, Cost], Memory]:
     """One round of everything, *seconds* for each case."""
     with closing(Redis.from_url(url)) as client:
         meter = Meter(client, seconds)
         costs: dict[Case, Cost] = {}
         for case, measured in _cases(url, meter):
-            say(f"{case.subject}, {case.mode}, {case.size}")
+            progress(f"{case.subject}, {case.mode}, {case.size}")
             costs[case] = measured()
-        say("memory")
+        progress("memory")
         return costs, memory(url, client)
 
 
@@ -65,7 +65,7 @@ def _cases(url: str, meter: Meter) -> Iterator[tuple[Case, Callable[[], Cost]]]:
         for size in HANDED_SIZES:
             yield Case("home pair", mode, size), partial(home_pair, url, meter, mode, size)
             yield Case("handed pair", mode, size), partial(handed_pair, url, meter, mode, size)
-        for size in ASKED[mode]:
+        for size in WAITERS[mode]:
             yield Case("heartbeat", mode, size), partial(heartbeat, url, meter, mode, size)
         for size in TASKS:
             yield Case("library pair", mode, size), partial(library_pair, url, meter, mode, size)
@@ -102,8 +102,8 @@ def free_pair(
 
         def work() -> int:
             used.now_us += 1000 * silence_ms
-            everybody(processes, acquire, granted)
-            everybody(processes, lambda p: Release(p.hub, held[p]), bool)
+            all_at_once(processes, acquire, granted)
+            all_at_once(processes, lambda p: Release(p.hub, held[p]), bool)
             return size * len(processes)
 
         return meter.cost(work)
@@ -135,17 +135,17 @@ def home_pair(url: str, meter: Meter, mode: Mode, size: int) -> Cost:
             return Release(process.hub, held[process], keep=size)
 
         def fair() -> int:
-            everybody(processes, queue, lambda answer: answer == WAITING)
-            everybody(processes, release, bool)
+            all_at_once(processes, queue, lambda answer: answer == WAITING)
+            all_at_once(processes, release, bool)
             held.update(behind)
             return size * len(processes)
 
         def zset() -> int:
-            everybody(processes, release, bool)
-            everybody(processes, acquire, granted)
+            all_at_once(processes, release, bool)
+            all_at_once(processes, acquire, granted)
             return size * len(processes)
 
-        everybody(processes, acquire, granted)
+        all_at_once(processes, acquire, granted)
         return meter.cost(fair if mode == "fair" else zset)
 
 
@@ -159,38 +159,38 @@ def handed_pair(url: str, meter: Meter, mode: Mode, size: int) -> Cost:
         half = len(used.processes) // 2
         limit = half * size
         held: dict[Process, list[int]] = {}
-        asked: dict[Process, list[int]] = {}
+        requested: dict[Process, list[int]] = {}
 
         def acquire(process: Process) -> Operation:
             held[process] = process.numbers(size)
             return Acquire(held[process], LEASE_MS, limit)
 
         def queue(process: Process) -> Operation:
-            asked[process] = process.numbers(size)
-            return Acquire(asked[process], LEASE_MS, limit)
+            requested[process] = process.numbers(size)
+            return Acquire(requested[process], LEASE_MS, limit)
 
         def follow(process: Process) -> Operation:
             if mode == "fair":
-                held[process] = asked[process]
+                held[process] = requested[process]
                 return Refresh(held[process], LEASE_MS)
             held[process] = process.numbers(size)
             return Acquire(held[process], LEASE_MS, limit, hinted=size)
 
         holders, waiters = used.processes[:half], used.processes[half:]
-        everybody(holders, acquire, granted)
+        all_at_once(holders, acquire, granted)
 
         def work() -> int:
             nonlocal holders, waiters
-            everybody(waiters, queue, lambda answer: answer <= WAITING)
-            everybody(holders, lambda p: Release(p.hub, held[p]), bool)
-            everybody(waiters, follow, granted)
+            all_at_once(waiters, queue, lambda answer: answer <= WAITING)
+            all_at_once(holders, lambda p: Release(p.hub, held[p]), bool)
+            all_at_once(waiters, follow, granted)
             holders, waiters = waiters, holders
             return limit
 
         return meter.cost(work)
 
 
-def heartbeat(url: str, meter: Meter, mode: Mode, asked: int) -> Cost:
+def heartbeat(url: str, meter: Meter, mode: Mode, waiters: int) -> Cost:
     """A heartbeat of a process that asks about so many waiters, behind one holder.
 
     By a clock that we set, so that the time between two heartbeats has passed.
@@ -202,20 +202,20 @@ def heartbeat(url: str, meter: Meter, mode: Mode, asked: int) -> Cost:
         requests: dict[Process, list[Request]] = {}
 
         def queue(process: Process) -> Operation:
-            numbers = process.numbers(asked)
+            numbers = process.numbers(waiters)
             requests[process] = [Request(number, LEASE_MS, 1) for number in numbers]
             return Acquire(numbers, LEASE_MS, 1)
 
         def beat(process: Process) -> Operation:
             if mode == "fair":
                 return Heartbeat(LEASE_MS, requests[process])
-            return Heartbeat(LEASE_MS, limit=1, waits=asked)
+            return Heartbeat(LEASE_MS, limit=1, waits=waiters)
 
-        everybody(waiting, queue, lambda answer: answer <= WAITING)
+        all_at_once(waiting, queue, lambda answer: answer <= WAITING)
 
         def work() -> int:
             used.now_us += 1000 * LEASE_MS // 3
-            everybody(waiting, beat, lambda answer: answer == WAITING)
+            all_at_once(waiting, beat, lambda answer: answer == WAITING)
             return len(waiting)
 
         return meter.cost(work)
@@ -235,7 +235,7 @@ def refresh(url: str, meter: Meter, size: int) -> Cost:
 
         def work() -> int:
             used.now_us += 1000 * LEASE_MS // 3
-            everybody(processes, lambda p: Refresh(held[p], LEASE_MS), bool)
+            all_at_once(processes, lambda p: Refresh(held[p], LEASE_MS), bool)
             return len(processes)
 
         return meter.cost(work)

@@ -43,8 +43,8 @@ class Cost(NamedTuple):
 
     cpu: float
     script: float
-    heard: float
-    said: float
+    received: float
+    sent: float
     calls: float
 
 
@@ -78,7 +78,7 @@ class Figures:
 
     def bytes(self, subject: Subject, mode: Mode, size: int) -> float:
         """The median of bytes both ways."""
-        both = self.rounds(subject, mode, size, lambda cost: cost.heard + cost.said)
+        both = self.rounds(subject, mode, size, lambda cost: cost.received + cost.sent)
         return statistics.median(both)
 
     def typical_memory(self) -> Memory:

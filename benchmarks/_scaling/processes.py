@@ -23,20 +23,20 @@ from .figures import Mode
 
 LEASE_MS = 10_000
 PROCESSES = 20  # that write at a time
-WHO = HubInfo(describe(label=None, host="worker-0001.example", pid=12345, started=1.8e9))
+DESCRIPTION = HubInfo(describe(label=None, host="worker-0001.example", pid=12345, started=1.8e9))
 
 
 class Process:
     """What a process is to the server: a hub's id, its connection, its subscription."""
 
-    def __init__(self, client: Redis, wire: Codec) -> None:
+    def __init__(self, client: Redis, codec: Codec) -> None:
         self.hub = new_hub_id()
-        self._wire = wire
+        self._codec = codec
         self._tags = count(1)
         self._numbers = count(1)
-        self._asked: list[Operation] = []
+        self._in_flight: list[Operation] = []
         self._connection = cast("Any", client.connection_pool.get_connection())
-        self._connection.send_command("SUBSCRIBE", channel(wire.address.prefix, self.hub))
+        self._connection.send_command("SUBSCRIBE", channel(codec.address.prefix, self.hub))
         self._connection.send_command("PING")
         self._connection.read_response()  # messages are passed over
 
@@ -46,13 +46,13 @@ class Process:
 
     def write(self, call: Operation) -> None:
         """Send a call."""
-        script, arguments = self._wire.encode(call, next(self._tags), self.hub)
+        script, arguments = self._codec.encode(call, next(self._tags), self.hub)
         self._connection.send_command("EVALSHA", script.sha, *arguments)
-        self._asked.append(call)
+        self._in_flight.append(call)
 
     def read(self) -> Reply:
         """The reply to the oldest call."""
-        reply = self._wire.reply(self._asked.pop(0), self._connection.read_response())
+        reply = self._codec.reply(self._in_flight.pop(0), self._connection.read_response())
         assert isinstance(reply, Reply)
         return reply
 
@@ -67,19 +67,19 @@ class SemaphoreInUse:
         name = f"scaling-{secrets.token_hex(6)}"
         self.now_us = time.time_ns() // 1000
         self.address = Address(mode, "redsem", name, "local" if ticking else "server")
-        wire = Codec(self.address, lambda: self.now_us)
-        self.processes = [Process(client, wire) for _ in range(processes)]
+        codec = Codec(self.address, lambda: self.now_us)
+        self.processes = [Process(client, codec) for _ in range(processes)]
         for call in (
             Acquire([1], LEASE_MS, 1),
             Release(self.processes[0].hub, [1]),
             Refresh([1], LEASE_MS),
             Heartbeat(LEASE_MS),
         ):
-            client.script_load(wire.encode(call, 1, self.processes[0].hub)[0].text)
+            client.script_load(codec.encode(call, 1, self.processes[0].hub)[0].text)
         # Everybody is known from here on, as in the second of many calls.
         for process in self.processes:
             numbers = process.numbers(1)
-            process.write(Acquire(numbers, LEASE_MS, processes, hub_info=WHO))
+            process.write(Acquire(numbers, LEASE_MS, processes, hub_info=DESCRIPTION))
             process.write(Release(process.hub, numbers))
             expect(process.read(), granted)
             expect(process.read(), bool)
@@ -99,7 +99,7 @@ def in_use(
             client.delete(*used.address.keys)
 
 
-def everybody(
+def all_at_once(
     processes: Sequence[Process],
     call: Callable[[Process], Operation],
     expected: Callable[[int], bool],

@@ -56,8 +56,8 @@ class Meter:
         return Cost(
             cpu=1e6 * (info["used_cpu_user"] + info["used_cpu_sys"]),
             script=scripts["usec"],
-            heard=info["total_net_input_bytes"],
-            said=info["total_net_output_bytes"],
+            received=info["total_net_input_bytes"],
+            sent=info["total_net_output_bytes"],
             calls=scripts["calls"],
         )
 

@@ -11,7 +11,7 @@ from statistics import fmean, quantiles
 from typing import NamedTuple, Protocol
 
 
-class Crowd(NamedTuple):
+class Workload(NamedTuple):
     """Who wants permits.
 
     Attributes:
@@ -58,30 +58,30 @@ class Policy(Protocol):
         ...
 
 
-def simulate(policy: Policy, crowd: Crowd, works: int, chance: random.Random) -> Outcome:
+def simulate(policy: Policy, workload: Workload, works: int, rng: random.Random) -> Outcome:
     """Let *crowd* do so many pieces of work, after a tenth as many to warm up."""
-    run = _Run(policy, crowd, chance)
+    run = _Run(policy, workload, rng)
     run.until(works // 10)
-    run.forget()
+    run.reset()
     run.until(works)
     return run.outcome()
 
 
 class _Run:
-    def __init__(self, policy: Policy, crowd: Crowd, chance: random.Random) -> None:
+    def __init__(self, policy: Policy, workload: Workload, rng: random.Random) -> None:
         self._policy = policy
-        self._crowd = crowd
-        self._chance = chance
+        self._workload = workload
+        self._rng = rng
         self._order = count()
         self._events: list[tuple[float, int, int, bool]] = []  # at, order, task, has worked
         self._now = 0.0
         self._working = 0
         self._asked_at: dict[int, float] = {}  # of those who wait
-        self.forget()
-        for task in range(crowd.tasks):
-            self._schedule(task, crowd.think, has_worked=False)
+        self.reset()
+        for task in range(workload.tasks):
+            self._schedule(task, workload.think, has_worked=False)
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Count from now on."""
         self._since = self._now
         self._busy_time = self._idle_time = 0.0
@@ -97,13 +97,13 @@ class _Run:
                 self._done += 1
                 self._working -= 1
                 self._start(self._policy.finish(task))
-                self._schedule(task, self._crowd.think, has_worked=False)
+                self._schedule(task, self._workload.think, has_worked=False)
             else:
                 self._asked_at[task] = at
                 self._start(self._policy.ask(task))
 
     def outcome(self) -> Outcome:
-        permit_time = self._crowd.limit * (self._now - self._since)
+        permit_time = self._workload.limit * (self._now - self._since)
         return Outcome(
             utilisation=self._busy_time / permit_time,
             idle=self._idle_time / permit_time,
@@ -114,7 +114,7 @@ class _Run:
 
     def _pass_time(self, to: float) -> None:
         passed, self._now = to - self._now, to
-        free = self._crowd.limit - self._working
+        free = self._workload.limit - self._working
         self._busy_time += passed * self._working
         self._idle_time += passed * min(free, len(self._asked_at))
 
@@ -125,5 +125,5 @@ class _Run:
             self._schedule(task, 1.0, has_worked=True)
 
     def _schedule(self, task: int, mean: float, *, has_worked: bool) -> None:
-        takes = self._chance.expovariate(1 / mean) if mean else 0.0
+        takes = self._rng.expovariate(1 / mean) if mean else 0.0
         heappush(self._events, (self._now + takes, next(self._order), task, has_worked))

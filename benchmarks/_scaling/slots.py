@@ -13,9 +13,9 @@ def slot_of(name: str) -> int:
     return key_slot(Address("fair", "redsem", name, "server").keys[0].encode())
 
 
-def slots_of(names: int, chance: random.Random) -> list[int]:
+def slots_of(names: int, rng: random.Random) -> list[int]:
     """The slots of names that have nothing in common."""
-    return [slot_of(f"{chance.getrandbits(64):x}") for _ in range(names)]
+    return [slot_of(f"{rng.getrandbits(64):x}") for _ in range(names)]
 
 
 def equal(names: int) -> list[float]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from .simulation import Crowd, Policy
+from .simulation import Policy, Workload
 
 Choice = Literal["random", "shorter", "own"]
 """Which part a task asks: any, the less busy of two, or always its process's own."""
@@ -28,14 +28,14 @@ class Split:
     """The limit in equal parts, each a name of its own; 1 part is an undivided limit."""
 
     def __init__(
-        self, limit: int, parts: int, choice: Choice, homes: Sequence[int], chance: random.Random
+        self, limit: int, parts: int, choice: Choice, homes: Sequence[int], rng: random.Random
     ) -> None:
         shares = [limit // parts + (number < limit % parts) for number in range(parts)]
         self.pairs = 0
         self._parts = [Part(share) for share in shares]
         self._choice: Choice = choice
         self._homes = homes
-        self._chance = chance
+        self._rng = rng
         self._asked: dict[int, Part] = {}
 
     def ask(self, task: int) -> list[int]:
@@ -58,10 +58,10 @@ class Split:
         parts = self._parts
         if self._choice == "own":
             return parts[self._homes[task]]
-        first = self._chance.choice(parts)
+        first = self._rng.choice(parts)
         if self._choice == "random":
             return first
-        return min(first, self._chance.choice(parts), key=lambda part: part.busyness)
+        return min(first, self._rng.choice(parts), key=lambda part: part.busyness)
 
 
 @dataclass(slots=True)
@@ -168,12 +168,12 @@ class Strategy(NamedTuple):
     policy: Policy
 
 
-def strategies(crowd: Crowd, processes: int, chance: random.Random) -> Iterator[Strategy]:
+def strategies(workload: Workload, processes: int, rng: random.Random) -> Iterator[Strategy]:
     """What is compared. Tasks are in any of so many processes, which makes some busier."""
-    homes = [chance.randrange(processes) for _ in range(crowd.tasks)]
+    homes = [rng.randrange(processes) for _ in range(workload.tasks)]
 
     def split(parts: int, choice: Choice) -> Split:
-        return Split(crowd.limit, parts, choice, homes, chance)
+        return Split(workload.limit, parts, choice, homes, rng)
 
     yield Strategy("one name", 1, split(1, "random"))
     for parts in (4, 10):
@@ -182,4 +182,4 @@ def strategies(crowd: Crowd, processes: int, chance: random.Random) -> Iterator[
     yield Strategy("a fixed share for each process", 0, split(processes, "own"))
     for size, starts in ((1, 10), (1, 50), (2, 50), (5, 50), (10, 100)):
         name = f"blocks of {size}, each for {starts} works"
-        yield Strategy(name, 1, Blocks(crowd.limit, size, starts, homes))
+        yield Strategy(name, 1, Blocks(workload.limit, size, starts, homes))

@@ -18,7 +18,7 @@ from .capacity import (
 )
 from .document import number, percent, rough, spread, table
 from .figures import MODES, Cost, Figures, Mode, Subject
-from .simulation import Crowd, Outcome, simulate
+from .simulation import Outcome, Workload, simulate
 from .slots import by_rank, equal, slots_of, worth
 from .strategies import strategies
 
@@ -32,8 +32,8 @@ GIB = 2**30
 SEED = 20_261_121
 PROCESSES = 10
 WORKS = 50_000
-SATURATED = Crowd(limit=100, tasks=125)
-AT_90_PERCENT = Crowd(limit=100, tasks=1000, think=1000 / 90 - 1)
+SATURATED = Workload(limit=100, tasks=125)
+AT_90_PERCENT = Workload(limit=100, tasks=1000, think=1000 / 90 - 1)
 
 
 def tables(figures: Figures) -> dict[str, str]:
@@ -235,10 +235,10 @@ def fleet(figures: Figures) -> str:
 
 def many_names() -> str:
     """How many shards' work several shards do."""
-    chance = random.Random(SEED)
+    rng = random.Random(SEED)
     lines: list[list[str]] = []
     for names in NAMES:
-        sets = [slots_of(names, chance) for _ in range(NAME_SETS)]
+        sets = [slots_of(names, rng) for _ in range(NAME_SETS)]
         cells = [f"{names:,}"]
         for shards in SHARDS:
             for weights in (equal(names), by_rank(names)):
@@ -274,10 +274,10 @@ def _ceiling(names: int, outcome: Outcome) -> str:
 
 
 def _simulated() -> Iterator[tuple[str, int, Outcome, Outcome]]:
-    def outcomes(crowd: Crowd) -> Iterator[tuple[str, int, Outcome]]:
-        chance = random.Random(SEED)
-        for name, names, policy in strategies(crowd, PROCESSES, chance):
-            yield name, names, simulate(policy, crowd, WORKS, chance)
+    def outcomes(workload: Workload) -> Iterator[tuple[str, int, Outcome]]:
+        rng = random.Random(SEED)
+        for name, names, policy in strategies(workload, PROCESSES, rng):
+            yield name, names, simulate(policy, workload, WORKS, rng)
 
     both = zip(outcomes(SATURATED), outcomes(AT_90_PERCENT), strict=True)
     for (name, names, saturated), (_, _, usual) in both:

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from benchmarks._contest import Contest
-from benchmarks._floors import Scripts
+from benchmarks._baselines import Scripts
+from benchmarks._comparison import Comparison
 from benchmarks._measure import Burst, Load, all_waits, rates
 from benchmarks._proxy import slowed
 from benchmarks._results import Absent, Acquire, Aim, Figure, Row, Table
@@ -14,10 +14,10 @@ from benchmarks._setup import Setup
 from benchmarks.cases import p3_contention, p4_handoff
 from benchmarks.cases._base import Case
 from benchmarks.cases._contended import PAIRS
-from benchmarks.contenders import OURS, PEERS
+from benchmarks.libraries import OURS, PEERS
 
 DELAY = 0.001
-TRIP = "one bare evalsha: a round trip"
+ROUND_TRIP = "one bare evalsha: a round trip"
 TRIPS = "acquire p50, round trips"
 HANDOFF = "hand-off"
 HOW = (
@@ -43,17 +43,17 @@ async def measure(setup: Setup) -> Table:
     async with slowed(setup.url, DELAY) as url:
         far = setup.through(url)
         for setting, (load, bound) in loads.items():
-            setup.say(setting)
-            async with Scripts.at(url) as scripts, Contest(far) as contest:
-                await contest.enter_all((*OURS, *PEERS), load)
-                contest.add(TRIP, partial(scripts.trips, setup.effort.burst))
-                await contest.run()
-            rows += _rows(contest.bursts, setting, bound)
+            setup.progress(setting)
+            async with Scripts.at(url) as scripts, Comparison(far) as comparison:
+                await comparison.enter_all((*OURS, *PEERS), load)
+                comparison.add(ROUND_TRIP, partial(scripts.trips, setup.effort.burst))
+                await comparison.run()
+            rows += _rows(comparison.bursts, setting, bound)
             absent |= {
                 Absent(
-                    one.who, one.why if "failed" not in one.why else f"{setting}: {one.why}"
+                    one.label, one.why if "failed" not in one.why else f"{setting}: {one.why}"
                 ): None
-                for one in contest.absent
+                for one in comparison.absent
             }
         handoffs = await p4_handoff.measure(far)
     # Its aim is for the ordinary way.
@@ -68,13 +68,13 @@ def _rows(bursts: dict[str, list[Burst]], setting: str, bound: float | None) -> 
     ours = {library.label for library in OURS}
     return [
         Row(
-            who=who,
+            label=label,
             setting=setting,
             acquire=Acquire.of(all_waits(own)),
-            figures=(rates(PAIRS, own), _in_trips(own, bursts[TRIP])),
-            aims=(Aim(TRIPS, bound, at_most=True),) if bound and who in ours else (),
+            figures=(rates(PAIRS, own), _in_trips(own, bursts[ROUND_TRIP])),
+            aims=(Aim(TRIPS, bound, at_most=True),) if bound and label in ours else (),
         )
-        for who, own in bursts.items()
+        for label, own in bursts.items()
     ]
 
 

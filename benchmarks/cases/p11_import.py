@@ -13,9 +13,9 @@ from benchmarks._setup import Setup
 from benchmarks.cases._base import Case
 
 OURS = "import redsem_async"
-FLOOR = "import redis.asyncio"
+BASELINE = "import redis.asyncio"
 TIME = "ms"
-RATIO = f"× {FLOOR}"
+RATIO = f"× {BASELINE}"
 AIM = Aim(RATIO, 1.15, at_most=True)
 HOW = (
     "Each statement by itself in a fresh interpreter, in turn; bytecode was compiled beforehand."
@@ -32,19 +32,19 @@ print(time.perf_counter() - start)
 
 async def measure(setup: Setup) -> Table:
     """Both in turn."""
-    setup.say("fresh interpreters")
+    setup.progress("fresh interpreters")
     times = await asyncio.to_thread(_times, setup.effort.imports)
-    ratios = tuple(own / other for own, other in zip(times[OURS], times[FLOOR], strict=True))
-    figures = {who: Figure(TIME, tuple(1000 * one for one in of)) for who, of in times.items()}
+    ratios = tuple(own / other for own, other in zip(times[OURS], times[BASELINE], strict=True))
+    figures = {label: Figure(TIME, tuple(1000 * one for one in of)) for label, of in times.items()}
     rows = [
-        Row(who=OURS, figures=(figures[OURS], Figure(RATIO, ratios)), aims=(AIM,)),
-        Row(who=FLOOR, figures=(figures[FLOOR],)),
+        Row(label=OURS, figures=(figures[OURS], Figure(RATIO, ratios)), aims=(AIM,)),
+        Row(label=BASELINE, figures=(figures[BASELINE],)),
     ]
     return Table(case="P11", title=CASE.title, how=HOW, loop=setup.loop, rows=rows)
 
 
 def _times(rounds: int) -> dict[str, list[float]]:
-    times: dict[str, list[float]] = {OURS: [], FLOOR: []}
+    times: dict[str, list[float]] = {OURS: [], BASELINE: []}
     with tempfile.TemporaryDirectory() as bytecode:
         for _ in range(rounds + 1):  # the first compiles
             for statement, of_one in times.items():

@@ -3,15 +3,15 @@
 from dataclasses import replace
 from functools import partial
 
-from benchmarks._floors import BlockingSocket, Scripts
+from benchmarks._baselines import BlockingSocket, Scripts
 from benchmarks._measure import Load, ratio
 from benchmarks._results import Aim, Row, Table
 from benchmarks._setup import Setup
 from benchmarks.cases._base import Case
-from benchmarks.cases._contended import TO_PEER, contest, rows_of
-from benchmarks.contenders import OURS, PEERS, REDIS_LOCK
+from benchmarks.cases._contended import TO_PEER, compare, rows_of
+from benchmarks.libraries import OURS, PEERS, REDIS_LOCK
 
-FLOOR = "two bare evalsha"
+BASELINE = "two bare evalsha"
 SOCKET = "two bare evalsha, blocking socket"
 TIME = "time, × two bare evalsha"
 AIMS = (Aim(TIME, 0.90, at_most=True), Aim(TO_PEER, 1.0))
@@ -30,24 +30,24 @@ async def measure(setup: Setup) -> Table:
     try:
         async with (
             Scripts.at(setup.url) as scripts,
-            contest(setup, libraries, Load(tasks=1, limit=1)) as made,
+            compare(setup, libraries, Load(tasks=1, limit=1)) as comparison,
         ):
-            made.add(FLOOR, partial(scripts.one_by_one, seconds))
-            made.add(SOCKET, partial(socket.one_by_one, seconds))
-            setup.say("one task")
-            await made.run()
+            comparison.add(BASELINE, partial(scripts.one_by_one, seconds))
+            comparison.add(SOCKET, partial(socket.one_by_one, seconds))
+            setup.progress("one task")
+            await comparison.run()
     finally:
         socket.close()
-    floor = made.bursts[FLOOR]
+    baseline = comparison.bursts[BASELINE]
     rows: list[Row] = []
-    for row in rows_of(made, "", {}, {library.label: AIMS[1:] for library in OURS}):
+    for row in rows_of(comparison, "", {}, {library.label: AIMS[1:] for library in OURS}):
         # Of times, not of rates: this aim is about what a caller waits.
-        time = ratio(TIME, floor, made.bursts[row.who])
+        time = ratio(TIME, baseline, comparison.bursts[row.label])
         figures = (row.figures[0], time, *row.figures[1:])
-        ours = row.who in {library.label for library in OURS}
+        ours = row.label in {library.label for library in OURS}
         rows.append(replace(row, figures=figures, aims=(AIMS[0], *row.aims) if ours else ()))
     return Table(
-        case="P1", title=CASE.title, how=HOW, loop=setup.loop, rows=rows, absent=made.absent
+        case="P1", title=CASE.title, how=HOW, loop=setup.loop, rows=rows, absent=comparison.absent
     )
 
 

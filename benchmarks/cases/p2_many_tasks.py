@@ -2,15 +2,15 @@
 
 from functools import partial
 
-from benchmarks._floors import BATCH, Scripts
+from benchmarks._baselines import BATCH, Scripts
 from benchmarks._measure import Load
 from benchmarks._results import Absent, Aim, Row, Table
 from benchmarks._setup import Setup
 from benchmarks.cases._base import Case
-from benchmarks.cases._contended import TO_NODE, TO_PEER, contest, rows_of
-from benchmarks.contenders import OURS, PEERS
+from benchmarks.cases._contended import TO_NODE, TO_PEER, compare, rows_of
+from benchmarks.libraries import OURS, PEERS
 
-FLOOR = f"scripts of {BATCH} ids"
+BASELINE = f"scripts of {BATCH} ids"
 TO_FLOOR = f"÷ scripts of {BATCH} ids"
 TO_FLOOR_AIMS = {50: 0.6, 200: 0.75, 1000: 0.8}
 HOW = (
@@ -25,19 +25,19 @@ async def measure(setup: Setup) -> Table:
     rows: list[Row] = []
     absent: dict[Absent, None] = {}
     for tasks in setup.effort.tasks:
-        setup.say(f"{tasks} tasks")
+        setup.progress(f"{tasks} tasks")
         aims = [Aim(TO_PEER, 15.0), Aim(TO_NODE, 3.0)]
         if tasks in TO_FLOOR_AIMS:
             aims.insert(0, Aim(TO_FLOOR, TO_FLOOR_AIMS[tasks]))
         async with (
             Scripts.at(setup.url) as scripts,
-            contest(setup, (*OURS, *PEERS), Load(tasks=tasks, limit=2 * tasks)) as made,
+            compare(setup, (*OURS, *PEERS), Load(tasks=tasks, limit=2 * tasks)) as comparison,
         ):
-            made.add(FLOOR, partial(scripts.batched, setup.effort.burst))
-            await made.run()
+            comparison.add(BASELINE, partial(scripts.batched, setup.effort.burst))
+            await comparison.run()
         ours = {library.label: aims for library in OURS}
-        rows += rows_of(made, f"{tasks:,} tasks", {FLOOR: TO_FLOOR}, ours)
-        absent |= dict.fromkeys(made.absent)
+        rows += rows_of(comparison, f"{tasks:,} tasks", {BASELINE: TO_FLOOR}, ours)
+        absent |= dict.fromkeys(comparison.absent)
     return Table(
         case="P2", title=CASE.title, how=HOW, loop=setup.loop, rows=rows, absent=[*absent]
     )

@@ -6,8 +6,8 @@ from benchmarks._measure import Burst, Load
 from benchmarks._results import Acquire, Aim, Figure, Table
 from benchmarks._setup import Setup
 from benchmarks.cases._base import Case
-from benchmarks.cases._contended import contest, rows_of
-from benchmarks.contenders import FAIR, IN_PROCESS, OURS, PEERS
+from benchmarks.cases._contended import compare, rows_of
+from benchmarks.libraries import FAIR, IN_PROCESS, OURS, PEERS
 
 LOAD = Load(tasks=50, limit=5, work=0.001)
 TO_FLOOR = "÷ asyncio.Semaphore"
@@ -23,17 +23,17 @@ HOW = (
 
 async def measure(setup: Setup) -> Table:
     """All libraries, Node and the floor in turn."""
-    setup.say(f"{LOAD.tasks} tasks, limit {LOAD.limit}")
-    async with contest(setup, (*OURS, *PEERS, IN_PROCESS), LOAD) as made:
-        await made.run()
+    setup.progress(f"{LOAD.tasks} tasks, limit {LOAD.limit}")
+    async with compare(setup, (*OURS, *PEERS, IN_PROCESS), LOAD) as comparison:
+        await comparison.run()
     aims = {library.label: [AIM] for library in OURS} | {FAIR.label: [AIM, FAIR_AIM]}
     rows = [
-        replace(row, figures=(*row.figures, _unevenness(made.bursts[row.who])))
-        for row in rows_of(made, "", {IN_PROCESS.label: TO_FLOOR}, {})
+        replace(row, figures=(*row.figures, _unevenness(comparison.bursts[row.label])))
+        for row in rows_of(comparison, "", {IN_PROCESS.label: TO_FLOOR}, {})
     ]
-    rows = [replace(row, aims=tuple(aims.get(row.who, ()))) for row in rows]
+    rows = [replace(row, aims=tuple(aims.get(row.label, ()))) for row in rows]
     return Table(
-        case="P3", title=CASE.title, how=HOW, loop=setup.loop, rows=rows, absent=made.absent
+        case="P3", title=CASE.title, how=HOW, loop=setup.loop, rows=rows, absent=comparison.absent
     )
 
 

@@ -5,16 +5,16 @@ from contextlib import AsyncExitStack
 
 from redis.asyncio import Redis
 
+from benchmarks._bulk import LONG, CheckStillWaiting, Open, Wait
 from benchmarks._children import child
-from benchmarks._contest import attempt, name_for
-from benchmarks._crowds import LONG, CheckInPlace, Open, Wait
-from benchmarks._gauge import Leaked
+from benchmarks._comparison import attempt, name_for
+from benchmarks._limit_check import Leaked
 from benchmarks._results import Absent, Aim, Figure, Row, Table
+from benchmarks._server_stats import connections, traffic
 from benchmarks._setup import Setup
-from benchmarks._usage import TellUse
-from benchmarks._watch import connections, traffic
+from benchmarks._usage import ReportUsage
 from benchmarks.cases._base import Case
-from benchmarks.contenders import OURS, PEERS, Library, Terms
+from benchmarks.libraries import OURS, PEERS, Library, Options
 
 CONNECTIONS = "connections"
 SENT = "commands/s"
@@ -38,44 +38,44 @@ async def measure(setup: Setup) -> Table:
     rows: list[Row] = []
     absent: list[Absent] = []
     for library in (*OURS, *PEERS):
-        waiters = setup.effort.crowd_of(library)
+        waiters = setup.effort.bulk_of(library)
         with attempt(library, absent) as installed:
             if installed:
-                setup.say(f"{library.label}, {waiters:,} waiters")
+                setup.progress(f"{library.label}, {waiters:,} waiters")
                 rows.append(await _row(setup, library, waiters))
     return Table(case="P5", title=CASE.title, how=HOW, loop=setup.loop, rows=rows, absent=absent)
 
 
 async def _row(setup: Setup, library: Library, waiters: int) -> Row:
     name = name_for("p5")
-    here = Terms(url=setup.url, name=name, limit=1, tasks=1, lease=LONG)
-    there = Terms(url=setup.url, name=name, limit=1, tasks=waiters)
+    here = Options(url=setup.url, name=name, limit=1, tasks=1, lease=LONG)
+    there = Options(url=setup.url, name=name, limit=1, tasks=waiters)
     async with AsyncExitStack() as stack:
-        contender = await stack.enter_async_context(library.open(here))
-        stack.push_async_callback(contender.clear)
-        await stack.enter_async_context(contender.permit())
+        semaphore = await stack.enter_async_context(library.open(here))
+        stack.push_async_callback(semaphore.clear)
+        await stack.enter_async_context(semaphore.permit())
         client = await stack.enter_async_context(Redis.from_url(setup.url))
-        crowd = await stack.enter_async_context(child(setup.loop))
+        bulk = await stack.enter_async_context(child(setup.loop))
         before = await connections(client)
-        await crowd.ask(Open(library.label, there))
-        await crowd.ask(Wait(library.label, there, waiters))
+        await bulk.ask(Open(library.label, there))
+        await bulk.ask(Wait(library.label, there, waiters))
         await asyncio.sleep(setup.effort.settle)
         opened_since = await connections(client) - before
-        used = await crowd.ask(TellUse())
-        heard = await traffic(setup.url, setup.effort.window)
-        cpu = (await crowd.ask(TellUse())).cpu - used.cpu
-        await crowd.ask(CheckInPlace())
+        used = await bulk.ask(ReportUsage())
+        seen = await traffic(setup.url, setup.effort.window)
+        cpu = (await bulk.ask(ReportUsage())).cpu - used.cpu
+        await bulk.ask(CheckStillWaiting())
         # Cancelled all at once, waiters of some peers leave places taken; ours may not.
-        await crowd.dismiss()
-        if library.ours and (held := await contender.held()) != 1:
+        await bulk.stop()
+        if library.ours and (held := await semaphore.held()) != 1:
             raise Leaked(held, 1)
     return Row(
-        who=library.label,
+        label=library.label,
         setting=f"{waiters:,} waiters",
         figures=(
             Figure(CONNECTIONS, (opened_since,)),
-            Figure(SENT, (heard.sent,)),
-            Figure(EXECUTED, (heard.executed,)),
+            Figure(SENT, (seen.sent,)),
+            Figure(EXECUTED, (seen.executed,)),
             Figure(CPU, (100 * cpu / setup.effort.window,)),
         ),
         aims=AIMS if library.ours else (),

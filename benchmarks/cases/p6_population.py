@@ -9,16 +9,16 @@ from itertools import pairwise
 
 from redis.asyncio import Redis
 
-from benchmarks._children import Child, Stage, child
-from benchmarks._contest import name_for
-from benchmarks._crowds import LONG, Hold
-from benchmarks._gauge import Gauge, Leaked
+from benchmarks._bulk import LONG, Hold
+from benchmarks._children import Child, JobContext, child
+from benchmarks._comparison import name_for
+from benchmarks._limit_check import Leaked, LimitCheck
 from benchmarks._measure import Burst, Load, all_waits, burst, rates
 from benchmarks._results import Acquire, Aim, Figure, Row, Table
+from benchmarks._server_stats import scripts, slowest
 from benchmarks._setup import Setup
-from benchmarks._watch import scripts, slowest
 from benchmarks.cases._base import Case
-from benchmarks.contenders import OURS, Contender, Library, Ours, Terms
+from benchmarks.libraries import OURS, Library, OpenSemaphore, Options, OurSemaphore
 
 COST = "µs a pair"
 GROWTH = "× that of the fewest"
@@ -37,45 +37,45 @@ HOW = (
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class Queue:
     """Have *count* tasks in line for one permit that goes round, once the limit is raised."""
 
     label: str
-    terms: Terms
+    options: Options
     count: int
 
-    async def carry_out(self, here: Stage) -> None:
-        contender = await here.contender(self.label, self.terms)
-        gauge = Gauge(1)
-        turns = here.notes[self.label] = list[float]()
+    async def run(self, context: JobContext) -> None:
+        semaphore = await context.semaphore(self.label, self.options)
+        check = LimitCheck(1)
+        turns = context.shared[self.label] = list[float]()
 
-        async def go_round() -> None:
+        async def pass_around() -> None:
             while True:
-                async with contender.permit():
-                    gauge.enter()
+                async with semaphore.permit():
+                    check.enter()
                     turns.append(time.perf_counter())
-                    gauge.leave()
+                    check.leave()
 
-        here.tasks += [asyncio.create_task(go_round()) for _ in range(self.count)]
+        context.tasks += [asyncio.create_task(pass_around()) for _ in range(self.count)]
 
 
 @dataclass(frozen=True, slots=True)
-class GoRound:
+class PassAround:
     """Let the permit go round for a while; each time is from one who is inside to the next."""
 
     label: str
-    terms: Terms
+    options: Options
     seconds: float
 
-    async def carry_out(self, here: Stage) -> Burst:
-        contender = await here.contender(self.label, self.terms)
-        assert isinstance(contender, Ours)
-        turns: list[float] = here.notes[self.label]
+    async def run(self, context: JobContext) -> Burst:
+        semaphore = await context.semaphore(self.label, self.options)
+        assert isinstance(semaphore, OurSemaphore)
+        turns: list[float] = context.shared[self.label]
         turns.clear()
-        await contender.semaphore.set_limit(self.terms.limit + 1)
+        await semaphore.native.set_limit(self.options.limit + 1)
         await asyncio.sleep(self.seconds)
-        await contender.semaphore.set_limit(self.terms.limit)
-        for task in here.tasks:
+        await semaphore.native.set_limit(self.options.limit)
+        for task in context.tasks:
             if task.done():
                 task.result()
         waits = [later - earlier for earlier, later in pairwise(turns)]
@@ -88,10 +88,10 @@ class Population:
 
     setting: str
     library: Library
-    terms: Terms
+    options: Options
     held: int
-    crowd: Child
-    visitor: Contender | None
+    bulk: Child
+    measured: OpenSemaphore | None
     bursts: list[Burst]
     server: list[float]
     worst: list[float]
@@ -101,15 +101,15 @@ class Population:
         seconds = setup.effort.burst
         async with slowest(client) as slow:
             before = await scripts(client)
-            if self.visitor is not None:
-                done = await burst(self.visitor, Load(tasks=1, limit=1), seconds)
+            if self.measured is not None:
+                done = await burst(self.measured, Load(tasks=1, limit=1), seconds)
             else:
-                done = await self.crowd.ask(GoRound(self.library.label, self.terms, seconds))
+                done = await self.bulk.ask(PassAround(self.library.label, self.options, seconds))
             self.server.append((await scripts(client)).since(before))
         self.bursts.append(done)
         self.worst += slow.ms
 
-    def forget(self) -> None:
+    def discard(self) -> None:
         """All so far was to warm up; but for the worst script, which is the worst anyhow."""
         self.bursts.clear()
         self.server.clear()
@@ -123,7 +123,7 @@ class Population:
         if self.worst:
             figures.append(Figure(WORST, (max(self.worst),)))
         return Row(
-            who=self.library.label,
+            label=self.library.label,
             setting=self.setting,
             acquire=Acquire.of(all_waits(self.bursts)),
             figures=tuple(figures),
@@ -146,13 +146,13 @@ async def _growth(setup: Setup, library: Library, *, waiting: bool) -> list[Row]
         populations: list[Population] = []
         for held in setup.effort.populations:
             setting = f"{held:,} held" + (" and waiting" if waiting else "")
-            setup.say(f"{library.label}, {setting}")
+            setup.progress(f"{library.label}, {setting}")
             made = _population(setup, library, held, setting, waiting=waiting)
             populations.append(await stack.enter_async_context(made))
         for number in range(-setup.effort.warm_ups, setup.effort.rounds):
             for population in populations:
                 if number == 0:
-                    population.forget()
+                    population.discard()
                 await population.turn(setup, client)
     rows = [population.row() for population in populations]
     fewest = rows[0].figure(COST).values
@@ -168,37 +168,37 @@ async def _growth(setup: Setup, library: Library, *, waiting: bool) -> list[Row]
 async def _population(
     setup: Setup, library: Library, held: int, setting: str, *, waiting: bool
 ) -> AsyncGenerator[Population]:
-    terms = Terms(url=setup.url, name=name_for("p6"), limit=held, tasks=1, lease=LONG)
+    options = Options(url=setup.url, name=name_for("p6"), limit=held, tasks=1, lease=LONG)
     async with AsyncExitStack() as stack:
-        crowd = await stack.enter_async_context(child(setup.loop))
-        mine = replace(terms, limit=held + 1, lease=10.0)
-        visitor = await stack.enter_async_context(library.open(mine))
-        stack.push_async_callback(visitor.clear)
-        stack.push_async_callback(crowd.kill)
-        await crowd.ask(Hold(library.label, terms, held))
+        bulk = await stack.enter_async_context(child(setup.loop))
+        mine = replace(options, limit=held + 1, lease=10.0)
+        measured = await stack.enter_async_context(library.open(mine))
+        stack.push_async_callback(measured.clear)
+        stack.push_async_callback(bulk.kill)
+        await bulk.ask(Hold(library.label, options, held))
         if waiting:
-            await crowd.ask(Form(library.label, terms, held))
+            await bulk.ask(Queue(library.label, options, held))
             await asyncio.sleep(setup.effort.settle)
         yield Population(
-            setting, library, terms, held, crowd, None if waiting else visitor, [], [], []
+            setting, library, options, held, bulk, None if waiting else measured, [], [], []
         )
-        if (left := await visitor.held()) != held:
+        if (left := await measured.held()) != held:
             raise Leaked(left, held)
 
 
 async def _expiry(setup: Setup, library: Library) -> Row:
     """Many permits end at once, and somebody waits for one."""
-    many, lease = setup.effort.crowd, setup.effort.lease
-    setup.say(f"{library.label}, {many:,} permits expire")
-    terms = Terms(url=setup.url, name=name_for("p6"), limit=many, tasks=1, lease=lease)
+    many, lease = setup.effort.bulk, setup.effort.lease
+    setup.progress(f"{library.label}, {many:,} permits expire")
+    options = Options(url=setup.url, name=name_for("p6"), limit=many, tasks=1, lease=lease)
     async with (
         Redis.from_url(setup.url) as client,
-        library.open(terms) as waiter,
-        child(setup.loop) as crowd,
+        library.open(options) as waiter,
+        child(setup.loop) as bulk,
     ):
-        await crowd.ask(Hold(library.label, terms, many))
+        await bulk.ask(Hold(library.label, options, many))
         await asyncio.sleep(lease)  # until all were refreshed together, once or more
-        await crowd.kill()
+        await bulk.kill()
         async with slowest(client) as slow:
             ends = await _first_expiry(waiter)
             async with waiter.permit():
@@ -206,13 +206,13 @@ async def _expiry(setup: Setup, library: Library) -> Row:
             await waiter.held()
         await waiter.clear()
     figures = [Figure(LATE, (1000 * late,)), *(Figure(WORST, (ms,)) for ms in slow.ms)]
-    return Row(who=library.label, setting=f"{many:,} expire", figures=tuple(figures))
+    return Row(label=library.label, setting=f"{many:,} expire", figures=tuple(figures))
 
 
-async def _first_expiry(waiter: Contender) -> float:
+async def _first_expiry(waiter: OpenSemaphore) -> float:
     """When the permit that ends first does so, by ``time.monotonic()``."""
-    assert isinstance(waiter, Ours)
-    status = await waiter.semaphore.status(max_entries=1)
+    assert isinstance(waiter, OurSemaphore)
+    status = await waiter.native.status(max_entries=1)
     return time.monotonic() + min(holder.expires_in for holder in status.holders)
 
 

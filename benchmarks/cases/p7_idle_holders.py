@@ -2,15 +2,15 @@
 
 import asyncio
 
+from benchmarks._bulk import CountLost, Hold, Open
 from benchmarks._children import child
-from benchmarks._contest import attempt, name_for
-from benchmarks._crowds import CountLost, Hold, Open
+from benchmarks._comparison import attempt, name_for
 from benchmarks._results import Absent, Acquire, Aim, Figure, Row, Table
+from benchmarks._server_stats import traffic
 from benchmarks._setup import Setup
-from benchmarks._usage import TellUse
-from benchmarks._watch import traffic
+from benchmarks._usage import ReportUsage
 from benchmarks.cases._base import Case
-from benchmarks.contenders import OURS, PY_REDIS_SEMAPHORE, Library, Terms
+from benchmarks.libraries import OURS, PY_REDIS_SEMAPHORE, Library, Options
 
 SENT = "commands/s"
 EXECUTED = "commands/s with those in scripts"
@@ -35,33 +35,35 @@ async def measure(setup: Setup) -> Table:
     rows: list[Row] = []
     absent: list[Absent] = []
     for library in (*OURS, PY_REDIS_SEMAPHORE):
-        permits = setup.effort.crowd_of(library)
+        permits = setup.effort.bulk_of(library)
         with attempt(library, absent) as installed:
             if installed:
-                setup.say(f"{library.label}, {permits:,} permits")
+                setup.progress(f"{library.label}, {permits:,} permits")
                 rows.append(await _row(setup, library, permits))
     return Table(case="P7", title=CASE.title, how=HOW, loop=setup.loop, rows=rows, absent=absent)
 
 
 async def _row(setup: Setup, library: Library, permits: int) -> Row:
-    terms = Terms(url=setup.url, name=name_for("p7"), limit=permits, tasks=permits, lease=LEASE)
-    async with library.open(terms) as observer, child(setup.loop) as crowd:
-        await crowd.ask(Open(library.label, terms))
-        waits = await crowd.ask(Hold(library.label, terms, permits))
+    options = Options(
+        url=setup.url, name=name_for("p7"), limit=permits, tasks=permits, lease=LEASE
+    )
+    async with library.open(options) as observer, child(setup.loop) as bulk:
+        await bulk.ask(Open(library.label, options))
+        waits = await bulk.ask(Hold(library.label, options, permits))
         await asyncio.sleep(setup.effort.settle)
-        used = await crowd.ask(TellUse())
-        heard = await traffic(setup.url, setup.effort.window)
-        cpu = (await crowd.ask(TellUse())).cpu - used.cpu
-        lost = max(await crowd.ask(CountLost()), permits - await observer.held())
-        await crowd.kill()
+        used = await bulk.ask(ReportUsage())
+        seen = await traffic(setup.url, setup.effort.window)
+        cpu = (await bulk.ask(ReportUsage())).cpu - used.cpu
+        lost = max(await bulk.ask(CountLost()), permits - await observer.held())
+        await bulk.kill()
         await observer.clear()
     return Row(
-        who=library.label,
+        label=library.label,
         setting=f"{permits:,} permits",
         acquire=Acquire.of(waits),
         figures=(
-            Figure(SENT, (heard.sent,)),
-            Figure(EXECUTED, (heard.executed,)),
+            Figure(SENT, (seen.sent,)),
+            Figure(EXECUTED, (seen.executed,)),
             Figure(CPU, (100 * cpu / setup.effort.window,)),
             Figure(LOST, (lost,)),
         ),

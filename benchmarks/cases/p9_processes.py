@@ -6,22 +6,22 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
 
-from benchmarks._children import Child, Stage, child
-from benchmarks._contest import Contest, name_for
-from benchmarks._gauge import check_spans
+from benchmarks._children import Child, JobContext, child
+from benchmarks._comparison import Comparison, name_for
+from benchmarks._limit_check import check_spans
 from benchmarks._measure import Burst, Load, all_waits, fastest, rates, ratio
 from benchmarks._results import Acquire, Aim, Figure, Row, Table
 from benchmarks._setup import Setup
 from benchmarks._statistics import jain
 from benchmarks.cases._base import Case
 from benchmarks.cases._contended import PAIRS, TO_PEER
-from benchmarks.contenders import FAIR, OURS, PEERS, Contender, Terms
+from benchmarks.libraries import FAIR, OURS, PEERS, OpenSemaphore, Options
 
 PROCESSES = 4
 LOAD = Load(tasks=50, limit=20, work=0.001)
 EVEN = "Jain's index"
 AIM = Aim(EVEN, 0.99)
-LEAD = 0.1  # seconds until all begin at one instant
+START_DELAY = 0.1  # seconds until all begin at one instant
 HOW = (
     f"{PROCESSES} processes with {LOAD.tasks} tasks each, limit {LOAD.limit}, and each sleeps 1 ms"
     " inside; all begin at one instant. Jain's index of the pairs by process: 1 when all got the"
@@ -31,7 +31,7 @@ HOW = (
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class ProcessResult:
     """What one process got.
 
     Attributes:
@@ -48,26 +48,26 @@ class Compete:
     """Acquire and release by all tasks, from one instant to another."""
 
     label: str
-    terms: Terms
+    options: Options
     begin: float
     end: float
 
-    async def carry_out(self, here: Stage) -> Share:
-        contender = await here.contender(self.label, self.terms)
-        share = Share([], [])
+    async def run(self, context: JobContext) -> ProcessResult:
+        semaphore = await context.semaphore(self.label, self.options)
+        result = ProcessResult([], [])
         await asyncio.sleep(self.begin - time.monotonic())
         async with asyncio.TaskGroup() as group:
             for _ in range(LOAD.tasks):
-                group.create_task(self._pairs(contender, share))
-        return share
+                group.create_task(self._pairs(semaphore, result))
+        return result
 
-    async def _pairs(self, contender: Contender, share: Share) -> None:
+    async def _pairs(self, semaphore: OpenSemaphore, result: ProcessResult) -> None:
         while (asked := time.monotonic()) < self.end:
-            async with contender.permit():
+            async with semaphore.permit():
                 came = time.monotonic()
-                share.waits.append(came - asked)
+                result.waits.append(came - asked)
                 await asyncio.sleep(LOAD.work)
-                share.spans.append((came, time.monotonic()))
+                result.spans.append((came, time.monotonic()))
 
 
 async def measure(setup: Setup) -> Table:
@@ -75,51 +75,51 @@ async def measure(setup: Setup) -> Table:
     evenness: dict[str, list[float]] = {}
     async with AsyncExitStack() as stack:
         # First in, last out: it clears up when the children have ended.
-        contest = await stack.enter_async_context(Contest(setup))
-        crowd = [await stack.enter_async_context(child(setup.loop)) for _ in range(PROCESSES)]
+        comparison = await stack.enter_async_context(Comparison(setup))
+        bulk = [await stack.enter_async_context(child(setup.loop)) for _ in range(PROCESSES)]
         for library in (*OURS, *PEERS):
             name = name_for("p9")
-            terms = Terms(url=setup.url, name=name, limit=LOAD.limit, tasks=LOAD.tasks)
-            if await contest.enter(library, terms) is not None:
-                shares = evenness[library.label] = []
-                turn = partial(_turn, setup, crowd, library.label, terms, shares)
-                contest.add(library.label, turn)
-        setup.say(f"{PROCESSES} processes")
-        await contest.run()
-    rows = _rows(contest.bursts, evenness)
+            options = Options(url=setup.url, name=name, limit=LOAD.limit, tasks=LOAD.tasks)
+            if await comparison.enter(library, options) is not None:
+                results = evenness[library.label] = []
+                turn = partial(_turn, setup, bulk, library.label, options, results)
+                comparison.add(library.label, turn)
+        setup.progress(f"{PROCESSES} processes")
+        await comparison.run()
+    rows = _rows(comparison.bursts, evenness)
     return Table(
-        case="P9", title=CASE.title, how=HOW, loop=setup.loop, rows=rows, absent=contest.absent
+        case="P9", title=CASE.title, how=HOW, loop=setup.loop, rows=rows, absent=comparison.absent
     )
 
 
 async def _turn(
-    setup: Setup, crowd: list[Child], label: str, terms: Terms, evenness: list[float]
+    setup: Setup, bulk: list[Child], label: str, options: Options, evenness: list[float]
 ) -> Burst:
-    begin = time.monotonic() + LEAD
-    order = Compete(label, terms, begin, begin + 2 * setup.effort.burst)
-    shares = await asyncio.gather(*(one.ask(order) for one in crowd))
-    spans = [span for share in shares for span in share.spans]
+    begin = time.monotonic() + START_DELAY
+    job = Compete(label, options, begin, begin + 2 * setup.effort.burst)
+    results = await asyncio.gather(*(one.ask(job) for one in bulk))
+    spans = [span for result in results for span in result.spans]
     check_spans(spans, LOAD.limit)
-    evenness.append(jain([len(share.waits) for share in shares]))
-    waits = [wait for share in shares for wait in share.waits]
-    over = max((end for _, end in spans), default=order.end)
+    evenness.append(jain([len(result.waits) for result in results]))
+    waits = [wait for result in results for wait in result.waits]
+    over = max((end for _, end in spans), default=job.end)
     return Burst(len(waits), over - begin, waits)
 
 
 def _rows(bursts: dict[str, list[Burst]], evenness: dict[str, list[float]]) -> list[Row]:
     best = fastest(bursts, [library.label for library in PEERS])
     rows: list[Row] = []
-    for who, own in bursts.items():
+    for label, own in bursts.items():
         figures = [rates(PAIRS, own)]
-        if best is not None and who in {library.label for library in OURS}:
+        if best is not None and label in {library.label for library in OURS}:
             figures.append(ratio(TO_PEER, own, bursts[best]))
-        figures.append(Figure(EVEN, tuple(evenness[who][-len(own) :])))
+        figures.append(Figure(EVEN, tuple(evenness[label][-len(own) :])))
         rows.append(
             Row(
-                who=who,
+                label=label,
                 acquire=Acquire.of(all_waits(own)),
                 figures=tuple(figures),
-                aims=(AIM,) if who == FAIR.label else (),
+                aims=(AIM,) if label == FAIR.label else (),
             )
         )
     return rows

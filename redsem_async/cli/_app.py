@@ -16,15 +16,15 @@ from redsem_async.testing._embedded import ServerDidNotStart, ServerNotFound
 
 from ._commands import COMMANDS
 from ._doctor import doctor
-from ._place import INTERRUPTED, TROUBLE, usable
-from ._watching import watch
+from ._target import FAILED, INTERRUPTED, valid_url
+from ._watch import watch
 
 app = typer.Typer(
     no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="markdown"
 )
 
 
-def _say_version(wanted: bool) -> None:  # noqa: FBT001 - as typer calls it
+def _print_version(wanted: bool) -> None:  # noqa: FBT001 - as typer calls it
     if wanted:
         typer.echo(
             f"redsem-async {_version_of('redsem-async')}"
@@ -49,7 +49,7 @@ def redsem_async(
             "--version",
             help="Say which versions these are.",
             is_eager=True,
-            callback=_say_version,
+            callback=_print_version,
         ),
     ] = False,
 ) -> None:
@@ -72,7 +72,7 @@ def demo(
     *,
     url: Annotated[
         str | None,
-        typer.Option(help="A Redis to use instead of an embedded one.", callback=usable),
+        typer.Option(help="A Redis to use instead of an embedded one.", callback=valid_url),
     ] = None,
     requests: Annotated[
         int, typer.Option(min=60, help="Requests in each of the two rounds.")
@@ -105,10 +105,10 @@ def demo(
     worker's own.
     """
     from .demo._chart import chart_of
-    from .demo._judge import faults_of
     from .demo._plan import Plan
     from .demo._run import run
-    from .demo._summary import facts_of, print_summary
+    from .demo._summary import as_dict, print_summary
+    from .demo._verdict import faults_of
 
     if find_spec("httpx") is None:
         raise ModuleNotFoundError(name="httpx")  # its user is another process
@@ -123,9 +123,9 @@ def demo(
         raise typer.Exit(INTERRUPTED) from None
     except (SemaphoreError, ServerDidNotStart, ServerNotFound) as error:
         typer.echo(str(error), err=True)
-        raise typer.Exit(TROUBLE) from None
+        raise typer.Exit(FAILED) from None
     if as_json:
-        typer.echo(json.dumps(facts_of(record, faults, chart), indent=2))
+        typer.echo(json.dumps(as_dict(record, faults, chart), indent=2))
     if faults:
         raise typer.Exit(1)
 
@@ -138,7 +138,7 @@ def bench(
         typer.Option(
             envvar="REDIS_URL",
             help="The Redis to measure on; or else an embedded one.",
-            callback=usable,
+            callback=valid_url,
         ),
     ] = None,
     seconds: Annotated[
@@ -154,7 +154,7 @@ def bench(
     semaphore, and for many tasks that contend. The semaphores have random names, and are
     deleted afterwards.
     """
-    from ._bench import facts_of, measure, print_figures
+    from ._bench import as_dict, measure, print_figures
 
     console = Console(stderr=as_json, highlight=False)
     try:
@@ -164,8 +164,8 @@ def bench(
         raise typer.Exit(INTERRUPTED) from None
     except (SemaphoreError, RedisError, ServerDidNotStart, ServerNotFound) as error:
         typer.echo(str(error), err=True)
-        raise typer.Exit(TROUBLE) from None
+        raise typer.Exit(FAILED) from None
     if as_json:
-        typer.echo(json.dumps(facts_of(figures), indent=2))
+        typer.echo(json.dumps(as_dict(figures), indent=2))
     else:
         print_figures(figures, console)

@@ -18,12 +18,12 @@ from rich.table import Table
 
 from redsem_async import AnySemaphore, FairSemaphore, Semaphore, SemaphoreError, from_url
 
+from ._ephemeral import first_error, server_for
 from ._erase import erase
-from ._server import first, served
 
 _KINDS = (FairSemaphore, Semaphore)
 _TASKS, _LIMIT = 50, 5
-_TIDYING = 1.0  # seconds, at most
+_CLEANUP_TIMEOUT = 1.0  # seconds, at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ def measure(url: str | None, seconds: float, console: Console) -> Figures:
         ServerNotFound, ServerDidNotStart: there is no server of its own.
         SemaphoreError, redis.RedisError: Redis could not be asked, or refused.
     """
-    with served(url) as (address, what):
+    with server_for(url) as (address, what):
         console.print(f"Redis: {escape(what)}", soft_wrap=True)
         columns = (
             *(BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()),
@@ -80,7 +80,7 @@ def measure(url: str | None, seconds: float, console: Console) -> Figures:
             try:
                 return asyncio.run(_measure(address, what, seconds, progress))
             except ExceptionGroup as group:
-                raise first(group) from None
+                raise first_error(group) from None
 
 
 async def _measure(url: str, what: str, seconds: float, progress: Progress) -> Figures:
@@ -98,7 +98,7 @@ async def _measure(url: str, what: str, seconds: float, progress: Progress) -> F
         pairs: dict[str, Callable[[], Awaitable[float]]] = {}
         for kind in _KINDS:
             semaphore = kind(redis, f"bench-{secrets.token_hex(4)}", _LIMIT, label="bench")
-            await stack.enter_async_context(_kept(redis, semaphore))
+            await stack.enter_async_context(_temporary(redis, semaphore))
             pairs[kind.__name__] = partial(_pair, semaphore)
         round_trip = await step("round trip", partial(_ping, redis))
         for name, pair in pairs.items():
@@ -122,7 +122,7 @@ async def _pair(semaphore: AnySemaphore) -> float:
 
 
 @contextlib.asynccontextmanager
-async def _kept(redis: Redis, semaphore: AnySemaphore) -> AsyncGenerator[None]:
+async def _temporary(redis: Redis, semaphore: AnySemaphore) -> AsyncGenerator[None]:
     """A semaphore that can be used, and is deleted in the end."""
     try:
         async with semaphore.acquire(timeout=0):
@@ -131,7 +131,7 @@ async def _kept(redis: Redis, semaphore: AnySemaphore) -> AsyncGenerator[None]:
     finally:
         # Where there is nobody to ask, it would be asked for as long as a lease.
         with contextlib.suppress(SemaphoreError, TimeoutError):
-            async with asyncio.timeout(_TIDYING):
+            async with asyncio.timeout(_CLEANUP_TIMEOUT):
                 await erase(redis, semaphore)
 
 
@@ -173,6 +173,6 @@ def _add(table: Table, what: str, latency: Latency) -> None:
     table.add_row(what, *milliseconds, f"{latency.per_second:,.0f}")
 
 
-def facts_of(figures: Figures) -> dict[str, Any]:
+def as_dict(figures: Figures) -> dict[str, Any]:
     """The same, for ``--json``."""
     return asdict(figures)

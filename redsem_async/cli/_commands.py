@@ -12,61 +12,61 @@ from redis.exceptions import ResponseError
 from redsem_async import AnySemaphore, SemaphoreError, SemaphoreStatus
 from redsem_async._core.keys import parse_permit_id
 
-from . import _find
-from ._find import Found
+from . import _discovery
+from ._discovery import SemaphoreInfo
 from ._options import LOCAL, AsJson, IsCluster, Name, Prefix, Url
-from ._place import (
+from ._render import as_dict, console, details, list_table
+from ._target import (
+    CLUSTER_NODE,
+    FAILED,
+    NOT_FOUND,
     NOT_HELD,
-    ONE_OF_A_CLUSTER,
-    TROUBLE,
-    UNKNOWN,
-    WRONG_USE,
-    Place,
+    USAGE_ERROR,
+    Target,
     connected,
+    describe,
     fail,
-    greeting,
+    hello,
     printable,
     run,
-    sentence,
 )
-from ._show import console, details, facts, list_of
 
 T = TypeVar("T")
 
-MOST_DIGITS = 1000  # of a number; of so many more Python makes none
+MAX_DIGITS = 1000  # of a number; of so many more Python makes none
 
-Most = Annotated[int, typer.Option(min=0, help="Holders to list, and waiters.")]
+MaxEntries = Annotated[int, typer.Option(min=0, help="Holders to list, and waiters.")]
 
 
 @dataclass(frozen=True, slots=True)
 class Named:
     """A semaphore that a command is about, and who asks."""
 
-    found: Found
+    info: SemaphoreInfo
     semaphore: AnySemaphore
 
 
-def on(place: Place, name: str, work: Callable[[Named], Awaitable[T]]) -> T:
+def on(target: Target, name: str, work: Callable[[Named], Awaitable[T]]) -> T:
     """Do *work* with the semaphore called *name*; exit with UNKNOWN where there is none."""
 
     async def ask() -> T | None:
-        async with connected(place) as client:
-            found = await _find.find(client, place.prefix, name)
-            if found is None:
+        async with connected(target) as client:
+            info = await _discovery.find(client, target.prefix, name)
+            if info is None:
                 return None
-            return await work(Named(found, found.semaphore(client, place.prefix)))
+            return await work(Named(info, info.semaphore(client, target.prefix)))
 
-    answer = run(ask(), place)
+    answer = run(ask(), target)
     if answer is None:
-        unknown(place, name)
+        unknown(target, name)
     return answer
 
 
-def unknown(place: Place, name: str) -> NoReturn:
+def unknown(target: Target, name: str) -> NoReturn:
     """There is no such semaphore: say so, and exit."""
     fail(
-        f"nobody uses {name!r} now: {place.shown} has no key of it under {place.prefix!r}",
-        UNKNOWN,
+        f"nobody uses {name!r} now: {target.display_url} has no key of it under {target.prefix!r}",
+        NOT_FOUND,
     )
 
 
@@ -84,37 +84,37 @@ def ls(
     as_json: AsJson = False,
 ) -> None:
     """List the semaphores that Redis knows of, found by SCAN."""
-    place = Place(url, prefix, cluster)
+    target = Target(url, prefix, cluster)
 
-    async def ask() -> list[_find.Listed]:
-        async with connected(place) as client:
-            if not cluster and await _one_of_a_cluster(client):
-                fail(f"{place.shown}: {ONE_OF_A_CLUSTER}", TROUBLE)  # it knows a part of them
-            wanted = await _find.names(client, prefix, pattern)
-            return await _find.listed(client, prefix, wanted)
+    async def ask() -> list[_discovery.ListEntry]:
+        async with connected(target) as client:
+            if not cluster and await _is_cluster_node(client):
+                fail(f"{target.display_url}: {CLUSTER_NODE}", FAILED)  # it knows a part of them
+            wanted = await _discovery.names(client, prefix, pattern)
+            return await _discovery.list_entries(client, prefix, wanted)
 
-    rows = run(ask(), place)
+    rows = run(ask(), target)
     if as_json:
-        told = [
-            facts(row.found, row.status, whole=False)
+        data = [
+            as_dict(row.info, row.status, whole=False)
             for row in rows
             if isinstance(row.status, SemaphoreStatus)
         ]
-        typer.echo(json.dumps(told, indent=2))
+        typer.echo(json.dumps(data, indent=2))
     elif rows:
-        console().print(list_of(rows))
+        console().print(list_table(rows))
     else:
         typer.echo("no semaphore is in use", err=True)
     errors = [row.status for row in rows if isinstance(row.status, SemaphoreError)]
     for error in errors:
-        typer.echo(printable(sentence(error)), err=True)
+        typer.echo(printable(describe(error)), err=True)
     if errors:
-        raise typer.Exit(TROUBLE)
+        raise typer.Exit(FAILED)
 
 
-async def _one_of_a_cluster(client: Any) -> bool:
+async def _is_cluster_node(client: Any) -> bool:
     try:
-        return (await greeting(client)).get("mode") == "cluster"
+        return (await hello(client)).get("mode") == "cluster"
     except ResponseError:
         return False
 
@@ -122,7 +122,7 @@ async def _one_of_a_cluster(client: Any) -> bool:
 def status(
     name: Name,
     *,
-    most: Most = 100,
+    max_entries: MaxEntries = 100,
     url: Url = LOCAL,
     prefix: Prefix = "redsem",
     cluster: IsCluster = False,
@@ -130,14 +130,14 @@ def status(
 ) -> None:
     """Who holds it, and who waits."""
 
-    async def ask(named: Named) -> tuple[Found, SemaphoreStatus]:
-        return named.found, await named.semaphore.status(most)
+    async def ask(named: Named) -> tuple[SemaphoreInfo, SemaphoreStatus]:
+        return named.info, await named.semaphore.status(max_entries)
 
-    found, standing = on(Place(url, prefix, cluster), name, ask)
+    info, current = on(Target(url, prefix, cluster), name, ask)
     if as_json:
-        typer.echo(json.dumps(facts(found, standing, whole=True), indent=2))
+        typer.echo(json.dumps(as_dict(info, current, whole=True), indent=2))
     else:
-        console().print(details(found, standing))
+        console().print(details(info, current))
 
 
 # -- changing
@@ -146,8 +146,8 @@ def status(
 def _limit(text: str | None) -> int | None:
     if text is None or text == "none":
         return None
-    if not text.isascii() or not text.isdigit() or len(text) > MOST_DIGITS:
-        fail("a limit is a whole number of at least 0, or none", WRONG_USE)
+    if not text.isascii() or not text.isdigit() or len(text) > MAX_DIGITS:
+        fail("a limit is a whole number of at least 0, or none", USAGE_ERROR)
     return int(text)
 
 
@@ -170,8 +170,8 @@ def set_limit(
     until it fits. It is lost when Redis loses its state: set it again then.
     """
     if clear == (limit is not None):
-        fail("give a limit, or --clear", WRONG_USE)
-    _change(Place(url, prefix, cluster), name, _limit(limit))
+        fail("give a limit, or --clear", USAGE_ERROR)
+    _change(Target(url, prefix, cluster), name, _limit(limit))
 
 
 def pause(
@@ -181,33 +181,33 @@ def pause(
 
     The pause is lost when Redis loses its state: it is no safety lock.
     """
-    _change(Place(url, prefix, cluster), name, 0)
+    _change(Target(url, prefix, cluster), name, 0)
 
 
 def resume(
     name: Name, *, url: Url = LOCAL, prefix: Prefix = "redsem", cluster: IsCluster = False
 ) -> None:
     """End a pause: the clients' own limits rule again."""
-    _change(Place(url, prefix, cluster), name, None, only_if_paused=True)
+    _change(Target(url, prefix, cluster), name, None, only_if_paused=True)
 
 
-def _change(place: Place, name: str, limit: int | None, *, only_if_paused: bool = False) -> None:
+def _change(target: Target, name: str, limit: int | None, *, only_if_paused: bool = False) -> None:
     """Set the limit, also of a name that nobody uses yet."""
 
-    async def ask() -> tuple[Found | None, SemaphoreStatus | None]:
-        async with connected(place) as client:
-            found = await _find.find(client, place.prefix, name)
-            if found is None and limit is None:
+    async def ask() -> tuple[SemaphoreInfo | None, SemaphoreStatus | None]:
+        async with connected(target) as client:
+            info = await _discovery.find(client, target.prefix, name)
+            if info is None and limit is None:
                 return None, None
-            before = found or Found(name)
-            semaphore = before.semaphore(client, place.prefix)
+            before = info or SemaphoreInfo(name)
+            semaphore = before.semaphore(client, target.prefix)
             if not (only_if_paused and before.set_limit != 0):
                 await semaphore.set_limit(limit)
-            return found, await semaphore.status(0)
+            return info, await semaphore.status(0)
 
-    before, after = run(ask(), place)
+    before, after = run(ask(), target)
     if after is None:
-        unknown(place, name)
+        unknown(target, name)
     was = None if before is None else before.set_limit
     if only_if_paused and was != 0:
         rest = "" if was is None else f", and its limit is set to {was}: set-limit changes it"
@@ -221,7 +221,7 @@ def _change(place: Place, name: str, limit: int | None, *, only_if_paused: bool 
 
 
 def _outcome(
-    limit: int | None, was: int | None, before: Found | None, after: SemaphoreStatus
+    limit: int | None, was: int | None, before: SemaphoreInfo | None, after: SemaphoreStatus
 ) -> str:
     declared = " or ".join(map(str, before.declared)) if before else ""
     own = f" ({declared})" if declared else ""
@@ -254,12 +254,12 @@ def kick(
     Exits with 4 where that id holds nothing (any more).
     """
     if parse_permit_id(permit_id) is None:
-        fail("that is no permit's id: status shows them", WRONG_USE)
+        fail("that is no permit's id: status shows them", USAGE_ERROR)
 
     async def ask(named: Named) -> bool:
         return await named.semaphore.release(permit_id)
 
-    if not on(Place(url, prefix, cluster), name, ask):
+    if not on(Target(url, prefix, cluster), name, ask):
         fail(f"{name!r} has no permit of that id: nothing was changed", NOT_HELD)
     typer.echo(f"{printable(name)}: released")
 
@@ -273,7 +273,7 @@ def clear(
     cluster: IsCluster = False,
 ) -> None:
     """Delete a semaphore: holders lose their permits, waiters start again, a set limit goes."""
-    place = Place(url, prefix, cluster)
+    target = Target(url, prefix, cluster)
 
     async def look(named: Named) -> SemaphoreStatus:
         return await named.semaphore.status(0)
@@ -282,17 +282,17 @@ def clear(
         await named.semaphore.clear()
         return True
 
-    standing = on(place, name, look)
+    current = on(target, name, look)
     if not yes:
         if sys.stdin is None:
-            fail("there is nobody to ask: give --yes", WRONG_USE)
+            fail("there is nobody to ask: give --yes", USAGE_ERROR)
         typer.confirm(
-            f"{printable(name)} has {standing.held} permits held and {standing.waiting} requests"
+            f"{printable(name)} has {current.held} permits held and {current.waiting} requests"
             " waiting. Delete it?",
             abort=True,
             err=True,
         )
-    on(place, name, delete)
+    on(target, name, delete)
     typer.echo(f"{printable(name)} was deleted")
 
 

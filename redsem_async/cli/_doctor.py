@@ -6,7 +6,7 @@ from dataclasses import asdict
 import typer
 
 from ._options import LOCAL, AsJson, IsCluster, Prefix, Url
-from ._place import TROUBLE, Place, printable, run
+from ._target import FAILED, Target, printable, run
 from .doctor._finding import Finding, Verdict
 
 
@@ -24,7 +24,7 @@ def doctor(
     """
     from .doctor._examine import examine
 
-    place = Place(url, prefix, cluster)
+    target = Target(url, prefix, cluster)
     findings: list[Finding] = []
 
     def tell(finding: Finding) -> None:
@@ -34,10 +34,10 @@ def doctor(
             if finding.advice:
                 typer.echo(f"{'':<8} -> {printable(finding.advice)}")
 
-    run(examine(place, tell), place)
+    run(examine(target, tell), target)
     healthy = all(finding.verdict is not Verdict.PROBLEM for finding in findings)
     if as_json:
-        told = {"ok": healthy, "findings": [asdict(finding) for finding in findings]}
-        typer.echo(json.dumps(told, indent=2))
+        data = {"ok": healthy, "findings": [asdict(finding) for finding in findings]}
+        typer.echo(json.dumps(data, indent=2))
     if not healthy:
-        raise typer.Exit(TROUBLE)
+        raise typer.Exit(FAILED)

@@ -9,11 +9,11 @@ import typer
 
 from redsem_async._core import config
 
-from ._find import names
-from ._place import Place, connected, refuse, usable
+from ._discovery import names
+from ._target import Target, connected, usage_error, valid_url
 
 LOCAL = "redis://localhost:6379"
-COMPLETION_TIME = 0.5  # seconds for which a shell's completion waits for names
+COMPLETION_TIMEOUT = 0.5  # seconds for which a shell's completion waits for names
 _PLAIN = re.compile(r"[\w%+,./:=@-]+\Z")  # what a shell puts into its line, and does not act on
 
 
@@ -29,19 +29,19 @@ def _text(ctx: typer.Context, text: str, what: str) -> str:
     try:
         return config.text(text, what)
     except ValueError as error:
-        refuse(ctx, str(error))
+        usage_error(ctx, str(error))
 
 
 def complete(ctx: typer.Context, incomplete: str) -> list[str]:
     """Plain names that begin like this, if the server tells them at once."""
     given: dict[str, Any] = ctx.params
     url: str = given.get("url") or LOCAL
-    place = Place(url, given.get("prefix") or "redsem", bool(given.get("cluster")))
+    target = Target(url, given.get("prefix") or "redsem", bool(given.get("cluster")))
 
     async def ask() -> list[str]:
-        async with asyncio.timeout(COMPLETION_TIME):
-            async with connected(place, patience=COMPLETION_TIME) as client:
-                return await names(client, place.prefix)
+        async with asyncio.timeout(COMPLETION_TIMEOUT):
+            async with connected(target, connect_timeout=COMPLETION_TIMEOUT) as client:
+                return await names(client, target.prefix)
 
     # Whatever goes wrong: a shell that completes nothing is better than one that complains.
     with contextlib.suppress(Exception):
@@ -57,7 +57,7 @@ Url = Annotated[
         help="redis://, rediss:// (TLS) or unix://, with user:password@ where needed.",
         show_envvar=True,
         show_default=LOCAL,
-        callback=usable,
+        callback=valid_url,
     ),
 ]
 Prefix = Annotated[str, typer.Option(help="Of the keys.", callback=_prefix)]

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from redsem_async.cli.demo._judge import faults_of
-from redsem_async.cli.demo._pipes import Event
+from redsem_async.cli.demo._ipc import Event
 from redsem_async.cli.demo._plan import Plan
 from redsem_async.cli.demo._record import Answer, Kill, Record, Round
+from redsem_async.cli.demo._verdict import faults_of
 
 DEMO = (sys.executable, "-m", "redsem_async", "demo")
 
@@ -221,7 +221,9 @@ GOOD = Record(
         failures={5: "worker 2 was gone"},
         visits=book((4, 4.0, 5.0), (5, 4.1, 5.2), (6, 5.1, 6.5)),
     ),
-    kill=Kill("worker 2", 99, -9, at=5.1, places=((5.1, 1), (7.0, 0)), lost=(5,), passed_on=()),
+    kill=Kill(
+        "worker 2", 99, -9, at=5.1, permits_by_time=((5.1, 1), (7.0, 0)), lost=(5,), passed_on=()
+    ),
 )
 
 
@@ -262,13 +264,13 @@ DOCTORED: list[tuple[str, Callable[[Record], Record]]] = [
     ),
     ("no worker was killed", lambda good: replace(good, kill=None)),
     ("it ended with 0", lambda good: kill(good, returncode=0)),
-    ("held no permit", lambda good: kill(good, places=((5.1, 0),))),
+    ("held no permit", lambda good: kill(good, permits_by_time=((5.1, 0),))),
     ("2 requests of worker 2 were lost", lambda good: kill(good, lost=(5, 6))),
-    ("never came back", lambda good: kill(good, places=((5.1, 1),))),
-    ("came back after 4.90 s", lambda good: kill(good, places=((5.1, 1), (10.0, 0)))),
+    ("never came back", lambda good: kill(good, permits_by_time=((5.1, 1),))),
+    ("came back after 4.90 s", lambda good: kill(good, permits_by_time=((5.1, 1), (10.0, 0)))),
     (
         "nothing was answered while the places",
-        lambda good: kill(good, places=((5.1, 1), (5.2, 0))),
+        lambda good: kill(good, permits_by_time=((5.1, 1), (5.2, 0))),
     ),
 ]
 

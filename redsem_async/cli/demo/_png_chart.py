@@ -52,9 +52,9 @@ def _draw_inside(axes: Any, record: Record) -> None:
 def _draw_kill(axes: Any, record: Record, kill: Kill) -> None:
     """The places that were missing, as a hatched piece cut out under the limit."""
     start, limit = record.bare.began, record.plan.limit
-    times = [at - start for at, _ in kill.places]
-    floor = [limit - held for _, held in kill.places]
-    if kill.back_at is None:
+    times = [at - start for at, _ in kill.permits_by_time]
+    floor = [limit - held for _, held in kill.permits_by_time]
+    if kill.free_at is None:
         times.append(record.guarded.ended - start)
         floor.append(floor[-1])
     axes.fill_between(
@@ -67,9 +67,11 @@ def _draw_kill(axes: Any, record: Record, kill: Kill) -> None:
         hatch="//",
         linewidth=1,
     )
-    missing = "never came back" if kill.missing is None else f"missing for {kill.missing:.2f} s"
+    unavailable = (
+        "never came back" if kill.unavailable is None else f"missing for {kill.unavailable:.2f} s"
+    )
     axes.annotate(
-        f"{kill.worker} killed: its {kill.held} places {missing}",
+        f"{kill.worker} killed: its {kill.held} places {unavailable}",
         xy=((times[0] + times[-1]) / 2, limit),
         xytext=(0, 4),
         textcoords="offset points",

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ._pipes import Event
+from ._ipc import Event
 from ._plan import Plan
 
 
@@ -85,25 +85,25 @@ class Kill:
     pid: int
     returncode: int
     at: float
-    places: tuple[tuple[float, int], ...]
+    permits_by_time: tuple[tuple[float, int], ...]
     lost: tuple[int, ...]
     passed_on: tuple[int, ...]
 
     @property
     def held(self) -> int:
         """How many permits it held when it was dead."""
-        return self.places[0][1]
+        return self.permits_by_time[0][1]
 
     @property
-    def back_at(self) -> float | None:
+    def free_at(self) -> float | None:
         """When all of its places were free for others; ``None`` if they never were."""
-        at, held = self.places[-1]
+        at, held = self.permits_by_time[-1]
         return None if held else at
 
     @property
-    def missing(self) -> float | None:
+    def unavailable(self) -> float | None:
         """For how many seconds its places were missing."""
-        return None if self.back_at is None else self.back_at - self.at
+        return None if self.free_at is None else self.free_at - self.at
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,5 +121,5 @@ class Record:
         """How many requests were answered while the killed worker's places were missing."""
         if self.kill is None:
             return 0
-        began, ended = self.kill.at, self.kill.back_at or self.guarded.ended
+        began, ended = self.kill.at, self.kill.free_at or self.guarded.ended
         return sum(began < answer.at < ended for answer in self.guarded.answers)

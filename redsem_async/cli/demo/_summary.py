@@ -49,13 +49,13 @@ def _refusals(round_: Round) -> str:
 
 
 def _kill(record: Record, kill: Kill) -> Table:
-    missing = "and still is" if kill.missing is None else f"for {kill.missing:.2f} s"
+    unavailable = "and still is" if kill.unavailable is None else f"for {kill.unavailable:.2f} s"
     table = Table.grid(padding=(0, 3, 0, 0))
     table.add_row("killed", f"{kill.worker}, pid {kill.pid}, return code {kill.returncode}")
     table.add_row("held", f"{kill.held} of {record.plan.limit} permits when dead, says status()")
     table.add_row(
         "missing",
-        f"those places, {missing} (lease {record.plan.lease:g} s); meanwhile"
+        f"those places, {unavailable} (lease {record.plan.lease:g} s); meanwhile"
         f" {record.answered_meanwhile} requests of the others were answered",
     )
     table.add_row("lost", f"{_numbers(kill.lost)}: what it had started")
@@ -69,7 +69,7 @@ def _numbers(requests: Iterable[int]) -> str:
     return " ".join(f"#{number}" for number in requests) or "none"
 
 
-def facts_of(record: Record, faults: list[str], chart: Path | None) -> dict[str, Any]:
+def as_dict(record: Record, faults: list[str], chart: Path | None) -> dict[str, Any]:
     """The same, for ``--json``."""
     kill = record.kill
     return {
@@ -78,8 +78,8 @@ def facts_of(record: Record, faults: list[str], chart: Path | None) -> dict[str,
         "server": record.server,
         "limit": record.plan.limit,
         "lease": record.plan.lease,
-        "without_semaphore": _facts_of(record.bare),
-        "with_semaphore": _facts_of(record.guarded),
+        "without_semaphore": _round_as_dict(record.bare),
+        "with_semaphore": _round_as_dict(record.guarded),
         "killed": None
         if kill is None
         else {
@@ -87,7 +87,7 @@ def facts_of(record: Record, faults: list[str], chart: Path | None) -> dict[str,
             "pid": kill.pid,
             "returncode": kill.returncode,
             "held": kill.held,
-            "places_missing_seconds": kill.missing and round(kill.missing, 3),
+            "places_missing_seconds": kill.unavailable and round(kill.unavailable, 3),
             "answered_meanwhile": record.answered_meanwhile,
             "lost": kill.lost,
             "passed_on": kill.passed_on,
@@ -96,7 +96,7 @@ def facts_of(record: Record, faults: list[str], chart: Path | None) -> dict[str,
     }
 
 
-def _facts_of(round_: Round) -> dict[str, Any]:
+def _round_as_dict(round_: Round) -> dict[str, Any]:
     return {
         "requests": len(round_.requests),
         "answered": len(round_.answers),

@@ -9,7 +9,7 @@ import contextlib
 import json
 import random
 
-from ._pipes import standard_input, tell
+from ._ipc import emit, standard_input
 from ._plan import UpstreamSetup
 
 _OK = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nok\n"
@@ -35,14 +35,14 @@ class _Upstream:
 
     async def _answer(self, number: int) -> bytes:
         if self._inside >= self._limit:
-            tell("refused", number)
+            emit("refused", number)
             return _TOO_MANY
         self._inside += 1
-        tell("entered", number)
+        emit("entered", number)
         # Work that was begun goes on, as anywhere, also when nobody waits for it any more.
         await asyncio.sleep(random.uniform(0.05, 0.12))
         self._inside -= 1
-        tell("left", number)
+        emit("left", number)
         return _OK
 
 
@@ -50,7 +50,7 @@ async def _main() -> None:
     stdin = await standard_input()
     setup = UpstreamSetup(**json.loads(await stdin.readline()))
     server = await asyncio.start_server(_Upstream(setup.limit).serve, "127.0.0.1", 0)
-    tell("listening", server.sockets[0].getsockname()[1])
+    emit("listening", server.sockets[0].getsockname()[1])
     await stdin.read()
     server.close()
 

@@ -14,7 +14,7 @@ import httpx
 
 from redsem_async import FairSemaphore, SemaphoreError, connect
 
-from ._pipes import standard_input, tell
+from ._ipc import emit, standard_input
 from ._plan import WorkerSetup
 
 
@@ -25,19 +25,19 @@ class _Worker:
 
     async def bare(self, number: int) -> None:
         """See a request through without asking anybody."""
-        await self._see_through(number)
+        await self._complete(number)
 
     async def guarded(self, number: int) -> None:
         """See a request through while holding a permit: all that it takes."""
         async with self._semaphore.acquire():
-            await self._see_through(number)
+            await self._complete(number)
 
-    async def _see_through(self, number: int) -> None:
-        tell("started", number)
+    async def _complete(self, number: int) -> None:
+        emit("started", number)
         while not await self._accepted(number):
-            tell("refused", number)
+            emit("refused", number)
             await asyncio.sleep(random.uniform(0.1, 0.3))
-        tell("answered", number)
+        emit("answered", number)
 
     async def _accepted(self, number: int) -> bool:
         response = await self._http.get(f"/{number}")
@@ -46,11 +46,11 @@ class _Worker:
         response.raise_for_status()
         return True
 
-    async def obey(self, kind: str, number: int) -> None:
+    async def handle(self, kind: str, number: int) -> None:
         try:
             await {"bare": self.bare, "guarded": self.guarded}[kind](number)
         except (httpx.HTTPError, SemaphoreError) as error:
-            tell("failed", number, f"{type(error).__name__}: {error}")
+            emit("failed", number, f"{type(error).__name__}: {error}")
 
 
 async def _main() -> None:
@@ -65,14 +65,14 @@ async def _main() -> None:
             redis, setup.semaphore, setup.limit, lease=setup.lease, label=setup.label
         )
         worker = _Worker(http, semaphore)
-        tell("ready")
+        emit("ready")
         tasks: set[asyncio.Task[None]] = set()
         async for line in stdin:
             kind, number = line.decode().split()
-            task = asyncio.create_task(worker.obey(kind, int(number)))
+            task = asyncio.create_task(worker.handle(kind, int(number)))
             tasks.add(task)
             task.add_done_callback(tasks.discard)
-        tell("leaving")
+        emit("leaving")
         # Nobody wants the rest: permits are given back on the way out.
         for task in tasks:
             task.cancel()

@@ -8,12 +8,12 @@ import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from redsem_async.cli._place import FAILURES, Place, connected, sentence
+from redsem_async.cli._target import REDIS_ERRORS, Target, connected, describe
 
 from ._finding import Finding, note, ok, problem
 
 SAMPLES = 10  # of each clock; the one with the shortest round trip counts
-PATIENCE = 2.0  # seconds to connect to a replica
+CONNECT_TIMEOUT = 2.0  # seconds to connect to a replica
 
 # Servers that keep time by NTP differ by a few milliseconds. A holder stops trusting its permit
 # 1 % of the lease and 5 ms before the lease ends: SOME stays within that for leases from 4.5 s
@@ -30,21 +30,23 @@ class Offset(NamedTuple):
     error: float
 
 
-async def replica_clocks(client: Any, place: Place, info: Mapping[str, Any]) -> list[Finding]:
+async def replica_clocks(client: Any, target: Target, info: Mapping[str, Any]) -> list[Finding]:
     """One finding for each replica of the master that *client* reaches and *info* describes."""
     found: list[Finding] = []
     for host, port in _replicas(info):
         try:
-            async with connected(place.at(host, port), patience=PATIENCE) as replica:
-                found.append(judged(f"{host}:{port}", await _difference(client, replica)))
-        except FAILURES as error:
-            text = f"{host}:{port} could not be asked for the time: {sentence(error)}"
+            async with connected(
+                target.at(host, port), connect_timeout=CONNECT_TIMEOUT
+            ) as replica:
+                found.append(verdict_on(f"{host}:{port}", await _difference(client, replica)))
+        except REDIS_ERRORS as error:
+            text = f"{host}:{port} could not be asked for the time: {describe(error)}"
             advice = "run doctor where the replicas can be reached; NTP on all of them"
             found.append(note(_ABOUT, text, advice))
     return found
 
 
-def judged(replica: str, clock: Offset) -> Finding:
+def verdict_on(replica: str, clock: Offset) -> Finding:
     """What it means that the clock of *replica* differs from its master's by *clock*."""
     way = "ahead of" if clock.ahead > 0 else "behind"
     text = f"{replica} is {abs(clock.ahead):.4f} s {way} its master (within {clock.error:.4f} s)"
@@ -55,15 +57,15 @@ def judged(replica: str, clock: Offset) -> Finding:
         text += ": promoted, it ends every lease earlier by as much, and two may hold one permit"
     else:
         text += ": promoted, it lets crashed holders be in the way for longer"
-    worse = problem if certain > LARGE else note
-    return worse(_ABOUT, text, "NTP on both; recovery='grace' holds the limit at a failover")
+    severity = problem if certain > LARGE else note
+    return severity(_ABOUT, text, "NTP on both; recovery='grace' holds the limit at a failover")
 
 
 def _replicas(info: Mapping[str, Any]) -> list[tuple[str, int]]:
     if info.get("role") != "master":
         return []
-    told = (info.get(f"slave{number}") for number in range(int(info.get("connected_slaves", 0))))
-    return [(str(one["ip"]), int(one["port"])) for one in told if one]
+    reply = (info.get(f"slave{number}") for number in range(int(info.get("connected_slaves", 0))))
+    return [(str(one["ip"]), int(one["port"])) for one in reply if one]
 
 
 async def _difference(master: Any, replica: Any) -> Offset:

@@ -8,8 +8,8 @@ from ._finding import Finding, note, ok, problem
 
 Info = Mapping[str, Any]
 
-OLDEST = (6, 2)
-NEARLY = 0.9  # of what there is, in use
+MIN_VERSION = (6, 2)
+HIGH_USAGE = 0.9  # of what there is, in use
 
 
 def version(info: Info) -> Finding:
@@ -21,7 +21,7 @@ def version(info: Info) -> Finding:
     numbers = tuple(map(int, re.findall(r"\d+", text)[:2]))
     if flavour == "Dragonfly":
         return note("server", f"{flavour} {text}", "semaphores are tested on Redis and Valkey")
-    if flavour == "Redis" and numbers < OLDEST:
+    if flavour == "Redis" and numbers < MIN_VERSION:
         return problem("server", f"{flavour} {text}", "use Redis 6.2 or newer, or Valkey")
     return ok("server", f"{flavour} {text}")
 
@@ -43,33 +43,33 @@ def role(info: Info, *, cluster: bool) -> list[Finding]:
 
 def memory(info: Info) -> Finding:
     """Whether it evicts keys, or is about to refuse writes."""
-    most, used = int(info.get("maxmemory", 0)), int(info.get("used_memory", 0))
+    maximum, used = int(info.get("maxmemory", 0)), int(info.get("used_memory", 0))
     policy = str(info.get("maxmemory_policy", "noeviction"))
-    if not most:
+    if not maximum:
         return ok("memory", "no maxmemory: keys are not evicted")
     if policy != "noeviction":
         return problem(
             "memory",
-            f"maxmemory-policy {policy} evicts keys when {_mebibytes(most)} are full:"
+            f"maxmemory-policy {policy} evicts keys when {_mebibytes(maximum)} are full:"
             " permits are lost with them",
             "CONFIG SET maxmemory-policy noeviction, or give semaphores a server of their own",
         )
-    if used > NEARLY * most:
+    if used > HIGH_USAGE * maximum:
         return problem(
             "memory",
-            f"{_mebibytes(used)} of {_mebibytes(most)} are in use: new permits are refused when"
+            f"{_mebibytes(used)} of {_mebibytes(maximum)} are in use: new permits are refused when"
             " it is full",
             "raise maxmemory, or delete what is not needed",
         )
-    return ok("memory", f"noeviction, {_mebibytes(used)} of {_mebibytes(most)} in use")
+    return ok("memory", f"noeviction, {_mebibytes(used)} of {_mebibytes(maximum)} in use")
 
 
 def clients(info: Info) -> Finding | None:
     """Whether new connections will be refused soon."""
-    most, used = int(info.get("maxclients", 0)), int(info.get("connected_clients", 0))
-    if most and used > NEARLY * most:
+    maximum, used = int(info.get("maxclients", 0)), int(info.get("connected_clients", 0))
+    if maximum and used > HIGH_USAGE * maximum:
         return problem(
-            "clients", f"{used:,} of {most:,} connections are in use", "raise maxclients"
+            "clients", f"{used:,} of {maximum:,} connections are in use", "raise maxclients"
         )
     return None
 

@@ -15,16 +15,16 @@ from redsem_async import (
     SemaphoreError,
 )
 from redsem_async.cli._erase import erase
-from redsem_async.cli._place import sentence
+from redsem_async.cli._target import describe
 
 from ._finding import Finding, note, ok, problem
 
 LEASE = 10.0  # seconds; heartbeats come every third of it
-TIME = 5.0  # seconds for each step
-BY_MESSAGE = 0.9  # seconds; a heartbeat is not that quick
+STEP_TIMEOUT = 5.0  # seconds for each step
+MAX_BY_MESSAGE = 0.9  # seconds; a heartbeat is not that quick
 
 
-async def passing(here: Any, there: Any, prefix: str, *, silent: bool) -> list[Finding]:
+async def check_handover(here: Any, there: Any, prefix: str, *, no_push: bool) -> list[Finding]:
     """Hold a permit through one client, wait through another, and give it back.
 
     A *silent* server has no messages that semaphores could use.
@@ -37,9 +37,9 @@ async def passing(here: Any, there: Any, prefix: str, *, silent: bool) -> list[F
             for client in (here, there)
         )
         try:
-            found.append(judged(kind, await _hand_over(ours, theirs), silent=silent))
+            found.append(verdict_on(kind, await _hand_over(ours, theirs), no_push=no_push))
         except (SemaphoreError, TimeoutError) as error:
-            found.append(problem(kind.__name__, sentence(error) or "no answer", _advice(error)))
+            found.append(problem(kind.__name__, describe(error) or "no answer", _advice(error)))
         finally:
             with suppress(SemaphoreError, TimeoutError):
                 async with asyncio.timeout(1.0):
@@ -49,11 +49,11 @@ async def passing(here: Any, there: Any, prefix: str, *, silent: bool) -> list[F
 
 async def _hand_over(ours: AnySemaphore, theirs: AnySemaphore) -> float:
     """Seconds from giving back to being granted."""
-    async with asyncio.timeout(4 * TIME):
-        permit = await ours.acquire(timeout=TIME)
-        waiter = asyncio.create_task(theirs.acquire(timeout=2 * TIME))
+    async with asyncio.timeout(4 * STEP_TIMEOUT):
+        permit = await ours.acquire(timeout=STEP_TIMEOUT)
+        waiter = asyncio.create_task(theirs.acquire(timeout=2 * STEP_TIMEOUT))
         try:
-            await _in_line(ours, waiter)
+            await _queued(ours, waiter)
             began = time.perf_counter()
             await permit.release()
             permit = await waiter
@@ -65,18 +65,18 @@ async def _hand_over(ours: AnySemaphore, theirs: AnySemaphore) -> float:
         return took
 
 
-async def _in_line(semaphore: AnySemaphore, waiter: "asyncio.Task[Permit]") -> None:
+async def _queued(semaphore: AnySemaphore, waiter: "asyncio.Task[Permit]") -> None:
     while True:
         if waiter.done() or (await semaphore.status(0)).waiting:
             return
         await asyncio.sleep(0.01)
 
 
-def judged(kind: type[AnySemaphore], took: float, *, silent: bool) -> Finding:
+def verdict_on(kind: type[AnySemaphore], took: float, *, no_push: bool) -> Finding:
     """What it means that a permit was handed over in *took* seconds."""
-    if took > BY_MESSAGE:
+    if took > MAX_BY_MESSAGE:
         late = f"a waiter was found by its heartbeat, after {took:.1f} s"
-        if silent:
+        if no_push:
             return note(
                 kind.__name__,
                 f"{late}: a cluster of this version has no sharded pub/sub",

@@ -7,8 +7,8 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from benchmarks.contenders._base import Library, Terms
-from benchmarks.contenders._clients import client_for
+from benchmarks.libraries._base import Library, Options
+from benchmarks.libraries._clients import client_for
 
 _POLL = 0.01  # seconds until a refused caller asks again; the book leaves that to the caller
 
@@ -16,13 +16,13 @@ _POLL = 0.01  # seconds until a refused caller asks again; the book leaves that 
 class Book:
     """Owners ranked by a counter, in one sorted set; when they came, in another."""
 
-    def __init__(self, client: Any, terms: Terms) -> None:
+    def __init__(self, client: Any, options: Options) -> None:
         self._client = client
-        self._limit = terms.limit
-        self._lease = terms.lease
-        self._times = terms.name
-        self._owners = f"{terms.name}:owner"
-        self._counter = f"{terms.name}:counter"
+        self._limit = options.limit
+        self._lease = options.lease
+        self._times = options.name
+        self._owners = f"{options.name}:owner"
+        self._counter = f"{options.name}:counter"
 
     @asynccontextmanager
     async def permit(self) -> AsyncGenerator[None]:
@@ -62,9 +62,9 @@ class Book:
 
 
 @asynccontextmanager
-async def open_book(terms: Terms) -> AsyncGenerator[Book]:
-    async with client_for(terms) as client:
-        yield Book(client, terms)
+async def open_book(options: Options) -> AsyncGenerator[Book]:
+    async with client_for(options) as client:
+        yield Book(client, options)
 
 
 BOOK = Library(label="book's fair, polling", open=open_book, polls=True)

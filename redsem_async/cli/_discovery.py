@@ -22,14 +22,14 @@ from redsem_async._api.status import client_of
 from redsem_async._core.config import Clock
 from redsem_async._core.keys import Mode
 
-from ._place import plain
+from ._target import as_text
 
-AT_A_TIME = 100  # semaphores that are asked about together
+BATCH = 100  # semaphores that are asked about together
 _KIND = re.compile(r"(fair|zset) (server|local)\Z")
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SemaphoreInfo:
     """A semaphore that Redis knows of.
 
     Attributes:
@@ -73,14 +73,14 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class ListEntry:
     """A semaphore, and how it stands; or why that is not known."""
 
-    found: Found
+    info: SemaphoreInfo
     status: SemaphoreStatus | SemaphoreError
 
 
-async def find(client: Any, prefix: str, name: str) -> Found | None:
+async def find(client: Any, prefix: str, name: str) -> SemaphoreInfo | None:
     """What Redis knows of *name*; None for nothing.
 
     Raises:
@@ -94,25 +94,27 @@ async def find(client: Any, prefix: str, name: str) -> Found | None:
         raise BackendError(name, f"its keys are not a semaphore's: {error}") from error
 
 
-async def _find(client: Any, prefix: str, name: str) -> Found | None:
+async def _find(client: Any, prefix: str, name: str) -> SemaphoreInfo | None:
     stem = f"{prefix}:{{{name}}}"
     limit: bytes | str | None = await client.get(f"{stem}:limit")
     hubs: list[bytes | str] = await client.zrange(f"{stem}:hubs", 0, -1)
-    facts = [f"{plain(hub)}:{fact}" for hub in hubs for fact in ("who", "until")]
-    meta = await _facts(client, f"{stem}:meta", ["mode", "ahead", *facts])
+    facts = [f"{as_text(hub)}:{fact}" for hub in hubs for fact in ("who", "until")]
+    meta = await _fields(client, f"{stem}:meta", ["mode", "ahead", *facts])
     kind = _KIND.match(meta.get("mode", ""))
     if kind is None and limit is None:
         return None  # after a clear, the numbers that its hubs have used are kept for a while
     mode, clock = (cast("Mode", kind[1]), cast("Clock", kind[2])) if kind else (None, None)
     now = await _clock_ms(client, clock, meta)
-    return Found(name, mode, clock, None if limit is None else int(limit), _clients(meta, now))
+    return SemaphoreInfo(
+        name, mode, clock, None if limit is None else int(limit), _clients(meta, now)
+    )
 
 
-async def _facts(client: Any, key: str, fields: Sequence[str]) -> dict[str, str]:
+async def _fields(client: Any, key: str, fields: Sequence[str]) -> dict[str, str]:
     """What the hash has of *fields*."""
     values: list[bytes | str | None] = await client.hmget(key, fields)
     pairs = zip(fields, values, strict=True)
-    return {field: plain(value) for field, value in pairs if value is not None}
+    return {field: as_text(value) for field, value in pairs if value is not None}
 
 
 async def _clock_ms(client: Any, clock: Clock | None, meta: Mapping[str, str]) -> float:
@@ -141,29 +143,29 @@ async def names(client: Any, prefix: str, pattern: str = "*") -> list[str]:
     """The names under *prefix* that match *pattern*, as Redis matches, in order."""
     literal = re.sub(r"([][*?\\])", r"\\\1", prefix)
     key_of = re.compile(re.escape(prefix) + r":\{([^{}]+)\}:(meta|limit)\Z")
-    found: set[str] = set()
+    info: set[str] = set()
     async for key in client.scan_iter(match=f"{literal}:{{{pattern}}}:*", count=1000):
-        if matched := key_of.match(plain(key)):
-            found.add(matched[1])
-    return sorted(found)
+        if matched := key_of.match(as_text(key)):
+            info.add(matched[1])
+    return sorted(info)
 
 
-async def listed(client: Any, prefix: str, wanted: Sequence[str]) -> list[Listed]:
+async def list_entries(client: Any, prefix: str, wanted: Sequence[str]) -> list[ListEntry]:
     """How the semaphores of those names stand, one moment for each."""
-    rows: list[Listed] = []
-    for first in range(0, len(wanted), AT_A_TIME):
-        some = wanted[first : first + AT_A_TIME]
-        asked = await asyncio.gather(*(_listed(client, prefix, name) for name in some))
+    rows: list[ListEntry] = []
+    for start in range(0, len(wanted), BATCH):
+        some = wanted[start : start + BATCH]
+        asked = await asyncio.gather(*(_list_entry(client, prefix, name) for name in some))
         rows += [row for row in asked if row is not None]
     return rows
 
 
-async def _listed(client: Any, prefix: str, name: str) -> Listed | None:
-    found: Found | None = Found(name)
+async def _list_entry(client: Any, prefix: str, name: str) -> ListEntry | None:
+    info: SemaphoreInfo | None = SemaphoreInfo(name)
     try:
-        found = await find(client, prefix, name)
-        if found is None:  # meanwhile
+        info = await find(client, prefix, name)
+        if info is None:  # meanwhile
             return None
-        return Listed(found, await found.semaphore(client, prefix).status(max_entries=0))
+        return ListEntry(info, await info.semaphore(client, prefix).status(max_entries=0))
     except SemaphoreError as error:
-        return Listed(found or Found(name), error)
+        return ListEntry(info or SemaphoreInfo(name), error)

@@ -13,12 +13,12 @@ from redis.asyncio import Redis
 from benchmarks._measure import Burst
 
 # One id, or several, go into a sorted set with an expiry, and come out of it.
-TAKE = """
+ADD = """
 for i = 1, #ARGV do redis.call('ZADD', KEYS[1], 1, ARGV[i]) end
 redis.call('PEXPIRE', KEYS[1], 10000)
 return #ARGV
 """
-GIVE = "for i = 1, #ARGV do redis.call('ZREM', KEYS[1], ARGV[i]) end return #ARGV"
+REMOVE = "for i = 1, #ARGV do redis.call('ZREM', KEYS[1], ARGV[i]) end return #ARGV"
 BATCH = 50
 
 
@@ -27,7 +27,7 @@ class Scripts:
 
     def __init__(self, client: Redis, take: str, give: str) -> None:
         self._client = client
-        self._take, self._give = take, give
+        self._add, self._remove = take, give
         self._key = f"bench-floor-{secrets.token_hex(4)}"
         self._ids = [secrets.token_hex(16) for _ in range(BATCH)]
 
@@ -36,7 +36,7 @@ class Scripts:
     async def at(cls, url: str) -> AsyncGenerator[Self]:
         """Load them at a server."""
         async with Redis.from_url(url) as client:
-            yield cls(client, await client.script_load(TAKE), await client.script_load(GIVE))
+            yield cls(client, await client.script_load(ADD), await client.script_load(REMOVE))
 
     async def one_by_one(self, seconds: float) -> Burst:
         """One id a call, one call after the other."""
@@ -50,8 +50,8 @@ class Scripts:
         pairs = 0
         start = time.perf_counter()
         while time.perf_counter() - start < seconds:
-            await self._client.evalsha(self._take, 1, self._key, *ids)
-            await self._client.evalsha(self._give, 1, self._key, *ids)
+            await self._client.evalsha(self._add, 1, self._key, *ids)
+            await self._client.evalsha(self._remove, 1, self._key, *ids)
             pairs += len(ids)
         return Burst(pairs, time.perf_counter() - start)
 
@@ -60,7 +60,7 @@ class Scripts:
         waits: list[float] = []
         start = time.perf_counter()
         while (sent := time.perf_counter()) - start < seconds:
-            await self._client.evalsha(self._give, 1, self._key, "nothing")
+            await self._client.evalsha(self._remove, 1, self._key, "nothing")
             waits.append(time.perf_counter() - sent)
         return Burst(len(waits), time.perf_counter() - start, waits)
 
@@ -70,7 +70,7 @@ class BlockingSocket:
 
     def __init__(self, url: str) -> None:
         with BlockingRedis.from_url(url) as client:
-            shas = [str(client.script_load(script)) for script in (TAKE, GIVE)]
+            shas = [str(client.script_load(script)) for script in (ADD, REMOVE)]
         self._key = f"bench-floor-{secrets.token_hex(4)}"
         pack = cast("Any", hiredis.pack_command)
         self._commands: list[bytes] = [

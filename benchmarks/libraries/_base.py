@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from typing import Protocol
 
 
-class Contender(Protocol):
+class OpenSemaphore(Protocol):
     """A semaphore of some library, open."""
 
     def permit(self) -> AbstractAsyncContextManager[object]:
@@ -24,7 +24,7 @@ class Contender(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class Options:
     """Which semaphore.
 
     Attributes:
@@ -57,7 +57,7 @@ class Library:
     """
 
     label: str
-    open: Callable[[Terms], AbstractAsyncContextManager[Contender]]
+    open: Callable[[Options], AbstractAsyncContextManager[OpenSemaphore]]
     package: str | None = None
     module: str | None = None
     ours: bool = False

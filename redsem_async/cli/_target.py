@@ -15,25 +15,25 @@ from redis.exceptions import AskError, NoPermissionError, RedisClusterException,
 
 from redsem_async import SemaphoreError, aclose, from_url
 
-TROUBLE = 1  # Redis could not be asked or refused, or `doctor` found a problem
-WRONG_USE = 2
-UNKNOWN = 3  # Redis knows nothing of that name
+FAILED = 1  # Redis could not be asked or refused, or `doctor` found a problem
+USAGE_ERROR = 2
+NOT_FOUND = 3  # Redis knows nothing of that name
 NOT_HELD = 4  # the id that was to be kicked holds nothing
 INTERRUPTED = 130  # what a shell says of a program that Ctrl-C ended
 
-CONNECT_TIME = 5.0  # seconds to connect
-ANSWER_TIME = 10.0  # seconds for an answer
+CONNECT_TIMEOUT = 5.0  # seconds to connect
+REPLY_TIMEOUT = 10.0  # seconds for an answer
 
-FAILURES = (SemaphoreError, RedisError, RedisClusterException, OSError)
+REDIS_ERRORS = (SemaphoreError, RedisError, RedisClusterException, OSError)
 """What Redis, or the way there, may bring about."""
 
-ONE_OF_A_CLUSTER = "it is a node of a cluster: use --cluster"
+CLUSTER_NODE = "it is a node of a cluster: use --cluster"
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Target:
     """Whose semaphores a command is about.
 
     Attributes:
@@ -47,11 +47,11 @@ class Place:
     cluster: bool = False
 
     @property
-    def shown(self) -> str:
+    def display_url(self) -> str:
         """What to call it: without user, password and options."""
-        return shown(self.url)
+        return display_url(self.url)
 
-    def at(self, host: str, port: int) -> "Place":
+    def at(self, host: str, port: int) -> "Target":
         """One server, with the scheme, user, password and options of this URL."""
         parts = urlsplit(self.url)
         user, at, _ = parts.netloc.rpartition("@")
@@ -62,13 +62,13 @@ class Place:
         return replace(self, url=parts.geturl(), cluster=False)
 
 
-def shown(url: str) -> str:
+def display_url(url: str) -> str:
     """What to call *url*: without user, password and options."""
     parts = urlsplit(url)
     return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="").geturl()
 
 
-def usable(ctx: typer.Context, url: str | None) -> str | None:
+def valid_url(ctx: typer.Context, url: str | None) -> str | None:
     """Return *url*, or refuse one that cannot be read. It is never quoted."""
     if url is None:
         return None
@@ -77,29 +77,31 @@ def usable(ctx: typer.Context, url: str | None) -> str | None:
         pool.make_connection()  # does not connect
         parts = urlsplit(url)
     except ValueError as error:
-        refuse(ctx, str(error))
+        usage_error(ctx, str(error))
     except TypeError as error:
-        refuse(ctx, f"the URL has an option that does not fit: {error}")
+        usage_error(ctx, f"the URL has an option that does not fit: {error}")
     if parts.scheme != "unix" and "@" in f"{parts.path}?{parts.query}#{parts.fragment}":
         # A password with a slash: what looks like a host, or a port, would be half of it.
-        refuse(ctx, "a password in the URL has to be percent-encoded")
+        usage_error(ctx, "a password in the URL has to be percent-encoded")
     return url
 
 
 @contextlib.asynccontextmanager
-async def connected(place: Place, *, patience: float = CONNECT_TIME) -> AsyncGenerator[Any]:
+async def connected(
+    target: Target, *, connect_timeout: float = CONNECT_TIMEOUT
+) -> AsyncGenerator[Any]:
     """A client for *place*, that gives up soon and says why; closed with the block."""
     options: dict[str, Any] = {
-        "socket_connect_timeout": patience,
-        "socket_timeout": max(patience, ANSWER_TIME),
+        "socket_connect_timeout": connect_timeout,
+        "socket_timeout": max(connect_timeout, REPLY_TIMEOUT),
     }
     client: Any
-    if place.cluster:
-        client = RedisCluster.from_url(place.url, retry=Retry(NoBackoff(), 0), **options)
+    if target.cluster:
+        client = RedisCluster.from_url(target.url, retry=Retry(NoBackoff(), 0), **options)
     else:
-        client = from_url(place.url, **options)
+        client = from_url(target.url, **options)
     try:
-        if place.cluster:
+        if target.cluster:
             await client.initialize()
         yield client
     finally:
@@ -107,7 +109,7 @@ async def connected(place: Place, *, patience: float = CONNECT_TIME) -> AsyncGen
         await client.aclose()
 
 
-async def greeting(client: Any) -> dict[str, str]:
+async def hello(client: Any) -> dict[str, str]:
     """What the server says of itself to whoever says HELLO, which nobody is denied.
 
     Raises:
@@ -116,21 +118,21 @@ async def greeting(client: Any) -> dict[str, str]:
     said: Any = await client.execute_command("HELLO")
     if hasattr(said, "items"):
         said = [part for pair in said.items() for part in pair]  # flat, as in RESP2
-    told = zip(said[::2], said[1::2], strict=True)
-    return {plain(key): plain(value) for key, value in told if isinstance(value, bytes | str)}
+    data = zip(said[::2], said[1::2], strict=True)
+    return {as_text(key): as_text(value) for key, value in data if isinstance(value, bytes | str)}
 
 
-def run(work: Coroutine[Any, Any, T], place: Place) -> T:
+def run(work: Coroutine[Any, Any, T], target: Target) -> T:
     """Run *work* to its end; what goes wrong is one line and an exit code."""
     try:
         return asyncio.run(work)
     except KeyboardInterrupt:
         typer.echo("interrupted", err=True)
         raise typer.Exit(INTERRUPTED) from None
-    except FAILURES as error:
-        fail(f"{place.shown}: {sentence(error)}", TROUBLE)
+    except REDIS_ERRORS as error:
+        fail(f"{target.display_url}: {describe(error)}", FAILED)
     except ValueError as error:  # a name that cannot be one
-        fail(str(error), WRONG_USE)
+        fail(str(error), USAGE_ERROR)
 
 
 def fail(text: str, code: int) -> NoReturn:
@@ -139,18 +141,18 @@ def fail(text: str, code: int) -> NoReturn:
     raise typer.Exit(code)
 
 
-def refuse(ctx: typer.Context, text: str) -> NoReturn:
+def usage_error(ctx: typer.Context, text: str) -> NoReturn:
     """Wrong use: say why in one line, and exit; in silence where a shell completes."""
     if ctx.resilient_parsing:
-        raise typer.Exit(WRONG_USE)
-    fail(text, WRONG_USE)
+        raise typer.Exit(USAGE_ERROR)
+    fail(text, USAGE_ERROR)
 
 
-def sentence(error: BaseException) -> str:
+def describe(error: BaseException) -> str:
     """What an error says, in one line, and what may help."""
     text = " ".join(str(error).split()) or type(error).__name__
     if isinstance(error, AskError) or "MOVED" in text:  # a MovedError is one
-        return ONE_OF_A_CLUSTER
+        return CLUSTER_NODE
     if isinstance(error, NoPermissionError):
         return f"{text} (docs/operating.md lists what this command needs)"
     return text
@@ -164,6 +166,6 @@ def printable(text: str) -> str:
     )
 
 
-def plain(value: bytes | str) -> str:
+def as_text(value: bytes | str) -> str:
     """What a server answered, as text, however the client was told to decode it."""
     return value if isinstance(value, str) else value.decode(errors="replace")

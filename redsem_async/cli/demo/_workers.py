@@ -6,12 +6,12 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from ._pipes import Child, Event
+from ._ipc import Child, Event
 from ._record import Answer, Round
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class Unfinished:
     """What a worker left: requests that it had started, and others that it had not."""
 
     lost: tuple[int, ...]
@@ -40,7 +40,7 @@ class Worker:
     answered: int = 0
     refused: int = 0
     state: str = "starting"
-    left: Left | None = None
+    unfinished: Unfinished | None = None
 
     @property
     def load(self) -> int:
@@ -48,7 +48,7 @@ class Worker:
         return len(self.queued) + len(self.started)
 
 
-class Fleet:
+class Workers:
     """Hands requests to workers and keeps the books.
 
     All requests are in one list. A worker gets the next one when it is done with another, and
@@ -63,20 +63,20 @@ class Fleet:
         self._requests = range(0)
         self._began = 0.0
         self._failures: dict[int, str] = {}
-        self._todo: deque[int] = deque()
-        self._news = asyncio.Event()
+        self._pending: deque[int] = deque()
+        self._changed = asyncio.Event()
 
     @property
-    def idle(self) -> bool:
+    def finished_or_dead(self) -> bool:
         """Whether nothing is left to do, or nobody to do it."""
-        done = not self._todo and not any(worker.load for worker in self.workers)
+        done = not self._pending and not any(worker.load for worker in self.workers)
         return done or all(worker.state == "gone" for worker in self.workers)
 
     async def until(self, true: Callable[[], bool]) -> None:
         """Wait until *true*, which may change with whatever a worker says."""
         while not true():
-            self._news.clear()
-            await self._news.wait()
+            self._changed.clear()
+            await self._changed.wait()
 
     async def ready(self) -> None:
         """Wait until all workers have started."""
@@ -88,26 +88,26 @@ class Fleet:
         self.answers, self._failures = [], {}
         for worker in self.workers:
             worker.answered = worker.refused = 0
-        self._todo.extend(requests)
-        self._hand_out()
+        self._pending.extend(requests)
+        self._dispatch()
 
     async def finished(self) -> Round:
         """Wait until nobody has anything left to do; what the upstream saw is still to add."""
-        await self.until(lambda: self.idle)
+        await self.until(lambda: self.finished_or_dead)
         ended, answers = time.monotonic(), tuple(self.answers)
         return Round(self._requests, self._began, ended, answers, self._failures, visits=())
 
-    async def listen(self, worker: Worker) -> None:
+    async def follow(self, worker: Worker) -> None:
         """Keep the books of one worker until it ends."""
         async for event in worker.child.events():
-            self._enter(worker, event)
-            self._hand_out()
-            self._news.set()
-        self._settle(worker)
-        self._hand_out()
-        self._news.set()
+            self._apply(worker, event)
+            self._dispatch()
+            self._changed.set()
+        self._worker_gone(worker)
+        self._dispatch()
+        self._changed.set()
 
-    def _enter(self, worker: Worker, event: Event) -> None:
+    def _apply(self, worker: Worker, event: Event) -> None:
         number = event.number
         match event.kind:
             case "ready":
@@ -128,25 +128,25 @@ class Fleet:
                 worker.queued.discard(number)
                 self._failures[number] = event.detail
 
-    def _settle(self, worker: Worker) -> None:
+    def _worker_gone(self, worker: Worker) -> None:
         """Close the books of a worker that is gone, and pass on what it had not started."""
-        left = Left(tuple(sorted(worker.started)), tuple(sorted(worker.queued)))
-        self._failures |= dict.fromkeys(left.lost, f"{worker.label} was gone")
-        self._todo.extendleft(reversed(left.passed_on))
+        unfinished = Unfinished(tuple(sorted(worker.started)), tuple(sorted(worker.queued)))
+        self._failures |= dict.fromkeys(unfinished.lost, f"{worker.label} was gone")
+        self._pending.extendleft(reversed(unfinished.passed_on))
         worker.started.clear()
         worker.queued.clear()
-        worker.left = left
+        worker.unfinished = unfinished
         worker.state = "gone"
 
-    def _hand_out(self) -> None:
+    def _dispatch(self) -> None:
         """Give to whoever has least, until all have enough."""
-        while self._todo:
-            worker = min(self.workers, key=self._hands_full)
-            if self._hands_full(worker) >= self._slots:
+        while self._pending:
+            worker = min(self.workers, key=self._load_of)
+            if self._load_of(worker) >= self._slots:
                 return
-            number = self._todo.popleft()
+            number = self._pending.popleft()
             worker.queued.add(number)
-            worker.child.order(self._kind, number)
+            worker.child.send(self._kind, number)
 
-    def _hands_full(self, worker: Worker) -> float:
+    def _load_of(self, worker: Worker) -> float:
         return worker.load if worker.state == "ready" else float("inf")

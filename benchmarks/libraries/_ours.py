@@ -5,11 +5,11 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from redis.asyncio import Redis
 
-from benchmarks.contenders._base import Library, Terms
+from benchmarks.libraries._base import Library, Options
 from redsem_async import AnySemaphore, FairSemaphore, Permit, Semaphore
 
 
-class Ours:
+class OurSemaphore:
     """A semaphore of this library, which has more to it than peers.
 
     Attributes:
@@ -17,31 +17,33 @@ class Ours:
     """
 
     def __init__(self, semaphore: AnySemaphore) -> None:
-        self.semaphore = semaphore
+        self.native = semaphore
 
     def permit(self) -> AbstractAsyncContextManager[Permit]:
-        return self.semaphore.acquire()
+        return self.native.acquire()
 
     async def held(self) -> int:
-        return (await self.semaphore.status(max_entries=0)).held
+        return (await self.native.status(max_entries=0)).held
 
     async def clear(self) -> None:
-        await self.semaphore.clear()
+        await self.native.clear()
 
 
 @asynccontextmanager
-async def open_ours(kind: type[Semaphore | FairSemaphore], terms: Terms) -> AsyncGenerator[Ours]:
+async def open_ours(
+    kind: type[Semaphore | FairSemaphore], options: Options
+) -> AsyncGenerator[OurSemaphore]:
     """A semaphore on a client of its own."""
-    async with Redis.from_url(terms.url) as client:
-        yield Ours(kind(client, terms.name, terms.limit, lease=terms.lease))
+    async with Redis.from_url(options.url) as client:
+        yield OurSemaphore(kind(client, options.name, options.limit, lease=options.lease))
 
 
-def open_fair(terms: Terms) -> AbstractAsyncContextManager[Ours]:
-    return open_ours(FairSemaphore, terms)
+def open_fair(options: Options) -> AbstractAsyncContextManager[OurSemaphore]:
+    return open_ours(FairSemaphore, options)
 
 
-def open_zset(terms: Terms) -> AbstractAsyncContextManager[Ours]:
-    return open_ours(Semaphore, terms)
+def open_zset(options: Options) -> AbstractAsyncContextManager[OurSemaphore]:
+    return open_ours(Semaphore, options)
 
 
 FAIR = Library(label="FairSemaphore", open=open_fair, ours=True)

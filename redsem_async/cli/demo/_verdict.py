@@ -10,27 +10,27 @@ from ._record import Kill, Record, Round
 def faults_of(record: Record) -> list[str]:
     """What went otherwise than promised, a sentence each; nothing, if all went well."""
     return [
-        *_of_the_contrast(record.bare),
-        *_of_the_limit(record.guarded, record.plan.limit),
-        *_of_the_requests(record.bare, excused=()),
-        *_of_the_requests(record.guarded, excused=record.kill.lost if record.kill else ()),
-        *_of_the_kill(record),
+        *_contrast_failures(record.bare),
+        *_limit_failures(record.guarded, record.plan.limit),
+        *_request_failures(record.bare, excused=()),
+        *_request_failures(record.guarded, excused=record.kill.lost if record.kill else ()),
+        *_kill_failures(record),
     ]
 
 
-def _of_the_contrast(bare: Round) -> Iterator[str]:
+def _contrast_failures(bare: Round) -> Iterator[str]:
     if not bare.refusals:
         yield "without a semaphore nothing was refused either: this shows nothing"
 
 
-def _of_the_limit(guarded: Round, limit: int) -> Iterator[str]:
+def _limit_failures(guarded: Round, limit: int) -> Iterator[str]:
     if guarded.refusals:
         yield f"with the semaphore, the upstream refused {len(guarded.refusals)} times (429)"
     if guarded.most_inside > limit:
         yield f"with the semaphore, {guarded.most_inside} were inside at once: limit {limit}"
 
 
-def _of_the_requests(round_: Round, excused: tuple[int, ...]) -> Iterator[str]:
+def _request_failures(round_: Round, excused: tuple[int, ...]) -> Iterator[str]:
     """The upstream's book and the workers' must agree, and leave no request out."""
     for number in round_.unanswered:
         if number not in excused:
@@ -46,7 +46,7 @@ def _of_the_requests(round_: Round, excused: tuple[int, ...]) -> Iterator[str]:
             yield f"request {number} was answered, but the upstream never saw it"
 
 
-def _of_the_kill(record: Record) -> Iterator[str]:
+def _kill_failures(record: Record) -> Iterator[str]:
     kill = record.kill
     if kill is None:
         yield "no worker was killed"
@@ -59,11 +59,11 @@ def _of_the_kill(record: Record) -> Iterator[str]:
         yield f"{len(kill.lost)} requests of {kill.worker} were lost: it held {kill.held} permits"
     if record.answered_meanwhile == 0:
         yield f"nothing was answered while the places of {kill.worker} were missing"
-    yield from _of_its_places(kill, record.plan.lease)
+    yield from _permit_failures(kill, record.plan.lease)
 
 
-def _of_its_places(kill: Kill, lease: float) -> Iterator[str]:
-    if kill.missing is None:
+def _permit_failures(kill: Kill, lease: float) -> Iterator[str]:
+    if kill.unavailable is None:
         yield f"the places of {kill.worker} never came back"
-    elif kill.missing > 2 * lease:
-        yield f"the places of {kill.worker} came back after {kill.missing:.2f} s: lease {lease} s"
+    elif kill.unavailable > 2 * lease:
+        yield f"the places of {kill.worker} came back after {kill.unavailable:.2f} s: lease {lease} s"

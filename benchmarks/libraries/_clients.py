@@ -2,13 +2,13 @@
 
 from redis.asyncio import Redis
 
-from benchmarks.contenders._base import Terms
+from benchmarks.libraries._base import Options
 
 
-def client_for(terms: Terms) -> Redis:
+def client_for(options: Options) -> Redis:
     """A client with a connection for each task, and one to spare.
 
     By default it has 100 at most and raises beyond, and it gives up on a blocking command
     after 5 s: a waiter needs its own connection, for as long as it waits.
     """
-    return Redis.from_url(terms.url, max_connections=terms.tasks + 10, socket_timeout=None)
+    return Redis.from_url(options.url, max_connections=options.tasks + 10, socket_timeout=None)

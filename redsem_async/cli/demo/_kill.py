@@ -6,55 +6,61 @@ from collections.abc import Callable
 
 from redsem_async import FairSemaphore, SemaphoreStatus
 
-from ._fleet import Fleet, Worker
 from ._plan import Plan
 from ._record import Kill
+from ._workers import Worker, Workers
 
-_LOOK = 0.01  # seconds between two looks at the semaphore
+_POLL_INTERVAL = 0.01  # seconds between two looks at the semaphore
 
 
-async def strike(
-    plan: Plan, fleet: Fleet, semaphore: FairSemaphore, say: Callable[[str], None]
+async def kill_worker(
+    plan: Plan, workers: Workers, semaphore: FairSemaphore, log: Callable[[str], None]
 ) -> Kill | None:
     """Kill a worker, and return when its places are back; ``None`` if there was no occasion."""
-    await fleet.until(lambda: len(fleet.answers) >= plan.kill_after or fleet.idle)
-    victim, client = await _busiest(plan, fleet, semaphore)
+    await workers.until(
+        lambda: len(workers.answers) >= plan.kill_after or workers.finished_or_dead
+    )
+    victim, client = await _busiest(plan, workers, semaphore)
     if victim is None:
         return None
     returncode = await victim.child.kill()
     at = time.monotonic()
     # The dead release nothing: what it holds from here on is what it held when it died.
     held = _held_by(client, await semaphore.status())
-    say(f"{victim.label} (pid {victim.child.pid}) is killed with SIGKILL: it held {held} permits")
-    places = await _watch(client, held, at, semaphore, give_up=at + 3 * plan.lease)
-    if not places[-1][1]:
-        say(f"its places are back, {places[-1][0] - at:.2f} s later (lease: {plan.lease:g} s)")
-    await fleet.until(lambda: victim.left is not None)
-    assert victim.left is not None
+    log(f"{victim.label} (pid {victim.child.pid}) is killed with SIGKILL: it held {held} permits")
+    permits_by_time = await _watch_permits(
+        client, held, at, semaphore, give_up=at + 3 * plan.lease
+    )
+    if not permits_by_time[-1][1]:
+        log(
+            f"its places are back, {permits_by_time[-1][0] - at:.2f} s later (lease: {plan.lease:g} s)"
+        )
+    await workers.until(lambda: victim.unfinished is not None)
+    assert victim.unfinished is not None
     return Kill(
         worker=victim.label,
         pid=victim.child.pid,
         returncode=returncode,
         at=at,
-        places=places,
-        lost=victim.left.lost,
-        passed_on=victim.left.passed_on,
+        permits_by_time=permits_by_time,
+        lost=victim.unfinished.lost,
+        passed_on=victim.unfinished.passed_on,
     )
 
 
 async def _busiest(
-    plan: Plan, fleet: Fleet, semaphore: FairSemaphore
+    plan: Plan, workers: Workers, semaphore: FairSemaphore
 ) -> tuple[Worker | None, str]:
     """A worker with more than its share of the permits, and its name in the semaphore."""
     wanted = min(plan.limit // plan.workers + 1, plan.slots - 1)
-    by_pid = {worker.child.pid: worker for worker in fleet.workers}
-    while not fleet.idle:
+    by_pid = {worker.child.pid: worker for worker in workers.workers}
+    while not workers.finished_or_dead:
         status = await semaphore.status()
         for holder in status.holders:
             client = holder.client
             if client.pid in by_pid and _held_by(client.id, status) >= wanted:
                 return by_pid[client.pid], client.id
-        await asyncio.sleep(_LOOK)
+        await asyncio.sleep(_POLL_INTERVAL)
     return None, ""
 
 
@@ -62,14 +68,14 @@ def _held_by(client: str, status: SemaphoreStatus) -> int:
     return sum(holder.permits for holder in status.holders if holder.client.id == client)
 
 
-async def _watch(
+async def _watch_permits(
     client: str, held: int, at: float, semaphore: FairSemaphore, *, give_up: float
 ) -> tuple[tuple[float, int], ...]:
     """How many permits the dead *client* held, from each instant at which that changed."""
-    places = [(at, held)]
-    while places[-1][1] and time.monotonic() < give_up:
-        await asyncio.sleep(_LOOK)
+    permits_by_time = [(at, held)]
+    while permits_by_time[-1][1] and time.monotonic() < give_up:
+        await asyncio.sleep(_POLL_INTERVAL)
         held = _held_by(client, await semaphore.status())
-        if held != places[-1][1]:
-            places.append((time.monotonic(), held))
-    return tuple(places)
+        if held != permits_by_time[-1][1]:
+            permits_by_time.append((time.monotonic(), held))
+    return tuple(permits_by_time)

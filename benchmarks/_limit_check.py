@@ -3,25 +3,25 @@
 from collections.abc import Sequence
 
 
-class Broken(Exception):
+class CorrectnessError(Exception):
     """A library did not do what it is measured for."""
 
 
-class TooManyInside(Broken):
+class LimitExceeded(CorrectnessError):
     """More were inside than the limit allows."""
 
     def __init__(self, inside: int, limit: int) -> None:
         super().__init__(f"{inside} were inside at once, limit {limit}")
 
 
-class Leaked(Broken):
+class Leaked(CorrectnessError):
     """Permits are held although all were released."""
 
     def __init__(self, held: int, expected: int = 0) -> None:
         super().__init__(f"{held} permits are held where {expected} should be")
 
 
-class Gauge:
+class LimitCheck:
     """Counts who is inside, in one process.
 
     Attributes:
@@ -38,7 +38,7 @@ class Gauge:
         """Somebody is inside from now on; raises `TooManyInside`."""
         self.inside += 1
         if self.inside > self.limit:
-            raise TooManyInside(self.inside, self.limit)
+            raise LimitExceeded(self.inside, self.limit)
 
     def leave(self) -> None:
         """Somebody is inside no more."""
@@ -57,4 +57,4 @@ def check_spans(spans: Sequence[tuple[float, float]], limit: int) -> None:
     for _, change in sorted(changes):
         inside += change
         if inside > limit:
-            raise TooManyInside(inside, limit)
+            raise LimitExceeded(inside, limit)

@@ -6,11 +6,11 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from typing import Self
 
-from benchmarks._gauge import Leaked
+from benchmarks._limit_check import Leaked
 from benchmarks._measure import Burst, Load, Turn, burst, in_turn
 from benchmarks._results import Absent
 from benchmarks._setup import Setup
-from benchmarks.contenders import Contender, Library, Terms
+from benchmarks.libraries import Library, OpenSemaphore, Options
 
 NOT_INSTALLED = "not measured: not installed"
 
@@ -21,20 +21,20 @@ def name_for(case: str) -> str:
 
 
 @asynccontextmanager
-async def opened(library: Library, terms: Terms) -> AsyncGenerator[Contender]:
+async def opened(library: Library, options: Options) -> AsyncGenerator[OpenSemaphore]:
     """A semaphore for the length of a block; raises `Leaked` if a permit is held at its end."""
-    async with library.open(terms) as contender:
+    async with library.open(options) as semaphore:
         try:
-            yield contender
-            if held := await contender.held():
+            yield semaphore
+            if held := await semaphore.held():
                 raise Leaked(held)
         finally:
-            await contender.clear()
+            await semaphore.clear()
 
 
-def failure_of(who: str, error: Exception) -> Absent:
+def failure_of(label: str, error: Exception) -> Absent:
     """Somebody who is not measured, for it did not do what it is measured for."""
-    return Absent(who, f"failed: {type(error).__name__}: {error}")
+    return Absent(label, f"failed: {type(error).__name__}: {error}")
 
 
 @contextmanager
@@ -53,7 +53,7 @@ def attempt(library: Library, absent: list[Absent]) -> Generator[bool]:
         absent.append(failure_of(library.label, _first(error)))
 
 
-class Contest:
+class Comparison:
     """Several that take turns, on one server. At the end of its block all is closed.
 
     Attributes:
@@ -69,33 +69,33 @@ class Contest:
         self.bursts: dict[str, list[Burst]] = {}
         self.absent: list[Absent] = []
 
-    def add(self, who: str, turn: Turn) -> None:
+    def add(self, label: str, turn: Turn) -> None:
         """Somebody, or a floor, to whom we are compared."""
-        self._turns[who] = turn
+        self._turns[label] = turn
 
-    async def enter(self, library: Library, terms: Terms) -> Contender | None:
+    async def enter(self, library: Library, options: Options) -> OpenSemaphore | None:
         """A semaphore of *library*, open until this is closed; ``None`` if that cannot be."""
-        who = library.label
+        label = library.label
         if not library.ours:
-            self._peers.add(who)
+            self._peers.add(label)
         if not library.installed:
-            self.absent.append(Absent(who, NOT_INSTALLED))
+            self.absent.append(Absent(label, NOT_INSTALLED))
             return None
-        stack = self._closing[who] = AsyncExitStack()
+        stack = self._closing[label] = AsyncExitStack()
         try:
-            return await stack.enter_async_context(opened(library, terms))
+            return await stack.enter_async_context(opened(library, options))
         except Exception as error:  # noqa: BLE001 - a peer's, of whatever kind
-            self._failed(who, error)
+            self._failed(label, error)
             return None
 
     async def enter_all(self, libraries: Iterable[Library], load: Load) -> None:
         """Those of *libraries* that are installed, each under *load* in its turns."""
         for library in libraries:
             name = name_for("contest")
-            terms = Terms(url=self._setup.url, name=name, limit=load.limit, tasks=load.tasks)
-            contender = await self.enter(library, terms)
-            if contender is not None:
-                turn = partial(burst, contender, load, self._setup.effort.burst)
+            options = Options(url=self._setup.url, name=name, limit=load.limit, tasks=load.tasks)
+            semaphore = await self.enter(library, options)
+            if semaphore is not None:
+                turn = partial(burst, semaphore, load, self._setup.effort.burst)
                 self.add(library.label, turn)
 
     async def run(self) -> None:
@@ -116,21 +116,21 @@ class Contest:
     async def _close(self) -> None:
         failures: dict[str, Exception] = {}
         while self._closing:
-            who, stack = self._closing.popitem()
+            label, stack = self._closing.popitem()
             try:
                 await stack.aclose()
             except Exception as error:  # noqa: BLE001 - a peer's, of whatever kind
-                failures[who] = error
-        for who, failure in failures.items():
-            self.bursts.pop(who, None)
-            self._failed(who, failure)
+                failures[label] = error
+        for label, failure in failures.items():
+            self.bursts.pop(label, None)
+            self._failed(label, failure)
 
-    def _failed(self, who: str, error: Exception) -> None:
+    def _failed(self, label: str, error: Exception) -> None:
         error = _first(error)
-        if who not in self._peers:
+        if label not in self._peers:
             raise error
-        if who not in {absent.who for absent in self.absent}:
-            self.absent.append(failure_of(who, error))
+        if label not in {absent.label for absent in self.absent}:
+            self.absent.append(failure_of(label, error))
 
 
 def _first(error: Exception) -> Exception:

@@ -13,7 +13,7 @@ from redsem_async._redis.acl import ADDITIONS, COMMANDS, Addition
 from ._finding import Finding, note, ok, problem
 
 _PATTERN = re.compile(r"\b(key|channel)s?\b")
-_ANSWER_TIME = 2.0  # seconds for the answer to a subscription
+_REPLY_TIMEOUT = 2.0  # seconds for the answer to a subscription
 
 
 def probes(prefix: str) -> dict[str, tuple[str | int, ...]]:
@@ -48,20 +48,20 @@ def probes(prefix: str) -> dict[str, tuple[str | int, ...]]:
     }
 
 
-async def rights(client: Any, prefix: str, *, cluster: bool) -> list[Finding]:
+async def check_permissions(client: Any, prefix: str, *, cluster: bool) -> list[Finding]:
     """What the user of *client*, of one server, may not do."""
     denied: list[str] = []
     patterns: set[str] = set()
     for command, arguments in probes(prefix).items():
-        said = await _denial(client, command, *arguments)
-        if said is not None:
-            what = _PATTERN.search(said)
+        denial = await _denial(client, command, *arguments)
+        if denial is not None:
+            what = _PATTERN.search(denial)
             patterns |= {what[1]} if what else set()
             denied += [] if what else [command]
     subscribe = "ssubscribe" if cluster else "subscribe"
-    said = await _subscription(client, subscribe, prefix)
-    if said is not None:
-        what = _PATTERN.search(said)
+    denial = await _subscription(client, subscribe, prefix)
+    if denial is not None:
+        what = _PATTERN.search(denial)
         patterns |= {what[1]} if what else set()
         denied += [] if what else [subscribe]
     if cluster:
@@ -70,12 +70,12 @@ async def rights(client: Any, prefix: str, *, cluster: bool) -> list[Finding]:
             "cluster|slots": (),
             "spublish": (f"{prefix}:{{doctor}}:@doctor", "hello"),
         }.items():
-            said = await _denial(client, *command.upper().split("|"), *arguments)
-            denied += [command] if said is not None and not _PATTERN.search(said) else []
-    return [*_judged(denied, patterns, prefix), *await _additions(client)]
+            denial = await _denial(client, *command.upper().split("|"), *arguments)
+            denied += [command] if denial is not None and not _PATTERN.search(denial) else []
+    return [*_findings(denied, patterns, prefix), *await _additions(client)]
 
 
-def _judged(denied: Collection[str], patterns: Collection[str], prefix: str) -> list[Finding]:
+def _findings(denied: Collection[str], patterns: Collection[str], prefix: str) -> list[Finding]:
     found: list[Finding] = []
     if denied:
         what = ", ".join(command.upper().replace("|", " ") for command in sorted(denied))
@@ -123,7 +123,7 @@ async def _subscription(client: Any, command: str, prefix: str) -> str | None:
     channel = f"{prefix}:{{doctor}}:@doctor" if command == "ssubscribe" else f"{prefix}:@doctor"
     try:
         await pubsub.execute_command(command.upper(), channel)
-        await pubsub.parse_response(block=False, timeout=_ANSWER_TIME)
+        await pubsub.parse_response(block=False, timeout=_REPLY_TIMEOUT)
     except NoPermissionError as error:
         return str(error)
     except ResponseError:

@@ -4,9 +4,9 @@ import asyncio
 import time
 from dataclasses import dataclass
 
-from benchmarks._children import Stage
-from benchmarks._gauge import Broken
-from benchmarks.contenders import Contender, Terms
+from benchmarks._children import JobContext
+from benchmarks._limit_check import CorrectnessError
+from benchmarks.libraries import OpenSemaphore, Options
 from redsem_async import Permit
 
 LONG = 3600.0  # seconds; a lease that is not refreshed while anything is measured
@@ -17,11 +17,11 @@ class Open:
     """Be ready: connected, and with all scripts loaded."""
 
     label: str
-    terms: Terms
+    options: Options
 
-    async def carry_out(self, here: Stage) -> None:
-        contender = await here.contender(self.label, self.terms)
-        await contender.held()
+    async def run(self, context: JobContext) -> None:
+        semaphore = await context.semaphore(self.label, self.options)
+        await semaphore.held()
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,18 +29,18 @@ class Hold:
     """Take *count* permits, and keep them; returns how long each took, in seconds."""
 
     label: str
-    terms: Terms
+    options: Options
     count: int
 
-    async def carry_out(self, here: Stage) -> list[float]:
-        contender = await here.contender(self.label, self.terms)
+    async def run(self, context: JobContext) -> list[float]:
+        semaphore = await context.semaphore(self.label, self.options)
         waits: list[float] = []
         all_in: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        permits = here.notes.setdefault("permits", [])
+        permits = context.shared.setdefault("permits", [])
 
         async def hold() -> None:
             start = time.perf_counter()
-            async with contender.permit() as permit:
+            async with semaphore.permit() as permit:
                 waits.append(time.perf_counter() - start)
                 permits.append(permit)
                 if len(waits) == self.count:
@@ -54,7 +54,7 @@ class Hold:
         for _ in range(self.count):
             task = asyncio.create_task(hold())
             task.add_done_callback(ended)
-            here.tasks.append(task)
+            context.tasks.append(task)
         await all_in
         return waits
 
@@ -63,8 +63,8 @@ class Hold:
 class CountLost:
     """Say how many of the permits that are held here were lost."""
 
-    async def carry_out(self, here: Stage) -> int:
-        permits = here.notes.get("permits", [])
+    async def run(self, context: JobContext) -> int:
+        permits = context.shared.get("permits", [])
         return sum(isinstance(permit, Permit) and permit.lost for permit in permits)
 
 
@@ -73,24 +73,24 @@ class Wait:
     """Have *count* tasks wait for a permit that they do not get."""
 
     label: str
-    terms: Terms
+    options: Options
     count: int
 
-    async def carry_out(self, here: Stage) -> None:
-        contender = await here.contender(self.label, self.terms)
-        here.tasks += [asyncio.create_task(_wait(contender)) for _ in range(self.count)]
+    async def run(self, context: JobContext) -> None:
+        semaphore = await context.semaphore(self.label, self.options)
+        context.tasks += [asyncio.create_task(_wait(semaphore)) for _ in range(self.count)]
 
 
 @dataclass(frozen=True, slots=True)
-class CheckInPlace:
+class CheckStillWaiting:
     """Raise `Broken` unless all that were told to wait still do."""
 
-    async def carry_out(self, here: Stage) -> None:
-        for task in here.tasks:
+    async def run(self, context: JobContext) -> None:
+        for task in context.tasks:
             if task.done():
-                raise Broken("one that should wait does not") from task.exception()
+                raise CorrectnessError("one that should wait does not") from task.exception()
 
 
-async def _wait(contender: Contender) -> None:
-    async with contender.permit():
+async def _wait(semaphore: OpenSemaphore) -> None:
+    async with semaphore.permit():
         await asyncio.Event().wait()

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
-from benchmarks.contenders._base import Library, Terms
+from benchmarks.libraries._base import Library, Options
 
 
 class InProcess:
@@ -25,8 +25,8 @@ class InProcess:
 
 
 @asynccontextmanager
-async def open_in_process(terms: Terms) -> AsyncGenerator[InProcess]:
-    yield InProcess(terms.limit)
+async def open_in_process(options: Options) -> AsyncGenerator[InProcess]:
+    yield InProcess(options.limit)
 
 
 IN_PROCESS = Library(label="asyncio.Semaphore", open=open_in_process)

@@ -15,7 +15,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-_PATIENCE = 2.0  # seconds for a child to end by itself
+_EXIT_TIMEOUT = 2.0  # seconds for a child to end by itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Event:
 # -- in a child
 
 
-def tell(kind: str, number: int = 0, detail: str = "") -> None:
+def emit(kind: str, number: int = 0, detail: str = "") -> None:
     """Say that something happened, now; it is out when this returns.
 
     Nothing is buffered here: what happened before a SIGKILL has been said.
@@ -90,7 +90,7 @@ class Child:
         """Of the process."""
         return self._process.pid
 
-    def order(self, kind: str, number: int) -> None:
+    def send(self, kind: str, number: int) -> None:
         """Send an order. Few are under way at once, so this need not wait."""
         self._write(f"{kind} {number}")
 
@@ -105,7 +105,7 @@ class Child:
         self._process.kill()
         return await self._process.wait()
 
-    def dismiss(self) -> None:
+    def close_stdin(self) -> None:
         """Have it end by itself; its events end with it."""
         assert self._process.stdin is not None
         self._process.stdin.close()
@@ -116,8 +116,8 @@ class Child:
 
     async def _end(self) -> None:
         try:
-            self.dismiss()
-            async with asyncio.timeout(_PATIENCE):
+            self.close_stdin()
+            async with asyncio.timeout(_EXIT_TIMEOUT):
                 await self._process.wait()
         except TimeoutError:
             pass

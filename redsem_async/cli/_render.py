@@ -11,8 +11,8 @@ from rich.text import Text
 
 from redsem_async import Client, SemaphoreStatus
 
-from ._find import Found, Listed
-from ._place import printable
+from ._discovery import ListEntry, SemaphoreInfo
+from ._target import printable
 
 WIDE = 1000  # columns: the terminal breaks lines, so that an id can be copied
 
@@ -26,7 +26,7 @@ def console(*, fitting: bool = False) -> Console:
 # -- for people
 
 
-def list_of(rows: Sequence[Listed]) -> RenderableType:
+def list_table(rows: Sequence[ListEntry]) -> RenderableType:
     """One line for each semaphore."""
     table = _table("name", "mode", limit="right", held="right", waiting="right")
     for row in rows:
@@ -34,55 +34,55 @@ def list_of(rows: Sequence[Listed]) -> RenderableType:
         held = waiting = "?"
         if isinstance(status, SemaphoreStatus):
             held, waiting = f"{status.held:,}", f"{status.waiting:,}"
-        local = " (local clock)" if row.found.clock == "local" else ""
-        mode = f"{row.found.mode or '-'}{local}"
-        table.add_row(printable(row.found.name), mode, limit_of(row.found), held, waiting)
+        local = " (local clock)" if row.info.clock == "local" else ""
+        mode = f"{row.info.mode or '-'}{local}"
+        table.add_row(printable(row.info.name), mode, limit_text(row.info), held, waiting)
     return table
 
 
-def limit_of(found: Found) -> str:
+def limit_text(info: SemaphoreInfo) -> str:
     """The limit in force, in few words."""
-    if found.set_limit == 0:
+    if info.set_limit == 0:
         return "0 (paused)"
-    if found.set_limit is not None:
-        return f"{found.set_limit:,} (set)"
-    if not found.declared:
+    if info.set_limit is not None:
+        return f"{info.set_limit:,} (set)"
+    if not info.declared:
         return "?"
-    return " or ".join(f"{limit:,}" for limit in found.declared)
+    return " or ".join(f"{limit:,}" for limit in info.declared)
 
 
-def headline(found: Found, status: SemaphoreStatus) -> str:
+def headline(info: SemaphoreInfo, status: SemaphoreStatus) -> str:
     """How a semaphore stands, in a line."""
     parts = [
-        f"{found.mode} mode" if found.mode else "not in use",
-        *(["by its clients' own clocks"] if found.clock == "local" else []),
-        f"limit {_limit_at_length(found)}",
+        f"{info.mode} mode" if info.mode else "not in use",
+        *(["by its clients' own clocks"] if info.clock == "local" else []),
+        f"limit {_limit_in_full(info)}",
         f"{status.held:,} held",
         f"{status.waiting:,} waiting",
     ]
-    return f"{printable(found.name)}: {', '.join(parts)}"
+    return f"{printable(info.name)}: {', '.join(parts)}"
 
 
-def _limit_at_length(found: Found) -> str:
-    declared = " or ".join(f"{limit:,}" for limit in found.declared)
-    if found.set_limit is None:
+def _limit_in_full(info: SemaphoreInfo) -> str:
+    declared = " or ".join(f"{limit:,}" for limit in info.declared)
+    if info.set_limit is None:
         return declared or "not known"
     beside = f"; its clients declare {declared}" if declared else ""
-    how = "0, which pauses it" if found.set_limit == 0 else f"{found.set_limit:,}, which was set"
+    how = "0, which pauses it" if info.set_limit == 0 else f"{info.set_limit:,}, which was set"
     return f"{how}{beside}"
 
 
-def details(found: Found, status: SemaphoreStatus) -> RenderableType:
+def details(info: SemaphoreInfo, status: SemaphoreStatus) -> RenderableType:
     """Who holds, and who waits."""
-    parts: list[RenderableType] = [Text(headline(found, status))]
+    parts: list[RenderableType] = [Text(headline(info, status))]
     if status.holders:
         parts += [Text(), _holders(status)]
-        parts += _left_out(status.held - sum(h.permits for h in status.holders), "permits held")
+        parts += _omitted(status.held - sum(h.permits for h in status.holders), "permits held")
     if status.waiters:
-        parts += [Text(), _waiters(found, status)]
-        fair = found.mode != "zset"
+        parts += [Text(), _waiters(info, status)]
+        fair = info.mode != "zset"
         shown = len(status.waiters) if fair else sum(w.permits for w in status.waiters)
-        parts += _left_out(status.waiting - shown, "requests waiting")
+        parts += _omitted(status.waiting - shown, "requests waiting")
     return Group(*parts)
 
 
@@ -92,7 +92,7 @@ def _holders(status: SemaphoreStatus) -> Table:
     )
     for holder in status.holders:
         table.add_row(
-            _who(holder.client),
+            _client_text(holder.client),
             duration(holder.age),
             duration(holder.expires_in),
             str(holder.fencing_token),
@@ -102,28 +102,30 @@ def _holders(status: SemaphoreStatus) -> Table:
     return table
 
 
-def _waiters(found: Found, status: SemaphoreStatus) -> Table:
-    if found.mode == "zset":
+def _waiters(info: SemaphoreInfo, status: SemaphoreStatus) -> Table:
+    if info.mode == "zset":
         # No queue is kept: processes wait, each with so many requests.
         table = _table("waiting process", requests="right")
         for waiter in status.waiters:
-            table.add_row(_who(waiter.client), f"{waiter.permits:,}")
+            table.add_row(_client_text(waiter.client), f"{waiter.permits:,}")
         return table
     table = _table("position", "waiter", waits_for="right", permits="right")
     for waiter in status.waiters:
         permits = f"{waiter.permits:,}"
-        table.add_row(str(waiter.position + 1), _who(waiter.client), duration(waiter.age), permits)
+        table.add_row(
+            str(waiter.position + 1), _client_text(waiter.client), duration(waiter.age), permits
+        )
     return table
 
 
-def _who(client: Client) -> str:
+def _client_text(client: Client) -> str:
     if client.host is None and client.label is None:
         return f"unknown client {client.id[:8]}..."
-    place = f"{client.host or '?'}, pid {client.pid or '?'}"
-    return printable(f"{client.label} ({place})" if client.label else place)
+    target = f"{client.host or '?'}, pid {client.pid or '?'}"
+    return printable(f"{client.label} ({target})" if client.label else target)
 
 
-def _left_out(count: int, what: str) -> list[Text]:
+def _omitted(count: int, what: str) -> list[Text]:
     return [Text(f"... and {count:,} more {what}: --most shows more")] if count > 0 else []
 
 
@@ -152,21 +154,21 @@ def duration(seconds: float) -> str:
 # -- for programs
 
 
-def facts(found: Found, status: SemaphoreStatus, *, whole: bool) -> dict[str, Any]:
+def as_dict(info: SemaphoreInfo, status: SemaphoreStatus, *, whole: bool) -> dict[str, Any]:
     """The same, for ``--json``; *whole* with holders and waiters."""
-    told: dict[str, Any] = {
-        "name": found.name,
-        "mode": found.mode,
-        "clock": found.clock,
-        "limit": found.limit,
-        "set_limit": found.set_limit,
-        "declared": list(found.declared),
+    data: dict[str, Any] = {
+        "name": info.name,
+        "mode": info.mode,
+        "clock": info.clock,
+        "limit": info.limit,
+        "set_limit": info.set_limit,
+        "declared": list(info.declared),
         "held": status.held,
         "waiting": status.waiting,
     }
     if whole:
-        told |= {
+        data |= {
             "holders": [asdict(holder) for holder in status.holders],
             "waiters": [asdict(waiter) for waiter in status.waiters],
         }
-    return told
+    return data
