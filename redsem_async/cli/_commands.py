@@ -1,9 +1,8 @@
-"""The operator's commands: look at semaphores, change their limits, take permits back."""
+"""The operator's commands: inspect semaphores, set limits, revoke permits."""
 
 import json
 import sys
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Annotated, Any, NoReturn, TypeVar
 
 import typer
@@ -27,55 +26,47 @@ from ._target import (
     describe,
     fail,
     hello,
+    no_such_semaphore,
     printable,
     run,
 )
 
 T = TypeVar("T")
 
-MAX_DIGITS = 1000  # of a number; of so many more Python makes none
+MAX_DIGITS = 1000  # of a limit, because int() refuses longer text
 
-MaxEntries = Annotated[int, typer.Option(min=0, help="Holders to list, and waiters.")]
-
-
-@dataclass(frozen=True, slots=True)
-class Named:
-    """A semaphore that a command is about, and who asks."""
-
-    info: SemaphoreInfo
-    semaphore: AnySemaphore
+MaxEntries = Annotated[
+    int, typer.Option("--most", min=0, help="Maximum number of holders, and of waiters, to list.")
+]
 
 
-def on(target: Target, name: str, work: Callable[[Named], Awaitable[T]]) -> T:
-    """Do *work* with the semaphore called *name*; exit with UNKNOWN where there is none."""
+def on(
+    target: Target, name: str, work: Callable[[SemaphoreInfo, AnySemaphore], Awaitable[T]]
+) -> T:
+    """Do *work* with the semaphore called *name*; exit with `NOT_FOUND` if there is none."""
 
-    async def ask() -> T | None:
+    async def ask() -> T:
         async with connected(target) as client:
             info = await _discovery.find(client, target.prefix, name)
             if info is None:
-                return None
-            return await work(Named(info, info.semaphore(client, target.prefix)))
+                await _not_found(client, target, name)
+            return await work(info, info.semaphore(client, target.prefix))
 
-    answer = run(ask(), target)
-    if answer is None:
-        unknown(target, name)
-    return answer
+    return run(ask(), target)
 
 
-def unknown(target: Target, name: str) -> NoReturn:
-    """There is no such semaphore: say so, and exit."""
-    fail(
-        f"nobody uses {name!r} now: {target.display_url} has no key of it under {target.prefix!r}",
-        NOT_FOUND,
-    )
+async def _not_found(client: Any, target: Target, name: str) -> NoReturn:
+    """Report that there is no semaphore called *name*, suggest a similar name, and exit."""
+    similar = await _discovery.similar_name(client, target.prefix, name)
+    fail(no_such_semaphore(name, target.prefix, similar), NOT_FOUND)
 
 
-# -- looking
+# -- inspecting
 
 
 def ls(
     pattern: Annotated[
-        str, typer.Argument(help="Names to list, as Redis matches them: 'tenant:*'.")
+        str, typer.Argument(help="Glob pattern of the names, as in Redis: 'tenant:*'.")
     ] = "*",
     *,
     url: Url = LOCAL,
@@ -83,13 +74,15 @@ def ls(
     cluster: IsCluster = False,
     as_json: AsJson = False,
 ) -> None:
-    """List the semaphores that Redis knows of, found by SCAN."""
+    """List the semaphores in Redis, found by SCAN."""
     target = Target(url, prefix, cluster)
 
     async def ask() -> list[_discovery.ListEntry]:
         async with connected(target) as client:
             if not cluster and await _is_cluster_node(client):
-                fail(f"{target.display_url}: {CLUSTER_NODE}", FAILED)  # it knows a part of them
+                fail(
+                    f"{target.display_url}: {CLUSTER_NODE}", FAILED
+                )  # it stores only some of them
             wanted = await _discovery.names(client, prefix, pattern)
             return await _discovery.list_entries(client, prefix, wanted)
 
@@ -104,7 +97,7 @@ def ls(
     elif rows:
         console().print(list_table(rows))
     else:
-        typer.echo("no semaphore is in use", err=True)
+        typer.echo(f"No semaphores in use (prefix {prefix!r}).", err=True)
     errors = [row.status for row in rows if isinstance(row.status, SemaphoreError)]
     for error in errors:
         typer.echo(printable(describe(error)), err=True)
@@ -128,10 +121,12 @@ def status(
     cluster: IsCluster = False,
     as_json: AsJson = False,
 ) -> None:
-    """Who holds it, and who waits."""
+    """Show holders and waiters."""
 
-    async def ask(named: Named) -> tuple[SemaphoreInfo, SemaphoreStatus]:
-        return named.info, await named.semaphore.status(max_entries)
+    async def ask(
+        info: SemaphoreInfo, semaphore: AnySemaphore
+    ) -> tuple[SemaphoreInfo, SemaphoreStatus]:
+        return info, await semaphore.status(max_entries)
 
     info, current = on(Target(url, prefix, cluster), name, ask)
     if as_json:
@@ -147,39 +142,41 @@ def _limit(text: str | None) -> int | None:
     if text is None or text == "none":
         return None
     if not text.isascii() or not text.isdigit() or len(text) > MAX_DIGITS:
-        fail("a limit is a whole number of at least 0, or none", USAGE_ERROR)
+        fail("the limit must be a whole number of at least 0, or 'none'", USAGE_ERROR)
     return int(text)
 
 
 def set_limit(
     name: Name,
     limit: Annotated[
-        str | None, typer.Argument(help="At least 0; 0 pauses, none takes it away.")
+        str | None, typer.Argument(help="At least 0; 0 pauses, 'none' removes the set limit.")
     ] = None,
     *,
     clear: Annotated[
-        bool, typer.Option("--clear", help="Take the set limit away: the clients' own rule again.")
+        bool,
+        typer.Option("--clear", help="Remove the set limit: the clients' own limits apply again."),
     ] = False,
     url: Url = LOCAL,
     prefix: Prefix = "redsem",
     cluster: IsCluster = False,
 ) -> None:
-    """Set a limit that wins over every client's own, from now on and until it is cleared.
+    """Set a limit that overrides the clients' own limits until it is cleared.
 
-    Raised, it serves waiters at once; lowered, it takes nobody's permit and lets nobody new in
-    until it fits. It is lost when Redis loses its state: set it again then.
+    A higher limit serves waiters at once. A lower limit revokes no permit: new permits are
+    granted once fewer than the limit are held. Redis stores the set limit: if Redis loses its
+    state, set it again.
     """
     if clear == (limit is not None):
-        fail("give a limit, or --clear", USAGE_ERROR)
+        fail("give either a limit or --clear", USAGE_ERROR)
     _change(Target(url, prefix, cluster), name, _limit(limit))
 
 
 def pause(
     name: Name, *, url: Url = LOCAL, prefix: Prefix = "redsem", cluster: IsCluster = False
 ) -> None:
-    """Let nobody new in: a limit of 0. Current holders keep their permits; waiters stay queued.
+    """Grant no new permits: set a limit of 0. Current holders keep theirs; waiters stay queued.
 
-    The pause is lost when Redis loses its state: it is no safety lock.
+    A pause is not a safety lock, because it is lost if Redis loses its state.
     """
     _change(Target(url, prefix, cluster), name, 0)
 
@@ -187,18 +184,18 @@ def pause(
 def resume(
     name: Name, *, url: Url = LOCAL, prefix: Prefix = "redsem", cluster: IsCluster = False
 ) -> None:
-    """End a pause: the clients' own limits rule again."""
+    """End a pause: the clients' own limits apply again."""
     _change(Target(url, prefix, cluster), name, None, only_if_paused=True)
 
 
 def _change(target: Target, name: str, limit: int | None, *, only_if_paused: bool = False) -> None:
-    """Set the limit, also of a name that nobody uses yet."""
+    """Set or remove the limit. A limit can be set before a name is first used."""
 
-    async def ask() -> tuple[SemaphoreInfo | None, SemaphoreStatus | None]:
+    async def ask() -> tuple[SemaphoreInfo | None, SemaphoreStatus]:
         async with connected(target) as client:
             info = await _discovery.find(client, target.prefix, name)
             if info is None and limit is None:
-                return None, None
+                await _not_found(client, target, name)
             before = info or SemaphoreInfo(name)
             semaphore = before.semaphore(client, target.prefix)
             if not (only_if_paused and before.set_limit != 0):
@@ -206,17 +203,15 @@ def _change(target: Target, name: str, limit: int | None, *, only_if_paused: boo
             return info, await semaphore.status(0)
 
     before, after = run(ask(), target)
-    if after is None:
-        unknown(target, name)
     was = None if before is None else before.set_limit
     if only_if_paused and was != 0:
-        rest = "" if was is None else f", and its limit is set to {was}: set-limit changes it"
+        rest = "" if was is None else f"; its set limit is {was} (change it with set-limit)"
         typer.echo(f"{printable(name)} was not paused{rest}")
         return
     typer.echo(f"{printable(name)}: {_outcome(limit, was, before, after)}")
     if before is None:
         typer.echo(
-            "nobody uses it now: the limit waits for whoever does, until it is cleared", err=True
+            "not in use yet: the limit applies from the first use until it is cleared", err=True
         )
 
 
@@ -226,66 +221,65 @@ def _outcome(
     declared = " or ".join(map(str, before.declared)) if before else ""
     own = f" ({declared})" if declared else ""
     if limit is None:
-        return f"its clients' own limit rules again{own}"
+        return f"set limit removed, the clients' own limit applies{own}"
     parts = [f"limit {limit}" if limit else "paused"]
     if was is not None and was != limit:
-        parts.append(f"{was} was set before")
+        parts.append(f"the set limit was {was}")
     if after.held > limit:
-        rest = ", and nobody new gets in before that fits" if limit else " still"
-        parts.append(f"{after.held} are held{rest}")
+        rest = f", new ones are granted once fewer than {limit} are held" if limit else ""
+        parts.append(f"{after.held} permits still held{rest}")
     return "; ".join(parts)
 
 
 def kick(
     name: Name,
     permit_id: Annotated[
-        str, typer.Argument(metavar="ID", help="Of the permit, as status shows it.")
+        str, typer.Argument(metavar="ID", help="Id of the permit, as shown by status.")
     ],
     *,
     url: Url = LOCAL,
     prefix: Prefix = "redsem",
     cluster: IsCluster = False,
 ) -> None:
-    """Take a permit from its holder, and give it to the next.
+    """Revoke a permit, and grant it to the next waiter.
 
-    The holder is told in the same step. While it is cut off from Redis it does not hear of it, and
-    goes on until its lease ends.
+    The holder is notified in the same step. A holder that is disconnected from Redis gets no
+    notification and continues until its lease ends.
 
-    Exits with 4 where that id holds nothing (any more).
+    Exits with 4 if the id holds no permit (any more).
     """
     if parse_permit_id(permit_id) is None:
-        fail("that is no permit's id: status shows them", USAGE_ERROR)
+        fail("not a permit id: status shows the ids", USAGE_ERROR)
 
-    async def ask(named: Named) -> bool:
-        return await named.semaphore.release(permit_id)
+    async def ask(_: SemaphoreInfo, semaphore: AnySemaphore) -> bool:
+        return await semaphore.release(permit_id)
 
     if not on(Target(url, prefix, cluster), name, ask):
-        fail(f"{name!r} has no permit of that id: nothing was changed", NOT_HELD)
+        fail(f"{name!r} has no permit with that id: nothing was changed", NOT_HELD)
     typer.echo(f"{printable(name)}: released")
 
 
 def clear(
     name: Name,
     *,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     url: Url = LOCAL,
     prefix: Prefix = "redsem",
     cluster: IsCluster = False,
 ) -> None:
-    """Delete a semaphore: holders lose their permits, waiters start again, a set limit goes."""
+    """Delete a semaphore: holders lose their permits, waiters queue again, a set limit is lost."""
     target = Target(url, prefix, cluster)
 
-    async def look(named: Named) -> SemaphoreStatus:
-        return await named.semaphore.status(0)
+    async def inspect(_: SemaphoreInfo, semaphore: AnySemaphore) -> SemaphoreStatus:
+        return await semaphore.status(0)
 
-    async def delete(named: Named) -> bool:
-        await named.semaphore.clear()
-        return True
+    async def delete(_: SemaphoreInfo, semaphore: AnySemaphore) -> None:
+        await semaphore.clear()
 
-    current = on(target, name, look)
+    current = on(target, name, inspect)
     if not yes:
         if sys.stdin is None:
-            fail("there is nobody to ask: give --yes", USAGE_ERROR)
+            fail("clear asks for confirmation, but there is no input: use --yes", USAGE_ERROR)
         typer.confirm(
             f"{printable(name)} has {current.held} permits held and {current.waiting} requests"
             " waiting. Delete it?",

@@ -1,6 +1,8 @@
-"""Which semaphores there are, and what Redis keeps of each: mode, clock, limits, clients."""
+"""Finds semaphores in Redis, and reads what Redis stores of each: mode, clock, limits, clients."""
 
 import asyncio
+import contextlib
+import difflib
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -22,22 +24,24 @@ from redsem_async._api.status import client_of
 from redsem_async._core.config import Clock
 from redsem_async._core.keys import Mode
 
-from ._target import as_text
+from ._target import REDIS_ERRORS, as_text
 
-BATCH = 100  # semaphores that are asked about together
+BATCH = 100  # semaphores queried concurrently
+SUGGESTION_TIMEOUT = 1.0  # seconds to search for a similar name
+MAX_COMPARED = 10_000  # names compared with a misspelt one
 _KIND = re.compile(r"(fair|zset) (server|local)\Z")
 
 
 @dataclass(frozen=True, slots=True)
 class SemaphoreInfo:
-    """A semaphore that Redis knows of.
+    """What Redis stores of a semaphore.
 
     Attributes:
-        name: of it.
-        mode: None where nothing but a set limit is kept: the next to use it decides.
-        clock: likewise.
-        set_limit: the limit that was set, if any.
-        clients: the processes that use it, or did so a moment ago.
+        name: name of the semaphore.
+        mode: None if Redis stores only a set limit: the next client decides the mode.
+        clock: None in the same case.
+        set_limit: the limit set by an operator, if any.
+        clients: the processes that use it; if there is none, those that used it last.
     """
 
     name: str
@@ -48,21 +52,25 @@ class SemaphoreInfo:
 
     @property
     def declared(self) -> tuple[int, ...]:
-        """The limits that its clients declare, each once."""
+        """The distinct limits that the clients declare."""
         limits = {client.limit for client in self.clients if client.limit is not None}
         return tuple(sorted(limits))
 
     @property
+    def class_name(self) -> str | None:
+        """The class that uses this mode; None if the mode is unknown."""
+        return None if self.mode is None else self._class.__name__
+
+    @property
     def limit(self) -> int | None:
-        """The limit in force, if it is one for all and known."""
+        """The effective limit; None if it is unknown or differs between clients."""
         if self.set_limit is not None:
             return self.set_limit
         return self.declared[0] if len(self.declared) == 1 else None
 
     def semaphore(self, client: Any, prefix: str) -> AnySemaphore:
-        """The semaphore itself, to be asked and told: whatever its mode and clock."""
-        kind = Semaphore if self.mode == "zset" else FairSemaphore
-        return kind(
+        """A semaphore object with this name, mode and clock."""
+        return self._class(
             client,
             self.name,
             max(self.declared, default=0),
@@ -71,27 +79,31 @@ class SemaphoreInfo:
             label="redsem-async",
         )
 
+    @property
+    def _class(self) -> type[Semaphore | FairSemaphore]:
+        return Semaphore if self.mode == "zset" else FairSemaphore
+
 
 @dataclass(frozen=True, slots=True)
 class ListEntry:
-    """A semaphore, and how it stands; or why that is not known."""
+    """A semaphore and its status, or the error of asking for it."""
 
     info: SemaphoreInfo
     status: SemaphoreStatus | SemaphoreError
 
 
 async def find(client: Any, prefix: str, name: str) -> SemaphoreInfo | None:
-    """What Redis knows of *name*; None for nothing.
+    """What Redis stores of *name*; None if there is no such semaphore.
 
     Raises:
-        BackendError: it is nothing that a client of this library wrote.
+        BackendError: the keys were not written by this library.
     """
     try:
         return await _find(client, prefix, name)
     except (ResponseError, ValueError) as error:
         if isinstance(error, ResponseError) and not str(error).startswith("WRONGTYPE"):
             raise
-        raise BackendError(name, f"its keys are not a semaphore's: {error}") from error
+        raise BackendError(name, f"its keys do not hold a semaphore: {error}") from error
 
 
 async def _find(client: Any, prefix: str, name: str) -> SemaphoreInfo | None:
@@ -102,7 +114,7 @@ async def _find(client: Any, prefix: str, name: str) -> SemaphoreInfo | None:
     meta = await _fields(client, f"{stem}:meta", ["mode", "ahead", *facts])
     kind = _KIND.match(meta.get("mode", ""))
     if kind is None and limit is None:
-        return None  # after a clear, the numbers that its hubs have used are kept for a while
+        return None  # after a clear, only the numbers used by its hubs remain
     mode, clock = (cast("Mode", kind[1]), cast("Clock", kind[2])) if kind else (None, None)
     now = await _clock_ms(client, clock, meta)
     return SemaphoreInfo(
@@ -111,14 +123,14 @@ async def _find(client: Any, prefix: str, name: str) -> SemaphoreInfo | None:
 
 
 async def _fields(client: Any, key: str, fields: Sequence[str]) -> dict[str, str]:
-    """What the hash has of *fields*."""
+    """Those of *fields* that the hash has."""
     values: list[bytes | str | None] = await client.hmget(key, fields)
     pairs = zip(fields, values, strict=True)
     return {field: as_text(value) for field, value in pairs if value is not None}
 
 
 async def _clock_ms(client: Any, clock: Clock | None, meta: Mapping[str, str]) -> float:
-    """What time it is for the semaphore: its clock does not go back where the server's does."""
+    """The time by the semaphore's clock, which does not go back when the server's does."""
     if clock == "local":
         return time.time() * 1000
     seconds: int
@@ -128,7 +140,7 @@ async def _clock_ms(client: Any, clock: Clock | None, meta: Mapping[str, str]) -
 
 
 def _clients(meta: Mapping[str, str], now: float) -> tuple[Client, ...]:
-    """Those that count as alive; where there is none, those that were the last."""
+    """The clients that are alive; if there is none, the last known ones."""
     known: list[tuple[bool, Client]] = []
     for field, who in meta.items():
         hub, _, kind = field.partition(":")
@@ -140,7 +152,7 @@ def _clients(meta: Mapping[str, str], now: float) -> tuple[Client, ...]:
 
 
 async def names(client: Any, prefix: str, pattern: str = "*") -> list[str]:
-    """The names under *prefix* that match *pattern*, as Redis matches, in order."""
+    """The sorted names under *prefix* that match *pattern*, a glob as in Redis."""
     literal = re.sub(r"([][*?\\])", r"\\\1", prefix)
     key_of = re.compile(re.escape(prefix) + r":\{([^{}]+)\}:(meta|limit)\Z")
     info: set[str] = set()
@@ -150,8 +162,18 @@ async def names(client: Any, prefix: str, pattern: str = "*") -> list[str]:
     return sorted(info)
 
 
+async def similar_name(client: Any, prefix: str, name: str) -> str | None:
+    """The name in use that is most similar to *name*, if there is one and SCAN is allowed."""
+    with contextlib.suppress(*REDIS_ERRORS):
+        async with asyncio.timeout(SUGGESTION_TIMEOUT):
+            known = await names(client, prefix)
+        close = difflib.get_close_matches(name, known[:MAX_COMPARED], n=1)
+        return close[0] if close else None
+    return None
+
+
 async def list_entries(client: Any, prefix: str, wanted: Sequence[str]) -> list[ListEntry]:
-    """How the semaphores of those names stand, one moment for each."""
+    """The status of each semaphore in *wanted*. The statuses are not one snapshot."""
     rows: list[ListEntry] = []
     for start in range(0, len(wanted), BATCH):
         some = wanted[start : start + BATCH]
@@ -164,7 +186,7 @@ async def _list_entry(client: Any, prefix: str, name: str) -> ListEntry | None:
     info: SemaphoreInfo | None = SemaphoreInfo(name)
     try:
         info = await find(client, prefix, name)
-        if info is None:  # meanwhile
+        if info is None:  # deleted since the SCAN
             return None
         return ListEntry(info, await info.semaphore(client, prefix).status(max_entries=0))
     except SemaphoreError as error:

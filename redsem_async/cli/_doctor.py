@@ -1,4 +1,4 @@
-"""``redsem-async doctor``: the command; what it looks at is in `doctor/`."""
+"""``redsem-async doctor``: the command. The checks are in `doctor/`."""
 
 import json
 from dataclasses import asdict
@@ -17,24 +17,24 @@ def doctor(
     cluster: IsCluster = False,
     as_json: AsJson = False,
 ) -> None:
-    """Look for what may keep semaphores from working on this Redis, and say what to change.
+    """Check whether semaphores work on this Redis, and recommend what to change.
 
-    It uses semaphores and keys of its own for a moment, with random names, and deletes them.
-    Exits with 1 where it found a problem.
+    It creates temporary semaphores and keys with random names, and deletes them.
+    Exits with 1 if it found a problem.
     """
     from .doctor._examine import examine
 
     target = Target(url, prefix, cluster)
     findings: list[Finding] = []
 
-    def tell(finding: Finding) -> None:
+    def report(finding: Finding) -> None:
         findings.append(finding)
         if not as_json:
             typer.echo(f"{finding.verdict:<8} {finding.about}: {printable(finding.text)}")
             if finding.advice:
                 typer.echo(f"{'':<8} -> {printable(finding.advice)}")
 
-    run(examine(target, tell), target)
+    run(examine(target, report), target)
     healthy = all(finding.verdict is not Verdict.PROBLEM for finding in findings)
     if as_json:
         data = {"ok": healthy, "findings": [asdict(finding) for finding in findings]}

@@ -1,4 +1,4 @@
-"""The Redis that a command uses: the user's, or one that lives as long as the command."""
+"""The Redis server of `bench` and `demo`: the user's, or an embedded one for this run only."""
 
 import contextlib
 from collections.abc import Generator
@@ -10,10 +10,12 @@ from ._target import display_url
 
 @contextlib.contextmanager
 def server_for(url: str | None) -> Generator[tuple[str, str]]:
-    """The address of a server, and what to call it: without the password.
+    """The URL of a server, and a description of it without credentials.
+
+    Without *url*, an embedded server runs for the length of the block.
 
     Raises:
-        ServerNotFound, ServerDidNotStart: there is no server of our own.
+        ServerNotFound, ServerDidNotStart: no embedded server is available.
     """
     if url is not None:
         yield url, display_url(url)
@@ -24,7 +26,7 @@ def server_for(url: str | None) -> Generator[tuple[str, str]]:
 
 
 def first_error(error: Exception) -> Exception:
-    """Tasks fail together when their cause is one; the first tells it."""
+    """The first error of a group: tasks with a common cause fail together."""
     match error:
         case ExceptionGroup(exceptions=[one, *_]):
             return first_error(one)

@@ -1,4 +1,4 @@
-"""How semaphores are shown: tables for people, facts for programs."""
+"""Output: tables for people, dicts for JSON."""
 
 import sys
 from collections.abc import Sequence
@@ -14,11 +14,11 @@ from redsem_async import Client, SemaphoreStatus
 from ._discovery import ListEntry, SemaphoreInfo
 from ._target import printable
 
-WIDE = 1000  # columns: the terminal breaks lines, so that an id can be copied
+WIDE = 1000  # columns; the terminal wraps lines, so that ids can be copied
 
 
 def console(*, fitting: bool = False) -> Console:
-    """Where to print: as wide as it takes, or *fitting* the terminal where there is one."""
+    """A console of unlimited width, or *fitting* the terminal if there is one."""
     width = None if fitting and sys.stdout.isatty() else WIDE
     return Console(highlight=False, markup=False, width=width)
 
@@ -27,21 +27,21 @@ def console(*, fitting: bool = False) -> Console:
 
 
 def list_table(rows: Sequence[ListEntry]) -> RenderableType:
-    """One line for each semaphore."""
-    table = _table("name", "mode", limit="right", held="right", waiting="right")
+    """One row per semaphore."""
+    table = _table("name", "class", limit="right", held="right", waiting="right")
     for row in rows:
         status = row.status
         held = waiting = "?"
         if isinstance(status, SemaphoreStatus):
             held, waiting = f"{status.held:,}", f"{status.waiting:,}"
         local = " (local clock)" if row.info.clock == "local" else ""
-        mode = f"{row.info.mode or '-'}{local}"
-        table.add_row(printable(row.info.name), mode, limit_text(row.info), held, waiting)
+        kind = f"{row.info.class_name or '-'}{local}"
+        table.add_row(printable(row.info.name), kind, limit_text(row.info), held, waiting)
     return table
 
 
 def limit_text(info: SemaphoreInfo) -> str:
-    """The limit in force, in few words."""
+    """The effective limit, for a table."""
     if info.set_limit == 0:
         return "0 (paused)"
     if info.set_limit is not None:
@@ -52,10 +52,10 @@ def limit_text(info: SemaphoreInfo) -> str:
 
 
 def headline(info: SemaphoreInfo, status: SemaphoreStatus) -> str:
-    """How a semaphore stands, in a line."""
+    """The status of a semaphore on one line."""
     parts = [
-        f"{info.mode} mode" if info.mode else "not in use",
-        *(["by its clients' own clocks"] if info.clock == "local" else []),
+        info.class_name or "not in use",
+        *(["clock='local'"] if info.clock == "local" else []),
         f"limit {_limit_in_full(info)}",
         f"{status.held:,} held",
         f"{status.waiting:,} waiting",
@@ -66,14 +66,14 @@ def headline(info: SemaphoreInfo, status: SemaphoreStatus) -> str:
 def _limit_in_full(info: SemaphoreInfo) -> str:
     declared = " or ".join(f"{limit:,}" for limit in info.declared)
     if info.set_limit is None:
-        return declared or "not known"
-    beside = f"; its clients declare {declared}" if declared else ""
-    how = "0, which pauses it" if info.set_limit == 0 else f"{info.set_limit:,}, which was set"
+        return declared or "unknown"
+    beside = f"; clients declare {declared}" if declared else ""
+    how = "0 (paused)" if info.set_limit == 0 else f"{info.set_limit:,} (set)"
     return f"{how}{beside}"
 
 
 def details(info: SemaphoreInfo, status: SemaphoreStatus) -> RenderableType:
-    """Who holds, and who waits."""
+    """The status of a semaphore with its holders and waiters."""
     parts: list[RenderableType] = [Text(headline(info, status))]
     if status.holders:
         parts += [Text(), _holders(status)]
@@ -104,7 +104,7 @@ def _holders(status: SemaphoreStatus) -> Table:
 
 def _waiters(info: SemaphoreInfo, status: SemaphoreStatus) -> Table:
     if info.mode == "zset":
-        # No queue is kept: processes wait, each with so many requests.
+        # Redis stores no queue in this mode, only the number of requests per process.
         table = _table("waiting process", requests="right")
         for waiter in status.waiters:
             table.add_row(_client_text(waiter.client), f"{waiter.permits:,}")
@@ -126,7 +126,7 @@ def _client_text(client: Client) -> str:
 
 
 def _omitted(count: int, what: str) -> list[Text]:
-    return [Text(f"... and {count:,} more {what}: --most shows more")] if count > 0 else []
+    return [Text(f"... and {count:,} more {what}: use --most to list them")] if count > 0 else []
 
 
 def _table(*names: str, **columns: Any) -> Table:
@@ -139,7 +139,7 @@ def _table(*names: str, **columns: Any) -> Table:
 
 
 def duration(seconds: float) -> str:
-    """A time as people say it."""
+    """*seconds* in suitable units."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -155,10 +155,11 @@ def duration(seconds: float) -> str:
 
 
 def as_dict(info: SemaphoreInfo, status: SemaphoreStatus, *, whole: bool) -> dict[str, Any]:
-    """The same, for ``--json``; *whole* with holders and waiters."""
+    """The status for ``--json``; with *whole*, holders and waiters too."""
     data: dict[str, Any] = {
         "name": info.name,
         "mode": info.mode,
+        "class": info.class_name,
         "clock": info.clock,
         "limit": info.limit,
         "set_limit": info.set_limit,

@@ -1,4 +1,4 @@
-"""Where the user's Redis is, and how a command talks to it: once, briefly, and saying so."""
+"""The Redis that a command works on, how it connects, and how errors become exit codes."""
 
 import asyncio
 import contextlib
@@ -15,31 +15,31 @@ from redis.exceptions import AskError, NoPermissionError, RedisClusterException,
 
 from redsem_async import SemaphoreError, aclose, from_url
 
-FAILED = 1  # Redis could not be asked or refused, or `doctor` found a problem
+FAILED = 1  # Redis is unreachable or returned an error, or `doctor` found a problem
 USAGE_ERROR = 2
-NOT_FOUND = 3  # Redis knows nothing of that name
-NOT_HELD = 4  # the id that was to be kicked holds nothing
-INTERRUPTED = 130  # what a shell says of a program that Ctrl-C ended
+NOT_FOUND = 3  # no semaphore of that name
+NOT_HELD = 4  # the id to kick holds no permit
+INTERRUPTED = 130  # as shells report a program ended by Ctrl-C
 
-CONNECT_TIMEOUT = 5.0  # seconds to connect
-REPLY_TIMEOUT = 10.0  # seconds for an answer
+CONNECT_TIMEOUT = 5.0  # seconds
+REPLY_TIMEOUT = 10.0  # seconds
 
 REDIS_ERRORS = (SemaphoreError, RedisError, RedisClusterException, OSError)
-"""What Redis, or the way there, may bring about."""
+"""Errors of Redis and of the connection to it."""
 
-CLUSTER_NODE = "it is a node of a cluster: use --cluster"
+CLUSTER_NODE = "this server is a node of a cluster: use --cluster"
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Whose semaphores a command is about.
+    """The server, or cluster, and the key prefix that a command works on.
 
     Attributes:
-        url: of the server, or of any node of the cluster.
-        prefix: of the keys.
-        cluster: whether it is a cluster.
+        url: URL of the server, or of any node of the cluster.
+        prefix: prefix of the keys.
+        cluster: whether the URL is a node of a cluster.
     """
 
     url: str
@@ -48,11 +48,11 @@ class Target:
 
     @property
     def display_url(self) -> str:
-        """What to call it: without user, password and options."""
+        """The URL without user, password and options."""
         return display_url(self.url)
 
     def at(self, host: str, port: int) -> "Target":
-        """One server, with the scheme, user, password and options of this URL."""
+        """The target for one server, with the scheme, user, password and options of this URL."""
         parts = urlsplit(self.url)
         user, at, _ = parts.netloc.rpartition("@")
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
@@ -63,13 +63,13 @@ class Target:
 
 
 def display_url(url: str) -> str:
-    """What to call *url*: without user, password and options."""
+    """*url* without user, password and options."""
     parts = urlsplit(url)
     return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="").geturl()
 
 
 def valid_url(ctx: typer.Context, url: str | None) -> str | None:
-    """Return *url*, or refuse one that cannot be read. It is never quoted."""
+    """Return *url*; an invalid one is a usage error. The message never quotes the URL."""
     if url is None:
         return None
     try:
@@ -79,10 +79,10 @@ def valid_url(ctx: typer.Context, url: str | None) -> str | None:
     except ValueError as error:
         usage_error(ctx, str(error))
     except TypeError as error:
-        usage_error(ctx, f"the URL has an option that does not fit: {error}")
+        usage_error(ctx, f"invalid option in the URL: {error}")
     if parts.scheme != "unix" and "@" in f"{parts.path}?{parts.query}#{parts.fragment}":
-        # A password with a slash: what looks like a host, or a port, would be half of it.
-        usage_error(ctx, "a password in the URL has to be percent-encoded")
+        # A password with a slash: its first half would be read as host or port.
+        usage_error(ctx, "the password in the URL must be percent-encoded")
     return url
 
 
@@ -90,7 +90,7 @@ def valid_url(ctx: typer.Context, url: str | None) -> str | None:
 async def connected(
     target: Target, *, connect_timeout: float = CONNECT_TIMEOUT
 ) -> AsyncGenerator[Any]:
-    """A client for *place*, that gives up soon and says why; closed with the block."""
+    """A client for *target* with short timeouts and no retries, closed with the block."""
     options: dict[str, Any] = {
         "socket_connect_timeout": connect_timeout,
         "socket_timeout": max(connect_timeout, REPLY_TIMEOUT),
@@ -110,20 +110,20 @@ async def connected(
 
 
 async def hello(client: Any) -> dict[str, str]:
-    """What the server says of itself to whoever says HELLO, which nobody is denied.
+    """The fields of the reply to HELLO, which every user may call.
 
     Raises:
-        ResponseError: it does not know the word.
+        ResponseError: the server does not support HELLO.
     """
-    said: Any = await client.execute_command("HELLO")
-    if hasattr(said, "items"):
-        said = [part for pair in said.items() for part in pair]  # flat, as in RESP2
-    data = zip(said[::2], said[1::2], strict=True)
-    return {as_text(key): as_text(value) for key, value in data if isinstance(value, bytes | str)}
+    reply: Any = await client.execute_command("HELLO")
+    if hasattr(reply, "items"):
+        reply = [part for pair in reply.items() for part in pair]  # flat, as in RESP2
+    pairs = zip(reply[::2], reply[1::2], strict=True)
+    return {as_text(key): as_text(value) for key, value in pairs if isinstance(value, bytes | str)}
 
 
 def run(work: Coroutine[Any, Any, T], target: Target) -> T:
-    """Run *work* to its end; what goes wrong is one line and an exit code."""
+    """Run *work*. An error is printed on one line and sets the exit code."""
     try:
         return asyncio.run(work)
     except KeyboardInterrupt:
@@ -131,35 +131,41 @@ def run(work: Coroutine[Any, Any, T], target: Target) -> T:
         raise typer.Exit(INTERRUPTED) from None
     except REDIS_ERRORS as error:
         fail(f"{target.display_url}: {describe(error)}", FAILED)
-    except ValueError as error:  # a name that cannot be one
+    except ValueError as error:  # an invalid name
         fail(str(error), USAGE_ERROR)
 
 
 def fail(text: str, code: int) -> NoReturn:
-    """Say why in one line on stderr, and exit."""
+    """Print *text* on one line to stderr, and exit."""
     typer.echo(printable(" ".join(text.split())), err=True)
     raise typer.Exit(code)
 
 
 def usage_error(ctx: typer.Context, text: str) -> NoReturn:
-    """Wrong use: say why in one line, and exit; in silence where a shell completes."""
+    """Print *text* and exit with `USAGE_ERROR`; print nothing during shell completion."""
     if ctx.resilient_parsing:
         raise typer.Exit(USAGE_ERROR)
     fail(text, USAGE_ERROR)
 
 
 def describe(error: BaseException) -> str:
-    """What an error says, in one line, and what may help."""
+    """The message of *error* on one line, with a hint where there is one."""
     text = " ".join(str(error).split()) or type(error).__name__
     if isinstance(error, AskError) or "MOVED" in text:  # a MovedError is one
         return CLUSTER_NODE
     if isinstance(error, NoPermissionError):
-        return f"{text} (docs/operating.md lists what this command needs)"
+        return f"{text} (see docs/operating.md for the permissions of each command)"
     return text
 
 
+def no_such_semaphore(name: str, prefix: str, similar: str | None = None) -> str:
+    """The message for an unknown *name*; *similar* is a name in use, to suggest."""
+    hint = f" Did you mean {similar!r}?" if similar is not None else ""
+    return f"No semaphore named {name!r} (prefix {prefix!r}).{hint}"
+
+
 def printable(text: str) -> str:
-    """*text* with nothing in it that a terminal would act on."""
+    """*text* with control characters escaped, because a terminal would act on them."""
     return "".join(
         character if character.isprintable() else character.encode("unicode_escape").decode()
         for character in text
@@ -167,5 +173,5 @@ def printable(text: str) -> str:
 
 
 def as_text(value: bytes | str) -> str:
-    """What a server answered, as text, however the client was told to decode it."""
+    """A reply as text, whether or not the client decodes replies."""
     return value if isinstance(value, str) else value.decode(errors="replace")

@@ -1,4 +1,4 @@
-"""``redsem-async watch``: how a semaphore stands, again and again."""
+"""``redsem-async watch``: the status of a semaphore, polled."""
 
 import asyncio
 import contextlib
@@ -16,30 +16,42 @@ from . import _discovery
 from ._discovery import SemaphoreInfo
 from ._options import LOCAL, AsJson, IsCluster, Name, Prefix, Url
 from ._render import as_dict, console, details, headline
-from ._target import REDIS_ERRORS, USAGE_ERROR, Target, connected, describe, fail, printable
+from ._target import (
+    REDIS_ERRORS,
+    USAGE_ERROR,
+    Target,
+    connected,
+    describe,
+    fail,
+    no_such_semaphore,
+    printable,
+)
 
 Sample = tuple[SemaphoreInfo, SemaphoreStatus] | str
-"""How it stands, or why that is not known."""
+"""A semaphore and its status, or an error message."""
 
 
 def watch(
     name: Name,
     *,
     interval: Annotated[
-        float, typer.Option(min=0.1, max=3600, help="Seconds between two looks.")
+        float, typer.Option(min=0.1, max=3600, help="Seconds between two samples.")
     ] = 1.0,
     count: Annotated[
-        int | None, typer.Option(min=1, help="End after so many looks, and not by Ctrl-C alone.")
+        int | None, typer.Option(min=1, help="Number of samples. Default: until Ctrl-C.")
     ] = None,
-    max_entries: Annotated[int, typer.Option(min=0, help="Holders to list, and waiters.")] = 20,
+    max_entries: Annotated[
+        int,
+        typer.Option("--most", min=0, help="Maximum number of holders, and of waiters, to list."),
+    ] = 20,
     url: Url = LOCAL,
     prefix: Prefix = "redsem",
     cluster: IsCluster = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show who holds it and who waits, live, until Ctrl-C.
+    """Show holders and waiters, live, until Ctrl-C.
 
-    Without a terminal, a line for each look; with --json, an object for each.
+    Without a terminal it prints one line per sample; with --json, one object per line.
     """
     target = Target(url, prefix, cluster)
     output = (
@@ -53,7 +65,7 @@ def watch(
 
 
 class _LineOutput(contextlib.AbstractContextManager["_LineOutput", None]):
-    """A line for each look."""
+    """One line per sample."""
 
     def show(self, name: str, sample: Sample) -> None:
         typer.echo(sample if isinstance(sample, str) else headline(*sample))
@@ -63,7 +75,7 @@ class _LineOutput(contextlib.AbstractContextManager["_LineOutput", None]):
 
 
 class _JsonOutput(_LineOutput):
-    """An object for each look, on a line of its own."""
+    """One JSON object per line."""
 
     def show(self, name: str, sample: Sample) -> None:
         if isinstance(sample, str):
@@ -74,7 +86,7 @@ class _JsonOutput(_LineOutput):
 
 
 class _LiveOutput(_LineOutput):
-    """One picture that changes; the last one stays."""
+    """A live display in a terminal. The last sample stays on the screen."""
 
     def __init__(self) -> None:
         self._live = Live(console=console(fitting=True), auto_refresh=False)
@@ -113,7 +125,7 @@ async def _poll(
                     samples += 1
                     output.show(name, await _take_sample(client, target, name, max_entries))
         except REDIS_ERRORS as error:
-            # An outage ends, and then this goes on.
+            # Keep polling: the outage may end.
             samples += 1
             output.show(name, f"{target.display_url}: {printable(describe(error))}")
             if count is None or samples < count:
@@ -123,5 +135,5 @@ async def _poll(
 async def _take_sample(client: Any, target: Target, name: str, max_entries: int) -> Sample:
     info = await _discovery.find(client, target.prefix, name)
     if info is None:
-        return f"{printable(name)}: nobody uses it now"
+        return printable(no_such_semaphore(name, target.prefix))
     return info, await info.semaphore(client, target.prefix).status(max_entries)

@@ -100,8 +100,8 @@ async def test_what_we_do_wrong_ends_the_run() -> None:
 @pytest.mark.parametrize(
     ("peer", "why"),
     [
-        (careless(), "failed: TooManyInside: 3 were inside at once, limit 2"),
-        (careless(still_held=2), "failed: TooManyInside"),
+        (careless(), "failed: LimitExceeded: 3 were inside at once, limit 2"),
+        (careless(still_held=2), "failed: LimitExceeded"),
     ],
 )
 async def test_what_a_peer_does_wrong_leaves_it_out_and_is_said(peer: Library, why: str) -> None:

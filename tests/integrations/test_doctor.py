@@ -17,7 +17,7 @@ from redsem_async.cli._target import Target
 from redsem_async.cli.doctor import _clocks, _examine, _server
 from redsem_async.cli.doctor._finding import Finding, Verdict
 from redsem_async.cli.doctor._handover import verdict_on
-from redsem_async.cli.doctor._permissions import probes
+from redsem_async.cli.doctor._rights import probes
 from redsem_async.testing import EmbeddedRedis
 from tests.conftest import StartServer
 from tests.faults.clocks import SteppedServer, start_with_a_clock_of_its_own
@@ -84,7 +84,7 @@ async def test_a_healthy_server_is_called_so(server: EmbeddedRedis, admin: Redis
     assert flavour["text"].split()[0].lower() == server.flavour
     for about in ("memory", "rights", "clock", "latency", "FairSemaphore", "Semaphore"):
         assert found[about][0]["verdict"] == "ok", found[about]
-    assert "1 under" not in found["semaphores"][0]["text"]
+    assert "1 with prefix" not in found["semaphores"][0]["text"]
     assert await admin.keys() == []
 
     shown = await program("doctor", "--url", server.url)
@@ -226,8 +226,8 @@ def stepped_replica(embedded: StartServer, server: EmbeddedRedis, tmp_path: Path
     ("step", "verdict", "says"),
     [
         (0.0, "ok", ""),
-        (0.2, "note", "two may hold one permit"),
-        (2.0, "problem", "two may hold one permit"),
+        (0.2, "note", "two processes may hold one permit"),
+        (2.0, "problem", "two processes may hold one permit"),
         (-2.0, "problem", "crashed holders"),
     ],
 )
@@ -259,7 +259,7 @@ async def test_a_replica_is_asked_as_the_clients_user(
     _, found = await examined(url)
     [clock] = found["replica clock"]
     assert clock["verdict"] == "note"
-    assert "could not be asked" in clock["text"]
+    assert "could not be queried" in clock["text"]
     async with Redis.from_url(stepped_replica.server.url) as there:
         await as_user(stepped_replica.server, there, *acl_rules())
     _, found = await examined(url)
@@ -277,7 +277,7 @@ async def test_a_replica_that_is_out_of_reach_is_a_note(
     said, found = await examined(server.url)
     [clock] = found["replica clock"]
     assert clock["verdict"] == "note"
-    assert clock["text"].startswith("127.0.0.1:1 could not be asked")
+    assert clock["text"].startswith("127.0.0.1:1 could not be queried")
     assert clock["advice"]
     assert problems(found) == []
     assert said.code == 0

@@ -1,7 +1,7 @@
-"""What the terminal shows while the demo runs.
+"""The terminal output while the demo runs.
 
-What happens is said in lines that stay. Beneath them, if there is a terminal, moves a picture
-of who does what at the moment.
+Events are printed as lines. In a terminal, a live display below them shows the current state of
+all workers, of the upstream and of the semaphore.
 """
 
 import asyncio
@@ -23,15 +23,15 @@ from ._record import Round
 from ._workers import Worker, Workers
 
 _BLOCKS = " ▁▂▃▄▅▆▇█"
-_RATE = 12  # pictures a second
+_RATE = 12  # updates per second
 
 
 class Display:
-    """The state of the demo, as far as it is shown, and the showing of it.
+    """Prints events and the live display.
 
     Attributes:
-        inside: how many are inside the upstream now.
-        status: how the semaphore stands, while there is one.
+        inside: number of requests inside the upstream.
+        status: the latest status of the semaphore, in the second round.
     """
 
     def __init__(self, plan: Plan, console: Console) -> None:
@@ -44,24 +44,24 @@ class Display:
         self._past: deque[int] = deque(maxlen=48)
 
     def log(self, line: str) -> None:
-        """Say that something happened."""
+        """Print an event."""
         seconds = time.monotonic() - self._began
         self._console.print(f"[dim]{seconds:5.1f} s[/]  {line}")
 
     def begin(self, title: str) -> None:
-        """Say that a round begins."""
+        """Print the start of a round."""
         self._title = title
         self.log(f"[bold]{title}[/]")
 
     def end(self, round_: Round, workers: Workers) -> None:
-        """Say how a round went."""
+        """Print the result of a round."""
         refused = sum(worker.refused for worker in workers.workers)
         times = f"[red]{refused} refusals (429)[/]" if refused else "[green]no refusals[/]"
         self.log(f"{len(round_.answers)} answered in {round_.seconds:.1f} s, {times}")
 
     @contextlib.asynccontextmanager
     async def live(self, workers: Workers) -> AsyncGenerator[None]:
-        """Show the moving picture for the length of a block, if this is a terminal."""
+        """Show the live display during a block, if this is a terminal."""
         if not self._console.is_terminal:
             yield
             return
@@ -80,9 +80,9 @@ class Display:
 
     def _display(self, workers: Workers) -> RenderableType:
         lines = Table.grid(padding=(0, 2))
-        lines.add_row("inside the upstream", self._bar())
-        lines.add_row("the last seconds", self._history())
-        lines.add_row("the semaphore", self._semaphore_text())
+        lines.add_row("requests inside the upstream", self._bar())
+        lines.add_row("last seconds", self._history())
+        lines.add_row("semaphore", self._semaphore_text())
         body = Group(self._workers(workers), Text(), lines)
         return Panel(body, title=self._title, title_align="left", expand=False, padding=(1, 2))
 
@@ -109,7 +109,7 @@ class Display:
         status = self.status
         if status is None:
             return Text("none", "dim")
-        return Text(f"{status.held} held, {status.available} free, {status.waiting} in line")
+        return Text(f"{status.held} held, {status.available} free, {status.waiting} waiting")
 
 
 def _row(worker: Worker) -> tuple[RenderableType, ...]:

@@ -1,4 +1,4 @@
-"""The fault: a worker is killed while it holds permits, and its places are watched."""
+"""Kills a worker that holds permits, and measures when its permits are free again."""
 
 import asyncio
 import time
@@ -10,13 +10,16 @@ from ._plan import Plan
 from ._record import Kill
 from ._workers import Worker, Workers
 
-_POLL_INTERVAL = 0.01  # seconds between two looks at the semaphore
+_POLL_INTERVAL = 0.01  # seconds between two status queries
 
 
 async def kill_worker(
     plan: Plan, workers: Workers, semaphore: FairSemaphore, log: Callable[[str], None]
 ) -> Kill | None:
-    """Kill a worker, and return when its places are back; ``None`` if there was no occasion."""
+    """Kill a worker and wait until its permits are free.
+
+    Returns ``None`` if the round ended before a worker held enough permits.
+    """
     await workers.until(
         lambda: len(workers.answers) >= plan.kill_after or workers.finished_or_dead
     )
@@ -25,16 +28,18 @@ async def kill_worker(
         return None
     returncode = await victim.child.kill()
     at = time.monotonic()
-    # The dead release nothing: what it holds from here on is what it held when it died.
+    # A dead process releases nothing: it still holds what it held when it died.
     held = _held_by(client, await semaphore.status())
-    log(f"{victim.label} (pid {victim.child.pid}) is killed with SIGKILL: it held {held} permits")
+    log(
+        f"{victim.label} (pid {victim.child.pid}) is killed with SIGKILL"
+        f" while it holds {held} permits"
+    )
     permits_by_time = await _watch_permits(
         client, held, at, semaphore, give_up=at + 3 * plan.lease
     )
     if not permits_by_time[-1][1]:
-        log(
-            f"its places are back, {permits_by_time[-1][0] - at:.2f} s later (lease: {plan.lease:g} s)"
-        )
+        later = permits_by_time[-1][0] - at
+        log(f"its permits are free again {later:.2f} s later (lease: {plan.lease:g} s)")
     await workers.until(lambda: victim.unfinished is not None)
     assert victim.unfinished is not None
     return Kill(
@@ -51,7 +56,7 @@ async def kill_worker(
 async def _busiest(
     plan: Plan, workers: Workers, semaphore: FairSemaphore
 ) -> tuple[Worker | None, str]:
-    """A worker with more than its share of the permits, and its name in the semaphore."""
+    """A worker with more than its share of the permits, and its client id."""
     wanted = min(plan.limit // plan.workers + 1, plan.slots - 1)
     by_pid = {worker.child.pid: worker for worker in workers.workers}
     while not workers.finished_or_dead:
@@ -71,7 +76,7 @@ def _held_by(client: str, status: SemaphoreStatus) -> int:
 async def _watch_permits(
     client: str, held: int, at: float, semaphore: FairSemaphore, *, give_up: float
 ) -> tuple[tuple[float, int], ...]:
-    """How many permits the dead *client* held, from each instant at which that changed."""
+    """The permits of the killed *client*: each change with its time."""
     permits_by_time = [(at, held)]
     while permits_by_time[-1][1] and time.monotonic() < give_up:
         await asyncio.sleep(_POLL_INTERVAL)

@@ -1,4 +1,4 @@
-"""The demo from its start to its record."""
+"""Runs both rounds of the demo, and returns the record."""
 
 import asyncio
 import contextlib
@@ -21,13 +21,13 @@ from ._workers import Worker, Workers
 
 
 def run(plan: Plan, url: str | None, console: Console) -> Record:
-    """Run the demo on the Redis at *url*, or on a server of its own.
+    """Run the demo on the Redis at *url*, or on an embedded server.
 
-    Whatever ends it, Ctrl-C among it, nothing that it started is left behind.
+    All processes and keys are removed in every case, including Ctrl-C.
 
     Raises:
-        ServerNotFound, ServerDidNotStart: there is no server of its own.
-        SemaphoreError: Redis could not be asked, or refused.
+        ServerNotFound, ServerDidNotStart: no embedded server is available.
+        SemaphoreError: Redis is unreachable or returned an error.
     """
     display = Display(plan, console)
     with server_for(url) as (address, server):
@@ -60,18 +60,18 @@ async def _demo(plan: Plan, url: str, server: str, display: Display) -> Record:
             display.end(guarded, workers)
             kill = await killer
             polling.cancel()
-    # Only now has the upstream had its last word.
+    # The upstream has ended: its list of visits is complete.
     return Record(plan, server, _with_visits(bare, visits), _with_visits(guarded, visits), kill)
 
 
 @contextlib.asynccontextmanager
 async def _semaphore(plan: Plan, url: str) -> AsyncGenerator[FairSemaphore]:
-    """The semaphore under show, under a name of its own; it is deleted in the end."""
+    """The semaphore of the demo, with a random name; deleted at the end."""
     async with from_url(url) as redis:
         name = f"demo-{secrets.token_hex(4)}"
         semaphore = FairSemaphore(redis, name, plan.limit, lease=plan.lease, label="demo")
         async with semaphore.acquire(timeout=0):
-            pass  # If Redis is not to be reached, this says so.
+            pass  # Raises if Redis is unreachable.
         try:
             yield semaphore
         finally:
@@ -83,14 +83,14 @@ async def _semaphore(plan: Plan, url: str) -> AsyncGenerator[FairSemaphore]:
 async def _processes(
     plan: Plan, url: str, semaphore: str, display: Display, visits: list[Event]
 ) -> AsyncGenerator[Workers]:
-    """Upstream and workers, ready to go; and gone, all of them, at the end."""
-    # The group outlives them: its listeners miss no word.
+    """Start upstream and workers; all of them have ended after the block."""
+    # The group outlives the processes, so that its tasks read all events.
     async with asyncio.TaskGroup() as group, contextlib.AsyncExitStack() as stack:
         upstream = await stack.enter_async_context(_child("upstream", UpstreamSetup(plan.limit)))
         events = upstream.events()
         address = f"http://127.0.0.1:{(await anext(events)).number}"
         group.create_task(_record_visits(events, visits, display))
-        display.log(f"upstream: takes {plan.limit} requests at once, answers 429 to others")
+        display.log(f"upstream: accepts {plan.limit} concurrent requests, answers others with 429")
 
         started: list[Worker] = []
         for number in range(1, plan.workers + 1):
@@ -103,7 +103,10 @@ async def _processes(
             group.create_task(workers.follow(worker))
         await workers.ready()
         pids = ", ".join(str(worker.child.pid) for worker in started)
-        display.log(f"workers: {plan.workers} processes (pids {pids}), {plan.slots} at once each")
+        display.log(
+            f"workers: {plan.workers} processes (pids {pids}), "
+            f"{plan.slots} requests at a time each"
+        )
         yield workers
         for worker in started:
             worker.child.close_stdin()  # all at once; the stack waits for each
@@ -118,7 +121,7 @@ def _child(
 async def _record_visits(
     events: AsyncIterator[Event], visits: list[Event], display: Display
 ) -> None:
-    """Write down what the upstream says."""
+    """Record the events of the upstream."""
     change = {"entered": 1, "left": -1, "refused": 0}
     async for event in events:
         visits.append(event)
@@ -126,7 +129,7 @@ async def _record_visits(
 
 
 async def _poll_status(semaphore: FairSemaphore, display: Display) -> None:
-    """Look at the semaphore ten times a second, for the picture."""
+    """Query the status ten times a second, for the display."""
     while True:
         with contextlib.suppress(SemaphoreError):
             display.status = await semaphore.status()

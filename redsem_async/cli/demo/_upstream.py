@@ -1,7 +1,7 @@
-"""The upstream: like a provider with a cap, it refuses whatever exceeds its limit.
+"""The upstream process: like a provider with a concurrency cap, it refuses excess requests.
 
-It is the judge, too, and an impartial one: it knows nothing of semaphores, and says of each
-request when it ``entered`` and ``left``, or that it was ``refused``. Run as a process.
+It does not use semaphores, so its record is independent of them: it emits for each request when
+it ``entered`` and ``left``, or that it was ``refused``.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ class _Upstream:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer the requests of one connection, ``GET /<number>``, one after the other."""
-        # It is cancelled when all is over, and Python 3.11 would make a noise about that.
+        # The task is cancelled at the end, which Python 3.11 would log.
         over = (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError)
         with contextlib.suppress(*over):
             while True:
@@ -39,7 +39,7 @@ class _Upstream:
             return _TOO_MANY
         self._inside += 1
         emit("entered", number)
-        # Work that was begun goes on, as anywhere, also when nobody waits for it any more.
+        # As in a real service, started work continues when the client is gone.
         await asyncio.sleep(random.uniform(0.05, 0.12))
         self._inside -= 1
         emit("left", number)

@@ -1,4 +1,4 @@
-"""Whether what happened is what was promised. Pure: tests hand it doctored records."""
+"""Decides whether the semaphore kept its promises. No I/O: tests pass manipulated records."""
 
 import signal
 from collections import Counter
@@ -8,7 +8,7 @@ from ._record import Kill, Record, Round
 
 
 def faults_of(record: Record) -> list[str]:
-    """What went otherwise than promised, a sentence each; nothing, if all went well."""
+    """The broken promises, one sentence each; empty if all were kept."""
     return [
         *_contrast_failures(record.bare),
         *_limit_failures(record.guarded, record.plan.limit),
@@ -20,30 +20,31 @@ def faults_of(record: Record) -> list[str]:
 
 def _contrast_failures(bare: Round) -> Iterator[str]:
     if not bare.refusals:
-        yield "without a semaphore nothing was refused either: this shows nothing"
+        yield "without a semaphore nothing was refused either: the comparison shows nothing"
 
 
 def _limit_failures(guarded: Round, limit: int) -> Iterator[str]:
     if guarded.refusals:
         yield f"with the semaphore, the upstream refused {len(guarded.refusals)} times (429)"
     if guarded.most_inside > limit:
-        yield f"with the semaphore, {guarded.most_inside} were inside at once: limit {limit}"
+        inside = guarded.most_inside
+        yield f"with the semaphore, {inside} requests were inside at once: limit {limit}"
 
 
 def _request_failures(round_: Round, excused: tuple[int, ...]) -> Iterator[str]:
-    """The upstream's book and the workers' must agree, and leave no request out."""
+    """The records of upstream and workers must agree and include every request."""
     for number in round_.unanswered:
         if number not in excused:
-            why = round_.failures.get(number, "nobody knows why")
+            why = round_.failures.get(number, "for an unknown reason")
             yield f"request {number} was lost: {why}"
     entered = Counter(event.number for event in round_.visits if event.kind == "entered")
     answered = Counter(answer.number for answer in round_.answers)
     for number, times in (entered | answered).items():
         if times > 1:
-            yield f"request {number} was done {times} times"
+            yield f"request {number} was processed {times} times"
     for number in answered:
         if number not in entered:
-            yield f"request {number} was answered, but the upstream never saw it"
+            yield f"request {number} was answered, but the upstream never received it"
 
 
 def _kill_failures(record: Record) -> Iterator[str]:
@@ -58,12 +59,13 @@ def _kill_failures(record: Record) -> Iterator[str]:
     if len(kill.lost) > kill.held:
         yield f"{len(kill.lost)} requests of {kill.worker} were lost: it held {kill.held} permits"
     if record.answered_meanwhile == 0:
-        yield f"nothing was answered while the places of {kill.worker} were missing"
+        yield f"no request was answered while the permits of {kill.worker} were unavailable"
     yield from _permit_failures(kill, record.plan.lease)
 
 
 def _permit_failures(kill: Kill, lease: float) -> Iterator[str]:
     if kill.unavailable is None:
-        yield f"the places of {kill.worker} never came back"
+        yield f"the permits of {kill.worker} never became free"
     elif kill.unavailable > 2 * lease:
-        yield f"the places of {kill.worker} came back after {kill.unavailable:.2f} s: lease {lease} s"
+        after = f"{kill.unavailable:.2f} s"
+        yield f"the permits of {kill.worker} became free after {after}: lease {lease} s"

@@ -1,8 +1,8 @@
-"""A worker: sends requests to the upstream, as many at once as it is ordered to. A process.
+"""A worker process: sends the requests that it is assigned to the upstream, concurrently.
 
-It says of each when it was ``started`` (which with a semaphore means that a permit is held),
-each time that it was ``refused``, and when it was ``answered``; or that it ``failed``. Of itself
-it says that it is ``ready``, and that it is ``leaving``.
+It emits for each request that it was ``started`` (with a semaphore: a permit is held), each time
+that it was ``refused``, and that it was ``answered`` or ``failed``. It also emits when the worker
+is ``ready`` and when it is ``leaving``.
 """
 
 import asyncio
@@ -24,11 +24,11 @@ class _Worker:
         self._semaphore = semaphore
 
     async def bare(self, number: int) -> None:
-        """See a request through without asking anybody."""
+        """Send a request without a semaphore."""
         await self._complete(number)
 
     async def guarded(self, number: int) -> None:
-        """See a request through while holding a permit: all that it takes."""
+        """Send a request while holding a permit."""
         async with self._semaphore.acquire():
             await self._complete(number)
 
@@ -57,7 +57,7 @@ async def _main() -> None:
     stdin = await standard_input()
     setup = WorkerSetup(**json.loads(await stdin.readline()))
     async with contextlib.AsyncExitStack() as stack:
-        # Loopback needs no proxy, whatever the environment says.
+        # Ignore proxy settings of the environment: the upstream is local.
         client = httpx.AsyncClient(base_url=setup.upstream, trust_env=False, timeout=10)
         http = await stack.enter_async_context(client)
         redis = await stack.enter_async_context(connect(setup.redis))
@@ -73,7 +73,7 @@ async def _main() -> None:
             tasks.add(task)
             task.add_done_callback(tasks.discard)
         emit("leaving")
-        # Nobody wants the rest: permits are given back on the way out.
+        # Cancelling the rest releases their permits.
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""The workers, seen from the demo: who has which request, and what became of it."""
+"""The worker processes: assigns requests to them, and records the outcome of each request."""
 
 import asyncio
 import time
@@ -12,7 +12,7 @@ from ._record import Answer, Round
 
 @dataclass(frozen=True, slots=True)
 class Unfinished:
-    """What a worker left: requests that it had started, and others that it had not."""
+    """The requests of a worker that ended: started ones are lost, others are reassigned."""
 
     lost: tuple[int, ...]
     passed_on: tuple[int, ...]
@@ -20,17 +20,17 @@ class Unfinished:
 
 @dataclass(eq=False, slots=True)
 class Worker:
-    """A worker process and what it is at.
+    """A worker process and its requests.
 
     Attributes:
-        label: also its process's, in ``status()``.
+        label: its label, also in ``status()``.
         child: the process.
-        queued: requests that it has and has not started.
-        started: requests that it has started, and that were not answered yet.
-        answered: how many were, in this round.
-        refused: how often it was refused, in this round.
+        queued: requests assigned to it and not started yet.
+        started: requests started and not answered yet.
+        answered: number of answered requests in this round.
+        refused: number of refusals in this round.
         state: ``starting``, ``ready`` or ``gone``.
-        left: what it left, once it is gone.
+        unfinished: its unfinished requests, once it is gone.
     """
 
     label: str
@@ -44,15 +44,15 @@ class Worker:
 
     @property
     def load(self) -> int:
-        """How many requests it has on its hands."""
+        """The number of its unfinished requests."""
         return len(self.queued) + len(self.started)
 
 
 class Workers:
-    """Hands requests to workers and keeps the books.
+    """All workers, and the list of requests that they share.
 
-    All requests are in one list. A worker gets the next one when it is done with another, and
-    what a dead worker had not started goes back to the head of the list.
+    A worker gets the next request when it has finished another. Requests that a dead worker had
+    not started return to the head of the list.
     """
 
     def __init__(self, workers: Iterable[Worker], slots: int) -> None:
@@ -68,12 +68,12 @@ class Workers:
 
     @property
     def finished_or_dead(self) -> bool:
-        """Whether nothing is left to do, or nobody to do it."""
+        """Whether all requests are finished, or all workers are gone."""
         done = not self._pending and not any(worker.load for worker in self.workers)
         return done or all(worker.state == "gone" for worker in self.workers)
 
     async def until(self, true: Callable[[], bool]) -> None:
-        """Wait until *true*, which may change with whatever a worker says."""
+        """Wait until *true*, which is evaluated after each event of a worker."""
         while not true():
             self._changed.clear()
             await self._changed.wait()
@@ -83,7 +83,7 @@ class Workers:
         await self.until(lambda: all(worker.state != "starting" for worker in self.workers))
 
     def begin(self, kind: str, requests: range) -> None:
-        """Open a round: hand out *requests*, as many as the workers take at once."""
+        """Start a round: assign *requests* to the workers, up to `slots` each."""
         self._kind, self._requests, self._began = kind, requests, time.monotonic()
         self.answers, self._failures = [], {}
         for worker in self.workers:
@@ -92,13 +92,13 @@ class Workers:
         self._dispatch()
 
     async def finished(self) -> Round:
-        """Wait until nobody has anything left to do; what the upstream saw is still to add."""
+        """Wait for the end of the round. The caller adds the visits that the upstream recorded."""
         await self.until(lambda: self.finished_or_dead)
         ended, answers = time.monotonic(), tuple(self.answers)
         return Round(self._requests, self._began, ended, answers, self._failures, visits=())
 
     async def follow(self, worker: Worker) -> None:
-        """Keep the books of one worker until it ends."""
+        """Process the events of one worker until it ends."""
         async for event in worker.child.events():
             self._apply(worker, event)
             self._dispatch()
@@ -129,7 +129,7 @@ class Workers:
                 self._failures[number] = event.detail
 
     def _worker_gone(self, worker: Worker) -> None:
-        """Close the books of a worker that is gone, and pass on what it had not started."""
+        """Record the unfinished requests of a worker that ended; reassign those not started."""
         unfinished = Unfinished(tuple(sorted(worker.started)), tuple(sorted(worker.queued)))
         self._failures |= dict.fromkeys(unfinished.lost, f"{worker.label} was gone")
         self._pending.extendleft(reversed(unfinished.passed_on))
@@ -139,7 +139,7 @@ class Workers:
         worker.state = "gone"
 
     def _dispatch(self) -> None:
-        """Give to whoever has least, until all have enough."""
+        """Assign requests to the least loaded worker until all have `slots` requests."""
         while self._pending:
             worker = min(self.workers, key=self._load_of)
             if self._load_of(worker) >= self._slots:

@@ -1,4 +1,4 @@
-"""The examination: what is asked of a server, in which order."""
+"""Runs all checks, in order."""
 
 import time
 from collections.abc import Awaitable, Callable
@@ -23,18 +23,18 @@ from . import _server
 from ._clocks import replica_clocks
 from ._finding import Finding, Verdict, note, ok, problem, unknown
 from ._handover import check_handover
-from ._permissions import check_permissions
+from ._rights import check_rights
 
 SAMPLES = 50
-MAX_SKEW = 1.0  # seconds by which clocks may disagree before that is worth a word
-SLOW_MEDIAN, SLOW_MAX = 0.010, 0.100  # seconds: the usual trip, the longest
-MAX_NAMES = 1000  # semaphores whose clocks are looked at
+MAX_SKEW = 1.0  # seconds; a larger difference of clocks is a note
+SLOW_MEDIAN, SLOW_MAX = 0.010, 0.100  # seconds: median and longest round trip that are a note
+MAX_NAMES = 1000  # semaphores whose clocks are checked
 
 Report = Callable[[Finding], None]
 
 
 async def examine(target: Target, report: Report) -> None:
-    """Tell each finding when it is found. Leaves nothing behind."""
+    """Run all checks, and *report* each finding. Deletes its temporary keys."""
     try:
         async with connected(target) as client:
             await _check_connection(client)
@@ -58,19 +58,19 @@ async def examine(target: Target, report: Report) -> None:
 
 
 async def _check_connection(client: Any) -> None:
-    with suppress(NoPermissionError):  # it answers; what it denies is told later
+    with suppress(NoPermissionError):  # the server replied; denied commands are reported later
         await client.execute_command("TIME")
 
 
 def _for_node(report: Report, node: Any) -> Report:
-    """Tells of which node it speaks."""
+    """A *report* that adds the address of *node*."""
     return lambda found: report(replace(found, about=f"{found.about} of {node.host}:{node.port}"))
 
 
 async def _examine_server(client: Any, target: Target, report: Report) -> None:
     for finding in await _server_info(client, target):
         report(finding)
-    for finding in await check_permissions(client, target.prefix, cluster=target.cluster):
+    for finding in await check_rights(client, target.prefix, cluster=target.cluster):
         report(finding)
     if not target.cluster:
         await _push_support(client, report)
@@ -99,8 +99,7 @@ async def _server_info(client: Any, target: Target) -> list[Finding]:
             await _version_by_hello(client),
             unknown(
                 "memory, persistence",
-                "INFO is denied: whether the server evicts keys, and which replicas it has, is not"
-                " known",
+                "INFO is denied: eviction, persistence and replicas cannot be checked",
                 "ACL SETUSER ... +info, or run doctor as an administrator",
             ),
         ]
@@ -116,17 +115,17 @@ async def _server_info(client: Any, target: Target) -> list[Finding]:
 
 
 async def _version_by_hello(client: Any) -> Finding:
-    """The version as HELLO tells it, which nobody is denied."""
+    """The version in the reply to HELLO, which every user may call."""
     try:
         reply = await hello(client)
     except ResponseError as error:
-        return unknown("server", f"INFO and HELLO are refused: {error}", "ACL SETUSER ... +info")
+        return unknown("server", f"INFO and HELLO are denied: {error}", "ACL SETUSER ... +info")
     name = reply.get("server", "redis")
     return _server.version({f"{name}_version": reply.get("version", "?")})
 
 
 async def _is_sharded(node: Any) -> bool:
-    """Whether a cluster's server has sharded pub/sub, which came with Redis 7.0."""
+    """Whether a cluster's server has sharded pub/sub, which Redis has since 7.0."""
     try:
         reply = await hello(node)
     except ResponseError:
@@ -135,7 +134,7 @@ async def _is_sharded(node: Any) -> bool:
 
 
 async def _push_support(client: Any, report: Report) -> None:
-    """Whether messages can come at all over a connection such as the library makes."""
+    """Whether the library's connection can receive push messages."""
     try:
         opened: Opened = await dial_in_other_loop(client)
     except ConnectionRejected as rejection:
@@ -146,8 +145,9 @@ async def _push_support(client: Any, report: Report) -> None:
         report(
             problem(
                 "messages",
-                f"none can come, for {opened.no_push}: waiters are found by heartbeats, late",
-                "connect without a proxy that speaks RESP2 only",
+                f"push messages are unavailable ({opened.no_push}): waiters are served late,"
+                " at heartbeats",
+                "connect without a proxy that supports only RESP2",
             )
         )
 
@@ -166,16 +166,16 @@ async def _clock(client: Any) -> Finding:
         last = (began, server)
     trip, offset = min(offsets)
     if back > 0:
-        text = f"the server's clock went back by {back:.3f} s while it was looked at"
-        return problem("clock", text, "have NTP slew it, never step it")
+        text = f"the server's clock went back by {back:.3f} s during the check"
+        return problem("clock", text, "configure NTP to slew the clock, never to step it")
     away = f"{abs(offset):.3f} s {'ahead of' if offset > 0 else 'behind'} this machine's"
     if abs(offset) > MAX_SKEW + trip:
         return note(
             "clock",
-            f"the server's is {away}: no harm with clock='server', the default",
-            "NTP on both, before clock='local' is used",
+            f"the server's clock is {away}: harmless with clock='server', the default",
+            "use NTP on both before you use clock='local'",
         )
-    return ok("clock", f"the server's is {away}")
+    return ok("clock", f"the server's clock is {away}")
 
 
 async def _latency(client: Any) -> Finding:
@@ -187,46 +187,48 @@ async def _latency(client: Any) -> Finding:
     trips.sort()
     usual, longest = trips[len(trips) // 2], trips[-1]
     text = (
-        f"a round trip takes {usual * 1000:.2f} ms, the longest of {SAMPLES} {longest * 1000:.1f}"
+        f"round trip: median {usual * 1000:.2f} ms, longest of {SAMPLES} {longest * 1000:.1f} ms"
     )
     if usual > SLOW_MEDIAN or longest > SLOW_MAX:
         return note(
-            "latency", text, f"leases of at least {max(1.0, 20 * longest):.0f} s; a server nearby"
+            "latency",
+            text,
+            f"use leases of at least {max(1.0, 20 * longest):.0f} s, or a server nearby",
         )
     return ok("latency", text)
 
 
 async def _clocks_of_semaphores(client: Any, target: Target, report: Report) -> None:
-    """Whether a server's clock went back while semaphores were in use: they remember."""
+    """Whether the server's clock went back while semaphores were in use: they record it."""
     try:
         wanted = await _discovery.names(client, target.prefix)
     except NoPermissionError:
         advice = "ACL SETUSER ... +scan, which ls needs too"
-        report(unknown("semaphores", "SCAN is denied: those in use are not known", advice))
+        report(unknown("semaphores", "SCAN is denied: semaphores in use are unknown", advice))
         return
     furthest = 0.0
     for name in wanted[:MAX_NAMES]:
         try:
             denial = await client.hget(f"{target.prefix}:{{{name}}}:meta", "ahead")
             furthest = max(furthest, float(denial or 0) / 1e6)
-        except NoPermissionError:  # as was told of the rights
+        except NoPermissionError:  # already reported with the rights
             break
         except (ResponseError, ValueError):
             report(
                 problem(
                     "semaphores",
-                    f"{name!r} has keys that are not a semaphore's",
-                    "delete what else was written there, or use a prefix that nobody else uses",
+                    f"{name!r} has keys that do not hold a semaphore",
+                    "delete the foreign keys, or use a prefix of your own",
                 )
             )
-    text = f"{len(wanted):,} under {target.prefix!r}"
+    text = f"{len(wanted):,} with prefix {target.prefix!r}"
     if furthest > 0:
         report(
             note(
                 "semaphores",
                 f"{text}; the server's clock was set back by {furthest:.3g} s while they were in"
-                " use, and they go by one of their own since",
-                "have NTP slew it, never step it",
+                " use, and since then they use a clock of their own that does not go back",
+                "configure NTP to slew the clock, never to step it",
             )
         )
     else:
@@ -242,7 +244,7 @@ def _advice_for(error: BaseException) -> str:
     if "refused" in text or "connect call failed" in text:
         return "is the server up, and does it listen there (bind, port)?"
     if "timeout" in text or "timed out" in text:
-        return "is there a firewall between, or the wrong host?"
+        return "check the host, and firewalls on the way"
     return "check the URL"
 
 

@@ -1,4 +1,4 @@
-"""Whether a permit gets from one connection to another, in both modes, and how fast."""
+"""Measures how fast a permit is handed from one connection to another, in both modes."""
 
 import asyncio
 import secrets
@@ -19,15 +19,15 @@ from redsem_async.cli._target import describe
 
 from ._finding import Finding, note, ok, problem
 
-LEASE = 10.0  # seconds; heartbeats come every third of it
+LEASE = 10.0  # seconds; a heartbeat is sent every third of it
 STEP_TIMEOUT = 5.0  # seconds for each step
-MAX_BY_MESSAGE = 0.9  # seconds; a heartbeat is not that quick
+MAX_BY_MESSAGE = 0.9  # seconds; a heartbeat takes longer
 
 
 async def check_handover(here: Any, there: Any, prefix: str, *, no_push: bool) -> list[Finding]:
-    """Hold a permit through one client, wait through another, and give it back.
+    """Hold a permit with one client, wait with the other, and release it.
 
-    A *silent* server has no messages that semaphores could use.
+    *no_push*: the server has no push messages that semaphores could use.
     """
     found: list[Finding] = []
     for kind in (FairSemaphore, Semaphore):
@@ -39,7 +39,9 @@ async def check_handover(here: Any, there: Any, prefix: str, *, no_push: bool) -
         try:
             found.append(verdict_on(kind, await _hand_over(ours, theirs), no_push=no_push))
         except (SemaphoreError, TimeoutError) as error:
-            found.append(problem(kind.__name__, describe(error) or "no answer", _advice(error)))
+            found.append(
+                problem(kind.__name__, describe(error) or "no reply in time", _advice(error))
+            )
         finally:
             with suppress(SemaphoreError, TimeoutError):
                 async with asyncio.timeout(1.0):
@@ -48,7 +50,7 @@ async def check_handover(here: Any, there: Any, prefix: str, *, no_push: bool) -
 
 
 async def _hand_over(ours: AnySemaphore, theirs: AnySemaphore) -> float:
-    """Seconds from giving back to being granted."""
+    """Seconds from the release to the grant."""
     async with asyncio.timeout(4 * STEP_TIMEOUT):
         permit = await ours.acquire(timeout=STEP_TIMEOUT)
         waiter = asyncio.create_task(theirs.acquire(timeout=2 * STEP_TIMEOUT))
@@ -73,19 +75,19 @@ async def _queued(semaphore: AnySemaphore, waiter: "asyncio.Task[Permit]") -> No
 
 
 def verdict_on(kind: type[AnySemaphore], took: float, *, no_push: bool) -> Finding:
-    """What it means that a permit was handed over in *took* seconds."""
+    """The finding for a hand-over that took *took* seconds."""
     if took > MAX_BY_MESSAGE:
-        late = f"a waiter was found by its heartbeat, after {took:.1f} s"
+        late = f"the waiter was served only at its heartbeat, after {took:.1f} s"
         if no_push:
             return note(
                 kind.__name__,
-                f"{late}: a cluster of this version has no sharded pub/sub",
-                "Redis 7.0 or newer, or Valkey, where that is too late",
+                f"{late}: this version has no sharded pub/sub in a cluster",
+                "use Redis 7.0 or newer, or Valkey, if that is too slow",
             )
         return problem(
             kind.__name__,
-            f"no message came: {late}",
-            "allow PUBLISH and SUBSCRIBE; let RESP3 and pub/sub through what is between",
+            f"no push message arrived: {late}",
+            "allow PUBLISH and SUBSCRIBE; use no proxy that blocks RESP3 or pub/sub",
         )
     return ok(
         kind.__name__,
@@ -95,5 +97,5 @@ def verdict_on(kind: type[AnySemaphore], took: float, *, no_push: bool) -> Findi
 
 def _advice(error: BaseException) -> str:
     if isinstance(error, BackendError):
-        return "see what is said of rights, memory and role; else the server's own log"
-    return "see what is said of latency"
+        return "see the findings on rights, memory and role, and the server's log"
+    return "see the finding on latency"
