@@ -1,4 +1,4 @@
-"""Orders for many at a time: to hold, and to wait."""
+"""Jobs with many tasks: they hold permits, or wait for them."""
 
 import asyncio
 import time
@@ -9,12 +9,12 @@ from benchmarks._limit_check import CorrectnessError
 from benchmarks.libraries import OpenSemaphore, Options
 from redsem_async import Permit
 
-LONG = 3600.0  # seconds; a lease that is not refreshed while anything is measured
+LONG = 3600.0  # seconds; too long for a refresh during a measurement
 
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """Be ready: connected, and with all scripts loaded."""
+    """Connect, and load all scripts."""
 
     label: str
     options: Options
@@ -26,7 +26,7 @@ class Open:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Take *count* permits, and keep them; returns how long each took, in seconds."""
+    """Acquire *count* permits and keep them; returns the seconds that each acquire took."""
 
     label: str
     options: Options
@@ -61,7 +61,7 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class CountLost:
-    """Say how many of the permits that are held here were lost."""
+    """Return how many of the permits held by this process were lost."""
 
     async def run(self, context: JobContext) -> int:
         permits = context.shared.get("permits", [])
@@ -70,7 +70,7 @@ class CountLost:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Have *count* tasks wait for a permit that they do not get."""
+    """Start *count* tasks that wait for a permit, which they do not get."""
 
     label: str
     options: Options
@@ -83,12 +83,12 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class CheckStillWaiting:
-    """Raise `Broken` unless all that were told to wait still do."""
+    """Raise `CorrectnessError` unless all tasks still wait."""
 
     async def run(self, context: JobContext) -> None:
         for task in context.tasks:
             if task.done():
-                raise CorrectnessError("one that should wait does not") from task.exception()
+                raise CorrectnessError("a task that should wait has ended") from task.exception()
 
 
 async def _wait(semaphore: OpenSemaphore) -> None:

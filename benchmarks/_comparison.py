@@ -1,4 +1,4 @@
-"""A case in which several take turns."""
+"""Compares several libraries and baselines: they take turns on one server."""
 
 import secrets
 from collections.abc import AsyncGenerator, Generator, Iterable
@@ -16,13 +16,13 @@ NOT_INSTALLED = "not measured: not installed"
 
 
 def name_for(case: str) -> str:
-    """A semaphore's name that nothing else uses."""
+    """A unique name for a semaphore."""
     return f"bench-{case}-{secrets.token_hex(4)}".lower()
 
 
 @asynccontextmanager
 async def opened(library: Library, options: Options) -> AsyncGenerator[OpenSemaphore]:
-    """A semaphore for the length of a block; raises `Leaked` if a permit is held at its end."""
+    """Open a semaphore for a block; raises `Leaked` if a permit is still held at its end."""
     async with library.open(options) as semaphore:
         try:
             yield semaphore
@@ -33,7 +33,7 @@ async def opened(library: Library, options: Options) -> AsyncGenerator[OpenSemap
 
 
 def failure_of(label: str, error: Exception) -> Absent:
-    """Somebody who is not measured, for it did not do what it is measured for."""
+    """The entry for a library that failed."""
     return Absent(label, f"failed: {type(error).__name__}: {error}")
 
 
@@ -41,7 +41,7 @@ def failure_of(label: str, error: Exception) -> Absent:
 def attempt(library: Library, absent: list[Absent]) -> Generator[bool]:
     """Measure a library in a block, if it is installed.
 
-    What a peer does wrong is added to *absent*; what we do wrong is raised.
+    The failure of a peer is added to *absent*; a failure of this library is raised.
     """
     if not library.installed:
         absent.append(Absent(library.label, NOT_INSTALLED))
@@ -54,11 +54,11 @@ def attempt(library: Library, absent: list[Absent]) -> Generator[bool]:
 
 
 class Comparison:
-    """Several that take turns, on one server. At the end of its block all is closed.
+    """Libraries and baselines that take turns on one server. Closes them after its block.
 
     Attributes:
-        bursts: of each, its rounds.
-        absent: who is not among them, and why.
+        bursts: the measured rounds of each.
+        absent: those that were not measured, with the reason.
     """
 
     def __init__(self, setup: Setup) -> None:
@@ -70,11 +70,11 @@ class Comparison:
         self.absent: list[Absent] = []
 
     def add(self, label: str, turn: Turn) -> None:
-        """Somebody, or a floor, to whom we are compared."""
+        """Add a library or a baseline."""
         self._turns[label] = turn
 
     async def enter(self, library: Library, options: Options) -> OpenSemaphore | None:
-        """A semaphore of *library*, open until this is closed; ``None`` if that cannot be."""
+        """Open a semaphore of *library*; ``None`` if the library is absent or fails."""
         label = library.label
         if not library.ours:
             self._peers.add(label)
@@ -89,9 +89,9 @@ class Comparison:
             return None
 
     async def enter_all(self, libraries: Iterable[Library], load: Load) -> None:
-        """Those of *libraries* that are installed, each under *load* in its turns."""
+        """Add those of *libraries* that are installed, to be measured under *load*."""
         for library in libraries:
-            name = name_for("contest")
+            name = name_for("comparison")
             options = Options(url=self._setup.url, name=name, limit=load.limit, tasks=load.tasks)
             semaphore = await self.enter(library, options)
             if semaphore is not None:
@@ -99,10 +99,9 @@ class Comparison:
                 self.add(library.label, turn)
 
     async def run(self) -> None:
-        """Let all take their turns, and look for leaks.
+        """Measure all in turns, and check for leaked permits.
 
-        A peer that fails is left out, and it is said how. What we do wrong ends the run, and so
-        does a floor that fails.
+        A failing peer is moved to `absent`. A failure of this library or of a baseline is raised.
         """
         self.bursts = await in_turn(self._turns, self._setup.effort, self._failed)
         await self._close()
@@ -134,7 +133,7 @@ class Comparison:
 
 
 def _first(error: Exception) -> Exception:
-    """Tasks fail together when their cause is one; the first tells it."""
+    """The first error of a group: tasks with a common cause fail together."""
     match error:
         case ExceptionGroup(exceptions=[first, *_]):
             return _first(first)

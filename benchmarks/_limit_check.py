@@ -1,31 +1,31 @@
-"""Counts who is inside: a semaphore that lets in too many is no faster for it."""
+"""Checks the limit while measuring: exceeding it must not make a library look fast."""
 
 from collections.abc import Sequence
 
 
 class CorrectnessError(Exception):
-    """A library did not do what it is measured for."""
+    """A library did not behave as a semaphore."""
 
 
 class LimitExceeded(CorrectnessError):
-    """More were inside than the limit allows."""
+    """More permits were in use at once than the limit allows."""
 
     def __init__(self, inside: int, limit: int) -> None:
-        super().__init__(f"{inside} were inside at once, limit {limit}")
+        super().__init__(f"{inside} permits were in use at once, limit {limit}")
 
 
 class Leaked(CorrectnessError):
-    """Permits are held although all were released."""
+    """Permits are still held after all were released."""
 
     def __init__(self, held: int, expected: int = 0) -> None:
-        super().__init__(f"{held} permits are held where {expected} should be")
+        super().__init__(f"{held} permits are held, expected {expected}")
 
 
 class LimitCheck:
-    """Counts who is inside, in one process.
+    """Counts the permits in use in one process.
 
     Attributes:
-        inside: how many are, now.
+        inside: the number of permits in use.
     """
 
     __slots__ = ("inside", "limit")
@@ -35,21 +35,21 @@ class LimitCheck:
         self.inside = 0
 
     def enter(self) -> None:
-        """Somebody is inside from now on; raises `TooManyInside`."""
+        """A permit was acquired; raises `LimitExceeded`."""
         self.inside += 1
         if self.inside > self.limit:
             raise LimitExceeded(self.inside, self.limit)
 
     def leave(self) -> None:
-        """Somebody is inside no more."""
+        """A permit is about to be released."""
         self.inside -= 1
 
 
 def check_spans(spans: Sequence[tuple[float, float]], limit: int) -> None:
-    """Raise `TooManyInside` if more than *limit* of these were at one time.
+    """Raise `LimitExceeded` if more than *limit* spans overlap.
 
-    They are from when until when each holder was inside, by a clock that all processes share.
-    Each lies within the time for which its permit was held, so one that ends as another begins
+    A span is the start and the end of the use of a permit, by a clock that all processes share.
+    It lies within the time for which the permit was held. A span that ends when another begins
     does not overlap with it.
     """
     changes = [(start, 1) for start, _ in spans] + [(end, -1) for _, end in spans]

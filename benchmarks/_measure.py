@@ -1,4 +1,4 @@
-"""Taking turns: ours, a peer, a floor, ours, a peer, a floor ... on one server."""
+"""Measures in turns: this library, a peer, a baseline, this library, ... on one server."""
 
 import asyncio
 import gc
@@ -15,12 +15,12 @@ from benchmarks.libraries import OpenSemaphore
 
 @dataclass(frozen=True, slots=True)
 class Burst:
-    """One turn.
+    """The result of one turn.
 
     Attributes:
-        pairs: how many pairs of acquire and release it saw through.
-        seconds: how long it took.
-        waits: how long each acquire took, in seconds; none where nothing was acquired.
+        pairs: completed pairs of acquire and release.
+        seconds: duration of the turn.
+        waits: duration of each acquire in seconds; empty if nothing was acquired.
     """
 
     pairs: int
@@ -29,7 +29,7 @@ class Burst:
 
     @property
     def rate(self) -> float:
-        """Pairs a second."""
+        """Pairs per second."""
         return self.pairs / self.seconds
 
 
@@ -38,12 +38,12 @@ Turn = Callable[[], Awaitable[Burst]]
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Who wants permits.
+    """The load on a semaphore.
 
     Attributes:
-        tasks: as many at a time.
-        limit: of the semaphore.
-        work: seconds that each sleeps inside.
+        tasks: number of concurrent tasks.
+        limit: limit of the semaphore.
+        work: seconds that a task sleeps while it holds a permit.
     """
 
     tasks: int
@@ -52,7 +52,7 @@ class Load:
 
 
 async def burst(semaphore: OpenSemaphore, load: Load, seconds: float) -> Burst:
-    """Put *load* on a semaphore for a while."""
+    """Run *load* on a semaphore for *seconds*."""
     check = LimitCheck(load.limit)
     waits: list[float] = []
     start = time.perf_counter()
@@ -78,10 +78,9 @@ async def _pairs(
 async def in_turn(
     turns: Mapping[str, Turn], effort: Effort, failed: Callable[[str, Exception], None]
 ) -> dict[str, list[Burst]]:
-    """Let all take their turns; what warms up is thrown away.
+    """Run all turns, round by round, and return their bursts without the warm-up rounds.
 
-    One that fails takes no further turns, and is left out; *failed* decides whether that is
-    all, or raises.
+    One that fails takes no further turns and is left out; *failed* may raise instead.
     """
     bursts: dict[str, list[Burst]] = {label: [] for label in turns}
     for _ in range(effort.warm_ups + effort.rounds):
@@ -96,23 +95,23 @@ async def in_turn(
 
 
 def rates(name: str, bursts: Sequence[Burst]) -> Figure:
-    """Pairs a second, round by round."""
+    """Pairs per second, round by round."""
     return Figure(name, tuple(burst.rate for burst in bursts))
 
 
 def ratio(name: str, bursts: Sequence[Burst], others: Sequence[Burst]) -> Figure:
-    """The rate of some to that of others, round by round; above 1 is faster."""
+    """The ratio of the rates, round by round; above 1 the first is faster."""
     pairs = zip(bursts, others, strict=True)
     return Figure(name, tuple(burst.rate / other.rate for burst, other in pairs))
 
 
 def all_waits(bursts: Sequence[Burst]) -> list[float]:
-    """The single times of all rounds."""
+    """The durations of all acquires of all rounds."""
     return [wait for burst in bursts for wait in burst.waits]
 
 
 def fastest(bursts: Mapping[str, Sequence[Burst]], among: Sequence[str]) -> str | None:
-    """Who of *among* has the highest median rate."""
+    """The label of *among* with the highest median rate."""
     present = [label for label in among if label in bursts]
     return max(
         present,

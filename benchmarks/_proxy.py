@@ -1,7 +1,7 @@
-"""A way to the server that takes longer, as in a data centre.
+"""A proxy that delays all traffic, to simulate the network of a data centre.
 
-A process of its own, with threads that sleep until what they carry is due. An event loop
-would do worse: its timers go by whole milliseconds.
+A separate process with threads that sleep until data is due. An event loop would be less precise,
+because its timers have a resolution of a millisecond.
 """
 
 import asyncio
@@ -19,12 +19,12 @@ from urllib.parse import urlsplit
 
 from benchmarks._files import allow_many_files
 
-_SWITCH = 0.0002  # seconds for which a thread may keep the others waiting
+_SWITCH = 0.0002  # seconds; the switch interval of threads
 
 
 @asynccontextmanager
 async def slowed(url: str, delay: float) -> AsyncGenerator[str]:
-    """A URL for the same server by a way that takes *delay* seconds longer, each way."""
+    """A URL of the same server through a proxy that adds *delay* seconds each way."""
     parts = urlsplit(url)
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
@@ -50,7 +50,7 @@ def _main(pipe: Connection, server: tuple[str, int], delay: float) -> None:
     pipe.send(listener.getsockname()[1])
     threading.Thread(target=_accept, args=(listener, server, delay), daemon=True).start()
     with suppress(EOFError):
-        pipe.recv()  # ends with our parent
+        pipe.recv()  # ends when the parent ends
 
 
 def _accept(listener: socket.socket, server: tuple[str, int], delay: float) -> None:
@@ -63,7 +63,7 @@ def _accept(listener: socket.socket, server: tuple[str, int], delay: float) -> N
 
 
 def _read(source: socket.socket, target: socket.socket, delay: float) -> None:
-    """Read what comes, and note when it is due; another thread passes it on then."""
+    """Read data, and queue it with the time at which another thread writes it."""
     queued: queue.SimpleQueue[tuple[float, bytes]] = queue.SimpleQueue()
     threading.Thread(target=_write, args=(queued, target), daemon=True).start()
     while True:

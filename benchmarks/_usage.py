@@ -1,4 +1,4 @@
-"""What a process uses."""
+"""The CPU time and memory of a process."""
 
 import gc
 import os
@@ -12,11 +12,11 @@ from benchmarks._children import JobContext
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a process has used so far.
+    """The resources that a process has used so far.
 
     Attributes:
-        cpu: seconds.
-        memory: bytes that are resident.
+        cpu: CPU time in seconds.
+        memory: resident memory in bytes.
     """
 
     cpu: float
@@ -25,7 +25,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class ReportUsage:
-    """An order: say what you use, of memory what is left when the garbage is gone."""
+    """A job that reports the usage of its process, after a garbage collection if *collect*."""
 
     collect: bool = False
 
@@ -40,6 +40,6 @@ def _resident() -> int:
     statm = Path("/proc/self/statm")
     if statm.exists():
         return int(statm.read_text().split()[1]) * resource.getpagesize()
-    # Elsewhere only the most that it ever was is known, here in bytes.
+    # Elsewhere only the peak is known, on macOS in bytes.
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return most if sys.platform == "darwin" else most * 1024

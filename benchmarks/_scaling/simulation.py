@@ -1,7 +1,7 @@
-"""Tasks that share permits: a small simulation, in which everything comes from one seed.
+"""A small simulation of tasks that share permits. One seed determines everything.
 
-Pieces of work take a time that is drawn, on average 1. Tasks go round: they think, ask for a
-permit, work, and give it back.
+Each task repeats: think, request a permit, work, release. The duration of work is random, with a
+mean of 1.
 """
 
 import random
@@ -12,12 +12,12 @@ from typing import NamedTuple, Protocol
 
 
 class Workload(NamedTuple):
-    """Who wants permits.
+    """The simulated workload.
 
     Attributes:
-        limit: permits in all.
-        tasks: that share them.
-        think: how long a task does something else between two pieces of work, on average.
+        limit: total number of permits.
+        tasks: number of tasks.
+        think: mean time between two pieces of work of a task.
     """
 
     limit: int
@@ -26,15 +26,14 @@ class Workload(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What became of the crowd.
+    """The result of a simulation.
 
     Attributes:
-        utilisation: the part of the permits at work, on average over time.
-        idle: the part that was free, or kept for others, while tasks waited that it would have
-            served.
-        wait: for a permit, on average, in pieces of work.
-        wait_p99: what one in a hundred waits longer than.
-        pairs: acquired and released in Redis, for each piece of work.
+        utilisation: mean share of permits in use.
+        idle: mean share of permits that were unused although tasks waited.
+        wait: mean wait for a permit, in units of work.
+        wait_p99: 99th percentile of the wait.
+        pairs: acquires in Redis per piece of work.
     """
 
     utilisation: float
@@ -45,21 +44,21 @@ class Outcome(NamedTuple):
 
 
 class Policy(Protocol):
-    """Decides who works. Both methods return the tasks that start by it."""
+    """Assigns permits to tasks. Both methods return the tasks that start to work."""
 
     pairs: int  # so far, in Redis
 
     def ask(self, task: int) -> list[int]:
-        """*task* wants to work."""
+        """*task* requests a permit."""
         ...
 
     def finish(self, task: int) -> list[int]:
-        """*task* has worked."""
+        """*task* releases its permit."""
         ...
 
 
 def simulate(policy: Policy, workload: Workload, works: int, rng: random.Random) -> Outcome:
-    """Let *crowd* do so many pieces of work, after a tenth as many to warm up."""
+    """Simulate *works* pieces of work, after a warm-up of a tenth as many."""
     run = _Run(policy, workload, rng)
     run.until(works // 10)
     run.reset()
@@ -76,13 +75,13 @@ class _Run:
         self._events: list[tuple[float, int, int, bool]] = []  # at, order, task, has worked
         self._now = 0.0
         self._working = 0
-        self._asked_at: dict[int, float] = {}  # of those who wait
+        self._asked_at: dict[int, float] = {}  # of waiting tasks
         self.reset()
         for task in range(workload.tasks):
             self._schedule(task, workload.think, has_worked=False)
 
     def reset(self) -> None:
-        """Count from now on."""
+        """Reset all counters."""
         self._since = self._now
         self._busy_time = self._idle_time = 0.0
         self._waits: list[float] = []

@@ -1,4 +1,4 @@
-"""What P1, P2 and P3 share: all libraries and Node take turns in one process."""
+"""Shared by P1, P2 and P3: all libraries and Node take turns in one process."""
 
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -13,14 +13,14 @@ from benchmarks.libraries import OURS, PEERS, Library
 
 PAIRS = "pairs/s"
 TO_PEER = "÷ best Python peer"
-TO_NODE = "÷ Node's"
+TO_NODE = "÷ Node"
 
 
 @asynccontextmanager
 async def compare(
     setup: Setup, libraries: Iterable[Library], load: Load, *, with_node: bool = True
 ) -> AsyncGenerator[Comparison]:
-    """*libraries* and Node under *load*, for the length of a block; floors are added there."""
+    """A comparison of *libraries* and Node under *load*; the caller adds baselines and runs it."""
     async with AsyncExitStack() as stack:
         comparison = await stack.enter_async_context(Comparison(setup))
         await comparison.enter_all(libraries, load)
@@ -41,13 +41,13 @@ def rows_of(
     baselines: Mapping[str, str],
     aims: Mapping[str, Sequence[Aim]],
 ) -> list[Row]:
-    """A row for each: its rate, and the ratio of it to each floor, the best peer and Node's.
+    """One row each: the rate, and its ratio to each baseline, the best peer and Node.
 
     Args:
-        made: a contest that was run.
-        setting: for the rows.
-        floors: their names, each with what the ratio to it is called.
-        aims: what is aimed at, by who.
+        comparison: a completed comparison.
+        setting: setting of the rows.
+        baselines: label of each baseline, with the name of the ratio to it.
+        aims: aims by label.
     """
     bursts = comparison.bursts
     best = fastest(bursts, [library.label for library in PEERS])

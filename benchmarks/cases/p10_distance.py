@@ -1,4 +1,4 @@
-"""P10: P1 to P4 by a way that takes a millisecond longer each way, as in a data centre."""
+"""P10: P1 to P4 with a network delay of one millisecond each way, as in a data centre."""
 
 import statistics
 from collections.abc import Sequence
@@ -17,19 +17,18 @@ from benchmarks.cases._contended import PAIRS
 from benchmarks.libraries import OURS, PEERS
 
 DELAY = 0.001
-ROUND_TRIP = "one bare evalsha: a round trip"
+ROUND_TRIP = "one minimal evalsha: a round trip"
 TRIPS = "acquire p50, round trips"
 HANDOFF = "hand-off"
 HOW = (
-    f"All goes through a proxy, a process that passes everything on {1000 * DELAY:g} ms later. A"
-    " round trip is that of one bare evalsha by redis-py through the same proxy, in the same"
-    " rounds; where a peer has 200 connections, the proxy is what limits it. Hand-offs are as in"
-    " P4."
+    f"All traffic goes through a proxy process that delays it by {1000 * DELAY:g} ms. A round trip"
+    " is one minimal evalsha with redis-py through the same proxy, in the same rounds. With 200"
+    " connections, the proxy limits a peer. Hand-offs are measured as in P4."
 )
 
 
 async def measure(setup: Setup) -> Table:
-    """The loads of P1 to P3 one after the other, then P4; in each, all take turns."""
+    """The loads of P1 to P3, then P4; within each, all take turns."""
     small, *larger = setup.effort.tasks
     middle = larger[0] if larger else small
     loads = {
@@ -56,7 +55,7 @@ async def measure(setup: Setup) -> Table:
                 for one in comparison.absent
             }
         handoffs = await p4_handoff.measure(far)
-    # Its aim is for the ordinary way.
+    # The aim of P4 is for a connection without delay.
     rows += [replace(row, setting=HANDOFF, aims=()) for row in handoffs.rows]
     absent |= dict.fromkeys(handoffs.absent)
     return Table(
@@ -88,4 +87,4 @@ def _in_trips(own: Sequence[Burst], trips: Sequence[Burst]) -> Figure:
     )
 
 
-CASE = Case("P10", "P1 to P4 with 1 ms more each way", measure)
+CASE = Case("P10", "P1 to P4 with a delay of 1 ms each way", measure)

@@ -1,4 +1,4 @@
-"""P4: a permit that goes from one process to another."""
+"""P4: the hand-off of a permit from one process to another."""
 
 import asyncio
 import statistics
@@ -21,23 +21,23 @@ from benchmarks._setup import Setup
 from benchmarks.cases._base import Case
 from benchmarks.libraries import OURS, PEERS, REDIS_LOCK, OpenSemaphore, Options
 
-HOP = "floor: publish to message"
-ROUND_TRIP = "floor: round trip"
+HOP = "baseline: publish to message"
+ROUND_TRIP = "baseline: round trip"
 TIME = "time, × hop + trip"
 AIM = Aim(TIME, 0.7, at_most=True)
-PAUSE = 0.01  # seconds in which the other process comes to wait
-MAX_TURN = 3.0  # seconds for a turn, where waiters poll
+PAUSE = 0.01  # seconds until the other process waits
+MAX_TURN = 3.0  # seconds for a turn, if waiters poll
 HOW = (
-    "One process holds the only permit, and another waits for it: from just before release is"
-    " called in the one until the body runs in the other, by the clock that both share. Floor: a"
-    " publish of redis-py until its message is read in the other process, and a round trip of"
-    " redis-py, both after the same pause of 10 ms as a release."
+    "One process holds the only permit, and another waits for it. The time is from the call of"
+    " release in the first until the block runs in the second, by the clock that both share."
+    " Baselines: redis-py's publish until the message is read in the other process, and a round"
+    " trip with redis-py, both after the same pause of 10 ms as a release."
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Take:
-    """Wait for a permit and give it back; returns when it was asked for, and when it came."""
+    """Acquire a permit and release it; returns the times of the request and of the grant."""
 
     label: str
     options: Options
@@ -51,7 +51,7 @@ class Take:
 
 @dataclass(frozen=True, slots=True)
 class Receive:
-    """Wait for a message; returns since when, and when it came."""
+    """Wait for a message; returns the times of the start and of the message."""
 
     url: str
     channel: str
@@ -72,9 +72,11 @@ async def _listener(url: str, channel: str) -> AsyncGenerator[Any]:
 
 
 async def measure(setup: Setup) -> Table:
-    """All libraries and both floors in turn."""
+    """Measure all libraries and both baselines in turns."""
     async with (
-        Comparison(setup) as comparison,  # which clears up when the child has ended
+        Comparison(
+            setup
+        ) as comparison,  # entered first, so that it cleans up after the child has ended
         child(setup.loop) as other,
         Redis.from_url(setup.url) as client,
     ):
@@ -98,7 +100,7 @@ async def measure(setup: Setup) -> Table:
 
 async def _handoff(semaphore: OpenSemaphore, other: Child, take: Take) -> float | None:
     async with semaphore.permit():
-        taking = asyncio.create_task(other.ask(take))
+        taking = asyncio.create_task(other.run(take))
         await asyncio.sleep(PAUSE)
         released = time.monotonic()
     asked, came = await taking
@@ -108,11 +110,11 @@ async def _handoff(semaphore: OpenSemaphore, other: Child, take: Take) -> float 
 
 
 async def _hop(client: Redis, other: Child, receive: Receive) -> float | None:
-    receiving = asyncio.create_task(other.ask(receive))
+    receiving = asyncio.create_task(other.run(receive))
     await asyncio.sleep(PAUSE)
     published = time.monotonic()
     while not await client.publish(receive.channel, "now"):
-        await asyncio.sleep(PAUSE)  # the very first comes before the subscription
+        await asyncio.sleep(PAUSE)  # the subscription may not be active yet
         published = time.monotonic()
     asked, came = await receiving
     return _waited(asked, published, came)
@@ -121,12 +123,12 @@ async def _hop(client: Redis, other: Child, receive: Receive) -> float | None:
 async def _trip(client: Redis) -> float:
     await asyncio.sleep(PAUSE)
     sent = time.monotonic()
-    await client.eval(REMOVE, 1, name_for("floor"), "nothing")
+    await client.eval(REMOVE, 1, name_for("baseline"), "nothing")
     return time.monotonic() - sent
 
 
 def _waited(asked: float, given: float, came: float) -> float | None:
-    """How long it was on its way; nothing, if the other one was not waiting by then."""
+    """The duration of the hand-off; None if the other process was not waiting yet."""
     return came - given if asked < given - PAUSE / 2 else None
 
 
@@ -166,4 +168,4 @@ def _median(burst: Burst) -> float:
     return statistics.median(burst.waits)
 
 
-CASE = Case("P4", "A permit goes from one process to another", measure)
+CASE = Case("P4", "Hand-off of a permit between processes", measure)

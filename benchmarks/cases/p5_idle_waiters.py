@@ -1,4 +1,4 @@
-"""P5: ten thousand who wait while nothing happens."""
+"""P5: ten thousand waiters, and no activity."""
 
 import asyncio
 from contextlib import AsyncExitStack
@@ -18,7 +18,7 @@ from benchmarks.libraries import OURS, PEERS, Library, Options
 
 CONNECTIONS = "connections"
 SENT = "commands/s"
-EXECUTED = "commands/s with those in scripts"
+EXECUTED = "commands/s including scripts"
 CPU = "% of a core"
 AIMS = (
     Aim(CONNECTIONS, 1, at_most=True),
@@ -26,15 +26,15 @@ AIMS = (
     Aim(CPU, 1, at_most=True),
 )
 HOW = (
-    "The only permit is held elsewhere, and one process has so many tasks that wait for it:"
-    " connections, what MONITOR sees, and the processor time of that process, once all are in"
-    " line. Peers have fewer waiters, since each is a connection or polls; that number is beside"
-    " them. Nobody acquires."
+    "Another process holds the only permit, and many tasks of one process wait for it. Measured"
+    " once all wait: connections, commands by MONITOR, and the CPU time of that process. Peers"
+    " have fewer waiters, as noted, because each needs a connection or polls. Nothing is acquired"
+    " meanwhile."
 )
 
 
 async def measure(setup: Setup) -> Table:
-    """One library after the other: there is nothing to take turns in."""
+    """Measure one library after the other, without turns."""
     rows: list[Row] = []
     absent: list[Absent] = []
     for library in (*OURS, *PEERS):
@@ -55,18 +55,18 @@ async def _row(setup: Setup, library: Library, waiters: int) -> Row:
         stack.push_async_callback(semaphore.clear)
         await stack.enter_async_context(semaphore.permit())
         client = await stack.enter_async_context(Redis.from_url(setup.url))
-        bulk = await stack.enter_async_context(child(setup.loop))
+        process = await stack.enter_async_context(child(setup.loop))
         before = await connections(client)
-        await bulk.ask(Open(library.label, there))
-        await bulk.ask(Wait(library.label, there, waiters))
+        await process.run(Open(library.label, there))
+        await process.run(Wait(library.label, there, waiters))
         await asyncio.sleep(setup.effort.settle)
         opened_since = await connections(client) - before
-        used = await bulk.ask(ReportUsage())
+        used = await process.run(ReportUsage())
         seen = await traffic(setup.url, setup.effort.window)
-        cpu = (await bulk.ask(ReportUsage())).cpu - used.cpu
-        await bulk.ask(CheckStillWaiting())
-        # Cancelled all at once, waiters of some peers leave places taken; ours may not.
-        await bulk.stop()
+        cpu = (await process.run(ReportUsage())).cpu - used.cpu
+        await process.run(CheckStillWaiting())
+        # When many waiters are cancelled at once, some peers leak permits; ours must not.
+        await process.stop()
         if library.ours and (held := await semaphore.held()) != 1:
             raise Leaked(held, 1)
     return Row(
@@ -82,4 +82,4 @@ async def _row(setup: Setup, library: Library, waiters: int) -> Row:
     )
 
 
-CASE = Case("P5", "Many waiters in one process, nothing happens", measure)
+CASE = Case("P5", "Many waiters in one process, no activity", measure)

@@ -1,4 +1,4 @@
-"""P6: whether a pair costs more, the more permits are held and the more requests wait."""
+"""P6: the cost of a pair by the number of holders and waiters."""
 
 import asyncio
 import time
@@ -20,25 +20,25 @@ from benchmarks._setup import Setup
 from benchmarks.cases._base import Case
 from benchmarks.libraries import OURS, Library, OpenSemaphore, Options, OurSemaphore
 
-COST = "µs a pair"
-GROWTH = "× that of the fewest"
-SERVER = "server µs a script"
-AIMED_AT = 100_000  # holders, beside which a pair is compared to one beside the fewest
-WORST = "worst script, ms"
-LATE = "granted after the lease's end, ms"
+COST = "µs per pair"
+GROWTH = "× that with the fewest"
+SERVER = "server µs per script"
+AIMED_AT = 100_000  # the aim applies from so many holders on
+WORST = "slowest script, ms"
+LATE = "grant after the end of the lease, ms"
 HOW = (
-    "Held: another process holds so many permits, and one task here acquires and releases beside"
-    " them. Held and waiting: another process holds as many, and as many of its tasks are in"
-    " line for one permit more, which goes round: a pair is one release, and the grant of the"
-    " next in line; acquire is that grant. Server time is that of EVALSHA by INFO commandstats;"
-    " the worst script is by SLOWLOG, which notes what took 0.1 ms. Expiry: a process with so"
-    " many permits is killed, and one waiter takes over when its lease ends."
+    "Held: another process holds that many permits, while one task acquires and releases another."
+    " Held and waiting: another process holds that many, and as many of its tasks wait for one"
+    " more permit, which is passed from task to task: a pair is one release and the grant to the"
+    " next waiter; acquire is that grant. Server time is that of EVALSHA in INFO commandstats; the"
+    " slowest script is from SLOWLOG with a threshold of 0.1 ms. Expiry: a process with that many"
+    " permits is killed, and one waiter gets a permit when its lease ends."
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """Have *count* tasks in line for one permit that goes round, once the limit is raised."""
+    """Start *count* tasks that pass one permit around once the limit is raised."""
 
     label: str
     options: Options
@@ -61,7 +61,7 @@ class Queue:
 
 @dataclass(frozen=True, slots=True)
 class PassAround:
-    """Let the permit go round for a while; each time is from one who is inside to the next."""
+    """Pass the permit around for *seconds*; the times are from one task to the next."""
 
     label: str
     options: Options
@@ -84,33 +84,35 @@ class PassAround:
 
 @dataclass(slots=True)
 class Population:
-    """A number of holders, and perhaps of waiters, and what a pair costs beside them."""
+    """A number of holders, and optionally of waiters, and the cost of a pair beside them."""
 
     setting: str
     library: Library
     options: Options
     held: int
-    bulk: Child
+    process: Child
     measured: OpenSemaphore | None
     bursts: list[Burst]
     server: list[float]
     worst: list[float]
 
     async def turn(self, setup: Setup, client: Redis) -> None:
-        """Measure once more."""
+        """Measure one round."""
         seconds = setup.effort.burst
         async with slowest(client) as slow:
             before = await scripts(client)
             if self.measured is not None:
                 done = await burst(self.measured, Load(tasks=1, limit=1), seconds)
             else:
-                done = await self.bulk.ask(PassAround(self.library.label, self.options, seconds))
+                done = await self.process.run(
+                    PassAround(self.library.label, self.options, seconds)
+                )
             self.server.append((await scripts(client)).since(before))
         self.bursts.append(done)
         self.worst += slow.ms
 
     def discard(self) -> None:
-        """All so far was to warm up; but for the worst script, which is the worst anyhow."""
+        """Discard the warm-up rounds. The slowest script counts anyway."""
         self.bursts.clear()
         self.server.clear()
 
@@ -131,7 +133,7 @@ class Population:
 
 
 async def measure(setup: Setup) -> Table:
-    """Mode by mode; within one, the numbers of holders take turns."""
+    """Measure one mode after the other; within a mode, the populations take turns."""
     rows: list[Row] = []
     for library in OURS:
         for waiting in (False, True):
@@ -170,35 +172,35 @@ async def _population(
 ) -> AsyncGenerator[Population]:
     options = Options(url=setup.url, name=name_for("p6"), limit=held, tasks=1, lease=LONG)
     async with AsyncExitStack() as stack:
-        bulk = await stack.enter_async_context(child(setup.loop))
+        process = await stack.enter_async_context(child(setup.loop))
         mine = replace(options, limit=held + 1, lease=10.0)
         measured = await stack.enter_async_context(library.open(mine))
         stack.push_async_callback(measured.clear)
-        stack.push_async_callback(bulk.kill)
-        await bulk.ask(Hold(library.label, options, held))
+        stack.push_async_callback(process.kill)
+        await process.run(Hold(library.label, options, held))
         if waiting:
-            await bulk.ask(Queue(library.label, options, held))
+            await process.run(Queue(library.label, options, held))
             await asyncio.sleep(setup.effort.settle)
         yield Population(
-            setting, library, options, held, bulk, None if waiting else measured, [], [], []
+            setting, library, options, held, process, None if waiting else measured, [], [], []
         )
         if (left := await measured.held()) != held:
             raise Leaked(left, held)
 
 
 async def _expiry(setup: Setup, library: Library) -> Row:
-    """Many permits end at once, and somebody waits for one."""
+    """Many permits expire together, and one task waits for a permit."""
     many, lease = setup.effort.bulk, setup.effort.lease
     setup.progress(f"{library.label}, {many:,} permits expire")
     options = Options(url=setup.url, name=name_for("p6"), limit=many, tasks=1, lease=lease)
     async with (
         Redis.from_url(setup.url) as client,
         library.open(options) as waiter,
-        child(setup.loop) as bulk,
+        child(setup.loop) as process,
     ):
-        await bulk.ask(Hold(library.label, options, many))
-        await asyncio.sleep(lease)  # until all were refreshed together, once or more
-        await bulk.kill()
+        await process.run(Hold(library.label, options, many))
+        await asyncio.sleep(lease)  # until all were refreshed together at least once
+        await process.kill()
         async with slowest(client) as slow:
             ends = await _first_expiry(waiter)
             async with waiter.permit():
@@ -210,7 +212,7 @@ async def _expiry(setup: Setup, library: Library) -> Row:
 
 
 async def _first_expiry(waiter: OpenSemaphore) -> float:
-    """When the permit that ends first does so, by ``time.monotonic()``."""
+    """The earliest expiry of all permits, by ``time.monotonic()``."""
     assert isinstance(waiter, OurSemaphore)
     status = await waiter.native.status(max_entries=1)
     return time.monotonic() + min(holder.expires_in for holder in status.holders)

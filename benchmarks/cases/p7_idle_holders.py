@@ -1,4 +1,4 @@
-"""P7: ten thousand permits that are held while nothing happens."""
+"""P7: ten thousand held permits, and no activity."""
 
 import asyncio
 
@@ -13,7 +13,7 @@ from benchmarks.cases._base import Case
 from benchmarks.libraries import OURS, PY_REDIS_SEMAPHORE, Library, Options
 
 SENT = "commands/s"
-EXECUTED = "commands/s with those in scripts"
+EXECUTED = "commands/s including scripts"
 CPU = "% of a core"
 LOST = "lost"
 LEASE = 10.0
@@ -23,15 +23,15 @@ AIMS = (
     Aim(LOST, 0, at_most=True),
 )
 HOW = (
-    f"One process takes so many permits at once, and keeps them; a lease is {LEASE:g} s. Acquire"
-    " is that of all at once. Then: what MONITOR sees, the processor time of that process, and"
-    " how many permits fewer than that are held in the end, as it or the server has it. Of the"
-    " peers only one refreshes what it holds."
+    f"One process acquires that many permits at once and keeps them; the lease is {LEASE:g} s."
+    " Acquire is the time of these requests. Then: commands by MONITOR, the CPU time of that"
+    " process, and the number of permits that are lost at the end, according to the process or"
+    " the server. Only one of the peers refreshes its permits."
 )
 
 
 async def measure(setup: Setup) -> Table:
-    """One library after the other: there is nothing to take turns in."""
+    """Measure one library after the other, without turns."""
     rows: list[Row] = []
     absent: list[Absent] = []
     for library in (*OURS, PY_REDIS_SEMAPHORE):
@@ -47,15 +47,15 @@ async def _row(setup: Setup, library: Library, permits: int) -> Row:
     options = Options(
         url=setup.url, name=name_for("p7"), limit=permits, tasks=permits, lease=LEASE
     )
-    async with library.open(options) as observer, child(setup.loop) as bulk:
-        await bulk.ask(Open(library.label, options))
-        waits = await bulk.ask(Hold(library.label, options, permits))
+    async with library.open(options) as observer, child(setup.loop) as process:
+        await process.run(Open(library.label, options))
+        waits = await process.run(Hold(library.label, options, permits))
         await asyncio.sleep(setup.effort.settle)
-        used = await bulk.ask(ReportUsage())
+        used = await process.run(ReportUsage())
         seen = await traffic(setup.url, setup.effort.window)
-        cpu = (await bulk.ask(ReportUsage())).cpu - used.cpu
-        lost = max(await bulk.ask(CountLost()), permits - await observer.held())
-        await bulk.kill()
+        cpu = (await process.run(ReportUsage())).cpu - used.cpu
+        lost = max(await process.run(CountLost()), permits - await observer.held())
+        await process.kill()
         await observer.clear()
     return Row(
         label=library.label,
@@ -71,4 +71,4 @@ async def _row(setup: Setup, library: Library, permits: int) -> Row:
     )
 
 
-CASE = Case("P7", "Many permits held, nothing happens", measure)
+CASE = Case("P7", "Many held permits, no activity", measure)

@@ -1,4 +1,4 @@
-"""P8: what a permit and a waiter take up, here and at the server."""
+"""P8: the memory of a permit and of a waiter, in the client and on the server."""
 
 import asyncio
 from contextlib import AsyncExitStack
@@ -19,15 +19,15 @@ KEYS = "server, keys: bytes each"
 SERVER = "server, all: bytes each"
 CLIENT = "client: bytes each"
 HOW = (
-    "A process of its own holds so many permits, or has so many tasks that wait while the only"
-    " permit is held elsewhere. By difference, for each of them: MEMORY USAGE of the keys;"
-    " used_memory of the server, which has the connections in it; and the resident memory of the"
-    " process, with the tasks that hold, refresh or wait."
+    "One process holds that many permits, or has that many tasks that wait while another process"
+    " holds the only permit. Differences, divided by the number: MEMORY USAGE of the keys;"
+    " used_memory of the server, including connections; and the resident memory of the process,"
+    " including the tasks that hold, refresh or wait."
 )
 
 
 async def measure(setup: Setup) -> Table:
-    """One library after the other: there is nothing to take turns in."""
+    """Measure one library after the other, without turns."""
     rows: list[Row] = []
     absent: list[Absent] = []
     for library in (*OURS, *PEERS):
@@ -51,23 +51,23 @@ async def _row(setup: Setup, library: Library, *, waiting: bool) -> Row:
         stack.push_async_callback(observer.clear)
         if waiting:
             await stack.enter_async_context(observer.permit())
-        bulk = await stack.enter_async_context(child(setup.loop))
-        await bulk.ask(Open(library.label, there))
+        process = await stack.enter_async_context(child(setup.loop))
+        await process.run(Open(library.label, there))
         keys, server = await key_memory(client, name), await used_memory(client)
-        use = await bulk.ask(ReportUsage(collect=True))
+        use = await process.run(ReportUsage(collect=True))
         if waiting:
-            await bulk.ask(Wait(library.label, there, many))
+            await process.run(Wait(library.label, there, many))
         else:
-            waits = await bulk.ask(Hold(library.label, there, many))
+            waits = await process.run(Hold(library.label, there, many))
         await asyncio.sleep(setup.effort.settle)
-        await bulk.ask(CheckStillWaiting())
-        grown = await bulk.ask(ReportUsage(collect=True))
+        await process.run(CheckStillWaiting())
+        grown = await process.run(ReportUsage(collect=True))
         figures = (
             Figure(KEYS, ((await key_memory(client, name) - keys) / many,)),
             Figure(SERVER, ((await used_memory(client) - server) / many,)),
             Figure(CLIENT, ((grown.memory - use.memory) / many,)),
         )
-        await bulk.kill()
+        await process.kill()
     return Row(label=library.label, setting=setting, acquire=Acquire.of(waits), figures=figures)
 
 

@@ -1,4 +1,4 @@
-"""P9: several processes, and many tasks in each, on one semaphore."""
+"""P9: several processes with many tasks each, on one semaphore."""
 
 import asyncio
 import time
@@ -21,22 +21,22 @@ PROCESSES = 4
 LOAD = Load(tasks=50, limit=20, work=0.001)
 EVEN = "Jain's index"
 AIM = Aim(EVEN, 0.99)
-START_DELAY = 0.1  # seconds until all begin at one instant
+START_DELAY = 0.1  # seconds until all processes start at the same time
 HOW = (
     f"{PROCESSES} processes with {LOAD.tasks} tasks each, limit {LOAD.limit}, and each sleeps 1 ms"
-    " inside; all begin at one instant. Jain's index of the pairs by process: 1 when all got the"
-    f" same, 1/{PROCESSES} when one got all. That no more than the limit were inside is checked by"
-    " the clock that all processes share."
+    " while it holds a permit; all start at the same time. Jain's index of the pairs by process: 1"
+    f" if all have the same number, 1/{PROCESSES} if one process has all. The limit is checked"
+    " with the clock that all processes share."
 )
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessResult:
-    """What one process got.
+    """The result of one process.
 
     Attributes:
-        waits: how long each acquire took, in seconds.
-        spans: from when until when each holder was inside, by ``time.monotonic()``.
+        waits: duration of each acquire in seconds.
+        spans: start and end of the use of each permit, by ``time.monotonic()``.
     """
 
     waits: list[float]
@@ -45,7 +45,7 @@ class ProcessResult:
 
 @dataclass(frozen=True, slots=True)
 class Compete:
-    """Acquire and release by all tasks, from one instant to another."""
+    """Acquire and release in all tasks, from *begin* to *end*."""
 
     label: str
     options: Options
@@ -71,18 +71,18 @@ class Compete:
 
 
 async def measure(setup: Setup) -> Table:
-    """All libraries in turn, in the same processes."""
+    """Measure all libraries in turns, in the same processes."""
     evenness: dict[str, list[float]] = {}
     async with AsyncExitStack() as stack:
-        # First in, last out: it clears up when the children have ended.
+        # Entered first, so that it cleans up after the children have ended.
         comparison = await stack.enter_async_context(Comparison(setup))
-        bulk = [await stack.enter_async_context(child(setup.loop)) for _ in range(PROCESSES)]
+        processes = [await stack.enter_async_context(child(setup.loop)) for _ in range(PROCESSES)]
         for library in (*OURS, *PEERS):
             name = name_for("p9")
             options = Options(url=setup.url, name=name, limit=LOAD.limit, tasks=LOAD.tasks)
             if await comparison.enter(library, options) is not None:
                 results = evenness[library.label] = []
-                turn = partial(_turn, setup, bulk, library.label, options, results)
+                turn = partial(_turn, setup, processes, library.label, options, results)
                 comparison.add(library.label, turn)
         setup.progress(f"{PROCESSES} processes")
         await comparison.run()
@@ -93,11 +93,11 @@ async def measure(setup: Setup) -> Table:
 
 
 async def _turn(
-    setup: Setup, bulk: list[Child], label: str, options: Options, evenness: list[float]
+    setup: Setup, processes: list[Child], label: str, options: Options, evenness: list[float]
 ) -> Burst:
     begin = time.monotonic() + START_DELAY
     job = Compete(label, options, begin, begin + 2 * setup.effort.burst)
-    results = await asyncio.gather(*(one.ask(job) for one in bulk))
+    results = await asyncio.gather(*(one.run(job) for one in processes))
     spans = [span for result in results for span in result.spans]
     check_spans(spans, LOAD.limit)
     evenness.append(jain([len(result.waits) for result in results]))

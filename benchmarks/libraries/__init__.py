@@ -1,4 +1,4 @@
-"""What is measured: this library and others, all behind one small protocol."""
+"""The measured libraries, this one included, behind one small protocol."""
 
 from benchmarks.libraries._base import Library, OpenSemaphore, Options
 from benchmarks.libraries._book import BOOK

@@ -1,4 +1,4 @@
-"""What the cases want of a library."""
+"""The protocol between the cases and a library."""
 
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
@@ -8,14 +8,14 @@ from typing import Protocol
 
 
 class OpenSemaphore(Protocol):
-    """A semaphore of some library, open."""
+    """An open semaphore of some library."""
 
     def permit(self) -> AbstractAsyncContextManager[object]:
         """Hold a permit for the length of a block."""
         ...
 
     async def held(self) -> int:
-        """How many permits are held, as the server has it."""
+        """The number of held permits according to the server."""
         ...
 
     async def clear(self) -> None:
@@ -25,14 +25,14 @@ class OpenSemaphore(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """Which semaphore.
+    """The options of a semaphore.
 
     Attributes:
-        url: of the server.
-        name: of the semaphore; it is in the name of each of its keys.
-        limit: most permits held at a time.
-        tasks: how many will use it at a time: where each needs a connection, as many are made.
-        lease: seconds after which a crashed holder gives way, where the library has such.
+        url: URL of the server.
+        name: name of the semaphore; every key contains it.
+        limit: maximum number of held permits.
+        tasks: number of concurrent tasks, for libraries that need a connection for each.
+        lease: lease in seconds, for libraries with leases.
     """
 
     url: str
@@ -44,16 +44,16 @@ class Options:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Library:
-    """Something that is measured.
+    """A measured library.
 
     Attributes:
-        label: what reports call it.
-        open: opens a semaphore of it.
-        package: the distribution that has it, if it does not come with our own needs.
-        module: that distribution's module.
-        ours: whether it is our own.
-        mutex: whether its limit is 1, always.
-        polls: whether its waiters ask again and again, each for itself.
+        label: name in reports.
+        open: opens a semaphore.
+        package: distribution to install, if it is not a dependency of ours.
+        module: module of that distribution.
+        ours: whether it is this library.
+        mutex: whether its limit is always 1.
+        polls: whether each of its waiters polls.
     """
 
     label: str
@@ -66,5 +66,5 @@ class Library:
 
     @property
     def installed(self) -> bool:
-        """Whether it can be measured here."""
+        """Whether the library is installed."""
         return self.module is None or find_spec(self.module) is not None

@@ -10,11 +10,11 @@ from typing import Any
 from benchmarks.libraries._base import Library, Options
 from benchmarks.libraries._clients import client_for
 
-_POLL = 0.01  # seconds until a refused caller asks again; the book leaves that to the caller
+_POLL = 0.01  # seconds between two attempts; the book leaves the interval to the caller
 
 
 class Book:
-    """Owners ranked by a counter, in one sorted set; when they came, in another."""
+    """One sorted set ranks owners by a counter; another one stores their times."""
 
     def __init__(self, client: Any, options: Options) -> None:
         self._client = client

@@ -1,4 +1,4 @@
-"""redis-py's client as its users have to set it up for many tasks."""
+"""redis-py's client, configured for many tasks."""
 
 from redis.asyncio import Redis
 
@@ -6,9 +6,9 @@ from benchmarks.libraries._base import Options
 
 
 def client_for(options: Options) -> Redis:
-    """A client with a connection for each task, and one to spare.
+    """A client with enough connections for each task, and no timeout.
 
-    By default it has 100 at most and raises beyond, and it gives up on a blocking command
-    after 5 s: a waiter needs its own connection, for as long as it waits.
+    A waiter in a blocking command needs its own connection for as long as it waits. By default
+    redis-py allows 100 connections, and ends a blocking command after 5 s.
     """
     return Redis.from_url(options.url, max_connections=options.tasks + 10, socket_timeout=None)

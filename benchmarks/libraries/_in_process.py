@@ -1,4 +1,4 @@
-"""asyncio's own semaphore: what waiting costs when there is nobody to ask."""
+"""asyncio's own semaphore: the cost of waiting without a server."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -8,7 +8,7 @@ from benchmarks.libraries._base import Library, Options
 
 
 class InProcess:
-    """It reaches no further than the process, so it is a floor and no peer."""
+    """A baseline and not a peer, because it works within one process only."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit

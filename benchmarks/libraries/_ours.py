@@ -10,10 +10,10 @@ from redsem_async import AnySemaphore, FairSemaphore, Permit, Semaphore
 
 
 class OurSemaphore:
-    """A semaphore of this library, which has more to it than peers.
+    """A semaphore of this library, with access to its own methods.
 
     Attributes:
-        semaphore: it.
+        native: the semaphore object.
     """
 
     def __init__(self, semaphore: AnySemaphore) -> None:
@@ -33,7 +33,7 @@ class OurSemaphore:
 async def open_ours(
     kind: type[Semaphore | FairSemaphore], options: Options
 ) -> AsyncGenerator[OurSemaphore]:
-    """A semaphore on a client of its own."""
+    """A semaphore with its own client."""
     async with Redis.from_url(options.url) as client:
         yield OurSemaphore(kind(client, options.name, options.limit, lease=options.lease))
 

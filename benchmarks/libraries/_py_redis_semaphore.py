@@ -1,4 +1,4 @@
-"""py-redis-semaphore: scripts over a sorted set, waiters in BLPOP, a heartbeat for each permit."""
+"""py-redis-semaphore: scripts over a sorted set, waiters in BLPOP, a heartbeat per permit."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -10,7 +10,7 @@ from benchmarks.libraries._clients import client_for
 
 
 class PyRedisSemaphore:
-    """One of its objects is one holder: they are kept, to be used again."""
+    """One of its objects is one holder; the objects are reused."""
 
     def __init__(self, client: Any, options: Options) -> None:
         self._module: Any = import_module("redis_semaphore")

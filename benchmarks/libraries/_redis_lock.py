@@ -10,7 +10,7 @@ from benchmarks.libraries._clients import client_for
 
 
 class RedisLock:
-    """As it comes: its waiters poll ten times a second."""
+    """With default settings: its waiters poll ten times per second."""
 
     def __init__(self, client: Redis, options: Options) -> None:
         self._client = client

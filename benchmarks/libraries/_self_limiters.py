@@ -1,4 +1,4 @@
-"""self-limiters: a list of tokens and BLPOP as well, its client in Rust, no leases."""
+"""self-limiters: a list of tokens, waiters in BLPOP, a client in Rust, no leases."""
 
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -9,11 +9,11 @@ from redis.asyncio import Redis
 
 from benchmarks.libraries._base import Library, Options
 
-_EXPIRY = 3600  # seconds until an idle semaphore forgets whose tokens are out
+_EXPIRY = 3600  # seconds until an unused semaphore is reset
 
 
 class SelfLimiters:
-    """One object, shared by all tasks, with a connection for each."""
+    """One object, shared by all tasks, with a connection per task."""
 
     def __init__(self, client: Redis, options: Options) -> None:
         self._client = client

@@ -8,7 +8,7 @@ from typing import Any
 from benchmarks.libraries._base import Library, Options
 from benchmarks.libraries._clients import client_for
 
-_EXPIRY = 3600  # seconds until an idle semaphore forgets whose tokens are out
+_EXPIRY = 3600  # seconds until an unused semaphore is reset
 
 
 class Steindamm:

@@ -57,7 +57,7 @@ def test_a_gauge_fails_when_more_than_the_limit_are_inside() -> None:
     check = LimitCheck(2)
     check.enter()
     check.enter()
-    with pytest.raises(LimitExceeded, match="3 were inside at once, limit 2"):
+    with pytest.raises(LimitExceeded, match="3 permits were in use at once, limit 2"):
         check.enter()
 
 
@@ -84,7 +84,7 @@ def test_spans_of_several_processes_are_counted_together() -> None:
 
 async def test_a_permit_that_is_held_in_the_end_is_a_leak() -> None:
     """It would have blocked the next round, or somebody in production."""
-    with pytest.raises(Leaked, match="1 permits are held where 0 should be"):
+    with pytest.raises(Leaked, match="1 permits are held, expected 0"):
         async with opened(careless(still_held=1), TERMS):
             pass
 
@@ -100,7 +100,7 @@ async def test_what_we_do_wrong_ends_the_run() -> None:
 @pytest.mark.parametrize(
     ("peer", "why"),
     [
-        (careless(), "failed: LimitExceeded: 3 were inside at once, limit 2"),
+        (careless(), "failed: LimitExceeded: 3 permits were in use at once, limit 2"),
         (careless(still_held=2), "failed: LimitExceeded"),
     ],
 )
@@ -122,7 +122,7 @@ async def test_a_peer_that_leaks_is_left_out() -> None:
         await comparison.enter_all([careless(still_held=2)], Load(tasks=1, limit=1))
         await comparison.run()
     assert not comparison.bursts
-    assert comparison.absent[0].why == "failed: Leaked: 2 permits are held where 0 should be"
+    assert comparison.absent[0].why == "failed: Leaked: 2 permits are held, expected 0"
 
 
 def test_percentiles_are_those_of_all_times() -> None:
@@ -200,5 +200,5 @@ async def test_what_fails_in_a_child_is_raised_here_and_the_child_goes_on() -> N
     async with child("asyncio") as other:
         for _ in range(2):
             with pytest.raises(KeyError, match="nobody's"):
-                await other.ask(unheard_of)
-        assert (await other.ask(ReportUsage())).memory > 0
+                await other.run(unheard_of)
+        assert (await other.run(ReportUsage())).memory > 0

@@ -429,7 +429,7 @@ def test_what_a_restart_or_a_failover_forgets_is_said() -> None:
 
 
 @pytest.mark.parametrize(
-    ("took", "silent", "verdict"),
+    ("took", "no_push", "verdict"),
     [
         (0.003, False, Verdict.OK),
         (0.003, True, Verdict.OK),

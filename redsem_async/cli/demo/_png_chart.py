@@ -53,13 +53,13 @@ def _draw_kill(axes: Any, record: Record, kill: Kill) -> None:
     """The permits of the killed worker, as a hatched area below the limit."""
     start, limit = record.bare.began, record.plan.limit
     times = [at - start for at, _ in kill.permits_by_time]
-    floor = [limit - held for _, held in kill.permits_by_time]
+    lower = [limit - held for _, held in kill.permits_by_time]
     if kill.free_at is None:
         times.append(record.guarded.ended - start)
-        floor.append(floor[-1])
+        lower.append(floor[-1])
     axes.fill_between(
         times,
-        floor,
+        lower,
         limit,
         step="post",
         facecolor="none",
