@@ -1,1 +1,1 @@
-"""What a permit costs: beside other libraries, and beside the least that the same trips cost."""
+"""Benchmarks: the cost of a permit, compared with other libraries and with baselines."""

@@ -9,18 +9,19 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from benchmarks._files import allow_many_files
-from benchmarks._gauge import Broken
+from benchmarks._limit_check import CorrectnessError
 from benchmarks._report import as_json, as_markdown, lines_of
 from benchmarks._run import Run, facts_about, loops_for, plan, tables_of
-from benchmarks._servers import NoServer, Server, server
+from benchmarks._servers import Server, ServerUnavailable, server
 from benchmarks._setup import Effort
 from benchmarks.cases import CASES, Case
 from redsem_async import SemaphoreError
 
-RESULTS = Path(__file__).resolve().parent / "results"
+RESULTS = Path(__file__).resolve().parent / "results"  # .gitignore names it
+DATA = RESULTS / "results.json"
 REPORT = "results.md"
 
-INTERRUPTED = 130  # what a shell says of a program that Ctrl-C ended
+INTERRUPTED = 130  # as shells report a program ended by Ctrl-C
 
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
@@ -36,29 +37,31 @@ class Loops(StrEnum):
 @app.command()
 def main(
     cases: Annotated[
-        list[str] | None, typer.Argument(metavar="[CASES]…", help="Such as P1 P2; or else all.")
+        list[str] | None, typer.Argument(metavar="[CASES]…", help="Such as P1 P2. Default: all.")
     ] = None,
     *,
     which: Annotated[
         str, typer.Option("--server", help="embedded, container, or a URL.")
     ] = "embedded",
-    rounds: Annotated[
-        int | None, typer.Option(min=1, help="How often all take their turns.")
-    ] = None,
+    rounds: Annotated[int | None, typer.Option(min=1, help="Number of rounds.")] = None,
     results: Annotated[
-        Path, typer.Option(file_okay=False, help="Folder for report, JSON and plots.")
+        Path,
+        typer.Option(
+            file_okay=False,
+            help="Folder for report and plots; JSON stays in the default folder.",
+        ),
     ] = RESULTS,
     loop: Annotated[
-        Loops, typer.Option(help="Event loop; both only for cases where it matters.")
+        Loops, typer.Option(help="Event loop. 'both' affects only the cases that depend on it.")
     ] = Loops.BOTH,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Rough figures, within a few minutes.")
+        bool, typer.Option("--quick", help="Rough figures within a few minutes.")
     ] = False,
 ) -> None:
-    """Measure, beside peers and floors, and write a report.
+    """Measure this library, peers and baselines, and write a report.
 
-    Exits with 1 if this library let in more than the limit, or lost a permit; an aim that was
-    missed is a line in the report.
+    Exits with 1 if this library exceeded the limit or leaked a permit. A missed aim is only a
+    line in the report.
     """
     chosen = _chosen(cases)
     effort = (Effort.quick() if quick else Effort()).with_rounds(rounds)
@@ -67,10 +70,10 @@ def main(
     try:
         with server(which) as running:
             run = _measure(chosen, running, effort, loop, results, console)
-    except (NoServer, SemaphoreError) as error:
+    except (ServerUnavailable, SemaphoreError) as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(1) from None
-    except Broken as error:
+    except CorrectnessError as error:
         typer.echo(f"FAILED: {error}", err=True)
         raise typer.Exit(1) from None
     except KeyboardInterrupt:
@@ -84,7 +87,7 @@ def main(
 def _chosen(names: list[str] | None) -> list[Case]:
     unknown = [name for name in names or () if name.upper() not in CASES]
     if unknown:
-        raise typer.BadParameter(f"{', '.join(unknown)}: there are {', '.join(CASES)}")
+        raise typer.BadParameter(f"unknown: {', '.join(unknown)}. Cases: {', '.join(CASES)}")
     return [CASES[name.upper()] for name in names or CASES]
 
 
@@ -106,12 +109,12 @@ def _measure(
     with Progress(*columns, console=console) as progress:
         bar = progress.add_task("", total=len(planned), case="")
 
-        def say(case: Case, what: str) -> None:
+        def report(case: Case, what: str) -> None:
             progress.update(bar, case=case.name, description=f"{case.title}: {what}")
 
-        for table in tables_of(planned, running, effort, say):
+        for table in tables_of(planned, running, effort, report):
             run.tables.append(table)
-            write(run, results)  # each time: what was measured is not lost with what follows
+            write(run, results)  # after each case, so that a later failure loses nothing
             progress.advance(bar)
             for line in lines_of(table):
                 progress.console.print(line, soft_wrap=True, markup=False)
@@ -119,11 +122,12 @@ def _measure(
 
 
 def write(run: Run, folder: Path) -> None:
-    """Write report, JSON and plots into *folder*."""
+    """Write report and plots into *folder*, and the JSON to `DATA`."""
     from benchmarks._plots import draw
 
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "results.json").write_text(as_json(run), encoding="utf-8")
+    DATA.parent.mkdir(parents=True, exist_ok=True)
+    DATA.write_text(as_json(run), encoding="utf-8")
     (folder / REPORT).write_text(as_markdown(run, draw(run.tables, folder)), encoding="utf-8")
 
 

@@ -1,7 +1,7 @@
-"""Processes of a case, which carry out its orders.
+"""Child processes that run jobs of a case.
 
-An order is a small frozen dataclass that says what to do and does it, in another process. A
-child ends with its parent, whatever ended that, for then its pipe does.
+A job is a small frozen dataclass: it is pickled, sent to a child and run there. A child ends when
+its pipe is closed, and thus with its parent, whatever ends the parent.
 """
 
 import asyncio
@@ -17,46 +17,46 @@ from typing import Any, Protocol, TypeVar, cast
 
 from benchmarks._files import allow_many_files
 from benchmarks._setup import LoopName, runner_of
-from benchmarks.contenders import LIBRARIES, Contender, Terms
+from benchmarks.libraries import LIBRARIES, OpenSemaphore, Options
 
-_PATIENCE = 180.0  # seconds for any one order
+_JOB_TIMEOUT = 180.0  # seconds per job
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 
-class Order(Protocol[T_co]):
-    """Something to do in a child. It is pickled, and so is what it returns or raises."""
+class Job(Protocol[T_co]):
+    """Work for a child. The job, its result and its errors are pickled."""
 
-    async def carry_out(self, here: "Stage") -> T_co: ...
+    async def run(self, context: "JobContext") -> T_co: ...
 
 
-class Stage:
-    """A child, as its orders see it.
+class JobContext:
+    """The state of a child, shared by its jobs.
 
     Attributes:
-        tasks: what orders started and did not wait for.
-        notes: what one order leaves for another, by a name of its choice.
+        tasks: tasks that jobs started and did not await.
+        shared: values that one job stores for another.
     """
 
     def __init__(self) -> None:
         self._stack = AsyncExitStack()
         self._open: dict[object, Any] = {}
         self.tasks: list[asyncio.Task[Any]] = []
-        self.notes: dict[str, Any] = {}
+        self.shared: dict[str, Any] = {}
 
-    async def contender(self, label: str, terms: Terms) -> Contender:
-        """A semaphore, opened when first asked for."""
-        return await self.once((label, terms), lambda: LIBRARIES[label].open(terms))
+    async def semaphore(self, label: str, options: Options) -> OpenSemaphore:
+        """A semaphore, opened on first use."""
+        return await self.once((label, options), lambda: LIBRARIES[label].open(options))
 
     async def once(self, key: object, make: Callable[[], AbstractAsyncContextManager[T]]) -> T:
-        """Something that stays open until the child ends, opened when first asked for."""
+        """A context, entered on first use and left when the child ends."""
         if key not in self._open:
             self._open[key] = await self._stack.enter_async_context(make())
         return cast("T", self._open[key])
 
     async def close(self) -> None:
-        """End all that orders started."""
+        """Cancel all tasks, and leave all contexts."""
         for task in self.tasks:
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
@@ -64,26 +64,26 @@ class Stage:
 
 
 class ChildLost(Exception):
-    """There is no process any more to carry the order out."""
+    """The child process has ended."""
 
 
 class Child:
-    """A process, as the case sees it."""
+    """The parent's handle of a child process."""
 
     def __init__(self, process: BaseProcess, pipe: Connection) -> None:
         self._process = process
         self._pipe = pipe
 
-    async def ask(self, order: Order[T]) -> T:
-        """Have an order carried out; raises what it raises, or TimeoutError after long."""
+    async def run(self, job: Job[T]) -> T:
+        """Run a job in the child. Raises the job's error, or TimeoutError."""
         if not self._process.is_alive():
-            raise ChildLost("the process that had this order before did not finish it")
-        self._pipe.send(order)
+            raise ChildLost("the process ended during an earlier job")
+        self._pipe.send(job)
         try:
-            async with asyncio.timeout(_PATIENCE):
+            async with asyncio.timeout(_JOB_TIMEOUT):
                 answer = await asyncio.to_thread(self._pipe.recv)
         except TimeoutError:
-            # It is in that order still, and can be given no other.
+            # The child still runs that job, and cannot accept another.
             await self.kill()
             raise
         if isinstance(answer, BaseException):
@@ -91,12 +91,12 @@ class Child:
         return cast("T", answer)
 
     async def kill(self) -> None:
-        """End it as ``kill -9`` does: nothing is released."""
+        """Kill the process with SIGKILL: it releases nothing."""
         self._process.kill()
         await asyncio.to_thread(self._process.join)
 
-    async def dismiss(self) -> None:
-        """Let it end in good order."""
+    async def stop(self) -> None:
+        """End the process after it has cleaned up."""
         if self._process.is_alive():
             self._pipe.send(None)
             await asyncio.to_thread(self._process.join, 5)
@@ -106,47 +106,47 @@ class Child:
 
 @asynccontextmanager
 async def child(loop: LoopName) -> AsyncGenerator[Child]:
-    """A process for the length of a block."""
-    # Spawned, not forked: it shares nothing with us, as another host would not.
+    """A child process for the length of a block."""
+    # Spawned, not forked: it shares no state, like a process on another host.
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=_live, args=(theirs, loop), daemon=True)
+    process = context.Process(target=_main, args=(theirs, loop), daemon=True)
     await asyncio.to_thread(process.start)
     theirs.close()
     made = Child(process, ours)
     try:
-        await asyncio.to_thread(ours.recv)  # it is ready
+        await asyncio.to_thread(ours.recv)  # the child is ready
         yield made
     finally:
-        await made.dismiss()
+        await made.stop()
 
 
-def _live(pipe: Connection, loop: LoopName) -> None:
-    # Ctrl-C goes to all processes of a terminal: the parent ends us, when it has tidied up.
+def _main(pipe: Connection, loop: LoopName) -> None:
+    # Ctrl-C reaches all processes of a terminal. The parent stops its children after cleaning up.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     allow_many_files()
     with runner_of(loop) as runner:
-        runner.run(_obey(pipe))
+        runner.run(_serve(pipe))
     sys.stdout.flush()
-    os._exit(0)  # libraries' threads need not end first
+    os._exit(0)  # without waiting for threads of libraries
 
 
-async def _obey(pipe: Connection) -> None:
-    stage = Stage()
+async def _serve(pipe: Connection) -> None:
+    context = JobContext()
     pipe.send(None)
     try:
-        while (order := await _next(pipe)) is not None:
+        while (job := await _next(pipe)) is not None:
             try:
-                answer = await order.carry_out(stage)
-            except Exception as error:  # noqa: BLE001 - whoever asked decides
+                answer = await job.run(context)
+            except Exception as error:  # noqa: BLE001 - the parent decides
                 answer = error
             pipe.send(answer)
     finally:
-        await stage.close()
+        await context.close()
 
 
-async def _next(pipe: Connection) -> Order[object] | None:
+async def _next(pipe: Connection) -> Job[object] | None:
     try:
-        return cast("Order[object] | None", await asyncio.to_thread(pipe.recv))
+        return cast("Job[object] | None", await asyncio.to_thread(pipe.recv))
     except EOFError:
         return None

@@ -1,4 +1,4 @@
-"""A connection is a file, and a process may have few of those open."""
+"""Raises the limit of open files, because every connection is a file."""
 
 import contextlib
 import sys
@@ -7,7 +7,7 @@ ENOUGH = 16_384
 
 
 def allow_many_files() -> None:
-    """Let this process have as many files open as it may, up to `ENOUGH`."""
+    """Raise the soft limit of open files to the hard limit, at most to `ENOUGH`."""
     if sys.platform == "win32":
         return
     import resource

@@ -1,6 +1,6 @@
-"""redis-semaphore with ioredis, in a Node process that takes its turns like everybody.
+"""redis-semaphore with ioredis, measured in a Node process.
 
-Optional: it takes ``node`` and ``npm``. Its packages go into the user's cache, once.
+Optional: requires ``node`` and ``npm``. Its packages are installed once, in the user's cache.
 """
 
 import asyncio
@@ -13,27 +13,27 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks._gauge import Leaked, TooManyInside
+from benchmarks._limit_check import Leaked, LimitExceeded
 from benchmarks._measure import Burst, Load
 
 LABEL = "Node redis-semaphore"
 HERE = Path(__file__).parent / "node"
-_LINE = 2**26  # bytes of an answer, which has the single times in it
+_LINE = 2**26  # bytes of a reply, which contains all durations
 
 
 class NodeUnavailable(Exception):
-    """There is no Node here, or its packages could not be installed."""
+    """Node is missing, or its packages could not be installed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A running driver."""
+    """The running Node driver."""
 
     process: asyncio.subprocess.Process
 
     async def burst(self, name: str, load: Load, seconds: float) -> Burst:
-        """Put *load* on a semaphore for a while, as `benchmarks._measure.burst` does."""
-        order = {
+        """Run *load* on a semaphore, as `benchmarks._measure.burst` does."""
+        job = {
             "name": name,
             "tasks": load.tasks,
             "limit": load.limit,
@@ -42,16 +42,16 @@ class Node:
         }
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        self.process.stdin.write(json.dumps(order).encode() + b"\n")
+        self.process.stdin.write(json.dumps(job).encode() + b"\n")
         line = await self.process.stdout.readline()
         if not line:
             raise NodeUnavailable("the Node driver ended")
-        said = json.loads(line)
-        if said["most"] > load.limit:
-            raise TooManyInside(said["most"], load.limit)
-        if said["held"]:
-            raise Leaked(said["held"])
-        return Burst(said["pairs"], said["seconds"], said["waits"])
+        reply = json.loads(line)
+        if reply["most"] > load.limit:
+            raise LimitExceeded(reply["most"], load.limit)
+        if reply["held"]:
+            raise Leaked(reply["held"])
+        return Burst(reply["pairs"], reply["seconds"], reply["waits"])
 
 
 @asynccontextmanager
@@ -73,9 +73,9 @@ async def node(url: str) -> AsyncGenerator[Node]:
 
 
 def _installed() -> Path:
-    """The folder with the driver and its packages."""
+    """The folder of the driver, with its packages installed."""
     if shutil.which("node") is None or shutil.which("npm") is None:
-        raise NodeUnavailable("there is no node, or no npm")
+        raise NodeUnavailable("node or npm is missing")
     caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     folder = caches / "redsem-async-benchmarks" / "node"
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Plots of a run, as PNG: dark on light, to be read on a page that is either."""
+"""Plots of a run, as PNG: dark on light, readable on light and dark pages."""
 
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks._node import LABEL
 from benchmarks._results import PERCENT, Table
-from benchmarks.contenders import OURS, PEERS, REDIS_LOCK
+from benchmarks.libraries import OURS, PEERS, REDIS_LOCK
 
 _SIZE = (9, 5.2)  # inches, at 110 dots each
 _COLORS = dict(
@@ -18,13 +18,13 @@ _COLORS = dict(
         strict=True,
     )
 )
-_FLOOR = "#18181b"
+_BASELINE = "#18181b"
 
 
 def draw(tables: Sequence[Table], folder: Path) -> list[tuple[str, str]]:
-    """Draw what the cases give, into *folder*; returns file names, each with what it shows.
+    """Draw the plots into *folder*; returns file names with titles.
 
-    Without matplotlib there are none.
+    Returns none if matplotlib is missing.
     """
     drawn: list[tuple[str, str]] = []
     if find_spec("matplotlib") is None:
@@ -57,35 +57,35 @@ def _figure() -> tuple[Any, Any]:
     return figure, axes
 
 
-def _style(who: str) -> dict[str, Any]:
-    """The same in all plots."""
-    color = _COLORS.get(who, _FLOOR)
-    if who in {library.label for library in OURS}:
+def _style(label: str) -> dict[str, Any]:
+    """The line style of a library, the same in all plots."""
+    color = _COLORS.get(label, _BASELINE)
+    if label in {library.label for library in OURS}:
         return {"color": color, "linewidth": 2.4, "zorder": 3}
     return {"color": color, "linewidth": 1.3, "linestyle": "--"}
 
 
 def _lines(axes: Any, table: Table, figure: str) -> None:
-    """A figure against the number that the rows' settings begin with, a line for each subject."""
+    """Plot a figure over the number at the start of each setting, one line per subject."""
     lines: dict[tuple[str, str], list[tuple[int, float]]] = {}
     for row in table.rows:
         if figure in {known.name for known in row.figures}:
             count, of_what = _split(row.setting)
             point = count, row.figure(figure).median
-            lines.setdefault((row.who, of_what), []).append(point)
+            lines.setdefault((row.label, of_what), []).append(point)
     several = len({of_what for _, of_what in lines}) > 1
-    for (who, of_what), points in lines.items():
-        style = _style(who)
+    for (subject, of_what), points in lines.items():
+        style = _style(subject)
         if several and "waiting" in of_what:
             style["linestyle"] = ":"
-        label = f"{who}, {of_what}" if several else who
+        label = f"{subject}, {of_what}" if several else subject
         axes.plot(*zip(*points, strict=True), marker="o", label=label, **style)
     axes.set_ylabel(figure)
     axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
 
 
 def _plain_log(axes: Any, *names: str) -> None:
-    """Logarithmic axes, whose ticks are written out."""
+    """Logarithmic axes with plain numbers as ticks."""
     axes.set(**{f"{name}scale": "log" for name in names})
     for name in names:
         getattr(axes, f"{name}axis").set_major_formatter(_written_out)
@@ -96,7 +96,7 @@ def _written_out(value: float, _: int) -> str:
 
 
 def _split(setting: str) -> tuple[int, str]:
-    """How many, and of what: the two parts of a setting such as ``1,000 tasks``."""
+    """The number and the noun of a setting such as ``1,000 tasks``."""
     count, _, of_what = setting.partition(" ")
     return int(count.replace(",", "")), of_what
 
@@ -115,10 +115,10 @@ def _waits(axes: Any, table: Table) -> None:
         if row.acquire is None:
             continue
         times = [max(1000 * seconds, 0.01) for seconds in row.acquire.percentiles]
-        axes.plot(times, PERCENT, label=row.who, **_style(row.who))
+        axes.plot(times, PERCENT, label=row.label, **_style(row.label))
     _plain_log(axes, "x")
-    axes.set_xlabel("ms that acquiring took")
-    axes.set_ylabel("% of acquisitions that took no longer")
+    axes.set_xlabel("acquire, ms")
+    axes.set_ylabel("% of acquires that took at most that long")
     axes.legend(frameon=False, fontsize=8, loc="upper left")
 
 
@@ -127,24 +127,26 @@ def _handoffs(axes: Any, table: Table) -> None:
         if row.acquire is None:
             continue
         ends = [1000 * row.acquire.percentiles[percent] for percent in (5, 95)]
-        color = _style(row.who)["color"]
-        axes.plot(ends, [row.who] * 2, color=color, linewidth=5, alpha=0.45, solid_capstyle="butt")
-        axes.plot(1000 * row.acquire.p50, row.who, "o", color=color, markersize=9)
+        color = _style(row.label)["color"]
+        axes.plot(
+            ends, [row.label] * 2, color=color, linewidth=5, alpha=0.45, solid_capstyle="butt"
+        )
+        axes.plot(1000 * row.acquire.p50, row.label, "o", color=color, markersize=9)
     axes.invert_yaxis()
     _plain_log(axes, "x")
     axes.set_xlabel("ms from release to the waiter's first step: median, and 5 to 95 %")
 
 
 def _population(axes: Any, table: Table) -> None:
-    _lines(axes, table, "µs a pair")
+    _lines(axes, table, "µs per pair")
     _plain_log(axes, "x")
     axes.set_ylim(bottom=0)
-    axes.set_xlabel("permits held, and as many requests waiting where there are any")
+    axes.set_xlabel("permits held (and requests waiting)")
 
 
 _PLOTS: tuple[tuple[str, str, str, Callable[[Any, Table], None]], ...] = (
-    ("P2", "throughput", "pairs a second by number of tasks", _throughput),
-    ("P3", "waits", "how long 50 tasks wait for 5 permits", _waits),
-    ("P4", "handoff", "a permit goes from one process to another", _handoffs),
+    ("P2", "throughput", "pairs per second by number of tasks", _throughput),
+    ("P3", "waits", "acquire times of 50 tasks with 5 permits", _waits),
+    ("P4", "handoff", "hand-off of a permit between processes", _handoffs),
     ("P6", "population", "cost of a pair by number of holders and waiters", _population),
 )

@@ -1,7 +1,7 @@
-"""A way to the server that takes longer, as in a data centre.
+"""A proxy that delays all traffic, to simulate the network of a data centre.
 
-A process of its own, with threads that sleep until what they carry is due. An event loop
-would do worse: its timers go by whole milliseconds.
+A separate process with threads that sleep until data is due. An event loop would be less precise,
+because its timers have a resolution of a millisecond.
 """
 
 import asyncio
@@ -19,17 +19,17 @@ from urllib.parse import urlsplit
 
 from benchmarks._files import allow_many_files
 
-_SWITCH = 0.0002  # seconds for which a thread may keep the others waiting
+_SWITCH = 0.0002  # seconds; the switch interval of threads
 
 
 @asynccontextmanager
 async def slowed(url: str, delay: float) -> AsyncGenerator[str]:
-    """A URL for the same server by a way that takes *delay* seconds longer, each way."""
+    """A URL of the same server through a proxy that adds *delay* seconds each way."""
     parts = urlsplit(url)
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    place = (parts.hostname or "localhost", parts.port or 6379)
-    process = context.Process(target=_live, args=(theirs, place, delay), daemon=True)
+    server = (parts.hostname or "localhost", parts.port or 6379)
+    process = context.Process(target=_main, args=(theirs, server, delay), daemon=True)
     await asyncio.to_thread(process.start)
     theirs.close()
     try:
@@ -42,7 +42,7 @@ async def slowed(url: str, delay: float) -> AsyncGenerator[str]:
         ours.close()
 
 
-def _live(pipe: Connection, server: tuple[str, int], delay: float) -> None:
+def _main(pipe: Connection, server: tuple[str, int], delay: float) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.setswitchinterval(_SWITCH)
     allow_many_files()
@@ -50,7 +50,7 @@ def _live(pipe: Connection, server: tuple[str, int], delay: float) -> None:
     pipe.send(listener.getsockname()[1])
     threading.Thread(target=_accept, args=(listener, server, delay), daemon=True).start()
     with suppress(EOFError):
-        pipe.recv()  # ends with our parent
+        pipe.recv()  # ends when the parent ends
 
 
 def _accept(listener: socket.socket, server: tuple[str, int], delay: float) -> None:
@@ -59,26 +59,26 @@ def _accept(listener: socket.socket, server: tuple[str, int], delay: float) -> N
         upstream = socket.create_connection(server)
         for one, other in ((client, upstream), (upstream, client)):
             one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            threading.Thread(target=_carry, args=(one, other, delay), daemon=True).start()
+            threading.Thread(target=_read, args=(one, other, delay), daemon=True).start()
 
 
-def _carry(source: socket.socket, target: socket.socket, delay: float) -> None:
-    """Read what comes, and note when it is due; another thread passes it on then."""
-    luggage: queue.SimpleQueue[tuple[float, bytes]] = queue.SimpleQueue()
-    threading.Thread(target=_deliver, args=(luggage, target), daemon=True).start()
+def _read(source: socket.socket, target: socket.socket, delay: float) -> None:
+    """Read data, and queue it with the time at which another thread writes it."""
+    queued: queue.SimpleQueue[tuple[float, bytes]] = queue.SimpleQueue()
+    threading.Thread(target=_write, args=(queued, target), daemon=True).start()
     while True:
         try:
             data = source.recv(65536)
         except OSError:
             data = b""
-        luggage.put((time.monotonic() + delay, data))
+        queued.put((time.monotonic() + delay, data))
         if not data:
             return
 
 
-def _deliver(luggage: queue.SimpleQueue[tuple[float, bytes]], target: socket.socket) -> None:
+def _write(queued: queue.SimpleQueue[tuple[float, bytes]], target: socket.socket) -> None:
     while True:
-        due, data = luggage.get()
+        due, data = queued.get()
         if (left := due - time.monotonic()) > 0:
             time.sleep(left)
         try:

@@ -1,4 +1,4 @@
-"""Figures as people read them, and as programs do."""
+"""The report as Markdown, and the data as JSON."""
 
 import json
 import statistics
@@ -11,14 +11,14 @@ from benchmarks._run import Run
 
 _ACQUIRE = ("acquire p50, ms", "p99", "p99.9")
 _INTRODUCTION = (
-    "Made by `python -m benchmarks`: medians of all rounds, their range in brackets. All in a"
-    " table took turns on one server, in one run; figures of different runs or machines do not"
-    " compare."
+    "Written by `python -m benchmarks`: medians of all rounds, with their range in brackets. All"
+    " rows of a table took turns on one server, in one run; figures of different runs or machines"
+    " are not comparable."
 )
 
 
 def as_markdown(run: Run, plots: Iterable[tuple[str, str]] = ()) -> str:
-    """The whole report; *plots* are file names, each with what it shows."""
+    """The whole report; *plots* are file names with titles."""
     parts = [
         "# Measurements",
         _INTRODUCTION,
@@ -32,21 +32,21 @@ def as_markdown(run: Run, plots: Iterable[tuple[str, str]] = ()) -> str:
 
 
 def table_as_markdown(table: Table) -> str:
-    """One case: its title, how it is measured, and its table; acquiring comes first."""
+    """One case: title, method and table. The columns start with the times of acquiring."""
     columns = list(dict.fromkeys(figure.name for row in table.rows for figure in row.figures))
     headings = ["", *_ACQUIRE, *columns]
-    judged = any(row.aims for row in table.rows)
-    if judged:
+    has_aims = any(row.aims for row in table.rows)
+    if has_aims:
         headings.append("aim")
-    lines = [_cells(row, columns, judged=judged) for row in table.rows]
-    lines += [[absent.who, absent.why, *[""] * (len(headings) - 2)] for absent in table.absent]
+    lines = [_cells(row, columns, has_aims=has_aims) for row in table.rows]
+    lines += [[absent.label, absent.why, *[""] * (len(headings) - 2)] for absent in table.absent]
     return "\n\n".join(
         [f"## {table.case}: {table.title} ({table.loop})", table.how, _grid(headings, lines)]
     )
 
 
 def lines_of(table: Table) -> list[str]:
-    """One case in few words, a line for each subject: for a terminal."""
+    """One case for a terminal, one line per subject."""
     lines = [f"{table.case}: {table.title} ({table.loop})"]
     for row in table.rows:
         facts = [f"{figure.name} {number(figure.median)}" for figure in row.figures]
@@ -55,10 +55,10 @@ def lines_of(table: Table) -> list[str]:
             percentiles = " / ".join(number(1000 * seconds) for seconds in times)
             facts.insert(0, f"acquire {percentiles} ms")
         lines.append(f"  {row.subject}: {', '.join(facts)}")
-    return lines + [f"  {absent.who}: {absent.why}" for absent in table.absent]
+    return lines + [f"  {absent.label}: {absent.why}" for absent in table.absent]
 
 
-def _cells(row: Row, columns: Sequence[str], *, judged: bool) -> list[str]:
+def _cells(row: Row, columns: Sequence[str], *, has_aims: bool) -> list[str]:
     figures = {figure.name: _with_spread(figure) for figure in row.figures}
     cells = [row.subject]
     if row.acquire is None:
@@ -67,7 +67,7 @@ def _cells(row: Row, columns: Sequence[str], *, judged: bool) -> list[str]:
         times = (row.acquire.p50, row.acquire.p99, row.acquire.p999)
         cells += [number(1000 * seconds) for seconds in times]
     cells += [figures.get(name, "") for name in columns]
-    if judged:
+    if has_aims:
         verdicts = (_verdict(aim, met=met) for aim, met in row.verdicts())
         cells.append("; ".join(verdicts))
     return cells
@@ -85,7 +85,7 @@ def _with_spread(figure: Figure) -> str:
 
 
 def number(value: float) -> str:
-    """Three digits, or all before the point."""
+    """*value* with three digits, or as a whole number from 100 on."""
     if value == 0:
         return "0"
     if abs(value) >= 100:
@@ -100,13 +100,13 @@ def _grid(headings: Iterable[str], lines: Iterable[Iterable[str]]) -> str:
 
 
 def as_json(run: Run) -> str:
-    """All figures, round by round, and the verdicts."""
+    """All figures of all rounds, and the verdicts."""
     whole = {"facts": run.facts, "cases": [_table_as_dict(table) for table in run.tables]}
     return json.dumps(_rounded(whole), indent=1, ensure_ascii=False) + "\n"
 
 
 def _rounded(value: Any) -> Any:
-    """Six digits of every number: the rest is noise, and most of the file."""
+    """*value* with all numbers rounded to six digits; the rest is noise."""
     match value:
         case float():
             return float(f"{value:.6g}")

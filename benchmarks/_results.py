@@ -1,4 +1,4 @@
-"""What a case yields: figures, a table of them, and aims that are judged by them."""
+"""The result of a case: a table of figures, and aims for some of them."""
 
 import statistics
 from collections.abc import Sequence
@@ -10,15 +10,15 @@ PERCENT = tuple(range(101))
 
 @dataclass(frozen=True, slots=True)
 class Acquire:
-    """How long acquiring took, in seconds.
+    """Statistics of the durations of acquires, in seconds.
 
     Attributes:
-        count: how many acquisitions these are.
-        p50: half of them took no longer.
-        p99: 99 of 100 took no longer.
-        p999: 999 of 1,000 took no longer.
-        longest: what the slowest took.
-        percentiles: all of 0 to 100, for plots.
+        count: number of acquires.
+        p50: median.
+        p99: 99th percentile.
+        p999: 99.9th percentile.
+        longest: the longest duration.
+        percentiles: percentiles 0 to 100, for plots.
     """
 
     count: int
@@ -30,7 +30,7 @@ class Acquire:
 
     @classmethod
     def of(cls, waits: Sequence[float]) -> Self | None:
-        """Of single times; ``None`` if there are none."""
+        """The statistics of *waits*; ``None`` if it is empty."""
         if not waits:
             return None
         if len(waits) == 1:
@@ -49,8 +49,8 @@ class Figure:
     """A measured quantity, once for each round.
 
     Attributes:
-        name: what it is, with its unit; the same name is the same column of a table.
-        values: one for each round.
+        name: name with unit; it is the column of the table.
+        values: one value per round.
     """
 
     name: str
@@ -58,18 +58,18 @@ class Figure:
 
     @property
     def median(self) -> float:
-        """The one to compare."""
+        """The median of all rounds, which is the value to compare."""
         return statistics.median(self.values)
 
 
 @dataclass(frozen=True, slots=True)
 class Aim:
-    """What a figure's median ought to be.
+    """A bound for the median of a figure.
 
     Attributes:
-        figure: its name.
-        bound: the least that it ought to be, or the most.
-        at_most: whether it is the most.
+        figure: name of the figure.
+        bound: the lower or upper bound.
+        at_most: whether it is an upper bound.
     """
 
     figure: str
@@ -77,23 +77,23 @@ class Aim:
     at_most: bool = False
 
     def met_by(self, median: float) -> bool:
-        """Whether a figure of that median does."""
+        """Whether *median* is within the bound."""
         return median <= self.bound if self.at_most else median >= self.bound
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One subject in one setting.
+    """One library or baseline in one setting.
 
     Attributes:
-        who: what was measured.
-        setting: under which circumstances, where a table has several.
-        acquire: how long acquiring took, where anybody acquired.
-        figures: all else that was measured.
-        aims: what some of the figures ought to be.
+        label: its name.
+        setting: the setting, if the table has several.
+        acquire: statistics of acquiring, if it was measured.
+        figures: all other figures.
+        aims: aims for some of the figures.
     """
 
-    who: str
+    label: str
     setting: str = ""
     acquire: Acquire | None = None
     figures: tuple[Figure, ...] = ()
@@ -101,40 +101,40 @@ class Row:
 
     @property
     def subject(self) -> str:
-        """Who, and in which setting."""
-        return f"{self.who}, {self.setting}" if self.setting else self.who
+        """Label and setting."""
+        return f"{self.label}, {self.setting}" if self.setting else self.label
 
     def figure(self, name: str) -> Figure:
-        """The figure of that name; ``KeyError`` if it was not measured."""
+        """The figure of that name; raises ``KeyError`` if there is none."""
         for figure in self.figures:
             if figure.name == name:
                 return figure
         raise KeyError(name)
 
     def verdicts(self) -> list[tuple[Aim, bool]]:
-        """The aims, each with whether it was met."""
+        """Each aim, and whether it was met."""
         return [(aim, aim.met_by(self.figure(aim.figure).median)) for aim in self.aims]
 
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """Something that is not in a table, and why."""
+    """A library that was not measured, and the reason."""
 
-    who: str
+    label: str
     why: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """The outcome of a case.
+    """The result of a case.
 
     Attributes:
-        case: its name, such as ``P1``.
-        title: what it measures.
-        how: what a reader must know to understand the figures.
-        loop: the event loop it ran on.
-        rows: what was measured.
-        absent: what was not.
+        case: name of the case, such as ``P1``.
+        title: title of the case.
+        how: description of the method.
+        loop: event loop.
+        rows: measured libraries and baselines.
+        absent: libraries that were not measured.
     """
 
     case: str
@@ -144,9 +144,9 @@ class Table:
     rows: Sequence[Row]
     absent: Sequence[Absent] = field(default=())
 
-    def row(self, who: str, setting: str = "") -> Row:
-        """The row of that subject in that setting; ``KeyError`` if there is none."""
+    def row(self, label: str, setting: str = "") -> Row:
+        """The row of that label and setting; raises ``KeyError`` if there is none."""
         for row in self.rows:
-            if (row.who, row.setting) == (who, setting):
+            if (row.label, row.setting) == (label, setting):
                 return row
-        raise KeyError((who, setting))
+        raise KeyError((label, setting))

@@ -1,4 +1,4 @@
-"""A run: some cases on one server, and what must be known to make sense of them."""
+"""A run: several cases on one server, and facts about the environment."""
 
 import os
 import platform
@@ -14,18 +14,18 @@ from benchmarks._results import Table
 from benchmarks._servers import Server
 from benchmarks._setup import Effort, LoopName, Setup, has_uvloop, runner_of
 from benchmarks.cases import Case
-from benchmarks.contenders import LIBRARIES
+from benchmarks.libraries import LIBRARIES
 
 _PACKAGES = ("redsem-async", "redis", "hiredis", "uvloop")
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What was measured.
+    """The results of a run.
 
     Attributes:
-        facts: about the machine, the server, and all versions.
-        tables: one for each case and event loop.
+        facts: machine, server and versions.
+        tables: one table per case and event loop.
     """
 
     facts: dict[str, str]
@@ -33,7 +33,7 @@ class Run:
 
     @property
     def missed(self) -> list[str]:
-        """The aims that were missed, a line each."""
+        """The missed aims, one line each."""
         return [
             f"{table.case} ({table.loop}): {row.subject}: {aim.figure}"
             for table in self.tables
@@ -44,7 +44,7 @@ class Run:
 
 
 def plan(cases: Sequence[Case], loops: Sequence[LoopName]) -> list[tuple[Case, LoopName]]:
-    """Which case runs on which loop: on all of them only where it matters."""
+    """The loop, or loops, of each case: all of them only if the case depends on the loop."""
     return [(case, loop) for case in cases for loop in (loops if case.both_loops else loops[:1])]
 
 
@@ -52,27 +52,27 @@ def tables_of(
     planned: Sequence[tuple[Case, LoopName]],
     server: Server,
     effort: Effort,
-    say: Callable[[Case, str], None],
+    progress: Callable[[Case, str], None],
 ) -> Iterator[Table]:
-    """Measure case by case. What this library does wrong is raised."""
+    """Measure case by case. Raises failures of this library."""
     for case, loop in planned:
 
         def say_here(what: str, case: Case = case, loop: LoopName = loop) -> None:
-            say(case, f"{what} ({loop})")
+            progress(case, f"{what} ({loop})")
 
-        setup = Setup(url=server.url, loop=loop, effort=effort, say=say_here)
+        setup = Setup(url=server.url, loop=loop, effort=effort, progress=say_here)
         with runner_of(loop) as runner:
             yield runner.run(case.measure(setup))
 
 
 def loops_for(wanted: str) -> list[LoopName]:
-    """The loops of ``asyncio``, ``uvloop`` or ``both``, as far as installed."""
+    """The loops for ``asyncio``, ``uvloop`` or ``both``; uvloop only if it is installed."""
     both: list[LoopName] = ["asyncio", "uvloop"] if has_uvloop() else ["asyncio"]
     return both if wanted == "both" else ["uvloop" if wanted == "uvloop" else "asyncio"]
 
 
 def facts_about(server: Server) -> dict[str, str]:
-    """What the figures depend on."""
+    """Facts that the figures depend on."""
     versions = [(package, _version(package)) for package in _PACKAGES]
     peers = [
         (library.package, _version(library.package))
@@ -81,7 +81,7 @@ def facts_about(server: Server) -> dict[str, str]:
     ]
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "load": f"{os.getloadavg()[1]:.1f} processes, on average, in the five minutes before",
+        "load": f"{os.getloadavg()[1]:.1f} processes on average in the 5 minutes before",
         "effort": "quick: rough figures" if "--quick" in sys.argv else "full",
         "command": shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]]),
         "server": server.what,
@@ -98,7 +98,7 @@ def _version(package: str) -> str:
         return version(package)
     except PackageNotFoundError:
         if package == "redsem-async":
-            return "as in the checkout"
+            return "from the checkout"
         return "not installed"
 
 

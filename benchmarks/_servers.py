@@ -1,4 +1,4 @@
-"""The server that a run measures on."""
+"""The server of a run."""
 
 import os
 import socket
@@ -17,26 +17,26 @@ from redsem_async.testing._embedded import ServerDidNotStart, ServerNotFound
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A server that runs.
+    """A running server.
 
     Attributes:
-        url: its address.
-        what: its version, and how we came by it; without a password.
+        url: its URL.
+        what: its version and origin, without credentials.
     """
 
     url: str
     what: str
 
 
-class NoServer(Exception):
-    """There is no server to measure on; says why."""
+class ServerUnavailable(Exception):
+    """No server could be started or reached."""
 
 
 @contextmanager
 def server(which: str) -> Generator[Server]:
-    """Run a server for the length of a block: ``embedded``, ``container``, or one at a URL.
+    """A server for the length of a block: ``embedded``, ``container``, or the one at a URL.
 
-    Raises `NoServer`.
+    Raises `ServerUnavailable`.
     """
     if which == "embedded":
         started: AbstractContextManager[tuple[str, str]] = _embedded()
@@ -49,7 +49,7 @@ def server(which: str) -> Generator[Server]:
             url, origin = stack.enter_context(started)
             version = _version(url)
         except (RedisError, ServerDidNotStart, ServerNotFound, ValueError) as error:
-            raise NoServer(str(error)) from error
+            raise ServerUnavailable(str(error)) from error
         yield Server(url, f"{version}, {origin}")
 
 
@@ -65,18 +65,21 @@ def _container(image: str) -> Generator[tuple[str, str]]:
         from docker.errors import DockerException
         from testcontainers.community.redis import RedisContainer
     except ModuleNotFoundError as error:
-        raise NoServer(f"{error.name} is missing: pip install 'redsem-async[bench]'") from error
+        raise ServerUnavailable(
+            f"{error.name} is missing: pip install 'redsem-async[bench]'"
+        ) from error
     with ExitStack() as stack:
         try:
             container = stack.enter_context(RedisContainer(image))
         except DockerException as error:
-            raise NoServer(f"no container of {image}: {error}") from error
+            raise ServerUnavailable(f"no container of {image}: {error}") from error
         about: dict[str, Any] = container.get_wrapped_container().attrs
         container_id = str(container.get_wrapped_container().id)
         own = (container.get_docker_client().bridge_ip(container_id), container.port)
         what = f"in a container of {image} ({about['Image'][:19]})"
         if _reachable(own):
-            # Past the engine's proxy, which is slow, and ends at a few thousand connections.
+            # Directly, because the engine's port forwarding is slow and limited to a few thousand
+            # connections.
             yield f"redis://{own[0]}:{own[1]}/0", f"{what}, at its own address"
         else:
             host, port = container.get_container_host_ip(), container.get_exposed_port(own[1])

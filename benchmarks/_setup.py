@@ -1,4 +1,4 @@
-"""What every case is given: a server, an event loop, and how much effort to make."""
+"""The parameters of every case: server, event loop and effort."""
 
 import asyncio
 from collections.abc import Callable
@@ -6,29 +6,29 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Literal, Self
 
-from benchmarks.contenders import Library
+from benchmarks.libraries import Library
 
 LoopName = Literal["asyncio", "uvloop"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
-    """How long and how large to measure. Times are seconds.
+    """Durations and sizes. Times are in seconds.
 
     Attributes:
-        warm_ups: rounds that open connections, load scripts, and give a just-in-time compiler its
-            time; their figures are thrown away.
-        rounds: how often all take their turns then.
-        burst: how long a turn takes.
-        window: how long to watch what stands still.
-        handoffs: how many permits change hands in a turn.
-        tasks: numbers of tasks that share a process.
-        crowd: how many hold, or wait, where it is about many.
-        peer_crowd: as many do of another library, where each of them is a connection.
-        populations: numbers of holders and waiters between which the cost of a pair is compared.
-        imports: how often each import is timed.
-        settle: how long to wait until all of a crowd are in their places.
-        lease: of those whose permits expire at once.
+        warm_ups: rounds before the measured ones: they open connections, load scripts and give a
+            just-in-time compiler time.
+        rounds: number of measured rounds.
+        burst: duration of a turn.
+        window: duration of a measurement of idle processes.
+        handoffs: hand-offs per turn.
+        tasks: numbers of tasks in one process.
+        bulk: number of holders, or waiters, in cases with many.
+        peer_bulk: the same for other libraries, because each of theirs needs a connection.
+        populations: numbers of holders and waiters for which the cost of a pair is compared.
+        imports: number of timed imports.
+        settle: time to wait until all holders or waiters of a bulk are in place.
+        lease: lease of the permits that expire together.
     """
 
     warm_ups: int = 2
@@ -37,8 +37,8 @@ class Effort:
     window: float = 20.0
     handoffs: int = 100
     tasks: tuple[int, ...] = (50, 200, 1000)
-    crowd: int = 10_000
-    peer_crowd: int = 1_000
+    bulk: int = 10_000
+    peer_bulk: int = 1_000
     populations: tuple[int, ...] = (10, 1_000, 100_000)
     imports: int = 25
     settle: float = 3.0
@@ -46,51 +46,51 @@ class Effort:
 
     @classmethod
     def quick(cls) -> Self:
-        """To see that everything works: minutes become seconds, and figures rough."""
+        """A short run with rough figures."""
         return cls(
             rounds=3,
             burst=0.15,
             window=10.0,
             handoffs=25,
             populations=(10, 1_000, 10_000),
-            peer_crowd=200,
+            peer_bulk=200,
             imports=7,
         )
 
-    def crowd_of(self, library: Library) -> int:
-        """How many of that library's make a crowd; pollers keep a server busy by themselves."""
+    def bulk_of(self, library: Library) -> int:
+        """The bulk for that library: small for polling ones, because they load the server."""
         if library.ours:
-            return self.crowd
-        return self.peer_crowd // 10 if library.polls else self.peer_crowd
+            return self.bulk
+        return self.peer_bulk // 10 if library.polls else self.peer_bulk
 
     def with_rounds(self, rounds: int | None) -> Self:
-        """The same, but for the rounds, if told otherwise."""
+        """The same effort with another number of rounds, if it is given."""
         return self if rounds is None else replace(self, rounds=rounds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """What every case is given.
+    """The parameters of a case.
 
     Attributes:
-        url: of the server.
-        loop: the event loop that all processes of the case run on.
-        effort: how long and how large to measure.
-        say: shows in a few words what is measured now.
+        url: URL of the server.
+        loop: event loop of all processes of the case.
+        effort: durations and sizes.
+        progress: displays what is being measured.
     """
 
     url: str
     loop: LoopName
     effort: Effort
-    say: Callable[[str], None]
+    progress: Callable[[str], None]
 
     def through(self, url: str) -> Self:
-        """The same by another way to the server."""
+        """The same setup with another URL of the server."""
         return replace(self, url=url)
 
 
 def runner_of(loop: LoopName) -> "asyncio.Runner":
-    """A runner on that event loop; ``ModuleNotFoundError`` if it is not installed."""
+    """A runner of that event loop; raises ``ModuleNotFoundError`` if it is not installed."""
     if loop == "asyncio":
         return asyncio.Runner()
     import uvloop
@@ -99,5 +99,5 @@ def runner_of(loop: LoopName) -> "asyncio.Runner":
 
 
 def has_uvloop() -> bool:
-    """Whether the other event loop is installed."""
+    """Whether uvloop is installed."""
     return find_spec("uvloop") is not None

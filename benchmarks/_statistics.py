@@ -1,9 +1,9 @@
-"""Measures of fairness."""
+"""A measure of fairness."""
 
 from collections.abc import Sequence
 
 
-def jain(shares: Sequence[float]) -> float:
-    """How even *shares* are: 1 when all are the same, 1/n when one has everything."""
-    squares = sum(share * share for share in shares)
-    return sum(shares) ** 2 / (len(shares) * squares) if squares else 1.0
+def jain(results: Sequence[float]) -> float:
+    """Jain's index of *shares*: 1 if all are equal, 1/n if one of n has everything."""
+    squares = sum(result * result for result in results)
+    return sum(results) ** 2 / (len(results) * squares) if squares else 1.0

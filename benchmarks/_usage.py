@@ -1,4 +1,4 @@
-"""What a process uses."""
+"""The CPU time and memory of a process."""
 
 import gc
 import os
@@ -7,16 +7,16 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks._children import Stage
+from benchmarks._children import JobContext
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
-    """What a process has used so far.
+class Usage:
+    """The resources that a process has used so far.
 
     Attributes:
-        cpu: seconds.
-        memory: bytes that are resident.
+        cpu: CPU time in seconds.
+        memory: resident memory in bytes.
     """
 
     cpu: float
@@ -24,22 +24,22 @@ class Use:
 
 
 @dataclass(frozen=True, slots=True)
-class TellUse:
-    """An order: say what you use, of memory what is left when the garbage is gone."""
+class ReportUsage:
+    """A job that reports the usage of its process, after a garbage collection if *collect*."""
 
     collect: bool = False
 
-    async def carry_out(self, here: Stage) -> Use:
+    async def run(self, context: JobContext) -> Usage:
         if self.collect:
             gc.collect()
         times = os.times()
-        return Use(times.user + times.system, _resident())
+        return Usage(times.user + times.system, _resident())
 
 
 def _resident() -> int:
     statm = Path("/proc/self/statm")
     if statm.exists():
         return int(statm.read_text().split()[1]) * resource.getpagesize()
-    # Elsewhere only the most that it ever was is known, here in bytes.
+    # Elsewhere only the peak is known, on macOS in bytes.
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return most if sys.platform == "darwin" else most * 1024

@@ -1,6 +1,6 @@
-"""How far one shard goes, measured and computed: ``python -m benchmarks.scaling``.
+"""The capacity of one shard, measured and computed: ``python -m benchmarks.scaling``.
 
-Prints the tables of docs/scaling.md, or puts them there with ``--write docs/scaling.md``.
+Prints the tables of docs/scaling.md, or replaces them there with ``--write docs/scaling.md``.
 """
 
 import json
@@ -30,19 +30,25 @@ app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 def main(
     *,
     which: Annotated[
-        str, typer.Option("--server", help="embedded, or the URL of one that nobody else uses.")
+        str,
+        typer.Option("--server", help="embedded, or the URL of a server without other clients."),
     ] = "embedded",
-    rounds: Annotated[int, typer.Option(min=1, help="How often everything is measured.")] = 3,
-    seconds: Annotated[float, typer.Option(min=0.01, help="For each case of a round.")] = 0.5,
+    rounds: Annotated[int, typer.Option(min=1, help="Number of rounds.")] = 3,
+    seconds: Annotated[
+        float, typer.Option(min=0.01, help="Duration of each case of a round.")
+    ] = 0.5,
     json_file: Annotated[
-        Path | None, typer.Option("--json", dir_okay=False, help="Write what was measured there.")
+        Path | None,
+        typer.Option("--json", dir_okay=False, help="Write the measured figures to this file."),
     ] = None,
     document: Annotated[
         Path | None,
-        typer.Option("--write", exists=True, dir_okay=False, help="Replace the tables in it."),
+        typer.Option(
+            "--write", exists=True, dir_okay=False, help="Replace the tables in this document."
+        ),
     ] = None,
 ) -> None:
-    """Measure what a shard spends, and compute what that makes of a fleet."""
+    """Measure the costs of a shard, and compute the number of processes that it can serve."""
     console = Console(stderr=True, highlight=False)
     try:
         figures = _measured(which, rounds, seconds, console)
@@ -61,7 +67,7 @@ def main(
 
 
 def _measured(which: str, rounds: int, seconds: float, console: Console) -> Figures:
-    """All rounds, each on a server of its own where servers are ours to start."""
+    """Measure all rounds. Each round has a new server if the server is embedded."""
     costs: dict[Case, list[Cost]] = {}
     memory: list[Memory] = []
     what = ""

@@ -1,1 +1,1 @@
-"""How far one shard goes, and what to do then: figures measured, tables computed from them."""
+"""The capacity of one shard, and of several: measured figures, and tables computed from them."""

@@ -1,4 +1,4 @@
-"""What one server core carries: arithmetic on measured costs, without a clock or a server."""
+"""The capacity of one server core, computed from measured costs. No clock and no server."""
 
 import math
 from typing import Literal, NamedTuple
@@ -7,15 +7,15 @@ from redsem_async._core.lease import heartbeat_interval
 from redsem_async._hub.operations.refresh import MAX_REFRESHES
 
 SECOND = 1e6  # microseconds of a core
-BUSY = 0.7  # of a core: above that, what arrives in bursts waits for long
-PHASES = 4  # due times in a refresh interval, over which the permits of a process spread
-CONNECTIONS = 10_000  # maxclients of a server that is not told otherwise
+BUSY = 0.7  # share of a core; above it, bursts of requests wait too long
+PHASES = 4  # due times per refresh interval, to which a process assigns its permits
+CONNECTIONS = 10_000  # default of maxclients
 
 Limit = Literal["heartbeats", "refreshes", "pairs", "messages", "connections"]
 
 
 class Line(NamedTuple):
-    """A cost that grows with a size: *fixed*, and as much for *each*."""
+    """A linear cost: *fixed* plus *each* times the size."""
 
     fixed: float
     each: float
@@ -25,29 +25,29 @@ class Line(NamedTuple):
 
 
 def line_through(small: tuple[int, float], large: tuple[int, float]) -> Line:
-    """The line through two measured points; neither part is below nothing, however noisy."""
+    """The line through two measured points. Negative parts, due to noise, become 0."""
     (size, cost), (larger, higher) = small, large
     each = max(0.0, (higher - cost) / (larger - size))
     return Line(max(0.0, cost - each * size), each)
 
 
 class Costs(NamedTuple):
-    """What the server spends, in microseconds of its CPU."""
+    """Costs in microseconds of the server's CPU."""
 
     pair: float  # without its message
     message: float
-    heartbeat: Line  # by waiters asked about
-    refresh: Line  # by permits in one call
+    heartbeat: Line  # by number of waiters in it
+    refresh: Line  # by number of permits in one call
 
 
 class Process(NamedTuple):
-    """What a process of a fleet does with one semaphore.
+    """The load of one process on one semaphore.
 
     Attributes:
-        lease: in seconds.
-        held: permits that it holds for longer than a refresh interval.
-        waiting: requests that wait, of which a heartbeat asks about a hundred at most.
-        pairs: permits that it acquires and hands over, in a second.
+        lease: lease in seconds.
+        held: permits held for longer than a refresh interval.
+        waiting: waiting requests; a heartbeat includes at most a hundred of them.
+        pairs: permits acquired and handed over per second.
     """
 
     lease: float = 10.0
@@ -57,7 +57,7 @@ class Process(NamedTuple):
 
 
 class Load(NamedTuple):
-    """Microseconds of the server's CPU that a process costs in a second, by cause."""
+    """Microseconds of the server's CPU per second for one process, by cause."""
 
     heartbeats: float
     refreshes: float
@@ -70,19 +70,19 @@ class Load(NamedTuple):
 
 
 class Fleet(NamedTuple):
-    """The largest fleet that a shard carries, and what keeps it from growing."""
+    """The maximum number of processes on a shard, and the resource that limits it."""
 
     processes: float
     bound_by: Limit
 
 
 def most_a_second(cost: float, share: float = BUSY) -> float:
-    """How many of what costs so many microseconds fit into a share of a core."""
+    """Operations per second with a share of a core, if each costs *cost* microseconds."""
     return share * SECOND / cost
 
 
 def load_of(process: Process, costs: Costs, most_asked: int = 100) -> Load:
-    """What *process* costs the server in a second."""
+    """The load of *process* on the server, per second."""
     beat = costs.heartbeat.at(min(process.waiting, most_asked)) if process.waiting else 0.0
     refreshed = 0.0
     if process.held:
@@ -97,13 +97,13 @@ def load_of(process: Process, costs: Costs, most_asked: int = 100) -> Load:
 
 
 def refresh_calls(held: int) -> int:
-    """Script calls that refresh *held* permits once, which were acquired at all sorts of times."""
+    """Script calls to refresh *held* permits once, if they were acquired at different times."""
     groups = min(held, PHASES)
     return groups * math.ceil(held / groups / MAX_REFRESHES)
 
 
 def largest_fleet(load: Load, share: float = BUSY, connections: int = CONNECTIONS) -> Fleet:
-    """How many processes of that load use up the share of a core, or the connections."""
+    """The number of processes with that load that use up the share of a core, or connections."""
     processes = share * SECOND / load.total if load.total else math.inf
     if processes > connections:
         return Fleet(connections, "connections")
@@ -117,10 +117,10 @@ def largest_fleet(load: Load, share: float = BUSY, connections: int = CONNECTION
 
 
 def bits_a_second(pairs: float, bytes_of_pair: float) -> float:
-    """What so many pairs a second put on the network, both ways."""
+    """The network traffic of *pairs* per second, in both directions."""
     return 8 * pairs * bytes_of_pair
 
 
 def fit_into(memory: float, each: float) -> float:
-    """How many of *each* bytes fit into *memory*."""
+    """The number of items of *each* bytes that fit into *memory*."""
     return memory / each

@@ -1,4 +1,4 @@
-"""What is measured. Every case checks its answers, and tells the cost of one unit."""
+"""The measured cases. Each checks its replies, and returns the cost of one unit."""
 
 import asyncio
 import secrets
@@ -24,18 +24,18 @@ from redsem_async._protocol.operations import (
 from redsem_async._protocol.replies import WAITING
 
 from .figures import MODES, Case, Cost, Memory, Mode
-from .processes import LEASE_MS, PROCESSES, Process, everybody, expect, granted, in_use
+from .processes import LEASE_MS, PROCESSES, Process, all_at_once, expect, granted, in_use
 from .server import Meter, info_of
 
 LONG_MS = 1_000_000_000
-ENTRIES = 10_240  # holders and waiters whose memory is measured
-AT_ONCE = 256  # of them in one call
+ENTRIES = 10_240  # holders, and waiters, whose memory is measured
+AT_ONCE = 256  # entries per call
 CONNECTIONS = 200
 EMPTY = "return 1"
 
 SIZES = (1, 10, 50, 250)
 HANDED_SIZES = (1, 10, 50)
-ASKED: dict[Mode, tuple[int, ...]] = {"fair": (1, 100), "zset": (1,)}
+WAITERS: dict[Mode, tuple[int, ...]] = {"fair": (1, 100), "zset": (1,)}
 REFRESHED = (1, 1000)
 HEAVY = (100, 1000)
 TASKS = (1, 50, 1000)
@@ -43,16 +43,16 @@ PIPELINED = 100
 
 
 def measure(
-    url: str, seconds: float, say: Callable[[str], None]
+    url: str, seconds: float, progress: Callable[[str], None]
 ) -> tuple[dict[Case, Cost], Memory]:
-    """One round of everything, *seconds* for each case."""
+    """Measure one round of all cases, *seconds* each."""
     with closing(Redis.from_url(url)) as client:
         meter = Meter(client, seconds)
         costs: dict[Case, Cost] = {}
         for case, measured in _cases(url, meter):
-            say(f"{case.subject}, {case.mode}, {case.size}")
+            progress(f"{case.subject}, {case.mode}, {case.size}")
             costs[case] = measured()
-        say("memory")
+        progress("memory")
         return costs, memory(url, client)
 
 
@@ -65,7 +65,7 @@ def _cases(url: str, meter: Meter) -> Iterator[tuple[Case, Callable[[], Cost]]]:
         for size in HANDED_SIZES:
             yield Case("home pair", mode, size), partial(home_pair, url, meter, mode, size)
             yield Case("handed pair", mode, size), partial(handed_pair, url, meter, mode, size)
-        for size in ASKED[mode]:
+        for size in WAITERS[mode]:
             yield Case("heartbeat", mode, size), partial(heartbeat, url, meter, mode, size)
         for size in TASKS:
             yield Case("library pair", mode, size), partial(library_pair, url, meter, mode, size)
@@ -82,9 +82,10 @@ def _cases(url: str, meter: Meter) -> Iterator[tuple[Case, Callable[[], Cost]]]:
 def free_pair(
     url: str, meter: Meter, mode: Mode, size: int, *, heavy: int = 0, silence_ms: int = 0
 ) -> Cost:
-    """A pair when nobody waits, *size* of them in one call.
+    """A pair without waiters, *size* of them per call.
 
-    Beside *heavy* holders of two permits each; or after a silence, by a clock that we set.
+    *heavy*: number of other holders, of two permits each. *silence_ms*: inactivity before each
+    pair, by a clock set here.
     """
     with in_use(url, mode, ticking=silence_ms > 0) as used:
         processes = used.processes
@@ -102,18 +103,18 @@ def free_pair(
 
         def work() -> int:
             used.now_us += 1000 * silence_ms
-            everybody(processes, acquire, granted)
-            everybody(processes, lambda p: Release(p.hub, held[p]), bool)
+            all_at_once(processes, acquire, granted)
+            all_at_once(processes, lambda p: Release(p.hub, held[p]), bool)
             return size * len(processes)
 
         return meter.cost(work)
 
 
 def home_pair(url: str, meter: Meter, mode: Mode, size: int) -> Cost:
-    """A pair when each permit goes to a waiter of the same process, *size* of them in one call.
+    """A pair whose permit goes to a waiter of the same process, *size* of them per call.
 
-    The release answers who was served (fair), or leaves it to the acquire behind it (zset). Each
-    process has a semaphore to itself, so that nobody else's waiters are served.
+    The reply to the release contains the grants (fair), or the next acquire takes the permit
+    (zset). Each process has its own semaphore, so that no waiter of another process is served.
     """
     with ExitStack() as stack:
         processes = [
@@ -135,65 +136,65 @@ def home_pair(url: str, meter: Meter, mode: Mode, size: int) -> Cost:
             return Release(process.hub, held[process], keep=size)
 
         def fair() -> int:
-            everybody(processes, queue, lambda answer: answer == WAITING)
-            everybody(processes, release, bool)
+            all_at_once(processes, queue, lambda answer: answer == WAITING)
+            all_at_once(processes, release, bool)
             held.update(behind)
             return size * len(processes)
 
         def zset() -> int:
-            everybody(processes, release, bool)
-            everybody(processes, acquire, granted)
+            all_at_once(processes, release, bool)
+            all_at_once(processes, acquire, granted)
             return size * len(processes)
 
-        everybody(processes, acquire, granted)
+        all_at_once(processes, acquire, granted)
         return meter.cost(fair if mode == "fair" else zset)
 
 
 def handed_pair(url: str, meter: Meter, mode: Mode, size: int) -> Cost:
-    """A pair when each permit goes to a waiter of another process, *size* of them in one call.
+    """A pair whose permit goes to a waiter of another process, *size* of them per call.
 
-    All that such a pair costs: asking and being told to wait, the release with its message, and
-    then the refresh (fair) or the asking again (zset) that follows a message.
+    It includes the acquire that is queued, the release with its push message, and the refresh
+    (fair) or the second acquire (zset) that follows the message.
     """
     with in_use(url, mode) as used:
         half = len(used.processes) // 2
         limit = half * size
         held: dict[Process, list[int]] = {}
-        asked: dict[Process, list[int]] = {}
+        requested: dict[Process, list[int]] = {}
 
         def acquire(process: Process) -> Operation:
             held[process] = process.numbers(size)
             return Acquire(held[process], LEASE_MS, limit)
 
         def queue(process: Process) -> Operation:
-            asked[process] = process.numbers(size)
-            return Acquire(asked[process], LEASE_MS, limit)
+            requested[process] = process.numbers(size)
+            return Acquire(requested[process], LEASE_MS, limit)
 
         def follow(process: Process) -> Operation:
             if mode == "fair":
-                held[process] = asked[process]
+                held[process] = requested[process]
                 return Refresh(held[process], LEASE_MS)
             held[process] = process.numbers(size)
             return Acquire(held[process], LEASE_MS, limit, hinted=size)
 
         holders, waiters = used.processes[:half], used.processes[half:]
-        everybody(holders, acquire, granted)
+        all_at_once(holders, acquire, granted)
 
         def work() -> int:
             nonlocal holders, waiters
-            everybody(waiters, queue, lambda answer: answer <= WAITING)
-            everybody(holders, lambda p: Release(p.hub, held[p]), bool)
-            everybody(waiters, follow, granted)
+            all_at_once(waiters, queue, lambda answer: answer <= WAITING)
+            all_at_once(holders, lambda p: Release(p.hub, held[p]), bool)
+            all_at_once(waiters, follow, granted)
             holders, waiters = waiters, holders
             return limit
 
         return meter.cost(work)
 
 
-def heartbeat(url: str, meter: Meter, mode: Mode, asked: int) -> Cost:
-    """A heartbeat of a process that asks about so many waiters, behind one holder.
+def heartbeat(url: str, meter: Meter, mode: Mode, waiters: int) -> Cost:
+    """A heartbeat of a process with that many waiters, behind one holder.
 
-    By a clock that we set, so that the time between two heartbeats has passed.
+    The clock is set here, so that the interval between two heartbeats has passed.
     """
     with in_use(url, mode, ticking=True) as used:
         first, *waiting = used.processes
@@ -202,27 +203,27 @@ def heartbeat(url: str, meter: Meter, mode: Mode, asked: int) -> Cost:
         requests: dict[Process, list[Request]] = {}
 
         def queue(process: Process) -> Operation:
-            numbers = process.numbers(asked)
+            numbers = process.numbers(waiters)
             requests[process] = [Request(number, LEASE_MS, 1) for number in numbers]
             return Acquire(numbers, LEASE_MS, 1)
 
         def beat(process: Process) -> Operation:
             if mode == "fair":
                 return Heartbeat(LEASE_MS, requests[process])
-            return Heartbeat(LEASE_MS, limit=1, waits=asked)
+            return Heartbeat(LEASE_MS, limit=1, waits=waiters)
 
-        everybody(waiting, queue, lambda answer: answer <= WAITING)
+        all_at_once(waiting, queue, lambda answer: answer <= WAITING)
 
         def work() -> int:
             used.now_us += 1000 * LEASE_MS // 3
-            everybody(waiting, beat, lambda answer: answer == WAITING)
+            all_at_once(waiting, beat, lambda answer: answer == WAITING)
             return len(waiting)
 
         return meter.cost(work)
 
 
 def refresh(url: str, meter: Meter, size: int) -> Cost:
-    """A refresh of *size* permits, by a clock that we set; both modes have the same script."""
+    """A refresh of *size* permits, by a clock set here. Both modes use the same script."""
     with in_use(url, "fair", ticking=True) as used:
         processes = used.processes
         held: dict[Process, list[int]] = {process: [] for process in processes}
@@ -235,14 +236,14 @@ def refresh(url: str, meter: Meter, size: int) -> Cost:
 
         def work() -> int:
             used.now_us += 1000 * LEASE_MS // 3
-            everybody(processes, lambda p: Refresh(held[p], LEASE_MS), bool)
+            all_at_once(processes, lambda p: Refresh(held[p], LEASE_MS), bool)
             return len(processes)
 
         return meter.cost(work)
 
 
 def empty_script(url: str, meter: Meter) -> Cost:
-    """What a script call costs whatever it does."""
+    """The fixed cost of a script call."""
     with closing(Redis.from_url(url)) as client:
         sha = client.script_load(EMPTY)
         connections: list[Any] = [
@@ -262,7 +263,7 @@ def empty_script(url: str, meter: Meter) -> Cost:
 
 
 def empty_script_pipelined(url: str, meter: Meter) -> Cost:
-    """The same, many in one write."""
+    """The fixed cost of a script call, with many in one write."""
     with closing(Redis.from_url(url)) as client:
         sha = client.script_load(EMPTY)
 
@@ -277,7 +278,7 @@ def empty_script_pipelined(url: str, meter: Meter) -> Cost:
 
 
 def library_pair(url: str, meter: Meter, mode: Mode, tasks: int) -> Cost:
-    """A pair of the library's, by so many tasks of this process: a check on the others."""
+    """A pair by the library itself with *tasks* tasks, to check the other cases."""
     kind = FairSemaphore if mode == "fair" else Semaphore
     with asyncio.Runner() as runner:
         client = AsyncRedis.from_url(url)
@@ -303,7 +304,7 @@ def library_pair(url: str, meter: Meter, mode: Mode, tasks: int) -> Cost:
 
 
 def memory(url: str, client: Redis) -> Memory:
-    """Bytes of a holder and a waiter, among many, of a process, and of its connection."""
+    """The memory of a holder, of a waiter, of a process and of its connection."""
     processes = PROCESSES
     with in_use(url, "fair", processes=processes) as used:
         one = used.processes[0]
@@ -326,11 +327,11 @@ def memory(url: str, client: Redis) -> Memory:
 
 
 def _until_alone(client: Redis) -> None:
-    """The server frees what a connection had soon after it ended."""
+    """Wait until the server has freed the memory of closed connections."""
     deadline = time.monotonic() + 10
     while info_of(client, "clients")["connected_clients"] > 1:
         if time.monotonic() > deadline:
-            raise TimeoutError("connections that were closed are there still")
+            raise TimeoutError("closed connections are still open on the server")
 
 
 def _memory_of(client: Redis, address: Address) -> float:

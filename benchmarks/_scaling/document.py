@@ -1,4 +1,4 @@
-"""Tables in a document, each between two comments, which a later run replaces."""
+"""Replaces tables in a document. Each is between two comments."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,7 @@ _TABLE = re.compile(r"(<!-- table: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def tables_in(text: str) -> list[str]:
-    """The names of the tables that *text* has room for."""
+    """The names of the tables in *text*."""
     return [match[2] for match in _TABLE.finditer(text)]
 
 
@@ -16,28 +16,28 @@ def with_tables(text: str, tables: Mapping[str, str]) -> str:
     """*text* with its tables replaced.
 
     Raises:
-        ValueError: when it has not room for exactly these, once each.
+        ValueError: *text* does not have exactly these tables, once each.
     """
     if sorted(tables_in(text)) != sorted(tables):
-        raise ValueError(f"room for {tables_in(text)}, not for {list(tables)}")
+        raise ValueError(f"the document has tables {tables_in(text)}, not {list(tables)}")
     return _TABLE.sub(lambda match: f"{match[1]}\n{tables[match[2]]}\n\n{match[3]}", text)
 
 
 def table(headings: Sequence[str], lines: Sequence[Sequence[str]], rest: str = "---:") -> str:
-    """Markdown. All columns but the first are aligned as *rest* says: to the right."""
+    """A table in Markdown. *rest* aligns all columns except the first."""
     rule = ["---", *[rest] * (len(headings) - 1)]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (headings, rule, *lines))
 
 
 def number(value: float) -> str:
-    """With three digits, or all before the point."""
+    """*value* with three digits, or as a whole number from 100 on."""
     if value >= 100 or value == 0:
         return f"{value:,.0f}"
     return f"{value:.{max(0, 2 - floor(log10(value)))}f}"
 
 
 def rough(value: float) -> str:
-    """With two digits: no more of what is computed is worth reading."""
+    """*value* with two digits, because computed values are no more precise."""
     if value < 10:
         return f"{value:.2g}"
     return f"{round(value, 1 - floor(log10(value))):,.0f}"
@@ -48,5 +48,5 @@ def percent(part: float) -> str:
 
 
 def spread(values: Sequence[float]) -> str:
-    """Lowest and highest."""
+    """The lowest and the highest value."""
     return f"{number(min(values))}–{number(max(values))}"

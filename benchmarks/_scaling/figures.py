@@ -1,4 +1,4 @@
-"""What was measured: costs by case, a figure for each round."""
+"""The measured figures: costs by case, one per round."""
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -9,21 +9,21 @@ Mode = Literal["fair", "zset"]
 MODES: tuple[Mode, ...] = ("fair", "zset")
 
 Subject = Literal[
-    "free pair",  # acquire and release, nobody waits
-    "sparse pair",  # a free pair, by a process that was silent for a lease
+    "free pair",  # acquire and release without waiters
+    "sparse pair",  # a free pair of a process that was inactive for a lease
     "home pair",  # every permit goes to a waiter in the same process
     "handed pair",  # every permit goes to a waiter in another process
-    "pair beside heavy",  # a free pair, beside holders of several permits; size counts those
-    "heartbeat",  # size counts the waiters it asks about
-    "refresh",  # one script, size counts its permits
-    "library pair",  # a free pair by the library itself, size counts tasks of one process
-    "empty script",  # a script that does nothing, each from a connection of its own
-    "empty script, pipelined",  # the same, as many in one write as size counts
+    "pair beside heavy",  # a free pair beside holders of several permits; size is their number
+    "heartbeat",  # size is the number of waiters in it
+    "refresh",  # one script call; size is its number of permits
+    "library pair",  # a free pair by the library itself; size is the number of tasks
+    "empty script",  # a script that does nothing, each on its own connection
+    "empty script, pipelined",  # the same, size of them in one write
 ]
 
 
 class Case(NamedTuple):
-    """What was measured; size is the ids in one script call, unless the subject says otherwise."""
+    """A measured case; size is the number of ids per script call, unless noted above."""
 
     subject: Subject
     mode: Mode
@@ -31,20 +31,20 @@ class Case(NamedTuple):
 
 
 class Cost(NamedTuple):
-    """What one of something costs the server.
+    """The cost of one unit on the server.
 
     Attributes:
-        cpu: microseconds of its CPU, the kernel's work for it included.
+        cpu: microseconds of CPU, including system time.
         script: microseconds within scripts.
-        heard: bytes that it was sent.
-        said: bytes that it sent, messages included.
+        received: bytes received.
+        sent: bytes sent, including push messages.
         calls: script calls.
     """
 
     cpu: float
     script: float
-    heard: float
-    said: float
+    received: float
+    sent: float
     calls: float
 
 
@@ -52,14 +52,14 @@ class Memory(NamedTuple):
     """Bytes of the server's memory."""
 
     holder: float
-    waiter: float  # of a FairSemaphore; a Semaphore keeps none
-    process: float  # what a semaphore keeps of one
+    waiter: float  # of a FairSemaphore; a Semaphore stores no waiters
+    process: float  # stored per process and semaphore
     connection: float
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """All rounds. Costs are medians unless a reader asks for the rounds."""
+    """The figures of all rounds."""
 
     server: str
     machine: str
@@ -69,7 +69,7 @@ class Figures:
     def rounds(
         self, subject: Subject, mode: Mode, size: int, of: Callable[[Cost], float]
     ) -> list[float]:
-        """One part of a cost, round by round."""
+        """One attribute of a cost, round by round."""
         return [of(cost) for cost in self.costs[Case(subject, mode, size)]]
 
     def cpu(self, subject: Subject, mode: Mode, size: int) -> float:
@@ -77,16 +77,16 @@ class Figures:
         return statistics.median(self.rounds(subject, mode, size, lambda cost: cost.cpu))
 
     def bytes(self, subject: Subject, mode: Mode, size: int) -> float:
-        """The median of bytes both ways."""
-        both = self.rounds(subject, mode, size, lambda cost: cost.heard + cost.said)
+        """The median of bytes in both directions."""
+        both = self.rounds(subject, mode, size, lambda cost: cost.received + cost.sent)
         return statistics.median(both)
 
     def typical_memory(self) -> Memory:
-        """Medians."""
+        """The medians."""
         return Memory(*map(statistics.median, zip(*self.memory, strict=True)))
 
     def as_dict(self) -> dict[str, object]:
-        """For a file."""
+        """The figures for JSON."""
         return {
             "server": self.server,
             "machine": self.machine,

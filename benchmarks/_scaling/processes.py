@@ -1,7 +1,7 @@
-"""Processes as a server sees them: ids, connections and commands, without the library's hub.
+"""Simulated client processes: hub ids, connections and commands, without the library's hub.
 
-Commands are made by the library's Codec. Each travels in a write of its own, as from many
-processes; many are on their way at a time, as on a busy server.
+The library's Codec encodes the commands. Each is written separately, as by many processes, and
+many are in flight at a time, as on a busy server.
 """
 
 import secrets
@@ -22,64 +22,64 @@ from redsem_async._redis.codec import Codec
 from .figures import Mode
 
 LEASE_MS = 10_000
-PROCESSES = 20  # that write at a time
-WHO = HubInfo(describe(label=None, host="worker-0001.example", pid=12345, started=1.8e9))
+PROCESSES = 20  # that write concurrently
+DESCRIPTION = HubInfo(describe(label=None, host="worker-0001.example", pid=12345, started=1.8e9))
 
 
 class Process:
-    """What a process is to the server: a hub's id, its connection, its subscription."""
+    """A process from the server's view: a hub id, a connection and a subscription."""
 
-    def __init__(self, client: Redis, wire: Codec) -> None:
+    def __init__(self, client: Redis, codec: Codec) -> None:
         self.hub = new_hub_id()
-        self._wire = wire
+        self._codec = codec
         self._tags = count(1)
         self._numbers = count(1)
-        self._asked: list[Operation] = []
+        self._in_flight: list[Operation] = []
         self._connection = cast("Any", client.connection_pool.get_connection())
-        self._connection.send_command("SUBSCRIBE", channel(wire.address.prefix, self.hub))
+        self._connection.send_command("SUBSCRIBE", channel(codec.address.prefix, self.hub))
         self._connection.send_command("PING")
-        self._connection.read_response()  # messages are passed over
+        self._connection.read_response()  # push messages are skipped
 
     def numbers(self, size: int) -> list[int]:
-        """For as many new requests."""
+        """Numbers for *size* new requests."""
         return [next(self._numbers) for _ in range(size)]
 
     def write(self, call: Operation) -> None:
-        """Send a call."""
-        script, arguments = self._wire.encode(call, next(self._tags), self.hub)
+        """Send an operation."""
+        script, arguments = self._codec.encode(call, next(self._tags), self.hub)
         self._connection.send_command("EVALSHA", script.sha, *arguments)
-        self._asked.append(call)
+        self._in_flight.append(call)
 
     def read(self) -> Reply:
-        """The reply to the oldest call."""
-        reply = self._wire.reply(self._asked.pop(0), self._connection.read_response())
+        """Read the reply to the oldest operation."""
+        reply = self._codec.reply(self._in_flight.pop(0), self._connection.read_response())
         assert isinstance(reply, Reply)
         return reply
 
 
 class SemaphoreInUse:
-    """A semaphore with a name of its own, and processes that use it.
+    """A semaphore with a unique name, and processes that use it.
 
-    *ticking*: by a clock that we set, `now_us`.
+    *ticking*: the semaphore's clock is `now_us`, which the caller sets.
     """
 
     def __init__(self, client: Redis, mode: Mode, *, processes: int, ticking: bool = False):
         name = f"scaling-{secrets.token_hex(6)}"
         self.now_us = time.time_ns() // 1000
         self.address = Address(mode, "redsem", name, "local" if ticking else "server")
-        wire = Codec(self.address, lambda: self.now_us)
-        self.processes = [Process(client, wire) for _ in range(processes)]
+        codec = Codec(self.address, lambda: self.now_us)
+        self.processes = [Process(client, codec) for _ in range(processes)]
         for call in (
             Acquire([1], LEASE_MS, 1),
             Release(self.processes[0].hub, [1]),
             Refresh([1], LEASE_MS),
             Heartbeat(LEASE_MS),
         ):
-            client.script_load(wire.encode(call, 1, self.processes[0].hub)[0].text)
-        # Everybody is known from here on, as in the second of many calls.
+            client.script_load(codec.encode(call, 1, self.processes[0].hub)[0].text)
+        # Register all processes, so that only calls after the first are measured.
         for process in self.processes:
             numbers = process.numbers(1)
-            process.write(Acquire(numbers, LEASE_MS, processes, hub_info=WHO))
+            process.write(Acquire(numbers, LEASE_MS, processes, hub_info=DESCRIPTION))
             process.write(Release(process.hub, numbers))
             expect(process.read(), granted)
             expect(process.read(), bool)
@@ -99,12 +99,12 @@ def in_use(
             client.delete(*used.address.keys)
 
 
-def everybody(
+def all_at_once(
     processes: Sequence[Process],
     call: Callable[[Process], Operation],
     expected: Callable[[int], bool],
 ) -> None:
-    """All write, then all read: the server finds many commands waiting."""
+    """All processes write, then all read, so that many commands are in flight."""
     for process in processes:
         process.write(call(process))
     for process in processes:
@@ -112,10 +112,10 @@ def everybody(
 
 
 def expect(reply: Reply, expected: Callable[[int], bool]) -> None:
-    """A measurement of anything else than what it says is worth nothing."""
+    """Check that the operation did what the measurement assumes."""
     for answer in reply.answers:
         if not isinstance(answer, int) or not expected(answer):
-            raise AssertionError(f"an answer of {answer} was not expected")
+            raise AssertionError(f"unexpected reply: {answer}")
 
 
 def granted(answer: int) -> bool:

@@ -1,4 +1,4 @@
-"""A server, and what it spends by its own account."""
+"""A server, and its costs according to INFO."""
 
 import time
 from collections.abc import Callable, Generator
@@ -14,7 +14,7 @@ from .figures import Cost
 
 @contextmanager
 def server(which: str) -> Generator[str]:
-    """The address of an ``embedded`` server, or of the one that *which* names."""
+    """The URL of an ``embedded`` server, or *which*, a URL."""
     if which == "embedded":
         with embedded_redis() as running:
             yield running.url
@@ -31,14 +31,14 @@ def version_of(url: str) -> str:
 
 
 class Meter:
-    """Reads the server's account of itself before and after."""
+    """Measures costs as the difference of two INFO replies."""
 
     def __init__(self, client: Redis, seconds: float) -> None:
         self._client = client
         self._seconds = seconds
 
     def cost(self, work: Callable[[], int]) -> Cost:
-        """What one unit costs, *work* doing some each time and telling how many."""
+        """The cost of one unit. *work* performs some units, and returns their number."""
         self._work_for(work, self._seconds / 4)
         before = self._spent()
         units = self._work_for(work, self._seconds)
@@ -56,14 +56,14 @@ class Meter:
         return Cost(
             cpu=1e6 * (info["used_cpu_user"] + info["used_cpu_sys"]),
             script=scripts["usec"],
-            heard=info["total_net_input_bytes"],
-            said=info["total_net_output_bytes"],
+            received=info["total_net_input_bytes"],
+            sent=info["total_net_output_bytes"],
             calls=scripts["calls"],
         )
 
 
 def per_unit(before: Cost, after: Cost, units: int) -> Cost:
-    """The difference, shared among *units*."""
+    """The difference, divided by *units*."""
     return Cost(*((late - early) / units for early, late in zip(before, after, strict=True)))
 
 

@@ -1,7 +1,7 @@
-"""Tasks that share permits: a small simulation, in which everything comes from one seed.
+"""A small simulation of tasks that share permits. One seed determines everything.
 
-Pieces of work take a time that is drawn, on average 1. Tasks go round: they think, ask for a
-permit, work, and give it back.
+Each task repeats: think, request a permit, work, release. The duration of work is random, with a
+mean of 1.
 """
 
 import random
@@ -11,13 +11,13 @@ from statistics import fmean, quantiles
 from typing import NamedTuple, Protocol
 
 
-class Crowd(NamedTuple):
-    """Who wants permits.
+class Workload(NamedTuple):
+    """The simulated workload.
 
     Attributes:
-        limit: permits in all.
-        tasks: that share them.
-        think: how long a task does something else between two pieces of work, on average.
+        limit: total number of permits.
+        tasks: number of tasks.
+        think: mean time between two pieces of work of a task.
     """
 
     limit: int
@@ -26,15 +26,14 @@ class Crowd(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What became of the crowd.
+    """The result of a simulation.
 
     Attributes:
-        utilisation: the part of the permits at work, on average over time.
-        idle: the part that was free, or kept for others, while tasks waited that it would have
-            served.
-        wait: for a permit, on average, in pieces of work.
-        wait_p99: what one in a hundred waits longer than.
-        pairs: acquired and released in Redis, for each piece of work.
+        utilisation: mean share of permits in use.
+        idle: mean share of permits that were unused although tasks waited.
+        wait: mean wait for a permit, in units of work.
+        wait_p99: 99th percentile of the wait.
+        pairs: acquires in Redis per piece of work.
     """
 
     utilisation: float
@@ -45,44 +44,44 @@ class Outcome(NamedTuple):
 
 
 class Policy(Protocol):
-    """Decides who works. Both methods return the tasks that start by it."""
+    """Assigns permits to tasks. Both methods return the tasks that start to work."""
 
     pairs: int  # so far, in Redis
 
     def ask(self, task: int) -> list[int]:
-        """*task* wants to work."""
+        """*task* requests a permit."""
         ...
 
     def finish(self, task: int) -> list[int]:
-        """*task* has worked."""
+        """*task* releases its permit."""
         ...
 
 
-def simulate(policy: Policy, crowd: Crowd, works: int, chance: random.Random) -> Outcome:
-    """Let *crowd* do so many pieces of work, after a tenth as many to warm up."""
-    run = _Run(policy, crowd, chance)
+def simulate(policy: Policy, workload: Workload, works: int, rng: random.Random) -> Outcome:
+    """Simulate *works* pieces of work, after a warm-up of a tenth as many."""
+    run = _Run(policy, workload, rng)
     run.until(works // 10)
-    run.forget()
+    run.reset()
     run.until(works)
     return run.outcome()
 
 
 class _Run:
-    def __init__(self, policy: Policy, crowd: Crowd, chance: random.Random) -> None:
+    def __init__(self, policy: Policy, workload: Workload, rng: random.Random) -> None:
         self._policy = policy
-        self._crowd = crowd
-        self._chance = chance
+        self._workload = workload
+        self._rng = rng
         self._order = count()
         self._events: list[tuple[float, int, int, bool]] = []  # at, order, task, has worked
         self._now = 0.0
         self._working = 0
-        self._asked_at: dict[int, float] = {}  # of those who wait
-        self.forget()
-        for task in range(crowd.tasks):
-            self._schedule(task, crowd.think, has_worked=False)
+        self._asked_at: dict[int, float] = {}  # of waiting tasks
+        self.reset()
+        for task in range(workload.tasks):
+            self._schedule(task, workload.think, has_worked=False)
 
-    def forget(self) -> None:
-        """Count from now on."""
+    def reset(self) -> None:
+        """Reset all counters."""
         self._since = self._now
         self._busy_time = self._idle_time = 0.0
         self._waits: list[float] = []
@@ -97,13 +96,13 @@ class _Run:
                 self._done += 1
                 self._working -= 1
                 self._start(self._policy.finish(task))
-                self._schedule(task, self._crowd.think, has_worked=False)
+                self._schedule(task, self._workload.think, has_worked=False)
             else:
                 self._asked_at[task] = at
                 self._start(self._policy.ask(task))
 
     def outcome(self) -> Outcome:
-        permit_time = self._crowd.limit * (self._now - self._since)
+        permit_time = self._workload.limit * (self._now - self._since)
         return Outcome(
             utilisation=self._busy_time / permit_time,
             idle=self._idle_time / permit_time,
@@ -114,7 +113,7 @@ class _Run:
 
     def _pass_time(self, to: float) -> None:
         passed, self._now = to - self._now, to
-        free = self._crowd.limit - self._working
+        free = self._workload.limit - self._working
         self._busy_time += passed * self._working
         self._idle_time += passed * min(free, len(self._asked_at))
 
@@ -125,5 +124,5 @@ class _Run:
             self._schedule(task, 1.0, has_worked=True)
 
     def _schedule(self, task: int, mean: float, *, has_worked: bool) -> None:
-        takes = self._chance.expovariate(1 / mean) if mean else 0.0
+        takes = self._rng.expovariate(1 / mean) if mean else 0.0
         heappush(self._events, (self._now + takes, next(self._order), task, has_worked))

@@ -1,4 +1,4 @@
-"""Many names over several shards: balls in bins, by the slots that Redis Cluster really uses."""
+"""The distribution of names over shards, by the slots of Redis Cluster."""
 
 import random
 from collections.abc import Sequence
@@ -13,25 +13,25 @@ def slot_of(name: str) -> int:
     return key_slot(Address("fair", "redsem", name, "server").keys[0].encode())
 
 
-def slots_of(names: int, chance: random.Random) -> list[int]:
-    """The slots of names that have nothing in common."""
-    return [slot_of(f"{chance.getrandbits(64):x}") for _ in range(names)]
+def slots_of(names: int, rng: random.Random) -> list[int]:
+    """The slots of random names."""
+    return [slot_of(f"{rng.getrandbits(64):x}") for _ in range(names)]
 
 
 def equal(names: int) -> list[float]:
-    """All names are as busy."""
+    """Weights of equally busy names."""
     return [1.0] * names
 
 
 def by_rank(names: int) -> list[float]:
-    """The second name is half as busy as the first, the third a third."""
+    """Weights by rank: the second name is half as busy as the first, the third a third."""
     return [1 / rank for rank in range(1, names + 1)]
 
 
 def worth(slots: Sequence[int], weights: Sequence[float], shards: int) -> float:
-    """How many shards' work *shards* do when the busiest of them has all that it can do.
+    """The throughput of *shards* shards in units of one, when the busiest is at full load.
 
-    Each has an equal range of slots. The more unevenly the names fall, the less it is.
+    Each shard has an equal range of slots. Uneven names make the result smaller.
     """
     loads = [0.0] * shards
     for slot, weight in zip(slots, weights, strict=True):

@@ -1,4 +1,4 @@
-"""Ways to share one limit, each a policy for the simulation."""
+"""Strategies for dividing one limit, as policies for the simulation."""
 
 import random
 from collections import deque
@@ -6,15 +6,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from .simulation import Crowd, Policy
+from .simulation import Policy, Workload
 
 Choice = Literal["random", "shorter", "own"]
-"""Which part a task asks: any, the less busy of two, or always its process's own."""
+"""The part that a task uses: a random one, the less busy of two, or that of its process."""
 
 
 @dataclass(slots=True)
 class Part:
-    """A semaphore of its own, first come first served."""
+    """One part of the limit: a semaphore, first come, first served."""
 
     free: int
     line: deque[int] = field(default_factory=deque[int])
@@ -25,17 +25,17 @@ class Part:
 
 
 class Split:
-    """The limit in equal parts, each a name of its own; 1 part is an undivided limit."""
+    """The limit in equal parts, each with its own name. 1 part is an undivided limit."""
 
     def __init__(
-        self, limit: int, parts: int, choice: Choice, homes: Sequence[int], chance: random.Random
+        self, limit: int, parts: int, choice: Choice, homes: Sequence[int], rng: random.Random
     ) -> None:
         shares = [limit // parts + (number < limit % parts) for number in range(parts)]
         self.pairs = 0
         self._parts = [Part(share) for share in shares]
         self._choice: Choice = choice
         self._homes = homes
-        self._chance = chance
+        self._rng = rng
         self._asked: dict[int, Part] = {}
 
     def ask(self, task: int) -> list[int]:
@@ -58,15 +58,15 @@ class Split:
         parts = self._parts
         if self._choice == "own":
             return parts[self._homes[task]]
-        first = self._chance.choice(parts)
+        first = self._rng.choice(parts)
         if self._choice == "random":
             return first
-        return min(first, self._chance.choice(parts), key=lambda part: part.busyness)
+        return min(first, self._rng.choice(parts), key=lambda part: part.busyness)
 
 
 @dataclass(slots=True)
 class Block:
-    """Permits that a process took as one: *starts* more may be made in it."""
+    """Permits acquired as one. *starts* is how many more tasks may start with it."""
 
     free: int
     starts: int
@@ -79,19 +79,19 @@ class Block:
 
 @dataclass(slots=True)
 class Local:
-    """A process that hands the permits of its blocks to its own tasks."""
+    """A process that assigns the permits of its blocks to its own tasks."""
 
     line: deque[int] = field(default_factory=deque[int])
     blocks: list[Block] = field(default_factory=list[Block])
-    asked: int = 0  # blocks asked for and not granted yet
+    asked: int = 0  # blocks requested and not granted yet
 
 
 class Blocks:
-    """A permit in Redis stands for *size* permits, which a process hands to its own tasks.
+    """A permit in Redis is a block of *size* permits, which a process assigns to its own tasks.
 
-    A process asks for as many blocks as would serve its waiters. It gives one back when *starts*
-    pieces of work were begun in it, so that other processes have their turn, or when nobody wants
-    it; either way, when the last piece of work in it has ended.
+    A process requests enough blocks for its waiters. It releases a block once *starts* tasks have
+    started with it, so that other processes get their turn, or once no task needs it; in both
+    cases after the last task of the block has finished.
     """
 
     def __init__(self, limit: int, size: int, starts: int, homes: Sequence[int]) -> None:
@@ -124,7 +124,7 @@ class Blocks:
         return self._locals[self._homes[task]]
 
     def _go_on(self, local: Local) -> list[int]:
-        """Start what the process's own blocks allow, and ask for those that are missing."""
+        """Start the tasks for which the process has permits, and request missing blocks."""
         started: list[int] = []
         for block in local.blocks:
             while local.line and block.open:
@@ -141,7 +141,7 @@ class Blocks:
         return started
 
     def _serve(self) -> list[int]:
-        """Hand free blocks to the first in line. Who needs none any more lets the next have it."""
+        """Grant free blocks in order of requests, except to processes that need none any more."""
         started: list[int] = []
         while self._free and self._line:
             local = self._line.popleft()
@@ -155,12 +155,12 @@ class Blocks:
 
 
 class Strategy(NamedTuple):
-    """One way to share a limit.
+    """One strategy for dividing a limit.
 
     Attributes:
-        name: for people.
-        names: of semaphores in Redis; none where it is not asked.
-        policy: who decides.
+        name: name for the report.
+        names: number of semaphores in Redis; 0 if Redis is not used.
+        policy: the policy.
     """
 
     name: str
@@ -168,12 +168,12 @@ class Strategy(NamedTuple):
     policy: Policy
 
 
-def strategies(crowd: Crowd, processes: int, chance: random.Random) -> Iterator[Strategy]:
-    """What is compared. Tasks are in any of so many processes, which makes some busier."""
-    homes = [chance.randrange(processes) for _ in range(crowd.tasks)]
+def strategies(workload: Workload, processes: int, rng: random.Random) -> Iterator[Strategy]:
+    """The compared strategies. Tasks are randomly distributed over *processes*."""
+    homes = [rng.randrange(processes) for _ in range(workload.tasks)]
 
     def split(parts: int, choice: Choice) -> Split:
-        return Split(crowd.limit, parts, choice, homes, chance)
+        return Split(workload.limit, parts, choice, homes, rng)
 
     yield Strategy("one name", 1, split(1, "random"))
     for parts in (4, 10):
@@ -182,4 +182,4 @@ def strategies(crowd: Crowd, processes: int, chance: random.Random) -> Iterator[
     yield Strategy("a fixed share for each process", 0, split(processes, "own"))
     for size, starts in ((1, 10), (1, 50), (2, 50), (5, 50), (10, 100)):
         name = f"blocks of {size}, each for {starts} works"
-        yield Strategy(name, 1, Blocks(crowd.limit, size, starts, homes))
+        yield Strategy(name, 1, Blocks(workload.limit, size, starts, homes))

@@ -1,4 +1,4 @@
-"""The tables of docs/scaling.md, from what was measured."""
+"""The tables of docs/scaling.md, computed from the measured figures."""
 
 import random
 import statistics
@@ -18,7 +18,7 @@ from .capacity import (
 )
 from .document import number, percent, rough, spread, table
 from .figures import MODES, Cost, Figures, Mode, Subject
-from .simulation import Crowd, Outcome, simulate
+from .simulation import Outcome, Workload, simulate
 from .slots import by_rank, equal, slots_of, worth
 from .strategies import strategies
 
@@ -32,12 +32,12 @@ GIB = 2**30
 SEED = 20_261_121
 PROCESSES = 10
 WORKS = 50_000
-SATURATED = Crowd(limit=100, tasks=125)
-AT_90_PERCENT = Crowd(limit=100, tasks=1000, think=1000 / 90 - 1)
+SATURATED = Workload(limit=100, tasks=125)
+AT_90_PERCENT = Workload(limit=100, tasks=1000, think=1000 / 90 - 1)
 
 
 def tables(figures: Figures) -> dict[str, str]:
-    """All of them, by name."""
+    """All tables by name."""
     return {
         "pairs": pairs(figures),
         "calls": calls(figures),
@@ -67,7 +67,7 @@ def _sizes(figures: Figures, subject: Subject, mode: Mode) -> list[int]:
 
 
 def pairs(figures: Figures) -> str:
-    """What a pair costs and how many of them fit."""
+    """The cost of a pair, and the maximum rate."""
     subjects: tuple[Subject, ...] = ("free pair", "sparse pair", "home pair", "handed pair")
     lines: list[list[str]] = []
     for subject in subjects:
@@ -94,14 +94,14 @@ def pairs(figures: Figures) -> str:
 
 
 def calls(figures: Figures) -> str:
-    """What single calls cost."""
+    """The cost of single calls."""
     lines = [_call_line(figures, *call) for call in _single_calls(figures)]
     headings = ["one call of", "CPU, µs", "(range)", "in scripts", "calls/s of a whole core"]
     return table(headings, lines)
 
 
 def _single_calls(figures: Figures) -> Iterator[tuple[str, Subject, Mode, int, int]]:
-    """What it is called, its case, and how many calls that counts as one."""
+    """Name, case, and the number of calls per unit of the case."""
     yield "a script that does nothing", "empty script", "fair", 1, 1
     for size in _sizes(figures, "empty script, pipelined", "fair"):
         yield f"the same, {size} in one write", "empty script, pipelined", "fair", size, 1
@@ -133,7 +133,7 @@ def _call_line(
 
 
 def library(figures: Figures) -> str:
-    """The same by the library itself."""
+    """The cost of a pair by the library itself."""
     lines: list[list[str]] = []
     for mode in MODES:
         for tasks in _sizes(figures, "library pair", mode):
@@ -151,7 +151,7 @@ def library(figures: Figures) -> str:
 
 
 def memory(figures: Figures) -> str:
-    """Bytes, and how many of each a gibibyte keeps."""
+    """Bytes per item, and items per gibibyte."""
     typical = figures.typical_memory()
     parts = (
         ("a holder", typical.holder),
@@ -167,12 +167,12 @@ def memory(figures: Figures) -> str:
 
 
 def costs_of(figures: Figures) -> Costs:
-    """What a fleet's processes cost; they do not share calls, so pairs go one by one."""
+    """The costs of many processes. They do not share calls, so each call has one id."""
     (few, some), (one, many) = (
         _sizes(figures, subject, "fair") for subject in ("heartbeat", "refresh")
     )
     handed = figures.cpu("handed pair", "fair", 1)
-    # Between two processes it takes a message more, and the refresh of who was told by one.
+    # A hand-over between processes adds a push message, and the refresh that follows it.
     refreshed = figures.cpu("refresh", "fair", one)
     message = max(0.0, handed - figures.cpu("home pair", "fair", 1) - refreshed)
     return Costs(
@@ -190,7 +190,7 @@ def costs_of(figures: Figures) -> Costs:
 
 
 def upkeep(figures: Figures) -> str:
-    """Processes that only wait, or only hold."""
+    """The number of processes that only wait, or only hold."""
     costs = costs_of(figures)
     kinds: tuple[tuple[str, Callable[[float], Process]], ...] = (
         ("1 waits", lambda lease: Process(lease, waiting=1)),
@@ -211,7 +211,7 @@ def upkeep(figures: Figures) -> str:
 
 
 def fleet(figures: Figures) -> str:
-    """Processes that wait, hold and hand over, until something is used up."""
+    """The maximum number of processes that wait, hold and hand over."""
     costs = costs_of(figures)
     lines: list[list[str]] = []
     for rate in RATES:
@@ -234,11 +234,11 @@ def fleet(figures: Figures) -> str:
 
 
 def many_names() -> str:
-    """How many shards' work several shards do."""
-    chance = random.Random(SEED)
+    """The throughput of several shards in units of one."""
+    rng = random.Random(SEED)
     lines: list[list[str]] = []
     for names in NAMES:
-        sets = [slots_of(names, chance) for _ in range(NAME_SETS)]
+        sets = [slots_of(names, rng) for _ in range(NAME_SETS)]
         cells = [f"{names:,}"]
         for shards in SHARDS:
             for weights in (equal(names), by_rank(names)):
@@ -251,7 +251,7 @@ def many_names() -> str:
 
 
 def split() -> str:
-    """What dividing one limit costs."""
+    """The cost of dividing one limit."""
     lines = [
         [
             name,
@@ -274,10 +274,10 @@ def _ceiling(names: int, outcome: Outcome) -> str:
 
 
 def _simulated() -> Iterator[tuple[str, int, Outcome, Outcome]]:
-    def outcomes(crowd: Crowd) -> Iterator[tuple[str, int, Outcome]]:
-        chance = random.Random(SEED)
-        for name, names, policy in strategies(crowd, PROCESSES, chance):
-            yield name, names, simulate(policy, crowd, WORKS, chance)
+    def outcomes(workload: Workload) -> Iterator[tuple[str, int, Outcome]]:
+        rng = random.Random(SEED)
+        for name, names, policy in strategies(workload, PROCESSES, rng):
+            yield name, names, simulate(policy, workload, WORKS, rng)
 
     both = zip(outcomes(SATURATED), outcomes(AT_90_PERCENT), strict=True)
     for (name, names, saturated), (_, _, usual) in both:

@@ -1,4 +1,4 @@
-"""The cases, in their order."""
+"""All cases, in order."""
 
 from benchmarks.cases import (
     p1_lone_pair,

@@ -1,4 +1,4 @@
-"""What a case is."""
+"""The type of a case."""
 
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
@@ -10,13 +10,13 @@ from benchmarks._setup import Setup
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Something to measure.
+    """One benchmark.
 
     Attributes:
-        name: such as ``P1``.
-        title: what it measures.
-        measure: does it.
-        both_loops: whether the event loop matters enough to measure it on both.
+        name: name such as ``P1``.
+        title: title for reports.
+        measure: runs the benchmark.
+        both_loops: whether to measure on both event loops.
     """
 
     name: str

@@ -1,12 +1,12 @@
-"""P10: P1 to P4 by a way that takes a millisecond longer each way, as in a data centre."""
+"""P10: P1 to P4 with a network delay of one millisecond each way, as in a data centre."""
 
 import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from benchmarks._contest import Contest
-from benchmarks._floors import Scripts
+from benchmarks._baselines import Scripts
+from benchmarks._comparison import Comparison
 from benchmarks._measure import Burst, Load, all_waits, rates
 from benchmarks._proxy import slowed
 from benchmarks._results import Absent, Acquire, Aim, Figure, Row, Table
@@ -14,22 +14,21 @@ from benchmarks._setup import Setup
 from benchmarks.cases import p3_contention, p4_handoff
 from benchmarks.cases._base import Case
 from benchmarks.cases._contended import PAIRS
-from benchmarks.contenders import OURS, PEERS
+from benchmarks.libraries import OURS, PEERS
 
 DELAY = 0.001
-TRIP = "one bare evalsha: a round trip"
+ROUND_TRIP = "one minimal evalsha: a round trip"
 TRIPS = "acquire p50, round trips"
 HANDOFF = "hand-off"
 HOW = (
-    f"All goes through a proxy, a process that passes everything on {1000 * DELAY:g} ms later. A"
-    " round trip is that of one bare evalsha by redis-py through the same proxy, in the same"
-    " rounds; where a peer has 200 connections, the proxy is what limits it. Hand-offs are as in"
-    " P4."
+    f"All traffic goes through a proxy process that delays it by {1000 * DELAY:g} ms. A round trip"
+    " is one minimal evalsha with redis-py through the same proxy, in the same rounds. With 200"
+    " connections, the proxy limits a peer. Hand-offs are measured as in P4."
 )
 
 
 async def measure(setup: Setup) -> Table:
-    """The loads of P1 to P3 one after the other, then P4; in each, all take turns."""
+    """The loads of P1 to P3, then P4; within each, all take turns."""
     small, *larger = setup.effort.tasks
     middle = larger[0] if larger else small
     loads = {
@@ -43,20 +42,20 @@ async def measure(setup: Setup) -> Table:
     async with slowed(setup.url, DELAY) as url:
         far = setup.through(url)
         for setting, (load, bound) in loads.items():
-            setup.say(setting)
-            async with Scripts.at(url) as scripts, Contest(far) as contest:
-                await contest.enter_all((*OURS, *PEERS), load)
-                contest.add(TRIP, partial(scripts.trips, setup.effort.burst))
-                await contest.run()
-            rows += _rows(contest.bursts, setting, bound)
+            setup.progress(setting)
+            async with Scripts.at(url) as scripts, Comparison(far) as comparison:
+                await comparison.enter_all((*OURS, *PEERS), load)
+                comparison.add(ROUND_TRIP, partial(scripts.trips, setup.effort.burst))
+                await comparison.run()
+            rows += _rows(comparison.bursts, setting, bound)
             absent |= {
                 Absent(
-                    one.who, one.why if "failed" not in one.why else f"{setting}: {one.why}"
+                    one.label, one.why if "failed" not in one.why else f"{setting}: {one.why}"
                 ): None
-                for one in contest.absent
+                for one in comparison.absent
             }
         handoffs = await p4_handoff.measure(far)
-    # Its aim is for the ordinary way.
+    # The aim of P4 is for a connection without delay.
     rows += [replace(row, setting=HANDOFF, aims=()) for row in handoffs.rows]
     absent |= dict.fromkeys(handoffs.absent)
     return Table(
@@ -68,13 +67,13 @@ def _rows(bursts: dict[str, list[Burst]], setting: str, bound: float | None) -> 
     ours = {library.label for library in OURS}
     return [
         Row(
-            who=who,
+            label=label,
             setting=setting,
             acquire=Acquire.of(all_waits(own)),
-            figures=(rates(PAIRS, own), _in_trips(own, bursts[TRIP])),
-            aims=(Aim(TRIPS, bound, at_most=True),) if bound and who in ours else (),
+            figures=(rates(PAIRS, own), _in_trips(own, bursts[ROUND_TRIP])),
+            aims=(Aim(TRIPS, bound, at_most=True),) if bound and label in ours else (),
         )
-        for who, own in bursts.items()
+        for label, own in bursts.items()
     ]
 
 
@@ -88,4 +87,4 @@ def _in_trips(own: Sequence[Burst], trips: Sequence[Burst]) -> Figure:
     )
 
 
-CASE = Case("P10", "P1 to P4 with 1 ms more each way", measure)
+CASE = Case("P10", "P1 to P4 with a delay of 1 ms each way", measure)

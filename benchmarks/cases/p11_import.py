@@ -1,4 +1,4 @@
-"""P11: what the import costs."""
+"""P11: the cost of the import."""
 
 import asyncio
 import os
@@ -13,13 +13,13 @@ from benchmarks._setup import Setup
 from benchmarks.cases._base import Case
 
 OURS = "import redsem_async"
-FLOOR = "import redis.asyncio"
+BASELINE = "import redis.asyncio"
 TIME = "ms"
-RATIO = f"× {FLOOR}"
+RATIO = f"× {BASELINE}"
 AIM = Aim(RATIO, 1.15, at_most=True)
 HOW = (
-    "Each statement by itself in a fresh interpreter, in turn; bytecode was compiled beforehand."
-    " Ours imports redis.asyncio too."
+    "Each statement in a fresh interpreter, in turns; the bytecode is compiled beforehand."
+    " redsem_async imports redis.asyncio too."
 )
 TIMED = """
 import time
@@ -31,34 +31,34 @@ print(time.perf_counter() - start)
 
 
 async def measure(setup: Setup) -> Table:
-    """Both in turn."""
-    setup.say("fresh interpreters")
+    """Measure both in turns."""
+    setup.progress("fresh interpreters")
     times = await asyncio.to_thread(_times, setup.effort.imports)
-    ratios = tuple(own / other for own, other in zip(times[OURS], times[FLOOR], strict=True))
-    figures = {who: Figure(TIME, tuple(1000 * one for one in of)) for who, of in times.items()}
+    ratios = tuple(own / other for own, other in zip(times[OURS], times[BASELINE], strict=True))
+    figures = {label: Figure(TIME, tuple(1000 * one for one in of)) for label, of in times.items()}
     rows = [
-        Row(who=OURS, figures=(figures[OURS], Figure(RATIO, ratios)), aims=(AIM,)),
-        Row(who=FLOOR, figures=(figures[FLOOR],)),
+        Row(label=OURS, figures=(figures[OURS], Figure(RATIO, ratios)), aims=(AIM,)),
+        Row(label=BASELINE, figures=(figures[BASELINE],)),
     ]
     return Table(case="P11", title=CASE.title, how=HOW, loop=setup.loop, rows=rows)
 
 
 def _times(rounds: int) -> dict[str, list[float]]:
-    times: dict[str, list[float]] = {OURS: [], FLOOR: []}
+    times: dict[str, list[float]] = {OURS: [], BASELINE: []}
     with tempfile.TemporaryDirectory() as bytecode:
-        for _ in range(rounds + 1):  # the first compiles
+        for _ in range(rounds + 1):  # the first round compiles
             for statement, of_one in times.items():
                 of_one.append(_time(statement, bytecode))
     return {statement: of_one[1:] for statement, of_one in times.items()}
 
 
 def _time(statement: str, bytecode: str) -> float:
-    """Seconds that a statement takes, first thing in an interpreter."""
+    """The seconds that a statement takes in a new interpreter."""
     environment = {
         **{name: value for name, value in os.environ.items() if not name.startswith("PYTHON")},
-        # What we imported ourselves is what is measured, wherever it is.
+        # Measure the same package that this process imported.
         "PYTHONPATH": str(Path(redsem_async.__file__).parents[1]),
-        # A checkout or an environment may not be ours to write in.
+        # The folder of the package may not be writable.
         "PYTHONPYCACHEPREFIX": bytecode,
     }
     command = (sys.executable, "-P", "-c", TIMED.format(statement=statement))

@@ -1,53 +1,53 @@
-"""P1: one task, and a semaphore that is free."""
+"""P1: one task, and a free semaphore."""
 
 from dataclasses import replace
 from functools import partial
 
-from benchmarks._floors import BlockingSocket, Scripts
+from benchmarks._baselines import BlockingSocket, Scripts
 from benchmarks._measure import Load, ratio
 from benchmarks._results import Aim, Row, Table
 from benchmarks._setup import Setup
 from benchmarks.cases._base import Case
-from benchmarks.cases._contended import TO_PEER, contest, rows_of
-from benchmarks.contenders import OURS, PEERS, REDIS_LOCK
+from benchmarks.cases._contended import TO_PEER, compare, rows_of
+from benchmarks.libraries import OURS, PEERS, REDIS_LOCK
 
-FLOOR = "two bare evalsha"
-SOCKET = "two bare evalsha, blocking socket"
-TIME = "time, × two bare evalsha"
+BASELINE = "two minimal evalsha"
+SOCKET = "two minimal evalsha, blocking socket"
+TIME = "time, × two minimal evalsha"
 AIMS = (Aim(TIME, 0.90, at_most=True), Aim(TO_PEER, 1.0))
 HOW = (
-    "One task acquires and releases, again and again; a Lock's limit is 1. Floor: two scripts"
-    " that only add a member, with an expiry, and remove it, called by redis-py one after the"
-    " other; and the same over one blocking socket, with neither event loop nor client library."
+    "One task acquires and releases repeatedly; the limit of a Lock is 1. Baselines: two scripts"
+    " that only add a member with an expiry, and remove it, called with redis-py one after the"
+    " other; and the same over a blocking socket, without event loop and client library."
 )
 
 
 async def measure(setup: Setup) -> Table:
-    """All libraries, the Lock, Node and both floors in turn."""
+    """Measure all libraries, the Lock, Node and both baselines in turns."""
     seconds = setup.effort.burst
     socket = BlockingSocket(setup.url)
     libraries = (*OURS, *PEERS, REDIS_LOCK)
     try:
         async with (
             Scripts.at(setup.url) as scripts,
-            contest(setup, libraries, Load(tasks=1, limit=1)) as made,
+            compare(setup, libraries, Load(tasks=1, limit=1)) as comparison,
         ):
-            made.add(FLOOR, partial(scripts.one_by_one, seconds))
-            made.add(SOCKET, partial(socket.one_by_one, seconds))
-            setup.say("one task")
-            await made.run()
+            comparison.add(BASELINE, partial(scripts.one_by_one, seconds))
+            comparison.add(SOCKET, partial(socket.one_by_one, seconds))
+            setup.progress("one task")
+            await comparison.run()
     finally:
         socket.close()
-    floor = made.bursts[FLOOR]
+    baseline = comparison.bursts[BASELINE]
     rows: list[Row] = []
-    for row in rows_of(made, "", {}, {library.label: AIMS[1:] for library in OURS}):
-        # Of times, not of rates: this aim is about what a caller waits.
-        time = ratio(TIME, floor, made.bursts[row.who])
+    for row in rows_of(comparison, "", {}, {library.label: AIMS[1:] for library in OURS}):
+        # A ratio of times, not of rates: this aim is about the time that a caller waits.
+        time = ratio(TIME, baseline, comparison.bursts[row.label])
         figures = (row.figures[0], time, *row.figures[1:])
-        ours = row.who in {library.label for library in OURS}
+        ours = row.label in {library.label for library in OURS}
         rows.append(replace(row, figures=figures, aims=(AIMS[0], *row.aims) if ours else ()))
     return Table(
-        case="P1", title=CASE.title, how=HOW, loop=setup.loop, rows=rows, absent=made.absent
+        case="P1", title=CASE.title, how=HOW, loop=setup.loop, rows=rows, absent=comparison.absent
     )
 
 

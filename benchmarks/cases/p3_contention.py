@@ -1,4 +1,4 @@
-"""P3: ten times as many tasks as permits, and a little work for each."""
+"""P3: ten times as many tasks as permits, each with a little work."""
 
 from dataclasses import replace
 
@@ -6,34 +6,34 @@ from benchmarks._measure import Burst, Load
 from benchmarks._results import Acquire, Aim, Figure, Table
 from benchmarks._setup import Setup
 from benchmarks.cases._base import Case
-from benchmarks.cases._contended import contest, rows_of
-from benchmarks.contenders import FAIR, IN_PROCESS, OURS, PEERS
+from benchmarks.cases._contended import compare, rows_of
+from benchmarks.libraries import FAIR, IN_PROCESS, OURS, PEERS
 
 LOAD = Load(tasks=50, limit=5, work=0.001)
-TO_FLOOR = "÷ asyncio.Semaphore"
+TO_BASELINE = "÷ asyncio.Semaphore"
 UNEVEN = "longest wait ÷ median"
-AIM = Aim(TO_FLOOR, 0.85)
+AIM = Aim(TO_BASELINE, 0.85)
 FAIR_AIM = Aim(UNEVEN, 1.3, at_most=True)
 HOW = (
-    f"{LOAD.tasks} tasks, limit {LOAD.limit}, and each sleeps 1 ms inside. Floor: asyncio's own"
-    " semaphore, in the process. How even waiting is, is the longest wait of a round to its"
-    " median."
+    f"{LOAD.tasks} tasks, limit {LOAD.limit}, and each sleeps 1 ms while it holds a permit."
+    " Baseline: asyncio's own semaphore in the process. Evenness of waiting is the ratio of the"
+    " longest wait of a round to its median."
 )
 
 
 async def measure(setup: Setup) -> Table:
-    """All libraries, Node and the floor in turn."""
-    setup.say(f"{LOAD.tasks} tasks, limit {LOAD.limit}")
-    async with contest(setup, (*OURS, *PEERS, IN_PROCESS), LOAD) as made:
-        await made.run()
+    """Measure all libraries, Node and the baseline in turns."""
+    setup.progress(f"{LOAD.tasks} tasks, limit {LOAD.limit}")
+    async with compare(setup, (*OURS, *PEERS, IN_PROCESS), LOAD) as comparison:
+        await comparison.run()
     aims = {library.label: [AIM] for library in OURS} | {FAIR.label: [AIM, FAIR_AIM]}
     rows = [
-        replace(row, figures=(*row.figures, _unevenness(made.bursts[row.who])))
-        for row in rows_of(made, "", {IN_PROCESS.label: TO_FLOOR}, {})
+        replace(row, figures=(*row.figures, _unevenness(comparison.bursts[row.label])))
+        for row in rows_of(comparison, "", {IN_PROCESS.label: TO_BASELINE}, {})
     ]
-    rows = [replace(row, aims=tuple(aims.get(row.who, ()))) for row in rows]
+    rows = [replace(row, aims=tuple(aims.get(row.label, ()))) for row in rows]
     return Table(
-        case="P3", title=CASE.title, how=HOW, loop=setup.loop, rows=rows, absent=made.absent
+        case="P3", title=CASE.title, how=HOW, loop=setup.loop, rows=rows, absent=comparison.absent
     )
 
 

@@ -1,4 +1,4 @@
-"""P4: a permit that goes from one process to another."""
+"""P4: the hand-off of a permit from one process to another."""
 
 import asyncio
 import statistics
@@ -11,53 +11,53 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from benchmarks._children import Child, Stage, child
-from benchmarks._contest import Contest, name_for
-from benchmarks._floors import GIVE
-from benchmarks._gauge import TooManyInside
+from benchmarks._baselines import REMOVE
+from benchmarks._children import Child, JobContext, child
+from benchmarks._comparison import Comparison, name_for
+from benchmarks._limit_check import LimitExceeded
 from benchmarks._measure import Burst, all_waits
 from benchmarks._results import Acquire, Aim, Figure, Row, Table
 from benchmarks._setup import Setup
 from benchmarks.cases._base import Case
-from benchmarks.contenders import OURS, PEERS, REDIS_LOCK, Contender, Terms
+from benchmarks.libraries import OURS, PEERS, REDIS_LOCK, OpenSemaphore, Options
 
-HOP = "floor: publish to message"
-TRIP = "floor: round trip"
+HOP = "baseline: publish to message"
+ROUND_TRIP = "baseline: round trip"
 TIME = "time, × hop + trip"
 AIM = Aim(TIME, 0.7, at_most=True)
-SETTLE = 0.01  # seconds in which the other process comes to wait
-MOST = 3.0  # seconds for a turn, where waiters poll
+PAUSE = 0.01  # seconds until the other process waits
+MAX_TURN = 3.0  # seconds for a turn, if waiters poll
 HOW = (
-    "One process holds the only permit, and another waits for it: from just before release is"
-    " called in the one until the body runs in the other, by the clock that both share. Floor: a"
-    " publish of redis-py until its message is read in the other process, and a round trip of"
-    " redis-py, both after the same pause of 10 ms as a release."
+    "One process holds the only permit, and another waits for it. The time is from the call of"
+    " release in the first until the block runs in the second, by the clock that both share."
+    " Baselines: redis-py's publish until the message is read in the other process, and a round"
+    " trip with redis-py, both after the same pause of 10 ms as a release."
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Take:
-    """Wait for a permit and give it back; returns when it was asked for, and when it came."""
+    """Acquire a permit and release it; returns the times of the request and of the grant."""
 
     label: str
-    terms: Terms
+    options: Options
 
-    async def carry_out(self, here: Stage) -> tuple[float, float]:
-        contender = await here.contender(self.label, self.terms)
+    async def run(self, context: JobContext) -> tuple[float, float]:
+        semaphore = await context.semaphore(self.label, self.options)
         asked = time.monotonic()
-        async with contender.permit():
+        async with semaphore.permit():
             return asked, time.monotonic()
 
 
 @dataclass(frozen=True, slots=True)
-class Hear:
-    """Wait for a message; returns since when, and when it came."""
+class Receive:
+    """Wait for a message; returns the times of the start and of the message."""
 
     url: str
     channel: str
 
-    async def carry_out(self, here: Stage) -> tuple[float, float]:
-        listener = await here.once(self, lambda: _listener(self.url, self.channel))
+    async def run(self, context: JobContext) -> tuple[float, float]:
+        listener = await context.once(self, lambda: _listener(self.url, self.channel))
         asked = time.monotonic()
         await listener.get_message(ignore_subscribe_messages=True, timeout=None)
         return asked, time.monotonic()
@@ -72,67 +72,69 @@ async def _listener(url: str, channel: str) -> AsyncGenerator[Any]:
 
 
 async def measure(setup: Setup) -> Table:
-    """All libraries and both floors in turn."""
+    """Measure all libraries and both baselines in turns."""
     async with (
-        Contest(setup) as contest,  # which clears up when the child has ended
+        Comparison(
+            setup
+        ) as comparison,  # entered first, so that it cleans up after the child has ended
         child(setup.loop) as other,
         Redis.from_url(setup.url) as client,
     ):
         for library in (*OURS, *PEERS, REDIS_LOCK):
-            terms = Terms(url=setup.url, name=name_for("p4"), limit=1, tasks=2)
-            contender = await contest.enter(library, terms)
-            if contender is not None:
-                take = Take(library.label, terms)
-                once = partial(_handoff, contender, other, take)
-                contest.add(library.label, partial(_repeat, setup, once))
-        hear = Hear(setup.url, name_for("channel"))
-        contest.add(HOP, partial(_repeat, setup, partial(_hop, client, other, hear)))
-        contest.add(TRIP, partial(_repeat, setup, partial(_trip, client)))
-        setup.say("hand-offs")
-        await contest.run()
-    rows = _rows(contest.bursts)
+            options = Options(url=setup.url, name=name_for("p4"), limit=1, tasks=2)
+            semaphore = await comparison.enter(library, options)
+            if semaphore is not None:
+                take = Take(library.label, options)
+                once = partial(_handoff, semaphore, other, take)
+                comparison.add(library.label, partial(_repeat, setup, once))
+        receive = Receive(setup.url, name_for("channel"))
+        comparison.add(HOP, partial(_repeat, setup, partial(_hop, client, other, receive)))
+        comparison.add(ROUND_TRIP, partial(_repeat, setup, partial(_trip, client)))
+        setup.progress("hand-offs")
+        await comparison.run()
+    rows = _rows(comparison.bursts)
     return Table(
-        case="P4", title=CASE.title, how=HOW, loop=setup.loop, rows=rows, absent=contest.absent
+        case="P4", title=CASE.title, how=HOW, loop=setup.loop, rows=rows, absent=comparison.absent
     )
 
 
-async def _handoff(contender: Contender, other: Child, take: Take) -> float | None:
-    async with contender.permit():
-        taking = asyncio.create_task(other.ask(take))
-        await asyncio.sleep(SETTLE)
+async def _handoff(semaphore: OpenSemaphore, other: Child, take: Take) -> float | None:
+    async with semaphore.permit():
+        taking = asyncio.create_task(other.run(take))
+        await asyncio.sleep(PAUSE)
         released = time.monotonic()
     asked, came = await taking
     if came < released:
-        raise TooManyInside(2, 1)
+        raise LimitExceeded(2, 1)
     return _waited(asked, released, came)
 
 
-async def _hop(client: Redis, other: Child, hear: Hear) -> float | None:
-    hearing = asyncio.create_task(other.ask(hear))
-    await asyncio.sleep(SETTLE)
+async def _hop(client: Redis, other: Child, receive: Receive) -> float | None:
+    receiving = asyncio.create_task(other.run(receive))
+    await asyncio.sleep(PAUSE)
     published = time.monotonic()
-    while not await client.publish(hear.channel, "now"):
-        await asyncio.sleep(SETTLE)  # the very first comes before the subscription
+    while not await client.publish(receive.channel, "now"):
+        await asyncio.sleep(PAUSE)  # the subscription may not be active yet
         published = time.monotonic()
-    asked, came = await hearing
+    asked, came = await receiving
     return _waited(asked, published, came)
 
 
 async def _trip(client: Redis) -> float:
-    await asyncio.sleep(SETTLE)
+    await asyncio.sleep(PAUSE)
     sent = time.monotonic()
-    await client.eval(GIVE, 1, name_for("floor"), "nothing")
+    await client.eval(REMOVE, 1, name_for("baseline"), "nothing")
     return time.monotonic() - sent
 
 
 def _waited(asked: float, given: float, came: float) -> float | None:
-    """How long it was on its way; nothing, if the other one was not waiting by then."""
-    return came - given if asked < given - SETTLE / 2 else None
+    """The duration of the hand-off; None if the other process was not waiting yet."""
+    return came - given if asked < given - PAUSE / 2 else None
 
 
 async def _repeat(setup: Setup, once: Callable[[], Coroutine[Any, Any, float | None]]) -> Burst:
     waits: list[float] = []
-    until = time.monotonic() + MOST
+    until = time.monotonic() + MAX_TURN
     while not waits or (len(waits) < setup.effort.handoffs and time.monotonic() < until):
         waited = await once()
         if waited is not None:
@@ -141,21 +143,22 @@ async def _repeat(setup: Setup, once: Callable[[], Coroutine[Any, Any, float | N
 
 
 def _rows(bursts: dict[str, list[Burst]]) -> list[Row]:
-    floors = [
-        _median(hop) + _median(trip) for hop, trip in zip(bursts[HOP], bursts[TRIP], strict=True)
+    baselines = [
+        _median(hop) + _median(trip)
+        for hop, trip in zip(bursts[HOP], bursts[ROUND_TRIP], strict=True)
     ]
     ours = {library.label for library in OURS}
     rows: list[Row] = []
-    for who, own in bursts.items():
-        times = zip(own, floors, strict=True)
-        ratio = Figure(TIME, tuple(_median(burst) / floor for burst, floor in times))
-        floor = who in (HOP, TRIP)
+    for label, own in bursts.items():
+        times = zip(own, baselines, strict=True)
+        ratio = Figure(TIME, tuple(_median(burst) / baseline for burst, baseline in times))
+        baseline = label in (HOP, ROUND_TRIP)
         rows.append(
             Row(
-                who=who,
+                label=label,
                 acquire=Acquire.of(all_waits(own)),
-                figures=() if floor else (ratio,),
-                aims=(AIM,) if who in ours else (),
+                figures=() if baseline else (ratio,),
+                aims=(AIM,) if label in ours else (),
             )
         )
     return rows
@@ -165,4 +168,4 @@ def _median(burst: Burst) -> float:
     return statistics.median(burst.waits)
 
 
-CASE = Case("P4", "A permit goes from one process to another", measure)
+CASE = Case("P4", "Hand-off of a permit between processes", measure)

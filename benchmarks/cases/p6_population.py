@@ -1,4 +1,4 @@
-"""P6: whether a pair costs more, the more permits are held and the more requests wait."""
+"""P6: the cost of a pair by the number of holders and waiters."""
 
 import asyncio
 import time
@@ -9,73 +9,73 @@ from itertools import pairwise
 
 from redis.asyncio import Redis
 
-from benchmarks._children import Child, Stage, child
-from benchmarks._contest import name_for
-from benchmarks._crowds import LONG, Hold
-from benchmarks._gauge import Gauge, Leaked
+from benchmarks._bulk import LONG, Hold
+from benchmarks._children import Child, JobContext, child
+from benchmarks._comparison import name_for
+from benchmarks._limit_check import Leaked, LimitCheck
 from benchmarks._measure import Burst, Load, all_waits, burst, rates
 from benchmarks._results import Acquire, Aim, Figure, Row, Table
+from benchmarks._server_stats import scripts, slowest
 from benchmarks._setup import Setup
-from benchmarks._watch import scripts, slowest
 from benchmarks.cases._base import Case
-from benchmarks.contenders import OURS, Contender, Library, Ours, Terms
+from benchmarks.libraries import OURS, Library, OpenSemaphore, Options, OurSemaphore
 
-COST = "µs a pair"
-GROWTH = "× that of the fewest"
-SERVER = "server µs a script"
-AIMED_AT = 100_000  # holders, beside which a pair is compared to one beside the fewest
-WORST = "worst script, ms"
-LATE = "granted after the lease's end, ms"
+COST = "µs per pair"
+GROWTH = "× that with the fewest"
+SERVER = "server µs per script"
+AIMED_AT = 100_000  # the aim applies from so many holders on
+WORST = "slowest script, ms"
+LATE = "grant after the end of the lease, ms"
 HOW = (
-    "Held: another process holds so many permits, and one task here acquires and releases beside"
-    " them. Held and waiting: another process holds as many, and as many of its tasks are in"
-    " line for one permit more, which goes round: a pair is one release, and the grant of the"
-    " next in line; acquire is that grant. Server time is that of EVALSHA by INFO commandstats;"
-    " the worst script is by SLOWLOG, which notes what took 0.1 ms. Expiry: a process with so"
-    " many permits is killed, and one waiter takes over when its lease ends."
+    "Held: another process holds that many permits, while one task acquires and releases another."
+    " Held and waiting: another process holds that many, and as many of its tasks wait for one"
+    " more permit, which is passed from task to task: a pair is one release and the grant to the"
+    " next waiter; acquire is that grant. Server time is that of EVALSHA in INFO commandstats; the"
+    " slowest script is from SLOWLOG with a threshold of 0.1 ms. Expiry: a process with that many"
+    " permits is killed, and one waiter gets a permit when its lease ends."
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
-    """Have *count* tasks in line for one permit that goes round, once the limit is raised."""
+class Queue:
+    """Start *count* tasks that pass one permit around once the limit is raised."""
 
     label: str
-    terms: Terms
+    options: Options
     count: int
 
-    async def carry_out(self, here: Stage) -> None:
-        contender = await here.contender(self.label, self.terms)
-        gauge = Gauge(1)
-        turns = here.notes[self.label] = list[float]()
+    async def run(self, context: JobContext) -> None:
+        semaphore = await context.semaphore(self.label, self.options)
+        check = LimitCheck(1)
+        turns = context.shared[self.label] = list[float]()
 
-        async def go_round() -> None:
+        async def pass_around() -> None:
             while True:
-                async with contender.permit():
-                    gauge.enter()
+                async with semaphore.permit():
+                    check.enter()
                     turns.append(time.perf_counter())
-                    gauge.leave()
+                    check.leave()
 
-        here.tasks += [asyncio.create_task(go_round()) for _ in range(self.count)]
+        context.tasks += [asyncio.create_task(pass_around()) for _ in range(self.count)]
 
 
 @dataclass(frozen=True, slots=True)
-class GoRound:
-    """Let the permit go round for a while; each time is from one who is inside to the next."""
+class PassAround:
+    """Pass the permit around for *seconds*; the times are from one task to the next."""
 
     label: str
-    terms: Terms
+    options: Options
     seconds: float
 
-    async def carry_out(self, here: Stage) -> Burst:
-        contender = await here.contender(self.label, self.terms)
-        assert isinstance(contender, Ours)
-        turns: list[float] = here.notes[self.label]
+    async def run(self, context: JobContext) -> Burst:
+        semaphore = await context.semaphore(self.label, self.options)
+        assert isinstance(semaphore, OurSemaphore)
+        turns: list[float] = context.shared[self.label]
         turns.clear()
-        await contender.semaphore.set_limit(self.terms.limit + 1)
+        await semaphore.native.set_limit(self.options.limit + 1)
         await asyncio.sleep(self.seconds)
-        await contender.semaphore.set_limit(self.terms.limit)
-        for task in here.tasks:
+        await semaphore.native.set_limit(self.options.limit)
+        for task in context.tasks:
             if task.done():
                 task.result()
         waits = [later - earlier for earlier, later in pairwise(turns)]
@@ -84,33 +84,35 @@ class GoRound:
 
 @dataclass(slots=True)
 class Population:
-    """A number of holders, and perhaps of waiters, and what a pair costs beside them."""
+    """A number of holders, and optionally of waiters, and the cost of a pair beside them."""
 
     setting: str
     library: Library
-    terms: Terms
+    options: Options
     held: int
-    crowd: Child
-    visitor: Contender | None
+    process: Child
+    measured: OpenSemaphore | None
     bursts: list[Burst]
     server: list[float]
     worst: list[float]
 
     async def turn(self, setup: Setup, client: Redis) -> None:
-        """Measure once more."""
+        """Measure one round."""
         seconds = setup.effort.burst
         async with slowest(client) as slow:
             before = await scripts(client)
-            if self.visitor is not None:
-                done = await burst(self.visitor, Load(tasks=1, limit=1), seconds)
+            if self.measured is not None:
+                done = await burst(self.measured, Load(tasks=1, limit=1), seconds)
             else:
-                done = await self.crowd.ask(GoRound(self.library.label, self.terms, seconds))
+                done = await self.process.run(
+                    PassAround(self.library.label, self.options, seconds)
+                )
             self.server.append((await scripts(client)).since(before))
         self.bursts.append(done)
         self.worst += slow.ms
 
-    def forget(self) -> None:
-        """All so far was to warm up; but for the worst script, which is the worst anyhow."""
+    def discard(self) -> None:
+        """Discard the warm-up rounds. The slowest script counts anyway."""
         self.bursts.clear()
         self.server.clear()
 
@@ -123,7 +125,7 @@ class Population:
         if self.worst:
             figures.append(Figure(WORST, (max(self.worst),)))
         return Row(
-            who=self.library.label,
+            label=self.library.label,
             setting=self.setting,
             acquire=Acquire.of(all_waits(self.bursts)),
             figures=tuple(figures),
@@ -131,7 +133,7 @@ class Population:
 
 
 async def measure(setup: Setup) -> Table:
-    """Mode by mode; within one, the numbers of holders take turns."""
+    """Measure one mode after the other; within a mode, the populations take turns."""
     rows: list[Row] = []
     for library in OURS:
         for waiting in (False, True):
@@ -146,13 +148,13 @@ async def _growth(setup: Setup, library: Library, *, waiting: bool) -> list[Row]
         populations: list[Population] = []
         for held in setup.effort.populations:
             setting = f"{held:,} held" + (" and waiting" if waiting else "")
-            setup.say(f"{library.label}, {setting}")
+            setup.progress(f"{library.label}, {setting}")
             made = _population(setup, library, held, setting, waiting=waiting)
             populations.append(await stack.enter_async_context(made))
         for number in range(-setup.effort.warm_ups, setup.effort.rounds):
             for population in populations:
                 if number == 0:
-                    population.forget()
+                    population.discard()
                 await population.turn(setup, client)
     rows = [population.row() for population in populations]
     fewest = rows[0].figure(COST).values
@@ -168,37 +170,37 @@ async def _growth(setup: Setup, library: Library, *, waiting: bool) -> list[Row]
 async def _population(
     setup: Setup, library: Library, held: int, setting: str, *, waiting: bool
 ) -> AsyncGenerator[Population]:
-    terms = Terms(url=setup.url, name=name_for("p6"), limit=held, tasks=1, lease=LONG)
+    options = Options(url=setup.url, name=name_for("p6"), limit=held, tasks=1, lease=LONG)
     async with AsyncExitStack() as stack:
-        crowd = await stack.enter_async_context(child(setup.loop))
-        mine = replace(terms, limit=held + 1, lease=10.0)
-        visitor = await stack.enter_async_context(library.open(mine))
-        stack.push_async_callback(visitor.clear)
-        stack.push_async_callback(crowd.kill)
-        await crowd.ask(Hold(library.label, terms, held))
+        process = await stack.enter_async_context(child(setup.loop))
+        mine = replace(options, limit=held + 1, lease=10.0)
+        measured = await stack.enter_async_context(library.open(mine))
+        stack.push_async_callback(measured.clear)
+        stack.push_async_callback(process.kill)
+        await process.run(Hold(library.label, options, held))
         if waiting:
-            await crowd.ask(Form(library.label, terms, held))
+            await process.run(Queue(library.label, options, held))
             await asyncio.sleep(setup.effort.settle)
         yield Population(
-            setting, library, terms, held, crowd, None if waiting else visitor, [], [], []
+            setting, library, options, held, process, None if waiting else measured, [], [], []
         )
-        if (left := await visitor.held()) != held:
+        if (left := await measured.held()) != held:
             raise Leaked(left, held)
 
 
 async def _expiry(setup: Setup, library: Library) -> Row:
-    """Many permits end at once, and somebody waits for one."""
-    many, lease = setup.effort.crowd, setup.effort.lease
-    setup.say(f"{library.label}, {many:,} permits expire")
-    terms = Terms(url=setup.url, name=name_for("p6"), limit=many, tasks=1, lease=lease)
+    """Many permits expire together, and one task waits for a permit."""
+    many, lease = setup.effort.bulk, setup.effort.lease
+    setup.progress(f"{library.label}, {many:,} permits expire")
+    options = Options(url=setup.url, name=name_for("p6"), limit=many, tasks=1, lease=lease)
     async with (
         Redis.from_url(setup.url) as client,
-        library.open(terms) as waiter,
-        child(setup.loop) as crowd,
+        library.open(options) as waiter,
+        child(setup.loop) as process,
     ):
-        await crowd.ask(Hold(library.label, terms, many))
-        await asyncio.sleep(lease)  # until all were refreshed together, once or more
-        await crowd.kill()
+        await process.run(Hold(library.label, options, many))
+        await asyncio.sleep(lease)  # until all were refreshed together at least once
+        await process.kill()
         async with slowest(client) as slow:
             ends = await _first_expiry(waiter)
             async with waiter.permit():
@@ -206,13 +208,13 @@ async def _expiry(setup: Setup, library: Library) -> Row:
             await waiter.held()
         await waiter.clear()
     figures = [Figure(LATE, (1000 * late,)), *(Figure(WORST, (ms,)) for ms in slow.ms)]
-    return Row(who=library.label, setting=f"{many:,} expire", figures=tuple(figures))
+    return Row(label=library.label, setting=f"{many:,} expire", figures=tuple(figures))
 
 
-async def _first_expiry(waiter: Contender) -> float:
-    """When the permit that ends first does so, by ``time.monotonic()``."""
-    assert isinstance(waiter, Ours)
-    status = await waiter.semaphore.status(max_entries=1)
+async def _first_expiry(waiter: OpenSemaphore) -> float:
+    """The earliest expiry of all permits, by ``time.monotonic()``."""
+    assert isinstance(waiter, OurSemaphore)
+    status = await waiter.native.status(max_entries=1)
     return time.monotonic() + min(holder.expires_in for holder in status.holders)
 
 

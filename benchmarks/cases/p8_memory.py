@@ -1,33 +1,33 @@
-"""P8: what a permit and a waiter take up, here and at the server."""
+"""P8: the memory of a permit and of a waiter, in the client and on the server."""
 
 import asyncio
 from contextlib import AsyncExitStack
 
 from redis.asyncio import Redis
 
+from benchmarks._bulk import LONG, CheckStillWaiting, Hold, Open, Wait
 from benchmarks._children import child
-from benchmarks._contest import attempt, name_for
-from benchmarks._crowds import LONG, CheckInPlace, Hold, Open, Wait
+from benchmarks._comparison import attempt, name_for
 from benchmarks._results import Absent, Acquire, Figure, Row, Table
+from benchmarks._server_stats import key_memory, used_memory
 from benchmarks._setup import Setup
-from benchmarks._usage import TellUse
-from benchmarks._watch import key_memory, used_memory
+from benchmarks._usage import ReportUsage
 from benchmarks.cases._base import Case
-from benchmarks.contenders import OURS, PEERS, Library, Terms
+from benchmarks.libraries import OURS, PEERS, Library, Options
 
 KEYS = "server, keys: bytes each"
 SERVER = "server, all: bytes each"
 CLIENT = "client: bytes each"
 HOW = (
-    "A process of its own holds so many permits, or has so many tasks that wait while the only"
-    " permit is held elsewhere. By difference, for each of them: MEMORY USAGE of the keys;"
-    " used_memory of the server, which has the connections in it; and the resident memory of the"
-    " process, with the tasks that hold, refresh or wait."
+    "One process holds that many permits, or has that many tasks that wait while another process"
+    " holds the only permit. Differences, divided by the number: MEMORY USAGE of the keys;"
+    " used_memory of the server, including connections; and the resident memory of the process,"
+    " including the tasks that hold, refresh or wait."
 )
 
 
 async def measure(setup: Setup) -> Table:
-    """One library after the other: there is nothing to take turns in."""
+    """Measure one library after the other, without turns."""
     rows: list[Row] = []
     absent: list[Absent] = []
     for library in (*OURS, *PEERS):
@@ -38,12 +38,12 @@ async def measure(setup: Setup) -> Table:
 
 
 async def _row(setup: Setup, library: Library, *, waiting: bool) -> Row:
-    many, name = setup.effort.crowd_of(library), name_for("p8")
+    many, name = setup.effort.bulk_of(library), name_for("p8")
     setting = f"{many:,} {'waiters' if waiting else 'permits'}"
-    setup.say(f"{library.label}, {setting}")
+    setup.progress(f"{library.label}, {setting}")
     limit = 1 if waiting else many
-    here = Terms(url=setup.url, name=name, limit=limit, tasks=1, lease=LONG)
-    there = Terms(url=setup.url, name=name, limit=limit, tasks=many, lease=LONG)
+    here = Options(url=setup.url, name=name, limit=limit, tasks=1, lease=LONG)
+    there = Options(url=setup.url, name=name, limit=limit, tasks=many, lease=LONG)
     waits: list[float] = []
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(Redis.from_url(setup.url))
@@ -51,24 +51,24 @@ async def _row(setup: Setup, library: Library, *, waiting: bool) -> Row:
         stack.push_async_callback(observer.clear)
         if waiting:
             await stack.enter_async_context(observer.permit())
-        crowd = await stack.enter_async_context(child(setup.loop))
-        await crowd.ask(Open(library.label, there))
+        process = await stack.enter_async_context(child(setup.loop))
+        await process.run(Open(library.label, there))
         keys, server = await key_memory(client, name), await used_memory(client)
-        use = await crowd.ask(TellUse(collect=True))
+        use = await process.run(ReportUsage(collect=True))
         if waiting:
-            await crowd.ask(Wait(library.label, there, many))
+            await process.run(Wait(library.label, there, many))
         else:
-            waits = await crowd.ask(Hold(library.label, there, many))
+            waits = await process.run(Hold(library.label, there, many))
         await asyncio.sleep(setup.effort.settle)
-        await crowd.ask(CheckInPlace())
-        grown = await crowd.ask(TellUse(collect=True))
+        await process.run(CheckStillWaiting())
+        grown = await process.run(ReportUsage(collect=True))
         figures = (
             Figure(KEYS, ((await key_memory(client, name) - keys) / many,)),
             Figure(SERVER, ((await used_memory(client) - server) / many,)),
             Figure(CLIENT, ((grown.memory - use.memory) / many,)),
         )
-        await crowd.kill()
-    return Row(who=library.label, setting=setting, acquire=Acquire.of(waits), figures=figures)
+        await process.kill()
+    return Row(label=library.label, setting=setting, acquire=Acquire.of(waits), figures=figures)
 
 
 CASE = Case("P8", "Memory", measure)

@@ -1,14 +1,14 @@
-// Puts loads on semaphores of redis-semaphore with ioredis, on orders from the Python side.
+// Runs loads on semaphores of redis-semaphore with ioredis, for the Python benchmarks.
 //
-// stdin   a line a turn: {"name", "tasks", "limit", "work_ms", "seconds"}
-// stdout  a line a turn: {"pairs", "seconds", "waits", "most", "held"}; waits in seconds
+// stdin   one line per turn: {"name", "tasks", "limit", "work_ms", "seconds"}
+// stdout  one line per turn: {"pairs", "seconds", "waits", "most", "held"}; waits in seconds
 
 import { createInterface } from "node:readline";
 import { setTimeout as sleep } from "node:timers/promises";
 import Redis from "ioredis";
 import { Semaphore } from "redis-semaphore";
 
-// A server that is gone ends us: whoever waits for a line must not wait for ever.
+// Exit if the server is gone, so that the Python side does not wait for ever.
 const redis = new Redis(process.argv[2], { retryStrategy: null });
 redis.on("error", (error) => {
   console.error(String(error));
@@ -24,7 +24,7 @@ async function turn({ name, tasks, limit, work_ms: work, seconds: duration }) {
   const until = start + duration;
 
   async function pairs() {
-    // As its users set it up, but for the time to wait, which is 10 s by default.
+    // Default settings except for acquireTimeout, which is 10 s by default.
     const semaphore = new Semaphore(redis, name, limit, { acquireTimeout: 60_000 });
     for (let asked = seconds(); asked < until; asked = seconds()) {
       await semaphore.acquire();

@@ -1,4 +1,4 @@
-"""The ``redsem-async`` command. What it needs beyond the library comes with extras."""
+"""The ``redsem-async`` command. Its dependencies are in the extras ``cli`` and ``demo``."""
 
 import contextlib
 import logging
@@ -10,9 +10,9 @@ _FROM_EXTRAS = frozenset({"httpx", "rich", "typer"})
 
 def main() -> None:
     """Run the command line; the console script ``redsem-async``."""
-    # Commands say themselves what went wrong, in a line.
+    # Commands print errors themselves, on one line.
     logging.getLogger("redsem_async").addHandler(logging.NullHandler())
-    with contextlib.suppress(AttributeError):  # as stderr has it: a name is any text
+    with contextlib.suppress(AttributeError):  # as stderr does: names may not fit the encoding
         cast("Any", sys.stdout).reconfigure(errors="backslashreplace")
     try:
         from ._app import app

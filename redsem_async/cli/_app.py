@@ -1,4 +1,4 @@
-"""Commands, their options and exit codes. What a command does is elsewhere."""
+"""Commands, their options and exit codes. Other modules do the work."""
 
 import json
 import platform
@@ -16,15 +16,15 @@ from redsem_async.testing._embedded import ServerDidNotStart, ServerNotFound
 
 from ._commands import COMMANDS
 from ._doctor import doctor
-from ._place import INTERRUPTED, TROUBLE, usable
-from ._watching import watch
+from ._target import FAILED, INTERRUPTED, valid_url
+from ._watch import watch
 
 app = typer.Typer(
     no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="markdown"
 )
 
 
-def _say_version(wanted: bool) -> None:  # noqa: FBT001 - as typer calls it
+def _print_version(wanted: bool) -> None:  # noqa: FBT001 - as typer calls it
     if wanted:
         typer.echo(
             f"redsem-async {_version_of('redsem-async')}"
@@ -36,8 +36,8 @@ def _say_version(wanted: bool) -> None:  # noqa: FBT001 - as typer calls it
 def _version_of(distribution: str) -> str:
     try:
         return version(distribution)
-    except PackageNotFoundError:  # run from a folder that nothing was installed from
-        return "of a checkout"
+    except PackageNotFoundError:  # run from a checkout
+        return "(not installed)"
 
 
 @app.callback()
@@ -47,17 +47,17 @@ def redsem_async(
         bool,
         typer.Option(
             "--version",
-            help="Say which versions these are.",
+            help="Print the versions and exit.",
             is_eager=True,
-            callback=_say_version,
+            callback=_print_version,
         ),
     ] = False,
 ) -> None:
-    """Distributed semaphores for asyncio, kept in Redis.
+    """Distributed semaphores for asyncio, backed by Redis.
 
-    Exit codes: 0 done; 1 Redis could not be asked or refused, `doctor` found a problem, or `clear`
-    was not told yes; 2 wrong use; 3 nobody uses that name; 4 the id to kick holds nothing;
-    130 interrupted.
+    Exit codes: 0 success; 1 Redis is unreachable or returned an error, `doctor` found a problem,
+    or `clear` was not confirmed; 2 usage error; 3 no semaphore of that name; 4 the id to kick
+    holds no permit; 130 interrupted.
     """
 
 
@@ -72,46 +72,49 @@ def demo(
     *,
     url: Annotated[
         str | None,
-        typer.Option(help="A Redis to use instead of an embedded one.", callback=usable),
+        typer.Option(help="Redis server to use. Default: an embedded one.", callback=valid_url),
     ] = None,
     requests: Annotated[
         int, typer.Option(min=60, help="Requests in each of the two rounds.")
     ] = 400,
     limit: Annotated[
-        int, typer.Option(min=4, max=20, help="How many the upstream takes at once.")
+        int, typer.Option(min=4, max=20, help="Concurrent requests that the upstream accepts.")
     ] = 8,
     lease: Annotated[
         float,
         typer.Option(
-            min=1.0, max=5.0, help="Seconds until a killed worker's permits are given to others."
+            min=1.0,
+            max=5.0,
+            help="Lease in seconds: when it ends, a killed worker's permits are free.",
         ),
     ] = 2.0,
     output: Annotated[
         Path | None,
         typer.Option(
             file_okay=False,
-            help="Folder for the chart that matplotlib draws, if not a new temporary one.",
+            help="Folder for the chart drawn by matplotlib. Default: a temporary folder.",
         ),
     ] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="The summary as JSON; all else goes to stderr.")
+        bool,
+        typer.Option("--json", help="Print the summary as JSON; all other output goes to stderr."),
     ] = False,
 ) -> None:
-    """Four processes, one upstream with a limit, and a SIGKILL.
+    """Run four processes against an upstream with a concurrency limit, and kill one of them.
 
-    Sends requests to a small local upstream that takes only so many at once: first without a
-    semaphore, then with one, and kills a worker on the way. Exits with 0 only if that went as
-    promised: the limit held, nobody was refused, and no request was lost but the killed
-    worker's own.
+    Worker processes send requests to a small local upstream with a concurrency limit: first
+    without a semaphore, then with one. In the second round one worker is killed. Exits with 0
+    only if the semaphore kept its promises: the limit was never exceeded, the upstream refused
+    no request, and only requests of the killed worker were lost.
     """
     from .demo._chart import chart_of
-    from .demo._judge import faults_of
     from .demo._plan import Plan
     from .demo._run import run
-    from .demo._summary import facts_of, print_summary
+    from .demo._summary import as_dict, print_summary
+    from .demo._verdict import faults_of
 
     if find_spec("httpx") is None:
-        raise ModuleNotFoundError(name="httpx")  # its user is another process
+        raise ModuleNotFoundError(name="httpx")  # a worker process needs it
     console = Console(stderr=as_json, highlight=False)
     try:
         record = run(Plan(requests=requests, limit=limit, lease=lease), url, console)
@@ -123,9 +126,9 @@ def demo(
         raise typer.Exit(INTERRUPTED) from None
     except (SemaphoreError, ServerDidNotStart, ServerNotFound) as error:
         typer.echo(str(error), err=True)
-        raise typer.Exit(TROUBLE) from None
+        raise typer.Exit(FAILED) from None
     if as_json:
-        typer.echo(json.dumps(facts_of(record, faults, chart), indent=2))
+        typer.echo(json.dumps(as_dict(record, faults, chart), indent=2))
     if faults:
         raise typer.Exit(1)
 
@@ -137,24 +140,25 @@ def bench(
         str | None,
         typer.Option(
             envvar="REDIS_URL",
-            help="The Redis to measure on; or else an embedded one.",
-            callback=usable,
+            help="Redis server to measure. Default: an embedded one.",
+            callback=valid_url,
         ),
     ] = None,
     seconds: Annotated[
-        float, typer.Option(min=0.1, max=60.0, help="For each of the five measurements.")
+        float, typer.Option(min=0.1, max=60.0, help="Duration of each of the five measurements.")
     ] = 2.0,
     as_json: Annotated[
-        bool, typer.Option("--json", help="The figures as JSON; all else goes to stderr.")
+        bool,
+        typer.Option("--json", help="Print the figures as JSON; all other output goes to stderr."),
     ] = False,
 ) -> None:
-    """How fast permits are on your own Redis.
+    """Measure how fast permits are acquired on your own Redis.
 
-    Measures a round trip, and how long acquiring takes in both modes: for one task and a free
-    semaphore, and for many tasks that contend. The semaphores have random names, and are
-    deleted afterwards.
+    Measures a round trip, and how long acquiring takes in both modes: with one task and a free
+    semaphore, and with many contending tasks. The semaphores have random names and are deleted
+    afterwards.
     """
-    from ._bench import facts_of, measure, print_figures
+    from ._bench import as_dict, measure, print_figures
 
     console = Console(stderr=as_json, highlight=False)
     try:
@@ -164,8 +168,8 @@ def bench(
         raise typer.Exit(INTERRUPTED) from None
     except (SemaphoreError, RedisError, ServerDidNotStart, ServerNotFound) as error:
         typer.echo(str(error), err=True)
-        raise typer.Exit(TROUBLE) from None
+        raise typer.Exit(FAILED) from None
     if as_json:
-        typer.echo(json.dumps(facts_of(figures), indent=2))
+        typer.echo(json.dumps(as_dict(figures), indent=2))
     else:
         print_figures(figures, console)

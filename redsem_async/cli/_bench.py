@@ -1,4 +1,4 @@
-"""``redsem-async bench``: how fast permits are on the user's own Redis, in short form."""
+"""``redsem-async bench``: a short measurement of acquiring on the user's own Redis."""
 
 import asyncio
 import contextlib
@@ -18,22 +18,22 @@ from rich.table import Table
 
 from redsem_async import AnySemaphore, FairSemaphore, Semaphore, SemaphoreError, from_url
 
+from ._ephemeral import first_error, server_for
 from ._erase import erase
-from ._server import first, served
 
 _KINDS = (FairSemaphore, Semaphore)
 _TASKS, _LIMIT = 50, 5
-_TIDYING = 1.0  # seconds, at most
+_CLEANUP_TIMEOUT = 1.0  # seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """How long something took that was done again and again.
+    """The latency of a repeated operation.
 
     Attributes:
-        p50_ms: half of the times were no longer.
-        p99_ms: 99 of 100 were no longer.
-        per_second: how often it was done.
+        p50_ms: median.
+        p99_ms: 99th percentile.
+        per_second: operations per second.
     """
 
     p50_ms: float
@@ -43,15 +43,15 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What was measured.
+    """The result of all measurements.
 
     Attributes:
-        server: what it was measured on.
-        round_trip: a PING by the user's kind of client.
-        alone: acquiring, one task at a time, by the name of the class.
-        contended: acquiring, as many tasks as `tasks` for as few permits as `limit`.
-        tasks: as many are contending.
-        limit: for so many permits.
+        server: the measured server, for display.
+        round_trip: a PING by redis-py.
+        alone: acquiring by a single task, by class name.
+        contended: acquiring by `tasks` tasks with a limit of `limit`, by class name.
+        tasks: number of contending tasks.
+        limit: number of permits.
     """
 
     server: str
@@ -63,13 +63,13 @@ class Figures:
 
 
 def measure(url: str | None, seconds: float, console: Console) -> Figures:
-    """Measure for *seconds* each; whatever ends it, the semaphores are deleted.
+    """Run each measurement for *seconds*. The semaphores are deleted in every case.
 
     Raises:
-        ServerNotFound, ServerDidNotStart: there is no server of its own.
-        SemaphoreError, redis.RedisError: Redis could not be asked, or refused.
+        ServerNotFound, ServerDidNotStart: no embedded server is available.
+        SemaphoreError, redis.RedisError: Redis is unreachable or returned an error.
     """
-    with served(url) as (address, what):
+    with server_for(url) as (address, what):
         console.print(f"Redis: {escape(what)}", soft_wrap=True)
         columns = (
             *(BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()),
@@ -80,7 +80,7 @@ def measure(url: str | None, seconds: float, console: Console) -> Figures:
             try:
                 return asyncio.run(_measure(address, what, seconds, progress))
             except ExceptionGroup as group:
-                raise first(group) from None
+                raise first_error(group) from None
 
 
 async def _measure(url: str, what: str, seconds: float, progress: Progress) -> Figures:
@@ -98,7 +98,7 @@ async def _measure(url: str, what: str, seconds: float, progress: Progress) -> F
         pairs: dict[str, Callable[[], Awaitable[float]]] = {}
         for kind in _KINDS:
             semaphore = kind(redis, f"bench-{secrets.token_hex(4)}", _LIMIT, label="bench")
-            await stack.enter_async_context(_kept(redis, semaphore))
+            await stack.enter_async_context(_temporary(redis, semaphore))
             pairs[kind.__name__] = partial(_pair, semaphore)
         round_trip = await step("round trip", partial(_ping, redis))
         for name, pair in pairs.items():
@@ -122,21 +122,21 @@ async def _pair(semaphore: AnySemaphore) -> float:
 
 
 @contextlib.asynccontextmanager
-async def _kept(redis: Redis, semaphore: AnySemaphore) -> AsyncGenerator[None]:
-    """A semaphore that can be used, and is deleted in the end."""
+async def _temporary(redis: Redis, semaphore: AnySemaphore) -> AsyncGenerator[None]:
+    """Check that *semaphore* works; delete it at the end of the block."""
     try:
         async with semaphore.acquire(timeout=0):
-            pass  # If Redis is not to be reached, this says so.
+            pass  # Raises if Redis is unreachable.
         yield
     finally:
-        # Where there is nobody to ask, it would be asked for as long as a lease.
+        # During an outage, erasing would retry for a whole lease.
         with contextlib.suppress(SemaphoreError, TimeoutError):
-            async with asyncio.timeout(_TIDYING):
+            async with asyncio.timeout(_CLEANUP_TIMEOUT):
                 await erase(redis, semaphore)
 
 
 async def _repeat(once: Callable[[], Awaitable[float]], tasks: int, seconds: float) -> Latency:
-    """Do something for a while, by several tasks; it returns how many seconds it took."""
+    """Run *once*, which returns a duration, in *tasks* concurrent loops for *seconds*."""
     times: list[float] = []
     start = time.perf_counter()
     until = start + seconds
@@ -155,11 +155,11 @@ async def _repeat(once: Callable[[], Awaitable[float]], tasks: int, seconds: flo
 
 
 def print_figures(figures: Figures, console: Console) -> None:
-    """Print a table: latencies first."""
+    """Print the figures as a table."""
     contended = f"{figures.tasks} tasks, limit {figures.limit}"
     table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
     table.add_column()
-    for heading in ("p50, ms", "p99, ms", "a second"):
+    for heading in ("p50, ms", "p99, ms", "per second"):
         table.add_column(heading, justify="right")
     _add(table, "round trip (PING)", figures.round_trip)
     for name in figures.alone:
@@ -173,6 +173,6 @@ def _add(table: Table, what: str, latency: Latency) -> None:
     table.add_row(what, *milliseconds, f"{latency.per_second:,.0f}")
 
 
-def facts_of(figures: Figures) -> dict[str, Any]:
-    """The same, for ``--json``."""
+def as_dict(figures: Figures) -> dict[str, Any]:
+    """The figures for ``--json``."""
     return asdict(figures)

@@ -1,9 +1,8 @@
-"""The operator's commands: look at semaphores, change their limits, take permits back."""
+"""The operator's commands: inspect semaphores, set limits, revoke permits."""
 
 import json
 import sys
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Annotated, Any, NoReturn, TypeVar
 
 import typer
@@ -12,70 +11,62 @@ from redis.exceptions import ResponseError
 from redsem_async import AnySemaphore, SemaphoreError, SemaphoreStatus
 from redsem_async._core.keys import parse_permit_id
 
-from . import _find
-from ._find import Found
+from . import _discovery
+from ._discovery import SemaphoreInfo
 from ._options import LOCAL, AsJson, IsCluster, Name, Prefix, Url
-from ._place import (
+from ._render import as_dict, console, details, list_table
+from ._target import (
+    CLUSTER_NODE,
+    FAILED,
+    NOT_FOUND,
     NOT_HELD,
-    ONE_OF_A_CLUSTER,
-    TROUBLE,
-    UNKNOWN,
-    WRONG_USE,
-    Place,
+    USAGE_ERROR,
+    Target,
     connected,
+    describe,
     fail,
-    greeting,
+    hello,
+    no_such_semaphore,
     printable,
     run,
-    sentence,
 )
-from ._show import console, details, facts, list_of
 
 T = TypeVar("T")
 
-MOST_DIGITS = 1000  # of a number; of so many more Python makes none
+MAX_DIGITS = 1000  # of a limit, because int() refuses longer text
 
-Most = Annotated[int, typer.Option(min=0, help="Holders to list, and waiters.")]
-
-
-@dataclass(frozen=True, slots=True)
-class Named:
-    """A semaphore that a command is about, and who asks."""
-
-    found: Found
-    semaphore: AnySemaphore
+MaxEntries = Annotated[
+    int, typer.Option("--most", min=0, help="Maximum number of holders, and of waiters, to list.")
+]
 
 
-def on(place: Place, name: str, work: Callable[[Named], Awaitable[T]]) -> T:
-    """Do *work* with the semaphore called *name*; exit with UNKNOWN where there is none."""
+def on(
+    target: Target, name: str, work: Callable[[SemaphoreInfo, AnySemaphore], Awaitable[T]]
+) -> T:
+    """Do *work* with the semaphore called *name*; exit with `NOT_FOUND` if there is none."""
 
-    async def ask() -> T | None:
-        async with connected(place) as client:
-            found = await _find.find(client, place.prefix, name)
-            if found is None:
-                return None
-            return await work(Named(found, found.semaphore(client, place.prefix)))
+    async def ask() -> T:
+        async with connected(target) as client:
+            info = await _discovery.find(client, target.prefix, name)
+            if info is None:
+                await _not_found(client, target, name)
+            return await work(info, info.semaphore(client, target.prefix))
 
-    answer = run(ask(), place)
-    if answer is None:
-        unknown(place, name)
-    return answer
-
-
-def unknown(place: Place, name: str) -> NoReturn:
-    """There is no such semaphore: say so, and exit."""
-    fail(
-        f"nobody uses {name!r} now: {place.shown} has no key of it under {place.prefix!r}",
-        UNKNOWN,
-    )
+    return run(ask(), target)
 
 
-# -- looking
+async def _not_found(client: Any, target: Target, name: str) -> NoReturn:
+    """Report that there is no semaphore called *name*, suggest a similar name, and exit."""
+    similar = await _discovery.similar_name(client, target.prefix, name)
+    fail(no_such_semaphore(name, target.prefix, similar), NOT_FOUND)
+
+
+# -- inspecting
 
 
 def ls(
     pattern: Annotated[
-        str, typer.Argument(help="Names to list, as Redis matches them: 'tenant:*'.")
+        str, typer.Argument(help="Glob pattern of the names, as in Redis: 'tenant:*'.")
     ] = "*",
     *,
     url: Url = LOCAL,
@@ -83,38 +74,40 @@ def ls(
     cluster: IsCluster = False,
     as_json: AsJson = False,
 ) -> None:
-    """List the semaphores that Redis knows of, found by SCAN."""
-    place = Place(url, prefix, cluster)
+    """List the semaphores in Redis, found by SCAN."""
+    target = Target(url, prefix, cluster)
 
-    async def ask() -> list[_find.Listed]:
-        async with connected(place) as client:
-            if not cluster and await _one_of_a_cluster(client):
-                fail(f"{place.shown}: {ONE_OF_A_CLUSTER}", TROUBLE)  # it knows a part of them
-            wanted = await _find.names(client, prefix, pattern)
-            return await _find.listed(client, prefix, wanted)
+    async def ask() -> list[_discovery.ListEntry]:
+        async with connected(target) as client:
+            if not cluster and await _is_cluster_node(client):
+                fail(
+                    f"{target.display_url}: {CLUSTER_NODE}", FAILED
+                )  # it stores only some of them
+            wanted = await _discovery.names(client, prefix, pattern)
+            return await _discovery.list_entries(client, prefix, wanted)
 
-    rows = run(ask(), place)
+    rows = run(ask(), target)
     if as_json:
-        told = [
-            facts(row.found, row.status, whole=False)
+        data = [
+            as_dict(row.info, row.status, whole=False)
             for row in rows
             if isinstance(row.status, SemaphoreStatus)
         ]
-        typer.echo(json.dumps(told, indent=2))
+        typer.echo(json.dumps(data, indent=2))
     elif rows:
-        console().print(list_of(rows))
+        console().print(list_table(rows))
     else:
-        typer.echo("no semaphore is in use", err=True)
+        typer.echo(f"No semaphores in use (prefix {prefix!r}).", err=True)
     errors = [row.status for row in rows if isinstance(row.status, SemaphoreError)]
     for error in errors:
-        typer.echo(printable(sentence(error)), err=True)
+        typer.echo(printable(describe(error)), err=True)
     if errors:
-        raise typer.Exit(TROUBLE)
+        raise typer.Exit(FAILED)
 
 
-async def _one_of_a_cluster(client: Any) -> bool:
+async def _is_cluster_node(client: Any) -> bool:
     try:
-        return (await greeting(client)).get("mode") == "cluster"
+        return (await hello(client)).get("mode") == "cluster"
     except ResponseError:
         return False
 
@@ -122,22 +115,24 @@ async def _one_of_a_cluster(client: Any) -> bool:
 def status(
     name: Name,
     *,
-    most: Most = 100,
+    max_entries: MaxEntries = 100,
     url: Url = LOCAL,
     prefix: Prefix = "redsem",
     cluster: IsCluster = False,
     as_json: AsJson = False,
 ) -> None:
-    """Who holds it, and who waits."""
+    """Show holders and waiters."""
 
-    async def ask(named: Named) -> tuple[Found, SemaphoreStatus]:
-        return named.found, await named.semaphore.status(most)
+    async def ask(
+        info: SemaphoreInfo, semaphore: AnySemaphore
+    ) -> tuple[SemaphoreInfo, SemaphoreStatus]:
+        return info, await semaphore.status(max_entries)
 
-    found, standing = on(Place(url, prefix, cluster), name, ask)
+    info, current = on(Target(url, prefix, cluster), name, ask)
     if as_json:
-        typer.echo(json.dumps(facts(found, standing, whole=True), indent=2))
+        typer.echo(json.dumps(as_dict(info, current, whole=True), indent=2))
     else:
-        console().print(details(found, standing))
+        console().print(details(info, current))
 
 
 # -- changing
@@ -146,153 +141,152 @@ def status(
 def _limit(text: str | None) -> int | None:
     if text is None or text == "none":
         return None
-    if not text.isascii() or not text.isdigit() or len(text) > MOST_DIGITS:
-        fail("a limit is a whole number of at least 0, or none", WRONG_USE)
+    if not text.isascii() or not text.isdigit() or len(text) > MAX_DIGITS:
+        fail("the limit must be a whole number of at least 0, or 'none'", USAGE_ERROR)
     return int(text)
 
 
 def set_limit(
     name: Name,
     limit: Annotated[
-        str | None, typer.Argument(help="At least 0; 0 pauses, none takes it away.")
+        str | None, typer.Argument(help="At least 0; 0 pauses, 'none' removes the set limit.")
     ] = None,
     *,
     clear: Annotated[
-        bool, typer.Option("--clear", help="Take the set limit away: the clients' own rule again.")
+        bool,
+        typer.Option("--clear", help="Remove the set limit: the clients' own limits apply again."),
     ] = False,
     url: Url = LOCAL,
     prefix: Prefix = "redsem",
     cluster: IsCluster = False,
 ) -> None:
-    """Set a limit that wins over every client's own, from now on and until it is cleared.
+    """Set a limit that overrides the clients' own limits until it is cleared.
 
-    Raised, it serves waiters at once; lowered, it takes nobody's permit and lets nobody new in
-    until it fits. It is lost when Redis loses its state: set it again then.
+    A higher limit serves waiters at once. A lower limit revokes no permit: new permits are
+    granted once fewer than the limit are held. Redis stores the set limit: if Redis loses its
+    state, set it again.
     """
     if clear == (limit is not None):
-        fail("give a limit, or --clear", WRONG_USE)
-    _change(Place(url, prefix, cluster), name, _limit(limit))
+        fail("give either a limit or --clear", USAGE_ERROR)
+    _change(Target(url, prefix, cluster), name, _limit(limit))
 
 
 def pause(
     name: Name, *, url: Url = LOCAL, prefix: Prefix = "redsem", cluster: IsCluster = False
 ) -> None:
-    """Let nobody new in: a limit of 0. Current holders keep their permits; waiters stay queued.
+    """Grant no new permits: set a limit of 0. Current holders keep theirs; waiters stay queued.
 
-    The pause is lost when Redis loses its state: it is no safety lock.
+    A pause is not a safety lock, because it is lost if Redis loses its state.
     """
-    _change(Place(url, prefix, cluster), name, 0)
+    _change(Target(url, prefix, cluster), name, 0)
 
 
 def resume(
     name: Name, *, url: Url = LOCAL, prefix: Prefix = "redsem", cluster: IsCluster = False
 ) -> None:
-    """End a pause: the clients' own limits rule again."""
-    _change(Place(url, prefix, cluster), name, None, only_if_paused=True)
+    """End a pause: the clients' own limits apply again."""
+    _change(Target(url, prefix, cluster), name, None, only_if_paused=True)
 
 
-def _change(place: Place, name: str, limit: int | None, *, only_if_paused: bool = False) -> None:
-    """Set the limit, also of a name that nobody uses yet."""
+def _change(target: Target, name: str, limit: int | None, *, only_if_paused: bool = False) -> None:
+    """Set or remove the limit. A limit can be set before a name is first used."""
 
-    async def ask() -> tuple[Found | None, SemaphoreStatus | None]:
-        async with connected(place) as client:
-            found = await _find.find(client, place.prefix, name)
-            if found is None and limit is None:
-                return None, None
-            before = found or Found(name)
-            semaphore = before.semaphore(client, place.prefix)
+    async def ask() -> tuple[SemaphoreInfo | None, SemaphoreStatus]:
+        async with connected(target) as client:
+            info = await _discovery.find(client, target.prefix, name)
+            if info is None and limit is None:
+                await _not_found(client, target, name)
+            before = info or SemaphoreInfo(name)
+            semaphore = before.semaphore(client, target.prefix)
             if not (only_if_paused and before.set_limit != 0):
                 await semaphore.set_limit(limit)
-            return found, await semaphore.status(0)
+            return info, await semaphore.status(0)
 
-    before, after = run(ask(), place)
-    if after is None:
-        unknown(place, name)
+    before, after = run(ask(), target)
     was = None if before is None else before.set_limit
     if only_if_paused and was != 0:
-        rest = "" if was is None else f", and its limit is set to {was}: set-limit changes it"
+        rest = "" if was is None else f"; its set limit is {was} (change it with set-limit)"
         typer.echo(f"{printable(name)} was not paused{rest}")
         return
     typer.echo(f"{printable(name)}: {_outcome(limit, was, before, after)}")
     if before is None:
         typer.echo(
-            "nobody uses it now: the limit waits for whoever does, until it is cleared", err=True
+            "not in use yet: the limit applies from the first use until it is cleared", err=True
         )
 
 
 def _outcome(
-    limit: int | None, was: int | None, before: Found | None, after: SemaphoreStatus
+    limit: int | None, was: int | None, before: SemaphoreInfo | None, after: SemaphoreStatus
 ) -> str:
     declared = " or ".join(map(str, before.declared)) if before else ""
     own = f" ({declared})" if declared else ""
     if limit is None:
-        return f"its clients' own limit rules again{own}"
+        return f"set limit removed, the clients' own limit applies{own}"
     parts = [f"limit {limit}" if limit else "paused"]
     if was is not None and was != limit:
-        parts.append(f"{was} was set before")
+        parts.append(f"the set limit was {was}")
     if after.held > limit:
-        rest = ", and nobody new gets in before that fits" if limit else " still"
-        parts.append(f"{after.held} are held{rest}")
+        rest = f", new ones are granted once fewer than {limit} are held" if limit else ""
+        parts.append(f"{after.held} permits still held{rest}")
     return "; ".join(parts)
 
 
 def kick(
     name: Name,
     permit_id: Annotated[
-        str, typer.Argument(metavar="ID", help="Of the permit, as status shows it.")
+        str, typer.Argument(metavar="ID", help="Id of the permit, as shown by status.")
     ],
     *,
     url: Url = LOCAL,
     prefix: Prefix = "redsem",
     cluster: IsCluster = False,
 ) -> None:
-    """Take a permit from its holder, and give it to the next.
+    """Revoke a permit, and grant it to the next waiter.
 
-    The holder is told in the same step. While it is cut off from Redis it does not hear of it, and
-    goes on until its lease ends.
+    The holder is notified in the same step. A holder that is disconnected from Redis gets no
+    notification and continues until its lease ends.
 
-    Exits with 4 where that id holds nothing (any more).
+    Exits with 4 if the id holds no permit (any more).
     """
     if parse_permit_id(permit_id) is None:
-        fail("that is no permit's id: status shows them", WRONG_USE)
+        fail("not a permit id: status shows the ids", USAGE_ERROR)
 
-    async def ask(named: Named) -> bool:
-        return await named.semaphore.release(permit_id)
+    async def ask(_: SemaphoreInfo, semaphore: AnySemaphore) -> bool:
+        return await semaphore.release(permit_id)
 
-    if not on(Place(url, prefix, cluster), name, ask):
-        fail(f"{name!r} has no permit of that id: nothing was changed", NOT_HELD)
+    if not on(Target(url, prefix, cluster), name, ask):
+        fail(f"{name!r} has no permit with that id: nothing was changed", NOT_HELD)
     typer.echo(f"{printable(name)}: released")
 
 
 def clear(
     name: Name,
     *,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     url: Url = LOCAL,
     prefix: Prefix = "redsem",
     cluster: IsCluster = False,
 ) -> None:
-    """Delete a semaphore: holders lose their permits, waiters start again, a set limit goes."""
-    place = Place(url, prefix, cluster)
+    """Delete a semaphore: holders lose their permits, waiters queue again, a set limit is lost."""
+    target = Target(url, prefix, cluster)
 
-    async def look(named: Named) -> SemaphoreStatus:
-        return await named.semaphore.status(0)
+    async def inspect(_: SemaphoreInfo, semaphore: AnySemaphore) -> SemaphoreStatus:
+        return await semaphore.status(0)
 
-    async def delete(named: Named) -> bool:
-        await named.semaphore.clear()
-        return True
+    async def delete(_: SemaphoreInfo, semaphore: AnySemaphore) -> None:
+        await semaphore.clear()
 
-    standing = on(place, name, look)
+    current = on(target, name, inspect)
     if not yes:
         if sys.stdin is None:
-            fail("there is nobody to ask: give --yes", WRONG_USE)
+            fail("clear asks for confirmation, but there is no input: use --yes", USAGE_ERROR)
         typer.confirm(
-            f"{printable(name)} has {standing.held} permits held and {standing.waiting} requests"
+            f"{printable(name)} has {current.held} permits held and {current.waiting} requests"
             " waiting. Delete it?",
             abort=True,
             err=True,
         )
-    on(place, name, delete)
+    on(target, name, delete)
     typer.echo(f"{printable(name)} was deleted")
 
 

@@ -1,4 +1,4 @@
-"""``redsem-async doctor``: the command; what it looks at is in `doctor/`."""
+"""``redsem-async doctor``: the command. The checks are in `doctor/`."""
 
 import json
 from dataclasses import asdict
@@ -6,7 +6,7 @@ from dataclasses import asdict
 import typer
 
 from ._options import LOCAL, AsJson, IsCluster, Prefix, Url
-from ._place import TROUBLE, Place, printable, run
+from ._target import FAILED, Target, printable, run
 from .doctor._finding import Finding, Verdict
 
 
@@ -17,27 +17,27 @@ def doctor(
     cluster: IsCluster = False,
     as_json: AsJson = False,
 ) -> None:
-    """Look for what may keep semaphores from working on this Redis, and say what to change.
+    """Check whether semaphores work on this Redis, and recommend what to change.
 
-    It uses semaphores and keys of its own for a moment, with random names, and deletes them.
-    Exits with 1 where it found a problem.
+    It creates temporary semaphores and keys with random names, and deletes them.
+    Exits with 1 if it found a problem.
     """
     from .doctor._examine import examine
 
-    place = Place(url, prefix, cluster)
+    target = Target(url, prefix, cluster)
     findings: list[Finding] = []
 
-    def tell(finding: Finding) -> None:
+    def report(finding: Finding) -> None:
         findings.append(finding)
         if not as_json:
             typer.echo(f"{finding.verdict:<8} {finding.about}: {printable(finding.text)}")
             if finding.advice:
                 typer.echo(f"{'':<8} -> {printable(finding.advice)}")
 
-    run(examine(place, tell), place)
+    run(examine(target, report), target)
     healthy = all(finding.verdict is not Verdict.PROBLEM for finding in findings)
     if as_json:
-        told = {"ok": healthy, "findings": [asdict(finding) for finding in findings]}
-        typer.echo(json.dumps(told, indent=2))
+        data = {"ok": healthy, "findings": [asdict(finding) for finding in findings]}
+        typer.echo(json.dumps(data, indent=2))
     if not healthy:
-        raise typer.Exit(TROUBLE)
+        raise typer.Exit(FAILED)

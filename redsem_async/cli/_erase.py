@@ -1,4 +1,4 @@
-"""Semaphores of the command's own, which leave nothing behind."""
+"""Deletes the temporary semaphores of `bench` and `doctor`."""
 
 from typing import Any
 
@@ -7,7 +7,10 @@ from redsem_async._core.keys import Address, Mode
 
 
 async def erase(client: Any, semaphore: AnySemaphore, prefix: str = "redsem") -> None:
-    """Clear *semaphore*, and delete what stays for a while after that: nobody else uses it."""
+    """Clear *semaphore*, and delete the keys that remain for some time after a clear.
+
+    Only safe if no other process uses it.
+    """
     await semaphore.clear()
     mode: Mode = "zset" if isinstance(semaphore, Semaphore) else "fair"
     await client.unlink(*Address(mode, prefix, semaphore.name, "server").keys)

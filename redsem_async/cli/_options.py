@@ -1,4 +1,4 @@
-"""Arguments and options that commands share."""
+"""Arguments and options shared by several commands."""
 
 import asyncio
 import contextlib
@@ -9,12 +9,12 @@ import typer
 
 from redsem_async._core import config
 
-from ._find import names
-from ._place import Place, connected, refuse, usable
+from ._discovery import names
+from ._target import Target, connected, usage_error, valid_url
 
 LOCAL = "redis://localhost:6379"
-COMPLETION_TIME = 0.5  # seconds for which a shell's completion waits for names
-_PLAIN = re.compile(r"[\w%+,./:=@-]+\Z")  # what a shell puts into its line, and does not act on
+COMPLETION_TIMEOUT = 0.5  # seconds to wait for names when a shell completes
+_PLAIN = re.compile(r"[\w%+,./:=@-]+\Z")  # characters without meaning to a shell
 
 
 def _name(ctx: typer.Context, name: str) -> str:
@@ -29,21 +29,24 @@ def _text(ctx: typer.Context, text: str, what: str) -> str:
     try:
         return config.text(text, what)
     except ValueError as error:
-        refuse(ctx, str(error))
+        usage_error(ctx, str(error))
 
 
 def complete(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Plain names that begin like this, if the server tells them at once."""
+    """Names that start with *incomplete*, except those with shell metacharacters.
+
+    Returns none if the server does not reply in time.
+    """
     given: dict[str, Any] = ctx.params
     url: str = given.get("url") or LOCAL
-    place = Place(url, given.get("prefix") or "redsem", bool(given.get("cluster")))
+    target = Target(url, given.get("prefix") or "redsem", bool(given.get("cluster")))
 
     async def ask() -> list[str]:
-        async with asyncio.timeout(COMPLETION_TIME):
-            async with connected(place, patience=COMPLETION_TIME) as client:
-                return await names(client, place.prefix)
+        async with asyncio.timeout(COMPLETION_TIMEOUT):
+            async with connected(target, connect_timeout=COMPLETION_TIMEOUT) as client:
+                return await names(client, target.prefix)
 
-    # Whatever goes wrong: a shell that completes nothing is better than one that complains.
+    # An error message in the middle of a command line is worse than no completion.
     with contextlib.suppress(Exception):
         known = asyncio.run(ask())
         return [name for name in known if name.startswith(incomplete) and _PLAIN.match(name)]
@@ -54,17 +57,17 @@ Url = Annotated[
     str,
     typer.Option(
         envvar="REDIS_URL",
-        help="redis://, rediss:// (TLS) or unix://, with user:password@ where needed.",
+        help="redis://, rediss:// (TLS) or unix://, with user:password@ if needed.",
         show_envvar=True,
         show_default=LOCAL,
-        callback=usable,
+        callback=valid_url,
     ),
 ]
-Prefix = Annotated[str, typer.Option(help="Of the keys.", callback=_prefix)]
+Prefix = Annotated[str, typer.Option(help="Prefix of the keys.", callback=_prefix)]
 IsCluster = Annotated[
-    bool, typer.Option("--cluster", help="The URL is that of a node of a Redis Cluster.")
+    bool, typer.Option("--cluster", help="The URL is a node of a Redis Cluster.")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="As JSON, for programs.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Name = Annotated[
-    str, typer.Argument(help="Of the semaphore.", callback=_name, autocompletion=complete)
+    str, typer.Argument(help="Name of the semaphore.", callback=_name, autocompletion=complete)
 ]

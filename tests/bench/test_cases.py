@@ -12,7 +12,7 @@ from benchmarks._run import Run, facts_about, loops_for, plan
 from benchmarks._servers import Server
 from benchmarks._setup import Effort, Setup, runner_of
 from benchmarks.cases import CASES
-from benchmarks.contenders import BOOK, OURS
+from benchmarks.libraries import BOOK, OURS
 
 TINY = Effort(
     warm_ups=0,
@@ -21,8 +21,8 @@ TINY = Effort(
     window=0.2,
     handoffs=1,
     tasks=(3, 6),
-    crowd=20,
-    peer_crowd=10,
+    bulk=20,
+    peer_bulk=10,
     populations=(2, 5),
     imports=2,
     settle=0.1,
@@ -38,7 +38,7 @@ WITHOUT_ACQUIRE = {"P5", "P11"}
 
 
 def run(case: str, url: str) -> Table:
-    setup = Setup(url=url, loop="asyncio", effort=TINY, say=lambda _: None)
+    setup = Setup(url=url, loop="asyncio", effort=TINY, progress=lambda _: None)
     with runner_of("asyncio") as runner:
         return runner.run(CASES[case].measure(setup))
 
@@ -77,9 +77,9 @@ def test_what_is_not_installed_is_named_as_not_measured(
     server_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A peer that is absent in silence looks like one that was never thought of."""
-    monkeypatch.setattr("benchmarks.contenders._base.find_spec", nowhere)
+    monkeypatch.setattr("benchmarks.libraries._base.find_spec", nowhere)
     table = run("P3", server_url)
-    absent = {one.who: one.why for one in table.absent}
+    absent = {one.label: one.why for one in table.absent}
     assert absent["steindamm"] == "not measured: not installed"
     assert absent["Node redis-semaphore"].startswith("not measured: not installed")
     assert "| steindamm | not measured: not installed |" in as_markdown(Run({}, [table]))
@@ -105,5 +105,5 @@ def test_a_report_says_what_its_figures_depend_on() -> None:
 
 def test_pollers_make_smaller_crowds() -> None:
     """Ten thousand of them would keep any server busy, and tell nothing."""
-    assert TINY.crowd_of(OURS[0]) == 20
-    assert TINY.crowd_of(BOOK) == 1
+    assert TINY.bulk_of(OURS[0]) == 20
+    assert TINY.bulk_of(BOOK) == 1

@@ -5,20 +5,20 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcon
 
 import pytest
 
+from benchmarks._bulk import Hold
 from benchmarks._children import child
-from benchmarks._contest import Contest, opened
-from benchmarks._crowds import Hold
-from benchmarks._gauge import Gauge, Leaked, TooManyInside, check_spans
+from benchmarks._comparison import Comparison, opened
+from benchmarks._limit_check import Leaked, LimitCheck, LimitExceeded, check_spans
 from benchmarks._measure import Load, burst
 from benchmarks._report import as_markdown, number
 from benchmarks._results import Acquire, Aim, Figure, Row, Table
 from benchmarks._run import Run
 from benchmarks._setup import Effort, Setup
 from benchmarks._statistics import jain
-from benchmarks._usage import TellUse
-from benchmarks.contenders import IN_PROCESS, Library, Terms
+from benchmarks._usage import ReportUsage
+from benchmarks.libraries import IN_PROCESS, Library, Options
 
-TERMS = Terms(url="none", name="any", limit=2, tasks=4)
+TERMS = Options(url="none", name="any", limit=2, tasks=4)
 LOAD = Load(tasks=4, limit=2, work=0.001)
 
 
@@ -41,7 +41,7 @@ class Careless:
 
 def careless(*, still_held: int = 0, ours: bool = False) -> Library:
     @asynccontextmanager
-    async def start(terms: Terms) -> AsyncGenerator[Careless]:
+    async def start(options: Options) -> AsyncGenerator[Careless]:
         yield Careless(still_held)
 
     return Library(label="careless", open=start, ours=ours)
@@ -49,23 +49,23 @@ def careless(*, still_held: int = 0, ours: bool = False) -> Library:
 
 def setup() -> Setup:
     effort = Effort(rounds=2, burst=0.01)
-    return Setup(url="none", loop="asyncio", effort=effort, say=lambda _: None)
+    return Setup(url="none", loop="asyncio", effort=effort, progress=lambda _: None)
 
 
 def test_a_gauge_fails_when_more_than_the_limit_are_inside() -> None:
     """Or else the fastest semaphore is none."""
-    gauge = Gauge(2)
-    gauge.enter()
-    gauge.enter()
-    with pytest.raises(TooManyInside, match="3 were inside at once, limit 2"):
-        gauge.enter()
+    check = LimitCheck(2)
+    check.enter()
+    check.enter()
+    with pytest.raises(LimitExceeded, match="3 permits were in use at once, limit 2"):
+        check.enter()
 
 
 async def test_a_load_on_what_lets_too_many_in_fails() -> None:
     """The gauge is inside what is measured."""
     with pytest.raises(ExceptionGroup) as caught:
         await burst(Careless(0), LOAD, 0.05)
-    assert caught.group_contains(TooManyInside)
+    assert caught.group_contains(LimitExceeded)
 
 
 async def test_a_load_on_what_keeps_to_its_limit_passes() -> None:
@@ -78,51 +78,51 @@ async def test_a_load_on_what_keeps_to_its_limit_passes() -> None:
 def test_spans_of_several_processes_are_counted_together() -> None:
     """Each process by itself kept to the limit here."""
     check_spans([(0.0, 1.0), (1.0, 2.0), (0.5, 1.5)], limit=2)
-    with pytest.raises(TooManyInside):
+    with pytest.raises(LimitExceeded):
         check_spans([(0.0, 1.0), (0.9, 2.0), (0.5, 1.5)], limit=2)
 
 
 async def test_a_permit_that_is_held_in_the_end_is_a_leak() -> None:
     """It would have blocked the next round, or somebody in production."""
-    with pytest.raises(Leaked, match="1 permits are held where 0 should be"):
+    with pytest.raises(Leaked, match="1 permits are held, expected 0"):
         async with opened(careless(still_held=1), TERMS):
             pass
 
 
 async def test_what_we_do_wrong_ends_the_run() -> None:
     """Figures of a broken semaphore must not be published."""
-    with pytest.raises(TooManyInside):
-        async with Contest(setup()) as contest:
-            await contest.enter_all([careless(ours=True)], LOAD)
-            await contest.run()
+    with pytest.raises(LimitExceeded):
+        async with Comparison(setup()) as comparison:
+            await comparison.enter_all([careless(ours=True)], LOAD)
+            await comparison.run()
 
 
 @pytest.mark.parametrize(
     ("peer", "why"),
     [
-        (careless(), "failed: TooManyInside: 3 were inside at once, limit 2"),
-        (careless(still_held=2), "failed: TooManyInside"),
+        (careless(), "failed: LimitExceeded: 3 permits were in use at once, limit 2"),
+        (careless(still_held=2), "failed: LimitExceeded"),
     ],
 )
 async def test_what_a_peer_does_wrong_leaves_it_out_and_is_said(peer: Library, why: str) -> None:
     """The others are measured all the same."""
-    async with Contest(setup()) as contest:
-        await contest.enter_all([peer, IN_PROCESS], LOAD)
-        await contest.run()
-    assert set(contest.bursts) == {IN_PROCESS.label}
-    assert len(contest.bursts[IN_PROCESS.label]) == 2
-    [absent] = contest.absent
-    assert absent.who == "careless"
+    async with Comparison(setup()) as comparison:
+        await comparison.enter_all([peer, IN_PROCESS], LOAD)
+        await comparison.run()
+    assert set(comparison.bursts) == {IN_PROCESS.label}
+    assert len(comparison.bursts[IN_PROCESS.label]) == 2
+    [absent] = comparison.absent
+    assert absent.label == "careless"
     assert absent.why.startswith(why)
 
 
 async def test_a_peer_that_leaks_is_left_out() -> None:
     """Here nobody is ever inside together with others."""
-    async with Contest(setup()) as contest:
-        await contest.enter_all([careless(still_held=2)], Load(tasks=1, limit=1))
-        await contest.run()
-    assert not contest.bursts
-    assert contest.absent[0].why == "failed: Leaked: 2 permits are held where 0 should be"
+    async with Comparison(setup()) as comparison:
+        await comparison.enter_all([careless(still_held=2)], Load(tasks=1, limit=1))
+        await comparison.run()
+    assert not comparison.bursts
+    assert comparison.absent[0].why == "failed: Leaked: 2 permits are held, expected 0"
 
 
 def test_percentiles_are_those_of_all_times() -> None:
@@ -147,7 +147,7 @@ def test_percentiles_of_few_times_are_no_more_than_those() -> None:
 
 
 def table_with(values: tuple[float, ...], aim: Aim) -> Table:
-    row = Row(who="ours", figures=(Figure("ratio", values),), aims=(aim,))
+    row = Row(label="ours", figures=(Figure("ratio", values),), aims=(aim,))
     return Table(case="P0", title="any", how="somehow", loop="asyncio", rows=[row])
 
 
@@ -200,5 +200,5 @@ async def test_what_fails_in_a_child_is_raised_here_and_the_child_goes_on() -> N
     async with child("asyncio") as other:
         for _ in range(2):
             with pytest.raises(KeyError, match="nobody's"):
-                await other.ask(unheard_of)
-        assert (await other.ask(TellUse())).memory > 0
+                await other.run(unheard_of)
+        assert (await other.run(ReportUsage())).memory > 0

@@ -26,7 +26,7 @@ from benchmarks._scaling.cases import free_pair, handed_pair, heartbeat, home_pa
 from benchmarks._scaling.document import number, rough, tables_in, with_tables
 from benchmarks._scaling.figures import MODES, Case, Cost, Figures, Memory, Mode
 from benchmarks._scaling.server import Meter
-from benchmarks._scaling.simulation import Crowd, Outcome, simulate
+from benchmarks._scaling.simulation import Outcome, Workload, simulate
 from benchmarks._scaling.slots import by_rank, equal, slots_of, worth
 from benchmarks._scaling.strategies import strategies
 from benchmarks._scaling.tables import costs_of, fleet, upkeep
@@ -117,24 +117,24 @@ def test_shards_do_no_more_than_they_are_and_many_names_nearly_as_much(shards: i
 # -- one limit in parts
 
 
-def outcomes(crowd: Crowd) -> dict[str, Outcome]:
-    chance = random.Random(7)
+def outcomes(workload: Workload) -> dict[str, Outcome]:
+    rng = random.Random(7)
     return {
-        name: simulate(policy, crowd, WORKS, chance)
-        for name, _, policy in strategies(crowd, 10, chance)
+        name: simulate(policy, workload, WORKS, rng)
+        for name, _, policy in strategies(workload, 10, rng)
     }
 
 
 @pytest.fixture(scope="module")
 def full() -> dict[str, Outcome]:
     """More tasks than permits, all the time."""
-    return outcomes(Crowd(limit=100, tasks=125))
+    return outcomes(Workload(limit=100, tasks=125))
 
 
 @pytest.fixture(scope="module")
 def usual() -> dict[str, Outcome]:
     """Nine permits of ten are wanted, on average."""
-    return outcomes(Crowd(limit=100, tasks=1000, think=1000 / 90 - 1))
+    return outcomes(Workload(limit=100, tasks=1000, think=1000 / 90 - 1))
 
 
 def test_no_strategy_uses_more_than_there_is(
@@ -182,8 +182,8 @@ def test_blocks_save_pairs_in_redis(full: dict[str, Outcome]) -> None:
 
 def test_a_seed_decides_everything() -> None:
     """Whoever runs it again finds the document's figures."""
-    crowd = Crowd(limit=10, tasks=15)
-    assert outcomes(crowd) == outcomes(crowd)
+    workload = Workload(limit=10, tasks=15)
+    assert outcomes(workload) == outcomes(workload)
 
 
 # -- measuring, and the document
@@ -206,13 +206,13 @@ def test_what_is_measured_does_what_it_says(mode: Mode, embedded: StartServer) -
     assert home.calls == pytest.approx(2 / 2)
     assert handed.calls == pytest.approx(3 / 2)
     assert beat.calls == renewed.calls == pytest.approx(1)
-    assert grouped.heard < single.heard
+    assert grouped.received < single.received
     assert all(min(cost) > 0 for cost in (single, grouped, sparse, home, handed, beat, renewed))
 
 
 def test_tables_are_made_of_medians() -> None:
     """One slow round does not move them."""
-    cost = Cost(cpu=100.0, script=50.0, heard=500.0, said=500.0, calls=1.0)
+    cost = Cost(cpu=100.0, script=50.0, received=500.0, sent=500.0, calls=1.0)
     slow = cost._replace(cpu=900.0)
     cases = [
         *(Case("heartbeat", "fair", size) for size in (1, 100)),
@@ -236,7 +236,7 @@ def test_a_table_is_replaced_and_nothing_else() -> None:
     for kept in ("a\n<!-- table: x -->\n\n| 1 |\n\n<!-- end -->\nb\n", "| 2 |", "\nc\n"):
         assert kept in once
     assert with_tables(once, {"x": "| 1 |", "y": "| 2 |"}) == once
-    with pytest.raises(ValueError, match="room for"):
+    with pytest.raises(ValueError, match="the document has tables"):
         with_tables(text, {"x": "| 1 |"})
 
 

@@ -94,9 +94,9 @@ async def test_ls_lists_what_is_in_use(url: str, connect: Connect) -> None:
     await fast.set_limit(7)
 
     listed = (await command("ls", "--json", url=url)).facts
-    assert [(row["name"], row["mode"], row["clock"]) for row in listed] == [
-        ("gpu:a b", "zset", "server"),
-        ("openai", "fair", "server"),
+    assert [(row["name"], row["mode"], row["class"], row["clock"]) for row in listed] == [
+        ("gpu:a b", "zset", "Semaphore", "server"),
+        ("openai", "fair", "FairSemaphore", "server"),
     ]
     assert [(row["limit"], row["set_limit"], row["declared"]) for row in listed] == [
         (7, 7, [30]),
@@ -106,8 +106,8 @@ async def test_ls_lists_what_is_in_use(url: str, connect: Connect) -> None:
 
     shown = await command("ls", url=url)
     heading, *rows = shown.out.splitlines()
-    assert heading.split() == ["NAME", "MODE", "LIMIT", "HELD", "WAITING"]
-    assert rows[0].split() == ["gpu:a", "b", "zset", "7", "(set)", "3", "0"]
+    assert heading.split() == ["NAME", "CLASS", "LIMIT", "HELD", "WAITING"]
+    assert rows[0].split() == ["gpu:a", "b", "Semaphore", "7", "(set)", "3", "0"]
     assert (await command("ls", "gpu*", "--json", url=url)).facts == listed[:1]
     [other] = (await command("ls", "--prefix", "redsem:other", "--json", url=url)).facts
     assert other["name"] == "elsewhere"
@@ -131,7 +131,7 @@ async def test_ls_where_nothing_is_in_use(url: str) -> None:
     """No rows are no error."""
     assert (await command("ls", "--json", url=url)).facts == []
     said = await command("ls", url=url)
-    assert (said.code, said.out, said.err) == (0, "", "no semaphore is in use\n")
+    assert (said.code, said.out, said.err) == (0, "", "No semaphores in use (prefix 'redsem').\n")
 
 
 async def test_ls_tells_the_others_where_one_is_broken(url: str, connect: Connect) -> None:
@@ -170,10 +170,10 @@ async def test_what_others_wrote_under_a_name_is_no_wrong_use(
     assert said.code == 1
     assert [row["name"] for row in said.facts] == ["good"]
     [line] = said.err.splitlines()
-    assert "'foreign': its keys are not a semaphore's" in line
+    assert "'foreign': its keys do not hold a semaphore" in line
     said = await command("status", "foreign", url=url)
     assert said.code == 1
-    assert "'foreign': its keys are not a semaphore's" in said.complaint
+    assert "'foreign': its keys do not hold a semaphore" in said.complaint
     await permit.release()
 
 
@@ -198,7 +198,7 @@ async def test_status_shows_who_holds_and_who_waits(url: str, connect: Connect) 
     assert waiters == [(0, "batch"), (1, "api")]
 
     shown = (await command("status", "jobs", url=url)).out
-    assert shown.splitlines()[0] == "jobs: fair mode, limit 3, 3 held, 2 waiting"
+    assert shown.splitlines()[0] == "jobs: FairSemaphore, limit 3, 3 held, 2 waiting"
     assert re.search(
         rf"api \(\S+, pid {os.getpid()}\) +[\d.]+ s +[\d.]+ s +{permit.fencing_token} +1 +"
         rf"{re.escape(permit.id)}",
@@ -231,6 +231,8 @@ async def test_mode_and_clock_are_found_out(
     tasks = await in_line(semaphore)
     facts = (await command("status", "jobs", "--json", url=url)).facts
     assert (facts["mode"], facts["clock"]) == (semaphore._mode, clock)
+    assert facts["class"] == kind.__name__
+    assert f"jobs: {kind.__name__}, " in (await command("status", "jobs", url=url)).out
     assert (facts["held"], facts["waiting"]) == (1, 1)
     assert (await command("pause", "jobs", url=url)).code == 0
     assert (await command("kick", "jobs", permit.id, url=url)).code == 0
@@ -258,9 +260,25 @@ async def test_a_name_that_nobody_uses_is_said_to_be_one(
     """A typo must not look like an idle semaphore; scripts read it from the exit code."""
     said = await command(*arguments, url=url)
     assert said.code == 3
-    assert "nobody uses 'typo' now" in said.complaint
+    assert said.complaint == "No semaphore named 'typo' (prefix 'redsem')."
     async with Redis.from_url(url) as redis:
         assert await redis.keys() == []
+
+
+async def test_a_misspelt_name_is_answered_with_the_similar_one(
+    url: str, connect: Connect
+) -> None:
+    """Only with a name that is near, and only of those in use."""
+    redis = connect()
+    permits = [await FairSemaphore(redis, name, 1).acquire() for name in ("openai", "gpu")]
+    said = await command("status", "opnai", url=url)
+    assert said.code == 3
+    assert said.complaint == (
+        "No semaphore named 'opnai' (prefix 'redsem'). Did you mean 'openai'?"
+    )
+    said = await command("resume", "billing", url=url)
+    assert (said.code, said.complaint) == (3, "No semaphore named 'billing' (prefix 'redsem').")
+    await asyncio.gather(*(permit.release() for permit in permits))
 
 
 async def test_clients_that_declare_different_limits_are_shown(url: str, connect: Connect) -> None:
@@ -289,9 +307,12 @@ async def test_a_raised_limit_serves_who_waits(
     more = await asyncio.wait_for(tasks[0], 2)
     assert (await semaphore.status()).limit == 2
     said = await command("set-limit", "jobs", "1", url=url)
-    assert said.out.startswith("jobs: limit 1; 2 was set before; 2 are held, and nobody new")
+    assert said.out == (
+        "jobs: limit 1; the set limit was 2;"
+        " 2 permits still held, new ones are granted once fewer than 1 are held\n"
+    )
     assert (await command("set-limit", "jobs", "none", url=url)).out == (
-        "jobs: its clients' own limit rules again (1)\n"
+        "jobs: set limit removed, the clients' own limit applies (1)\n"
     )
     assert (await semaphore.status()).set_limit is None
     assert await permit.release()
@@ -306,7 +327,7 @@ async def test_paused_nobody_gets_in_until_it_is_resumed(
     await (await semaphore.acquire()).release()
     assert (await command("pause", "jobs", url=url)).out == "jobs: paused\n"
     assert await semaphore.try_acquire() is None
-    assert "0, which pauses it" in (await command("status", "jobs", url=url)).out
+    assert "limit 0 (paused); clients declare 1" in (await command("status", "jobs", url=url)).out
     assert "0 (paused)" in (await command("ls", url=url)).out
     tasks = await in_line(semaphore)
     assert (await command("resume", "jobs", url=url)).code == 0
@@ -319,7 +340,7 @@ async def test_resume_leaves_a_limit_that_pauses_nothing(url: str, connect: Conn
     await semaphore.set_limit(5)
     said = await command("resume", "jobs", url=url)
     assert said.code == 0
-    assert said.out.startswith("jobs was not paused, and its limit is set to 5")
+    assert said.out.startswith("jobs was not paused; its set limit is 5")
     assert (await semaphore.status()).set_limit == 5
 
 
@@ -329,7 +350,7 @@ async def test_a_limit_for_a_name_that_nobody_uses_yet_waits_for_it(
     """Paused before the deployment; but a typo is to be noticed."""
     said = await command("pause", "jobs", url=url)
     assert said.code == 0
-    assert "nobody uses it now" in said.err
+    assert "not in use yet" in said.err
     [listed] = (await command("ls", "--json", url=url)).facts
     assert (listed["mode"], listed["limit"]) == (None, 0)
     assert await kind(connect(), "jobs", 1).try_acquire() is None
@@ -389,7 +410,10 @@ async def test_clear_asks_nobody_where_there_is_no_input(url: str, connect: Conn
         timeout=20,
         check=False,
     )
-    assert (done.returncode, done.stderr) == (2, "there is nobody to ask: give --yes\n")
+    assert (done.returncode, done.stderr) == (
+        2,
+        "clear asks for confirmation, but there is no input: use --yes\n",
+    )
     assert await permit.release()
 
 
@@ -414,7 +438,7 @@ async def test_watch_shows_changes_in_a_terminal_until_ctrl_c(url: str, connect:
     """Live, ended cleanly: the last picture stays, the cursor is back."""
     semaphore = FairSemaphore(connect(), "jobs", 2, label="api")
     with terminal("watch", "jobs", "--interval", "0.1", "--url", url) as shown:
-        await shown.shows("nobody uses it now")
+        await shown.shows("No semaphore named 'jobs'")
         permit = await semaphore.acquire()
         await shown.shows("limit 2, 1 held, 0 waiting")
         await shown.shows("api (")
@@ -434,7 +458,7 @@ async def test_watch_without_a_terminal_prints_a_line_for_each_look(
     arguments = ("watch", "jobs", "--interval", "0.1", "--count", "3", "--url", url)
     said = await program(*arguments)
     assert (said.code, said.err) == (0, "")
-    assert said.out == "jobs: fair mode, limit 2, 1 held, 0 waiting\n" * 3
+    assert said.out == "jobs: FairSemaphore, limit 2, 1 held, 0 waiting\n" * 3
     said = await program(*arguments, "--json")
     assert [json.loads(line)["held"] for line in said.out.splitlines()] == [1, 1, 1]
     await permit.release()
@@ -454,11 +478,11 @@ def test_watch_sits_out_an_outage(embedded: StartServer) -> None:
         assert process.stderr is not None
         looks = process.stdout
         try:
-            assert "nobody uses it now" in next(looks)
+            assert "No semaphore named" in next(looks)
             server.kill()
-            assert "Error" in next(line for line in looks if "nobody" not in line)
+            assert "Error" in next(line for line in looks if "No semaphore" not in line)
             server.restart()
-            next(line for line in looks if "nobody uses it now" in line)
+            next(line for line in looks if "No semaphore named" in line)
             process.send_signal(signal.SIGINT)
             assert process.wait(10) == 0
             assert process.stderr.read() == ""

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from redsem_async.cli.demo._judge import faults_of
-from redsem_async.cli.demo._pipes import Event
+from redsem_async.cli.demo._ipc import Event
 from redsem_async.cli.demo._plan import Plan
 from redsem_async.cli.demo._record import Answer, Kill, Record, Round
+from redsem_async.cli.demo._verdict import faults_of
 
 DEMO = (sys.executable, "-m", "redsem_async", "demo")
 
@@ -221,7 +221,9 @@ GOOD = Record(
         failures={5: "worker 2 was gone"},
         visits=book((4, 4.0, 5.0), (5, 4.1, 5.2), (6, 5.1, 6.5)),
     ),
-    kill=Kill("worker 2", 99, -9, at=5.1, places=((5.1, 1), (7.0, 0)), lost=(5,), passed_on=()),
+    kill=Kill(
+        "worker 2", 99, -9, at=5.1, permits_by_time=((5.1, 1), (7.0, 0)), lost=(5,), passed_on=()
+    ),
 )
 
 
@@ -240,7 +242,7 @@ DOCTORED: list[tuple[str, Callable[[Record], Record]]] = [
         lambda good: guarded(good, visits=good.guarded.visits + book(refused=((6, 4.2),))),
     ),
     (
-        "3 were inside at once: limit 2",
+        "3 requests were inside at once: limit 2",
         lambda good: guarded(good, visits=book((4, 4.0, 5.0), (5, 4.1, 5.2), (6, 4.2, 6.5))),
     ),
     (
@@ -253,22 +255,22 @@ DOCTORED: list[tuple[str, Callable[[Record], Record]]] = [
         lambda good: guarded(good, answers=good.guarded.answers[:1], failures={6: "it hurt"}),
     ),
     (
-        "request 4 was done 2 times",
+        "request 4 was processed 2 times",
         lambda good: guarded(good, answers=(*good.guarded.answers, Answer(4, "worker 3", 7.0))),
     ),
     (
-        "request 6 was answered, but the upstream never saw it",
+        "request 6 was answered, but the upstream never received it",
         lambda good: guarded(good, visits=book((4, 4.0, 5.0), (5, 4.1, 5.2))),
     ),
     ("no worker was killed", lambda good: replace(good, kill=None)),
     ("it ended with 0", lambda good: kill(good, returncode=0)),
-    ("held no permit", lambda good: kill(good, places=((5.1, 0),))),
+    ("held no permit", lambda good: kill(good, permits_by_time=((5.1, 0),))),
     ("2 requests of worker 2 were lost", lambda good: kill(good, lost=(5, 6))),
-    ("never came back", lambda good: kill(good, places=((5.1, 1),))),
-    ("came back after 4.90 s", lambda good: kill(good, places=((5.1, 1), (10.0, 0)))),
+    ("never became free", lambda good: kill(good, permits_by_time=((5.1, 1),))),
+    ("became free after 4.90 s", lambda good: kill(good, permits_by_time=((5.1, 1), (10.0, 0)))),
     (
-        "nothing was answered while the places",
-        lambda good: kill(good, places=((5.1, 1), (5.2, 0))),
+        "no request was answered while the permits",
+        lambda good: kill(good, permits_by_time=((5.1, 1), (5.2, 0))),
     ),
 ]
 

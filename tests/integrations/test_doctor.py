@@ -13,10 +13,10 @@ from redis.asyncio import Redis
 import redsem_async
 from redsem_async import FairSemaphore
 from redsem_async._redis.acl import COMMANDS, acl_rules
-from redsem_async.cli._place import Place
+from redsem_async.cli._target import Target
 from redsem_async.cli.doctor import _clocks, _examine, _server
 from redsem_async.cli.doctor._finding import Finding, Verdict
-from redsem_async.cli.doctor._passing import judged
+from redsem_async.cli.doctor._handover import verdict_on
 from redsem_async.cli.doctor._rights import probes
 from redsem_async.testing import EmbeddedRedis
 from tests.conftest import StartServer
@@ -40,14 +40,14 @@ async def admin(server: EmbeddedRedis) -> AsyncIterator[Redis]:
         yield client
 
 
-async def tell(admin: Redis, *words: str | int) -> Any:
+async def execute(admin: Redis, *words: str | int) -> Any:
     untyped: Any = admin
     return await untyped.execute_command(*words)
 
 
 async def as_user(server: EmbeddedRedis, admin: Redis, *rules: str) -> str:
     """The URL of a user who may do what *rules* say."""
-    await tell(admin, "ACL", "SETUSER", "semaphores", "reset", "on", f">{PASSWORD}", *rules)
+    await execute(admin, "ACL", "SETUSER", "semaphores", "reset", "on", f">{PASSWORD}", *rules)
     return f"redis://semaphores:{PASSWORD}@127.0.0.1:{server.port}/0"
 
 
@@ -84,7 +84,7 @@ async def test_a_healthy_server_is_called_so(server: EmbeddedRedis, admin: Redis
     assert flavour["text"].split()[0].lower() == server.flavour
     for about in ("memory", "rights", "clock", "latency", "FairSemaphore", "Semaphore"):
         assert found[about][0]["verdict"] == "ok", found[about]
-    assert "1 under" not in found["semaphores"][0]["text"]
+    assert "1 with prefix" not in found["semaphores"][0]["text"]
     assert await admin.keys() == []
 
     shown = await program("doctor", "--url", server.url)
@@ -124,15 +124,15 @@ async def test_a_server_that_does_not_answer_is_a_problem(
     server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Stopped, it still accepts connections."""
-    monkeypatch.setattr("redsem_async.cli._place.CONNECT_TIME", 0.2)
-    monkeypatch.setattr("redsem_async.cli._place.ANSWER_TIME", 0.2)
+    monkeypatch.setattr("redsem_async.cli._target.CONNECT_TIMEOUT", 0.2)
+    monkeypatch.setattr("redsem_async.cli._target.REPLY_TIMEOUT", 0.2)
     os.kill(server.pid, signal.SIGSTOP)
     try:
         _, found = await examined(server.url)
     finally:
         os.kill(server.pid, signal.SIGCONT)
-    [silent] = problems(found)
-    assert "imeout" in silent["text"]
+    [no_push] = problems(found)
+    assert "imeout" in no_push["text"]
 
 
 async def test_a_wrong_password_is_a_problem(server: EmbeddedRedis, admin: Redis) -> None:
@@ -166,7 +166,7 @@ async def test_a_denied_command_is_named(
     async def nothing(*_: object, **__: object) -> list[Finding]:
         return []
 
-    monkeypatch.setattr(_examine, "passing", nothing)  # it is another test's
+    monkeypatch.setattr(_examine, "check_handover", nothing)  # it is another test's
     _, found = await examined(await as_user(server, admin, *without(missing)))
     [denied] = problems(found)
     assert denied["about"] == "rights"
@@ -226,8 +226,8 @@ def stepped_replica(embedded: StartServer, server: EmbeddedRedis, tmp_path: Path
     ("step", "verdict", "says"),
     [
         (0.0, "ok", ""),
-        (0.2, "note", "two may hold one permit"),
-        (2.0, "problem", "two may hold one permit"),
+        (0.2, "note", "two processes may hold one permit"),
+        (2.0, "problem", "two processes may hold one permit"),
         (-2.0, "problem", "crashed holders"),
     ],
 )
@@ -240,14 +240,14 @@ async def test_a_replica_whose_clock_differs_is_found(
     [clock] = found["replica clock"]
     assert clock["verdict"] == verdict
     assert says in clock["text"]
-    told = re.fullmatch(
+    reading = re.fullmatch(
         rf"127\.0\.0\.1:{stepped_replica.server.port} is ([\d.]+) s (ahead of|behind) its master"
         r" \(within ([\d.]+) s\).*",
         clock["text"],
     )
-    assert told is not None, clock["text"]
-    measured = float(told[1]) * (1 if told[2] == "ahead of" else -1)
-    assert abs(measured - step) <= float(told[3]) + 0.0001, "wrong by more than it says"
+    assert reading is not None, clock["text"]
+    measured = float(reading[1]) * (1 if reading[2] == "ahead of" else -1)
+    assert abs(measured - step) <= float(reading[3]) + 0.0001, "wrong by more than it says"
     assert ("recovery='grace'" in clock["advice"]) == (verdict != "ok")
 
 
@@ -259,7 +259,7 @@ async def test_a_replica_is_asked_as_the_clients_user(
     _, found = await examined(url)
     [clock] = found["replica clock"]
     assert clock["verdict"] == "note"
-    assert "could not be asked" in clock["text"]
+    assert "could not be queried" in clock["text"]
     async with Redis.from_url(stepped_replica.server.url) as there:
         await as_user(stepped_replica.server, there, *acl_rules())
     _, found = await examined(url)
@@ -277,7 +277,7 @@ async def test_a_replica_that_is_out_of_reach_is_a_note(
     said, found = await examined(server.url)
     [clock] = found["replica clock"]
     assert clock["verdict"] == "note"
-    assert clock["text"].startswith("127.0.0.1:1 could not be asked")
+    assert clock["text"].startswith("127.0.0.1:1 could not be queried")
     assert clock["advice"]
     assert problems(found) == []
     assert said.code == 0
@@ -300,7 +300,7 @@ def test_what_is_certain_of_a_difference_is_judged(
     ahead: float, error: float, verdict: Verdict
 ) -> None:
     """A long round trip is no difference."""
-    assert _clocks.judged("replica:6379", _clocks.Offset(ahead, error)).verdict is verdict
+    assert _clocks.verdict_on("replica:6379", _clocks.Offset(ahead, error)).verdict is verdict
 
 
 @pytest.mark.parametrize(
@@ -313,8 +313,8 @@ def test_what_is_certain_of_a_difference_is_judged(
 )
 def test_a_server_beside_it_is_asked_with_the_same_credentials(url: str, there: str) -> None:
     """And with TLS, where that is used."""
-    assert Place(url, "redsem", cluster=True).at("replica", 6380) == Place(there, "redsem")
-    assert "@[::1]:6380" in Place("redis://:x@main", "redsem").at("::1", 6380).url
+    assert Target(url, "redsem", cluster=True).at("replica", 6380) == Target(there, "redsem")
+    assert "@[::1]:6380" in Target("redis://:x@main", "redsem").at("::1", 6380).url
 
 
 async def test_a_clock_that_was_set_back_is_remembered(
@@ -343,7 +343,7 @@ async def test_what_others_wrote_is_a_problem_beside_others(
     written: tuple[str, ...], server: EmbeddedRedis, admin: Redis
 ) -> None:
     """The examination goes on: the rest is as it should be."""
-    await tell(admin, *written)
+    await execute(admin, *written)
     said, found = await examined(server.url)
     [problem] = problems(found)
     assert "'foreign'" in problem["text"]
@@ -355,7 +355,7 @@ async def test_names_whose_keys_are_denied_are_no_other_problem(
     server: EmbeddedRedis, admin: Redis
 ) -> None:
     """That they are denied is said with the rights."""
-    await tell(admin, "HSET", "redsem:{jobs}:meta", "ahead", 0)
+    await execute(admin, "HSET", "redsem:{jobs}:meta", "ahead", 0)
     rules = [rule for rule in acl_rules() if not rule.startswith("~")]
     _, found = await examined(await as_user(server, admin, *rules, "~other:*", "+scan"))
     assert {finding["about"] for finding in problems(found)} & {"connection"} == set()
@@ -369,8 +369,8 @@ class Clock:
         self._times = list(times)
 
     async def time(self) -> tuple[int, int]:
-        told = self._times.pop(0) if self._times[1:] else self._times[0]
-        return int(told), int(told % 1 * 1e6)
+        reading = self._times.pop(0) if self._times[1:] else self._times[0]
+        return int(reading), int(reading % 1 * 1e6)
 
 
 async def test_a_clock_that_goes_back_meanwhile_is_a_problem() -> None:
@@ -429,7 +429,7 @@ def test_what_a_restart_or_a_failover_forgets_is_said() -> None:
 
 
 @pytest.mark.parametrize(
-    ("took", "silent", "verdict"),
+    ("took", "no_push", "verdict"),
     [
         (0.003, False, Verdict.OK),
         (0.003, True, Verdict.OK),
@@ -437,9 +437,9 @@ def test_what_a_restart_or_a_failover_forgets_is_said() -> None:
         (3.3, True, Verdict.NOTE),
     ],
 )
-def test_a_late_hand_over_is_judged(took: float, silent: bool, verdict: Verdict) -> None:
+def test_a_late_hand_over_is_judged(took: float, no_push: bool, verdict: Verdict) -> None:
     """Nothing is wrong where the server has no messages that semaphores could use."""
-    found = judged(FairSemaphore, took, silent=silent)
+    found = verdict_on(FairSemaphore, took, no_push=no_push)
     assert found.verdict is verdict
     assert found.advice or verdict is Verdict.OK
 

@@ -1,5 +1,5 @@
-"""``redsem-async demo``: the library's main job, on real processes and real requests.
+"""``redsem-async demo``: limits the concurrency of real requests from real processes.
 
-Nothing is imported here: the demo's processes are modules of this package, and start the
-sooner for it.
+This module imports nothing, because the demo's processes run modules of this package and start
+faster without imports.
 """

@@ -1,4 +1,4 @@
-"""How many were inside the upstream over time, against the limit: a PNG, or characters."""
+"""The chart: requests inside the upstream over time, and the limit. A PNG, or characters."""
 
 import tempfile
 from importlib.util import find_spec
@@ -10,7 +10,7 @@ from ._record import Record
 
 
 def chart_of(record: Record, console: Console, folder: Path | None) -> Path | None:
-    """Draw a PNG into *folder* and return where it is; without matplotlib, print a chart."""
+    """Draw a PNG into *folder* and return its path; without matplotlib, print a chart."""
     console.print()
     if find_spec("matplotlib") is None:
         from ._terminal_chart import print_chart

@@ -1,19 +1,19 @@
-"""What the demo is about to do, and what its processes are told of it."""
+"""The parameters of a demo, and of each of its processes."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The size of a demo.
+    """The parameters of a demo.
 
     Attributes:
-        requests: in each of the two rounds.
-        limit: how many the upstream takes at once, and the semaphore lets through.
-        lease: of the semaphore, in seconds. It is far longer than a request takes, so that what
-            a killed worker had sent has left the upstream before its places are given away.
-        workers: processes.
-        slots: requests that one worker has on its hands at once.
+        requests: number of requests in each of the two rounds.
+        limit: concurrent requests that the upstream accepts; the limit of the semaphore.
+        lease: lease in seconds. It is far longer than a request, so that the requests of a killed
+            worker have left the upstream before its permits are granted to others.
+        workers: number of worker processes.
+        slots: requests assigned to one worker at a time.
     """
 
     requests: int
@@ -24,20 +24,20 @@ class Plan:
 
     @property
     def kill_after(self) -> int:
-        """How many requests of the second round are answered before the worker is killed."""
+        """The number of answered requests in the second round before a worker is killed."""
         return self.requests // 5
 
 
 @dataclass(frozen=True, slots=True)
 class UpstreamSetup:
-    """What the upstream is told."""
+    """The parameters of the upstream process."""
 
     limit: int
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerSetup:
-    """What a worker is told."""
+    """The parameters of a worker process."""
 
     label: str
     upstream: str

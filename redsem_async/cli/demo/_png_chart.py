@@ -1,22 +1,22 @@
-"""The chart as a picture, by matplotlib."""
+"""The chart as a PNG, drawn by matplotlib."""
 
 from pathlib import Path
 from typing import Any
 
-from matplotlib.figure import Figure  # No pyplot: no windows, and no state.
+from matplotlib.figure import Figure  # Not pyplot, which has global state and windows.
 
 from ._record import Kill, Record
 
 _INSIDE, _LIMIT, _DEAD = "#3b7dbd", "#c8322b", "#6e7781"
-_BIN = 0.1  # seconds, of the count of refusals
+_BIN = 0.1  # seconds; the bin width of the histogram of refusals
 
 
 def save_chart(record: Record, path: Path) -> None:
     """Save a chart of both rounds to *path*."""
     figure: Any = Figure(figsize=(11, 5.2), dpi=150, layout="constrained")
     figure.suptitle(
-        f"{record.plan.workers} processes, and an upstream that takes"
-        f" {record.plan.limit} requests at once",
+        f"{record.plan.workers} processes, and an upstream that accepts"
+        f" {record.plan.limit} concurrent requests",
         fontweight="bold",
     )
     grid = figure.add_gridspec(2, 1, height_ratios=(4, 1))
@@ -46,20 +46,20 @@ def _draw_inside(axes: Any, record: Record) -> None:
     axes.text(0, limit + 0.15, "limit", color=_LIMIT, va="bottom")
     axes.set_ylim(0, limit + 2)
     axes.set_yticks(range(0, limit + 1, 2))
-    axes.set_ylabel("inside the upstream")
+    axes.set_ylabel("requests inside the upstream")
 
 
 def _draw_kill(axes: Any, record: Record, kill: Kill) -> None:
-    """The places that were missing, as a hatched piece cut out under the limit."""
+    """The permits of the killed worker, as a hatched area below the limit."""
     start, limit = record.bare.began, record.plan.limit
-    times = [at - start for at, _ in kill.places]
-    floor = [limit - held for _, held in kill.places]
-    if kill.back_at is None:
+    times = [at - start for at, _ in kill.permits_by_time]
+    lower = [limit - held for _, held in kill.permits_by_time]
+    if kill.free_at is None:
         times.append(record.guarded.ended - start)
-        floor.append(floor[-1])
+        lower.append(floor[-1])
     axes.fill_between(
         times,
-        floor,
+        lower,
         limit,
         step="post",
         facecolor="none",
@@ -67,9 +67,13 @@ def _draw_kill(axes: Any, record: Record, kill: Kill) -> None:
         hatch="//",
         linewidth=1,
     )
-    missing = "never came back" if kill.missing is None else f"missing for {kill.missing:.2f} s"
+    unavailable = (
+        "never free again"
+        if kill.unavailable is None
+        else f"unavailable for {kill.unavailable:.2f} s"
+    )
     axes.annotate(
-        f"{kill.worker} killed: its {kill.held} places {missing}",
+        f"{kill.worker} killed: its {kill.held} permits {unavailable}",
         xy=((times[0] + times[-1]) / 2, limit),
         xytext=(0, 4),
         textcoords="offset points",
@@ -84,7 +88,7 @@ def _draw_refused(axes: Any, record: Record) -> None:
     edges = [n * _BIN for n in range(int((end - start) / _BIN) + 2)]
     axes.hist(instants, bins=edges, color=_LIMIT)
     axes.set_ylabel("refused (429)")
-    axes.set_xlabel(f"seconds; refusals are counted per {_BIN} s")
+    axes.set_xlabel(f"seconds; refusals per {_BIN} s")
     axes.set_ylim(bottom=0)
     middle = (record.guarded.began + end) / 2 - start
     if not record.guarded.refusals:

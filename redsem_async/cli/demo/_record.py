@@ -1,15 +1,15 @@
-"""What happened, as facts: nothing here decides whether that is good."""
+"""The recorded facts of a demo. `_verdict` judges them."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ._pipes import Event
+from ._ipc import Event
 from ._plan import Plan
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A request that a worker had answered."""
+    """A request that was answered, and its worker."""
 
     number: int
     worker: str
@@ -18,15 +18,15 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """The same work, once without and once with a semaphore.
+    """One round, without or with a semaphore.
 
     Attributes:
-        requests: their numbers.
-        began: by ``time.monotonic()``, as all instants here.
-        ended: when no worker had anything left to do.
-        answers: as the workers told of them.
-        failures: why, by number, of requests that a worker gave up.
-        visits: what the upstream saw, in its own order: ``entered``, ``left``, ``refused``.
+        requests: the numbers of the requests.
+        began: start, by ``time.monotonic()`` as all times here.
+        ended: when all requests were finished.
+        answers: answered requests, as reported by the workers.
+        failures: the reason for each failed request, by number.
+        visits: events of the upstream in order: ``entered``, ``left``, ``refused``.
     """
 
     requests: range
@@ -38,27 +38,27 @@ class Round:
 
     @property
     def seconds(self) -> float:
-        """How long it took."""
+        """The duration of the round."""
         return self.ended - self.began
 
     @property
     def refusals(self) -> tuple[Event, ...]:
-        """What the upstream answered with 429."""
+        """The requests that the upstream refused with 429."""
         return tuple(event for event in self.visits if event.kind == "refused")
 
     @property
     def most_inside(self) -> int:
-        """How many were inside the upstream at once, at most."""
+        """The maximum number of requests inside the upstream at once."""
         return max((inside for _, inside in self.inside()), default=0)
 
     @property
     def unanswered(self) -> tuple[int, ...]:
-        """Requests that no worker had answered."""
+        """The requests that were never answered."""
         answered = {answer.number for answer in self.answers}
         return tuple(number for number in self.requests if number not in answered)
 
     def inside(self) -> Iterator[tuple[float, int]]:
-        """How many were inside the upstream, from each instant at which that changed."""
+        """The number of requests inside the upstream: each change with its time."""
         inside = 0
         for event in self.visits:
             if event.kind != "refused":
@@ -68,47 +68,47 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """The end of a worker, and what became of what it had.
+    """The killed worker, its permits and its requests.
 
     Attributes:
         worker: its label.
-        pid: its process.
-        returncode: of the process; -9 after a SIGKILL.
-        at: when it was dead.
-        places: permits that the dead worker held by ``status()``, from each instant at which
-            that changed; the last is 0 once all have come back.
+        pid: its process id.
+        returncode: return code of the process; -9 after a SIGKILL.
+        at: when the process had ended.
+        permits_by_time: permits that the dead worker held according to ``status()``: each change
+            with its time; the last is 0 once all are free.
         lost: requests that it had started and that were never answered.
-        passed_on: requests that it had, but had not started; others did them.
+        passed_on: requests that it had not started; other workers processed them.
     """
 
     worker: str
     pid: int
     returncode: int
     at: float
-    places: tuple[tuple[float, int], ...]
+    permits_by_time: tuple[tuple[float, int], ...]
     lost: tuple[int, ...]
     passed_on: tuple[int, ...]
 
     @property
     def held(self) -> int:
-        """How many permits it held when it was dead."""
-        return self.places[0][1]
+        """The number of permits it held when it died."""
+        return self.permits_by_time[0][1]
 
     @property
-    def back_at(self) -> float | None:
-        """When all of its places were free for others; ``None`` if they never were."""
-        at, held = self.places[-1]
+    def free_at(self) -> float | None:
+        """When all of its permits were free; ``None`` if they never were."""
+        at, held = self.permits_by_time[-1]
         return None if held else at
 
     @property
-    def missing(self) -> float | None:
-        """For how many seconds its places were missing."""
-        return None if self.back_at is None else self.back_at - self.at
+    def unavailable(self) -> float | None:
+        """For how many seconds its permits were unavailable to others."""
+        return None if self.free_at is None else self.free_at - self.at
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A whole demo."""
+    """All recorded facts of a demo."""
 
     plan: Plan
     server: str
@@ -118,8 +118,8 @@ class Record:
 
     @property
     def answered_meanwhile(self) -> int:
-        """How many requests were answered while the killed worker's places were missing."""
+        """The number of requests answered while the killed worker's permits were unavailable."""
         if self.kill is None:
             return 0
-        began, ended = self.kill.at, self.kill.back_at or self.guarded.ended
+        began, ended = self.kill.at, self.kill.free_at or self.guarded.ended
         return sum(began < answer.at < ended for answer in self.guarded.answers)

@@ -1,4 +1,4 @@
-"""The demo from its start to its record."""
+"""Runs both rounds of the demo, and returns the record."""
 
 import asyncio
 import contextlib
@@ -10,68 +10,68 @@ from rich.console import Console
 from rich.markup import escape
 
 from redsem_async import FairSemaphore, SemaphoreError, from_url
-from redsem_async.cli._server import first, served
+from redsem_async.cli._ephemeral import first_error, server_for
 
-from ._fault import strike
-from ._fleet import Fleet, Worker
-from ._picture import Picture
-from ._pipes import Child, Event
+from ._display import Display
+from ._ipc import Child, Event
+from ._kill import kill_worker
 from ._plan import Plan, UpstreamSetup, WorkerSetup
 from ._record import Record, Round
+from ._workers import Worker, Workers
 
 
 def run(plan: Plan, url: str | None, console: Console) -> Record:
-    """Run the demo on the Redis at *url*, or on a server of its own.
+    """Run the demo on the Redis at *url*, or on an embedded server.
 
-    Whatever ends it, Ctrl-C among it, nothing that it started is left behind.
+    All processes and keys are removed in every case, including Ctrl-C.
 
     Raises:
-        ServerNotFound, ServerDidNotStart: there is no server of its own.
-        SemaphoreError: Redis could not be asked, or refused.
+        ServerNotFound, ServerDidNotStart: no embedded server is available.
+        SemaphoreError: Redis is unreachable or returned an error.
     """
-    picture = Picture(plan, console)
-    with served(url) as (address, server):
-        picture.say(f"Redis: {escape(server)}")
+    display = Display(plan, console)
+    with server_for(url) as (address, server):
+        display.log(f"Redis: {escape(server)}")
         try:
-            return asyncio.run(_demo(plan, address, server, picture))
+            return asyncio.run(_demo(plan, address, server, display))
         except ExceptionGroup as group:
-            raise first(group) from None
+            raise first_error(group) from None
 
 
-async def _demo(plan: Plan, url: str, server: str, picture: Picture) -> Record:
+async def _demo(plan: Plan, url: str, server: str, display: Display) -> Record:
     count = plan.requests
     visits: list[Event] = []
     async with (
         _semaphore(plan, url) as semaphore,
-        _stage(plan, url, semaphore.name, picture, visits) as fleet,
-        picture.moving(fleet),
+        _processes(plan, url, semaphore.name, display, visits) as workers,
+        display.live(workers),
     ):
-        picture.begin(f"1. {count} requests without a semaphore")
-        fleet.begin("bare", range(1, count + 1))
-        bare = await fleet.finished()
-        picture.end(bare, fleet)
+        display.begin(f"1. {count} requests without a semaphore")
+        workers.begin("bare", range(1, count + 1))
+        bare = await workers.finished()
+        display.end(bare, workers)
 
-        picture.begin(f"2. {count} requests with {semaphore!r}, lease {plan.lease:g} s")
-        fleet.begin("guarded", range(count + 1, 2 * count + 1))
+        display.begin(f"2. {count} requests with {semaphore!r}, lease {plan.lease:g} s")
+        workers.begin("guarded", range(count + 1, 2 * count + 1))
         async with asyncio.TaskGroup() as group:
-            looking = group.create_task(_look(semaphore, picture))
-            killing = group.create_task(strike(plan, fleet, semaphore, picture.say))
-            guarded = await fleet.finished()
-            picture.end(guarded, fleet)
-            kill = await killing
-            looking.cancel()
-    # Only now has the upstream had its last word.
+            polling = group.create_task(_poll_status(semaphore, display))
+            killer = group.create_task(kill_worker(plan, workers, semaphore, display.log))
+            guarded = await workers.finished()
+            display.end(guarded, workers)
+            kill = await killer
+            polling.cancel()
+    # The upstream has ended: its list of visits is complete.
     return Record(plan, server, _with_visits(bare, visits), _with_visits(guarded, visits), kill)
 
 
 @contextlib.asynccontextmanager
 async def _semaphore(plan: Plan, url: str) -> AsyncGenerator[FairSemaphore]:
-    """The semaphore under show, under a name of its own; it is deleted in the end."""
+    """The semaphore of the demo, with a random name; deleted at the end."""
     async with from_url(url) as redis:
         name = f"demo-{secrets.token_hex(4)}"
         semaphore = FairSemaphore(redis, name, plan.limit, lease=plan.lease, label="demo")
         async with semaphore.acquire(timeout=0):
-            pass  # If Redis is not to be reached, this says so.
+            pass  # Raises if Redis is unreachable.
         try:
             yield semaphore
         finally:
@@ -80,33 +80,36 @@ async def _semaphore(plan: Plan, url: str) -> AsyncGenerator[FairSemaphore]:
 
 
 @contextlib.asynccontextmanager
-async def _stage(
-    plan: Plan, url: str, semaphore: str, picture: Picture, visits: list[Event]
-) -> AsyncGenerator[Fleet]:
-    """Upstream and workers, ready to go; and gone, all of them, at the end."""
-    # The group outlives them: its listeners miss no word.
+async def _processes(
+    plan: Plan, url: str, semaphore: str, display: Display, visits: list[Event]
+) -> AsyncGenerator[Workers]:
+    """Start upstream and workers; all of them have ended after the block."""
+    # The group outlives the processes, so that its tasks read all events.
     async with asyncio.TaskGroup() as group, contextlib.AsyncExitStack() as stack:
         upstream = await stack.enter_async_context(_child("upstream", UpstreamSetup(plan.limit)))
         events = upstream.events()
         address = f"http://127.0.0.1:{(await anext(events)).number}"
-        group.create_task(_note(events, visits, picture))
-        picture.say(f"upstream: takes {plan.limit} requests at once, answers 429 to others")
+        group.create_task(_record_visits(events, visits, display))
+        display.log(f"upstream: accepts {plan.limit} concurrent requests, answers others with 429")
 
-        workers: list[Worker] = []
+        started: list[Worker] = []
         for number in range(1, plan.workers + 1):
             label = f"worker {number}"
             setup = WorkerSetup(label, address, url, semaphore, plan.limit, plan.lease)
             child = await stack.enter_async_context(_child("worker", setup))
-            workers.append(Worker(label, child))
-        fleet = Fleet(workers, plan.slots)
-        for worker in workers:
-            group.create_task(fleet.listen(worker))
-        await fleet.ready()
-        pids = ", ".join(str(worker.child.pid) for worker in workers)
-        picture.say(f"workers: {plan.workers} processes (pids {pids}), {plan.slots} at once each")
-        yield fleet
-        for worker in workers:
-            worker.child.dismiss()  # all at once; the stack waits for each
+            started.append(Worker(label, child))
+        workers = Workers(started, plan.slots)
+        for worker in started:
+            group.create_task(workers.follow(worker))
+        await workers.ready()
+        pids = ", ".join(str(worker.child.pid) for worker in started)
+        display.log(
+            f"workers: {plan.workers} processes (pids {pids}), "
+            f"{plan.slots} requests at a time each"
+        )
+        yield workers
+        for worker in started:
+            worker.child.close_stdin()  # all at once; the stack waits for each
 
 
 def _child(
@@ -115,19 +118,21 @@ def _child(
     return Child.run(f"{__package__}._{module}", asdict(setup))
 
 
-async def _note(events: AsyncIterator[Event], visits: list[Event], picture: Picture) -> None:
-    """Write down what the upstream says."""
+async def _record_visits(
+    events: AsyncIterator[Event], visits: list[Event], display: Display
+) -> None:
+    """Record the events of the upstream."""
     change = {"entered": 1, "left": -1, "refused": 0}
     async for event in events:
         visits.append(event)
-        picture.inside += change[event.kind]
+        display.inside += change[event.kind]
 
 
-async def _look(semaphore: FairSemaphore, picture: Picture) -> None:
-    """Look at the semaphore ten times a second, for the picture."""
+async def _poll_status(semaphore: FairSemaphore, display: Display) -> None:
+    """Query the status ten times a second, for the display."""
     while True:
         with contextlib.suppress(SemaphoreError):
-            picture.status = await semaphore.status()
+            display.status = await semaphore.status()
         await asyncio.sleep(0.1)
 
 

@@ -1,4 +1,4 @@
-"""The outcome, for people and for programs."""
+"""The summary: tables for people, a dict for JSON."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,7 +12,7 @@ from ._record import Kill, Record, Round
 
 
 def print_summary(record: Record, faults: list[str], console: Console) -> None:
-    """Print a table of both rounds, what became of the killed worker, and the verdict."""
+    """Print a table of both rounds, the facts of the killed worker, and the verdict."""
     console.print()
     console.print(_rounds(record))
     console.print()
@@ -23,8 +23,8 @@ def print_summary(record: Record, faults: list[str], console: Console) -> None:
         console.print(f"[bold red]✗[/] {escape(fault)}")
     if not faults:
         console.print(
-            "[bold green]✓[/] With the semaphore the limit held, nothing was refused, and nothing"
-            " was lost but what the killed worker had in its hands."
+            "[bold green]✓[/] With the semaphore the limit was never exceeded, no request was"
+            " refused, and only requests that the killed worker had started were lost."
         )
 
 
@@ -38,7 +38,7 @@ def _rounds(record: Record) -> Table:
     table.add_row("requests", *(str(len(round_.requests)) for round_ in rounds))
     table.add_row("answered", *(str(len(round_.answers)) for round_ in rounds))
     table.add_row("refused (429)", *(_refusals(round_) for round_ in rounds))
-    table.add_row("most inside at once", *(str(round_.most_inside) for round_ in rounds))
+    table.add_row("maximum inside at once", *(str(round_.most_inside) for round_ in rounds))
     table.add_row("seconds", *(f"{round_.seconds:.1f}" for round_ in rounds))
     return table
 
@@ -49,19 +49,21 @@ def _refusals(round_: Round) -> str:
 
 
 def _kill(record: Record, kill: Kill) -> Table:
-    missing = "and still is" if kill.missing is None else f"for {kill.missing:.2f} s"
+    unavailable = "until the end" if kill.unavailable is None else f"for {kill.unavailable:.2f} s"
     table = Table.grid(padding=(0, 3, 0, 0))
     table.add_row("killed", f"{kill.worker}, pid {kill.pid}, return code {kill.returncode}")
-    table.add_row("held", f"{kill.held} of {record.plan.limit} permits when dead, says status()")
     table.add_row(
-        "missing",
-        f"those places, {missing} (lease {record.plan.lease:g} s); meanwhile"
-        f" {record.answered_meanwhile} requests of the others were answered",
+        "held", f"{kill.held} of {record.plan.limit} permits when it died, according to status()"
     )
-    table.add_row("lost", f"{_numbers(kill.lost)}: what it had started")
+    table.add_row(
+        "unavailable",
+        f"those permits, {unavailable} (lease {record.plan.lease:g} s); meanwhile"
+        f" other workers got {record.answered_meanwhile} requests answered",
+    )
+    table.add_row("lost", f"{_numbers(kill.lost)}: requests that it had started")
     if kill.passed_on:
         numbers = _numbers(kill.passed_on)
-        table.add_row("passed on", f"{numbers}: what it had not started; the others did it")
+        table.add_row("reassigned", f"{numbers}: requests that it had not started")
     return table
 
 
@@ -69,8 +71,8 @@ def _numbers(requests: Iterable[int]) -> str:
     return " ".join(f"#{number}" for number in requests) or "none"
 
 
-def facts_of(record: Record, faults: list[str], chart: Path | None) -> dict[str, Any]:
-    """The same, for ``--json``."""
+def as_dict(record: Record, faults: list[str], chart: Path | None) -> dict[str, Any]:
+    """The summary for ``--json``."""
     kill = record.kill
     return {
         "ok": not faults,
@@ -78,8 +80,8 @@ def facts_of(record: Record, faults: list[str], chart: Path | None) -> dict[str,
         "server": record.server,
         "limit": record.plan.limit,
         "lease": record.plan.lease,
-        "without_semaphore": _facts_of(record.bare),
-        "with_semaphore": _facts_of(record.guarded),
+        "without_semaphore": _round_as_dict(record.bare),
+        "with_semaphore": _round_as_dict(record.guarded),
         "killed": None
         if kill is None
         else {
@@ -87,7 +89,7 @@ def facts_of(record: Record, faults: list[str], chart: Path | None) -> dict[str,
             "pid": kill.pid,
             "returncode": kill.returncode,
             "held": kill.held,
-            "places_missing_seconds": kill.missing and round(kill.missing, 3),
+            "places_missing_seconds": kill.unavailable and round(kill.unavailable, 3),
             "answered_meanwhile": record.answered_meanwhile,
             "lost": kill.lost,
             "passed_on": kill.passed_on,
@@ -96,7 +98,7 @@ def facts_of(record: Record, faults: list[str], chart: Path | None) -> dict[str,
     }
 
 
-def _facts_of(round_: Round) -> dict[str, Any]:
+def _round_as_dict(round_: Round) -> dict[str, Any]:
     return {
         "requests": len(round_.requests),
         "answered": len(round_.answers),

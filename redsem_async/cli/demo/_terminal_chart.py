@@ -1,4 +1,4 @@
-"""The chart in characters, by plotext."""
+"""The chart as characters, drawn by plotext."""
 
 from importlib import import_module
 from itertools import chain
@@ -17,7 +17,7 @@ def print_chart(record: Record, console: Console) -> None:
     """Print a chart of both rounds."""
     try:
         plotext: Any = import_module("plotext")
-    except ImportError as error:  # It has a part in C++ that is not built for every platform.
+    except ImportError as error:  # Its C++ extension is not built for every platform.
         console.print(f"no chart: {str(error).splitlines()[0]}", markup=False)
         return
     limit, start, end = record.plan.limit, record.bare.began, record.guarded.ended
@@ -35,7 +35,7 @@ def print_chart(record: Record, console: Console) -> None:
     if refused:
         height = [limit + 1] * len(refused)
         figure.draw(figure.signal(refused, height, marker=plotext.marker("x", "red")))
-    figure.title(f"inside the upstream, at most {limit}; x: refused (429)")
+    figure.title(f"requests inside the upstream, limit {limit}; x: refused (429)")
     figure.ruler("y").lim(0, limit + 2)
     figure.ruler("y").ticks(list(range(0, limit + 1, 2)))
     figure.ruler("x").lim(0, end - start)
@@ -44,7 +44,7 @@ def print_chart(record: Record, console: Console) -> None:
 
 
 def _most_inside(record: Record, bins: int) -> tuple[list[float], list[int]]:
-    """How many were inside at most in each of so many equal pieces of time, and when that was."""
+    """The maximum number of requests inside, in each of *bins* equal periods."""
     start = record.bare.began
     piece = (record.guarded.ended - start) / bins
     most = [0] * bins

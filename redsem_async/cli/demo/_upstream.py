@@ -1,7 +1,7 @@
-"""The upstream: like a provider with a cap, it refuses whatever exceeds its limit.
+"""The upstream process: like a provider with a concurrency cap, it refuses excess requests.
 
-It is the judge, too, and an impartial one: it knows nothing of semaphores, and says of each
-request when it ``entered`` and ``left``, or that it was ``refused``. Run as a process.
+It does not use semaphores, so its record is independent of them: it emits for each request when
+it ``entered`` and ``left``, or that it was ``refused``.
 """
 
 import asyncio
@@ -9,7 +9,7 @@ import contextlib
 import json
 import random
 
-from ._pipes import standard_input, tell
+from ._ipc import emit, standard_input
 from ._plan import UpstreamSetup
 
 _OK = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nok\n"
@@ -23,7 +23,7 @@ class _Upstream:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer the requests of one connection, ``GET /<number>``, one after the other."""
-        # It is cancelled when all is over, and Python 3.11 would make a noise about that.
+        # The task is cancelled at the end, which Python 3.11 would log.
         over = (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError)
         with contextlib.suppress(*over):
             while True:
@@ -35,14 +35,14 @@ class _Upstream:
 
     async def _answer(self, number: int) -> bytes:
         if self._inside >= self._limit:
-            tell("refused", number)
+            emit("refused", number)
             return _TOO_MANY
         self._inside += 1
-        tell("entered", number)
-        # Work that was begun goes on, as anywhere, also when nobody waits for it any more.
+        emit("entered", number)
+        # As in a real service, started work continues when the client is gone.
         await asyncio.sleep(random.uniform(0.05, 0.12))
         self._inside -= 1
-        tell("left", number)
+        emit("left", number)
         return _OK
 
 
@@ -50,7 +50,7 @@ async def _main() -> None:
     stdin = await standard_input()
     setup = UpstreamSetup(**json.loads(await stdin.readline()))
     server = await asyncio.start_server(_Upstream(setup.limit).serve, "127.0.0.1", 0)
-    tell("listening", server.sockets[0].getsockname()[1])
+    emit("listening", server.sockets[0].getsockname()[1])
     await stdin.read()
     server.close()
 

@@ -1,8 +1,8 @@
-"""A worker: sends requests to the upstream, as many at once as it is ordered to. A process.
+"""A worker process: sends the requests that it is assigned to the upstream, concurrently.
 
-It says of each when it was ``started`` (which with a semaphore means that a permit is held),
-each time that it was ``refused``, and when it was ``answered``; or that it ``failed``. Of itself
-it says that it is ``ready``, and that it is ``leaving``.
+It emits for each request that it was ``started`` (with a semaphore: a permit is held), each time
+that it was ``refused``, and that it was ``answered`` or ``failed``. It also emits when the worker
+is ``ready`` and when it is ``leaving``.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ import httpx
 
 from redsem_async import FairSemaphore, SemaphoreError, connect
 
-from ._pipes import standard_input, tell
+from ._ipc import emit, standard_input
 from ._plan import WorkerSetup
 
 
@@ -24,20 +24,20 @@ class _Worker:
         self._semaphore = semaphore
 
     async def bare(self, number: int) -> None:
-        """See a request through without asking anybody."""
-        await self._see_through(number)
+        """Send a request without a semaphore."""
+        await self._complete(number)
 
     async def guarded(self, number: int) -> None:
-        """See a request through while holding a permit: all that it takes."""
+        """Send a request while holding a permit."""
         async with self._semaphore.acquire():
-            await self._see_through(number)
+            await self._complete(number)
 
-    async def _see_through(self, number: int) -> None:
-        tell("started", number)
+    async def _complete(self, number: int) -> None:
+        emit("started", number)
         while not await self._accepted(number):
-            tell("refused", number)
+            emit("refused", number)
             await asyncio.sleep(random.uniform(0.1, 0.3))
-        tell("answered", number)
+        emit("answered", number)
 
     async def _accepted(self, number: int) -> bool:
         response = await self._http.get(f"/{number}")
@@ -46,18 +46,18 @@ class _Worker:
         response.raise_for_status()
         return True
 
-    async def obey(self, kind: str, number: int) -> None:
+    async def handle(self, kind: str, number: int) -> None:
         try:
             await {"bare": self.bare, "guarded": self.guarded}[kind](number)
         except (httpx.HTTPError, SemaphoreError) as error:
-            tell("failed", number, f"{type(error).__name__}: {error}")
+            emit("failed", number, f"{type(error).__name__}: {error}")
 
 
 async def _main() -> None:
     stdin = await standard_input()
     setup = WorkerSetup(**json.loads(await stdin.readline()))
     async with contextlib.AsyncExitStack() as stack:
-        # Loopback needs no proxy, whatever the environment says.
+        # Ignore proxy settings of the environment: the upstream is local.
         client = httpx.AsyncClient(base_url=setup.upstream, trust_env=False, timeout=10)
         http = await stack.enter_async_context(client)
         redis = await stack.enter_async_context(connect(setup.redis))
@@ -65,15 +65,15 @@ async def _main() -> None:
             redis, setup.semaphore, setup.limit, lease=setup.lease, label=setup.label
         )
         worker = _Worker(http, semaphore)
-        tell("ready")
+        emit("ready")
         tasks: set[asyncio.Task[None]] = set()
         async for line in stdin:
             kind, number = line.decode().split()
-            task = asyncio.create_task(worker.obey(kind, int(number)))
+            task = asyncio.create_task(worker.handle(kind, int(number)))
             tasks.add(task)
             task.add_done_callback(tasks.discard)
-        tell("leaving")
-        # Nobody wants the rest: permits are given back on the way out.
+        emit("leaving")
+        # Cancelling the rest releases their permits.
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,1 +1,1 @@
-"""``redsem-async doctor``: what may keep semaphores from working on this Redis."""
+"""``redsem-async doctor``: the checks of a server, of permissions, and of a real hand-over."""

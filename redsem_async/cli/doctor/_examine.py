@@ -1,4 +1,4 @@
-"""The examination: what is asked of a server, in which order."""
+"""Runs all checks, in order."""
 
 import time
 from collections.abc import Awaitable, Callable
@@ -16,132 +16,138 @@ from redis.exceptions import (
 from redsem_async._protocol.backend import ConnectionRejected
 from redsem_async._redis.dial import Opened
 from redsem_async._redis.other_loop import dial_in_other_loop
-from redsem_async.cli import _find
-from redsem_async.cli._place import FAILURES, Place, connected, greeting, sentence
+from redsem_async.cli import _discovery
+from redsem_async.cli._target import REDIS_ERRORS, Target, connected, describe, hello
 
 from . import _server
 from ._clocks import replica_clocks
 from ._finding import Finding, Verdict, note, ok, problem, unknown
-from ._passing import passing
-from ._rights import rights
+from ._handover import check_handover
+from ._rights import check_rights
 
-TRIPS = 50
-SKEW = 1.0  # seconds by which clocks may disagree before that is worth a word
-FAR, SLOW = 0.010, 0.100  # seconds: the usual trip, the longest
-MOST_NAMES = 1000  # semaphores whose clocks are looked at
+SAMPLES = 50
+MAX_SKEW = 1.0  # seconds; a larger difference of clocks is a note
+SLOW_MEDIAN, SLOW_MAX = 0.010, 0.100  # seconds: median and longest round trip that are a note
+MAX_NAMES = 1000  # semaphores whose clocks are checked
 
-Tell = Callable[[Finding], None]
+Report = Callable[[Finding], None]
 
 
-async def examine(place: Place, tell: Tell) -> None:
-    """Tell each finding when it is found. Leaves nothing behind."""
+async def examine(target: Target, report: Report) -> None:
+    """Run all checks, and *report* each finding. Deletes its temporary keys."""
     try:
-        async with connected(place) as client:
-            await _reached(client)
-            tell(ok("connection", place.shown))
-            silent = False
-            if place.cluster:
+        async with connected(target) as client:
+            await _check_connection(client)
+            report(ok("connection", target.display_url))
+            no_push = False
+            if target.cluster:
                 for node in client.get_primaries():
-                    async with connected(place.at(node.host, node.port)) as one:
-                        await _examine_server(one, place, _teller(tell, node))
-                        silent = silent or not await _is_sharded(one)
+                    async with connected(target.at(node.host, node.port)) as one:
+                        await _examine_server(one, target, _for_node(report, node))
+                        no_push = no_push or not await _is_sharded(one)
             else:
-                await _examine_server(client, place, tell)
-            await _clocks_of_semaphores(client, place, tell)
-            async with connected(place) as other:
-                for finding in await passing(client, other, place.prefix, silent=silent):
-                    tell(finding)
-    except FAILURES as error:
-        tell(problem("connection", f"{place.shown}: {sentence(error)}", _cure(error)))
+                await _examine_server(client, target, report)
+            await _clocks_of_semaphores(client, target, report)
+            async with connected(target) as other:
+                for finding in await check_handover(client, other, target.prefix, no_push=no_push):
+                    report(finding)
+    except REDIS_ERRORS as error:
+        report(
+            problem("connection", f"{target.display_url}: {describe(error)}", _advice_for(error))
+        )
 
 
-async def _reached(client: Any) -> None:
-    with suppress(NoPermissionError):  # it answers; what it denies is told later
+async def _check_connection(client: Any) -> None:
+    with suppress(NoPermissionError):  # the server replied; denied commands are reported later
         await client.execute_command("TIME")
 
 
-def _teller(tell: Tell, node: Any) -> Tell:
-    """Tells of which node it speaks."""
-    return lambda found: tell(replace(found, about=f"{found.about} of {node.host}:{node.port}"))
+def _for_node(report: Report, node: Any) -> Report:
+    """A *report* that adds the address of *node*."""
+    return lambda found: report(replace(found, about=f"{found.about} of {node.host}:{node.port}"))
 
 
-async def _examine_server(client: Any, place: Place, tell: Tell) -> None:
-    for finding in await _information(client, place):
-        tell(finding)
-    for finding in await rights(client, place.prefix, cluster=place.cluster):
-        tell(finding)
-    if not place.cluster:
-        await _deafness(client, tell)
-    await _allowed(_clock, client, "TIME", "clock", tell)
-    await _allowed(_latency, client, "TIME", "latency", tell)
+async def _examine_server(client: Any, target: Target, report: Report) -> None:
+    for finding in await _server_info(client, target):
+        report(finding)
+    for finding in await check_rights(client, target.prefix, cluster=target.cluster):
+        report(finding)
+    if not target.cluster:
+        await _push_support(client, report)
+    await _if_allowed(_clock, client, "TIME", "clock", report)
+    await _if_allowed(_latency, client, "TIME", "latency", report)
 
 
-async def _allowed(
-    check: Callable[[Any], Awaitable[Finding]], client: Any, command: str, about: str, tell: Tell
+async def _if_allowed(
+    check: Callable[[Any], Awaitable[Finding]],
+    client: Any,
+    command: str,
+    about: str,
+    report: Report,
 ) -> None:
     try:
-        tell(await check(client))
+        report(await check(client))
     except NoPermissionError:
-        tell(unknown(about, f"{command} is denied", f"ACL SETUSER ... +{command.lower()}"))
+        report(unknown(about, f"{command} is denied", f"ACL SETUSER ... +{command.lower()}"))
 
 
-async def _information(client: Any, place: Place) -> list[Finding]:
+async def _server_info(client: Any, target: Target) -> list[Finding]:
     try:
         info: dict[str, Any] = await client.info()
     except NoPermissionError:
         return [
-            await _greeting(client),
+            await _version_by_hello(client),
             unknown(
                 "memory, persistence",
-                "INFO is denied: whether the server evicts keys, and which replicas it has, is not"
-                " known",
+                "INFO is denied: eviction, persistence and replicas cannot be checked",
                 "ACL SETUSER ... +info, or run doctor as an administrator",
             ),
         ]
     nearly_full = _server.clients(info)
     return [
         _server.version(info),
-        *_server.role(info, cluster=place.cluster),
+        *_server.role(info, cluster=target.cluster),
         _server.memory(info),
         *([nearly_full] if nearly_full else []),
         *_server.durability(info),
-        *await replica_clocks(client, place, info),
+        *await replica_clocks(client, target, info),
     ]
 
 
-async def _greeting(client: Any) -> Finding:
-    """The version as HELLO tells it, which nobody is denied."""
+async def _version_by_hello(client: Any) -> Finding:
+    """The version in the reply to HELLO, which every user may call."""
     try:
-        told = await greeting(client)
+        reply = await hello(client)
     except ResponseError as error:
-        return unknown("server", f"INFO and HELLO are refused: {error}", "ACL SETUSER ... +info")
-    name = told.get("server", "redis")
-    return _server.version({f"{name}_version": told.get("version", "?")})
+        return unknown("server", f"INFO and HELLO are denied: {error}", "ACL SETUSER ... +info")
+    name = reply.get("server", "redis")
+    return _server.version({f"{name}_version": reply.get("version", "?")})
 
 
 async def _is_sharded(node: Any) -> bool:
-    """Whether a cluster's server has sharded pub/sub, which came with Redis 7.0."""
+    """Whether a cluster's server has sharded pub/sub, which Redis has since 7.0."""
     try:
-        told = await greeting(node)
+        reply = await hello(node)
     except ResponseError:
         return False
-    return int(told["version"].partition(".")[0]) >= 7
+    return int(reply["version"].partition(".")[0]) >= 7
 
 
-async def _deafness(client: Any, tell: Tell) -> None:
-    """Whether messages can come at all over a connection such as the library makes."""
+async def _push_support(client: Any, report: Report) -> None:
+    """Whether the library's connection can receive push messages."""
     try:
         opened: Opened = await dial_in_other_loop(client)
     except ConnectionRejected as rejection:
-        tell(problem("messages", f"rejected: {rejection}", "check user and password"))
+        report(problem("messages", f"rejected: {rejection}", "check user and password"))
         return
     opened.transport.abort()
     if opened.no_push is not None:
-        tell(
+        report(
             problem(
                 "messages",
-                f"none can come, for {opened.no_push}: waiters are found by heartbeats, late",
-                "connect without a proxy that speaks RESP2 only",
+                f"push messages are unavailable ({opened.no_push}): waiters are served late,"
+                " at heartbeats",
+                "connect without a proxy that supports only RESP2",
             )
         )
 
@@ -150,7 +156,7 @@ async def _clock(client: Any) -> Finding:
     offsets: list[tuple[float, float]] = []
     back = 0.0
     last: tuple[float, float] | None = None
-    for _ in range(TRIPS):
+    for _ in range(SAMPLES):
         asked, began = time.time(), time.perf_counter()
         seconds, micros = await client.time()
         trip, server = time.perf_counter() - began, seconds + micros / 1e6
@@ -160,72 +166,76 @@ async def _clock(client: Any) -> Finding:
         last = (began, server)
     trip, offset = min(offsets)
     if back > 0:
-        text = f"the server's clock went back by {back:.3f} s while it was looked at"
-        return problem("clock", text, "have NTP slew it, never step it")
+        text = f"the server's clock went back by {back:.3f} s during the check"
+        return problem("clock", text, "configure NTP to slew the clock, never to step it")
     away = f"{abs(offset):.3f} s {'ahead of' if offset > 0 else 'behind'} this machine's"
-    if abs(offset) > SKEW + trip:
+    if abs(offset) > MAX_SKEW + trip:
         return note(
             "clock",
-            f"the server's is {away}: no harm with clock='server', the default",
-            "NTP on both, before clock='local' is used",
+            f"the server's clock is {away}: harmless with clock='server', the default",
+            "use NTP on both before you use clock='local'",
         )
-    return ok("clock", f"the server's is {away}")
+    return ok("clock", f"the server's clock is {away}")
 
 
 async def _latency(client: Any) -> Finding:
     trips: list[float] = []
-    for _ in range(TRIPS):
+    for _ in range(SAMPLES):
         began = time.perf_counter()
         await client.time()
         trips.append(time.perf_counter() - began)
     trips.sort()
     usual, longest = trips[len(trips) // 2], trips[-1]
-    text = f"a round trip takes {usual * 1000:.2f} ms, the longest of {TRIPS} {longest * 1000:.1f}"
-    if usual > FAR or longest > SLOW:
+    text = (
+        f"round trip: median {usual * 1000:.2f} ms, longest of {SAMPLES} {longest * 1000:.1f} ms"
+    )
+    if usual > SLOW_MEDIAN or longest > SLOW_MAX:
         return note(
-            "latency", text, f"leases of at least {max(1.0, 20 * longest):.0f} s; a server nearby"
+            "latency",
+            text,
+            f"use leases of at least {max(1.0, 20 * longest):.0f} s, or a server nearby",
         )
     return ok("latency", text)
 
 
-async def _clocks_of_semaphores(client: Any, place: Place, tell: Tell) -> None:
-    """Whether a server's clock went back while semaphores were in use: they remember."""
+async def _clocks_of_semaphores(client: Any, target: Target, report: Report) -> None:
+    """Whether the server's clock went back while semaphores were in use: they record it."""
     try:
-        wanted = await _find.names(client, place.prefix)
+        wanted = await _discovery.names(client, target.prefix)
     except NoPermissionError:
         advice = "ACL SETUSER ... +scan, which ls needs too"
-        tell(unknown("semaphores", "SCAN is denied: those in use are not known", advice))
+        report(unknown("semaphores", "SCAN is denied: semaphores in use are unknown", advice))
         return
     furthest = 0.0
-    for name in wanted[:MOST_NAMES]:
+    for name in wanted[:MAX_NAMES]:
         try:
-            said = await client.hget(f"{place.prefix}:{{{name}}}:meta", "ahead")
-            furthest = max(furthest, float(said or 0) / 1e6)
-        except NoPermissionError:  # as was told of the rights
+            denial = await client.hget(f"{target.prefix}:{{{name}}}:meta", "ahead")
+            furthest = max(furthest, float(denial or 0) / 1e6)
+        except NoPermissionError:  # already reported with the rights
             break
         except (ResponseError, ValueError):
-            tell(
+            report(
                 problem(
                     "semaphores",
-                    f"{name!r} has keys that are not a semaphore's",
-                    "delete what else was written there, or use a prefix that nobody else uses",
+                    f"{name!r} has keys that do not hold a semaphore",
+                    "delete the foreign keys, or use a prefix of your own",
                 )
             )
-    text = f"{len(wanted):,} under {place.prefix!r}"
+    text = f"{len(wanted):,} with prefix {target.prefix!r}"
     if furthest > 0:
-        tell(
+        report(
             note(
                 "semaphores",
                 f"{text}; the server's clock was set back by {furthest:.3g} s while they were in"
-                " use, and they go by one of their own since",
-                "have NTP slew it, never step it",
+                " use, and since then they use a clock of their own that does not go back",
+                "configure NTP to slew the clock, never to step it",
             )
         )
     else:
-        tell(ok("semaphores", text))
+        report(ok("semaphores", text))
 
 
-def _cure(error: BaseException) -> str:
+def _advice_for(error: BaseException) -> str:
     text = str(error).lower()
     if isinstance(error, AuthenticationError | AuthorizationError) or "auth" in text:
         return "check user and password in the URL (percent-encoded), and ACL LIST"
@@ -234,7 +244,7 @@ def _cure(error: BaseException) -> str:
     if "refused" in text or "connect call failed" in text:
         return "is the server up, and does it listen there (bind, port)?"
     if "timeout" in text or "timed out" in text:
-        return "is there a firewall between, or the wrong host?"
+        return "check the host, and firewalls on the way"
     return "check the URL"
 
 

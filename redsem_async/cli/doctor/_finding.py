@@ -1,27 +1,27 @@
-"""What a doctor says."""
+"""The result of one check."""
 
 from dataclasses import dataclass
 from enum import StrEnum
 
 
 class Verdict(StrEnum):
-    """How bad it is."""
+    """The severity of a finding."""
 
     OK = "ok"
-    NOTE = "note"  # worth knowing
-    UNKNOWN = "unknown"  # this user may not ask
+    NOTE = "note"  # for the operator to judge
+    UNKNOWN = "unknown"  # the user may not run the check
     PROBLEM = "problem"
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at.
+    """The result of one check.
 
     Attributes:
-        about: what.
-        verdict: how bad it is.
-        text: what was found.
-        advice: what to change, where something should be.
+        about: the subject of the check.
+        verdict: the severity.
+        text: the result.
+        advice: what to change, if anything.
     """
 
     about: str

@@ -1,4 +1,4 @@
-"""Which of the documented commands a user may not run: found by running each of them."""
+"""Finds the documented commands that the user may not run, by running each of them."""
 
 import re
 import secrets
@@ -13,11 +13,11 @@ from redsem_async._redis.acl import ADDITIONS, COMMANDS, Addition
 from ._finding import Finding, note, ok, problem
 
 _PATTERN = re.compile(r"\b(key|channel)s?\b")
-_ANSWER_TIME = 2.0  # seconds for the answer to a subscription
+_REPLY_TIMEOUT = 2.0  # seconds, for a subscription
 
 
 def probes(prefix: str) -> dict[str, tuple[str | int, ...]]:
-    """A harmless use of each command, in an order that leaves nothing behind."""
+    """A harmless call of each command. The last one deletes all keys of the others."""
     stem = f"{prefix}:{{doctor-{secrets.token_hex(4)}}}"
     text, table, scores = (f"{stem}:{kind}" for kind in ("text", "table", "scores"))
     return {
@@ -48,20 +48,20 @@ def probes(prefix: str) -> dict[str, tuple[str | int, ...]]:
     }
 
 
-async def rights(client: Any, prefix: str, *, cluster: bool) -> list[Finding]:
-    """What the user of *client*, of one server, may not do."""
+async def check_rights(client: Any, prefix: str, *, cluster: bool) -> list[Finding]:
+    """The permissions that the user of *client* lacks on one server."""
     denied: list[str] = []
     patterns: set[str] = set()
     for command, arguments in probes(prefix).items():
-        said = await _denial(client, command, *arguments)
-        if said is not None:
-            what = _PATTERN.search(said)
+        denial = await _denial(client, command, *arguments)
+        if denial is not None:
+            what = _PATTERN.search(denial)
             patterns |= {what[1]} if what else set()
             denied += [] if what else [command]
     subscribe = "ssubscribe" if cluster else "subscribe"
-    said = await _subscription(client, subscribe, prefix)
-    if said is not None:
-        what = _PATTERN.search(said)
+    denial = await _subscription(client, subscribe, prefix)
+    if denial is not None:
+        what = _PATTERN.search(denial)
         patterns |= {what[1]} if what else set()
         denied += [] if what else [subscribe]
     if cluster:
@@ -70,30 +70,32 @@ async def rights(client: Any, prefix: str, *, cluster: bool) -> list[Finding]:
             "cluster|slots": (),
             "spublish": (f"{prefix}:{{doctor}}:@doctor", "hello"),
         }.items():
-            said = await _denial(client, *command.upper().split("|"), *arguments)
-            denied += [command] if said is not None and not _PATTERN.search(said) else []
-    return [*_judged(denied, patterns, prefix), *await _additions(client)]
+            denial = await _denial(client, *command.upper().split("|"), *arguments)
+            denied += [command] if denial is not None and not _PATTERN.search(denial) else []
+    return [*_findings(denied, patterns, prefix), *await _additions(client)]
 
 
-def _judged(denied: Collection[str], patterns: Collection[str], prefix: str) -> list[Finding]:
+def _findings(denied: Collection[str], patterns: Collection[str], prefix: str) -> list[Finding]:
     found: list[Finding] = []
     if denied:
         what = ", ".join(command.upper().replace("|", " ") for command in sorted(denied))
         allow = " ".join(f"+{command}" for command in sorted(denied))
         only_late = set(denied) <= {"publish", "spublish", "subscribe", "ssubscribe"}
-        harm = ": waiters are found by heartbeats, late" if only_late else ""
+        harm = ": waiters are served late, at heartbeats" if only_late else ""
         found.append(problem("rights", f"denied: {what}{harm}", f"ACL SETUSER ... {allow}"))
     if "key" in patterns:
-        text = f"keys under {prefix!r} are denied"
+        text = f"keys with prefix {prefix!r} are denied"
         found.append(problem("rights", text, f"ACL SETUSER ... ~{prefix}:*"))
     if "channel" in patterns:
-        text = f"channels under {prefix!r} are denied: waiters are found by heartbeats, late"
+        text = (
+            f"channels with prefix {prefix!r} are denied: waiters are served late, at heartbeats"
+        )
         found.append(problem("rights", text, f"ACL SETUSER ... &{prefix}:*"))
-    return found or [ok("rights", f"all {len(COMMANDS)} commands that are needed are allowed")]
+    return found or [ok("rights", f"all {len(COMMANDS)} required commands are allowed")]
 
 
 async def _additions(client: Any) -> list[Finding]:
-    """What options need beyond that."""
+    """The additional permissions that some options require."""
     found: list[Finding] = []
     uses: tuple[tuple[Addition, str, tuple[str | int, ...]], ...] = (
         ("grace", "recovery='grace'", ("INFO", "server")),
@@ -102,19 +104,19 @@ async def _additions(client: Any) -> list[Finding]:
     for addition, use, words in uses:
         if await _denial(client, *words) is not None:
             [command] = ADDITIONS[addition]
-            text = f"{command.upper()} is denied: {use} cannot be used"
-            found.append(note("rights", text, f"if it is wanted: ACL SETUSER ... +{command}"))
+            text = f"{command.upper()} is denied: {use} does not work"
+            found.append(note("rights", text, f"to use it: ACL SETUSER ... +{command}"))
     return found
 
 
 async def _denial(client: Any, *words: str | int) -> str | None:
-    """What the server said to deny a command; None where it is allowed."""
+    """The server's error if a command is denied; None if it is allowed."""
     try:
         await client.execute_command(*words)
     except NoPermissionError as error:
         return str(error)
     except ResponseError:
-        return None  # it was looked at, and found wanting: NOSCRIPT, say
+        return None  # allowed, but it failed: NOSCRIPT, for example
     return None
 
 
@@ -123,7 +125,7 @@ async def _subscription(client: Any, command: str, prefix: str) -> str | None:
     channel = f"{prefix}:{{doctor}}:@doctor" if command == "ssubscribe" else f"{prefix}:@doctor"
     try:
         await pubsub.execute_command(command.upper(), channel)
-        await pubsub.parse_response(block=False, timeout=_ANSWER_TIME)
+        await pubsub.parse_response(block=False, timeout=_REPLY_TIMEOUT)
     except NoPermissionError as error:
         return str(error)
     except ResponseError:

@@ -1,4 +1,4 @@
-"""What a server says of itself, and what that means for semaphores. No I/O here."""
+"""Checks of the reply to INFO. No I/O here."""
 
 import re
 from collections.abc import Mapping
@@ -8,12 +8,12 @@ from ._finding import Finding, note, ok, problem
 
 Info = Mapping[str, Any]
 
-OLDEST = (6, 2)
-NEARLY = 0.9  # of what there is, in use
+MIN_VERSION = (6, 2)
+HIGH_USAGE = 0.9  # share in use that is reported
 
 
 def version(info: Info) -> Finding:
-    """Whether it is a server that semaphores run on."""
+    """Whether the server is supported."""
     flavour, text = "Redis", str(info.get("redis_version", "?"))
     for name in ("valkey", "dragonfly"):
         if f"{name}_version" in info:
@@ -21,86 +21,96 @@ def version(info: Info) -> Finding:
     numbers = tuple(map(int, re.findall(r"\d+", text)[:2]))
     if flavour == "Dragonfly":
         return note("server", f"{flavour} {text}", "semaphores are tested on Redis and Valkey")
-    if flavour == "Redis" and numbers < OLDEST:
+    if flavour == "Redis" and numbers < MIN_VERSION:
         return problem("server", f"{flavour} {text}", "use Redis 6.2 or newer, or Valkey")
     return ok("server", f"{flavour} {text}")
 
 
 def role(info: Info, *, cluster: bool) -> list[Finding]:
-    """Whether it is the one to write to."""
+    """Whether the server accepts writes, and whether it belongs to a cluster."""
     found: list[Finding] = []
     if info.get("role") == "slave":
         master = f"{info.get('master_host')}:{info.get('master_port')}"
         found.append(
-            problem("role", f"it is a replica of {master}", "use the master's URL, or Sentinel")
+            problem(
+                "role",
+                f"this server is a replica of {master}",
+                "use the master's URL, or Sentinel",
+            )
         )
     if int(info.get("cluster_enabled", 0)) and not cluster:
         found.append(
-            problem("role", "it is a node of a cluster", "use RedisCluster, and --cluster here")
+            problem(
+                "role",
+                "this server is a node of a cluster",
+                "use RedisCluster, and --cluster here",
+            )
         )
     return found
 
 
 def memory(info: Info) -> Finding:
-    """Whether it evicts keys, or is about to refuse writes."""
-    most, used = int(info.get("maxmemory", 0)), int(info.get("used_memory", 0))
+    """Whether the server evicts keys, or will soon refuse writes."""
+    maximum, used = int(info.get("maxmemory", 0)), int(info.get("used_memory", 0))
     policy = str(info.get("maxmemory_policy", "noeviction"))
-    if not most:
+    if not maximum:
         return ok("memory", "no maxmemory: keys are not evicted")
     if policy != "noeviction":
         return problem(
             "memory",
-            f"maxmemory-policy {policy} evicts keys when {_mebibytes(most)} are full:"
-            " permits are lost with them",
-            "CONFIG SET maxmemory-policy noeviction, or give semaphores a server of their own",
+            f"maxmemory-policy {policy} evicts keys when {_mebibytes(maximum)} are used:"
+            " permits in evicted keys are lost",
+            "CONFIG SET maxmemory-policy noeviction, or use a separate server for semaphores",
         )
-    if used > NEARLY * most:
+    if used > HIGH_USAGE * maximum:
         return problem(
             "memory",
-            f"{_mebibytes(used)} of {_mebibytes(most)} are in use: new permits are refused when"
-            " it is full",
-            "raise maxmemory, or delete what is not needed",
+            f"{_mebibytes(used)} of {_mebibytes(maximum)} are in use: at maxmemory the"
+            " server refuses new permits",
+            "raise maxmemory, or delete unused keys",
         )
-    return ok("memory", f"noeviction, {_mebibytes(used)} of {_mebibytes(most)} in use")
+    return ok("memory", f"noeviction, {_mebibytes(used)} of {_mebibytes(maximum)} in use")
 
 
 def clients(info: Info) -> Finding | None:
-    """Whether new connections will be refused soon."""
-    most, used = int(info.get("maxclients", 0)), int(info.get("connected_clients", 0))
-    if most and used > NEARLY * most:
+    """Whether the server will soon refuse new connections."""
+    maximum, used = int(info.get("maxclients", 0)), int(info.get("connected_clients", 0))
+    if maximum and used > HIGH_USAGE * maximum:
         return problem(
-            "clients", f"{used:,} of {most:,} connections are in use", "raise maxclients"
+            "clients", f"{used:,} of {maximum:,} connections are in use", "raise maxclients"
         )
     return None
 
 
 def durability(info: Info) -> list[Finding]:
-    """What a restart or a failover would forget."""
+    """What a restart or a failover would lose."""
     found: list[Finding] = []
     if info.get("rdb_last_bgsave_status", "ok") != "ok":
         found.append(
             problem(
                 "persistence",
                 "the last snapshot failed: the server may refuse writes (MISCONF)",
-                "see the server's log; free disk space",
+                "check the server's log and the free disk space",
             )
         )
     if not int(info.get("aof_enabled", 0)):
         found.append(
             note(
                 "persistence",
-                "no append-only file: a restart forgets who holds what, and set limits",
-                "where the limit must hold even then: recovery='grace'",
+                "no append-only file: a restart loses permits and set limits",
+                "if the limit must hold after a restart: recovery='grace'",
             )
         )
     else:
-        found.append(ok("persistence", "append-only file: a restart forgets at most a moment"))
+        found.append(
+            ok("persistence", "append-only file: a restart loses at most the last writes")
+        )
     if replicas := int(info.get("connected_slaves", 0)):
         found.append(
             note(
                 "replicas",
-                f"{replicas} connected: a failover may forget the newest grants",
-                "where that matters: min_replicas=1, or recovery='grace'",
+                f"{replicas} connected: a failover may lose the newest grants",
+                "if that matters: min_replicas=1, or recovery='grace'",
             )
         )
     return found

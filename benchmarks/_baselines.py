@@ -1,4 +1,4 @@
-"""The least that the same trips cost: scripts that add members and remove them."""
+"""Baselines: the cost of the same round trips with minimal scripts."""
 
 import secrets
 import time
@@ -12,71 +12,71 @@ from redis.asyncio import Redis
 
 from benchmarks._measure import Burst
 
-# One id, or several, go into a sorted set with an expiry, and come out of it.
-TAKE = """
+# Add ids to a sorted set with an expiry, and remove them.
+ADD = """
 for i = 1, #ARGV do redis.call('ZADD', KEYS[1], 1, ARGV[i]) end
 redis.call('PEXPIRE', KEYS[1], 10000)
 return #ARGV
 """
-GIVE = "for i = 1, #ARGV do redis.call('ZREM', KEYS[1], ARGV[i]) end return #ARGV"
+REMOVE = "for i = 1, #ARGV do redis.call('ZREM', KEYS[1], ARGV[i]) end return #ARGV"
 BATCH = 50
 
 
 class Scripts:
-    """The two scripts, called by redis-py as anybody would."""
+    """The two scripts, called with redis-py."""
 
     def __init__(self, client: Redis, take: str, give: str) -> None:
         self._client = client
-        self._take, self._give = take, give
-        self._key = f"bench-floor-{secrets.token_hex(4)}"
+        self._add, self._remove = take, give
+        self._key = f"bench-baseline-{secrets.token_hex(4)}"
         self._ids = [secrets.token_hex(16) for _ in range(BATCH)]
 
     @classmethod
     @asynccontextmanager
     async def at(cls, url: str) -> AsyncGenerator[Self]:
-        """Load them at a server."""
+        """Load the scripts on a server."""
         async with Redis.from_url(url) as client:
-            yield cls(client, await client.script_load(TAKE), await client.script_load(GIVE))
+            yield cls(client, await client.script_load(ADD), await client.script_load(REMOVE))
 
     async def one_by_one(self, seconds: float) -> Burst:
-        """One id a call, one call after the other."""
+        """One id per call, one call after the other."""
         return await self._calls(self._ids[:1], seconds)
 
     async def batched(self, seconds: float) -> Burst:
-        """As many ids a call as a group commit of 50 tasks has."""
+        """`BATCH` ids per call, as a batch of 50 tasks has."""
         return await self._calls(self._ids, seconds)
 
     async def _calls(self, ids: list[str], seconds: float) -> Burst:
         pairs = 0
         start = time.perf_counter()
         while time.perf_counter() - start < seconds:
-            await self._client.evalsha(self._take, 1, self._key, *ids)
-            await self._client.evalsha(self._give, 1, self._key, *ids)
+            await self._client.evalsha(self._add, 1, self._key, *ids)
+            await self._client.evalsha(self._remove, 1, self._key, *ids)
             pairs += len(ids)
         return Burst(pairs, time.perf_counter() - start)
 
     async def trips(self, seconds: float) -> Burst:
-        """Single calls, timed each: what a round trip takes."""
+        """Single calls: the time of each round trip."""
         waits: list[float] = []
         start = time.perf_counter()
         while (sent := time.perf_counter()) - start < seconds:
-            await self._client.evalsha(self._give, 1, self._key, "nothing")
+            await self._client.evalsha(self._remove, 1, self._key, "nothing")
             waits.append(time.perf_counter() - sent)
         return Burst(len(waits), time.perf_counter() - start, waits)
 
 
 class BlockingSocket:
-    """The two scripts over a bare socket: no event loop, no client library, no pool."""
+    """The two scripts over a socket, without event loop, client library or pool."""
 
     def __init__(self, url: str) -> None:
         with BlockingRedis.from_url(url) as client:
-            shas = [str(client.script_load(script)) for script in (TAKE, GIVE)]
-        self._key = f"bench-floor-{secrets.token_hex(4)}"
+            shas = [str(client.script_load(script)) for script in (ADD, REMOVE)]
+        self._key = f"bench-baseline-{secrets.token_hex(4)}"
         pack = cast("Any", hiredis.pack_command)
         self._commands: list[bytes] = [
             pack(("EVALSHA", sha, "1", self._key, "one")) for sha in shas
         ]
-        # It knows how to dial and to log in; from then on its socket is used as it is.
+        # redis-py connects and authenticates; after that only the socket is used.
         self._connection = cast(
             "Any", BlockingRedis.from_url(url).connection_pool.get_connection()
         )
@@ -84,7 +84,7 @@ class BlockingSocket:
         self._reader = hiredis.Reader()
 
     async def one_by_one(self, seconds: float) -> Burst:
-        """One call after the other. Nothing else runs in this process meanwhile."""
+        """One call after the other. It blocks this process."""
         pairs = 0
         start = time.perf_counter()
         while time.perf_counter() - start < seconds:

@@ -1,4 +1,4 @@
-"""What a server says about itself while something is measured."""
+"""Statistics of a server during a measurement."""
 
 import asyncio
 import contextlib
@@ -11,16 +11,16 @@ from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
 _SCRIPT_COMMANDS = ("cmdstat_evalsha", "cmdstat_eval", "cmdstat_fcall")
-SLOW = 100  # microseconds above which a script is noted
+SLOW = 100  # microseconds; slower scripts are in the slow log
 
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What a server was told in a while.
+    """The commands that a server received.
 
     Attributes:
-        sent: commands a second that clients sent.
-        executed: commands a second with those that scripts called.
+        sent: commands per second sent by clients.
+        executed: commands per second including those called by scripts.
     """
 
     sent: float
@@ -28,9 +28,9 @@ class Traffic:
 
 
 async def traffic(url: str, seconds: float) -> Traffic:
-    """Listen for a while, by MONITOR.
+    """Count commands with MONITOR for *seconds*.
 
-    INFO would count what scripts call together with what was sent, and its reader too.
+    INFO does not separate commands of scripts from commands of clients, and counts itself.
     """
     sent = within = 0
     async with Redis.from_url(url, socket_timeout=None) as client:
@@ -51,24 +51,24 @@ async def traffic(url: str, seconds: float) -> Traffic:
 
 @dataclass(frozen=True, slots=True)
 class Scripts:
-    """How much scripts ran, since some beginning.
+    """Totals of all script calls.
 
     Attributes:
-        calls: how many.
-        microseconds: how long, in all.
+        calls: number of calls.
+        microseconds: total duration.
     """
 
     calls: int
     microseconds: int
 
     def since(self, earlier: "Scripts") -> float:
-        """Microseconds a script, since then."""
+        """Microseconds per script call since *earlier*."""
         calls = self.calls - earlier.calls
         return (self.microseconds - earlier.microseconds) / calls if calls else 0.0
 
 
 async def scripts(client: Redis) -> Scripts:
-    """How much scripts ran so far."""
+    """The totals so far."""
     info: dict[str, dict[str, int]] = await client.info("commandstats")
     rows = [info[name] for name in _SCRIPT_COMMANDS if name in info]
     return Scripts(sum(row["calls"] for row in rows), sum(row["usec"] for row in rows))
@@ -76,16 +76,16 @@ async def scripts(client: Redis) -> Scripts:
 
 @dataclass(slots=True)
 class Slowest:
-    """The longest that a command took, in milliseconds; the least is what was noted at all."""
+    """The duration of the slowest script in milliseconds, at least the threshold `SLOW`."""
 
     ms: list[float] = field(default_factory=lambda: [SLOW / 1000])
 
 
 @asynccontextmanager
 async def slowest(client: Redis) -> AsyncGenerator[Slowest]:
-    """Watch for slow commands for the length of a block.
+    """Record the slowest script during a block, with the slow log.
 
-    A server that lets nobody configure it gives no answer: ``ms`` is empty then.
+    If CONFIG is not allowed, ``ms`` is empty.
     """
     found = Slowest()
     wanted = {"slowlog-log-slower-than": str(SLOW), "slowlog-max-len": "4096"}
@@ -101,7 +101,7 @@ async def slowest(client: Redis) -> AsyncGenerator[Slowest]:
     try:
         yield found
         entries = await client.slowlog_get(4096)
-        # The other slow things are our own looks at the server.
+        # Other slow commands are queries of the benchmark itself.
         ms = [entry["duration"] / 1000 for entry in entries if b"EVAL" in entry["command"].upper()]
         found.ms = [max([SLOW / 1000, *ms])]
     finally:
@@ -110,17 +110,17 @@ async def slowest(client: Redis) -> AsyncGenerator[Slowest]:
 
 
 async def connections(client: Redis) -> int:
-    """How many clients are connected."""
+    """The number of connected clients."""
     return int((await client.info("clients"))["connected_clients"])
 
 
 async def used_memory(client: Redis) -> int:
-    """Bytes that the server uses, connections included."""
+    """The memory of the server in bytes, including connections."""
     return int((await client.info("memory"))["used_memory"])
 
 
 async def key_memory(client: Redis, name: str) -> int:
-    """Bytes of all keys that have *name* in theirs."""
+    """The memory in bytes of all keys that contain *name*."""
     scan = cast("AsyncIterator[bytes]", client.scan_iter(f"*{name}*", count=1000))
     keys = [key async for key in scan]
     sizes = [await client.memory_usage(key, samples=0) for key in keys]

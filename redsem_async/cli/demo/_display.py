@@ -1,7 +1,7 @@
-"""What the terminal shows while the demo runs.
+"""The terminal output while the demo runs.
 
-What happens is said in lines that stay. Beneath them, if there is a terminal, moves a picture
-of who does what at the moment.
+Events are printed as lines. In a terminal, a live display below them shows the current state of
+all workers, of the upstream and of the semaphore.
 """
 
 import asyncio
@@ -18,20 +18,20 @@ from rich.text import Text
 
 from redsem_async import SemaphoreStatus
 
-from ._fleet import Fleet, Worker
 from ._plan import Plan
 from ._record import Round
+from ._workers import Worker, Workers
 
 _BLOCKS = " ▁▂▃▄▅▆▇█"
-_RATE = 12  # pictures a second
+_RATE = 12  # updates per second
 
 
-class Picture:
-    """The state of the demo, as far as it is shown, and the showing of it.
+class Display:
+    """Prints events and the live display.
 
     Attributes:
-        inside: how many are inside the upstream now.
-        status: how the semaphore stands, while there is one.
+        inside: number of requests inside the upstream.
+        status: the latest status of the semaphore, in the second round.
     """
 
     def __init__(self, plan: Plan, console: Console) -> None:
@@ -43,55 +43,55 @@ class Picture:
         self._began = time.monotonic()
         self._past: deque[int] = deque(maxlen=48)
 
-    def say(self, line: str) -> None:
-        """Say that something happened."""
+    def log(self, line: str) -> None:
+        """Print an event."""
         seconds = time.monotonic() - self._began
         self._console.print(f"[dim]{seconds:5.1f} s[/]  {line}")
 
     def begin(self, title: str) -> None:
-        """Say that a round begins."""
+        """Print the start of a round."""
         self._title = title
-        self.say(f"[bold]{title}[/]")
+        self.log(f"[bold]{title}[/]")
 
-    def end(self, round_: Round, fleet: Fleet) -> None:
-        """Say how a round went."""
-        refused = sum(worker.refused for worker in fleet.workers)
+    def end(self, round_: Round, workers: Workers) -> None:
+        """Print the result of a round."""
+        refused = sum(worker.refused for worker in workers.workers)
         times = f"[red]{refused} refusals (429)[/]" if refused else "[green]no refusals[/]"
-        self.say(f"{len(round_.answers)} answered in {round_.seconds:.1f} s, {times}")
+        self.log(f"{len(round_.answers)} answered in {round_.seconds:.1f} s, {times}")
 
     @contextlib.asynccontextmanager
-    async def moving(self, fleet: Fleet) -> AsyncGenerator[None]:
-        """Show the moving picture for the length of a block, if this is a terminal."""
+    async def live(self, workers: Workers) -> AsyncGenerator[None]:
+        """Show the live display during a block, if this is a terminal."""
         if not self._console.is_terminal:
             yield
             return
         with Live(console=self._console, auto_refresh=False, transient=True) as live:
-            mover = asyncio.create_task(self._move(live, fleet))
+            mover = asyncio.create_task(self._refresh(live, workers))
             try:
                 yield
             finally:
                 mover.cancel()
 
-    async def _move(self, live: Live, fleet: Fleet) -> None:
+    async def _refresh(self, live: Live, workers: Workers) -> None:
         while True:
             self._past.append(self.inside)
-            live.update(self._picture(fleet), refresh=True)
+            live.update(self._display(workers), refresh=True)
             await asyncio.sleep(1 / _RATE)
 
-    def _picture(self, fleet: Fleet) -> RenderableType:
+    def _display(self, workers: Workers) -> RenderableType:
         lines = Table.grid(padding=(0, 2))
-        lines.add_row("inside the upstream", self._bar())
-        lines.add_row("the last seconds", self._history())
-        lines.add_row("the semaphore", self._standing())
-        body = Group(self._workers(fleet), Text(), lines)
+        lines.add_row("requests inside the upstream", self._bar())
+        lines.add_row("last seconds", self._history())
+        lines.add_row("semaphore", self._semaphore_text())
+        body = Group(self._workers(workers), Text(), lines)
         return Panel(body, title=self._title, title_align="left", expand=False, padding=(1, 2))
 
-    def _workers(self, fleet: Fleet) -> Table:
+    def _workers(self, workers: Workers) -> Table:
         table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
         for heading in ("", "pid", "answered", "refused", "waiting"):
             table.add_column(heading, justify="left" if not heading else "right")
         table.add_column("inside" if self.status is None else "holding", min_width=14)
-        for worker in fleet.workers:
+        for worker in workers.workers:
             table.add_row(*_row(worker))
         return table
 
@@ -105,11 +105,11 @@ class Picture:
         limit = self._plan.limit
         return Text("".join(_BLOCKS[min(8, round(8 * n / limit))] for n in self._past), "cyan")
 
-    def _standing(self) -> Text:
+    def _semaphore_text(self) -> Text:
         status = self.status
         if status is None:
             return Text("none", "dim")
-        return Text(f"{status.held} held, {status.available} free, {status.waiting} in line")
+        return Text(f"{status.held} held, {status.available} free, {status.waiting} waiting")
 
 
 def _row(worker: Worker) -> tuple[RenderableType, ...]:

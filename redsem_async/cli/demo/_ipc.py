@@ -1,8 +1,8 @@
-"""The demo's processes, and how they talk with it: lines through their standard streams.
+"""The demo's child processes, and their communication with it: lines over standard streams.
 
-Not through the Redis under show. A pipe is a bounded queue, and it outlives its writer: what a
-worker said before it was killed is still read, to the last line. Its end is a message too: a
-child ends when its standard input does, so that none outlives the demo, however that ends.
+Pipes are independent of the Redis under test, and keep what a worker wrote before it was killed.
+A child ends when its standard input is closed, so that no child outlives the demo, whatever ends
+the demo.
 """
 
 import asyncio
@@ -15,18 +15,18 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-_PATIENCE = 2.0  # seconds for a child to end by itself
+_EXIT_TIMEOUT = 2.0  # seconds for a child to end by itself
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened in a child.
+    """An event in a child.
 
     Attributes:
-        kind: what; see the module of the child.
-        number: of the request, or whatever else the kind goes with.
-        at: when, by ``time.monotonic()``: one clock for all processes of a machine.
-        detail: in words, where there is more to say.
+        kind: see the module of the child.
+        number: number of the request, or another number that depends on the kind.
+        at: time by ``time.monotonic()``, which all processes of a machine share.
+        detail: a description, for some kinds.
     """
 
     kind: str
@@ -38,20 +38,17 @@ class Event:
 # -- in a child
 
 
-def tell(kind: str, number: int = 0, detail: str = "") -> None:
-    """Say that something happened, now; it is out when this returns.
-
-    Nothing is buffered here: what happened before a SIGKILL has been said.
-    """
+def emit(kind: str, number: int = 0, detail: str = "") -> None:
+    """Write an event to standard output, unbuffered, so that a SIGKILL cannot lose it."""
     line = json.dumps([kind, number, time.monotonic(), detail[:200]])
     try:
         os.write(sys.stdout.fileno(), line.encode() + b"\n")
     except BrokenPipeError:
-        os._exit(0)  # The demo was killed, and its server with it: nothing is left to do.
+        os._exit(0)  # The demo is gone, and its server too.
 
 
 async def standard_input() -> asyncio.StreamReader:
-    """The lines of the demo: first what it set up, as JSON, then one for each order."""
+    """The lines that the demo writes: first the setup as JSON, then one per request."""
     reader = asyncio.StreamReader()
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
@@ -62,7 +59,7 @@ async def standard_input() -> asyncio.StreamReader:
 
 
 class Child:
-    """A process of the demo: one of its modules, run by this Python."""
+    """A child process that runs a module of the demo."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
@@ -70,43 +67,45 @@ class Child:
     @classmethod
     @contextlib.asynccontextmanager
     async def run(cls, module: str, setup: Mapping[str, Any]) -> AsyncGenerator[Self]:
-        """Run *module* for the length of a block; it is gone at the end."""
+        """Run *module* during a block; the process has ended after the block."""
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", module),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
-            # A terminal's Ctrl-C is for the demo alone, which ends the others in order.
+            # Ctrl-C reaches only the demo, which then stops its children in order.
             start_new_session=True,
         )
         child = cls(process)
         try:
-            child._write(json.dumps(setup))  # Not as arguments: a URL may have a password.
+            child._write(
+                json.dumps(setup)
+            )  # Not as arguments, because the URL may contain a password.
             yield child
         finally:
             await child._end()
 
     @property
     def pid(self) -> int:
-        """Of the process."""
+        """The process id."""
         return self._process.pid
 
-    def order(self, kind: str, number: int) -> None:
-        """Send an order. Few are under way at once, so this need not wait."""
+    def send(self, kind: str, number: int) -> None:
+        """Assign a request. Few are in flight, so the pipe is never full."""
         self._write(f"{kind} {number}")
 
     async def events(self) -> AsyncIterator[Event]:
-        """What the child says, until it ends."""
+        """The events of the child, until it ends."""
         assert self._process.stdout is not None
         async for line in self._process.stdout:
             yield Event(*json.loads(line))
 
     async def kill(self) -> int:
-        """End it as ``kill -9`` does; the return code tells that it was so."""
+        """Kill the process with SIGKILL, and return its return code."""
         self._process.kill()
         return await self._process.wait()
 
-    def dismiss(self) -> None:
-        """Have it end by itself; its events end with it."""
+    def close_stdin(self) -> None:
+        """Ask the process to end by closing its standard input."""
         assert self._process.stdin is not None
         self._process.stdin.close()
 
@@ -116,8 +115,8 @@ class Child:
 
     async def _end(self) -> None:
         try:
-            self.dismiss()
-            async with asyncio.timeout(_PATIENCE):
+            self.close_stdin()
+            async with asyncio.timeout(_EXIT_TIMEOUT):
                 await self._process.wait()
         except TimeoutError:
             pass

@@ -5,17 +5,17 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from redis.asyncio import Redis
 
-from benchmarks.contenders._base import Library, Terms
-from benchmarks.contenders._clients import client_for
+from benchmarks.libraries._base import Library, Options
+from benchmarks.libraries._clients import client_for
 
 
 class RedisLock:
-    """As it comes: its waiters poll ten times a second."""
+    """With default settings: its waiters poll ten times per second."""
 
-    def __init__(self, client: Redis, terms: Terms) -> None:
+    def __init__(self, client: Redis, options: Options) -> None:
         self._client = client
-        self._name = terms.name
-        self._lease = terms.lease
+        self._name = options.name
+        self._lease = options.lease
 
     def permit(self) -> AbstractAsyncContextManager[object]:
         return self._client.lock(self._name, timeout=self._lease)
@@ -28,9 +28,9 @@ class RedisLock:
 
 
 @asynccontextmanager
-async def open_redis_lock(terms: Terms) -> AsyncGenerator[RedisLock]:
-    async with client_for(terms) as client:
-        yield RedisLock(client, terms)
+async def open_redis_lock(options: Options) -> AsyncGenerator[RedisLock]:
+    async with client_for(options) as client:
+        yield RedisLock(client, options)
 
 
 REDIS_LOCK = Library(label="redis.asyncio.Lock", open=open_redis_lock, mutex=True, polls=True)

@@ -1,4 +1,4 @@
-"""self-limiters: a list of tokens and BLPOP as well, its client in Rust, no leases."""
+"""self-limiters: a list of tokens, waiters in BLPOP, a client in Rust, no leases."""
 
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -7,24 +7,24 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from benchmarks.contenders._base import Library, Terms
+from benchmarks.libraries._base import Library, Options
 
-_EXPIRY = 3600  # seconds until an idle semaphore forgets whose tokens are out
+_EXPIRY = 3600  # seconds until an unused semaphore is reset
 
 
 class SelfLimiters:
-    """One object, shared by all tasks, with a connection for each."""
+    """One object, shared by all tasks, with a connection per task."""
 
-    def __init__(self, client: Redis, terms: Terms) -> None:
+    def __init__(self, client: Redis, options: Options) -> None:
         self._client = client
-        self._limit = terms.limit
-        self._key = f"__self-limiters:{terms.name}"
+        self._limit = options.limit
+        self._key = f"__self-limiters:{options.name}"
         self._semaphore: Any = import_module("self_limiters").Semaphore(
-            name=terms.name,
-            capacity=terms.limit,
+            name=options.name,
+            capacity=options.limit,
             expiry=_EXPIRY,
-            redis_url=terms.url,
-            connection_pool_size=terms.tasks + 10,
+            redis_url=options.url,
+            connection_pool_size=options.tasks + 10,
         )
 
     def permit(self) -> AbstractAsyncContextManager[object]:
@@ -41,9 +41,9 @@ class SelfLimiters:
 
 
 @asynccontextmanager
-async def open_self_limiters(terms: Terms) -> AsyncGenerator[SelfLimiters]:
-    async with Redis.from_url(terms.url) as client:
-        yield SelfLimiters(client, terms)
+async def open_self_limiters(options: Options) -> AsyncGenerator[SelfLimiters]:
+    async with Redis.from_url(options.url) as client:
+        yield SelfLimiters(client, options)
 
 
 SELF_LIMITERS = Library(

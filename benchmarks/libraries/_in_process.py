@@ -1,14 +1,14 @@
-"""asyncio's own semaphore: what waiting costs when there is nobody to ask."""
+"""asyncio's own semaphore: the cost of waiting without a server."""
 
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
-from benchmarks.contenders._base import Library, Terms
+from benchmarks.libraries._base import Library, Options
 
 
 class InProcess:
-    """It reaches no further than the process, so it is a floor and no peer."""
+    """A baseline and not a peer, because it works within one process only."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -25,8 +25,8 @@ class InProcess:
 
 
 @asynccontextmanager
-async def open_in_process(terms: Terms) -> AsyncGenerator[InProcess]:
-    yield InProcess(terms.limit)
+async def open_in_process(options: Options) -> AsyncGenerator[InProcess]:
+    yield InProcess(options.limit)
 
 
 IN_PROCESS = Library(label="asyncio.Semaphore", open=open_in_process)

@@ -1,22 +1,22 @@
-"""py-redis-semaphore: scripts over a sorted set, waiters in BLPOP, a heartbeat for each permit."""
+"""py-redis-semaphore: scripts over a sorted set, waiters in BLPOP, a heartbeat per permit."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from importlib import import_module
 from typing import Any
 
-from benchmarks.contenders._base import Library, Terms
-from benchmarks.contenders._clients import client_for
+from benchmarks.libraries._base import Library, Options
+from benchmarks.libraries._clients import client_for
 
 
 class PyRedisSemaphore:
-    """One of its objects is one holder: they are kept, to be used again."""
+    """One of its objects is one holder; the objects are reused."""
 
-    def __init__(self, client: Any, terms: Terms) -> None:
+    def __init__(self, client: Any, options: Options) -> None:
         self._module: Any = import_module("redis_semaphore")
         self._client = client
         self._config = self._module.SemaphoreConfig(
-            name=terms.name, limit=terms.limit, lock_timeout=terms.lease
+            name=options.name, limit=options.limit, lock_timeout=options.lease
         )
         self._idle: list[Any] = []
         self._observer = self._new()
@@ -41,9 +41,9 @@ class PyRedisSemaphore:
 
 
 @asynccontextmanager
-async def open_py_redis_semaphore(terms: Terms) -> AsyncGenerator[PyRedisSemaphore]:
-    async with client_for(terms) as client:
-        yield PyRedisSemaphore(client, terms)
+async def open_py_redis_semaphore(options: Options) -> AsyncGenerator[PyRedisSemaphore]:
+    async with client_for(options) as client:
+        yield PyRedisSemaphore(client, options)
 
 
 PY_REDIS_SEMAPHORE = Library(

@@ -5,21 +5,25 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from importlib import import_module
 from typing import Any
 
-from benchmarks.contenders._base import Library, Terms
-from benchmarks.contenders._clients import client_for
+from benchmarks.libraries._base import Library, Options
+from benchmarks.libraries._clients import client_for
 
-_EXPIRY = 3600  # seconds until an idle semaphore forgets whose tokens are out
+_EXPIRY = 3600  # seconds until an unused semaphore is reset
 
 
 class Steindamm:
     """One object, shared by all tasks."""
 
-    def __init__(self, client: Any, terms: Terms) -> None:
+    def __init__(self, client: Any, options: Options) -> None:
         self._client = client
-        self._limit = terms.limit
+        self._limit = options.limit
         # Nothing on the object changes between enter and exit, so tasks may share it.
         self._semaphore: Any = import_module("steindamm").AsyncRedisSemaphore(
-            name=terms.name, connection=client, capacity=terms.limit, max_sleep=0, expiry=_EXPIRY
+            name=options.name,
+            connection=client,
+            capacity=options.limit,
+            max_sleep=0,
+            expiry=_EXPIRY,
         )
 
     def permit(self) -> AbstractAsyncContextManager[object]:
@@ -36,9 +40,9 @@ class Steindamm:
 
 
 @asynccontextmanager
-async def open_steindamm(terms: Terms) -> AsyncGenerator[Steindamm]:
-    async with client_for(terms) as client:
-        yield Steindamm(client, terms)
+async def open_steindamm(options: Options) -> AsyncGenerator[Steindamm]:
+    async with client_for(options) as client:
+        yield Steindamm(client, options)
 
 
 STEINDAMM = Library(

@@ -7,22 +7,22 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from benchmarks.contenders._base import Library, Terms
-from benchmarks.contenders._clients import client_for
+from benchmarks.libraries._base import Library, Options
+from benchmarks.libraries._clients import client_for
 
-_POLL = 0.01  # seconds until a refused caller asks again; the book leaves that to the caller
+_POLL = 0.01  # seconds between two attempts; the book leaves the interval to the caller
 
 
 class Book:
-    """Owners ranked by a counter, in one sorted set; when they came, in another."""
+    """One sorted set ranks owners by a counter; another one stores their times."""
 
-    def __init__(self, client: Any, terms: Terms) -> None:
+    def __init__(self, client: Any, options: Options) -> None:
         self._client = client
-        self._limit = terms.limit
-        self._lease = terms.lease
-        self._times = terms.name
-        self._owners = f"{terms.name}:owner"
-        self._counter = f"{terms.name}:counter"
+        self._limit = options.limit
+        self._lease = options.lease
+        self._times = options.name
+        self._owners = f"{options.name}:owner"
+        self._counter = f"{options.name}:counter"
 
     @asynccontextmanager
     async def permit(self) -> AsyncGenerator[None]:
@@ -62,9 +62,9 @@ class Book:
 
 
 @asynccontextmanager
-async def open_book(terms: Terms) -> AsyncGenerator[Book]:
-    async with client_for(terms) as client:
-        yield Book(client, terms)
+async def open_book(options: Options) -> AsyncGenerator[Book]:
+    async with client_for(options) as client:
+        yield Book(client, options)
 
 
 BOOK = Library(label="book's fair, polling", open=open_book, polls=True)

@@ -1,0 +1,32 @@
+"""The measured libraries, this one included, behind one small protocol."""
+
+from benchmarks.libraries._base import Library, OpenSemaphore, Options
+from benchmarks.libraries._book import BOOK
+from benchmarks.libraries._in_process import IN_PROCESS
+from benchmarks.libraries._ours import FAIR, ZSET, OurSemaphore
+from benchmarks.libraries._py_redis_semaphore import PY_REDIS_SEMAPHORE
+from benchmarks.libraries._redis_lock import REDIS_LOCK
+from benchmarks.libraries._self_limiters import SELF_LIMITERS
+from benchmarks.libraries._steindamm import STEINDAMM
+
+OURS = (FAIR, ZSET)
+PEERS = (PY_REDIS_SEMAPHORE, STEINDAMM, SELF_LIMITERS, BOOK)
+LIBRARIES = {library.label: library for library in (*OURS, *PEERS, REDIS_LOCK, IN_PROCESS)}
+
+__all__ = [
+    "BOOK",
+    "FAIR",
+    "IN_PROCESS",
+    "LIBRARIES",
+    "OURS",
+    "PEERS",
+    "PY_REDIS_SEMAPHORE",
+    "REDIS_LOCK",
+    "SELF_LIMITERS",
+    "STEINDAMM",
+    "ZSET",
+    "Library",
+    "OpenSemaphore",
+    "Options",
+    "OurSemaphore",
+]

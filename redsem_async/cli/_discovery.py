@@ -1,0 +1,193 @@
+"""Finds semaphores in Redis, and reads what Redis stores of each: mode, clock, limits, clients."""
+
+import asyncio
+import contextlib
+import difflib
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from redis.exceptions import ResponseError
+
+from redsem_async import (
+    AnySemaphore,
+    BackendError,
+    Client,
+    FairSemaphore,
+    Semaphore,
+    SemaphoreError,
+    SemaphoreStatus,
+)
+from redsem_async._api.status import client_of
+from redsem_async._core.config import Clock
+from redsem_async._core.keys import Mode
+
+from ._target import REDIS_ERRORS, as_text
+
+BATCH = 100  # semaphores queried concurrently
+SUGGESTION_TIMEOUT = 1.0  # seconds to search for a similar name
+MAX_COMPARED = 10_000  # names compared with a misspelt one
+_KIND = re.compile(r"(fair|zset) (server|local)\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class SemaphoreInfo:
+    """What Redis stores of a semaphore.
+
+    Attributes:
+        name: name of the semaphore.
+        mode: None if Redis stores only a set limit: the next client decides the mode.
+        clock: None in the same case.
+        set_limit: the limit set by an operator, if any.
+        clients: the processes that use it; if there is none, those that used it last.
+    """
+
+    name: str
+    mode: Mode | None = None
+    clock: Clock | None = None
+    set_limit: int | None = None
+    clients: tuple[Client, ...] = ()
+
+    @property
+    def declared(self) -> tuple[int, ...]:
+        """The distinct limits that the clients declare."""
+        limits = {client.limit for client in self.clients if client.limit is not None}
+        return tuple(sorted(limits))
+
+    @property
+    def class_name(self) -> str | None:
+        """The class that uses this mode; None if the mode is unknown."""
+        return None if self.mode is None else self._class.__name__
+
+    @property
+    def limit(self) -> int | None:
+        """The effective limit; None if it is unknown or differs between clients."""
+        if self.set_limit is not None:
+            return self.set_limit
+        return self.declared[0] if len(self.declared) == 1 else None
+
+    def semaphore(self, client: Any, prefix: str) -> AnySemaphore:
+        """A semaphore object with this name, mode and clock."""
+        return self._class(
+            client,
+            self.name,
+            max(self.declared, default=0),
+            clock=self.clock or "server",
+            prefix=prefix,
+            label="redsem-async",
+        )
+
+    @property
+    def _class(self) -> type[Semaphore | FairSemaphore]:
+        return Semaphore if self.mode == "zset" else FairSemaphore
+
+
+@dataclass(frozen=True, slots=True)
+class ListEntry:
+    """A semaphore and its status, or the error of asking for it."""
+
+    info: SemaphoreInfo
+    status: SemaphoreStatus | SemaphoreError
+
+
+async def find(client: Any, prefix: str, name: str) -> SemaphoreInfo | None:
+    """What Redis stores of *name*; None if there is no such semaphore.
+
+    Raises:
+        BackendError: the keys were not written by this library.
+    """
+    try:
+        return await _find(client, prefix, name)
+    except (ResponseError, ValueError) as error:
+        if isinstance(error, ResponseError) and not str(error).startswith("WRONGTYPE"):
+            raise
+        raise BackendError(name, f"its keys do not hold a semaphore: {error}") from error
+
+
+async def _find(client: Any, prefix: str, name: str) -> SemaphoreInfo | None:
+    stem = f"{prefix}:{{{name}}}"
+    limit: bytes | str | None = await client.get(f"{stem}:limit")
+    hubs: list[bytes | str] = await client.zrange(f"{stem}:hubs", 0, -1)
+    facts = [f"{as_text(hub)}:{fact}" for hub in hubs for fact in ("who", "until")]
+    meta = await _fields(client, f"{stem}:meta", ["mode", "ahead", *facts])
+    kind = _KIND.match(meta.get("mode", ""))
+    if kind is None and limit is None:
+        return None  # after a clear, only the numbers used by its hubs remain
+    mode, clock = (cast("Mode", kind[1]), cast("Clock", kind[2])) if kind else (None, None)
+    now = await _clock_ms(client, clock, meta)
+    return SemaphoreInfo(
+        name, mode, clock, None if limit is None else int(limit), _clients(meta, now)
+    )
+
+
+async def _fields(client: Any, key: str, fields: Sequence[str]) -> dict[str, str]:
+    """Those of *fields* that the hash has."""
+    values: list[bytes | str | None] = await client.hmget(key, fields)
+    pairs = zip(fields, values, strict=True)
+    return {field: as_text(value) for field, value in pairs if value is not None}
+
+
+async def _clock_ms(client: Any, clock: Clock | None, meta: Mapping[str, str]) -> float:
+    """The time by the semaphore's clock, which does not go back when the server's does."""
+    if clock == "local":
+        return time.time() * 1000
+    seconds: int
+    micros: int
+    seconds, micros = await client.time()
+    return seconds * 1000 + (micros + float(meta.get("ahead", 0))) / 1000
+
+
+def _clients(meta: Mapping[str, str], now: float) -> tuple[Client, ...]:
+    """The clients that are alive; if there is none, the last known ones."""
+    known: list[tuple[bool, Client]] = []
+    for field, who in meta.items():
+        hub, _, kind = field.partition(":")
+        if kind == "who":
+            alive = float(meta.get(f"{hub}:until", 0)) > now
+            known.append((alive, client_of(hub, who)))
+    living = [client for alive, client in known if alive]
+    return tuple(living or (client for _, client in known))
+
+
+async def names(client: Any, prefix: str, pattern: str = "*") -> list[str]:
+    """The sorted names under *prefix* that match *pattern*, a glob as in Redis."""
+    literal = re.sub(r"([][*?\\])", r"\\\1", prefix)
+    key_of = re.compile(re.escape(prefix) + r":\{([^{}]+)\}:(meta|limit)\Z")
+    info: set[str] = set()
+    async for key in client.scan_iter(match=f"{literal}:{{{pattern}}}:*", count=1000):
+        if matched := key_of.match(as_text(key)):
+            info.add(matched[1])
+    return sorted(info)
+
+
+async def similar_name(client: Any, prefix: str, name: str) -> str | None:
+    """The name in use that is most similar to *name*, if there is one and SCAN is allowed."""
+    with contextlib.suppress(*REDIS_ERRORS):
+        async with asyncio.timeout(SUGGESTION_TIMEOUT):
+            known = await names(client, prefix)
+        close = difflib.get_close_matches(name, known[:MAX_COMPARED], n=1)
+        return close[0] if close else None
+    return None
+
+
+async def list_entries(client: Any, prefix: str, wanted: Sequence[str]) -> list[ListEntry]:
+    """The status of each semaphore in *wanted*. The statuses are not one snapshot."""
+    rows: list[ListEntry] = []
+    for start in range(0, len(wanted), BATCH):
+        some = wanted[start : start + BATCH]
+        asked = await asyncio.gather(*(_list_entry(client, prefix, name) for name in some))
+        rows += [row for row in asked if row is not None]
+    return rows
+
+
+async def _list_entry(client: Any, prefix: str, name: str) -> ListEntry | None:
+    info: SemaphoreInfo | None = SemaphoreInfo(name)
+    try:
+        info = await find(client, prefix, name)
+        if info is None:  # deleted since the SCAN
+            return None
+        return ListEntry(info, await info.semaphore(client, prefix).status(max_entries=0))
+    except SemaphoreError as error:
+        return ListEntry(info or SemaphoreInfo(name), error)

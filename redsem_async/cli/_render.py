@@ -1,0 +1,175 @@
+"""Output: tables for people, dicts for JSON."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from redsem_async import Client, SemaphoreStatus
+
+from ._discovery import ListEntry, SemaphoreInfo
+from ._target import printable
+
+WIDE = 1000  # columns; the terminal wraps lines, so that ids can be copied
+
+
+def console(*, fitting: bool = False) -> Console:
+    """A console of unlimited width, or *fitting* the terminal if there is one."""
+    width = None if fitting and sys.stdout.isatty() else WIDE
+    return Console(highlight=False, markup=False, width=width)
+
+
+# -- for people
+
+
+def list_table(rows: Sequence[ListEntry]) -> RenderableType:
+    """One row per semaphore."""
+    table = _table("name", "class", limit="right", held="right", waiting="right")
+    for row in rows:
+        status = row.status
+        held = waiting = "?"
+        if isinstance(status, SemaphoreStatus):
+            held, waiting = f"{status.held:,}", f"{status.waiting:,}"
+        local = " (local clock)" if row.info.clock == "local" else ""
+        kind = f"{row.info.class_name or '-'}{local}"
+        table.add_row(printable(row.info.name), kind, limit_text(row.info), held, waiting)
+    return table
+
+
+def limit_text(info: SemaphoreInfo) -> str:
+    """The effective limit, for a table."""
+    if info.set_limit == 0:
+        return "0 (paused)"
+    if info.set_limit is not None:
+        return f"{info.set_limit:,} (set)"
+    if not info.declared:
+        return "?"
+    return " or ".join(f"{limit:,}" for limit in info.declared)
+
+
+def headline(info: SemaphoreInfo, status: SemaphoreStatus) -> str:
+    """The status of a semaphore on one line."""
+    parts = [
+        info.class_name or "not in use",
+        *(["clock='local'"] if info.clock == "local" else []),
+        f"limit {_limit_in_full(info)}",
+        f"{status.held:,} held",
+        f"{status.waiting:,} waiting",
+    ]
+    return f"{printable(info.name)}: {', '.join(parts)}"
+
+
+def _limit_in_full(info: SemaphoreInfo) -> str:
+    declared = " or ".join(f"{limit:,}" for limit in info.declared)
+    if info.set_limit is None:
+        return declared or "unknown"
+    beside = f"; clients declare {declared}" if declared else ""
+    how = "0 (paused)" if info.set_limit == 0 else f"{info.set_limit:,} (set)"
+    return f"{how}{beside}"
+
+
+def details(info: SemaphoreInfo, status: SemaphoreStatus) -> RenderableType:
+    """The status of a semaphore with its holders and waiters."""
+    parts: list[RenderableType] = [Text(headline(info, status))]
+    if status.holders:
+        parts += [Text(), _holders(status)]
+        parts += _omitted(status.held - sum(h.permits for h in status.holders), "permits held")
+    if status.waiters:
+        parts += [Text(), _waiters(info, status)]
+        fair = info.mode != "zset"
+        shown = len(status.waiters) if fair else sum(w.permits for w in status.waiters)
+        parts += _omitted(status.waiting - shown, "requests waiting")
+    return Group(*parts)
+
+
+def _holders(status: SemaphoreStatus) -> Table:
+    table = _table(
+        "holder", held_for="right", expires_in="right", token="right", permits="right", id="left"
+    )
+    for holder in status.holders:
+        table.add_row(
+            _client_text(holder.client),
+            duration(holder.age),
+            duration(holder.expires_in),
+            str(holder.fencing_token),
+            f"{holder.permits:,}",
+            holder.id,
+        )
+    return table
+
+
+def _waiters(info: SemaphoreInfo, status: SemaphoreStatus) -> Table:
+    if info.mode == "zset":
+        # Redis stores no queue in this mode, only the number of requests per process.
+        table = _table("waiting process", requests="right")
+        for waiter in status.waiters:
+            table.add_row(_client_text(waiter.client), f"{waiter.permits:,}")
+        return table
+    table = _table("position", "waiter", waits_for="right", permits="right")
+    for waiter in status.waiters:
+        permits = f"{waiter.permits:,}"
+        table.add_row(
+            str(waiter.position + 1), _client_text(waiter.client), duration(waiter.age), permits
+        )
+    return table
+
+
+def _client_text(client: Client) -> str:
+    if client.host is None and client.label is None:
+        return f"unknown client {client.id[:8]}..."
+    target = f"{client.host or '?'}, pid {client.pid or '?'}"
+    return printable(f"{client.label} ({target})" if client.label else target)
+
+
+def _omitted(count: int, what: str) -> list[Text]:
+    return [Text(f"... and {count:,} more {what}: use --most to list them")] if count > 0 else []
+
+
+def _table(*names: str, **columns: Any) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
+    for name in names:
+        table.add_column(name.upper(), overflow="fold")
+    for name, justify in columns.items():
+        table.add_column(name.replace("_", " ").upper(), justify=justify, overflow="fold")
+    return table
+
+
+def duration(seconds: float) -> str:
+    """*seconds* in suitable units."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 48:
+        return f"{hours} h {minutes} min"
+    return f"{hours // 24} d {hours % 24} h"
+
+
+# -- for programs
+
+
+def as_dict(info: SemaphoreInfo, status: SemaphoreStatus, *, whole: bool) -> dict[str, Any]:
+    """The status for ``--json``; with *whole*, holders and waiters too."""
+    data: dict[str, Any] = {
+        "name": info.name,
+        "mode": info.mode,
+        "class": info.class_name,
+        "clock": info.clock,
+        "limit": info.limit,
+        "set_limit": info.set_limit,
+        "declared": list(info.declared),
+        "held": status.held,
+        "waiting": status.waiting,
+    }
+    if whole:
+        data |= {
+            "holders": [asdict(holder) for holder in status.holders],
+            "waiters": [asdict(waiter) for waiter in status.waiters],
+        }
+    return data

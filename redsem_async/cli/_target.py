@@ -1,0 +1,177 @@
+"""The Redis that a command works on, how it connects, and how errors become exit codes."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Coroutine
+from dataclasses import dataclass, replace
+from typing import Any, NoReturn, TypeVar
+from urllib.parse import urlsplit
+
+import typer
+from redis.asyncio import RedisCluster
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import AskError, NoPermissionError, RedisClusterException, RedisError
+
+from redsem_async import SemaphoreError, aclose, from_url
+
+FAILED = 1  # Redis is unreachable or returned an error, or `doctor` found a problem
+USAGE_ERROR = 2
+NOT_FOUND = 3  # no semaphore of that name
+NOT_HELD = 4  # the id to kick holds no permit
+INTERRUPTED = 130  # as shells report a program ended by Ctrl-C
+
+CONNECT_TIMEOUT = 5.0  # seconds
+REPLY_TIMEOUT = 10.0  # seconds
+
+REDIS_ERRORS = (SemaphoreError, RedisError, RedisClusterException, OSError)
+"""Errors of Redis and of the connection to it."""
+
+CLUSTER_NODE = "this server is a node of a cluster: use --cluster"
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The server, or cluster, and the key prefix that a command works on.
+
+    Attributes:
+        url: URL of the server, or of any node of the cluster.
+        prefix: prefix of the keys.
+        cluster: whether the URL is a node of a cluster.
+    """
+
+    url: str
+    prefix: str
+    cluster: bool = False
+
+    @property
+    def display_url(self) -> str:
+        """The URL without user, password and options."""
+        return display_url(self.url)
+
+    def at(self, host: str, port: int) -> "Target":
+        """The target for one server, with the scheme, user, password and options of this URL."""
+        parts = urlsplit(self.url)
+        user, at, _ = parts.netloc.rpartition("@")
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        parts = parts._replace(netloc=f"{user}{at}{address}")
+        if parts.scheme == "unix":
+            parts = parts._replace(scheme="redis", path="")
+        return replace(self, url=parts.geturl(), cluster=False)
+
+
+def display_url(url: str) -> str:
+    """*url* without user, password and options."""
+    parts = urlsplit(url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="").geturl()
+
+
+def valid_url(ctx: typer.Context, url: str | None) -> str | None:
+    """Return *url*; an invalid one is a usage error. The message never quotes the URL."""
+    if url is None:
+        return None
+    try:
+        pool: Any = from_url(url).connection_pool
+        pool.make_connection()  # does not connect
+        parts = urlsplit(url)
+    except ValueError as error:
+        usage_error(ctx, str(error))
+    except TypeError as error:
+        usage_error(ctx, f"invalid option in the URL: {error}")
+    if parts.scheme != "unix" and "@" in f"{parts.path}?{parts.query}#{parts.fragment}":
+        # A password with a slash: its first half would be read as host or port.
+        usage_error(ctx, "the password in the URL must be percent-encoded")
+    return url
+
+
+@contextlib.asynccontextmanager
+async def connected(
+    target: Target, *, connect_timeout: float = CONNECT_TIMEOUT
+) -> AsyncGenerator[Any]:
+    """A client for *target* with short timeouts and no retries, closed with the block."""
+    options: dict[str, Any] = {
+        "socket_connect_timeout": connect_timeout,
+        "socket_timeout": max(connect_timeout, REPLY_TIMEOUT),
+    }
+    client: Any
+    if target.cluster:
+        client = RedisCluster.from_url(target.url, retry=Retry(NoBackoff(), 0), **options)
+    else:
+        client = from_url(target.url, **options)
+    try:
+        if target.cluster:
+            await client.initialize()
+        yield client
+    finally:
+        await aclose(client)
+        await client.aclose()
+
+
+async def hello(client: Any) -> dict[str, str]:
+    """The fields of the reply to HELLO, which every user may call.
+
+    Raises:
+        ResponseError: the server does not support HELLO.
+    """
+    reply: Any = await client.execute_command("HELLO")
+    if hasattr(reply, "items"):
+        reply = [part for pair in reply.items() for part in pair]  # flat, as in RESP2
+    pairs = zip(reply[::2], reply[1::2], strict=True)
+    return {as_text(key): as_text(value) for key, value in pairs if isinstance(value, bytes | str)}
+
+
+def run(work: Coroutine[Any, Any, T], target: Target) -> T:
+    """Run *work*. An error is printed on one line and sets the exit code."""
+    try:
+        return asyncio.run(work)
+    except KeyboardInterrupt:
+        typer.echo("interrupted", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+    except REDIS_ERRORS as error:
+        fail(f"{target.display_url}: {describe(error)}", FAILED)
+    except ValueError as error:  # an invalid name
+        fail(str(error), USAGE_ERROR)
+
+
+def fail(text: str, code: int) -> NoReturn:
+    """Print *text* on one line to stderr, and exit."""
+    typer.echo(printable(" ".join(text.split())), err=True)
+    raise typer.Exit(code)
+
+
+def usage_error(ctx: typer.Context, text: str) -> NoReturn:
+    """Print *text* and exit with `USAGE_ERROR`; print nothing during shell completion."""
+    if ctx.resilient_parsing:
+        raise typer.Exit(USAGE_ERROR)
+    fail(text, USAGE_ERROR)
+
+
+def describe(error: BaseException) -> str:
+    """The message of *error* on one line, with a hint where there is one."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    if isinstance(error, AskError) or "MOVED" in text:  # a MovedError is one
+        return CLUSTER_NODE
+    if isinstance(error, NoPermissionError):
+        return f"{text} (see docs/operating.md for the permissions of each command)"
+    return text
+
+
+def no_such_semaphore(name: str, prefix: str, similar: str | None = None) -> str:
+    """The message for an unknown *name*; *similar* is a name in use, to suggest."""
+    hint = f" Did you mean {similar!r}?" if similar is not None else ""
+    return f"No semaphore named {name!r} (prefix {prefix!r}).{hint}"
+
+
+def printable(text: str) -> str:
+    """*text* with control characters escaped, because a terminal would act on them."""
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode()
+        for character in text
+    )
+
+
+def as_text(value: bytes | str) -> str:
+    """A reply as text, whether or not the client decodes replies."""
+    return value if isinstance(value, str) else value.decode(errors="replace")
