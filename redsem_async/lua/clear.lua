@@ -9,10 +9,10 @@
 
 local number = tonumber(ARGV[5])
 
-survey()
-if acted(number) then return { tag } end
+load_state()
+if already_ran(number) then return { tag } end
 for _, owner in ipairs(call('ZRANGE', hubs, 0, -1)) do
-  if owner ~= hub then tell(owner, 'cleared', '-') end
+  if owner ~= hub then publish_to(owner, 'cleared', '-') end
   call('HDEL', meta, owner .. ':who', owner .. ':deaf', owner .. ':gone', owner .. ':waits')
 end
 -- The marker stays: that the holders are gone is no loss of state.
@@ -26,5 +26,5 @@ if last < wall_us then
 end
 stamp_us = now_us  -- without the offset, which is forgotten
 note_call(number)
-keep(meta, lead() + SLACK)
+keep(meta, counter_lead() + SLACK)
 return { tag }

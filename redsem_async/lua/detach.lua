@@ -9,9 +9,9 @@
 
 local id, expires, number = hub .. '.' .. ARGV[5], tonumber(ARGV[6]), tonumber(ARGV[7])
 
-survey()
-if acted(number) then return redis.error_reply('VOID') end
-local held = found(id)
+load_state()
+if already_ran(number) then return redis.error_reply('VOID') end
+local held = current_grant(id)
 call('ZREM', holders, '')  -- a removal first: what follows is let through at maxmemory
 note_call(number)
 if not held then return { tag, 0 } end
@@ -22,5 +22,5 @@ keep(tokens, expires)
 keep(extra, expires)
 keep(hubs, expires + SLACK)
 save_counter(expires)
-if expires < held[2] and waiting > 0 then nudge() end
+if expires < held[2] and waiting > 0 then notify_head() end
 return { tag, 1 }

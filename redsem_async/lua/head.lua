@@ -43,29 +43,29 @@ else
   wall_us = tonumber(clock_us)
 end
 
-local facts = call('HMGET', meta, 'mode', 'counter',
+local fields = call('HMGET', meta, 'mode', 'counter',
   hub, hub .. ':until', hub .. ':deaf', hub .. ':gone', 'grace', 'ahead', 'offset',
   'aside')
-if facts[1] and facts[1] ~= mode then
+if fields[1] and fields[1] ~= mode then
   -- By the clock of those who use the name, or the server's where that is another client's.
-  if clock_us ~= '' and string.find(facts[1], 'server', 1, true) then
+  if clock_us ~= '' and string.find(fields[1], 'server', 1, true) then
     local time = call('TIME')
     wall_us = time[1] * 1000000 + time[2]
   end
-  local after = string.format('(%.0f', math.floor((wall_us + (tonumber(facts[8]) or 0)) / 1000))
-  return redis.error_reply(string.format('MODE %s %d %d %.0f', facts[1],
+  local after = string.format('(%.0f', math.floor((wall_us + (tonumber(fields[8]) or 0)) / 1000))
+  return redis.error_reply(string.format('MODE %s %d %d %.0f', fields[1],
     call('ZCOUNT', holders, after, '+inf'), call('ZCOUNT', hubs, after, '+inf'),
     call('PTTL', meta)))
 end
 -- Tokens and tickets come from one counter that follows the clock and never goes back, so it
 -- need not survive the loss of its key.
-local last = tonumber(facts[2]) or 0
-local mark = tonumber(facts[3]) or 0  -- the highest number that the caller's hub has used here
-local alive_until = tonumber(facts[4]) or 0
-local stranger = not facts[5]         -- whether it is not known who the caller's hub is
-local gone = facts[6]                 -- whether a message for it was heard by nobody
-local grace = tonumber(facts[7]) or 0
-local look_again = tonumber(facts[10])
+local last = tonumber(fields[2]) or 0
+local mark = tonumber(fields[3]) or 0  -- the highest number that the caller's hub has used here
+local alive_until = tonumber(fields[4]) or 0
+local unknown_hub = not fields[5]     -- whether it is not known who the caller's hub is
+local unreachable = fields[6]         -- whether a message for it was heard by nobody
+local grace = tonumber(fields[7]) or 0
+local aside_due = tonumber(fields[10])
 
 -- The semaphore's clock is the server's, but does not go back: the counter follows it, and so
 -- shows when the server's was set back. From then on the semaphore's is ahead by as much.
@@ -73,7 +73,7 @@ local look_again = tonumber(facts[10])
 local STEP = 1000000    -- us; less is a burst of tokens, or not worth it
 -- Where tokens were put back after a loss that were drawn by a clock further on, the counter leads
 -- the clock by an offset: a clock that leapt would end what was put back.
-local ahead, offset = tonumber(facts[8]) or 0, tonumber(facts[9]) or 0
+local ahead, offset = tonumber(fields[8]) or 0, tonumber(fields[9]) or 0
 if wall_us + ahead + offset < last - STEP and string.find(mode, 'server', 1, true) then
   ahead = last - offset - wall_us
   redis.pcall('HSET', meta, 'ahead', ahead)  -- at maxmemory, by a later call
@@ -83,11 +83,11 @@ local now = math.floor(now_us / 1000)
 local stamp_us = now_us + offset  -- the next token, unless the last was as high
 
 -- How often a hub with this lease is heard from, and for how long it counts as alive.
-local function heartbeat_of(lease)
+local function heartbeat_interval(lease)
   return math.min(math.max(math.floor(lease / 3), 1000), 10000)
 end
-local function alive_for(lease)
-  local beat = heartbeat_of(lease)
+local function liveness_timeout(lease)
+  local beat = heartbeat_interval(lease)
   return math.max(3 * beat, lease + beat)
 end
 

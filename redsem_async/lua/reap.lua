@@ -2,15 +2,15 @@
 --
 -- KEYS     as in the head
 -- ARGV     none of its own
--- RETURNS  {tag, next_ms, waiting, mine, reaped}: next_ms is 0 when there is more to do
+-- RETURNS  {tag, next_ms, waiting, own_grants, reaped}: next_ms is 0 when there is more to do
 
-survey()
-local before = holding
+load_state()
+local before = holder_count
 purge()
-local reaped = before - holding
-bury()
-reaped = reaped + sweep()
+local reaped = before - holder_count
+forget_dead_hubs()
+reaped = reaped + remove_dead_waiters()
 serve()
-local reply = standing()
+local reply = reply_head()
 reply[5] = reaped
 return reply

@@ -37,9 +37,9 @@ if #scores > 0 then
   call('ZADD', holders, unpack(scores))
   keep(holders, lease)
   keep(tokens, lease)
-  keep(meta, lease + lead() + SLACK)
+  keep(meta, lease + counter_lead() + SLACK)
   if extra then keep(extra, lease) end
-  touch(lease)
+  keep_hub_alive(lease)
 end
 
 local reply = { tag }

@@ -5,19 +5,19 @@
 --
 -- KEYS     as in the head, with marker and released
 -- ARGV     lease_ms  from now on
---          who       who the hub is, '' when told before
---          deaf      '1' when the hub cannot be told anything
+--          hub_info  facts about the caller's hub, '' when sent before
+--          no_push   '1' when no push message reaches the hub
 --          permits   from here on: 'number:token:permits', of ids of the caller's own hub
 -- RETURNS  {tag, held...}, held being 1, or 0 when it is not held, nor put back
 
-local lease, who, deaf = tonumber(ARGV[5]), ARGV[6], ARGV[7]
+local lease, hub_info, no_push = tonumber(ARGV[5]), ARGV[6], ARGV[7]
 local PERMITS = 8
 
-survey()
-if stranger and who == '' then return who_are_you() end
+load_state()
+if unknown_hub and hub_info == '' then return unknown_hub_error() end
 call('ZREM', holders, '')  -- a removal first: what follows is let through at maxmemory
-introduce(who, deaf, lease)
-touch(lease)
+record_hub(hub_info, no_push, lease)
+keep_hub_alive(lease)
 if grace > now then
   -- The longest lease of those that come back counts.
   local lost_at = tonumber(call('HGET', meta, 'lost')) or now
@@ -25,7 +25,7 @@ if grace > now then
   call('HSET', meta, 'grace', grace)
 end
 
-local back, held, highest = {}, {}, 0
+local restored, held, highest = {}, {}, 0
 for i = PERMITS, #ARGV do
   local number, token, permits = string.match(ARGV[i], '^(%d+):(%d+):(%d+)$')
   local id = hub .. '.' .. number
@@ -34,18 +34,18 @@ for i = PERMITS, #ARGV do
   if left == -now and grace <= now and call('HGET', tokens, id) == token then
     begin_grace(lease)
   end
-  local mine = left > 0 or grace > now and not call('ZSCORE', released, id)
-  if mine then
+  local restorable = left > 0 or grace > now and not call('ZSCORE', released, id)
+  if restorable then
     last = math.max(last, tonumber(token))
-    back[#back + 1] = { id, token, math.max(lease, left), tonumber(permits) }
+    restored[#restored + 1] = { id, token, math.max(lease, left), tonumber(permits) }
   end
-  held[i - PERMITS + 1] = mine and 1 or 0
+  held[i - PERMITS + 1] = restorable and 1 or 0
 end
 if last > stamp_us + STEP then
   stamp_us = last
   call('HSET', meta, 'offset', last - now_us)
 end
-hold(back)
+write_grants(restored)
 raise_mark(highest)
 
 local reply = { tag }

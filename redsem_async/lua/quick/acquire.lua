@@ -6,15 +6,16 @@
 --          how many permits are left
 
 local function grant_all()
-  local lease, who = tonumber(ARGV[5]), ARGV[9]
+  local lease, hub_info = tonumber(ARGV[5]), ARGV[9]
   local count = #ARGV - 10
-  if stranger or gone or not facts[1] or who ~= '' or alive_until < now + alive_for(lease)
+  if unknown_hub or unreachable or not fields[1] or hub_info ~= ''
+      or alive_until < now + liveness_timeout(lease)
       or grace > now or call('EXISTS', extra, limit, line) > 0 then
     return
   end
-  local used, most = call('ZCARD', holders), tonumber(ARGV[6])
+  local used, effective_limit = call('ZCARD', holders), tonumber(ARGV[6])
   if marker and used == 0 and call('HLEN', tokens) > 0 then return end
-  if used + count > most or used > 0 and call('ZCOUNT', holders, '-inf', now) > 0 then
+  if used + count > effective_limit or used > 0 and call('ZCOUNT', holders, '-inf', now) > 0 then
     return
   end
 
@@ -45,7 +46,7 @@ local function grant_all()
   if token > wall_us or clock_us ~= '' then
     keep(meta, lease + (token - wall_us) / 1000 + SLACK)
   end
-  return { tag, token, most - used - count }
+  return { tag, token, effective_limit - used - count }
 end
 
 local alone  -- whether nothing of the caller's is before these requests, or beside them

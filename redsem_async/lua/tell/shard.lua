@@ -1,8 +1,9 @@
 -- Tells the hub *owner* something, on its channel in the shard of this semaphore. Returns how many
 -- heard it; nil where that cannot be known. Other nodes of the shard repeat it; one that was its
 -- master has ended its subscriptions by then, as the news of its demotion came the same way.
-local function tell(owner, kind, what)
+local function publish_to(owner, kind, what)
   local shard, name = string.match(holders, '^(.-{(.*)}:)')
-  local heard = redis.pcall('SPUBLISH', shard .. '@' .. owner, kind .. ' ' .. what .. ' ' .. name)
-  return type(heard) == 'number' and heard or nil
+  local receivers = redis.pcall('SPUBLISH', shard .. '@' .. owner,
+    kind .. ' ' .. what .. ' ' .. name)
+  return type(receivers) == 'number' and receivers or nil
 end
