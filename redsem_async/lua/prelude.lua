@@ -1,28 +1,30 @@
--- What scripts do with holders, hubs and the counter, in both modes.
+-- prelude: holders, hubs, the counter and the grace period, in both modes.
 
-local MAX_PURGED = 500  -- most ids that one call purges
-local BAND = 2 ^ 42     -- above any expiry in ms: scores of `extra` are in bands of this width
+local MAX_PURGED = 500  -- ids that one call purges at most
+local BAND = 2 ^ 42     -- above any expiry in ms: a score of `extra` is in a band of this width
 
--- For a number within a text: tostring() keeps 14 digits, and a token has 16.
+-- *number* as text with all its digits: tostring() keeps 14, and a token has 16.
 local function exact(number)
   return string.format('%.0f', number)
 end
 
+-- Issues the next token or ticket. The caller saves the counter.
 local function next_token()
   last = math.max(last + 1, stamp_us)
   return last
 end
--- By how many ms the counter leads the server's clock: meta must not be forgotten before.
+-- By how many ms the counter leads the server's clock. Meta must not expire earlier.
 local function counter_lead()
   return math.max(0, (last - wall_us) / 1000)
 end
+-- Saves the counter and the mode, and keeps meta for at least *need* ms.
 local function save_counter(need)
   last = math.max(last, stamp_us - 1)
   call('HSET', meta, 'mode', mode, 'counter', last)
   keep(meta, need + counter_lead() + SLACK)
 end
 
--- Forgets hubs that have been silent for long, a few at a time.
+-- Deletes the state of hubs that are dead for longer than SLACK, ten at a time.
 local function forget_dead_hubs()
   for _, dead in ipairs(call('ZRANGEBYSCORE', hubs, '-inf', now - SLACK, 'LIMIT', 0, 10)) do
     call('ZREM', hubs, dead)
@@ -31,8 +33,8 @@ local function forget_dead_hubs()
   end
 end
 
--- Keeps the caller's hub alive: seldom, and then for longer than it has to be. Notes what time
--- it is, too, so that the counter is never far behind the clock.
+-- Keeps the caller's hub alive. It is kept alive for longer than it has to be, so that this seldom
+-- writes. It also saves the counter, so that the counter never lags far behind the clock.
 local function keep_hub_alive(lease)
   if last < stamp_us - STEP then
     last = stamp_us - 1
@@ -49,14 +51,21 @@ local function keep_hub_alive(lease)
   end
 end
 
--- Reads what serving needs. Every key is read before the first write, since a script that
--- fails half-way (WRONGTYPE) is not rolled back.
+-- Redis refuses a command that needs memory at maxmemory, unless the script has written before. So
+-- a script that must work then begins with a removal, of an entry that does not exist.
+local function allow_writes_at_maxmemory()
+  call('ZREM', holders, '')
+end
+
 local set_limit      -- the set limit, if any
 local waiting        -- entries in line
-local holder_count   -- ids of holders, the expired among them
-local top_power      -- the highest power in `extra`; -1 when no holder has more than one permit
-local marker_server  -- the server that the marker names
+local holder_count   -- ids of holders, expired ones included
+local top_power      -- highest power in `extra`; -1 when no holder is heavy
+local marker_server  -- run_id in the marker
 local token_count    -- entries in `tokens`
+
+-- Loads the state of the semaphore. It reads every key before the first write, because Redis does
+-- not roll back a script that fails half-way (WRONGTYPE).
 local function load_state()
   set_limit = tonumber(call('GET', limit))
   waiting = call('ZCARD', line)
@@ -71,9 +80,11 @@ local function load_state()
   end
 end
 
--- A holder of w permits has an entry '<id>:<power>' in `extra` for each power of two that w - 1
--- is the sum of, with the score expiry + power * BAND. So permits in use are counted, power by
--- power, and an entry ends at its own expiry, whatever becomes of the other keys.
+-- A heavy holder has more than one permit. A holder of w permits has an entry '<id>:<power>' in
+-- `extra` for each power of two in the sum w - 1, with the score expiry + power * BAND. So permits
+-- in use are counted power by power, and an entry has an expiry even when other keys are lost.
+
+-- Adds the entries of *id*, as score and member, to *entries*.
 local function list_extra(entries, id, permits, expiry)
   local beyond, power = permits - 1, 0
   while beyond > 0 do
@@ -95,7 +106,7 @@ local function add_extra(id, permits, expiry)
   list_extra(entries, id, permits, expiry)
   save_extra(entries)
 end
--- Live permits beyond the first of each holder.
+-- The number of live permits beyond the first of each holder.
 local function extra_permits()
   local count = 0
   for power = 0, top_power do
@@ -105,7 +116,7 @@ local function extra_permits()
   end
   return count
 end
--- How many permits *id*, a live holder, has.
+-- The number of permits of *id*, a live holder.
 local function permits_of(id)
   local permits, entries = 1, {}
   for power = 0, top_power do entries[power + 1] = id .. ':' .. power end
@@ -116,7 +127,8 @@ local function permits_of(id)
   return permits
 end
 
--- Takes *ids* out of the holders; nothing beside them leaks. Returns the permits they held.
+-- Removes *ids* from the holders, with their tokens and extra permits. Returns how many permits
+-- they had.
 local function remove_holders(ids)
   local freed = call('ZREM', holders, unpack(ids))
   holder_count = holder_count - freed
@@ -131,14 +143,17 @@ end
 
 local used          -- permits in use
 local freed = 0     -- permits that this call took from holders
-local more = false  -- the call stopped early: its caller goes on
+local more = false  -- the call stopped early: the client has to call again
+
+-- Removes expired holders, and counts the permits in use.
 local function purge()
   local expired = call('ZRANGEBYSCORE', holders, '-inf', now, 'LIMIT', 0, MAX_PURGED)
   if #expired > 0 then
     freed = freed + remove_holders(expired)
   end
   if #expired < MAX_PURGED then
-    -- What is left of `extra` lost its holder, by eviction say: it ends when that would have.
+    -- An entry of `extra` that is left has lost its holder, by eviction for example. It expires
+    -- when the holder would have expired.
     for power = 0, top_power do
       local from = power * BAND
       local ended = call('ZRANGEBYSCORE', extra, exact(from), exact(from + now),
@@ -152,7 +167,7 @@ local function purge()
   end
 end
 
--- Writes grants, each {id, token, lease, permits}, with as few commands as there are keys.
+-- Writes *grants*, each {id, token, lease, permits}, with one command for each key.
 local function write_grants(grants)
   if #grants == 0 then return end
   local scores, names, longest, entries = {}, {}, 0, {}
@@ -172,13 +187,13 @@ local function write_grants(grants)
   save_counter(longest)
 end
 
--- What an id that was used before stands for now: {token, ms left} of a holder, or nil.
+-- {token, ms left} if *id* is a live holder, otherwise nil.
 local function current_grant(id)
   local expiry = tonumber(call('ZSCORE', holders, id))
   if expiry and expiry > now then
     local token = call('HGET', tokens, id)
     if not token then
-      -- Evicted, or flushed away: a later one still orders it.
+      -- The token was evicted or flushed. A new token is higher, so the order is kept.
       token = next_token()
       call('HSET', tokens, id, token)
       keep(tokens, expiry - now)
@@ -188,7 +203,7 @@ local function current_grant(id)
   end
 end
 
--- The high-water mark of the caller's hub: a number at or below it is never granted anew, so
+-- The high-water mark of the caller's hub: a number at or below it is never granted again, so
 -- a delayed duplicate of an acquire cannot bring a released permit back.
 local function raise_mark(number)
   if number > mark then
@@ -198,8 +213,8 @@ local function raise_mark(number)
   end
 end
 
--- Calls that act once at most are numbered by their hub, in their own order: a delayed duplicate,
--- or one that was made void, has a number that is not above the highest noted here.
+-- A hub numbers its operations that run at most once, in a sequence of their own. The number of a
+-- delayed duplicate, or of an operation that was made void, is not above the highest stored here.
 local function already_ran(number)
   return number <= (tonumber(call('HGET', meta, hub .. ':calls')) or 0)
 end
@@ -208,7 +223,8 @@ local function note_call(number)
   keep_hub_alive(0)
 end
 
--- The caller's hub is heard from after nobody heard a message for it: its requests come back.
+-- The caller's hub had no subscriber for a push message, and is back: its requests, which were set
+-- aside, return to the line.
 local function clear_unreachable()
   if unreachable then
     call('HDEL', meta, hub .. ':gone')
@@ -217,28 +233,28 @@ local function clear_unreachable()
   end
 end
 
--- What a hub is answered that was forgotten, or never known, and does not say who it is.
+-- The reply to a hub that is not in meta and sent no facts about itself: it sends them and retries.
 local function unknown_hub_error()
-  return redis.error_reply('STRANGER this hub is not known here')
+  return redis.error_reply('STRANGER unknown hub')
 end
 
--- After a loss of state nobody new is admitted for one lease, in which those who hold permits put
--- them back.
+-- After a loss of state no request is granted for one lease. Holders restore their permits
+-- meanwhile.
 local function begin_grace(lease)
   grace = now + lease
   call('HSET', meta, 'lost', now, 'grace', grace)
   keep(meta, lease + SLACK)
 end
 
--- Keeps *ids* from being put back in a grace period, by a command that comes late.
+-- Keeps a late restore from restoring *ids*, which were released in a grace period.
 local function forbid_restore(ids)
   if not released or grace <= now then return end
   for _, id in ipairs(ids) do call('ZADD', released, now, id) end
   keep(released, grace - now)
 end
 
--- The marker outlives keys that expire in idleness, and every start of a server draws a new
--- run_id: where the marker is missing, or another server's, writes may have been lost.
+-- Begins a grace period if the server has restarted. A server has a new run_id after each start,
+-- and the marker has no expiry: if the marker is missing or has another run_id, writes may be lost.
 local function detect_restart(lease)
   local server = string.match(call('INFO', 'server'), 'run_id:(%x+)')
   if marker_server ~= server then
@@ -247,7 +263,7 @@ local function detect_restart(lease)
   end
 end
 
--- Tokens are kept for holders alone: where there are some and no holder, those were lost.
+-- Begins a grace period if the holders were lost: there are tokens, and only holders have tokens.
 local function detect_lost_holders(lease)
   if marker and holder_count == 0 and token_count > 0 and grace <= now then
     call('DEL', tokens)
@@ -255,20 +271,56 @@ local function detect_lost_holders(lease)
   end
 end
 
--- Notes who the caller's hub is and whether it can be told anything; '' says nothing new. A hub
--- introduces itself on every new connection, and when it is not known any more.
+-- Records facts about the caller's hub, and keeps it alive. A hub sends its facts on every new
+-- connection and after STRANGER; '' means that they have not changed.
 local function record_hub(hub_info, no_push, lease)
   if hub_info ~= '' then
-    -- Where the server does not say who it is (INFO may be denied), the hub stays a stranger.
+    -- This fails where INFO is denied. The hub is then not recorded, so a later call tries again.
     if marker then detect_restart(lease) end
     call('HSET', meta, hub .. ':who', hub_info, hub .. ':deaf', no_push)
   end
   clear_unreachable()
+  keep_hub_alive(lease)
 end
 
--- In how many ms the earliest holder expires, or the grace period ends; -1 for never.
+-- In how many ms the earliest holder expires, or the grace period ends; -1 if there is no holder.
 local function next_expiry()
   if grace > now then return grace - now end
   local first = call('ZRANGE', holders, 0, 0, 'WITHSCORES')
   return first[2] and math.max(0, first[2] - now) or -1
+end
+
+-- The ids that ARGV names from position *first* on, as 'number' or 'number:...', with *owner* as
+-- their hub; and their highest number.
+local function parse_ids(owner, first)
+  local ids, highest = {}, 0
+  for i = first, #ARGV do
+    local number = ARGV[i]
+    if not tonumber(number) then number = string.match(number, '^%d+') end
+    ids[#ids + 1] = owner .. '.' .. number
+    highest = math.max(highest, tonumber(number))
+  end
+  return ids, highest
+end
+
+-- The requests of an acquire, from position *first* of ARGV on, each {number as text, number,
+-- permits, whether it waits}. Raises `mark` to the highest number; the caller writes it.
+local function parse_requests(first)
+  local requests = {}
+  for i = first, #ARGV do
+    local number, permits, waits = ARGV[i], '1', '1'
+    if not tonumber(number) then
+      number, permits, waits = string.match(number, '^(%d+):(%d+):([01])$')
+    end
+    requests[#requests + 1] = { number, tonumber(number), tonumber(permits), waits == '1' }
+    mark = math.max(mark, tonumber(number))
+  end
+  return requests
+end
+
+-- *reply* with *answers* at its end.
+local function append(reply, answers)
+  local size = #reply
+  for i = 1, #answers do reply[size + i] = answers[i] end
+  return reply
 end

@@ -1,8 +1,10 @@
--- reap: drop expired holders and dead waiters, and serve who waits.
+-- reap: remove expired holders and dead waiters, then serve the line.
 --
 -- KEYS     as in the head
 -- ARGV     none of its own
--- RETURNS  {tag, next_ms, waiting, own_grants, reaped}: next_ms is 0 when there is more to do
+-- RETURNS  {tag, next_ms, waiting, own_grants, reaped}: next_ms is 0 when there is more to remove
+-- USES     load_state, holder_count, purge, forget_dead_hubs, remove_dead_waiters, serve, append,
+--          reply_head
 
 load_state()
 local before = holder_count
@@ -11,6 +13,4 @@ local reaped = before - holder_count
 forget_dead_hubs()
 reaped = reaped + remove_dead_waiters()
 serve()
-local reply = reply_head()
-reply[5] = reaped
-return reply
+return append(reply_head(), { reaped })

@@ -1,9 +1,11 @@
--- set_limit: a limit that overrides every client's own, until it is taken away.
+-- set_limit: set or delete the limit that overrides the limit of every client.
 --
 -- KEYS     as in the head
 -- ARGV     new_limit  the limit, '' for none
---          number     of this call, which acts once at most
+--          number     number of this operation, which runs at most once
 -- RETURNS  {tag, next_ms, waiting, own_grants}
+-- USES     load_state, already_ran, note_call, waiting, purge, used, serve, reply_head
+--          sets set_limit, aside_due, freed
 
 local new_limit, number = ARGV[5], tonumber(ARGV[6])
 
@@ -17,7 +19,7 @@ if not already_ran(number) then
   set_limit = tonumber(new_limit)
   note_call(number)
   if waiting > 0 then
-    -- What was too heavy for the old limit may fit now.
+    -- A request that was heavier than the old limit may fit now.
     call('HSET', meta, 'aside', 0)
     aside_due = 0
   end

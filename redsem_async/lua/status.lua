@@ -1,10 +1,11 @@
--- status: how things stand, from one read.
+-- status: the state of the semaphore, from one read.
 --
 -- KEYS     as in the head
 -- ARGV     max_entries  how many holders, and how many waiters, to list at most
 -- RETURNS  {tag, set limit or -1, permits in use, requests waiting, stamp_us, holders, line, hubs}:
---          holders is id, ms left, token, permits ...; line is listed as its mode keeps it;
---          hubs is hub, who ... for the hubs that occur
+--          holders is id, ms left, token, permits ...; line is the entries of the mode's
+--          list_line(); hubs is hub, facts about it ... for the hubs that occur
+-- USES     load_state, exact, now, extra_permits, permits_of, list_line, set_limit, stamp_us
 
 local max_entries = tonumber(ARGV[5])
 
@@ -12,7 +13,7 @@ load_state()
 local in_use = call('ZCOUNT', holders, '(' .. exact(now), '+inf') + extra_permits()
 
 local held, seen, owners = {}, {}, {}
-local function note(owner)
+local function list_owner(owner)
   if not seen[owner] then
     seen[owner] = true
     owners[#owners + 1] = owner
@@ -28,9 +29,9 @@ if max_entries > 0 then
     held[#held + 1] = live[i + 1] - now
     held[#held + 1] = call('HGET', tokens, id) or '0'
     held[#held + 1] = exact(permits_of(id))
-    note(string.match(id, '^%x+'))
+    list_owner(string.match(id, '^%x+'))
   end
 end
 local waits, entries = list_line(max_entries)
-for i = 1, #entries, 2 do note(string.match(entries[i], '^%x+')) end
+for i = 1, #entries, 2 do list_owner(string.match(entries[i], '^%x+')) end
 return { tag, set_limit or -1, in_use, waits, stamp_us, held, entries, owners }

@@ -36,8 +36,7 @@ OF_DESIGN = (
         "design: an abandon does not raise the mark",
         "an acquire that is run after its abandon is not granted",
         SIMULATION,
-        ("lua/fair/abandon.lua", "raise_mark(highest)\n", ""),
-        ("lua/zset/abandon.lua", "raise_mark(highest)\n", ""),
+        ("lua/abandon.lua", "raise_mark(highest)\n", ""),
         (
             _MODEL,
             "self._raise_mark(step, max(request.number for request in call.requests))\n",

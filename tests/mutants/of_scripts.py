@@ -30,8 +30,7 @@ OF_SCRIPTS = (
         "an abandon does not raise the mark",
         "an acquire that is run after its abandon is not granted",
         "faults/test_lost_replies.py::test_a_delayed_duplicate_brings_nothing_back[fair-abandoned]",
-        ("lua/fair/abandon.lua", "raise_mark(highest)\n", ""),
-        ("lua/zset/abandon.lua", "raise_mark(highest)\n", ""),
+        ("lua/abandon.lua", "raise_mark(highest)\n", ""),
     ),
     mutant(
         "order of batches ignored",
@@ -91,8 +90,7 @@ OF_SCRIPTS = (
         "an abandon serves nobody",
         "a waiter who leaves does not take the wake-up along",
         "behaviour/test_queue.py::test_the_heavy_head_leaves_and_the_next_is_served_at_once",
-        ("lua/fair/abandon.lua", "  purge()\n  serve()\n", "  purge()\n"),
-        ("lua/zset/abandon.lua", "  purge()\n  serve()\n", "  purge()\n"),
+        ("lua/abandon.lua", "  purge()\n  serve()\n", "  purge()\n"),
     ),
     mutant(
         "a hint is not passed on",
@@ -113,8 +111,8 @@ OF_SCRIPTS = (
         "behaviour/test_release.py::test_release_by_id_from_another_process",
         (
             "lua/release.lua",
-            "ids[#ids + 1] = owner .. '.' .. ARGV[i]",
-            "ids[#ids + 1] = hub .. '.' .. ARGV[i]",
+            "parse_ids(owner, NUMBERS)",
+            "parse_ids(hub, NUMBERS)",
         ),
     ),
     mutant(
@@ -400,8 +398,8 @@ OF_SCRIPTS = (
         JOURNAL,
         (
             "lua/quick/release.lua",
-            "  call('HDEL', tokens, unpack(ids))  --",
-            "  --",
+            "  call('HDEL', tokens, unpack(ids))\n",
+            "",
         ),
     ),
     mutant(
@@ -545,8 +543,7 @@ OF_SCRIPTS = (
         "an abandon makes no call void",
         "a call that nobody asks for any more does not act",
         "faults/test_detach.py::test_a_detach_that_nobody_asks_for_any_more_is_made_void",
-        ("lua/fair/abandon.lua", "  note_call(void)\n", ""),
-        ("lua/zset/abandon.lua", "  note_call(void)\n", ""),
+        ("lua/abandon.lua", "  note_call(void)\n", ""),
     ),
     mutant(
         "a clear forgets which numbers were used",
@@ -689,7 +686,11 @@ OF_SCRIPTS = (
         "a refresh renews the first permit alone",
         "never more permits than the limit",
         "faults/test_quick_path.py::test_a_heavy_permit_stays_whole_for_as_long_as_it_is_refreshed",
-        ("lua/refresh.lua", "      list_extra(entries, ids[i], weights[i], expiry)\n", ""),
+        (
+            "lua/refresh.lua",
+            "      list_extra(entries, ids[i], tonumber(string.match(permit, ':(%d+)$')), expiry)\n",
+            "",
+        ),
     ),
     mutant(
         "a hint goes to who has no room for it",

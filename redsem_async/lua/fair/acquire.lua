@@ -1,21 +1,28 @@
--- acquire (fair): grant what fits when nobody waits, queue the rest by ticket.
+-- acquire (fair): grant what fits when the line is empty, queue the rest by ticket.
 --
--- The ancestor is the fair semaphore of Redis in Action, 6.3: owners ranked by a counter.
--- Being one script it has no window between drawing a ticket and ranking it, leaves no entry
--- behind when it fails, and applies nobody's timeout to others.
+-- The ancestor is the fair semaphore of Redis in Action, 6.3, which ranks owners by a counter. This
+-- is one script, so nothing happens between drawing a ticket and ranking it; a script that fails
+-- leaves no entry behind; and no client's timeout is applied to another client's entries.
 --
 -- KEYS     as in the head
 -- ARGV     lease_ms     lease of these requests
---          declared     the caller's own limit, ruled out by a set limit
---          max_waiters  longest line to join, -1 for any
---          after        the batch before this one: it has not run unless the mark is as high
+--          declared     the caller's own limit, which a set limit overrides
+--          max_waiters  length of the line from which on requests are refused, -1 for no bound
+--          after        highest number of the batch before this one: it has not run unless the
+--                       hub's mark is as high
 --          hub_info     facts about the caller's hub, '' when sent before
 --          no_push      '1' when no push message reaches the hub
 --          requests     from here on: 'number', or 'number:permits:waits' (waits 0 or 1)
 -- RETURNS  {tag, next_ms, waiting, own_grants, answer...}, an answer being a token (granted),
---          {token, ms left} (held already), 0 (waits), -1 (gone: used before, and ended),
---          -2 (full, does not wait), -3 (the line is too long);
---          the error REORDERED when the batch before it has not run: nothing is done
+--          {token, ms left} (holds a permit already), 0 (in line), -1 (gone: its number was used
+--          before, and it neither holds nor waits), -2 (no room, and it does not wait),
+--          -3 (the line is too long);
+--          the error REORDERED when the batch before has not run: it then changes nothing
+-- USES     load_state, unknown_hub, unknown_hub_error, mark, parse_requests, record_hub,
+--          detect_lost_holders, purge, serve, set_limit, current_grant, in_line, format_request,
+--          grace, now, next_token, last, write_grants, keep, liveness_timeout, save_counter, append,
+--          reply_head
+--          sets open, used, waiting
 
 local lease, declared, max_waiters = tonumber(ARGV[5]), ARGV[6], tonumber(ARGV[7])
 local after, hub_info, no_push = tonumber(ARGV[8]), ARGV[9], ARGV[10]
@@ -25,31 +32,23 @@ load_state()
 if unknown_hub and hub_info == '' then return unknown_hub_error() end
 if mark < after then return redis.error_reply('REORDERED') end
 local old_mark = mark
-local batch = {}
-for i = REQUESTS, #ARGV do
-  local number, permits, waits = ARGV[i], '1', '1'
-  if not tonumber(number) then
-    number, permits, waits = string.match(number, '^(%d+):(%d+):([01])$')
-  end
-  batch[#batch + 1] = { number, tonumber(number), tonumber(permits), waits == '1' }
-  mark = math.max(mark, tonumber(number))
-end
--- The first write is one that is refused at maxmemory: an acquire fails with nothing written.
+local requests = parse_requests(REQUESTS)
+-- Redis refuses this write at maxmemory, and it is the first: the acquire fails with nothing
+-- written.
 call('HSET', meta, 'mode', mode, hub, mark)
 record_hub(hub_info, no_push, lease)
-keep_hub_alive(lease)
 detect_lost_holders(lease)
 purge()
 serve()
 
 local effective_limit = set_limit or tonumber(declared)
 local answers, grants, queued = {}, {}, {}
-for i, request in ipairs(batch) do
+for i, request in ipairs(requests) do
   local number, value, permits, waits = unpack(request)
   local id = hub .. '.' .. number
   if value <= old_mark then
     answers[i] = current_grant(id)
-      or (call('ZSCORE', line, format_request(number, ARGV[5], declared, permits)) and 0)
+      or (in_line(format_request(number, ARGV[5], declared, permits)) and 0)
       or -1
   elseif open and grace <= now and used + permits <= effective_limit then
     used = used + permits
@@ -69,12 +68,10 @@ for i, request in ipairs(batch) do
 end
 write_grants(grants)
 if #queued > 0 then
-  -- A request of a hub that was forgotten since may be there: it has a new ticket, and is one.
+  -- The line may still have a request of a hub that was forgotten since. It gets a new ticket, and
+  -- is counted once.
   waiting = waiting - #queued / 2 + call('ZADD', line, unpack(queued))
   keep(line, liveness_timeout(lease))
   save_counter(liveness_timeout(lease))
 end
-
-local reply = reply_head()
-for i = 1, #answers do reply[4 + i] = answers[i] end
-return reply
+return append(reply_head(), answers)

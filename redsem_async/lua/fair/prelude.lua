@@ -1,16 +1,16 @@
--- Fair mode: the line holds requests, in ticket order, and a freed permit goes to its head.
+-- fair prelude: the line holds requests in ticket order, and a freed permit goes to its head.
 --
--- line     ZSET, request -> ticket; a request is '<hub>.<number>:<lease_ms>:<limit>:<permits>',
---          so that somebody else's script can serve it. The score of one that is set aside is its
---          ticket less ASIDE: below 0, where the scan of the line does not meet it
+-- line     ZSET, request -> ticket. A request is '<hub>.<number>:<lease_ms>:<limit>:<permits>',
+--          which is all that a script of another hub needs to grant it. The score of a request
+--          that is set aside is its ticket minus ASIDE: below 0, which the scan does not read
 
-local MAX_SCANNED = 1000  -- most requests that one call looks at
-local MAX_NOTIFIED = 10   -- most requests of which one is to hear a hint
-local MAX_SERVED = 64     -- about as many of them it serves
+local MAX_SCANNED = 1000  -- requests that one call reads at most
+local MAX_NOTIFIED = 10   -- requests whose hubs notify_head() tries at most
+local MAX_SERVED = 64     -- requests that one call grants, about
 local ASIDE = 2 ^ 52      -- above any ticket
 
-local own_grants = {}   -- number and token of each grant to a waiter of the caller's own hub
-local open = true       -- no eligible waiter is left: a newcomer may be granted at once
+local own_grants = {}   -- number and token of each grant to a waiter of the caller's hub
+local open = true       -- no waiter has precedence: a new request may be granted at once
 local head_alive_until  -- until when the hub of the blocked head counts as alive
 
 local function format_request(number, lease, declared, permits)
@@ -22,6 +22,16 @@ local function parse_request(request)
   return owner, number, tonumber(lease), tonumber(declared), tonumber(permits)
 end
 
+-- Whether *request* is in line.
+local function in_line(request)
+  return call('ZSCORE', line, request)
+end
+-- Removes *requests* from the line.
+local function leave_line(requests)
+  waiting = waiting - call('ZREM', line, unpack(requests))
+end
+
+-- The state of the hub *owner*, read once in a call.
 local hub_states = {}
 local function hub_state(owner)
   local state = hub_states[owner]
@@ -37,11 +47,13 @@ local function hub_state(owner)
   return state
 end
 
--- Tells the process of *party* what it was granted. Returns whether it may have heard so.
+-- Sends the grants of *recipient* to its hub. Returns whether they may have been received; a hub
+-- without push messages finds them with its next heartbeat.
 local function publish_grants(recipient)
   local parts = {}
   for i, grant in ipairs(recipient.grants) do
-    -- A stopped process costs a short lease; its first refresh makes it a whole one.
+    -- The lease is short at first, because the process may be stopped. Its first refresh makes it
+    -- whole.
     grant[3] = math.min(grant[3], math.max(2 * heartbeat_interval(grant[3]), 1000))
     parts[i] = recipient.numbers[i] .. ':' .. exact(grant[2]) .. ':' .. grant[3]
   end
@@ -49,9 +61,9 @@ local function publish_grants(recipient)
     or publish_to(recipient.owner, 'granted', table.concat(parts, ',')) ~= 0
 end
 
--- Hands what a chunk of the line was granted to its owners, each told once. Returns the grants
--- to write; and of owners that nobody listens for the permits, the requests, and until when the
--- first of them counts as alive.
+-- Sends the grants of a chunk of the line, with one message for each hub. Returns the grants to
+-- write and their requests; and for hubs without a subscriber the number of permits, the requests,
+-- and until when the first of these hubs counts as alive.
 local function deliver_grants(recipients)
   local grants, served, lost_permits, undelivered, undelivered_until = {}, {}, 0, {}, math.huge
   for _, recipient in ipairs(recipients) do
@@ -59,7 +71,7 @@ local function deliver_grants(recipients)
     if not own and not publish_grants(recipient) then
       hub_states[recipient.owner].unreachable = true
       call('HSET', meta, recipient.owner .. ':gone', '1')
-      save_counter(0)  -- the tokens that nobody heard are not drawn again
+      save_counter(0)  -- the tokens of the lost message are not issued again
       for _, request in ipairs(recipient.requests) do undelivered[#undelivered + 1] = request end
       undelivered_until = math.min(undelivered_until, hub_states[recipient.owner].alive_until)
       lost_permits = lost_permits + recipient.permits
@@ -77,9 +89,9 @@ local function deliver_grants(recipients)
   return grants, served, lost_permits, undelivered, undelivered_until
 end
 
--- Sets *requests* aside: they cannot be served now, and others must not be hidden behind them. They
--- keep their tickets, and come back when the limit changes, when their process is heard from, and
--- when it would have to be dead by then.
+-- Sets *requests* aside: they cannot be granted now, and must not block the requests behind them.
+-- They keep their tickets. They return to the line when the limit changes, when their hub is back,
+-- or at *alive_until*, when the hub counts as dead unless it was kept alive.
 local function set_aside(requests, alive_until)
   if #requests == 0 then return end
   local scores = {}
@@ -93,7 +105,8 @@ local function set_aside(requests, alive_until)
   end
 end
 
--- Brings back what was set aside, once that is due. Returns whether none of it is left to bring.
+-- Returns requests that were set aside to the line, once that is due. The result is whether all of
+-- them are back.
 local function bring_back()
   if not aside_due or aside_due > now then return true end
   local entries = call('ZRANGEBYSCORE', line, '-inf', '(0', 'WITHSCORES', 'LIMIT', 0, MAX_SCANNED)
@@ -108,9 +121,9 @@ local function bring_back()
   return true
 end
 
--- Serves the line from its head for as long as there is room. A request heavier than the
--- limit, or of a process that nobody listens for, is set aside; one without room blocks those
--- behind it, which is what keeps it from starving.
+-- Grants requests from the head of the line while there is room. A request that is heavier than the
+-- limit, or whose hub has no subscriber, is set aside. A request without room blocks the requests
+-- behind it, because it would starve otherwise.
 local function serve()
   clear_unreachable()
   if set_limit == 0 or waiting == 0 or grace > now then return end
@@ -172,7 +185,8 @@ local function serve()
   open, more = false, true
 end
 
--- In how many ms something may change by itself: an expiry, or the head's process given up.
+-- In how many ms the line may change by itself: a holder expires, or the head's hub is dead; 0 when
+-- there is more to do now, -1 for never.
 local function next_change()
   if more then return 0 end
   if waiting == 0 then return -1 end
@@ -183,19 +197,19 @@ local function next_change()
   return next_ms
 end
 
--- The part of a reply that tells the caller how things stand.
+-- The beginning of a reply: {tag, next_ms, waiting, own_grants}.
 local function reply_head()
   return { tag, next_change(), waiting, own_grants }
 end
 
--- Tells the first in line who hears it that something will change earlier than it was told.
+-- Sends a hint to the first hub in line that receives it: an expiry is earlier than next_ms said.
 local function notify_head()
   for _, head in ipairs(call('ZRANGEBYSCORE', line, 0, '+inf', 'LIMIT', 0, MAX_NOTIFIED)) do
     if publish_to((parse_request(head)), 'hint', '0') ~= 0 then return end
   end
 end
 
--- Takes requests of dead processes out of the line. Returns how many.
+-- Removes requests of dead hubs from the line. Returns how many.
 local function remove_dead_waiters()
   local leaving = {}
   for _, request in ipairs(call('ZRANGE', line, 0, MAX_SCANNED - 1)) do
@@ -207,7 +221,7 @@ local function remove_dead_waiters()
   return #leaving
 end
 
--- Who waits, for status: the count, then request and ticket of the first *most*.
+-- The line, for status: the number of requests, then request and ticket of the first *max_entries*.
 local function list_line(max_entries)
   if max_entries == 0 then return waiting, {} end
   local rows = {}

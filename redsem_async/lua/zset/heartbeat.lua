@@ -4,11 +4,14 @@
 -- ARGV     lease_ms  the longest lease among the hub's waiters
 --          hub_info  facts about the caller's hub, '' when sent before
 --          no_push   '1' when no push message reaches the hub
---          declared  the caller's highest limit, ruled out by a set limit
+--          declared  the caller's highest limit, which a set limit overrides
 --          waits     how many requests of this hub wait
---          hinted    permits that a hint told of and that nobody here wants
---          number    of this call: a later one of the hub's says better what waits here
+--          hinted    permits of hints that no request of this hub can use
+--          number    of this heartbeat: a late one does not overwrite what a newer one announced
 -- RETURNS  {tag, next_ms, waiting, own_grants, room}, room being how many permits are left
+-- USES     load_state, unknown_hub, unknown_hub_error, allow_writes_at_maxmemory, record_hub,
+--          detect_lost_holders, purge, mark, raise_mark, announce, serve, reply_with_room, set_limit
+--          sets freed
 
 local lease, hub_info, no_push = tonumber(ARGV[5]), ARGV[6], ARGV[7]
 local declared, waits, hinted = tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[10])
@@ -16,9 +19,8 @@ local number = tonumber(ARGV[11])
 
 load_state()
 if unknown_hub and hub_info == '' then return unknown_hub_error() end
-call('ZREM', holders, '')  -- a removal first: what follows is let through at maxmemory
+allow_writes_at_maxmemory()
 record_hub(hub_info, no_push, lease)
-keep_hub_alive(lease)
 detect_lost_holders(lease)
 purge()
 local passes_hint = freed == 0
@@ -28,7 +30,4 @@ if number > mark then
   announce(waits, declared, lease)
 end
 serve(false, true, passes_hint)
-
-local reply = reply_head()
-reply[5] = grace <= now and (set_limit or declared) - used or 0
-return reply
+return reply_with_room(set_limit or declared)
