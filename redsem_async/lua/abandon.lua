@@ -9,8 +9,9 @@
 --                    requests of the caller's hub
 -- RETURNS  {tag, next_ms, waiting, own_grants, answer...}, an answer being 1 (left the line),
 --          2 (gave its permits back) or 0 (was neither in line nor a holder)
--- USES     load_state, parse_ids, now, in_line, remove_holders, leave_line, raise_mark, already_ran,
---          allow_writes_at_maxmemory, note_call, waiting, purge, serve, append, reply_head
+-- USES     load_state, parse_ids, now, in_line, remove_holders, leave_line, raise_mark,
+--          already_ran, allow_writes_at_maxmemory, note_call, waiting, purge, serve, append,
+--          reply_head
 --          sets freed
 
 local void = tonumber(ARGV[5])

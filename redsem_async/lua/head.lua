@@ -71,7 +71,7 @@ local alive_until = tonumber(fields[4]) or 0  -- until when it counts as alive
 local unknown_hub = not fields[5]             -- meta has no facts about it
 local unreachable = fields[6]                 -- a push message to it had no subscriber
 local grace = tonumber(fields[7]) or 0        -- end of the grace period
-local aside_due = tonumber(fields[10])        -- when requests that were set aside return to the line
+local aside_due = tonumber(fields[10])        -- when requests that were set aside return
 
 -- The semaphore's clock is the server's, but never goes back. When the server's clock was set back
 -- by more than STEP, the counter shows it, and the semaphore's clock leads by the difference from

@@ -20,8 +20,8 @@
 --          the error REORDERED when the batch before has not run: it then changes nothing
 -- USES     load_state, unknown_hub, unknown_hub_error, mark, parse_requests, record_hub,
 --          detect_lost_holders, purge, serve, set_limit, current_grant, in_line, format_request,
---          grace, now, next_token, last, write_grants, keep, liveness_timeout, save_counter, append,
---          reply_head
+--          grace, now, next_token, last, write_grants, keep, liveness_timeout, save_counter,
+--          append, reply_head
 --          sets open, used, waiting
 
 local lease, declared, max_waiters = tonumber(ARGV[5]), ARGV[6], tonumber(ARGV[7])

@@ -17,8 +17,8 @@
 --
 -- RETURNS  {tag, token, room}: all are granted, and token is the first of their consecutive
 --          tokens; room is how many permits are left
--- USES     mark, unknown_hub, unreachable, fields, alive_until, now, liveness_timeout, grace, last,
---          stamp_us, keep, wall_us, SLACK
+-- USES     mark, unknown_hub, unreachable, fields, alive_until, now, liveness_timeout, grace,
+--          last, stamp_us, keep, wall_us, SLACK
 
 local function grant_all()
   local alone

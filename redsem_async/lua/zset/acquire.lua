@@ -18,8 +18,8 @@
 --          {token, ms left} (holds a permit already), -1 (gone: its number was used before, and it
 --          does not hold) or -2 (no room); room is how many permits are left
 -- USES     parse_waits, load_state, unknown_hub, unknown_hub_error, mark, parse_requests,
---          record_hub, detect_lost_holders, purge, set_limit, current_grant, grace, now, next_token,
---          last, write_grants, announce, serve, append, reply_with_room
+--          record_hub, detect_lost_holders, purge, set_limit, current_grant, grace, now,
+--          next_token, last, write_grants, announce, serve, append, reply_with_room
 --          sets used, freed
 
 local lease, declared, hinted = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[8])

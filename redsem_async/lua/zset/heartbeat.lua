@@ -10,7 +10,8 @@
 --          number    of this heartbeat: a late one does not overwrite what a newer one announced
 -- RETURNS  {tag, next_ms, waiting, own_grants, room}, room being how many permits are left
 -- USES     load_state, unknown_hub, unknown_hub_error, allow_writes_at_maxmemory, record_hub,
---          detect_lost_holders, purge, mark, raise_mark, announce, serve, reply_with_room, set_limit
+--          detect_lost_holders, purge, mark, raise_mark, announce, serve, reply_with_room,
+--          set_limit
 --          sets freed
 
 local lease, hub_info, no_push = tonumber(ARGV[5]), ARGV[6], ARGV[7]
