@@ -65,9 +65,7 @@ def _container(image: str) -> Generator[tuple[str, str]]:
         from docker.errors import DockerException
         from testcontainers.community.redis import RedisContainer
     except ModuleNotFoundError as error:
-        raise ServerUnavailable(
-            f"{error.name} is missing: pip install 'redsem-async[bench]'"
-        ) from error
+        raise ServerUnavailable(f"{error.name} is missing: pip install . --group bench") from error
     with ExitStack() as stack:
         try:
             container = stack.enter_context(RedisContainer(image))

@@ -1,39 +1,42 @@
--- adopt: take over a permit, exchanging its id for one of the adopter's.
+-- adopt: move a held permit from its old id to a new id of the adopter's hub.
 --
--- The old id is worth nothing afterwards, so a job delivered twice cannot run twice under one
--- permit. The fencing token goes with the permit.
+-- The old id holds nothing afterwards, so a job that is delivered twice cannot run twice under one
+-- permit. The fencing token stays the same.
 --
 -- KEYS     as in the head
 -- ARGV     lease_ms  lease of the new holder
---          who       who the hub is, '' when told before
---          deaf      '1' when the hub cannot be told anything
+--          hub_info  facts about the caller's hub, '' when sent before
+--          no_push   '1' when no push message reaches the hub
 --          owner     hub of the old id
 --          old       number of the old id
---          new       number of the new id, of the caller's own hub
---          number    of this call, which acts once at most
+--          new       number of the new id, of the caller's hub
+--          number    number of this operation, which runs at most once
 -- RETURNS  {tag, token, ms left, permits}, or {tag, -1} when the old id holds nothing;
---          the error VOID when it has acted before, or may not act any more: nothing is done
+--          the error VOID when this operation ran before, or must not run any more: it then
+--          changes nothing
+-- USES     load_state, unknown_hub, unknown_hub_error, allow_writes_at_maxmemory, current_grant,
+--          already_ran, record_hub, note_call, permits_of, remove_holders, forbid_restore,
+--          write_grants, publish_to
 
-local lease, who, deaf = tonumber(ARGV[5]), ARGV[6], ARGV[7]
+local lease, hub_info, no_push = tonumber(ARGV[5]), ARGV[6], ARGV[7]
 local owner, old, new, number = ARGV[8], ARGV[9], ARGV[10], tonumber(ARGV[11])
 local old_id, new_id = owner .. '.' .. old, hub .. '.' .. new
 
-survey()
-if stranger and who == '' then return who_are_you() end
-call('ZREM', holders, '')  -- a removal first: what follows is let through at maxmemory
-local taken = found(new_id)
-if not taken and acted(number) then return redis.error_reply('VOID') end
-introduce(who, deaf, lease)
-touch(lease)
-if not taken then
+load_state()
+if unknown_hub and hub_info == '' then return unknown_hub_error() end
+allow_writes_at_maxmemory()
+local grant = current_grant(new_id)
+if not grant and already_ran(number) then return redis.error_reply('VOID') end
+record_hub(hub_info, no_push, lease)
+if not grant then
   note_call(number)
-  taken = found(old_id)
-  if not taken then return { tag, -1 } end
+  grant = current_grant(old_id)
+  if not grant then return { tag, -1 } end
   local permits = permits_of(old_id)
-  drop({ old_id })
-  bar({ old_id })
-  taken[2] = math.max(taken[2], lease)
-  hold({ { new_id, tonumber(taken[1]), taken[2], permits } })
-  if owner ~= hub then tell(owner, 'gone', old) end
+  remove_holders({ old_id })
+  forbid_restore({ old_id })
+  grant[2] = math.max(grant[2], lease)
+  write_grants({ { new_id, tonumber(grant[1]), grant[2], permits } })
+  if owner ~= hub then publish_to(owner, 'gone', old) end
 end
-return { tag, taken[1], taken[2], permits_of(new_id) }
+return { tag, grant[1], grant[2], permits_of(new_id) }

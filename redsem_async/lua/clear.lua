@@ -1,30 +1,33 @@
--- clear: delete the semaphore. Holders lose their permits, and waiters start again.
+-- clear: delete the semaphore. Holders lose their permits, and waiters send their requests again.
 --
--- What stays for a minute or so are the numbers that hubs have used, so that a call that was sent
--- before and comes late does not act.
+-- The numbers that hubs have used stay for about a minute, so that an operation which was sent
+-- before and arrives late does nothing.
 --
 -- KEYS     as in the head
--- ARGV     number  of this call, which acts once at most
+-- ARGV     number  number of this operation, which runs at most once
 -- RETURNS  {tag}
+-- USES     load_state, already_ran, publish_to, wall_us, now_us, note_call, keep, counter_lead,
+--          SLACK
+--          sets last, stamp_us
 
 local number = tonumber(ARGV[5])
 
-survey()
-if acted(number) then return { tag } end
+load_state()
+if already_ran(number) then return { tag } end
 for _, owner in ipairs(call('ZRANGE', hubs, 0, -1)) do
-  if owner ~= hub then tell(owner, 'cleared', '-') end
+  if owner ~= hub then publish_to(owner, 'cleared', '-') end
   call('HDEL', meta, owner .. ':who', owner .. ':deaf', owner .. ':gone', owner .. ':waits')
 end
--- The marker stays: that the holders are gone is no loss of state.
+-- The marker stays, because the holders were deleted on purpose: no state was lost.
 call('UNLINK', holders, tokens, extra, limit, line)
 if released then call('UNLINK', released) end
 call('HDEL', meta, 'mode', 'ahead', 'offset', 'lost', 'grace', 'aside')
--- Tokens that have run ahead of the server's clock may not be drawn again.
+-- A counter ahead of the server's clock stays, because its tokens must not be issued again.
 if last < wall_us then
   call('HDEL', meta, 'counter')
   last = 0
 end
-stamp_us = now_us  -- without the offset, which is forgotten
+stamp_us = now_us  -- the offset has been deleted
 note_call(number)
-keep(meta, lead() + SLACK)
+keep(meta, counter_lead() + SLACK)
 return { tag }

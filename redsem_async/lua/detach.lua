@@ -1,18 +1,21 @@
--- detach: set the expiry of a held permit once, for somebody else to adopt it by then.
+-- detach: set the expiry of a held permit once, so that another client can adopt it until then.
 --
 -- KEYS     as in the head
--- ARGV     held        number of an id of the caller's own hub
+-- ARGV     held        number of an id of the caller's hub
 --          expires_ms  from now
---          number      of this call, which acts once at most
--- RETURNS  {tag, held}, held being 1, or 0 when it was not;
---          the error VOID when it has acted before, or may not act any more: nothing is done
+--          number      number of this operation, which runs at most once
+-- RETURNS  {tag, held}, held being 1, or 0 when the id holds nothing;
+--          the error VOID when this operation ran before, or must not run any more: it then
+--          changes nothing
+-- USES     load_state, already_ran, current_grant, allow_writes_at_maxmemory, note_call, now,
+--          add_extra, permits_of, keep, SLACK, save_counter, waiting, notify_head
 
 local id, expires, number = hub .. '.' .. ARGV[5], tonumber(ARGV[6]), tonumber(ARGV[7])
 
-survey()
-if acted(number) then return redis.error_reply('VOID') end
-local held = found(id)
-call('ZREM', holders, '')  -- a removal first: what follows is let through at maxmemory
+load_state()
+if already_ran(number) then return redis.error_reply('VOID') end
+local held = current_grant(id)
+allow_writes_at_maxmemory()
 note_call(number)
 if not held then return { tag, 0 } end
 call('ZADD', holders, now + expires, id)
@@ -22,5 +25,5 @@ keep(tokens, expires)
 keep(extra, expires)
 keep(hubs, expires + SLACK)
 save_counter(expires)
-if expires < held[2] and waiting > 0 then nudge() end
+if expires < held[2] and waiting > 0 then notify_head() end
 return { tag, 1 }

@@ -1,29 +1,31 @@
--- What scripts do with holders, hubs and the counter, in both modes.
+-- prelude: holders, hubs, the counter and the grace period, in both modes.
 
-local CHUNK = 500       -- most ids that one call purges
-local BAND = 2 ^ 42     -- above any expiry in ms: scores of `extra` are in bands of this width
+local MAX_PURGED = 500  -- ids that one call purges at most
+local BAND = 2 ^ 42     -- above any expiry in ms: a score of `extra` is in a band of this width
 
--- For a number within a text: tostring() keeps 14 digits, and a token has 16.
+-- *number* as text with all its digits: tostring() keeps 14, and a token has 16.
 local function exact(number)
   return string.format('%.0f', number)
 end
 
-local function draw()
+-- Issues the next token or ticket. The caller saves the counter.
+local function next_token()
   last = math.max(last + 1, stamp_us)
   return last
 end
--- By how many ms the counter leads the server's clock: meta must not be forgotten before.
-local function lead()
+-- By how many ms the counter leads the server's clock. Meta must not expire earlier.
+local function counter_lead()
   return math.max(0, (last - wall_us) / 1000)
 end
+-- Saves the counter and the mode, and keeps meta for at least *need* ms.
 local function save_counter(need)
   last = math.max(last, stamp_us - 1)
   call('HSET', meta, 'mode', mode, 'counter', last)
-  keep(meta, need + lead() + SLACK)
+  keep(meta, need + counter_lead() + SLACK)
 end
 
--- Forgets hubs that have been silent for long, a few at a time.
-local function bury()
+-- Deletes the state of hubs that are dead for longer than SLACK, ten at a time.
+local function forget_dead_hubs()
   for _, dead in ipairs(call('ZRANGEBYSCORE', hubs, '-inf', now - SLACK, 'LIMIT', 0, 10)) do
     call('ZREM', hubs, dead)
     call('HDEL', meta, dead, dead .. ':until', dead .. ':calls', dead .. ':who', dead .. ':deaf',
@@ -31,56 +33,65 @@ local function bury()
   end
 end
 
--- Keeps the caller's hub alive: seldom, and then for longer than it has to be. Notes what time
--- it is, too, so that the counter is never far behind the clock.
-local function touch(lease)
+-- Keeps the caller's hub alive. It is kept alive for longer than it has to be, so that this seldom
+-- writes. It also saves the counter, so that the counter never lags far behind the clock.
+local function keep_hub_alive(lease)
   if last < stamp_us - STEP then
     last = stamp_us - 1
     call('HSET', meta, 'counter', last)
   end
-  local need = alive_for(lease)
+  local need = liveness_timeout(lease)
   if alive_until < now + need then
     alive_until = now + math.floor(1.25 * need)
     call('HSET', meta, hub .. ':until', alive_until)
     call('ZADD', hubs, alive_until, hub)
     keep(hubs, need + SLACK)
     keep(meta, need + SLACK)
-    bury()
+    forget_dead_hubs()
   end
 end
 
--- Reads what serving needs. Every key is read before the first write, since a script that
--- fails half-way (WRONGTYPE) is not rolled back.
-local cap          -- the set limit, if any
-local waiting      -- entries in line
-local holding      -- ids of holders, the expired among them
-local top          -- the highest power in `extra`; -1 when no holder has more than one permit
-local kept_by      -- the server that the marker names
-local kept_tokens
-local function survey()
-  cap = tonumber(call('GET', limit))
+-- Redis refuses a command that needs memory at maxmemory, unless the script has written before. So
+-- a script that must work then begins with a removal, of an entry that does not exist.
+local function allow_writes_at_maxmemory()
+  call('ZREM', holders, '')
+end
+
+local set_limit      -- the set limit, if any
+local waiting        -- entries in line
+local holder_count   -- ids of holders, expired ones included
+local top_power      -- highest power in `extra`; -1 when no holder is heavy
+local marker_server  -- run_id in the marker
+local token_count    -- entries in `tokens`
+
+-- Loads the state of the semaphore. It reads every key before the first write, because Redis does
+-- not roll back a script that fails half-way (WRONGTYPE).
+local function load_state()
+  set_limit = tonumber(call('GET', limit))
   waiting = call('ZCARD', line)
   local last_entry = call('ZRANGE', extra, -1, -1, 'WITHSCORES')
-  top = last_entry[2] and math.floor(last_entry[2] / BAND) or -1
-  holding = call('ZCARD', holders)
-  kept_tokens = call('HLEN', tokens)
+  top_power = last_entry[2] and math.floor(last_entry[2] / BAND) or -1
+  holder_count = call('ZCARD', holders)
+  token_count = call('HLEN', tokens)
   call('ZCARD', hubs)
   if marker then
-    kept_by = call('GET', marker)
+    marker_server = call('GET', marker)
     call('ZCARD', released)
   end
 end
 
--- A holder of w permits has an entry '<id>:<power>' in `extra` for each power of two that w - 1
--- is the sum of, with the score expiry + power * BAND. So permits in use are counted, power by
--- power, and an entry ends at its own expiry, whatever becomes of the other keys.
+-- A heavy holder has more than one permit. A holder of w permits has an entry '<id>:<power>' in
+-- `extra` for each power of two in the sum w - 1, with the score expiry + power * BAND. So permits
+-- in use are counted power by power, and an entry has an expiry even when other keys are lost.
+
+-- Adds the entries of *id*, as score and member, to *entries*.
 local function list_extra(entries, id, permits, expiry)
   local beyond, power = permits - 1, 0
   while beyond > 0 do
     if beyond % 2 == 1 then
       entries[#entries + 1] = exact(expiry + power * BAND)
       entries[#entries + 1] = id .. ':' .. power
-      if top and power > top then top = power end
+      if top_power and power > top_power then top_power = power end
     end
     beyond, power = math.floor(beyond / 2), power + 1
   end
@@ -95,33 +106,34 @@ local function add_extra(id, permits, expiry)
   list_extra(entries, id, permits, expiry)
   save_extra(entries)
 end
--- Live permits beyond the first of each holder.
-local function beyond_first()
+-- The number of live permits beyond the first of each holder.
+local function extra_permits()
   local count = 0
-  for power = 0, top do
+  for power = 0, top_power do
     local from = power * BAND
     local live = call('ZCOUNT', extra, '(' .. exact(from + now), '(' .. exact(from + BAND))
     count = count + 2 ^ power * live
   end
   return count
 end
--- How many permits *id*, a live holder, has.
+-- The number of permits of *id*, a live holder.
 local function permits_of(id)
   local permits, entries = 1, {}
-  for power = 0, top do entries[power + 1] = id .. ':' .. power end
-  if top < 0 then return permits end
+  for power = 0, top_power do entries[power + 1] = id .. ':' .. power end
+  if top_power < 0 then return permits end
   for i, score in ipairs(call('ZMSCORE', extra, unpack(entries))) do
     if score then permits = permits + 2 ^ (i - 1) end
   end
   return permits
 end
 
--- Takes *ids* out of the holders; nothing beside them leaks. Returns the permits they held.
-local function drop(ids)
+-- Removes *ids* from the holders, with their tokens and extra permits. Returns how many permits
+-- they had.
+local function remove_holders(ids)
   local freed = call('ZREM', holders, unpack(ids))
-  holding = holding - freed
+  holder_count = holder_count - freed
   call('HDEL', tokens, unpack(ids))
-  for power = 0, top do
+  for power = 0, top_power do
     local entries = {}
     for i, id in ipairs(ids) do entries[i] = id .. ':' .. power end
     freed = freed + 2 ^ power * call('ZREM', extra, unpack(entries))
@@ -131,28 +143,32 @@ end
 
 local used          -- permits in use
 local freed = 0     -- permits that this call took from holders
-local more = false  -- the call stopped early: its caller goes on
+local more = false  -- the call stopped early: the client has to call again
+
+-- Removes expired holders, and counts the permits in use.
 local function purge()
-  local expired = call('ZRANGEBYSCORE', holders, '-inf', now, 'LIMIT', 0, CHUNK)
+  local expired = call('ZRANGEBYSCORE', holders, '-inf', now, 'LIMIT', 0, MAX_PURGED)
   if #expired > 0 then
-    freed = freed + drop(expired)
+    freed = freed + remove_holders(expired)
   end
-  if #expired < CHUNK then
-    -- What is left of `extra` lost its holder, by eviction say: it ends when that would have.
-    for power = 0, top do
+  if #expired < MAX_PURGED then
+    -- An entry of `extra` that is left has lost its holder, by eviction for example. It expires
+    -- when the holder would have expired.
+    for power = 0, top_power do
       local from = power * BAND
-      local ended = call('ZRANGEBYSCORE', extra, exact(from), exact(from + now), 'LIMIT', 0, CHUNK)
+      local ended = call('ZRANGEBYSCORE', extra, exact(from), exact(from + now),
+        'LIMIT', 0, MAX_PURGED)
       if #ended > 0 then freed = freed + 2 ^ power * call('ZREM', extra, unpack(ended)) end
     end
-    used = holding + beyond_first()
+    used = holder_count + extra_permits()
   else
     more = true
-    used = call('ZCOUNT', holders, '(' .. exact(now), '+inf') + beyond_first()
+    used = call('ZCOUNT', holders, '(' .. exact(now), '+inf') + extra_permits()
   end
 end
 
--- Writes grants, each {id, token, lease, permits}, with as few commands as there are keys.
-local function hold(grants)
+-- Writes *grants*, each {id, token, lease, permits}, with one command for each key.
+local function write_grants(grants)
   if #grants == 0 then return end
   local scores, names, longest, entries = {}, {}, 0, {}
   for i, grant in ipairs(grants) do
@@ -167,18 +183,18 @@ local function hold(grants)
   call('ZADD', holders, unpack(scores))
   keep(tokens, longest)
   keep(holders, longest)
-  if top >= 0 then keep(extra, longest) end
+  if top_power >= 0 then keep(extra, longest) end
   save_counter(longest)
 end
 
--- What an id that was used before stands for now: {token, ms left} of a holder, or nil.
-local function found(id)
+-- {token, ms left} if *id* is a live holder, otherwise nil.
+local function current_grant(id)
   local expiry = tonumber(call('ZSCORE', holders, id))
   if expiry and expiry > now then
     local token = call('HGET', tokens, id)
     if not token then
-      -- Evicted, or flushed away: a later one still orders it.
-      token = draw()
+      -- The token was evicted or flushed. A new token is higher, so the order is kept.
+      token = next_token()
       call('HSET', tokens, id, token)
       keep(tokens, expiry - now)
       save_counter(expiry - now)
@@ -187,87 +203,124 @@ local function found(id)
   end
 end
 
--- The high-water mark of the caller's hub: a number at or below it is never granted anew, so
+-- The high-water mark of the caller's hub: a number at or below it is never granted again, so
 -- a delayed duplicate of an acquire cannot bring a released permit back.
 local function raise_mark(number)
   if number > mark then
     mark = number
     call('HSET', meta, hub, number)
-    touch(0)
+    keep_hub_alive(0)
   end
 end
 
--- Calls that act once at most are numbered by their hub, in their own order: a delayed duplicate,
--- or one that was made void, has a number that is not above the highest noted here.
-local function acted(number)
+-- A hub numbers its operations that run at most once, in a sequence of their own. The number of a
+-- delayed duplicate, or of an operation that was made void, is not above the highest stored here.
+local function already_ran(number)
   return number <= (tonumber(call('HGET', meta, hub .. ':calls')) or 0)
 end
 local function note_call(number)
   call('HSET', meta, hub .. ':calls', number)
-  touch(0)
+  keep_hub_alive(0)
 end
 
--- The caller's hub is heard from after nobody heard a message for it: its requests come back.
-local function heard_from()
-  if gone then
+-- The caller's hub had no subscriber for a push message, and is back: its requests, which were set
+-- aside, return to the line.
+local function clear_unreachable()
+  if unreachable then
     call('HDEL', meta, hub .. ':gone')
     call('HSET', meta, 'aside', 0)
-    gone, look_again = nil, 0
+    unreachable, aside_due = nil, 0
   end
 end
 
--- What a hub is answered that was forgotten, or never known, and does not say who it is.
-local function who_are_you()
-  return redis.error_reply('STRANGER this hub is not known here')
+-- The reply to a hub that is not in meta and sent no facts about itself: it sends them and retries.
+local function unknown_hub_error()
+  return redis.error_reply('STRANGER unknown hub')
 end
 
--- After a loss of state nobody new is admitted for one lease, in which those who hold permits put
--- them back.
+-- After a loss of state no request is granted for one lease. Holders restore their permits
+-- meanwhile.
 local function begin_grace(lease)
   grace = now + lease
   call('HSET', meta, 'lost', now, 'grace', grace)
   keep(meta, lease + SLACK)
 end
 
--- Keeps *ids* from being put back in a grace period, by a command that comes late.
-local function bar(ids)
+-- Keeps a late restore from restoring *ids*, which were released in a grace period.
+local function forbid_restore(ids)
   if not released or grace <= now then return end
   for _, id in ipairs(ids) do call('ZADD', released, now, id) end
   keep(released, grace - now)
 end
 
--- The marker outlives keys that expire in idleness, and every start of a server draws a new
--- run_id: where the marker is missing, or another server's, writes may have been lost.
-local function look_for_loss(lease)
+-- Begins a grace period if the server has restarted. A server has a new run_id after each start,
+-- and the marker has no expiry: if the marker is missing or has another run_id, writes may be lost.
+local function detect_restart(lease)
   local server = string.match(call('INFO', 'server'), 'run_id:(%x+)')
-  if kept_by ~= server then
+  if marker_server ~= server then
     call('SET', marker, server)
     begin_grace(lease)
   end
 end
 
--- Tokens are kept for holders alone: where there are some and no holder, those were lost.
-local function look_for_holders(lease)
-  if marker and holding == 0 and kept_tokens > 0 and grace <= now then
+-- Begins a grace period if the holders were lost: there are tokens, and only holders have tokens.
+local function detect_lost_holders(lease)
+  if marker and holder_count == 0 and token_count > 0 and grace <= now then
     call('DEL', tokens)
     begin_grace(lease)
   end
 end
 
--- Notes who the caller's hub is and whether it can be told anything; '' says nothing new. A hub
--- introduces itself on every new connection, and when it is not known any more.
-local function introduce(who, deaf, lease)
-  if who ~= '' then
-    -- Where the server does not say who it is (INFO may be denied), the hub stays a stranger.
-    if marker then look_for_loss(lease) end
-    call('HSET', meta, hub .. ':who', who, hub .. ':deaf', deaf)
+-- Records facts about the caller's hub, and keeps it alive. A hub sends its facts on every new
+-- connection and after STRANGER; '' means that they have not changed.
+local function record_hub(hub_info, no_push, lease)
+  if hub_info ~= '' then
+    -- This fails where INFO is denied. The hub is then not recorded, so a later call tries again.
+    if marker then detect_restart(lease) end
+    call('HSET', meta, hub .. ':who', hub_info, hub .. ':deaf', no_push)
   end
-  heard_from()
+  clear_unreachable()
+  keep_hub_alive(lease)
 end
 
--- In how many ms the earliest holder expires, or the grace period ends; -1 for never.
+-- In how many ms the earliest holder expires, or the grace period ends; -1 if there is no holder.
 local function next_expiry()
   if grace > now then return grace - now end
   local first = call('ZRANGE', holders, 0, 0, 'WITHSCORES')
   return first[2] and math.max(0, first[2] - now) or -1
+end
+
+-- The ids that ARGV names from position *first* on, as 'number' or 'number:...', with *owner* as
+-- their hub; and their highest number.
+local function parse_ids(owner, first)
+  local ids, highest = {}, 0
+  for i = first, #ARGV do
+    local number = ARGV[i]
+    if not tonumber(number) then number = string.match(number, '^%d+') end
+    ids[#ids + 1] = owner .. '.' .. number
+    highest = math.max(highest, tonumber(number))
+  end
+  return ids, highest
+end
+
+-- The requests of an acquire, from position *first* of ARGV on, each {number as text, number,
+-- permits, whether it waits}. Raises `mark` to the highest number; the caller writes it.
+local function parse_requests(first)
+  local requests = {}
+  for i = first, #ARGV do
+    local number, permits, waits = ARGV[i], '1', '1'
+    if not tonumber(number) then
+      number, permits, waits = string.match(number, '^(%d+):(%d+):([01])$')
+    end
+    requests[#requests + 1] = { number, tonumber(number), tonumber(permits), waits == '1' }
+    mark = math.max(mark, tonumber(number))
+  end
+  return requests
+end
+
+-- *reply* with *answers* at its end.
+local function append(reply, answers)
+  local size = #reply
+  for i = 1, #answers do reply[size + i] = answers[i] end
+  return reply
 end

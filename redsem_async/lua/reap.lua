@@ -1,16 +1,16 @@
--- reap: drop expired holders and dead waiters, and serve who waits.
+-- reap: remove expired holders and dead waiters, then serve the line.
 --
 -- KEYS     as in the head
 -- ARGV     none of its own
--- RETURNS  {tag, next_ms, waiting, mine, reaped}: next_ms is 0 when there is more to do
+-- RETURNS  {tag, next_ms, waiting, own_grants, reaped}: next_ms is 0 when there is more to remove
+-- USES     load_state, holder_count, purge, forget_dead_hubs, remove_dead_waiters, serve, append,
+--          reply_head
 
-survey()
-local before = holding
+load_state()
+local before = holder_count
 purge()
-local reaped = before - holding
-bury()
-reaped = reaped + sweep()
+local reaped = before - holder_count
+forget_dead_hubs()
+reaped = reaped + remove_dead_waiters()
 serve()
-local reply = standing()
-reply[5] = reaped
-return reply
+return append(reply_head(), { reaped })

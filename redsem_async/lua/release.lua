@@ -1,42 +1,39 @@
--- release: give permits back and serve who waits.
+-- release: give permits back, then serve the line.
 --
 -- KEYS     as in the head
--- ARGV     owner    the hub that the ids belong to; it is told when that is not the caller
---          keep     permits that the caller takes again itself, in the same write (zset)
+-- ARGV     owner    hub of the ids; it gets a push message when it is not the caller's hub
+--          retaken  permits that the caller requests again in the same write (zset)
 --          numbers  from here on: of the ids
--- RETURNS  {tag, next_ms, waiting, mine, held...}, held being 1, or 0 when it was not;
---          the error STRANGER from a client that recovers from losses: see introduce()
+-- RETURNS  {tag, next_ms, waiting, own_grants, held...}, held being 1, or 0 when the id held
+--          nothing; the error STRANGER from a client with a grace period: see record_hub()
+-- USES     load_state, unknown_hub, unknown_hub_error, parse_ids, now, remove_holders,
+--          forbid_restore, raise_mark, publish_to, waiting, purge, serve, append, reply_head
+--          sets freed, used
 
-local owner, kept = ARGV[5], tonumber(ARGV[6])
+local owner, retaken = ARGV[5], tonumber(ARGV[6])
 local NUMBERS = 7
 
-survey()
-if released and stranger then return who_are_you() end  -- state was lost: that goes first
-local ids, held, told, seen, highest = {}, {}, {}, {}, 0
-for i = NUMBERS, #ARGV do
-  ids[#ids + 1] = owner .. '.' .. ARGV[i]
-  highest = math.max(highest, tonumber(ARGV[i]))
-end
+load_state()
+-- State was lost. The hub sends its facts first, because that begins the grace period.
+if released and unknown_hub then return unknown_hub_error() end
+local ids, highest = parse_ids(owner, NUMBERS)
+local held, removed, seen = {}, {}, {}
 for i, expiry in ipairs(call('ZMSCORE', holders, unpack(ids))) do
-  -- Released twice in one call, the second finds nothing.
+  -- Of an id that occurs twice in one call, the second is not held.
   held[i] = expiry and tonumber(expiry) > now and not seen[ids[i]] and 1 or 0
   seen[ids[i]] = true
-  if held[i] == 1 then told[#told + 1] = ARGV[NUMBERS + i - 1] end
+  if held[i] == 1 then removed[#removed + 1] = ARGV[NUMBERS + i - 1] end
 end
--- A removal first: what follows is let through at maxmemory.
-freed = freed + drop(ids)
-bar(ids)
+freed = freed + remove_holders(ids)  -- first, as in allow_writes_at_maxmemory()
+forbid_restore(ids)
 if owner == hub then
   raise_mark(highest)
-elseif #told > 0 then
-  tell(owner, 'gone', table.concat(told, ','))
+elseif #removed > 0 then
+  publish_to(owner, 'gone', table.concat(removed, ','))
 end
 if waiting > 0 then
   purge()
-  freed, used = math.max(0, freed - kept), used + kept
-  serve(kept > 0)
+  freed, used = math.max(0, freed - retaken), used + retaken
+  serve(retaken > 0)
 end
-
-local reply = standing()
-for i = 1, #held do reply[4 + i] = held[i] end
-return reply
+return append(reply_head(), held)

@@ -1,28 +1,30 @@
--- set_limit: a limit that overrides every client's own, until it is taken away.
+-- set_limit: set or delete the limit that overrides the limit of every client.
 --
 -- KEYS     as in the head
--- ARGV     most    the limit, '' for none
---          number  of this call, which acts once at most
--- RETURNS  {tag, next_ms, waiting, mine}
+-- ARGV     new_limit  the limit, '' for none
+--          number     number of this operation, which runs at most once
+-- RETURNS  {tag, next_ms, waiting, own_grants}
+-- USES     load_state, already_ran, note_call, waiting, purge, used, serve, reply_head
+--          sets set_limit, aside_due, freed
 
-local most, number = ARGV[5], tonumber(ARGV[6])
+local new_limit, number = ARGV[5], tonumber(ARGV[6])
 
-survey()
-if not acted(number) then
-  if most == '' then
+load_state()
+if not already_ran(number) then
+  if new_limit == '' then
     call('DEL', limit)
   else
-    call('SET', limit, most)
+    call('SET', limit, new_limit)
   end
-  cap = tonumber(most)
+  set_limit = tonumber(new_limit)
   note_call(number)
   if waiting > 0 then
-    -- What was too heavy for the old limit may fit now.
+    -- A request that was heavier than the old limit may fit now.
     call('HSET', meta, 'aside', 0)
-    look_again = 0
+    aside_due = 0
   end
 end
 purge()
-freed = cap and math.max(0, cap - used) or math.huge
+freed = set_limit and math.max(0, set_limit - used) or math.huge
 serve()
-return standing()
+return reply_head()

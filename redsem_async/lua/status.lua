@@ -1,36 +1,37 @@
--- status: how things stand, from one read.
+-- status: the state of the semaphore, from one read.
 --
 -- KEYS     as in the head
--- ARGV     most  holders and waiters to list, at most
+-- ARGV     max_entries  how many holders, and how many waiters, to list at most
 -- RETURNS  {tag, set limit or -1, permits in use, requests waiting, stamp_us, holders, line, hubs}:
---          holders is id, ms left, token, permits ...; line is listed as its mode keeps it;
---          hubs is hub, who ... for the hubs that occur
+--          holders is id, ms left, token, permits ...; line is the entries of the mode's
+--          list_line(); hubs is hub, facts about it ... for the hubs that occur
+-- USES     load_state, exact, now, extra_permits, permits_of, list_line, set_limit, stamp_us
 
-local most = tonumber(ARGV[5])
+local max_entries = tonumber(ARGV[5])
 
-survey()
-local in_use = call('ZCOUNT', holders, '(' .. exact(now), '+inf') + beyond_first()
+load_state()
+local in_use = call('ZCOUNT', holders, '(' .. exact(now), '+inf') + extra_permits()
 
 local held, seen, owners = {}, {}, {}
-local function note(owner)
+local function list_owner(owner)
   if not seen[owner] then
     seen[owner] = true
     owners[#owners + 1] = owner
     owners[#owners + 1] = call('HGET', meta, owner .. ':who') or ''
   end
 end
-if most > 0 then
+if max_entries > 0 then
   local live = call('ZRANGEBYSCORE', holders, '(' .. exact(now), '+inf', 'WITHSCORES',
-    'LIMIT', 0, most)
+    'LIMIT', 0, max_entries)
   for i = 1, #live, 2 do
     local id = live[i]
     held[#held + 1] = id
     held[#held + 1] = live[i + 1] - now
     held[#held + 1] = call('HGET', tokens, id) or '0'
     held[#held + 1] = exact(permits_of(id))
-    note(string.match(id, '^%x+'))
+    list_owner(string.match(id, '^%x+'))
   end
 end
-local waits, entries = listing(most)
-for i = 1, #entries, 2 do note(string.match(entries[i], '^%x+')) end
-return { tag, cap or -1, in_use, waits, stamp_us, held, entries, owners }
+local waits, entries = list_line(max_entries)
+for i = 1, #entries, 2 do list_owner(string.match(entries[i], '^%x+')) end
+return { tag, set_limit or -1, in_use, waits, stamp_us, held, entries, owners }

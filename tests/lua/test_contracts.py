@@ -1,7 +1,7 @@
-"""Each script does what its contract says it takes: contract, binding and body agree.
+"""The contract of each script agrees with its binding and with its body.
 
-What nothing checks drifts. The head of a script names its KEYS and ARGV; the binding passes
-them; the body uses every one.
+A contract is the comment that opens a script. It names the KEYS and ARGV, which the binding passes
+and the body uses, and under USES what the body takes from the files before it.
 """
 
 import re
@@ -113,6 +113,80 @@ def test_the_body_uses_every_argument(mode: Mode, operation: str) -> None:
             assert len(re.findall(rf"\b{name.upper()}\b", body)) > 1
         else:
             assert f"ARGV[{position}]" in body, name
+
+
+@pytest.mark.parametrize("mode", BOTH)
+@pytest.mark.parametrize("operation", CALLS)
+def test_the_contract_names_what_the_body_takes_from_the_preludes(
+    mode: Mode, operation: str
+) -> None:
+    """USES shows where each name of a script comes from, without a search through the preludes."""
+    preludes = [LUA / "tell" / "hub.lua", LUA / "prelude.lua", LUA / mode / "prelude.lua"]
+    shared = shared_names(LUA / "head.lua", *preludes)
+    uses_match(source(mode, operation), shared)
+
+
+@pytest.mark.parametrize("operation", sorted(path.stem for path in (LUA / "quick").iterdir()))
+def test_the_contract_of_a_quick_path_names_what_it_takes_from_the_head(operation: str) -> None:
+    """A quick path stands before the preludes, so the head is all that it can use."""
+    text = (LUA / "quick" / f"{operation}.lua").read_text()
+    preludes = sorted({*LUA.rglob("prelude.lua"), *(LUA / "tell").iterdir()})
+    body = code(text)
+    assert not (names_in(body) - declared_in(body)) & shared_names(*preludes)
+    uses_match(text, shared_names(LUA / "head.lua"))
+
+
+def uses_match(text: str, shared: set[str]) -> None:
+    """USES of *text* lists every name in *shared* that its body has, and no other."""
+    body = code(text)
+    assert not declared_in(body) & shared, "a local that hides a shared one"
+    used, changed = uses(text)
+    assert not used & changed, "what a body sets is listed once, after 'sets'"
+    assert changed == assigned_in(body) & shared
+    assert used | changed == names_in(body) & shared
+
+
+def uses(text: str) -> tuple[set[str], set[str]]:
+    """The names under USES in the contract of *text*: those only read, and those set."""
+    section = re.search(r"^-- USES +(.*(?:\n-- {10}.*)*)", text, re.MULTILINE)
+    assert section is not None
+    read, _, changed = re.sub(r"\n-- +", " ", section[1]).partition("sets ")
+    return (set(re.findall(r"\w+", read)), set(re.findall(r"\w+", changed)))
+
+
+def shared_names(*paths: Path) -> set[str]:
+    """What *paths* define for the files after them, without the keys and arguments of all."""
+    head = (LUA / "head.lua").read_text()
+    common = {"call", *contract(head, "KEYS"), *contract(head, "ARGV")}
+    lines = "\n".join(code(path.read_text()) for path in paths).splitlines()
+    return declared_in("\n".join(line for line in lines if line.startswith("local "))) - common
+
+
+def code(text: str) -> str:
+    """*text* without comments and without what stands in quotes."""
+    return re.sub(r"--.*|'[^']*'", "''", text)
+
+
+def names_in(body: str) -> set[str]:
+    """The names in *body*, but for the fields of tables."""
+    return set(re.findall(r"(?<![\w.])[A-Za-z_]\w*", body))
+
+
+def declared_in(body: str) -> set[str]:
+    """The names that *body* declares as local."""
+    found = re.findall(r"\blocal (?:function )?([\w, ]+)", body)
+    return {name.strip() for names in found for name in names.split(",")}
+
+
+def assigned_in(body: str) -> set[str]:
+    """The names that *body* sets and does not declare."""
+    statements = re.findall(r"(?:^|\bthen|\bdo|\belse)\s*([\w, ]+?) = ", body, re.MULTILINE)
+    return {
+        name
+        for names in statements
+        if not names.startswith(("local ", "for "))
+        for name in names.split(", ")
+    }
 
 
 @pytest.mark.parametrize("mode", BOTH)

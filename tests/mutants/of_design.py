@@ -12,8 +12,8 @@ OF_DESIGN = (
         "design: no id check",
         "a delayed duplicate of an acquire brings nothing back",
         SIMULATION,
-        ("lua/fair/acquire.lua", "local fresh = mark\n", "local fresh = 0\n"),
-        ("lua/zset/acquire.lua", "local fresh = mark\n", "local fresh = 0\n"),
+        ("lua/fair/acquire.lua", "local old_mark = mark\n", "local old_mark = 0\n"),
+        ("lua/zset/acquire.lua", "local old_mark = mark\n", "local old_mark = 0\n"),
         (
             "lua/quick/acquire.lua",
             "math.max(last + 1, stamp_us), mark",
@@ -38,8 +38,7 @@ OF_DESIGN = (
         "design: an abandon does not raise the mark",
         "an acquire that is run after its abandon is not granted",
         SIMULATION,
-        ("lua/fair/abandon.lua", "raise_mark(highest)\n", ""),
-        ("lua/zset/abandon.lua", "raise_mark(highest)\n", ""),
+        ("lua/abandon.lua", "raise_mark(highest)\n", ""),
         (
             _BASE,
             "state.raise_mark(context, max(request.number for request in call.requests))\n",
@@ -66,7 +65,7 @@ OF_DESIGN = (
         "design: a release serves nobody",
         "a free permit and a live waiter find each other soon",
         SIMULATION,
-        ("lua/release.lua", "  serve(kept > 0)\n", ""),
+        ("lua/release.lua", "  serve(retaken > 0)\n", ""),
         (_BASE, "            context.keep = call.keep\n            self._serve(context)\n", ""),
     ),
     mutant(
@@ -91,7 +90,7 @@ OF_DESIGN = (
             "faults/test_processes.py"
             "::test_who_waits_behind_a_silent_process_is_served_once_that_counts_as_dead"
         ),
-        ("lua/fair/prelude.lua", "        head_until = state.alive_until\n", ""),
+        ("lua/fair/prelude.lua", "        head_alive_until = state.alive_until\n", ""),
         (
             _FAIR,
             "                    context.head_until = state.hub_record(blocked.hub).alive_until\n",
@@ -120,8 +119,8 @@ OF_DESIGN = (
         "behaviour/test_queue.py::test_fair_lets_nobody_pass_a_heavy_head",
         (
             "lua/fair/prelude.lua",
-            "        blocked = true\n        head_until = state.alive_until\n        break\n",
-            "        head_until = state.alive_until\n",
+            "        blocked = true\n        head_alive_until = state.alive_until\n        break\n",
+            "        head_alive_until = state.alive_until\n",
         ),
         (
             _FAIR,
@@ -135,8 +134,11 @@ OF_DESIGN = (
         SIMULATION,
         (
             "lua/fair/prelude.lua",
-            "      local most = cap or declared\n",
-            "      known.most = known.most or declared\n      local most = cap or known.most\n",
+            "      local effective_limit = set_limit or declared\n",
+            (
+                "      hub_states.limit = hub_states.limit or declared\n"
+                "      local effective_limit = set_limit or hub_states.limit\n"
+            ),
         ),
         (
             _FAIR,
@@ -183,7 +185,7 @@ OF_DESIGN = (
         "faults/test_peers_bugs.py::test_bug_12_a_crash_between_the_hand_over_and_its_hearing",
         (
             "lua/fair/prelude.lua",
-            "    grant[3] = math.min(grant[3], math.max(2 * heartbeat_of(grant[3]), 1000))\n",
+            "    grant[3] = math.min(grant[3], math.max(2 * heartbeat_interval(grant[3]), 1000))\n",
             "",
         ),
         (
@@ -212,7 +214,7 @@ OF_DESIGN = (
         "design: adopt does not exchange the id",
         "a job that is delivered twice does not run twice under one permit",
         "behaviour/test_release.py::test_the_second_adopter_gets_permit_lost",
-        ("lua/adopt.lua", "  drop({ old_id })\n", ""),
+        ("lua/adopt.lua", "  remove_holders({ old_id })\n", ""),
         (
             _BASE,
             "        holder = state.holders.pop(old)\n",
@@ -226,7 +228,11 @@ OF_DESIGN = (
         "design: weights are not counted",
         "never more permits than the limit",
         SIMULATION,
-        ("lua/prelude.lua", "    used = holding + beyond_first()\n", "    used = holding\n"),
+        (
+            "lua/prelude.lua",
+            "    used = holder_count + extra_permits()\n",
+            "    used = holder_count\n",
+        ),
         (
             "lua/quick/acquire.lua",
             "call('EXISTS', extra, limit, line)",
@@ -257,20 +263,24 @@ OF_DESIGN = (
         "design: a set limit is overlooked",
         "a set limit wins over every client's own",
         SIMULATION,
-        ("lua/prelude.lua", "  cap = tonumber(call('GET', limit))\n", "  call('GET', limit)\n"),
+        (
+            "lua/prelude.lua",
+            "  set_limit = tonumber(call('GET', limit))\n",
+            "  call('GET', limit)\n",
+        ),
         (
             "lua/quick/acquire.lua",
             "call('EXISTS', extra, limit, line)",
             "call('EXISTS', extra, line)",
         ),
-        ("lua/set_limit.lua", "cap = tonumber(most)\n", ""),
+        ("lua/set_limit.lua", "set_limit = tonumber(new_limit)\n", ""),
         (_BASE, "            state.set_limit = call.limit\n", ""),
     ),
     mutant(
         "design: a hint is not passed on",
         "a hint that nobody wants reaches another process",
         "faults/test_quick_path.py::test_a_hint_survives_the_acquire_that_carries_it",
-        ("lua/zset/acquire.lua", "freed + hinted - taken", "freed - taken"),
+        ("lua/zset/acquire.lua", "freed + hinted - granted", "freed - granted"),
         ("lua/zset/heartbeat.lua", "freed = freed + hinted\n", ""),
         (_ZSET, "context.freed + call.hinted - taken", "context.freed - taken"),
         (_ZSET, "            context.freed += call.hinted\n", ""),
@@ -314,7 +324,7 @@ OF_DESIGN = (
         "faults/test_long_lines.py::test_a_light_request_is_not_hidden_behind_heavy_ones",
         (
             "lua/set_limit.lua",
-            "    call('HSET', meta, 'aside', 0)\n    look_again = 0\n",
+            "    call('HSET', meta, 'aside', 0)\n    aside_due = 0\n",
             "",
         ),
         (
@@ -329,10 +339,10 @@ OF_DESIGN = (
         "faults/test_long_lines.py::test_a_process_that_lives_is_not_hidden_behind_one_that_was_killed",
         (
             "lua/fair/prelude.lua",
-            "    set_aside(unheard, unheard_until)\n",
+            "    set_aside(undelivered, undelivered_until)\n",
             (
-                "    if #unheard > 0 then\n"
-                "      waiting = waiting - call('ZREM', line, unpack(unheard))\n"
+                "    if #undelivered > 0 then\n"
+                "      waiting = waiting - call('ZREM', line, unpack(undelivered))\n"
                 "    end\n"
             ),
         ),
@@ -348,13 +358,13 @@ OF_DESIGN = (
         "faults/test_long_lines.py::test_a_hint_that_came_too_late_for_its_process_is_passed_on",
         (
             "lua/zset/acquire.lua",
-            "freed = math.max(0, freed + hinted - taken)",
-            "freed = math.max(0, math.min(freed + hinted - taken, most - used))",
+            "freed = math.max(0, freed + hinted - granted)",
+            "freed = math.max(0, math.min(freed + hinted - granted, effective_limit - used))",
         ),
         (
             "lua/zset/heartbeat.lua",
             "freed = freed + hinted\n",
-            "freed = math.min(freed + hinted, math.max(0, (cap or declared) - used))\n",
+            "freed = math.min(freed + hinted, math.max(0, (set_limit or declared) - used))\n",
         ),
         (
             _ZSET,

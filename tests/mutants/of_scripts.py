@@ -8,7 +8,7 @@ OF_SCRIPTS = (
         "no id check (fair)",
         "a delayed duplicate of an acquire brings nothing back",
         "faults/test_lost_replies.py::test_a_delayed_duplicate_brings_nothing_back[fair-released]",
-        ("lua/fair/acquire.lua", "local fresh = mark\n", "local fresh = 0\n"),
+        ("lua/fair/acquire.lua", "local old_mark = mark\n", "local old_mark = 0\n"),
         (
             "lua/quick/acquire.lua",
             "math.max(last + 1, stamp_us), mark",
@@ -19,7 +19,7 @@ OF_SCRIPTS = (
         "no id check (zset)",
         "a delayed duplicate of an acquire brings nothing back",
         "faults/test_lost_replies.py::test_a_delayed_duplicate_brings_nothing_back[zset-released]",
-        ("lua/zset/acquire.lua", "local fresh = mark\n", "local fresh = 0\n"),
+        ("lua/zset/acquire.lua", "local old_mark = mark\n", "local old_mark = 0\n"),
         (
             "lua/quick/acquire.lua",
             "math.max(last + 1, stamp_us), mark",
@@ -30,8 +30,7 @@ OF_SCRIPTS = (
         "an abandon does not raise the mark",
         "an acquire that is run after its abandon is not granted",
         "faults/test_lost_replies.py::test_a_delayed_duplicate_brings_nothing_back[fair-abandoned]",
-        ("lua/fair/abandon.lua", "raise_mark(highest)\n", ""),
-        ("lua/zset/abandon.lua", "raise_mark(highest)\n", ""),
+        ("lua/abandon.lua", "raise_mark(highest)\n", ""),
     ),
     mutant(
         "order of batches ignored",
@@ -47,7 +46,7 @@ OF_SCRIPTS = (
         "expired holders stay",
         "a crashed holder is in the way for a lease at most",
         "faults/test_processes.py::test_a_killed_holder_is_in_the_way_for_a_lease_at_most",
-        ("lua/prelude.lua", "    freed = freed + drop(expired)\n", ""),
+        ("lua/prelude.lua", "    freed = freed + remove_holders(expired)\n", ""),
     ),
     mutant(
         "the quick path leaves the expired",
@@ -77,28 +76,27 @@ OF_SCRIPTS = (
         f"{AGREEMENT}[fair-server]",
         (
             "lua/prelude.lua",
-            "  if top >= 0 then keep(extra, longest) end\n  save_counter(longest)\n",
-            "  if top >= 0 then keep(extra, longest) end\n",
+            "  if top_power >= 0 then keep(extra, longest) end\n  save_counter(longest)\n",
+            "  if top_power >= 0 then keep(extra, longest) end\n",
         ),
     ),
     mutant(
         "a release serves nobody",
         "a free permit and a live waiter find each other soon",
         "behaviour/test_queue.py::test_a_release_reaches_a_waiter_elsewhere_at_once",
-        ("lua/release.lua", "  serve(kept > 0)\n", ""),
+        ("lua/release.lua", "  serve(retaken > 0)\n", ""),
     ),
     mutant(
         "an abandon serves nobody",
         "a waiter who leaves does not take the wake-up along",
         "behaviour/test_queue.py::test_the_heavy_head_leaves_and_the_next_is_served_at_once",
-        ("lua/fair/abandon.lua", "  purge()\n  serve()\n", "  purge()\n"),
-        ("lua/zset/abandon.lua", "  purge()\n  serve()\n", "  purge()\n"),
+        ("lua/abandon.lua", "  purge()\n  serve()\n", "  purge()\n"),
     ),
     mutant(
         "a hint is not passed on",
         "a hint that nobody wants reaches another process",
         "faults/test_quick_path.py::test_a_hint_survives_the_acquire_that_carries_it",
-        ("lua/zset/acquire.lua", "freed + hinted - taken", "freed - taken"),
+        ("lua/zset/acquire.lua", "freed + hinted - granted", "freed - granted"),
         ("lua/zset/heartbeat.lua", "freed = freed + hinted\n", ""),
     ),
     mutant(
@@ -113,8 +111,8 @@ OF_SCRIPTS = (
         "behaviour/test_release.py::test_release_by_id_from_another_process",
         (
             "lua/release.lua",
-            "ids[#ids + 1] = owner .. '.' .. ARGV[i]",
-            "ids[#ids + 1] = hub .. '.' .. ARGV[i]",
+            "parse_ids(owner, NUMBERS)",
+            "parse_ids(hub, NUMBERS)",
         ),
     ),
     mutant(
@@ -163,13 +161,17 @@ OF_SCRIPTS = (
         "adopt does not exchange the id",
         "a job that is delivered twice does not run twice under one permit",
         "behaviour/test_release.py::test_the_second_adopter_gets_permit_lost",
-        ("lua/adopt.lua", "  drop({ old_id })\n", ""),
+        ("lua/adopt.lua", "  remove_holders({ old_id })\n", ""),
     ),
     mutant(
         "weights are not counted",
         "never more permits than the limit",
         "behaviour/test_acquire.py::test_weights_are_counted",
-        ("lua/prelude.lua", "    used = holding + beyond_first()\n", "    used = holding\n"),
+        (
+            "lua/prelude.lua",
+            "    used = holder_count + extra_permits()\n",
+            "    used = holder_count\n",
+        ),
     ),
     mutant(
         "the quick path overlooks weights",
@@ -185,7 +187,11 @@ OF_SCRIPTS = (
         "the quick path grants one too many",
         "never more permits than the limit",
         "faults/test_quick_path.py::test_nobody_is_one_too_many",
-        ("lua/quick/acquire.lua", "if used + count > most or", "if used + count > most + 1 or"),
+        (
+            "lua/quick/acquire.lua",
+            "if used + count > effective_limit or",
+            "if used + count > effective_limit + 1 or",
+        ),
     ),
     mutant(
         "a heavy head is overtaken",
@@ -193,8 +199,8 @@ OF_SCRIPTS = (
         "behaviour/test_queue.py::test_fair_lets_nobody_pass_a_heavy_head",
         (
             "lua/fair/prelude.lua",
-            "        blocked = true\n        head_until = state.alive_until\n        break\n",
-            "        head_until = state.alive_until\n",
+            "        blocked = true\n        head_alive_until = state.alive_until\n        break\n",
+            "        head_alive_until = state.alive_until\n",
         ),
     ),
     mutant(
@@ -219,8 +225,11 @@ OF_SCRIPTS = (
         "behaviour/test_limit.py::test_whoever_stands_in_line_goes_by_its_own_limit",
         (
             "lua/fair/prelude.lua",
-            "      local most = cap or declared\n",
-            "      known.most = known.most or declared\n      local most = cap or known.most\n",
+            "      local effective_limit = set_limit or declared\n",
+            (
+                "      hub_states.limit = hub_states.limit or declared\n"
+                "      local effective_limit = set_limit or hub_states.limit\n"
+            ),
         ),
     ),
     mutant(
@@ -229,8 +238,8 @@ OF_SCRIPTS = (
         "behaviour/test_limit.py::test_a_limit_of_zero_pauses",
         (
             "lua/prelude.lua",
-            "  cap = tonumber(call('GET', limit))\n",
-            "  cap = tonumber(call('GET', limit))\n  if cap == 0 then cap = nil end\n",
+            "  set_limit = tonumber(call('GET', limit))\n",
+            "  set_limit = tonumber(call('GET', limit))\n  if set_limit == 0 then set_limit = nil end\n",
         ),
     ),
     mutant(
@@ -249,8 +258,8 @@ OF_SCRIPTS = (
         "behaviour/test_limit.py::test_lowering_the_limit_evicts_nobody",
         (
             "lua/fair/prelude.lua",
-            "      local most = cap or declared\n",
-            "      local most = declared\n",
+            "      local effective_limit = set_limit or declared\n",
+            "      local effective_limit = declared\n",
         ),
     ),
     mutant(
@@ -282,8 +291,8 @@ OF_SCRIPTS = (
         "faults/test_processes.py::test_a_hint_to_a_killed_process_reaches_another",
         (
             "lua/zset/prelude.lua",
-            "takes = tell(owner, 'hint', exact(share)) ~= 0",
-            "takes = tell(owner, 'hint', exact(share)) or true",
+            "takes = publish_to(owner, 'hint', exact(share)) ~= 0",
+            "takes = publish_to(owner, 'hint', exact(share)) or true",
         ),
     ),
     mutant(
@@ -312,7 +321,7 @@ OF_SCRIPTS = (
         "faults/test_processes.py::test_a_stopped_head_costs_a_short_lease_only",
         (
             "lua/fair/prelude.lua",
-            "    grant[3] = math.min(grant[3], math.max(2 * heartbeat_of(grant[3]), 1000))\n",
+            "    grant[3] = math.min(grant[3], math.max(2 * heartbeat_interval(grant[3]), 1000))\n",
             "",
         ),
     ),
@@ -322,8 +331,8 @@ OF_SCRIPTS = (
         "behaviour/test_queue.py::test_an_expired_holder_gives_way",
         (
             "lua/fair/prelude.lua",
-            "return { tag, next_moment(), waiting, mine }",
-            "return { tag, -1, waiting, mine }",
+            "return { tag, next_change(), waiting, own_grants }",
+            "return { tag, -1, waiting, own_grants }",
         ),
     ),
     mutant(
@@ -332,8 +341,8 @@ OF_SCRIPTS = (
         "behaviour/test_queue.py::test_an_expired_holder_gives_way",
         (
             "lua/zset/prelude.lua",
-            "return { tag, moment, waiting, mine }",
-            "return { tag, -1, waiting, mine }",
+            "return { tag, next_ms, waiting, own_grants }",
+            "return { tag, -1, waiting, own_grants }",
         ),
     ),
     mutant(
@@ -343,13 +352,13 @@ OF_SCRIPTS = (
             "faults/test_processes.py"
             "::test_who_waits_behind_a_silent_process_is_served_once_that_counts_as_dead"
         ),
-        ("lua/fair/prelude.lua", "        head_until = state.alive_until\n", ""),
+        ("lua/fair/prelude.lua", "        head_alive_until = state.alive_until\n", ""),
     ),
     mutant(
         "a nearer expiry is not told of",
         "a permit that is detached for a short while is missed in time",
         "faults/test_detach.py::test_a_waiter_is_told_of_a_nearer_expiry",
-        ("lua/detach.lua", "if expires < held[2] and waiting > 0 then nudge() end\n", ""),
+        ("lua/detach.lua", "if expires < held[2] and waiting > 0 then notify_head() end\n", ""),
     ),
     mutant(
         "the holders have no expiry",
@@ -389,8 +398,8 @@ OF_SCRIPTS = (
         JOURNAL,
         (
             "lua/quick/release.lua",
-            "  call('HDEL', tokens, unpack(ids))  --",
-            "  --",
+            "  call('HDEL', tokens, unpack(ids))\n",
+            "",
         ),
     ),
     mutant(
@@ -403,7 +412,7 @@ OF_SCRIPTS = (
         "a clear tells nobody",
         "holders of a semaphore that is deleted lose their permits",
         "behaviour/test_status.py::test_clear_takes_permits_from_their_holders",
-        ("lua/clear.lua", "  if owner ~= hub then tell(owner, 'cleared', '-') end\n", ""),
+        ("lua/clear.lua", "  if owner ~= hub then publish_to(owner, 'cleared', '-') end\n", ""),
     ),
     mutant(
         "a clear forgets the counter",
@@ -436,21 +445,29 @@ OF_SCRIPTS = (
         "faults/test_recovery.py::test_waiters_are_served_when_the_grace_period_ends[zset]",
         (
             "lua/zset/acquire.lua",
-            "elseif grace <= now and used + permits <= most then",
-            "elseif used + permits <= most then",
+            "elseif grace <= now and used + permits <= effective_limit then",
+            "elseif used + permits <= effective_limit then",
         ),
     ),
     mutant(
         "a restart is no loss",
         "a restarted server is seen to have lost state",
         "faults/test_recovery.py::test_another_server_is_a_loss",
-        ("lua/prelude.lua", "  if kept_by ~= server then\n", "  if not kept_by then\n"),
+        (
+            "lua/prelude.lua",
+            "  if marker_server ~= server then\n",
+            "  if not marker_server then\n",
+        ),
     ),
     mutant(
         "a restored permit gets a new token",
         "a holder's token stays what it was told",
         "faults/test_recovery.py::test_holders_come_back_before_anybody_new_is_admitted",
-        ("lua/restore.lua", "back[#back + 1] = { id, token,", "back[#back + 1] = { id, draw(),"),
+        (
+            "lua/restore.lua",
+            "restored[#restored + 1] = { id, token,",
+            "restored[#restored + 1] = { id, next_token(),",
+        ),
     ),
     mutant(
         "a released permit is put back",
@@ -474,7 +491,7 @@ OF_SCRIPTS = (
         "faults/test_detach.py::test_a_detach_that_nobody_asks_for_any_more_is_made_void",
         (
             "lua/detach.lua",
-            "if acted(number) then return redis.error_reply('VOID') end\n",
+            "if already_ran(number) then return redis.error_reply('VOID') end\n",
             "",
         ),
     ),
@@ -482,13 +499,13 @@ OF_SCRIPTS = (
         "a limit is set each time it arrives",
         "calls that change something act once, however late they arrive",
         "faults/test_once.py::test_a_limit_that_arrives_late_is_not_set_again",
-        ("lua/set_limit.lua", "if not acted(number) then\n", "if number then\n"),
+        ("lua/set_limit.lua", "if not already_ran(number) then\n", "if number then\n"),
     ),
     mutant(
         "a clear clears each time it arrives",
         "calls that change something act once, however late they arrive",
         "faults/test_once.py::test_a_clear_that_arrives_late_takes_nothing",
-        ("lua/clear.lua", "if acted(number) then return { tag } end\n", ""),
+        ("lua/clear.lua", "if already_ran(number) then return { tag } end\n", ""),
     ),
     mutant(
         "an adoption that was given up adopts",
@@ -496,7 +513,7 @@ OF_SCRIPTS = (
         "faults/test_once.py::test_an_adoption_that_was_given_up_arrives_late",
         (
             "lua/adopt.lua",
-            "if not taken and acted(number) then return redis.error_reply('VOID') end\n",
+            "if not grant and already_ran(number) then return redis.error_reply('VOID') end\n",
             "",
         ),
     ),
@@ -507,7 +524,7 @@ OF_SCRIPTS = (
             "faults/test_lost_replies.py"
             "::test_an_adoption_that_was_answered_late_is_trusted_for_what_is_left"
         ),
-        ("lua/adopt.lua", "local taken = found(new_id)\n", "local taken = nil\n"),
+        ("lua/adopt.lua", "local grant = current_grant(new_id)\n", "local grant = nil\n"),
     ),
     mutant(
         "an adoption is void where a later acquire was given up",
@@ -515,10 +532,10 @@ OF_SCRIPTS = (
         "faults/test_once.py::test_an_adoption_is_not_lost_to_the_abandon_of_a_later_acquire",
         (
             "lua/adopt.lua",
-            "local taken = found(new_id)\n",
+            "local grant = current_grant(new_id)\n",
             (
-                "local taken = found(new_id)\n"
-                "if not taken and tonumber(new) <= mark then return { tag, -1 } end\n"
+                "local grant = current_grant(new_id)\n"
+                "if not grant and tonumber(new) <= mark then return { tag, -1 } end\n"
             ),
         ),
     ),
@@ -526,8 +543,7 @@ OF_SCRIPTS = (
         "an abandon makes no call void",
         "a call that nobody asks for any more does not act",
         "faults/test_detach.py::test_a_detach_that_nobody_asks_for_any_more_is_made_void",
-        ("lua/fair/abandon.lua", "  note_call(void)\n", ""),
-        ("lua/zset/abandon.lua", "  note_call(void)\n", ""),
+        ("lua/abandon.lua", "  note_call(void)\n", ""),
     ),
     mutant(
         "a clear forgets which numbers were used",
@@ -557,7 +573,7 @@ OF_SCRIPTS = (
         "faults/test_long_lines.py::test_a_light_request_is_not_hidden_behind_heavy_ones",
         (
             "lua/set_limit.lua",
-            "    call('HSET', meta, 'aside', 0)\n    look_again = 0\n",
+            "    call('HSET', meta, 'aside', 0)\n    aside_due = 0\n",
             "",
         ),
     ),
@@ -597,15 +613,19 @@ OF_SCRIPTS = (
         "faults/test_long_lines.py::test_a_process_that_lives_is_not_hidden_behind_one_that_was_killed",
         (
             "lua/prelude.lua",
-            "    call('HSET', meta, 'aside', 0)\n    gone, look_again = nil, 0\n",
-            "    gone = nil\n",
+            "    call('HSET', meta, 'aside', 0)\n    unreachable, aside_due = nil, 0\n",
+            "    unreachable = nil\n",
         ),
     ),
     mutant(
         "nobody notes who does not hear",
         "a process that was cut off comes back to its place",
         "faults/test_long_lines.py::test_a_process_that_lives_is_not_hidden_behind_one_that_was_killed",
-        ("lua/fair/prelude.lua", "      call('HSET', meta, party.owner .. ':gone', '1')\n", ""),
+        (
+            "lua/fair/prelude.lua",
+            "      call('HSET', meta, recipient.owner .. ':gone', '1')\n",
+            "",
+        ),
     ),
     mutant(
         "who does not hear is never heard of again",
@@ -619,8 +639,8 @@ OF_SCRIPTS = (
         "faults/test_long_lines.py::test_a_process_that_lives_is_not_hidden_behind_one_that_was_killed",
         (
             "lua/fair/prelude.lua",
-            "scores[i], scores[i + 1] = exact(back[i + 1] + ASIDE), back[i]",
-            "scores[i], scores[i + 1] = exact(draw()), back[i]",
+            "scores[i], scores[i + 1] = exact(entries[i + 1] + ASIDE), entries[i]",
+            "scores[i], scores[i + 1] = exact(next_token()), entries[i]",
         ),
     ),
     mutant(
@@ -629,10 +649,10 @@ OF_SCRIPTS = (
         "faults/test_long_lines.py::test_a_process_that_lives_is_not_hidden_behind_one_that_was_killed",
         (
             "lua/fair/prelude.lua",
-            "    set_aside(unheard, unheard_until)\n",
+            "    set_aside(undelivered, undelivered_until)\n",
             (
-                "    if #unheard > 0 then\n"
-                "      waiting = waiting - call('ZREM', line, unpack(unheard))\n"
+                "    if #undelivered > 0 then\n"
+                "      waiting = waiting - call('ZREM', line, unpack(undelivered))\n"
                 "    end\n"
             ),
         ),
@@ -644,7 +664,7 @@ OF_SCRIPTS = (
             "faults/test_long_lines.py"
             "::test_requests_of_a_process_that_is_dead_are_dropped_from_where_they_were_set_aside"
         ),
-        ("lua/fair/prelude.lua", "    call('HSET', meta, 'aside', look_again)\n", ""),
+        ("lua/fair/prelude.lua", "    call('HSET', meta, 'aside', aside_due)\n", ""),
     ),
     mutant(
         "permits beyond the first stay when their holder is lost",
@@ -666,7 +686,11 @@ OF_SCRIPTS = (
         "a refresh renews the first permit alone",
         "never more permits than the limit",
         "faults/test_quick_path.py::test_a_heavy_permit_stays_whole_for_as_long_as_it_is_refreshed",
-        ("lua/refresh.lua", "      list_extra(entries, ids[i], weights[i], expiry)\n", ""),
+        (
+            "lua/refresh.lua",
+            "      list_extra(entries, ids[i], tonumber(string.match(permit, ':(%d+)$')), expiry)\n",
+            "",
+        ),
     ),
     mutant(
         "a hint goes to who has no room for it",
@@ -674,7 +698,7 @@ OF_SCRIPTS = (
         "faults/test_long_lines.py::test_a_hint_goes_to_who_can_use_it",
         (
             "lua/zset/prelude.lua",
-            "math.min(freed, count, (cap or declared) - used)",
+            "math.min(freed, count, (set_limit or declared) - used)",
             "math.min(freed, count)",
         ),
     ),
@@ -684,13 +708,13 @@ OF_SCRIPTS = (
         "faults/test_long_lines.py::test_a_hint_that_came_too_late_for_its_process_is_passed_on",
         (
             "lua/zset/acquire.lua",
-            "freed = math.max(0, freed + hinted - taken)",
-            "freed = math.max(0, math.min(freed + hinted - taken, most - used))",
+            "freed = math.max(0, freed + hinted - granted)",
+            "freed = math.max(0, math.min(freed + hinted - granted, effective_limit - used))",
         ),
         (
             "lua/zset/heartbeat.lua",
             "freed = freed + hinted\n",
-            "freed = math.min(freed + hinted, math.max(0, (cap or declared) - used))\n",
+            "freed = math.min(freed + hinted, math.max(0, (set_limit or declared) - used))\n",
         ),
     ),
     mutant(
@@ -699,7 +723,7 @@ OF_SCRIPTS = (
         "faults/test_long_lines.py::test_a_hint_that_fits_nobody_does_not_go_round_for_ever",
         (
             "lua/zset/prelude.lua",
-            "  turn = passes and turn\n",
+            "  turn = passes_hint and turn\n",
             "  turn = nil\n",
         ),
     ),
@@ -713,7 +737,7 @@ OF_SCRIPTS = (
         "a late acquire announces who has left",
         "hints go to those who wait",
         "faults/test_once.py::test_what_waits_in_a_process_is_told_by_its_latest_call",
-        ("lua/zset/acquire.lua", "if mark > fresh then", "if mark >= fresh then"),
+        ("lua/zset/acquire.lua", "if mark > old_mark then", "if mark >= old_mark then"),
     ),
     mutant(
         "the quick path admits newcomers in a grace period (fair)",
@@ -751,8 +775,8 @@ OF_SCRIPTS = (
         "faults/test_detach.py::test_a_nearer_expiry_is_told_past_who_does_not_hear",
         (
             "lua/fair/prelude.lua",
-            "    if tell((parse(head)), 'hint', '0') ~= 0 then return end\n",
-            "    if tell((parse(head)), 'hint', '0') or true then return end\n",
+            "    if publish_to((parse_request(head)), 'hint', '0') ~= 0 then return end\n",
+            "    if publish_to((parse_request(head)), 'hint', '0') or true then return end\n",
         ),
     ),
 )

@@ -1,30 +1,31 @@
--- heartbeat (fair): keep the hub alive, ask about its waiters, serve the line.
+-- heartbeat (fair): keep the hub alive, report on its waiters, serve the line.
 --
 -- KEYS     as in the head
 -- ARGV     lease_ms  the longest lease among the hub's waiters
---          who       who the hub is, '' when told before
---          deaf      '1' when the hub cannot be told anything
+--          hub_info  facts about the caller's hub, '' when sent before
+--          no_push   '1' when no push message reaches the hub
 --          requests  from here on: 'number:lease_ms:limit:permits'
--- RETURNS  {tag, next_ms, waiting, mine, answer...}, an answer being 0 (waits),
---          {token, ms left} (holds) or -1 (gone)
+-- RETURNS  {tag, next_ms, waiting, own_grants, answer...}, an answer being 0 (in line),
+--          {token, ms left} (holds a permit) or -1 (gone)
+-- USES     load_state, unknown_hub, unknown_hub_error, allow_writes_at_maxmemory, record_hub,
+--          waiting, keep, liveness_timeout, detect_lost_holders, purge, serve, reply_head,
+--          parse_ids, in_line, current_grant
 
-local lease, who, deaf = tonumber(ARGV[5]), ARGV[6], ARGV[7]
+local lease, hub_info, no_push = tonumber(ARGV[5]), ARGV[6], ARGV[7]
 local REQUESTS = 8
 
-survey()
-if stranger and who == '' then return who_are_you() end
-call('ZREM', holders, '')  -- a removal first: what follows is let through at maxmemory
-introduce(who, deaf, lease)
-touch(lease)
-if waiting > 0 then keep(line, alive_for(lease)) end
-look_for_holders(lease)
+load_state()
+if unknown_hub and hub_info == '' then return unknown_hub_error() end
+allow_writes_at_maxmemory()
+record_hub(hub_info, no_push, lease)
+if waiting > 0 then keep(line, liveness_timeout(lease)) end
+detect_lost_holders(lease)
 purge()
 serve()
 
-local reply = standing()
-for i = REQUESTS, #ARGV do
-  local number = string.match(ARGV[i], '^%d+')
-  local answer = call('ZSCORE', line, hub .. '.' .. ARGV[i]) and 0
-  reply[#reply + 1] = answer or found(hub .. '.' .. number) or -1
+local reply = reply_head()
+for i, id in ipairs(parse_ids(hub, REQUESTS)) do
+  local answer = in_line(hub .. '.' .. ARGV[REQUESTS + i - 1]) and 0
+  reply[#reply + 1] = answer or current_grant(id) or -1
 end
 return reply

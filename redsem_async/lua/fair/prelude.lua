@@ -1,84 +1,97 @@
--- Fair mode: the line holds requests, in ticket order, and a freed permit goes to its head.
+-- fair prelude: the line holds requests in ticket order, and a freed permit goes to its head.
 --
--- line     ZSET, request -> ticket; a request is '<hub>.<number>:<lease_ms>:<limit>:<permits>',
---          so that somebody else's script can serve it. The score of one that is set aside is its
---          ticket less ASIDE: below 0, where the scan of the line does not meet it
+-- line     ZSET, request -> ticket. A request is '<hub>.<number>:<lease_ms>:<limit>:<permits>',
+--          which is all that a script of another hub needs to grant it. The score of a request
+--          that is set aside is its ticket minus ASIDE: below 0, which the scan does not read
 
-local LOOK = 1000     -- most requests that one call looks at
-local NUDGED = 10     -- most requests of which one is to hear a hint
-local SERVE = 64      -- about as many of them it serves
-local ASIDE = 2 ^ 52  -- above any ticket
+local MAX_SCANNED = 1000  -- requests that one call reads at most
+local MAX_NOTIFIED = 10   -- requests whose hubs notify_head() tries at most
+local MAX_SERVED = 64     -- requests that one call grants, about
+local ASIDE = 2 ^ 52      -- above any ticket
 
-local mine = {}       -- number and token of each grant to a waiter of the caller's own hub
-local open = true     -- no eligible waiter is left: a newcomer may be granted at once
-local head_until      -- until when the hub of the blocked head counts as alive
+local own_grants = {}   -- number and token of each grant to a waiter of the caller's hub
+local open = true       -- no waiter has precedence: a new request may be granted at once
+local head_alive_until  -- until when the hub of the blocked head counts as alive
 
-local function request_of(number, lease, declared, permits)
+local function format_request(number, lease, declared, permits)
   return hub .. '.' .. number .. ':' .. lease .. ':' .. declared .. ':' .. exact(permits)
 end
-local function parse(request)
+local function parse_request(request)
   local owner, number, lease, declared, permits =
     string.match(request, '^(%x+)%.(%d+):(%d+):(%d+):(%d+)$')
   return owner, number, tonumber(lease), tonumber(declared), tonumber(permits)
 end
 
-local known = {}
-local function state_of(owner)
-  local state = known[owner]
+-- Whether *request* is in line.
+local function in_line(request)
+  return call('ZSCORE', line, request)
+end
+-- Removes *requests* from the line.
+local function leave_line(requests)
+  waiting = waiting - call('ZREM', line, unpack(requests))
+end
+
+-- The state of the hub *owner*, read once in a call.
+local hub_states = {}
+local function hub_state(owner)
+  local state = hub_states[owner]
   if not state then
     local flags = call('HMGET', meta, owner .. ':until', owner .. ':deaf', owner .. ':gone')
     state = {
       alive_until = tonumber(flags[1]) or 0,
-      deaf = flags[2] == '1',
-      gone = flags[3] and owner ~= hub,
+      no_push = flags[2] == '1',
+      unreachable = flags[3] and owner ~= hub,
     }
-    known[owner] = state
+    hub_states[owner] = state
   end
   return state
 end
 
--- Tells the process of *party* what it was granted. Returns whether it may have heard so.
-local function offer(party)
+-- Sends the grants of *recipient* to its hub. Returns whether they may have been received; a hub
+-- without push messages finds them with its next heartbeat.
+local function publish_grants(recipient)
   local parts = {}
-  for i, grant in ipairs(party.grants) do
-    -- A stopped process costs a short lease; its first refresh makes it a whole one.
-    grant[3] = math.min(grant[3], math.max(2 * heartbeat_of(grant[3]), 1000))
-    parts[i] = party.numbers[i] .. ':' .. exact(grant[2]) .. ':' .. grant[3]
+  for i, grant in ipairs(recipient.grants) do
+    -- The lease is short at first, because the process may be stopped. Its first refresh makes it
+    -- whole.
+    grant[3] = math.min(grant[3], math.max(2 * heartbeat_interval(grant[3]), 1000))
+    parts[i] = recipient.numbers[i] .. ':' .. exact(grant[2]) .. ':' .. grant[3]
   end
-  return known[party.owner].deaf or tell(party.owner, 'granted', table.concat(parts, ',')) ~= 0
+  return hub_states[recipient.owner].no_push
+    or publish_to(recipient.owner, 'granted', table.concat(parts, ',')) ~= 0
 end
 
--- Hands what a chunk of the line was granted to its owners, each told once. Returns the grants
--- to write; and of owners that nobody listens for the permits, the requests, and until when the
--- first of them counts as alive.
-local function hand_over(parties)
-  local grants, served, lost_permits, unheard, unheard_until = {}, {}, 0, {}, math.huge
-  for _, party in ipairs(parties) do
-    local own = party.owner == hub
-    if not own and not offer(party) then
-      known[party.owner].gone = true
-      call('HSET', meta, party.owner .. ':gone', '1')
-      save_counter(0)  -- the tokens that nobody heard are not drawn again
-      for _, request in ipairs(party.requests) do unheard[#unheard + 1] = request end
-      unheard_until = math.min(unheard_until, known[party.owner].alive_until)
-      lost_permits = lost_permits + party.permits
+-- Sends the grants of a chunk of the line, with one message for each hub. Returns the grants to
+-- write and their requests; and for hubs without a subscriber the number of permits, the requests,
+-- and until when the first of these hubs counts as alive.
+local function deliver_grants(recipients)
+  local grants, served, lost_permits, undelivered, undelivered_until = {}, {}, 0, {}, math.huge
+  for _, recipient in ipairs(recipients) do
+    local own = recipient.owner == hub
+    if not own and not publish_grants(recipient) then
+      hub_states[recipient.owner].unreachable = true
+      call('HSET', meta, recipient.owner .. ':gone', '1')
+      save_counter(0)  -- the tokens of the lost message are not issued again
+      for _, request in ipairs(recipient.requests) do undelivered[#undelivered + 1] = request end
+      undelivered_until = math.min(undelivered_until, hub_states[recipient.owner].alive_until)
+      lost_permits = lost_permits + recipient.permits
     else
-      for i, grant in ipairs(party.grants) do
+      for i, grant in ipairs(recipient.grants) do
         grants[#grants + 1] = grant
-        served[#served + 1] = party.requests[i]
+        served[#served + 1] = recipient.requests[i]
         if own then
-          mine[#mine + 1] = tonumber(party.numbers[i])
-          mine[#mine + 1] = grant[2]
+          own_grants[#own_grants + 1] = tonumber(recipient.numbers[i])
+          own_grants[#own_grants + 1] = grant[2]
         end
       end
     end
   end
-  return grants, served, lost_permits, unheard, unheard_until
+  return grants, served, lost_permits, undelivered, undelivered_until
 end
 
--- Sets *requests* aside: they cannot be served now, and others must not be hidden behind them. They
--- keep their tickets, and come back when the limit changes, when their process is heard from, and
--- when it would have to be dead by then.
+-- Sets *requests* aside: they cannot be granted now, and must not block the requests behind them.
+-- They keep their tickets. They return to the line when the limit changes, when their hub is back,
+-- or at *alive_until*, when the hub counts as dead unless it was kept alive.
 local function set_aside(requests, alive_until)
   if #requests == 0 then return end
   local scores = {}
@@ -86,137 +99,142 @@ local function set_aside(requests, alive_until)
     scores[2 * i - 1], scores[2 * i] = exact(ticket - ASIDE), requests[i]
   end
   call('ZADD', line, unpack(scores))
-  if not look_again or alive_until < look_again then
-    look_again = alive_until
-    call('HSET', meta, 'aside', look_again)
+  if not aside_due or alive_until < aside_due then
+    aside_due = alive_until
+    call('HSET', meta, 'aside', aside_due)
   end
 end
 
--- Brings back what was set aside, once that is due. Returns whether none of it is left to bring.
+-- Returns requests that were set aside to the line, once that is due. The result is whether all of
+-- them are back.
 local function bring_back()
-  if not look_again or look_again > now then return true end
-  local back = call('ZRANGEBYSCORE', line, '-inf', '(0', 'WITHSCORES', 'LIMIT', 0, LOOK)
+  if not aside_due or aside_due > now then return true end
+  local entries = call('ZRANGEBYSCORE', line, '-inf', '(0', 'WITHSCORES', 'LIMIT', 0, MAX_SCANNED)
   local scores = {}
-  for i = 1, #back, 2 do
-    scores[i], scores[i + 1] = exact(back[i + 1] + ASIDE), back[i]
+  for i = 1, #entries, 2 do
+    scores[i], scores[i + 1] = exact(entries[i + 1] + ASIDE), entries[i]
   end
   if #scores > 0 then call('ZADD', line, unpack(scores)) end
-  if #back == 2 * LOOK then return false end
+  if #entries == 2 * MAX_SCANNED then return false end
   call('HDEL', meta, 'aside')
-  look_again = nil
+  aside_due = nil
   return true
 end
 
--- Serves the line from its head for as long as there is room. A request heavier than the
--- limit, or of a process that nobody listens for, is set aside; one without room blocks those
--- behind it, which is what keeps it from starving.
+-- Grants requests from the head of the line while there is room. A request that is heavier than the
+-- limit, or whose hub has no subscriber, is set aside. A request without room blocks the requests
+-- behind it, because it would starve otherwise.
 local function serve()
-  heard_from()
-  if cap == 0 or waiting == 0 or grace > now then return end
+  clear_unreachable()
+  if set_limit == 0 or waiting == 0 or grace > now then return end
   if not bring_back() then
     open, more = false, true
     return
   end
-  local looked, size, moved = 0, 8, 0
-  while looked < LOOK and moved < SERVE do
+  local scanned, size, moved = 0, 8, 0
+  while scanned < MAX_SCANNED and moved < MAX_SERVED do
     local chunk = call('ZRANGEBYSCORE', line, 0, '+inf', 'LIMIT', 0, size)
     local leaving, aside, aside_until = {}, {}, math.huge
-    local parties, by_owner, blocked = {}, {}, false
+    local recipients, by_owner, blocked = {}, {}, false
     for _, request in ipairs(chunk) do
-      local owner, number, lease, declared, permits = parse(request)
-      local state = state_of(owner)
-      local most = cap or declared
+      local owner, number, lease, declared, permits = parse_request(request)
+      local state = hub_state(owner)
+      local effective_limit = set_limit or declared
       if state.alive_until <= now then
         leaving[#leaving + 1] = request
-      elseif state.gone or permits > most then
+      elseif state.unreachable or permits > effective_limit then
         aside[#aside + 1] = request
         aside_until = math.min(aside_until, state.alive_until)
-      elseif used + permits > most then
+      elseif used + permits > effective_limit then
         blocked = true
-        head_until = state.alive_until
+        head_alive_until = state.alive_until
         break
       else
         used = used + permits
-        local party = by_owner[owner]
-        if not party then
-          party = { owner = owner, grants = {}, numbers = {}, requests = {}, permits = 0 }
-          by_owner[owner] = party
-          parties[#parties + 1] = party
+        local recipient = by_owner[owner]
+        if not recipient then
+          recipient = { owner = owner, grants = {}, numbers = {}, requests = {}, permits = 0 }
+          by_owner[owner] = recipient
+          recipients[#recipients + 1] = recipient
         end
-        party.grants[#party.grants + 1] = { owner .. '.' .. number, draw(), lease, permits }
-        party.numbers[#party.numbers + 1] = number
-        party.requests[#party.requests + 1] = request
-        party.permits = party.permits + permits
+        recipient.grants[#recipient.grants + 1] = {
+          owner .. '.' .. number, next_token(), lease, permits,
+        }
+        recipient.numbers[#recipient.numbers + 1] = number
+        recipient.requests[#recipient.requests + 1] = request
+        recipient.permits = recipient.permits + permits
       end
     end
-    looked = looked + #chunk
-    local grants, served, lost_permits, unheard, unheard_until = hand_over(parties)
+    scanned = scanned + #chunk
+    local grants, served, lost_permits, undelivered, undelivered_until = deliver_grants(recipients)
     used = used - lost_permits
     moved = moved + #served
     for _, request in ipairs(served) do leaving[#leaving + 1] = request end
     if #leaving > 0 then waiting = waiting - call('ZREM', line, unpack(leaving)) end
     set_aside(aside, aside_until)
-    set_aside(unheard, unheard_until)
-    hold(grants)
-    if blocked and #unheard == 0 then
+    set_aside(undelivered, undelivered_until)
+    write_grants(grants)
+    if blocked and #undelivered == 0 then
       open = false
       return
     end
-    head_until = nil
-    if #chunk < size and #unheard == 0 then return end
-    size = math.min(size * 4, SERVE)
+    head_alive_until = nil
+    if #chunk < size and #undelivered == 0 then return end
+    size = math.min(size * 4, MAX_SERVED)
   end
   open, more = false, true
 end
 
--- In how many ms something may change by itself: an expiry, or the head's process given up.
-local function next_moment()
+-- In how many ms the line may change by itself: a holder expires, or the head's hub is dead; 0 when
+-- there is more to do now, -1 for never.
+local function next_change()
   if more then return 0 end
   if waiting == 0 then return -1 end
-  local moment = next_expiry()
-  if head_until and (moment < 0 or head_until - now < moment) then
-    moment = math.max(0, head_until - now)
+  local next_ms = next_expiry()
+  if head_alive_until and (next_ms < 0 or head_alive_until - now < next_ms) then
+    next_ms = math.max(0, head_alive_until - now)
   end
-  return moment
+  return next_ms
 end
 
--- The part of a reply that tells the caller how things stand.
-local function standing()
-  return { tag, next_moment(), waiting, mine }
+-- The beginning of a reply: {tag, next_ms, waiting, own_grants}.
+local function reply_head()
+  return { tag, next_change(), waiting, own_grants }
 end
 
--- Tells the first in line who hears it that something will change earlier than it was told.
-local function nudge()
-  for _, head in ipairs(call('ZRANGEBYSCORE', line, 0, '+inf', 'LIMIT', 0, NUDGED)) do
-    if tell((parse(head)), 'hint', '0') ~= 0 then return end
+-- Sends a hint to the first hub in line that receives it: an expiry is earlier than next_ms said.
+local function notify_head()
+  for _, head in ipairs(call('ZRANGEBYSCORE', line, 0, '+inf', 'LIMIT', 0, MAX_NOTIFIED)) do
+    if publish_to((parse_request(head)), 'hint', '0') ~= 0 then return end
   end
 end
 
--- Takes requests of dead processes out of the line. Returns how many.
-local function sweep()
+-- Removes requests of dead hubs from the line. Returns how many.
+local function remove_dead_waiters()
   local leaving = {}
-  for _, request in ipairs(call('ZRANGE', line, 0, LOOK - 1)) do
-    if state_of((parse(request))).alive_until <= now then leaving[#leaving + 1] = request end
+  for _, request in ipairs(call('ZRANGE', line, 0, MAX_SCANNED - 1)) do
+    local owner = parse_request(request)
+    if hub_state(owner).alive_until <= now then leaving[#leaving + 1] = request end
   end
   if #leaving == 0 then return 0 end
   waiting = waiting - call('ZREM', line, unpack(leaving))
   return #leaving
 end
 
--- Who waits, for status: the count, then request and ticket of the first *most*.
-local function listing(most)
-  if most == 0 then return waiting, {} end
-  local found = {}
+-- The line, for status: the number of requests, then request and ticket of the first *max_entries*.
+local function list_line(max_entries)
+  if max_entries == 0 then return waiting, {} end
+  local rows = {}
   local function read(from, to, beside)
-    local part = call('ZRANGEBYSCORE', line, from, to, 'WITHSCORES', 'LIMIT', 0, most)
-    for i = 1, #part, 2 do found[#found + 1] = { part[i], part[i + 1] + beside } end
+    local part = call('ZRANGEBYSCORE', line, from, to, 'WITHSCORES', 'LIMIT', 0, max_entries)
+    for i = 1, #part, 2 do rows[#rows + 1] = { part[i], part[i + 1] + beside } end
   end
   read('-inf', '(0', ASIDE)
   read(0, '+inf', 0)
-  table.sort(found, function(one, other) return one[2] < other[2] end)
+  table.sort(rows, function(one, other) return one[2] < other[2] end)
   local entries = {}
-  for i = 1, math.min(most, #found) do
-    entries[2 * i - 1], entries[2 * i] = found[i][1], exact(found[i][2])
+  for i = 1, math.min(max_entries, #rows) do
+    entries[2 * i - 1], entries[2 * i] = rows[i][1], exact(rows[i][2])
   end
   return waiting, entries
 end

@@ -1,20 +1,43 @@
--- The quick path of an acquire, which most can take: everything fits, and there is nothing to
--- purge, to serve, to weigh or to note beside it. It does what the rest of the script would do,
--- with fewer commands: that the caller's hub counts as alive vouches for the expiry of meta.
+-- quick acquire: grant all requests of the call at once, with the fewest commands.
 --
--- RETURNS  {tag, token, room}: all are granted, with tokens in a row from that one on; room is
---          how many permits are left
+-- The result is that of the mode's own acquire. The quick path is taken when all of this is true,
+-- which the script tests in this order:
+--
+--   1. nothing precedes the requests. Fair: the batch before has run. Zset: no other request of
+--      the hub waits, and the call has no hint to pass on
+--   2. the hub is known, and no push message to it was lost
+--   3. the semaphore exists, and the call has no facts about the hub to record
+--   4. the hub counts as alive for long enough: meta then has an expiry that is far enough away
+--   5. there is no grace period
+--   6. no holder is heavy, no limit is set, and the line is empty
+--   7. no holders were lost (clients with a grace period)
+--   8. the requests fit within the limit
+--   9. no holder has expired
+--  10. every number is higher than the one before it, and no request is heavy
+--
+-- RETURNS  {tag, token, room}: all are granted, and token is the first of their consecutive
+--          tokens; room is how many permits are left
+-- USES     mark, unknown_hub, unreachable, fields, alive_until, now, liveness_timeout, grace,
+--          last, stamp_us, keep, wall_us, SLACK
 
 local function grant_all()
-  local lease, who = tonumber(ARGV[5]), ARGV[9]
-  local count = #ARGV - 10
-  if stranger or gone or not facts[1] or who ~= '' or alive_until < now + alive_for(lease)
+  local alone
+  if string.find(mode, 'fair', 1, true) then
+    alone = tonumber(ARGV[8]) <= mark
+  else
+    alone = ARGV[7] == '0' and ARGV[8] == '0'
+  end
+  if not alone then return end
+  local lease, hub_info = tonumber(ARGV[5]), ARGV[9]
+  if unknown_hub or unreachable or not fields[1] or hub_info ~= ''
+      or alive_until < now + liveness_timeout(lease)
       or grace > now or call('EXISTS', extra, limit, line) > 0 then
     return
   end
-  local used, most = call('ZCARD', holders), tonumber(ARGV[6])
+  local count, effective_limit = #ARGV - 10, tonumber(ARGV[6])
+  local used = call('ZCARD', holders)
   if marker and used == 0 and call('HLEN', tokens) > 0 then return end
-  if used + count > most or used > 0 and call('ZCOUNT', holders, '-inf', now) > 0 then
+  if used + count > effective_limit or used > 0 and call('ZCOUNT', holders, '-inf', now) > 0 then
     return
   end
 
@@ -23,14 +46,14 @@ local function grant_all()
   local scores, names = {}, {}
   for i = 1, count do
     local number = tonumber(ARGV[10 + i])
-    if not number or number <= highest then return end  -- heavy, or used before
+    if not number or number <= highest then return end
     highest = number
     local id = hub .. '.' .. ARGV[10 + i]
     scores[2 * i - 1], scores[2 * i] = expiry, id
     names[2 * i - 1], names[2 * i] = id, token + i - 1
   end
-  -- The first write is one that is refused at maxmemory, and of the only key not read before:
-  -- an acquire fails with nothing written.
+  -- The first write can fail: Redis refuses it at maxmemory, and the script has not read this key,
+  -- which may have a wrong type. The acquire then fails with nothing written.
   call('HSET', tokens, unpack(names))
   call('HSET', meta, 'counter', token + count - 1, hub, highest)
   call('ZADD', holders, unpack(scores))
@@ -41,18 +64,13 @@ local function grant_all()
     keep(holders, lease)
     keep(tokens, lease)
   end
-  -- A counter ahead of the clock is kept for longer; a local clock is not the one of expiries.
+  -- A counter ahead of the clock has to be kept for longer. A caller's clock is not the one that
+  -- expires keys.
   if token > wall_us or clock_us ~= '' then
     keep(meta, lease + (token - wall_us) / 1000 + SLACK)
   end
-  return { tag, token, most - used - count }
+  return { tag, token, effective_limit - used - count }
 end
 
-local alone  -- whether nothing of the caller's is before these requests, or beside them
-if string.find(mode, 'fair', 1, true) then
-  alone = tonumber(ARGV[8]) <= mark
-else
-  alone = ARGV[7] == '0' and ARGV[8] == '0'
-end
-local reply = alone and grant_all()
+local reply = grant_all()
 if reply then return reply end

@@ -1,10 +1,13 @@
--- Tells the hub *owner* something, on its one channel. Returns how many heard it; nil where that
--- cannot be known. Replicas do not repeat it: one of them may be a master that was demoted, where
--- *owner* still listens, and would hear of a grant that nobody heard of here.
-local function tell(owner, kind, what)
+-- publish_to(): sends a push message to the hub *owner*, on its one channel. Returns the number of
+-- subscribers that received it, or nil where that is unknown.
+--
+-- Redis does not replicate the message. A replica may be a demoted master to which *owner* is still
+-- subscribed: the message would then reach *owner*, while the number here is 0.
+local function publish_to(owner, kind, what)
   local prefix, name = string.match(holders, '^(.-){(.*)}')
   redis.set_repl(redis.REPL_NONE)
-  local heard = redis.pcall('PUBLISH', prefix .. '@' .. owner, kind .. ' ' .. what .. ' ' .. name)
+  local receivers = redis.pcall('PUBLISH', prefix .. '@' .. owner,
+    kind .. ' ' .. what .. ' ' .. name)
   redis.set_repl(redis.REPL_ALL)
-  return type(heard) == 'number' and heard or nil
+  return type(receivers) == 'number' and receivers or nil
 end

@@ -1,8 +1,11 @@
--- Tells the hub *owner* something, on its channel in the shard of this semaphore. Returns how many
--- heard it; nil where that cannot be known. Other nodes of the shard repeat it; one that was its
--- master has ended its subscriptions by then, as the news of its demotion came the same way.
-local function tell(owner, kind, what)
+-- publish_to(): sends a push message to the hub *owner*, on its channel in the semaphore's shard.
+-- Returns the number of subscribers that received it, or nil where that is unknown.
+--
+-- Redis replicates the message to the other nodes of the shard. A demoted master has ended its
+-- subscriptions by the time it gets the message, because its demotion arrives on the same link.
+local function publish_to(owner, kind, what)
   local shard, name = string.match(holders, '^(.-{(.*)}:)')
-  local heard = redis.pcall('SPUBLISH', shard .. '@' .. owner, kind .. ' ' .. what .. ' ' .. name)
-  return type(heard) == 'number' and heard or nil
+  local receivers = redis.pcall('SPUBLISH', shard .. '@' .. owner,
+    kind .. ' ' .. what .. ' ' .. name)
+  return type(receivers) == 'number' and receivers or nil
 end

@@ -2,33 +2,33 @@
 --
 -- KEYS     as in the head
 -- ARGV     lease_ms  the longest lease among the hub's waiters
---          who       who the hub is, '' when told before
---          deaf      '1' when the hub cannot be told anything
---          declared  the caller's highest limit, ruled out by a set limit
+--          hub_info  facts about the caller's hub, '' when sent before
+--          no_push   '1' when no push message reaches the hub
+--          declared  the caller's highest limit, which a set limit overrides
 --          waits     how many requests of this hub wait
---          hinted    permits that a hint told of and that nobody here wants
---          number    of this call: a later one of the hub's says better what waits here
--- RETURNS  {tag, next_ms, waiting, mine, room}, room being how many permits are left
+--          hinted    permits of hints that no request of this hub can use
+--          number    of this heartbeat: a late one does not overwrite what a newer one announced
+-- RETURNS  {tag, next_ms, waiting, own_grants, room}, room being how many permits are left
+-- USES     load_state, unknown_hub, unknown_hub_error, allow_writes_at_maxmemory, record_hub,
+--          detect_lost_holders, purge, mark, raise_mark, announce, serve, reply_with_room,
+--          set_limit
+--          sets freed
 
-local lease, who, deaf = tonumber(ARGV[5]), ARGV[6], ARGV[7]
+local lease, hub_info, no_push = tonumber(ARGV[5]), ARGV[6], ARGV[7]
 local declared, waits, hinted = tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[10])
 local number = tonumber(ARGV[11])
 
-survey()
-if stranger and who == '' then return who_are_you() end
-call('ZREM', holders, '')  -- a removal first: what follows is let through at maxmemory
-introduce(who, deaf, lease)
-touch(lease)
-look_for_holders(lease)
+load_state()
+if unknown_hub and hub_info == '' then return unknown_hub_error() end
+allow_writes_at_maxmemory()
+record_hub(hub_info, no_push, lease)
+detect_lost_holders(lease)
 purge()
-local passes = freed == 0
+local passes_hint = freed == 0
 if number > mark then
   raise_mark(number)
   freed = freed + hinted
   announce(waits, declared, lease)
 end
-serve(false, true, passes)
-
-local reply = standing()
-reply[5] = grace <= now and (cap or declared) - used or 0
-return reply
+serve(false, true, passes_hint)
+return reply_with_room(set_limit or declared)

@@ -1,56 +1,57 @@
--- ZSET mode: no queue of requests; the line holds the processes that wait, and a release hints
--- as many of them, in turn, as it freed permits. Who takes nothing passes the hint on.
+-- zset prelude: the line holds hubs, not requests. A release sends hints to the hubs in line, in
+-- turn, for as many permits as it freed. A hub passes on what its requests do not take.
 --
--- line     ZSET, hub -> its turn; meta holds hub:waits, 'requests:limit': how many of its requests
+-- line     ZSET, hub -> its turn. In meta, hub:waits is 'requests:limit': how many of its requests
 --          wait, and the highest limit that it declares
 
-local LOOK = 1000   -- most processes that one call looks at
-local NUDGED = 10   -- most of which one is to hear a hint
+local MAX_SCANNED = 1000  -- hubs that one call reads at most
+local MAX_NOTIFIED = 10   -- hubs that notify_head() tries at most
 
-local mine = {}     -- {permits} when the caller itself is hinted
+local own_grants = {}     -- {permits} of a hint to the caller's hub
 
--- How many requests of a hub wait, and its highest limit.
-local function waits_of(announced)
+-- How many requests of a hub wait and its highest limit, from its hub:waits.
+local function parse_waits(announced)
   local count, declared = string.match(announced or '', '^(%d+):(%d+)$')
   return tonumber(count) or 0, tonumber(declared) or 0
 end
 
--- Hints the processes in line about the permits that this call freed, as far as the limit of each
--- leaves room for it.
+-- Sends hints about the permits that this call freed to the hubs in line, as far as the limit of
+-- each leaves room.
 --
--- kept     permits that the caller tries for itself: that was its turn
--- asks     the caller is told how much room there is, which is worth more than a hint
--- passes   the call only passes a hint on, to those whose turn was before the caller's; they
---          come to share its turn, so that a hint too small for anybody goes round once
-local function serve(kept, asks, passes)
-  local turn = (kept or passes) and call('ZSCORE', line, hub)
-  local moved = kept and turn
-  if moved then call('ZADD', line, draw(), hub) end
-  if freed <= 0 or waiting == 0 or (cap and cap <= used) or grace > now then
+-- takes_turn   the caller requests permits for itself, which uses up its turn
+-- gets_room    the reply contains the room, so the caller needs no hint
+-- passes_hint  the call frees nothing and only passes a hint on, to hubs whose turn was before the
+--              caller's. They get the caller's turn, so a hint that is too small for every hub goes
+--              round once
+local function serve(takes_turn, gets_room, passes_hint)
+  local turn = (takes_turn or passes_hint) and call('ZSCORE', line, hub)
+  local moved = takes_turn and turn
+  if moved then call('ZADD', line, next_token(), hub) end
+  if freed <= 0 or waiting == 0 or (set_limit and set_limit <= used) or grace > now then
     if moved then save_counter(0) end
     return
   end
-  turn = passes and turn
-  local first = turn and call('ZRANGEBYSCORE', line, '-inf', '(' .. turn, 'LIMIT', 0, LOOK)
-      or call('ZRANGE', line, 0, LOOK - 1)
+  turn = passes_hint and turn
+  local first = turn and call('ZRANGEBYSCORE', line, '-inf', '(' .. turn, 'LIMIT', 0, MAX_SCANNED)
+      or call('ZRANGE', line, 0, MAX_SCANNED - 1)
   for _, owner in ipairs(first) do
     if freed <= 0 then break end
     local flags = call('HMGET', meta, owner .. ':waits', owner .. ':deaf', owner .. ':until')
-    local count, declared = waits_of(flags[1])
-    local share = math.min(freed, count, (cap or declared) - used)
+    local count, declared = parse_waits(flags[1])
+    local share = math.min(freed, count, (set_limit or declared) - used)
     local alive = (tonumber(flags[3]) or 0) > now
     local takes = alive and count > 0
-    if takes and (share <= 0 or owner == hub and asks) then
+    if takes and (share <= 0 or owner == hub and gets_room) then
       takes = nil
     elseif takes and owner == hub then
-      mine = { share }
+      own_grants = { share }
     elseif takes and flags[2] == '1' then
-      takes = nil  -- hears nothing, but finds room with its next heartbeat
+      takes = nil  -- it gets no push messages, and finds room with its next heartbeat
     elseif takes then
-      takes = tell(owner, 'hint', exact(share)) ~= 0
+      takes = publish_to(owner, 'hint', exact(share)) ~= 0
     end
     if takes then
-      call('ZADD', line, turn or draw(), owner)
+      call('ZADD', line, turn or next_token(), owner)
       freed = freed - share
       moved = true
     elseif takes == false then
@@ -60,7 +61,7 @@ local function serve(kept, asks, passes)
   if moved then save_counter(0) end
 end
 
--- Notes that *count* requests of the caller's hub wait, *declared* being its highest limit.
+-- Records that *count* requests of the caller's hub wait, with *declared* as its highest limit.
 local function announce(count, declared, lease)
   if count == 0 and waiting == 0 then return end
   if count == 0 then
@@ -71,29 +72,40 @@ local function announce(count, declared, lease)
   call('HSET', meta, hub .. ':waits', exact(count) .. ':' .. exact(declared))
   local turn = call('ZSCORE', line, hub)
   if not turn then
-    call('ZADD', line, draw(), hub)
+    call('ZADD', line, next_token(), hub)
     save_counter(0)
     waiting = waiting + 1
   end
-  keep(line, alive_for(lease))
+  keep(line, liveness_timeout(lease))
 end
 
--- The part of a reply that tells the caller how things stand.
-local function standing()
-  local moment = more and 0 or waiting > 0 and next_expiry() or -1
-  return { tag, moment, waiting, mine }
+-- The beginning of a reply: {tag, next_ms, waiting, own_grants}.
+local function reply_head()
+  local next_ms = more and 0 or waiting > 0 and next_expiry() or -1
+  return { tag, next_ms, waiting, own_grants }
 end
 
--- Tells the first in line who hears it that something will change earlier than it was told.
-local function nudge()
-  for _, owner in ipairs(call('ZRANGE', line, 0, NUDGED - 1)) do
-    if tell(owner, 'hint', '0') ~= 0 then return end
+-- The beginning of a reply, then the room that *effective_limit* leaves.
+local function reply_with_room(effective_limit)
+  local reply = reply_head()
+  reply[5] = grace <= now and effective_limit - used or 0
+  return reply
+end
+
+-- The line has hubs, and no requests: a request is never in it.
+local function in_line() return false end
+local function leave_line() end
+
+-- Sends a hint to the first hub in line that receives it: an expiry is earlier than next_ms said.
+local function notify_head()
+  for _, owner in ipairs(call('ZRANGE', line, 0, MAX_NOTIFIED - 1)) do
+    if publish_to(owner, 'hint', '0') ~= 0 then return end
   end
 end
 
--- Takes dead processes out of the line. Returns 0: no request of theirs was in it.
-local function sweep()
-  for _, owner in ipairs(call('ZRANGE', line, 0, LOOK - 1)) do
+-- Removes dead hubs from the line. Returns 0, the number of requests removed.
+local function remove_dead_waiters()
+  for _, owner in ipairs(call('ZRANGE', line, 0, MAX_SCANNED - 1)) do
     if (tonumber(call('HGET', meta, owner .. ':until')) or 0) <= now then
       waiting = waiting - call('ZREM', line, owner)
     end
@@ -101,16 +113,16 @@ local function sweep()
   return 0
 end
 
--- Who waits, for status: how many requests the processes in line last announced, then hub and
--- count of the first *most*.
-local function listing(most)
+-- The line, for status: how many requests its live hubs announced, then hub and count of the first
+-- *max_entries*.
+local function list_line(max_entries)
   local count, entries = 0, {}
   for _, owner in ipairs(call('ZRANGE', line, 0, -1)) do
-    local facts = call('HMGET', meta, owner .. ':waits', owner .. ':until')
-    local waits = waits_of(facts[1])
-    if (tonumber(facts[2]) or 0) > now then
+    local values = call('HMGET', meta, owner .. ':waits', owner .. ':until')
+    local waits = parse_waits(values[1])
+    if (tonumber(values[2]) or 0) > now then
       count = count + waits
-      if #entries < 2 * most then
+      if #entries < 2 * max_entries then
         entries[#entries + 1] = owner
         entries[#entries + 1] = waits
       end
