@@ -3,8 +3,8 @@
     pip install 'redsem-async[embedded]'
     python gpu_batch.py
 
-Four processes take images from one queue and share two GPU slots. The program starts a Redis server
-if ``REDIS_URL`` is not set.
+Four processes take images from one queue and share two GPU slots. The program starts a Redis
+server if ``REDIS_URL`` is not set.
 """
 
 import asyncio

@@ -3,10 +3,10 @@
     pip install 'redsem-async[embedded,fastapi,httpx]'
     python handover.py
 
-A client that orders a report while no permit is free gets an error at once, rather than after an hour
-in a queue: the request acquires the permit, and puts its id into the queue together with the job. The
-program has a service with FastAPI, a queue in Redis and a worker process. It starts a Redis server if
-``REDIS_URL`` is not set.
+A client that orders a report while no permit is free gets an error at once, rather than after an
+hour in a queue: the request acquires the permit, and puts its id into the queue together with the
+job. The program has a service with FastAPI, a queue in Redis and a worker process. It starts a
+Redis server if ``REDIS_URL`` is not set.
 """
 
 import asyncio

@@ -52,9 +52,7 @@ class Site:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         request = (await reader.readuntil(b"\r\n\r\n")).decode()
-        domain = (
-            urlsplit(request.split()[1]).hostname or ""
-        )  # requests to a proxy have complete URLs
+        domain = urlsplit(request.split()[1]).hostname or ""  # a proxy gets complete URLs
         self._now[domain] += 1
         self.most[domain] = max(self.most[domain], self._now[domain])
         await asyncio.sleep(0.02)
