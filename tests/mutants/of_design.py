@@ -375,7 +375,8 @@ OF_DESIGN = (
             _ZSET,
             "            context.freed += call.hinted\n",
             (
-                "            room = max(0, self._room(context, call.limit))\n"
+                "            limit = state.effective_limit(call.limit)\n"
+                "            room = max(0, limit - state.used(context.now))\n"
                 "            context.freed = min(context.freed + call.hinted, room)\n"
             ),
         ),
