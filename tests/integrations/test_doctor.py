@@ -22,7 +22,7 @@ from redsem_async.testing import EmbeddedRedis
 from tests.conftest import StartServer
 from tests.faults.clocks import SteppedServer, start_with_a_clock_of_its_own
 from tests.faults.topologies import REPLICATION, embedded_cluster, in_sync, settle
-from tests.integrations.commands import Said, command, program
+from tests.integrations.commands import Result, command, program
 
 PASSWORD = "hunter2-of-the-test"
 
@@ -55,17 +55,17 @@ def without(*commands: str) -> tuple[str, ...]:
     return tuple(rule for rule in acl_rules() if rule not in {f"+{name}" for name in commands})
 
 
-async def examined(url: str, *arguments: str) -> tuple[Said, dict[str, list[dict[str, str]]]]:
+async def examined(url: str, *arguments: str) -> tuple[Result, dict[str, list[dict[str, str]]]]:
     """What it says of each thing."""
-    said = await command("doctor", "--json", *arguments, url=url)
-    assert PASSWORD not in said.out + said.err
+    result = await command("doctor", "--json", *arguments, url=url)
+    assert PASSWORD not in result.out + result.err
     found: dict[str, list[dict[str, str]]] = {}
-    for finding in said.facts["findings"]:
+    for finding in result.json_output["findings"]:
         found.setdefault(finding["about"], []).append(finding)
     healthy = all(f["verdict"] != "problem" for about in found.values() for f in about)
-    assert said.facts["ok"] == healthy
-    assert said.code == (0 if healthy else 1)
-    return said, found
+    assert result.json_output["ok"] == healthy
+    assert result.code == (0 if healthy else 1)
+    return result, found
 
 
 def problems(found: Mapping[str, list[dict[str, str]]]) -> list[dict[str, str]]:
@@ -78,8 +78,8 @@ def problems(found: Mapping[str, list[dict[str, str]]]) -> list[dict[str, str]]:
 
 async def test_a_healthy_server_is_called_so(server: EmbeddedRedis, admin: Redis) -> None:
     """And has no key more than before."""
-    said, found = await examined(server.url)
-    assert said.code == 0
+    result, found = await examined(server.url)
+    assert result.code == 0
     [flavour] = found["server"]
     assert flavour["text"].split()[0].lower() == server.flavour
     for about in ("memory", "rights", "clock", "latency", "FairSemaphore", "Semaphore"):
@@ -274,13 +274,13 @@ async def test_a_replica_that_is_out_of_reach_is_a_note(
     announce = ("--replica-announce-port", "1")
     replica = embedded(*REPLICATION, "--replicaof", "127.0.0.1", str(server.port), *announce)
     settle(lambda: in_sync(replica), "the replica is in sync")
-    said, found = await examined(server.url)
+    result, found = await examined(server.url)
     [clock] = found["replica clock"]
     assert clock["verdict"] == "note"
     assert clock["text"].startswith("127.0.0.1:1 could not be queried")
     assert clock["advice"]
     assert problems(found) == []
-    assert said.code == 0
+    assert result.code == 0
     assert "FairSemaphore" in found
 
 
@@ -344,11 +344,11 @@ async def test_what_others_wrote_is_a_problem_beside_others(
 ) -> None:
     """The examination goes on: the rest is as it should be."""
     await execute(admin, *written)
-    said, found = await examined(server.url)
+    result, found = await examined(server.url)
     [problem] = problems(found)
     assert "'foreign'" in problem["text"]
     assert {"FairSemaphore", "Semaphore"} <= set(found)
-    assert said.code == 1
+    assert result.code == 1
 
 
 async def test_names_whose_keys_are_denied_are_no_other_problem(
