@@ -155,11 +155,11 @@ async def names(client: Any, prefix: str, pattern: str = "*") -> list[str]:
     """The sorted names under *prefix* that match *pattern*, a glob as in Redis."""
     literal = re.sub(r"([][*?\\])", r"\\\1", prefix)
     key_of = re.compile(re.escape(prefix) + r":\{([^{}]+)\}:(meta|limit)\Z")
-    info: set[str] = set()
+    found: set[str] = set()
     async for key in client.scan_iter(match=f"{literal}:{{{pattern}}}:*", count=1000):
         if matched := key_of.match(as_text(key)):
-            info.add(matched[1])
-    return sorted(info)
+            found.add(matched[1])
+    return sorted(found)
 
 
 async def similar_name(client: Any, prefix: str, name: str) -> str | None:

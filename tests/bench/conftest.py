@@ -1,7 +1,7 @@
-"""Benchmarks are in the checkout alone, and nothing of them is installed."""
+"""Makes the benchmarks importable: they are part of the checkout, not of the package."""
 
 import sys
 from pathlib import Path
 
-# Last, so that the package is still the one that is installed.
+# At the end, so that the installed package is still used.
 sys.path.append(str(Path(__file__).parents[2]))

@@ -1,4 +1,4 @@
-"""Every case runs, in a tiny form, with no library installed but ours and redis-py."""
+"""Every case runs in a tiny form, with only this library and redis-py installed."""
 
 import shutil
 from importlib.util import find_spec
@@ -31,7 +31,7 @@ TINY = Effort(
 
 
 def nowhere(name: str) -> None:
-    """Where a program or a module is that is not here."""
+    """Finds no program and no module."""
 
 
 WITHOUT_ACQUIRE = {"P5", "P11"}
@@ -45,7 +45,7 @@ def run(case: str, url: str) -> Table:
 
 @pytest.fixture(autouse=True)
 def no_node(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Node's packages would have to be fetched first."""
+    """Its packages would have to be downloaded."""
     monkeypatch.setattr(shutil, "which", nowhere)
 
 
@@ -53,7 +53,7 @@ def no_node(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_case_yields_a_table_whose_aims_are_judged(
     case: str, server_url: str, tmp_path: Path
 ) -> None:
-    """What is measured rarely must not rot meanwhile."""
+    """Cases must work although they are rarely run."""
     table = run(case, server_url)
     assert table.case == case
     assert table.rows
@@ -76,7 +76,7 @@ def test_a_case_yields_a_table_whose_aims_are_judged(
 def test_what_is_not_installed_is_named_as_not_measured(
     server_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A peer that is absent in silence looks like one that was never thought of."""
+    """A missing peer must be visible in the report."""
     monkeypatch.setattr("benchmarks.libraries._base.find_spec", nowhere)
     table = run("P3", server_url)
     absent = {one.label: one.why for one in table.absent}
@@ -85,8 +85,8 @@ def test_what_is_not_installed_is_named_as_not_measured(
     assert "| steindamm | not measured: not installed |" in as_markdown(Run({}, [table]))
 
 
-def test_both_loops_are_measured_only_where_they_matter() -> None:
-    """An idle process is as idle on either."""
+def test_both_loops_are_measured_only_if_the_case_needs_it() -> None:
+    """An idle process is idle on either loop."""
     planned = plan([CASES["P1"], CASES["P5"]], ["asyncio", "uvloop"])
     assert [(case.name, loop) for case, loop in planned] == [
         ("P1", "asyncio"),
@@ -96,14 +96,14 @@ def test_both_loops_are_measured_only_where_they_matter() -> None:
     assert loops_for("asyncio") == ["asyncio"]
 
 
-def test_a_report_says_what_its_figures_depend_on() -> None:
-    """Figures of an unknown machine and unknown versions say nothing."""
+def test_a_report_states_machine_and_versions() -> None:
+    """Figures depend on them."""
     facts = facts_about(Server("redis://localhost", "Redis 8.0"))
     assert facts["server"] == "Redis 8.0"
     assert {"date", "command", "machine", "CPU", "Python", "packages", "peers"} <= set(facts)
 
 
-def test_pollers_make_smaller_crowds() -> None:
-    """Ten thousand of them would keep any server busy, and tell nothing."""
+def test_polling_libraries_have_a_smaller_bulk() -> None:
+    """Ten thousand polling waiters would overload any server."""
     assert TINY.bulk_of(OURS[0]) == 20
     assert TINY.bulk_of(BOOK) == 1

@@ -1,4 +1,4 @@
-"""Measuring judges rightly: whoever is fast by being wrong fails, and an aim missed is said so."""
+"""The measurements: incorrect libraries fail, and missed aims are reported."""
 
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
@@ -23,7 +23,7 @@ LOAD = Load(tasks=4, limit=2, work=0.001)
 
 
 class Careless:
-    """Lets everybody in, and forgets who left."""
+    """Grants every permit at once, and reports a fixed number of held ones."""
 
     def __init__(self, still_held: int) -> None:
         self._still_held = still_held
@@ -52,8 +52,8 @@ def setup() -> Setup:
     return Setup(url="none", loop="asyncio", effort=effort, progress=lambda _: None)
 
 
-def test_a_gauge_fails_when_more_than_the_limit_are_inside() -> None:
-    """Or else the fastest semaphore is none."""
+def test_the_limit_check_fails_above_the_limit() -> None:
+    """Otherwise the fastest semaphore would be none at all."""
     check = LimitCheck(2)
     check.enter()
     check.enter()
@@ -61,36 +61,36 @@ def test_a_gauge_fails_when_more_than_the_limit_are_inside() -> None:
         check.enter()
 
 
-async def test_a_load_on_what_lets_too_many_in_fails() -> None:
-    """The gauge is inside what is measured."""
+async def test_a_load_on_a_library_without_limit_fails() -> None:
+    """Every measured permit is counted."""
     with pytest.raises(ExceptionGroup) as caught:
         await burst(Careless(0), LOAD, 0.05)
     assert caught.group_contains(LimitExceeded)
 
 
-async def test_a_load_on_what_keeps_to_its_limit_passes() -> None:
-    """And times every acquisition."""
+async def test_a_load_on_a_correct_library_passes() -> None:
+    """And every acquire is timed."""
     async with IN_PROCESS.open(TERMS) as semaphore:
         done = await burst(semaphore, LOAD, 0.05)
     assert done.pairs == len(done.waits) > 0
 
 
 def test_spans_of_several_processes_are_counted_together() -> None:
-    """Each process by itself kept to the limit here."""
+    """Each process alone is within the limit here."""
     check_spans([(0.0, 1.0), (1.0, 2.0), (0.5, 1.5)], limit=2)
     with pytest.raises(LimitExceeded):
         check_spans([(0.0, 1.0), (0.9, 2.0), (0.5, 1.5)], limit=2)
 
 
-async def test_a_permit_that_is_held_in_the_end_is_a_leak() -> None:
-    """It would have blocked the next round, or somebody in production."""
+async def test_a_permit_held_at_the_end_is_a_leak() -> None:
+    """It would block later requests."""
     with pytest.raises(Leaked, match="1 permits are held, expected 0"):
         async with opened(careless(still_held=1), TERMS):
             pass
 
 
-async def test_what_we_do_wrong_ends_the_run() -> None:
-    """Figures of a broken semaphore must not be published."""
+async def test_a_failure_of_this_library_ends_the_run() -> None:
+    """Figures of an incorrect semaphore must not be published."""
     with pytest.raises(LimitExceeded):
         async with Comparison(setup()) as comparison:
             await comparison.enter_all([careless(ours=True)], LOAD)
@@ -104,8 +104,8 @@ async def test_what_we_do_wrong_ends_the_run() -> None:
         (careless(still_held=2), "failed: LimitExceeded"),
     ],
 )
-async def test_what_a_peer_does_wrong_leaves_it_out_and_is_said(peer: Library, why: str) -> None:
-    """The others are measured all the same."""
+async def test_a_failing_peer_is_left_out_with_a_reason(peer: Library, why: str) -> None:
+    """The others are still measured."""
     async with Comparison(setup()) as comparison:
         await comparison.enter_all([peer, IN_PROCESS], LOAD)
         await comparison.run()
@@ -117,7 +117,7 @@ async def test_what_a_peer_does_wrong_leaves_it_out_and_is_said(peer: Library, w
 
 
 async def test_a_peer_that_leaks_is_left_out() -> None:
-    """Here nobody is ever inside together with others."""
+    """Without exceeding the limit."""
     async with Comparison(setup()) as comparison:
         await comparison.enter_all([careless(still_held=2)], Load(tasks=1, limit=1))
         await comparison.run()
@@ -126,7 +126,7 @@ async def test_a_peer_that_leaks_is_left_out() -> None:
 
 
 def test_percentiles_are_those_of_all_times() -> None:
-    """One in a hundred is not lost in a mean."""
+    """Rare long durations are visible."""
     acquire = Acquire.of([*[0.001] * 985, *[0.1] * 14, 2.0])
     assert acquire is not None
     assert acquire.count == 1000
@@ -138,8 +138,8 @@ def test_percentiles_are_those_of_all_times() -> None:
     assert list(acquire.percentiles) == sorted(acquire.percentiles)
 
 
-def test_percentiles_of_few_times_are_no_more_than_those() -> None:
-    """A round may see a single hand-off."""
+def test_percentiles_of_one_time_are_that_time() -> None:
+    """A round may have a single hand-off."""
     acquire = Acquire.of([0.5])
     assert acquire is not None
     assert acquire.p50 == acquire.p999 == acquire.longest == 0.5
@@ -163,7 +163,7 @@ def table_with(values: tuple[float, ...], aim: Aim) -> Table:
 def test_an_aim_is_met_or_missed_by_the_median(
     values: tuple[float, ...], aim: Aim, verdict: str
 ) -> None:
-    """What the report says of an aim follows from the figure."""
+    """The report states the verdict."""
     run = Run({}, [table_with(values, aim)])
     report = as_markdown(run)
     assert verdict in report
@@ -183,22 +183,22 @@ def test_an_aim_is_met_or_missed_by_the_median(
     ],
 )
 def test_numbers_have_three_digits(value: float, text: str) -> None:
-    """More would pretend to be known."""
+    """More digits would be noise."""
     assert number(value) == text
 
 
-def test_jains_index_tells_even_from_uneven() -> None:
-    """1 is even; one in n is one that has everything."""
+def test_jains_index() -> None:
+    """1 if all shares are equal, 1/n if one of n has everything."""
     assert jain([5, 5, 5, 5]) == 1
     assert jain([20, 0, 0, 0]) == 0.25
     assert jain([0, 0]) == 1
 
 
-async def test_what_fails_in_a_child_is_raised_here_and_the_child_goes_on() -> None:
-    """A process that dies in silence would be measured as idle."""
-    unheard_of = Hold("nobody's", TERMS, count=1)
+async def test_an_error_in_a_child_is_raised_and_the_child_continues() -> None:
+    """A dead process would be measured as idle."""
+    unknown = Hold("nobody's", TERMS, count=1)
     async with child("asyncio") as other:
         for _ in range(2):
             with pytest.raises(KeyError, match="nobody's"):
-                await other.run(unheard_of)
+                await other.run(unknown)
         assert (await other.run(ReportUsage())).memory > 0

@@ -1,4 +1,4 @@
-"""What docs/scaling.md computes: arithmetic that cannot promise more than was measured."""
+"""The figures of docs/scaling.md: computed ones must not exceed measured ones."""
 
 import random
 from contextlib import closing
@@ -50,17 +50,17 @@ processes = st.builds(
 
 @given(processes, st.floats(1, 100))
 def test_a_longer_lease_never_makes_the_fleet_smaller(process: Process, longer: float) -> None:
-    """What is refreshed and heard from less often costs less."""
+    """Refreshes and heartbeats are less frequent."""
     later = process._replace(lease=process.lease * longer)
     short, long = (largest_fleet(load_of(one, COSTS)) for one in (process, later))
     assert long.processes >= short.processes
 
 
 @given(processes, st.integers(0, 1000), st.integers(0, 100), st.floats(0, 100))
-def test_whoever_asks_for_more_costs_no_less(
+def test_more_load_never_costs_less(
     process: Process, held: int, waiting: int, pairs: float
 ) -> None:
-    """A shard does not carry more of what is heavier."""
+    """With more holders, waiters or pairs."""
     more = process._replace(
         held=process.held + held, waiting=process.waiting + waiting, pairs=process.pairs + pairs
     )
@@ -69,7 +69,7 @@ def test_whoever_asks_for_more_costs_no_less(
 
 @given(processes)
 def test_the_largest_fleet_uses_what_binds_it_and_no_more(process: Process) -> None:
-    """Either the share of the core is used up, or the connections are."""
+    """Either the share of the core or the connections."""
     load = load_of(process, COSTS)
     largest = largest_fleet(load)
     used = largest.processes * load.total
@@ -82,13 +82,13 @@ def test_the_largest_fleet_uses_what_binds_it_and_no_more(process: Process) -> N
 
 @given(st.integers(1, 100_000))
 def test_no_refresh_call_has_more_permits_than_the_library_sends(held: int) -> None:
-    """And a process with few permits does not make more calls than it has permits."""
+    """And a process makes no more calls than it has permits."""
     assert 1250 * refresh_calls(held) >= held >= min(held, refresh_calls(held))
 
 
 @given(st.floats(0.1, 1000), st.floats(0.1, 100_000))
 def test_a_line_through_noise_has_no_negative_part(small: float, large: float) -> None:
-    """A fleet must not seem to earn by heartbeats."""
+    """Costs are never negative."""
     line = line_through((1, small), (100, large))
     assert line.fixed >= 0 and line.each >= 0
     if small <= large <= 100 * small:
@@ -96,7 +96,7 @@ def test_a_line_through_noise_has_no_negative_part(small: float, large: float) -
 
 
 def test_a_core_carries_what_its_seconds_have_room_for() -> None:
-    """A million microseconds, of which a part is kept free."""
+    """A share of a million microseconds per second."""
     assert most_a_second(10, 0.7) == pytest.approx(70_000)
 
 
@@ -104,8 +104,8 @@ def test_a_core_carries_what_its_seconds_have_room_for() -> None:
 
 
 @pytest.mark.parametrize("shards", [3, 48])
-def test_shards_do_no_more_than_they_are_and_many_names_nearly_as_much(shards: int) -> None:
-    """Few names leave shards idle, and one busy name keeps the others waiting."""
+def test_many_names_nearly_use_all_shards(shards: int) -> None:
+    """Few names leave shards idle, and one busy name limits the others."""
     few, many = (slots_of(count, random.Random(1)) for count in (10, 10_000))
     assert worth(many, equal(10_000), shards) <= shards
     assert worth(few, equal(10), shards) < worth(many, equal(10_000), shards)
@@ -127,30 +127,30 @@ def outcomes(workload: Workload) -> dict[str, Outcome]:
 
 @pytest.fixture(scope="module")
 def full() -> dict[str, Outcome]:
-    """More tasks than permits, all the time."""
+    """More tasks than permits at any time."""
     return outcomes(Workload(limit=100, tasks=125))
 
 
 @pytest.fixture(scope="module")
 def usual() -> dict[str, Outcome]:
-    """Nine permits of ten are wanted, on average."""
+    """A mean demand of 90 % of the permits."""
     return outcomes(Workload(limit=100, tasks=1000, think=1000 / 90 - 1))
 
 
 def test_no_strategy_uses_more_than_there_is(
     full: dict[str, Outcome], usual: dict[str, Outcome]
 ) -> None:
-    """What is in use and what is kept from those who wait are parts of one limit."""
+    """Used and idle permits are shares of one limit."""
     for outcome in (*full.values(), *usual.values()):
         assert 0 < outcome.utilisation <= 1 + 1e-9
         assert 0 <= outcome.idle <= 1 - outcome.utilisation + 1e-9
         assert 0 <= outcome.wait <= outcome.wait_p99
 
 
-def test_one_name_leaves_nothing_free_that_somebody_waits_for(
+def test_one_name_leaves_no_permit_idle_while_tasks_wait(
     full: dict[str, Outcome], usual: dict[str, Outcome]
 ) -> None:
-    """What all others are compared with."""
+    """It is the reference for all other strategies."""
     assert full["one name"].utilisation == pytest.approx(1)
     assert full["one name"].idle == usual["one name"].idle == 0
 
@@ -159,7 +159,7 @@ def test_one_name_leaves_nothing_free_that_somebody_waits_for(
 def test_the_less_busy_of_two_is_no_worse_than_any(
     parts: int, full: dict[str, Outcome], usual: dict[str, Outcome]
 ) -> None:
-    """The power of two choices, which costs a look at both."""
+    """The power of two choices."""
     any_of_them, of_two = f"{parts} names, any of them", f"{parts} names, the less busy of two"
     assert full[of_two].utilisation >= full[any_of_them].utilisation
     assert usual[of_two].idle <= usual[any_of_them].idle
@@ -167,12 +167,12 @@ def test_the_less_busy_of_two_is_no_worse_than_any(
 
 
 def test_more_parts_leave_more_idle(full: dict[str, Outcome]) -> None:
-    """Else there would be no reason to have one name."""
+    """This is the cost of dividing a limit."""
     assert full["10 names, any of them"].idle > full["4 names, any of them"].idle > 0
 
 
 def test_blocks_save_pairs_in_redis(full: dict[str, Outcome]) -> None:
-    """It is what they are for: when all is full, few pairs are enough for much work."""
+    """At full load, few pairs in Redis suffice for many pieces of work."""
     assert full["one name"].pairs == pytest.approx(1, rel=0.05)
     assert full["blocks of 1, each for 50 works"].pairs < 0.03
     assert full["blocks of 1, each for 10 works"].idle == 0
@@ -181,7 +181,7 @@ def test_blocks_save_pairs_in_redis(full: dict[str, Outcome]) -> None:
 
 
 def test_a_seed_decides_everything() -> None:
-    """Whoever runs it again finds the document's figures."""
+    """A repeated run gives the figures of the document."""
     workload = Workload(limit=10, tasks=15)
     assert outcomes(workload) == outcomes(workload)
 
@@ -190,8 +190,8 @@ def test_a_seed_decides_everything() -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_what_is_measured_does_what_it_says(mode: Mode, embedded: StartServer) -> None:
-    """The cases check their answers as they go, and a larger group costs less for each."""
+def test_the_cases_make_the_expected_calls(mode: Mode, embedded: StartServer) -> None:
+    """They check their replies. A larger batch costs less per id."""
     url = embedded().url
     with closing(Redis.from_url(url)) as client:
         meter = Meter(client, 0.02)
@@ -211,7 +211,7 @@ def test_what_is_measured_does_what_it_says(mode: Mode, embedded: StartServer) -
 
 
 def test_tables_are_made_of_medians() -> None:
-    """One slow round does not move them."""
+    """One slow round does not change them."""
     cost = Cost(cpu=100.0, script=50.0, received=500.0, sent=500.0, calls=1.0)
     slow = cost._replace(cpu=900.0)
     cases = [
@@ -229,7 +229,7 @@ def test_tables_are_made_of_medians() -> None:
 
 
 def test_a_table_is_replaced_and_nothing_else() -> None:
-    """The document's own words stay."""
+    """The text of the document is unchanged."""
     text = "a\n<!-- table: x -->\nold\n<!-- end -->\nb\n<!-- table: y -->\n<!-- end -->\nc\n"
     once = with_tables(text, {"x": "| 1 |", "y": "| 2 |"})
     assert "old" not in once
@@ -241,13 +241,13 @@ def test_a_table_is_replaced_and_nothing_else() -> None:
 
 
 def test_the_document_has_room_for_every_table() -> None:
-    """Figures are made again, and none may stay behind."""
+    """A run replaces all tables."""
     made = ["setup", "pairs", "calls", "library", "upkeep", "fleet", "memory", "names", "split"]
     assert sorted(tables_in(DOCUMENT.read_text(encoding="utf-8"))) == sorted(made)
 
 
-def test_numbers_have_as_many_digits_as_they_are_worth() -> None:
-    """Three of what is measured, two of what is computed."""
+def test_numbers_have_significant_digits_only() -> None:
+    """Three for measured values, two for computed ones."""
     assert [number(value) for value in (0, 0.5, 3.14159, 31.4159, 314.159, 31415.9)] == [
         *("0", "0.500", "3.14", "31.4", "314", "31,416"),
     ]

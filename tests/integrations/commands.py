@@ -1,4 +1,4 @@
-"""Runs of the ``redsem-async`` command: in this process, in one of its own, in a terminal."""
+"""Runs the ``redsem-async`` command: in this process, in a child process, in a terminal."""
 
 import asyncio
 import fcntl
@@ -22,10 +22,10 @@ from redsem_async.cli._app import app
 
 COMMAND = (sys.executable, "-m", "redsem_async")
 CTRL_C = "\x03"
-PATIENCE = 20.0  # seconds, on a busy machine
+TIMEOUT = 20.0  # seconds, for a loaded machine
 
-# Has the terminal send its signals to the program.
-IN_CHARGE = """
+# Makes the terminal the controlling one, so that the program gets its signals.
+WITH_CONTROLLING_TERMINAL = """
 import fcntl, os, sys, termios
 
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
@@ -34,51 +34,51 @@ os.execv(sys.argv[1], sys.argv[1:])
 
 
 @dataclass(frozen=True)
-class Said:
-    """What a command said, and how it ended."""
+class Result:
+    """The output and the exit code of a command."""
 
     code: int
     out: str
     err: str
 
     @property
-    def facts(self) -> Any:
-        """What it said as JSON."""
+    def json_output(self) -> Any:
+        """The parsed JSON output."""
         return json.loads(self.out)
 
     @property
-    def complaint(self) -> str:
-        """The one line that it failed with."""
+    def error_line(self) -> str:
+        """The only line of output, on stderr."""
         assert self.out == ""
         [line] = self.err.splitlines()
         return line
 
 
-async def command(*arguments: str, url: str, answer: str | None = None) -> Said:
-    """Run a command in a thread, for its event loop is its own."""
+async def command(*arguments: str, url: str, answer: str | None = None) -> Result:
+    """Run a command in a thread, because it starts its own event loop."""
     runner = typer.testing.CliRunner(env={"REDIS_URL": url})
     done = await asyncio.to_thread(runner.invoke, app, list(arguments), input=answer)
     unexpected = done.exception is not None and not isinstance(done.exception, SystemExit)
     assert not unexpected, done.exception
-    return Said(done.exit_code, done.stdout, done.stderr)
+    return Result(done.exit_code, done.stdout, done.stderr)
 
 
-async def program(*arguments: str, **environment: str) -> Said:
-    """Run a command as users do, in a process of its own."""
+async def program(*arguments: str, **environment: str) -> Result:
+    """Run a command in a child process, as users do."""
     done = await asyncio.to_thread(
         subprocess.run,
         [*COMMAND, *arguments],
         env=os.environ | environment,
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
+        timeout=TIMEOUT,
         check=False,
     )
-    return Said(done.returncode, done.stdout, done.stderr)
+    return Result(done.returncode, done.stdout, done.stderr)
 
 
 class Terminal:
-    """A command that runs in a terminal: what it shows can be waited for, and keys be pressed."""
+    """A command in a pseudo-terminal."""
 
     def __init__(self, process: "subprocess.Popen[bytes]", side: int) -> None:
         self.process = process
@@ -86,20 +86,20 @@ class Terminal:
         self._side = side
 
     async def shows(self, text: str) -> None:
-        """Wait until it has shown *text*."""
+        """Wait until the screen shows *text*."""
         await self._read_until(lambda: text in self.screen, text)
 
     async def ended(self) -> int:
-        """Wait for its end, and return its exit code."""
+        """Wait for the end of the command, and return its exit code."""
         await self._read_until(lambda: self.process.poll() is not None, "its end")
         return self.process.returncode
 
     def press(self, keys: str) -> None:
-        """As if they were typed."""
+        """Type *keys*."""
         os.write(self._side, keys.encode())
 
     async def _read_until(self, holds: Any, what: str) -> None:
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while True:
             ended = self.process.poll() is not None
             try:
@@ -107,7 +107,7 @@ class Terminal:
                 continue
             except BlockingIOError:
                 pass
-            except OSError:  # the other side is closed
+            except OSError:  # the command has closed the terminal
                 ended = True
             if holds():
                 return
@@ -118,12 +118,12 @@ class Terminal:
 
 @contextmanager
 def terminal(*arguments: str, columns: int = 100, lines: int = 30) -> Generator[Terminal]:
-    """Run a command in a terminal of its own."""
+    """Run a command in a pseudo-terminal."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
     os.set_blocking(ours, False)
     process = subprocess.Popen(
-        [sys.executable, "-c", IN_CHARGE, *COMMAND, *arguments],
+        [sys.executable, "-c", WITH_CONTROLLING_TERMINAL, *COMMAND, *arguments],
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,

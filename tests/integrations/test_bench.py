@@ -1,4 +1,4 @@
-"""``redsem-async bench`` measures on a real server, leaves nothing there, and ends cleanly."""
+"""``redsem-async bench`` measures a real server, deletes its keys, and ends cleanly."""
 
 import json
 import os
@@ -21,7 +21,7 @@ def keys_of(url: str) -> set[bytes]:
 
 
 def test_it_measures_both_modes_and_leaves_no_key(embedded: StartServer) -> None:
-    """It is for production servers too."""
+    """Users run it on production servers too."""
     url = embedded().url
     done = subprocess.run(
         [*BENCH, "--url", url, "--seconds", "0.1", "--json"],
@@ -38,8 +38,8 @@ def test_it_measures_both_modes_and_leaves_no_key(embedded: StartServer) -> None
     assert keys_of(url) == set()
 
 
-def test_without_a_url_it_measures_on_a_server_of_its_own() -> None:
-    """To see how it looks takes no Redis."""
+def test_without_a_url_it_measures_an_embedded_server() -> None:
+    """A first try needs no Redis."""
     environment = {name: value for name, value in os.environ.items() if name != "REDIS_URL"}
     done = subprocess.run(
         [*BENCH, "--seconds", "0.1"], env=environment, capture_output=True, text=True, check=True
@@ -50,7 +50,7 @@ def test_without_a_url_it_measures_on_a_server_of_its_own() -> None:
 
 
 def test_interrupted_it_leaves_no_key(embedded: StartServer) -> None:
-    """Ctrl-C with permits held, and with others in line."""
+    """After Ctrl-C with held permits and waiters."""
     url = embedded().url
     with subprocess.Popen(
         [*BENCH, "--url", url, "--seconds", "30"],
@@ -70,8 +70,8 @@ def test_interrupted_it_leaves_no_key(embedded: StartServer) -> None:
 
 
 @pytest.mark.parametrize("url", ["redis://127.0.0.1:1"])
-def test_without_redis_at_the_url_it_says_what_it_could_not_reach(url: str) -> None:
-    """Soon, in one line, and with no traceback."""
+def test_an_unreachable_server_is_named(url: str) -> None:
+    """Within seconds, on one line, without traceback."""
     done = subprocess.run([*BENCH, "--url", url], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     [line] = done.stderr.splitlines()

@@ -1,4 +1,4 @@
-"""The operator's commands: on real servers, in processes and terminals of their own."""
+"""The operator's commands on real servers, in child processes and terminals."""
 
 import asyncio
 import json
@@ -31,7 +31,7 @@ PASSWORD = "hunter2-of-the-test"
 
 
 class Connect(Protocol):
-    """Makes a client, closed after the test; to the semaphores each is another process."""
+    """Creates a client, closed after the test. Semaphores treat each client as a process."""
 
     def __call__(self, url: str = ..., **options: Any) -> Redis: ...
 
@@ -45,13 +45,13 @@ def kind(request: pytest.FixtureRequest) -> type[AnySemaphore]:
 
 @pytest.fixture
 def url(embedded: StartServer) -> str:
-    """A server that nobody else uses: `ls` lists all there is."""
+    """A server of this test alone, because `ls` lists all semaphores."""
     return embedded().url
 
 
 @pytest.fixture
 async def connect(url: str) -> AsyncIterator[Connect]:
-    """Makes clients of the server."""
+    """Creates clients of the server."""
     async with AsyncExitStack() as stack:
 
         def make(url: str = url, **options: Any) -> Redis:
@@ -63,8 +63,8 @@ async def connect(url: str) -> AsyncIterator[Connect]:
         yield make
 
 
-async def in_line(semaphore: AnySemaphore, count: int = 1) -> list["asyncio.Task[Permit]"]:
-    """Tasks that wait, of which the server knows."""
+async def queued(semaphore: AnySemaphore, count: int = 1) -> list["asyncio.Task[Permit]"]:
+    """Start tasks that wait, and return once the server has queued them."""
     before = (await semaphore.status(0)).waiting
     tasks = [asyncio.create_task(semaphore.acquire()) for _ in range(count)]
 
@@ -81,19 +81,19 @@ async def give_up(tasks: list["asyncio.Task[Permit]"]) -> None:
     await asyncio.wait(tasks)
 
 
-# -- looking
+# -- inspecting
 
 
 async def test_ls_lists_what_is_in_use(url: str, connect: Connect) -> None:
-    """Both modes, other prefixes left out, and no name to be known beforehand."""
+    """Both modes, without other prefixes. The operator needs no name."""
     redis = connect()
     fair, fast = FairSemaphore(redis, "openai", 2), Semaphore(redis, "gpu:a b", 30)
     held = [await fair.acquire(permits=2), await fast.acquire(permits=3)]
     held.append(await Semaphore(redis, "elsewhere", 1, prefix="redsem:other").acquire())
-    tasks = await in_line(fair, 2)
+    tasks = await queued(fair, 2)
     await fast.set_limit(7)
 
-    listed = (await command("ls", "--json", url=url)).facts
+    listed = (await command("ls", "--json", url=url)).json_output
     assert [(row["name"], row["mode"], row["class"], row["clock"]) for row in listed] == [
         ("gpu:a b", "zset", "Semaphore", "server"),
         ("openai", "fair", "FairSemaphore", "server"),
@@ -108,45 +108,49 @@ async def test_ls_lists_what_is_in_use(url: str, connect: Connect) -> None:
     heading, *rows = shown.out.splitlines()
     assert heading.split() == ["NAME", "CLASS", "LIMIT", "HELD", "WAITING"]
     assert rows[0].split() == ["gpu:a", "b", "Semaphore", "7", "(set)", "3", "0"]
-    assert (await command("ls", "gpu*", "--json", url=url)).facts == listed[:1]
-    [other] = (await command("ls", "--prefix", "redsem:other", "--json", url=url)).facts
+    assert (await command("ls", "gpu*", "--json", url=url)).json_output == listed[:1]
+    [other] = (await command("ls", "--prefix", "redsem:other", "--json", url=url)).json_output
     assert other["name"] == "elsewhere"
     await give_up(tasks)
     await asyncio.gather(*(permit.release() for permit in held))
 
 
 async def test_ls_of_many_names(url: str, connect: Connect) -> None:
-    """A tenant each: more than are asked about together."""
+    """More names than `ls` queries concurrently."""
     redis = connect()
     permits = await asyncio.gather(
         *(FairSemaphore(redis, f"tenant:{i:03}", 1).acquire() for i in range(250))
     )
-    listed = (await command("ls", "--json", url=url)).facts
+    listed = (await command("ls", "--json", url=url)).json_output
     assert [row["name"] for row in listed] == [f"tenant:{i:03}" for i in range(250)]
     assert all(row["held"] == 1 for row in listed)
     await asyncio.gather(*(permit.release() for permit in permits))
 
 
 async def test_ls_where_nothing_is_in_use(url: str) -> None:
-    """No rows are no error."""
-    assert (await command("ls", "--json", url=url)).facts == []
-    said = await command("ls", url=url)
-    assert (said.code, said.out, said.err) == (0, "", "No semaphores in use (prefix 'redsem').\n")
+    """An empty list is not an error."""
+    assert (await command("ls", "--json", url=url)).json_output == []
+    result = await command("ls", url=url)
+    assert (result.code, result.out, result.err) == (
+        0,
+        "",
+        "No semaphores in use (prefix 'redsem').\n",
+    )
 
 
-async def test_ls_tells_the_others_where_one_is_broken(url: str, connect: Connect) -> None:
-    """Somebody's key of another type, say."""
+async def test_ls_lists_the_others_if_one_is_broken(url: str, connect: Connect) -> None:
+    """For example, if a key has another type."""
     redis = connect()
     permit = await FairSemaphore(redis, "good", 1).acquire()
     broken = FairSemaphore(redis, "broken", 1)
     await (await broken.acquire()).release()
     await redis.delete("redsem:{broken}:holders")
     await redis.set("redsem:{broken}:holders", "text")
-    said = await command("ls", url=url)
-    assert said.code == 1
-    assert re.search(r"^good .* 1 +0$", said.out, re.MULTILINE)
-    assert re.search(r"^broken .* \? +\?$", said.out, re.MULTILINE)
-    [line] = said.err.splitlines()
+    result = await command("ls", url=url)
+    assert result.code == 1
+    assert re.search(r"^good .* 1 +0$", result.out, re.MULTILINE)
+    assert re.search(r"^broken .* \? +\?$", result.out, re.MULTILINE)
+    [line] = result.err.splitlines()
     assert "WRONGTYPE" in line
     await permit.release()
 
@@ -159,33 +163,33 @@ FOREIGN: dict[str, tuple[str | int, ...]] = {
 
 
 @pytest.mark.parametrize("written", FOREIGN.values(), ids=FOREIGN)
-async def test_what_others_wrote_under_a_name_is_no_wrong_use(
+async def test_foreign_keys_are_an_error_of_that_name_only(
     written: tuple[str | int, ...], url: str, connect: Connect
 ) -> None:
-    """It is said of that name alone, and hides no other from who looks for trouble."""
+    """`ls` still lists all other semaphores."""
     redis: Any = connect()
     permit = await FairSemaphore(redis, "good", 1).acquire()
     await redis.execute_command(*written)
-    said = await command("ls", "--json", url=url)
-    assert said.code == 1
-    assert [row["name"] for row in said.facts] == ["good"]
-    [line] = said.err.splitlines()
+    result = await command("ls", "--json", url=url)
+    assert result.code == 1
+    assert [row["name"] for row in result.json_output] == ["good"]
+    [line] = result.err.splitlines()
     assert "'foreign': its keys do not hold a semaphore" in line
-    said = await command("status", "foreign", url=url)
-    assert said.code == 1
-    assert "'foreign': its keys do not hold a semaphore" in said.complaint
+    result = await command("status", "foreign", url=url)
+    assert result.code == 1
+    assert "'foreign': its keys do not hold a semaphore" in result.error_line
     await permit.release()
 
 
-async def test_status_shows_who_holds_and_who_waits(url: str, connect: Connect) -> None:
-    """Who holds it, and why am I waiting?"""
+async def test_status_shows_holders_and_waiters(url: str, connect: Connect) -> None:
+    """With labels, ages and positions."""
     here = FairSemaphore(connect(), "jobs", 3, label="api")
     there = FairSemaphore(connect(), "jobs", 3, label="batch")
     permit, other = await here.acquire(), await there.acquire(permits=2)
-    first = await in_line(there)
-    second = await in_line(here)
+    first = await queued(there)
+    second = await queued(here)
 
-    facts = (await command("status", "jobs", "--json", url=url)).facts
+    facts = (await command("status", "jobs", "--json", url=url)).json_output
     assert facts["limit"] == 3
     holders = {holder["id"]: holder for holder in facts["holders"]}
     assert holders[permit.id]["fencing_token"] == permit.fencing_token
@@ -209,27 +213,27 @@ async def test_status_shows_who_holds_and_who_waits(url: str, connect: Connect) 
     await asyncio.gather(permit.release(), other.release())
 
 
-async def test_status_of_a_crowd_shows_the_first_of_it(url: str, connect: Connect) -> None:
-    """And says how many are left out."""
+async def test_status_lists_a_limited_number(url: str, connect: Connect) -> None:
+    """And states how many are omitted."""
     semaphore = FairSemaphore(connect(), "jobs", 5)
     held = [await semaphore.acquire() for _ in range(5)]
-    tasks = await in_line(semaphore, 4)
-    said = (await command("status", "jobs", "--most", "2", url=url)).out
-    assert "... and 3 more permits held" in said
-    assert "... and 2 more requests waiting" in said
+    tasks = await queued(semaphore, 4)
+    result = (await command("status", "jobs", "--most", "2", url=url)).out
+    assert "... and 3 more permits held" in result
+    assert "... and 2 more requests waiting" in result
     await give_up(tasks)
     await asyncio.gather(*(permit.release() for permit in held))
 
 
 @pytest.mark.parametrize("clock", ["server", "local"])
-async def test_mode_and_clock_are_found_out(
+async def test_mode_and_clock_are_detected(
     kind: type[AnySemaphore], clock: str, url: str, connect: Connect
 ) -> None:
-    """Every command, on a semaphore of which the operator knows the name alone."""
+    """By every command: the operator passes only the name."""
     semaphore = kind(connect(), "jobs", 1, clock=clock)  # type: ignore[arg-type]
     permit = await semaphore.acquire()
-    tasks = await in_line(semaphore)
-    facts = (await command("status", "jobs", "--json", url=url)).facts
+    tasks = await queued(semaphore)
+    facts = (await command("status", "jobs", "--json", url=url)).json_output
     assert (facts["mode"], facts["clock"]) == (semaphore._mode, clock)
     assert facts["class"] == kind.__name__
     assert f"jobs: {kind.__name__}, " in (await command("status", "jobs", url=url)).out
@@ -254,30 +258,29 @@ async def test_mode_and_clock_are_found_out(
     ],
     ids=lambda arguments: str(arguments[0]),
 )
-async def test_a_name_that_nobody_uses_is_said_to_be_one(
-    arguments: tuple[str, ...], url: str
-) -> None:
-    """A typo must not look like an idle semaphore; scripts read it from the exit code."""
-    said = await command(*arguments, url=url)
-    assert said.code == 3
-    assert said.complaint == "No semaphore named 'typo' (prefix 'redsem')."
+async def test_an_unknown_name_is_an_error(arguments: tuple[str, ...], url: str) -> None:
+    """A typo must not look like an idle semaphore. Scripts use the exit code."""
+    result = await command(*arguments, url=url)
+    assert result.code == 3
+    assert result.error_line == "No semaphore named 'typo' (prefix 'redsem')."
     async with Redis.from_url(url) as redis:
         assert await redis.keys() == []
 
 
-async def test_a_misspelt_name_is_answered_with_the_similar_one(
-    url: str, connect: Connect
-) -> None:
-    """Only with a name that is near, and only of those in use."""
+async def test_a_misspelt_name_gets_a_suggestion(url: str, connect: Connect) -> None:
+    """Only if a similar name is in use."""
     redis = connect()
     permits = [await FairSemaphore(redis, name, 1).acquire() for name in ("openai", "gpu")]
-    said = await command("status", "opnai", url=url)
-    assert said.code == 3
-    assert said.complaint == (
+    result = await command("status", "opnai", url=url)
+    assert result.code == 3
+    assert result.error_line == (
         "No semaphore named 'opnai' (prefix 'redsem'). Did you mean 'openai'?"
     )
-    said = await command("resume", "billing", url=url)
-    assert (said.code, said.complaint) == (3, "No semaphore named 'billing' (prefix 'redsem').")
+    result = await command("resume", "billing", url=url)
+    assert (result.code, result.error_line) == (
+        3,
+        "No semaphore named 'billing' (prefix 'redsem').",
+    )
     await asyncio.gather(*(permit.release() for permit in permits))
 
 
@@ -285,7 +288,7 @@ async def test_clients_that_declare_different_limits_are_shown(url: str, connect
     """As in a rolling deployment."""
     old, new = FairSemaphore(connect(), "jobs", 20), FairSemaphore(connect(), "jobs", 30)
     held = [await old.acquire(), await new.acquire()]
-    facts = (await command("status", "jobs", "--json", url=url)).facts
+    facts = (await command("status", "jobs", "--json", url=url)).json_output
     assert (facts["limit"], facts["declared"]) == (None, [20, 30])
     assert {holder["client"]["limit"] for holder in facts["holders"]} == {20, 30}
     assert "limit 20 or 30" in (await command("status", "jobs", url=url)).out
@@ -295,19 +298,19 @@ async def test_clients_that_declare_different_limits_are_shown(url: str, connect
 # -- changing
 
 
-async def test_a_raised_limit_serves_who_waits(
+async def test_a_raised_limit_serves_waiters(
     kind: type[AnySemaphore], url: str, connect: Connect
 ) -> None:
-    """At once, and until it is cleared."""
+    """At once. The limit applies until it is cleared."""
     semaphore = kind(connect(), "jobs", 1)
     permit = await semaphore.acquire()
-    tasks = await in_line(semaphore)
-    said = await command("set-limit", "jobs", "2", url=url)
-    assert (said.code, said.out) == (0, "jobs: limit 2\n")
+    tasks = await queued(semaphore)
+    result = await command("set-limit", "jobs", "2", url=url)
+    assert (result.code, result.out) == (0, "jobs: limit 2\n")
     more = await asyncio.wait_for(tasks[0], 2)
     assert (await semaphore.status()).limit == 2
-    said = await command("set-limit", "jobs", "1", url=url)
-    assert said.out == (
+    result = await command("set-limit", "jobs", "1", url=url)
+    assert result.out == (
         "jobs: limit 1; the set limit was 2;"
         " 2 permits still held, new ones are granted once fewer than 1 are held\n"
     )
@@ -319,39 +322,39 @@ async def test_a_raised_limit_serves_who_waits(
     assert await more.release()
 
 
-async def test_paused_nobody_gets_in_until_it_is_resumed(
+async def test_a_pause_stops_grants_until_it_is_resumed(
     kind: type[AnySemaphore], url: str, connect: Connect
 ) -> None:
-    """Who waits waits on."""
+    """Waiters stay queued."""
     semaphore = kind(connect(), "jobs", 1)
     await (await semaphore.acquire()).release()
     assert (await command("pause", "jobs", url=url)).out == "jobs: paused\n"
     assert await semaphore.try_acquire() is None
     assert "limit 0 (paused); clients declare 1" in (await command("status", "jobs", url=url)).out
     assert "0 (paused)" in (await command("ls", url=url)).out
-    tasks = await in_line(semaphore)
+    tasks = await queued(semaphore)
     assert (await command("resume", "jobs", url=url)).code == 0
     assert await (await asyncio.wait_for(tasks[0], 2)).release()
 
 
-async def test_resume_leaves_a_limit_that_pauses_nothing(url: str, connect: Connect) -> None:
-    """It was set on purpose."""
+async def test_resume_keeps_a_set_limit_above_0(url: str, connect: Connect) -> None:
+    """It is not a pause."""
     semaphore = FairSemaphore(connect(), "jobs", 1)
     await semaphore.set_limit(5)
-    said = await command("resume", "jobs", url=url)
-    assert said.code == 0
-    assert said.out.startswith("jobs was not paused; its set limit is 5")
+    result = await command("resume", "jobs", url=url)
+    assert result.code == 0
+    assert result.out.startswith("jobs was not paused; its set limit is 5")
     assert (await semaphore.status()).set_limit == 5
 
 
-async def test_a_limit_for_a_name_that_nobody_uses_yet_waits_for_it(
+async def test_a_limit_can_be_set_before_the_first_use(
     kind: type[AnySemaphore], url: str, connect: Connect
 ) -> None:
-    """Paused before the deployment; but a typo is to be noticed."""
-    said = await command("pause", "jobs", url=url)
-    assert said.code == 0
-    assert "not in use yet" in said.err
-    [listed] = (await command("ls", "--json", url=url)).facts
+    """For example, a pause before a deployment. A note helps to detect a typo."""
+    result = await command("pause", "jobs", url=url)
+    assert result.code == 0
+    assert "not in use yet" in result.err
+    [listed] = (await command("ls", "--json", url=url)).json_output
     assert (listed["mode"], listed["limit"]) == (None, 0)
     assert await kind(connect(), "jobs", 1).try_acquire() is None
 
@@ -359,48 +362,48 @@ async def test_a_limit_for_a_name_that_nobody_uses_yet_waits_for_it(
 @pytest.mark.parametrize(
     "arguments", [(), ("-1",), ("1.5",), ("many",), ("3", "--clear"), ("9" * 5000,)]
 )
-async def test_a_limit_that_is_none_is_refused(arguments: tuple[str, ...], url: str) -> None:
+async def test_an_invalid_limit_is_a_usage_error(arguments: tuple[str, ...], url: str) -> None:
     """And nothing is set."""
     assert (await command("set-limit", "jobs", *arguments, url=url)).code == 2
     async with Redis.from_url(url) as redis:
         assert await redis.keys() == []
 
 
-async def test_who_is_kicked_is_told_and_the_next_is_served(
+async def test_kick_notifies_the_holder_and_serves_the_next_waiter(
     kind: type[AnySemaphore], url: str, connect: Connect
 ) -> None:
-    """The exit code says whether the id held anything."""
+    """The exit code shows whether the id held a permit."""
     here, there = kind(connect(), "jobs", 1), kind(connect(), "jobs", 1)
     permit = await here.acquire()
-    [waiter] = await in_line(there)
+    [waiter] = await queued(there)
     assert (await command("kick", "jobs", permit.id, url=url)).code == 0
     lost = await asyncio.wait_for(permit.wait_lost(), 2)
     assert isinstance(lost, PermitLost)
     assert await (await asyncio.wait_for(waiter, 2)).release()
 
-    said = await command("kick", "jobs", permit.id, url=url)
-    assert said.code == 4
-    assert permit.id not in said.complaint
+    result = await command("kick", "jobs", permit.id, url=url)
+    assert result.code == 4
+    assert permit.id not in result.error_line
     assert (await command("kick", "jobs", "no-id", url=url)).code == 2
 
 
 @pytest.mark.parametrize(("answer", "code", "held"), [("n\n", 1, 1), ("", 1, 1), ("y\n", 0, 0)])
-async def test_clear_asks_first(
+async def test_clear_asks_for_confirmation(
     answer: str, code: int, held: int, url: str, connect: Connect
 ) -> None:
-    """It takes everybody's permit; no answer is a no."""
+    """It revokes all permits. No answer means no."""
     semaphore = FairSemaphore(connect(), "jobs", 1)
     permit = await semaphore.acquire()
-    said = await command("clear", "jobs", url=url, answer=answer)
-    assert said.code == code
-    assert "1 permits held and 0 requests waiting" in said.err
+    result = await command("clear", "jobs", url=url, answer=answer)
+    assert result.code == code
+    assert "1 permits held and 0 requests waiting" in result.err
     assert (await semaphore.status()).held == held
     assert permit.lost == (held == 0)
     await permit.release()
 
 
-async def test_clear_asks_nobody_where_there_is_no_input(url: str, connect: Connect) -> None:
-    """Not even an empty one: in a job of a service manager, say."""
+async def test_clear_without_input_requires_yes(url: str, connect: Connect) -> None:
+    """Stdin may be closed, for example in a job of a service manager."""
     permit = await FairSemaphore(connect(), "jobs", 1).acquire()
     done = await asyncio.to_thread(
         subprocess.run,
@@ -418,7 +421,7 @@ async def test_clear_asks_nobody_where_there_is_no_input(url: str, connect: Conn
 
 
 async def test_clear_asks_in_a_terminal(url: str, connect: Connect) -> None:
-    """As people meet it."""
+    """As operators use it."""
     semaphore = FairSemaphore(connect(), "jobs", 1)
     await (await semaphore.acquire()).release()
     with terminal("clear", "jobs", "--url", url) as shown:
@@ -431,11 +434,11 @@ async def test_clear_asks_in_a_terminal(url: str, connect: Connect) -> None:
         assert not await redis.hexists("redsem:{jobs}:meta", "mode")
 
 
-# -- watching
+# -- watch
 
 
 async def test_watch_shows_changes_in_a_terminal_until_ctrl_c(url: str, connect: Connect) -> None:
-    """Live, ended cleanly: the last picture stays, the cursor is back."""
+    """At the end the last sample stays, and the cursor is visible."""
     semaphore = FairSemaphore(connect(), "jobs", 2, label="api")
     with terminal("watch", "jobs", "--interval", "0.1", "--url", url) as shown:
         await shown.shows("No semaphore named 'jobs'")
@@ -450,22 +453,22 @@ async def test_watch_shows_changes_in_a_terminal_until_ctrl_c(url: str, connect:
     assert shown.screen.rfind("\x1b[?25h") > shown.screen.rfind("\x1b[?25l")
 
 
-async def test_watch_without_a_terminal_prints_a_line_for_each_look(
+async def test_watch_without_a_terminal_prints_a_line_per_sample(
     url: str, connect: Connect
 ) -> None:
     """For a log, and for `grep`."""
     permit = await FairSemaphore(connect(), "jobs", 2).acquire()
     arguments = ("watch", "jobs", "--interval", "0.1", "--count", "3", "--url", url)
-    said = await program(*arguments)
-    assert (said.code, said.err) == (0, "")
-    assert said.out == "jobs: FairSemaphore, limit 2, 1 held, 0 waiting\n" * 3
-    said = await program(*arguments, "--json")
-    assert [json.loads(line)["held"] for line in said.out.splitlines()] == [1, 1, 1]
+    result = await program(*arguments)
+    assert (result.code, result.err) == (0, "")
+    assert result.out == "jobs: FairSemaphore, limit 2, 1 held, 0 waiting\n" * 3
+    result = await program(*arguments, "--json")
+    assert [json.loads(line)["held"] for line in result.out.splitlines()] == [1, 1, 1]
     await permit.release()
 
 
-def test_watch_sits_out_an_outage(embedded: StartServer) -> None:
-    """It is wanted most while something is wrong."""
+def test_watch_continues_after_an_outage(embedded: StartServer) -> None:
+    """Operators need it most during an incident."""
     server = embedded()
     with subprocess.Popen(
         [*COMMAND, "watch", "jobs", "--interval", "0.1", "--url", server.url],
@@ -490,25 +493,27 @@ def test_watch_sits_out_an_outage(embedded: StartServer) -> None:
             process.kill()
 
 
-# -- where Redis is
+# -- the server
 
 
-async def test_it_is_told_by_the_url_or_the_environment(
+async def test_the_url_is_an_option_or_in_the_environment(
     embedded: StartServer, connect: Connect
 ) -> None:
-    """Unix sockets, too, and whatever the URL says of decoding."""
+    """Also of a Unix socket, and with decode_responses."""
     server = embedded()
     permit = await FairSemaphore(connect(server.url), "jobs", 1).acquire()
     for url in (server.url, server.unix_url, f"{server.url}?decode_responses=true"):
-        facts = (await command("status", "jobs", "--json", "--url", url, url="nothing")).facts
+        facts = (
+            await command("status", "jobs", "--json", "--url", url, url="nothing")
+        ).json_output
         assert facts["held"] == 1
-    said = await program("status", "jobs", REDIS_URL=server.url)
-    assert said.code == 0
+    result = await program("status", "jobs", REDIS_URL=server.url)
+    assert result.code == 0
     await permit.release()
 
 
-async def test_tls_will_do(embedded: StartServer, tmp_path: Path) -> None:
-    """With a certificate that the URL names; without it, the reason in a line."""
+async def test_tls_works(embedded: StartServer, tmp_path: Path) -> None:
+    """With the CA that the URL names. Without it, one line states the reason."""
     import trustme
 
     authority = trustme.CA()
@@ -517,50 +522,50 @@ async def test_tls_will_do(embedded: StartServer, tmp_path: Path) -> None:
     authority.cert_pem.write_to_path(str(tmp_path / "ca"))
     async with tls_in_front_of(embedded(), context) as port:
         url = f"rediss://localhost:{port}"
-        said = await command("ls", "--json", url=f"{url}?ssl_ca_certs={tmp_path / 'ca'}")
-        assert said.facts == []
-        said = await command("ls", url=url)
-        assert said.code == 1
-        assert "certificate" in said.complaint.lower()
+        result = await command("ls", "--json", url=f"{url}?ssl_ca_certs={tmp_path / 'ca'}")
+        assert result.json_output == []
+        result = await command("ls", url=url)
+        assert result.code == 1
+        assert "certificate" in result.error_line.lower()
 
 
-async def test_a_cluster_is_asked_at_every_shard(connect: Connect) -> None:
-    """`ls` finds what each of them keeps; without --cluster, it is told what is missing."""
+async def test_a_cluster_is_queried_at_every_shard(connect: Connect) -> None:
+    """`ls` lists the semaphores of all shards. Without --cluster, an error suggests it."""
     with embedded_cluster() as cluster:
         client = RedisCluster.from_url(cluster.url)
         try:
             names = [await cluster.name_on(shard, "jobs") for shard in cluster.shards]
             permits = [await FairSemaphore(client, name, 1).acquire() for name in names]
-            listed = (await command("ls", "--cluster", "--json", url=cluster.url)).facts
+            listed = (await command("ls", "--cluster", "--json", url=cluster.url)).json_output
             assert [row["name"] for row in listed] == sorted(names)
             assert {row["held"] for row in listed} == {1}
             for name, permit in zip(names, permits, strict=True):
-                said = await command("kick", name, permit.id, "--cluster", url=cluster.url)
-                assert said.code == 0
-            said = await command("status", names[-1], url=cluster.url)
-            assert said.code == 1
-            assert "--cluster" in said.complaint
+                result = await command("kick", name, permit.id, "--cluster", url=cluster.url)
+                assert result.code == 0
+            result = await command("status", names[-1], url=cluster.url)
+            assert result.code == 1
+            assert "--cluster" in result.error_line
         finally:
             await redsem_async.aclose(client)
             await client.aclose()
 
 
-async def test_ls_of_one_node_of_a_cluster_is_no_list(embedded: StartServer) -> None:
-    """It would look whole, and be a part of it."""
-    said = await command("ls", url=embedded("--cluster-enabled", "yes").url)
-    assert said.code == 1
-    assert "use --cluster" in said.complaint
+async def test_ls_of_one_cluster_node_is_an_error(embedded: StartServer) -> None:
+    """The list would look complete, but contain one shard only."""
+    result = await command("ls", url=embedded("--cluster-enabled", "yes").url)
+    assert result.code == 1
+    assert "use --cluster" in result.error_line
 
 
 @pytest.mark.parametrize("arguments", [("ls",), ("status", "jobs"), ("pause", "jobs")])
-async def test_without_redis_it_says_so_in_a_line(arguments: tuple[str, ...]) -> None:
-    """Soon, with no traceback, and with no password."""
+async def test_an_unreachable_server_is_one_error_line(arguments: tuple[str, ...]) -> None:
+    """Within seconds, without traceback and password."""
     began = time.monotonic()
-    said = await program(*arguments, REDIS_URL=f"redis://us:{PASSWORD}@127.0.0.1:1/0?db=0")
+    result = await program(*arguments, REDIS_URL=f"redis://us:{PASSWORD}@127.0.0.1:1/0?db=0")
     assert time.monotonic() - began < 10
-    assert said.code == 1
-    assert "127.0.0.1:1" in said.complaint
-    assert PASSWORD not in said.err
+    assert result.code == 1
+    assert "127.0.0.1:1" in result.error_line
+    assert PASSWORD not in result.err
 
 
 @pytest.mark.parametrize(
@@ -575,38 +580,38 @@ async def test_without_redis_it_says_so_in_a_line(arguments: tuple[str, ...]) ->
     ],
 )
 async def test_no_password_is_printed(url: str) -> None:
-    """Whatever is wrong with the URL."""
+    """With any error in the URL."""
     for arguments in (("ls",), ("doctor",), ("watch", "jobs", "--count", "1")):
-        said = await command(*arguments, url=url)
-        assert said.code != 0 or arguments[0] == "watch"
-        assert PASSWORD not in said.out + said.err
-        assert "Traceback" not in said.err
+        result = await command(*arguments, url=url)
+        assert result.code != 0 or arguments[0] == "watch"
+        assert PASSWORD not in result.out + result.err
+        assert "Traceback" not in result.err
 
 
 @pytest.mark.parametrize("option", ["ssl_cert_reqs=none", "host_name=there"])
-async def test_an_option_that_does_not_fit_is_wrong_use(option: str) -> None:
-    """TLS options without TLS, say; nobody is connected to, to find out."""
+async def test_an_invalid_url_option_is_a_usage_error(option: str) -> None:
+    """For example, TLS options without TLS. No connection is made."""
     for arguments in (("ls",), ("bench",), ("doctor",)):
-        said = await command(*arguments, url=f"redis://:{PASSWORD}@127.0.0.1:1?{option}")
-        assert said.code == 2
-        assert option.partition("=")[0] in said.complaint
-        assert PASSWORD not in said.complaint
+        result = await command(*arguments, url=f"redis://:{PASSWORD}@127.0.0.1:1?{option}")
+        assert result.code == 2
+        assert option.partition("=")[0] in result.error_line
+        assert PASSWORD not in result.error_line
 
 
 async def test_a_wrong_password_is_not_printed(url: str, connect: Connect) -> None:
-    """Nor the right one."""
+    """Neither is the right one."""
     untyped: Any = connect()
     await untyped.execute_command("CONFIG", "SET", "requirepass", PASSWORD)
     wrong = url.replace("redis://", "redis://:wrong-of-the-test@")
-    said = await command("ls", url=wrong)
-    assert said.code == 1
-    assert "wrong-of-the-test" not in said.complaint
+    result = await command("ls", url=wrong)
+    assert result.code == 1
+    assert "wrong-of-the-test" not in result.error_line
     right = url.replace("redis://", f"redis://:{PASSWORD}@")
-    assert (await command("ls", "--json", url=right)).facts == []
+    assert (await command("ls", "--json", url=right)).json_output == []
 
 
 async def test_the_documented_user_can_do_all_but_list(url: str, connect: Connect) -> None:
-    """SCAN is the one thing more, and what is denied is said."""
+    """`ls` also requires SCAN, and names it in the error."""
     untyped: Any = connect()
     setting = ("ACL", "SETUSER", "semaphores", "reset", "on", f">{PASSWORD}")
     await untyped.execute_command(*setting, *acl_rules())
@@ -622,11 +627,11 @@ async def test_the_documented_user_can_do_all_but_list(url: str, connect: Connec
         ("kick", "jobs", permit.id),
         ("clear", "jobs", "--yes"),
     ):
-        said = await command(*arguments, url=as_user)
-        assert (said.code, said.err) == (0, ""), arguments
-    said = await command("ls", url=as_user)
-    assert said.code == 1
-    assert "scan" in said.complaint.lower()
+        result = await command(*arguments, url=as_user)
+        assert (result.code, result.err) == (0, ""), arguments
+    result = await command("ls", url=as_user)
+    assert result.code == 1
+    assert "scan" in result.error_line.lower()
     await untyped.execute_command("ACL", "SETUSER", "semaphores", "+scan")
     assert (await command("ls", url=as_user)).code == 0
 
@@ -636,14 +641,14 @@ async def test_the_documented_user_can_do_all_but_list(url: str, connect: Connec
 
 async def completions(word: str, url: str, *words: str) -> list[str]:
     line = " ".join(["redsem-async", *words, word])
-    said = await program(
+    result = await program(
         REDIS_URL=url,
         _REDSEM_ASYNC_COMPLETE="complete_bash",
         COMP_WORDS=line,
         COMP_CWORD=str(len(words) + 1),
     )
-    assert said.err == ""
-    return said.out.split()
+    assert result.err == ""
+    return result.out.split()
 
 
 async def test_a_shell_completes_names(url: str, connect: Connect) -> None:
@@ -657,8 +662,10 @@ async def test_a_shell_completes_names(url: str, connect: Connect) -> None:
     await asyncio.gather(*(permit.release() for permit in held))
 
 
-async def test_a_shell_is_given_no_name_that_it_would_act_on(url: str, connect: Connect) -> None:
-    """It puts them into the line as they are, and whoever may write to Redis chooses them."""
+async def test_names_with_shell_metacharacters_are_not_completed(
+    url: str, connect: Connect
+) -> None:
+    """A shell inserts names unquoted, and any client of Redis may choose them."""
     redis = connect()
     names = ["a:b%20c", "a$(reboot)", "a;reboot", "a\nb", "a b", "a\x1b[2J", "a`b`", "aé"]
     held = [await FairSemaphore(redis, name, 1).acquire() for name in names]
@@ -667,75 +674,69 @@ async def test_a_shell_is_given_no_name_that_it_would_act_on(url: str, connect: 
 
 
 @pytest.mark.parametrize("url", ["redis://127.0.0.1:1", "nonsense"])
-async def test_without_redis_a_shell_completes_nothing_and_hears_nothing(url: str) -> None:
-    """Pressing a key must not fill the prompt with errors."""
+async def test_without_redis_completion_is_empty_and_silent(url: str) -> None:
+    """Errors must not appear in the prompt."""
     assert await completions("open", url, "status") == []
 
 
 async def test_the_shells_script_can_be_shown() -> None:
-    """As `--install-completion` installs it."""
-    said = await program(_REDSEM_ASYNC_COMPLETE="source_bash")
-    assert "_REDSEM_ASYNC_COMPLETE" in said.out
+    """The one that `--install-completion` installs."""
+    result = await program(_REDSEM_ASYNC_COMPLETE="source_bash")
+    assert "_REDSEM_ASYNC_COMPLETE" in result.out
 
 
-async def test_versions_are_said() -> None:
-    """For reports of bugs."""
-    said = await program("--version")
-    assert said.code == 0
-    assert re.fullmatch(r"redsem-async .+ \(redis-py \d+\.\S+, Python 3\.\S+\)\n", said.out)
+async def test_versions_are_printed() -> None:
+    """For bug reports."""
+    result = await program("--version")
+    assert result.code == 0
+    assert re.fullmatch(r"redsem-async .+ \(redis-py \d+\.\S+, Python 3\.\S+\)\n", result.out)
 
 
-# -- what others wrote
+# -- text of other clients
 
 
-async def test_what_others_wrote_does_not_reach_the_terminal_as_it_is(
-    url: str, connect: Connect
-) -> None:
-    """A label is any client's to choose: no colours, no moving of the cursor."""
+async def test_control_characters_are_escaped(url: str, connect: Connect) -> None:
+    """Other clients choose names and labels, which must not control the terminal."""
     redis = connect()
     evil = "a\x1b[2Jb\rc"
     permit = await FairSemaphore(redis, f"jobs {evil}", 1, label=evil).acquire()
     for arguments in (("ls",), ("status", f"jobs {evil}"), ("watch", f"jobs {evil}")):
         more = ("--count", "1") if arguments[0] == "watch" else ()
-        said = await command(*arguments, *more, url=url)
-        assert said.code == 0
-        assert "jobs a\\x1b[2Jb\\rc" in said.out
-        assert "\x1b" not in said.out
-    said = await command("status", f"other {evil}", url=url)
-    assert "\x1b" not in said.complaint
+        result = await command(*arguments, *more, url=url)
+        assert result.code == 0
+        assert "jobs a\\x1b[2Jb\\rc" in result.out
+        assert "\x1b" not in result.out
+    result = await command("status", f"other {evil}", url=url)
+    assert "\x1b" not in result.error_line
     await permit.release()
 
 
-async def test_a_terminal_that_knows_fewer_letters_gets_them_escaped(
-    url: str, connect: Connect
-) -> None:
-    """A name is any text, and an old locale no reason for a traceback."""
+async def test_characters_outside_the_encoding_are_escaped(url: str, connect: Connect) -> None:
+    """A name is any text. An old locale must not cause a traceback."""
     permit = await FairSemaphore(connect(), "限流", 1).acquire()
     for arguments in (("ls",), ("status", "限流"), ("watch", "限流", "--count", "1")):
-        said = await program(*arguments, REDIS_URL=url, PYTHONIOENCODING="latin-1")
-        assert (said.code, said.err) == (0, "")
-        assert "\\u9650\\u6d41" in said.out
+        result = await program(*arguments, REDIS_URL=url, PYTHONIOENCODING="latin-1")
+        assert (result.code, result.err) == (0, "")
+        assert "\\u9650\\u6d41" in result.out
     await permit.release()
 
 
-async def test_a_client_that_says_nothing_of_itself_is_shown_too(
-    url: str, connect: Connect
-) -> None:
-    """One in another language, say."""
+async def test_a_client_without_description_is_listed(url: str, connect: Connect) -> None:
+    """For example, a client in another language."""
     redis = connect()
     permit = await FairSemaphore(redis, "jobs", 1).acquire()
     known = parse_permit_id(permit.id)
     assert known is not None
     await redis.hset("redsem:{jobs}:meta", f"{known[0]}:who", "not JSON")
-    said = await command("status", "jobs", url=url)
-    assert said.code == 0
-    assert f"unknown client {known[0][:8]}" in said.out
-    assert (await command("ls", "--json", url=url)).facts[0]["limit"] is None
+    result = await command("status", "jobs", url=url)
+    assert result.code == 0
+    assert f"unknown client {known[0][:8]}" in result.out
+    assert (await command("ls", "--json", url=url)).json_output[0]["limit"] is None
     await permit.release()
 
 
-def test_wrong_use_has_an_exit_code_of_its_own() -> None:
-    """Scripts tell it from trouble."""
+def test_usage_errors_have_their_own_exit_code() -> None:
+    """Scripts distinguish them from errors of Redis."""
     done = subprocess.run(
         [sys.executable, "-m", "redsem_async", "status", "a{b}"],
         capture_output=True,

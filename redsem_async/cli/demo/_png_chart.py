@@ -56,7 +56,7 @@ def _draw_kill(axes: Any, record: Record, kill: Kill) -> None:
     lower = [limit - held for _, held in kill.permits_by_time]
     if kill.free_at is None:
         times.append(record.guarded.ended - start)
-        lower.append(floor[-1])
+        lower.append(lower[-1])
     axes.fill_between(
         times,
         lower,
