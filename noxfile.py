@@ -21,6 +21,8 @@ from nox.command import CommandFailed
 
 Environment = dict[str, str | None]
 
+HTTPX2 = Path("redsem_async/httpx2.py")
+
 # Tests mostly wait for their servers: more of them at a time than there are cores.
 DAILY = ["-n5", "--dist=worksteal", "-m", "not release"]
 
@@ -49,6 +51,15 @@ def lint(session: nox.Session) -> None:
     """Look for mistakes, and at the format."""
     python(session, "ruff", "check", *session.posargs)
     python(session, "ruff", "format", "--check")
+    if HTTPX2.read_text(encoding="utf-8") != httpx2_module():
+        session.error(f"{HTTPX2} is not what `nox -s httpx2` makes of httpx.py")
+
+
+@here(default=False)
+def httpx2(session: nox.Session) -> None:
+    """Write the module for httpx2, which is that for httpx but for the name."""
+    HTTPX2.write_text(httpx2_module(), encoding="utf-8")
+    session.log(f"wrote {HTTPX2}")
 
 
 @here()
@@ -235,6 +246,13 @@ def mutants(session: nox.Session) -> None:
 def python(session: nox.Session, *command: str, env: Environment | None = None) -> None:
     program = "python" if session.virtualenv.is_sandboxed else sys.executable
     session.run(program, "-m", *command, env=env)
+
+
+def httpx2_module() -> str:
+    """The text of `redsem_async/httpx2.py`."""
+    text = HTTPX2.with_name("httpx.py").read_text(encoding="utf-8")
+    first = "# Generated from httpx.py by `nox -s httpx2`: change that file, and run it.\n"
+    return first + text.replace("httpx", "httpx2")
 
 
 def pytest(session: nox.Session, *wrapper: str, env: Environment) -> None:

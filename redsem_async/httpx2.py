@@ -1,3 +1,4 @@
+# Generated from httpx.py by `nox -s httpx2`: change that file, and run it.
 """A limit on outbound calls: a transport for httpx2's ``AsyncClient``."""
 
 from collections.abc import Callable

@@ -7,7 +7,6 @@ import pickle
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -500,31 +499,6 @@ async def test_openais_sdk_runs_under_the_cap(
                     await words(busy, said.append)
         assert isinstance(timeout.value.__cause__, AcquireTimeout)
     await all_free(sem)
-
-
-def test_the_leaves_differ_in_the_name_of_the_library_alone() -> None:
-    """What is mended in one is mended in both."""
-    one, other = (Path(str(leaf.__file__)).read_text() for leaf in LEAVES)
-    assert one.replace("httpx", "httpx2") == other
-
-
-@pytest.mark.parametrize(
-    ("options", "error"),
-    [
-        ({"key": str}, TypeError),
-        ({"timeout": -1}, ValueError),
-        ({"permits": 2}, ValueError),
-        ({"permits": 0}, ValueError),
-    ],
-)
-async def test_what_cannot_be_meant_is_told_at_once(
-    leaf: Any, sem: AnySemaphore, options: dict[str, Any], error: type[Exception]
-) -> None:
-    """When the transport is made, and not with the first request."""
-    with pytest.raises(error):
-        leaf.SemaphoreTransport(sem, **options)
-    with pytest.raises(TypeError, match="semaphore"):
-        leaf.SemaphoreTransport("openai")
 
 
 @pytest.mark.parametrize("name", ["httpx", "httpx2"])
