@@ -38,6 +38,8 @@ class Deadlines:
             waits = claim.state is State.WAITING
             young = clock() - max(0.0, GRACE - lead)
             claim.replies_since = max(young, claim.started) if waits else -math.inf
+            # A loop that was blocked notices a deadline late, and has GRACE from then on.
+            claim.deadline = max(claim.deadline, self._loop.time() + lead)
         error = None if lead else self._verdict(claim)
         if error is None and claim not in overdue:
             claim.timer = self._loop.call_later(lead + GRACE, self.expire, claim)

@@ -173,6 +173,8 @@ class Judge:
         self._note_what_was_asked(call, hub)
         if isinstance(call, Clear) and before != after:  # and was not too late
             self._forget("cleared")
+            for tenure in self.tenures.values():
+                tenure.in_grace = False  # a clear ends the grace period of an earlier flush
         new = after.live.keys() - before.live.keys()
         gone = before.live.keys() - after.live.keys()
         self._expire(before)
