@@ -253,7 +253,7 @@ class Claim:
 
     def loss(self) -> PermitLost:
         """The error that says why it is lost."""
-        reason = self.doubt if self.state is State.HELD else "it was given back"
+        reason = self.doubt if self.holding else "it was given back"
         return PermitLost(self.address.name, self.id, self.lost_reason or reason)
 
     # -- trust

@@ -100,11 +100,10 @@ class Hub:
                 remote.fail_waiting(partial(SemaphoreClosed, remote.address.name))
             if drain > 0:
                 await self._until_quiet(drain)
-            connectors = list(self._connectors.values())
-            for connector in connectors:
+            for connector in list(self._connectors.values()):
                 release_all(connector.pipeline)
             await self._until_quiet(FINAL)
-            for connector in connectors:
+            for connector in list(self._connectors.values()):  # redirects may have made more
                 connector.pipeline.give_up()
             for remote in list(self._semaphores.values()):
                 remote.fail_all(partial(SemaphoreClosed, remote.address.name))

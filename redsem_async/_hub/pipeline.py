@@ -64,6 +64,7 @@ class Pipeline(Writer):
         self.stirred: asyncio.Event = asyncio.Event()  # there is something to do, or to look at
         self.probe: asyncio.Event = asyncio.Event()  # a caller does not wait for an attempt
         self.active_at: float = 0.0
+        self.lost: bool = False  # the last connection broke
         self.reply_timeout: float = MAX_REPLY_TIMEOUT
         self._loop = identity.loop
         self._connect = connect
@@ -139,24 +140,26 @@ class Pipeline(Writer):
         if link is None or self._held is not None or not link.writable:
             return
         ready, room = self._ready, self.window.size - len(self._in_flight)
+        remotes: list[RemoteSemaphore | None] = []
         batches: list[Batch] = []
         while ready and len(batches) < room:
             remote = ready.popleft()
             batch = remote.take()
             if batch is not None:
+                remotes.append(remote)
                 batches.append(batch)
-                self._in_flight.append((remote, batch))
             remote.scheduled = remote.eager
             if remote.scheduled:
                 ready.append(remote)
         if self._unconfirmed and self._confirming is None:
             self._confirming = self._take_confirm()
+            remotes.append(None)
             batches.append(self._confirming)
-            self._in_flight.append((None, self._confirming))
         if not batches:
             return
         self.window.lone = len(batches) == 1 and batches[0].lone
         now = self.active_at = clock()
+        self._in_flight.extend(zip(remotes, batches, strict=True))
         link.send(batches, now)
         if self._reply_timer is None:
             self._await_reply()
@@ -280,6 +283,7 @@ class Pipeline(Writer):
         if self.state.link is None:
             return
         self.state.link = None
+        self.lost = True
         self.stirred.set()
         if self.has_work():
             self.outage.begin(error)
@@ -313,7 +317,7 @@ class Pipeline(Writer):
 
     def forget(self) -> Link | None:
         """The connection is closed on purpose. Returns it."""
-        link, self.state.link = self.state.link, None
+        link, self.state.link, self.lost = self.state.link, None, False
         for timer in (self._reply_timer, self._held):
             if timer is not None:
                 timer.cancel()

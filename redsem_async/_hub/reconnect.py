@@ -45,7 +45,6 @@ class Connector:
         self._closed = closed
         self._task: asyncio.Task[None] | None = None
         self._begun = False  # the task runs, and will clean up
-        self._lost = False  # the last connection broke
 
     @property
     def open(self) -> bool:
@@ -74,7 +73,6 @@ class Connector:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(IDLE):
                         await pipeline.stirred.wait()
-                self._lost = pipeline.state.link is None
                 if not pipeline.has_work() and clock() - pipeline.active_at >= IDLE:
                     break
         except asyncio.CancelledError:
@@ -88,9 +86,9 @@ class Connector:
         pipeline, state = self.pipeline, self.pipeline.state
         link: Link | None = None
         explore: asyncio.Task[None] | None = None
-        if self._lost:
+        if pipeline.lost:
             # Meanwhile, and not before: other nodes may be silent where this one is not.
-            self._lost = False
+            pipeline.lost = False
             explore = self._explore()
         try:
             while pipeline.has_work():
@@ -104,7 +102,8 @@ class Connector:
                     for remote in list(pipeline.semaphores.values()):
                         remote.fail_all(partial(remote.route.rejected, cause))
                 except Exception as error:  # noqa: BLE001 - the network's, or of the user's making
-                    await asyncio.wait([explore or self._explore()])
+                    explore = explore or self._explore()
+                    await asyncio.wait([explore])
                     explore = None
                     pipeline.outage.begin(error, fail_not_waiting=True)
                 pipeline.probe.clear()
@@ -133,7 +132,7 @@ class Connector:
 
     async def _end(self) -> None:
         """Close the connection."""
-        self._task, self._begun, self._lost = None, False, False
+        self._task, self._begun = None, False
         link = self.pipeline.forget()
         try:
             await self._closed(self)

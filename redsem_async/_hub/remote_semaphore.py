@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 
 from redsem_async._core.clock import now as clock
-from redsem_async._core.errors import SemaphoreError
+from redsem_async._core.errors import SemaphoreClosed, SemaphoreError
 from redsem_async._core.keys import Address
 from redsem_async._core.lease import clock_margin, heartbeat_interval, reply_timeout
 from redsem_async._observers.registry import observers
@@ -144,7 +144,10 @@ class RemoteSemaphore:
         if claim is not None and claim.state is State.HELD:
             del self.ledger.by_number[number]
             self.ledger.lose(claim, "released by its id", expected=True)
-        return self.releases.give_back_unknown(owner, number)
+        pending = self.releases.give_back_unknown(owner, number)
+        if claim is not None:
+            self.handout.give_back_and_retry(claim)  # if its caller does not have it yet
+        return pending
 
     async def detach(self, claim: Claim, expires: float) -> None:
         """Have the server keep a held permit for *expires* seconds more, and let go of it.
@@ -396,4 +399,4 @@ class RemoteSemaphore:
             self.ledger.lose(claim, "the semaphore was closed in this process", expected=True)
             self.release(claim, clock())
         else:
-            self.abandons.leave(claim)
+            self.abandons.refuse(claim, SemaphoreClosed(self.address.name))

@@ -2,8 +2,8 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from functools import partial
 from itertools import takewhile
+from operator import attrgetter
 
 from redsem_async._core.clock import now as clock
 from redsem_async._core.errors import QueueFull
@@ -50,7 +50,7 @@ class ZsetWaiters(Waiters):
 
     def must_wait(self, claims: Sequence[Claim]) -> None:
         ledger, waiting = self._ledger, self._ledger.waiting
-        first = [claim for claim in claims if claim.was_waiting]
+        back = [claim for claim in claims if claim.was_waiting]
         for claim in claims:
             ledger.forget_number(claim)
             bound = claim.terms.max_waiters
@@ -58,11 +58,13 @@ class ZsetWaiters(Waiters):
                 ledger.wait([claim])
             else:
                 claim.fail(QueueFull(ledger.name, bound, ledger.retry_after(claim)))
-        for claim in reversed(first):
-            # Before all others, but for those that came earlier and asked in another command.
-            earlier = list(takewhile(partial(_before, claim), waiting))
-            for other in (claim, *reversed(earlier)):
-                waiting.move_to_end(other, last=False)
+        if back:
+            # To the front, among those there that came earlier and asked in another command.
+            latest = max(claim.started for claim in back)
+            front = dict.fromkeys(takewhile(lambda other: other.started < latest, waiting))
+            front |= dict.fromkeys(back)
+            for claim in sorted(front, key=attrgetter("started"), reverse=True):
+                waiting.move_to_end(claim, last=False)
         queued = [claim for claim in claims if claim.state is State.WAITING]
         for notifier in observers.notifiers:
             notifier.queued(queued)
@@ -172,7 +174,3 @@ class ZsetWaiters(Waiters):
     def left(self) -> None:
         if not self._ledger.waiting:
             self._heartbeats.beat()  # hints are for other processes from now on
-
-
-def _before(claim: Claim, other: Claim) -> bool:
-    return other.started < claim.started

@@ -154,6 +154,11 @@ class WatchdogThread:
 
     # -- from other threads
 
+    @property
+    def alive(self) -> bool:
+        """Whether it runs in this process."""
+        return self._thread.is_alive()
+
     def stir(self) -> None:
         """Look at once."""
         with suppress(RuntimeError):  # it has ended
@@ -166,8 +171,7 @@ class WatchdogThread:
 
     def join(self) -> None:
         """Wait for the end, within a bounded time."""
-        if self._thread.is_alive():
-            self._thread.join(EXIT_TIMEOUT)
+        self._thread.join(EXIT_TIMEOUT)
 
     # -- in the thread
 
@@ -271,8 +275,9 @@ _THREADS: set[WatchdogThread] = set()
 def _end_all() -> None:
     """A program may end without closing its event loop."""
     for thread in list(_THREADS):
-        thread.stop()
-        thread.join()
+        if thread.alive:  # not in a forked child
+            thread.stop()
+            thread.join()
 
 
 atexit.register(_end_all)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
+from redsem_async._core.clock import now as clock
 from redsem_async._core.errors import PermitLost, SemaphoreError
 from redsem_async._core.keys import permit_id
 from redsem_async._core.lease import trusted_until
@@ -88,6 +89,10 @@ class AdoptBatch(Batch):
         claim.granted(reply.holding.token, trusted_until(lease, sent_at=self.sent_at, left=left))
         if left < lease:
             _ = adopt.refreshes.refresh(claim)  # carried out before, and the reply was lost
+        if not claim.trusted_at(clock()):
+            # The loop stood still for a lease. Another permit would not do: it is this one's job.
+            self._queue.abandons.refuse(claim, claim.loss())
+            return
         adopt.handout.hand_out(claim)
 
     def refused(self, error: SemaphoreError) -> None:
