@@ -141,12 +141,12 @@ class RemoteSemaphore:
     def release_by_id(self, owner: str, number: int) -> PendingRelease:
         """Give back a permit that is known by its id alone."""
         claim = self.ledger.by_number.get(number) if owner == self.identity.id else None
+        pending = self.releases.give_back_unknown(owner, number)
         if claim is not None and claim.state is State.HELD:
             del self.ledger.by_number[number]
             self.ledger.lose(claim, "released by its id", expected=True)
-        pending = self.releases.give_back_unknown(owner, number)
-        if claim is not None:
-            self.handout.give_back_and_retry(claim)  # if its caller does not have it yet
+        elif claim is not None:
+            self.handout.give_back_and_retry(claim)  # its caller does not have it yet
         return pending
 
     async def detach(self, claim: Claim, expires: float) -> None:
@@ -190,10 +190,7 @@ class RemoteSemaphore:
     # -- what is written next
 
     def wake(self, *, asked: bool = False, size: int = 0) -> None:
-        """Have the pipeline ask what to write.
-
-        *asked* by a task that waits for it; *size* requests of the kind wait to be written.
-        """
+        """Have the pipeline ask what to write: *size* requests, *asked* by a task that waits."""
         if not self.scheduled:
             self.scheduled = True
             self.writer.schedule(self, asked=asked)
