@@ -205,7 +205,7 @@ OF_CLIENT = (
     mutant(
         "the subscription is not renewed on a new connection",
         "a waiter hears of its grant after a reconnect",
-        "faults/test_lost_replies.py::test_a_lost_reply_of_acquire_is_one_permit",
+        "faults/test_lost_replies.py::test_a_subscription_that_ends_unasked_is_made_anew",
         (
             "_redis/connection.py",
             "        self._subscriptions = Subscriptions(self._hub, sharded=opened.sharded)\n",
