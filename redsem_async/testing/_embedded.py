@@ -173,7 +173,7 @@ class EmbeddedRedis:
     def _end(self, process: subprocess.Popen[bytes]) -> None:
         process.kill()
         process.wait()
-        self._watch("")  # The pid may soon be somebody else's.
+        self._watch("")  # The pid may soon be another process's.
 
     def _watch(self, pid: str) -> None:
         self._watchdog.write(f"{pid}\n".encode())

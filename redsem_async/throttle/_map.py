@@ -78,7 +78,7 @@ def throttled_map(
     if not isinstance(items, Iterable | AsyncIterable):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"items must be iterable or async iterable, not {items!r}")
     if inspect.iscoroutinefunction(on_progress):
-        raise TypeError("on_progress must be a plain function: nobody would await it")
+        raise TypeError("on_progress must be a plain function, because it is not awaited")
     if max_tasks is None:
         if isinstance(sem, SemaphoreGroup):
             max_tasks = MAX_TASKS_OF_GROUP
