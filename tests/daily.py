@@ -1,7 +1,7 @@
 """Which tests the daily gate leaves to a release: they have the marker ``release``.
 
-The gate is meant to take five minutes on two cores. What it leaves out runs with ``nox -s release``,
-and in the sessions that run the tests on other Pythons and servers.
+The gate is meant to take five minutes on two cores. What it leaves out runs with
+``nox -s release``, and in the sessions that run the tests on other Pythons and servers.
 """
 
 from collections.abc import Iterable
