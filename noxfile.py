@@ -151,7 +151,7 @@ def acl(session: nox.Session) -> None:
 def modelcheck(session: nox.Session) -> None:
     """Explore the protocol exhaustively within larger bounds, and say how much that was."""
     environment = installed(session) | {"REDSEM_MODELCHECK": "long"}
-    arguments = session.posargs or ["-rP", "--timeout=0", "tests/modelcheck"]
+    arguments = session.posargs or ["-rP", "--timeout=0", "tests/worlds/modelcheck"]
     python(session, "pytest", *arguments, env=environment)
 
 
@@ -159,7 +159,7 @@ def modelcheck(session: nox.Session) -> None:
 def stateful(session: nox.Session) -> None:
     """Drive memory and Redis with more than 100,000 random steps for each mode and clock."""
     environment = installed(session) | {"REDSEM_STATEFUL_RUNS": "3400"}
-    arguments = session.posargs or ["-n2", "--timeout=0", "tests/stateful"]
+    arguments = session.posargs or ["-n2", "--timeout=0", "tests/scripts/test_spec.py"]
     python(session, "pytest", *arguments, env=environment)
 
 
@@ -205,7 +205,9 @@ print(f"{redsem_async.__file__}: imported, with {len(sys.argv) - 1} files beside
 def soak(session: nox.Session) -> None:
     """Many processes, many faults, and the journal checked along the way: for an hour."""
     arguments = session.posargs or ["--minutes", "60"]
-    python(session, "tests.soak", *arguments, env=beside("tests", session, installed(session)))
+    python(
+        session, "tests.worlds.soak", *arguments, env=beside("tests", session, installed(session))
+    )
 
 
 @nox.session(default=False)
@@ -221,7 +223,7 @@ def bench(session: nox.Session) -> None:
 def simulation(session: nox.Session) -> None:
     """Simulate until a million calls were judged (or as `-- --operations N` says)."""
     environment = beside("tests", session, installed(session))
-    python(session, "tests.simulation", *session.posargs, env=environment)
+    python(session, "tests.worlds.simulation", *session.posargs, env=environment)
 
 
 @nox.session(default=False)

@@ -17,27 +17,29 @@ import secrets
 import signal
 import warnings
 from collections.abc import AsyncIterator, Generator, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import AsyncExitStack, ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import pytest
 from redis import Redis as SyncRedis
 from redis.asyncio import Redis
 
+import redsem_async
+from redsem_async import FairSemaphore, Semaphore
 from redsem_async.testing._embedded import EmbeddedRedis, embedded_redis
-from tests import daily, restricted
+from tests.harness import restricted
+from tests.harness.children import StartWorker, Worker
+from tests.harness.clients import Connect, Kind
+from tests.harness.proxy import Proxy
+from tests.harness.replicas import Flock, Replicated, embedded_replicas, embedded_sentinels
+from tests.harness.servers import StartServer
+from tests.harness.topologies import Cluster, embedded_cluster
 
 _SERVERS = pytest.StashKey[set[str]]()
 
 # In every name that this run makes: what it leaves on somebody's server can be found again.
 _RUN = secrets.token_hex(4)
-
-
-class StartServer(Protocol):
-    """What `embedded` gives; see `embedded_redis`."""
-
-    def __call__(self, *arguments: str, binary: str | Path | None = None) -> EmbeddedRedis: ...
 
 
 @pytest.fixture(scope="session")
@@ -84,9 +86,104 @@ def embedded() -> Iterator[StartServer]:
         yield start
 
 
-def complaints(stderr: str) -> list[str]:
-    """What a program in debug mode said, but for asyncio's remarks on a busy machine."""
-    return [line for line in stderr.splitlines() if not line.startswith("Executing <")]
+@pytest.fixture(params=[Semaphore, FairSemaphore], ids=["zset", "fair"])
+def kind(request: pytest.FixtureRequest) -> Kind:
+    """Either semaphore."""
+    return cast("Kind", request.param)
+
+
+@pytest.fixture
+def server(embedded: StartServer) -> EmbeddedRedis:
+    """A server for this test alone."""
+    return embedded()
+
+
+@pytest.fixture
+async def connect() -> AsyncIterator[Connect]:
+    """Makes clients such as users have, and closes them after the test."""
+    async with AsyncExitStack() as stack:
+
+        def client(url: str, **options: Any) -> Redis:
+            redis = Redis.from_url(url, **options)
+            stack.push_async_callback(redis.aclose)
+            stack.push_async_callback(redsem_async.aclose, redis)
+            return redis
+
+        yield client
+
+
+@pytest.fixture
+async def admin(server: EmbeddedRedis) -> AsyncIterator[Redis]:
+    """A client of the test's own, to look at the server and to cause trouble."""
+    async with Redis.from_url(server.url) as client:
+        yield client
+
+
+@pytest.fixture
+def client_a(server: EmbeddedRedis, connect: Connect) -> Redis:
+    """A client for semaphores, of a process called ``here``."""
+    return connect(server.url, client_name="here")
+
+
+@pytest.fixture
+def client_b(server: EmbeddedRedis, connect: Connect) -> Redis:
+    """Another client: to Redis it is another process, called ``there``."""
+    return connect(server.url, client_name="there")
+
+
+@pytest.fixture
+async def proxy(server: EmbeddedRedis) -> AsyncIterator[Proxy]:
+    """A proxy in front of the server."""
+    async with Proxy(server.port) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def proxied(proxy: Proxy, connect: Connect) -> Redis:
+    """A client for semaphores that goes through the proxy."""
+    return connect(proxy.url, client_name="proxied")
+
+
+@pytest.fixture
+async def start(server: EmbeddedRedis) -> AsyncIterator[StartWorker]:
+    """Starts processes that run `worker.py`, and ends them after the test."""
+    async with AsyncExitStack() as stack:
+
+        async def start(scenario: str, **options: Any) -> Worker:
+            url = options.pop("url", server.url)
+            worker = Worker(await Worker.spawn(scenario, {"url": url, **options}))
+            stack.push_async_callback(worker.end)
+            return worker
+
+        yield start
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    """A cluster of three masters for this test alone, that serves what is left of it."""
+    with embedded_cluster("--cluster-require-full-coverage", "no") as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def replicated_cluster() -> Iterator[Cluster]:
+    """A cluster of three masters with a replica each, for this test alone."""
+    with embedded_cluster(replicas=1) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def replicated() -> Iterator[Replicated]:
+    """A master and a replica for this test alone."""
+    with embedded_replicas() as servers:
+        yield servers
+
+
+@pytest.fixture
+def flock(replicated: Replicated) -> Iterator[Flock]:
+    """The same, watched by three sentinels."""
+    with embedded_sentinels(replicated) as flock:
+        yield flock
 
 
 def _unique(request: pytest.FixtureRequest) -> str:
@@ -157,7 +254,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    daily.mark(items)
+    for item in items:
+        chosen: list[object] = [*getattr(getattr(item, "callspec", None), "params", {}).values()]
+        if item.get_closest_marker("one_mode") and (Semaphore in chosen or "zset" in chosen):
+            item.add_marker(pytest.mark.release)
 
 
 def pytest_report_header() -> str:

@@ -13,21 +13,14 @@ from redis.asyncio import Redis, RedisCluster
 import redsem_async
 from redsem_async import AnySemaphore, Permit
 from redsem_async.testing import EmbeddedRedis, MemoryBackend
-from tests.behaviour.test_sentinel import masters_client, sentinel_of
-from tests.faults.conftest import Connect
-from tests.faults.helpers import (
-    NOISE,
-    Kind,
-    all_free,
-    connection_of,
-    in_background,
-    kill_connection,
-    until,
-    waits_in_line,
-)
-from tests.faults.processes import StartWorker, Worker
-from tests.faults.proxy import Proxy
-from tests.faults.topologies import Cluster
+from tests.harness.children import StartWorker, Worker
+from tests.harness.clients import Connect, Kind, connection_of, kill_connection
+from tests.harness.proxy import Proxy
+from tests.harness.topologies import Cluster
+from tests.harness.wait import NOISE, all_free, in_background, until, waits_in_line
+from tests.promises.test_sentinel import masters_client, sentinel_of
+
+pytestmark = pytest.mark.one_mode
 
 LEASE = 1.0
 STALL = 3.2 * LEASE
@@ -75,10 +68,10 @@ async def second_connection(admin: Redis, client_name: str = "busy") -> int | No
 
 @pytest.mark.parametrize("after", [0.0, 0.7 * LEASE])
 async def test_a_body_that_computes_for_three_leases_keeps_its_permit(
-    kind: Kind, client: Redis, compute: Compute, after: float
+    kind: Kind, client_a: Redis, compute: Compute, after: float
 ) -> None:
     """Nobody refreshed in the loop, and nobody else got in."""
-    semaphore = kind(client, "jobs", 1, lease=30.0)
+    semaphore = kind(client_a, "jobs", 1, lease=30.0)
     busy = await compute(kind, after=after)
     held = await busy.heard("held")
     waiter = await waits_in_line(semaphore)
@@ -96,10 +89,10 @@ async def test_a_body_that_computes_for_three_leases_keeps_its_permit(
 
 
 async def test_without_the_thread_it_loses_the_permit(
-    kind: Kind, client: Redis, compute: Compute
+    kind: Kind, client_a: Redis, compute: Compute
 ) -> None:
     """The fault is real: this is what the thread is for."""
-    semaphore = kind(client, "jobs", 1, lease=30.0)
+    semaphore = kind(client_a, "jobs", 1, lease=30.0)
     busy = await compute(kind, heartbeat="task")
     await busy.heard("held")
     permit = await semaphore.acquire(timeout=STALL)
@@ -113,10 +106,10 @@ async def test_without_the_thread_it_loses_the_permit(
 
 @pytest.mark.parametrize("awaits", [0.0, 5.0])
 async def test_a_loop_that_is_stuck_for_too_long_loses_its_permit(
-    kind: Kind, client: Redis, compute: Compute, awaits: float
+    kind: Kind, client_a: Redis, compute: Compute, awaits: float
 ) -> None:
     """Whether the body comes to an end or to an await, it is told when it comes back."""
-    semaphore = kind(client, "jobs", 1, lease=30.0)
+    semaphore = kind(client_a, "jobs", 1, lease=30.0)
     busy = await compute(kind, longest_stall=1.5 * LEASE, seconds=5 * LEASE, awaits=awaits)
     held = await busy.heard("held")
     waiter = await waits_in_line(semaphore)
@@ -135,11 +128,11 @@ async def test_a_loop_that_is_stuck_for_too_long_loses_its_permit(
 
 
 async def test_a_stuck_loop_is_told_to_the_operator(
-    kind: Kind, client: Redis, caplog: pytest.LogCaptureFixture
+    kind: Kind, client_a: Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Once for a stall: it names what no traceback will."""
     semaphore = kind(
-        client, "jobs", 1, lease=0.5, heartbeat="thread", longest_stall=0.5, cancel_on_loss=False
+        client_a, "jobs", 1, lease=0.5, heartbeat="thread", longest_stall=0.5, cancel_on_loss=False
     )
     async with semaphore as permit:
         with caplog.at_level(logging.WARNING, "redsem_async"):
@@ -150,10 +143,10 @@ async def test_a_stuck_loop_is_told_to_the_operator(
 
 
 async def test_a_foreign_release_is_seen_by_a_body_that_computes(
-    kind: Kind, client: Redis, compute: Compute
+    kind: Kind, client_a: Redis, compute: Compute
 ) -> None:
     """The message waits in the blocked loop, but the thread's refresh is answered."""
-    semaphore = kind(client, "jobs", 1, lease=30.0)
+    semaphore = kind(client_a, "jobs", 1, lease=30.0)
     busy = await compute(kind, asks=True, seconds=10 * LEASE)
     held = await busy.heard("held")
     assert await semaphore.release(held["id"])
@@ -171,10 +164,10 @@ async def test_a_foreign_release_is_seen_by_a_body_that_computes(
 
 
 async def test_a_stopped_process_loses_its_permit_all_the_same(
-    kind: Kind, client: Redis, start: StartWorker
+    kind: Kind, client_a: Redis, start: StartWorker
 ) -> None:
     """Both threads stop; the one must not bring back what the other has lost."""
-    semaphore = kind(client, "jobs", 1, lease=30.0)
+    semaphore = kind(client_a, "jobs", 1, lease=30.0)
     holder = await start("hold", kind=kind.__name__, name="jobs", lease=LEASE, heartbeat="thread")
     held = await holder.heard("held")
     holder.stop()
@@ -192,10 +185,10 @@ async def test_a_stopped_process_loses_its_permit_all_the_same(
 
 @pytest.mark.parametrize("taken", [True, False])
 async def test_a_process_that_stops_while_it_computes_is_told_by_check(
-    kind: Kind, client: Redis, compute: Compute, taken: bool
+    kind: Kind, client_a: Redis, compute: Compute, taken: bool
 ) -> None:
     """Also where nobody else wanted the permit, and a late refresh could have been lucky."""
-    semaphore = kind(client, "jobs", 1, lease=30.0)
+    semaphore = kind(client_a, "jobs", 1, lease=30.0)
     busy = await compute(kind, asks=True, seconds=20 * LEASE)
     await busy.heard("held")
     await asyncio.sleep(1.2 * LEASE)  # the thread has refreshed it by now
@@ -219,7 +212,7 @@ async def test_a_process_that_stops_while_it_computes_is_told_by_check(
 
 
 async def test_a_forked_child_has_neither_the_thread_nor_the_permit(
-    kind: Kind, client: Redis, start: StartWorker
+    kind: Kind, client_a: Redis, start: StartWorker
 ) -> None:
     """The parent's thread goes on while the parent waits for a child that has its own."""
     parent = await start(
@@ -247,17 +240,17 @@ async def test_a_forked_child_has_neither_the_thread_nor_the_permit(
     assert waited["guardians"] == 1
     assert (await parent.heard("released"))["held"]
     assert await parent.ended() == 0
-    await all_free(kind(client, "jobs", 2))
+    await all_free(kind(client_a, "jobs", 2))
 
 
 # -- the thread's connection
 
 
 async def test_a_connection_killed_during_the_stall_is_made_again(
-    kind: Kind, client: Redis, admin: Redis, compute: Compute
+    kind: Kind, client_a: Redis, admin: Redis, compute: Compute
 ) -> None:
     """The thread has nobody to help it, and half a lease."""
-    semaphore = kind(client, "jobs", 1, lease=30.0)
+    semaphore = kind(client_a, "jobs", 1, lease=30.0)
     busy = await compute(kind)
     held = await busy.heard("held")
 
@@ -282,10 +275,10 @@ async def test_a_connection_killed_during_the_stall_is_made_again(
 
 
 async def test_a_refresh_whose_answer_is_lost_is_sent_again(
-    kind: Kind, client: Redis, proxy: Proxy, compute: Compute
+    kind: Kind, client_a: Redis, proxy: Proxy, compute: Compute
 ) -> None:
     """No answer is not a no; a half-open connection is noticed while there is time."""
-    semaphore = kind(client, "jobs", 1, lease=30.0)
+    semaphore = kind(client_a, "jobs", 1, lease=30.0)
     fault = proxy.swallow("refresh")
     lease = 2 * LEASE  # half of which is for two attempts, with the interpreter's lock shared
     busy = await compute(kind, url=proxy.url, lease=lease, seconds=2.5 * lease)
@@ -309,10 +302,10 @@ async def test_a_refresh_whose_answer_is_lost_is_sent_again(
 
 
 async def test_the_second_connection_comes_and_goes(
-    kind: Kind, client: Redis, admin: Redis
+    kind: Kind, client_a: Redis, admin: Redis
 ) -> None:
     """It is there while permits are held, ahead of need, and gone a moment later."""
-    semaphore = kind(client, "jobs", 1, lease=LEASE, heartbeat="thread")
+    semaphore = kind(client_a, "jobs", 1, lease=LEASE, heartbeat="thread")
 
     async def connected() -> bool:
         return await second_connection(admin, "here") is not None
@@ -348,10 +341,10 @@ async def test_while_the_loop_is_well_the_thread_says_nothing(
 
 
 async def test_the_hubs_own_connection_may_fail_as_well(
-    kind: Kind, client: Redis, admin: Redis
+    kind: Kind, client_a: Redis, admin: Redis
 ) -> None:
     """A stall that begins with a killed connection: what is held stays held, and is given back."""
-    semaphore = kind(client, "jobs", 1, lease=LEASE, heartbeat="thread")
+    semaphore = kind(client_a, "jobs", 1, lease=LEASE, heartbeat="thread")
     async with semaphore as permit:
         await kill_connection(admin, "here")
         time.sleep(STALL)  # noqa: ASYNC251 - that is the fault
@@ -381,10 +374,10 @@ async def test_a_thread_that_finds_no_way_says_so_once_and_goes_on_trying(
 # -- many, and the end
 
 
-async def test_two_hundred_permits_are_kept_by_one_thread(kind: Kind, client: Redis) -> None:
+async def test_two_hundred_permits_are_kept_by_one_thread(kind: Kind, client_a: Redis) -> None:
     """Of several semaphores, with different leases and weights."""
     semaphores = [
-        kind(client, f"jobs-{n}", 60, lease=LEASE * (1 + n % 2), heartbeat="thread")
+        kind(client_a, f"jobs-{n}", 60, lease=LEASE * (1 + n % 2), heartbeat="thread")
         for n in range(5)
     ]
     held: list[Permit] = await asyncio.gather(
@@ -402,11 +395,11 @@ async def test_two_hundred_permits_are_kept_by_one_thread(kind: Kind, client: Re
 
 
 async def test_a_permit_given_back_right_after_the_stall_is_gone(
-    kind: Kind, client: Redis, other: Redis
+    kind: Kind, client_a: Redis, client_b: Redis
 ) -> None:
     """A refresh that was on its way does not bring it back, nor is its answer a loss."""
-    semaphore = kind(client, "jobs", 1, lease=0.4, heartbeat="thread")
-    elsewhere = kind(other, "jobs", 1, lease=30.0)
+    semaphore = kind(client_a, "jobs", 1, lease=0.4, heartbeat="thread")
+    elsewhere = kind(client_b, "jobs", 1, lease=30.0)
     for n in range(12):
         permit = await semaphore.acquire()
         time.sleep(0.4 + n * 0.011)  # noqa: ASYNC251 - the fault; now and then amid a refresh
@@ -415,13 +408,13 @@ async def test_a_permit_given_back_right_after_the_stall_is_gone(
         assert await (await elsewhere.acquire(timeout=0)).release()
 
 
-async def test_aclose_ends_the_thread(kind: Kind, client: Redis) -> None:
+async def test_aclose_ends_the_thread(kind: Kind, client_a: Redis) -> None:
     """Nothing of it is left when it returns."""
-    semaphore = kind(client, "jobs", 2, lease=LEASE, heartbeat="thread", cancel_on_loss=False)
+    semaphore = kind(client_a, "jobs", 2, lease=LEASE, heartbeat="thread", cancel_on_loss=False)
     permit = await semaphore.acquire()
     await until(lambda: threads() == 1, "the thread runs")
     began = time.monotonic()
-    await redsem_async.aclose(client)
+    await redsem_async.aclose(client_a)
     assert time.monotonic() - began <= NOISE
     assert threads() == 0
     assert permit.lost
@@ -432,10 +425,10 @@ async def test_aclose_ends_the_thread(kind: Kind, client: Redis) -> None:
 
 @pytest.mark.parametrize("closes", [True, False])
 async def test_a_program_may_end_with_a_thread(
-    kind: Kind, client: Redis, start: StartWorker, closes: bool
+    kind: Kind, client_a: Redis, start: StartWorker, closes: bool
 ) -> None:
     """A loop that was closed refreshes nothing any more; and the program ends at once."""
-    semaphore = kind(client, "jobs", 1, lease=30.0)
+    semaphore = kind(client_a, "jobs", 1, lease=30.0)
     worker = await start(
         "close_the_loop",
         kind=kind.__name__,
@@ -457,9 +450,9 @@ async def test_a_program_may_end_with_a_thread(
     assert await permit.release()
 
 
-async def test_a_task_heartbeat_starts_no_thread(kind: Kind, client: Redis) -> None:
+async def test_a_task_heartbeat_starts_no_thread(kind: Kind, client_a: Redis) -> None:
     """Who does not ask for it pays nothing."""
-    semaphore = kind(client, "jobs", 1, lease=0.3)
+    semaphore = kind(client_a, "jobs", 1, lease=0.3)
     async with semaphore:
         await asyncio.sleep(0.5)
         assert threads() == 0
@@ -469,10 +462,10 @@ async def test_a_task_heartbeat_starts_no_thread(kind: Kind, client: Redis) -> N
 
 
 async def test_state_that_is_lost_during_the_stall_is_put_back(
-    kind: Kind, client: Redis, admin: Redis, compute: Compute
+    kind: Kind, client_a: Redis, admin: Redis, compute: Compute
 ) -> None:
     """With a grace period, holders come back: here the thread, for the loop cannot."""
-    semaphore = kind(client, "jobs", 1, lease=LEASE, recovery="grace")
+    semaphore = kind(client_a, "jobs", 1, lease=LEASE, recovery="grace")
     busy = await compute(kind, recovery="grace")
     held = await busy.heard("held")
     await admin.flushall()

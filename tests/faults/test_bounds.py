@@ -11,8 +11,8 @@ from redsem_async._hub.operations.acquire import MAX_ACQUIRES
 from redsem_async._hub.operations.refresh import MAX_REFRESHES
 from redsem_async._hub.operations.release import MAX_RELEASES
 from redsem_async._hub.window import MAX_WINDOW
-from tests.faults.helpers import Kind, hub_of
-from tests.faults.proxy import Proxy, Sent
+from tests.harness.clients import Kind, hub_of
+from tests.harness.proxy import Proxy, Sent
 
 MANY = 3000
 
@@ -64,10 +64,10 @@ def test_ids_cannot_be_guessed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert new_hub_id() == "16 bytes"
 
 
-async def test_every_hub_draws_an_id_of_its_own(client: Redis, other: Redis) -> None:
+async def test_every_hub_draws_an_id_of_its_own(client_a: Redis, client_b: Redis) -> None:
     """Two clients, and one that comes back."""
     ids: set[str] = set()
-    for redis in (client, other):
+    for redis in (client_a, client_b):
         for kind in (Semaphore, FairSemaphore):
             async with kind(redis, kind.__name__, 1) as permit:
                 assert parse_permit_id(permit.id) is not None

@@ -9,17 +9,13 @@ from redis.asyncio import Redis
 
 from redsem_async import PermitLost
 from redsem_async.testing._embedded import EmbeddedRedis
-from tests.conftest import StartServer
-from tests.faults.clocks import SteppedServer, start_with_a_clock_of_its_own
-from tests.faults.helpers import (
-    EPSILON,
-    Kind,
-    all_free,
-    takes_at_most,
-    until,
-    waits_in_line,
-)
-from tests.faults.processes import StartWorker
+from tests.harness.children import StartWorker
+from tests.harness.clients import Kind
+from tests.harness.clocks import SteppedServer, start_with_a_clock_of_its_own
+from tests.harness.servers import StartServer
+from tests.harness.wait import EPSILON, all_free, takes_at_most, until, waits_in_line
+
+pytestmark = pytest.mark.one_mode
 
 HOUR = 3600.0
 LEASE = 1.2
@@ -52,12 +48,13 @@ async def step(stepped: SteppedServer, admin: Redis, seconds: float) -> None:
     await until(stepped_by, "the clock was set")
 
 
+@pytest.mark.fault(35)
 async def test_an_hour_forward_is_a_loss_and_tokens_stay_in_order(
-    kind: Kind, client: Redis, other: Redis, admin: Redis, stepped: SteppedServer
+    kind: Kind, client_a: Redis, client_b: Redis, admin: Redis, stepped: SteppedServer
 ) -> None:
-    """Case 35. To the server all leases have ended: holders learn of it, and fencing orders."""
-    here = kind(client, "jobs", 1, lease=LEASE, refresh_interval=0.3)
-    there = kind(other, "jobs", 1, lease=LEASE)
+    """To the server all leases have ended: holders learn of it, and fencing orders."""
+    here = kind(client_a, "jobs", 1, lease=LEASE, refresh_interval=0.3)
+    there = kind(client_b, "jobs", 1, lease=LEASE)
     permit = await here.acquire()
     waiter = await waits_in_line(there)
     await step(stepped, admin, HOUR)
@@ -72,11 +69,12 @@ async def test_an_hour_forward_is_a_loss_and_tokens_stay_in_order(
     await all_free(here)
 
 
+@pytest.mark.fault(35)
 async def test_an_hour_forward_cancels_the_body(
-    kind: Kind, client: Redis, admin: Redis, stepped: SteppedServer
+    kind: Kind, client_a: Redis, admin: Redis, stepped: SteppedServer
 ) -> None:
-    """Case 35. As any loss does."""
-    semaphore = kind(client, "jobs", 1, lease=LEASE, refresh_interval=0.3)
+    """As any loss does."""
+    semaphore = kind(client_a, "jobs", 1, lease=LEASE, refresh_interval=0.3)
     with pytest.raises(PermitLost):
         async with semaphore:
             await step(stepped, admin, HOUR)
@@ -84,11 +82,12 @@ async def test_an_hour_forward_cancels_the_body(
                 await asyncio.sleep(5)
 
 
+@pytest.mark.fault(36)
 async def test_after_an_hour_back_a_crashed_holder_is_in_the_way_for_a_lease_at_most(
-    kind: Kind, client: Redis, admin: Redis, stepped: SteppedServer, start: StartWorker
+    kind: Kind, client_a: Redis, admin: Redis, stepped: SteppedServer, start: StartWorker
 ) -> None:
-    """Case 36. Its expiry is an hour ahead of the clock now, and must not count like that."""
-    semaphore = kind(client, "jobs", 1, lease=LEASE)
+    """Its expiry is an hour ahead of the clock now, and must not count like that."""
+    semaphore = kind(client_a, "jobs", 1, lease=LEASE)
     holder = await start("hold", kind=kind.__name__, name="jobs", lease=LEASE)
     held = await holder.heard("held")
     waiter = await waits_in_line(semaphore)
@@ -103,28 +102,30 @@ async def test_after_an_hour_back_a_crashed_holder_is_in_the_way_for_a_lease_at_
     await all_free(semaphore)
 
 
+@pytest.mark.fault(36)
 async def test_after_an_hour_back_who_comes_late_waits_for_a_lease_at_most(
-    kind: Kind, client: Redis, admin: Redis, stepped: SteppedServer, start: StartWorker
+    kind: Kind, client_a: Redis, admin: Redis, stepped: SteppedServer, start: StartWorker
 ) -> None:
-    """Case 36. Nobody asked in the meantime, so nobody saw the clock go back."""
+    """Nobody asked in the meantime, so nobody saw the clock go back."""
     holder = await start("hold", kind=kind.__name__, name="jobs", lease=LEASE)
     await holder.heard("held")
     await asyncio.sleep(LEASE)  # refreshed since
     await holder.kill()
     await step(stepped, admin, -HOUR)
-    semaphore = kind(client, "jobs", 1, lease=30.0)
+    semaphore = kind(client_a, "jobs", 1, lease=30.0)
     with takes_at_most(LEASE + 1.0 + EPSILON):
         permit = await semaphore.acquire(timeout=10)
     assert await permit.release()
     await all_free(semaphore)
 
 
+@pytest.mark.fault(36)
 async def test_an_hour_back_costs_a_holder_nothing(
-    kind: Kind, client: Redis, other: Redis, admin: Redis, stepped: SteppedServer
+    kind: Kind, client_a: Redis, client_b: Redis, admin: Redis, stepped: SteppedServer
 ) -> None:
-    """Case 36. It goes on refreshing, is trusted for a lease, and a lease is all that it has."""
-    here = kind(client, "jobs", 1, lease=LEASE, refresh_interval=0.3)
-    there = kind(other, "jobs", 1, lease=LEASE)
+    """It goes on refreshing, is trusted for a lease, and a lease is all that it has."""
+    here = kind(client_a, "jobs", 1, lease=LEASE, refresh_interval=0.3)
+    there = kind(client_b, "jobs", 1, lease=LEASE)
     async with here as permit:
         waiter = await waits_in_line(there)
         await step(stepped, admin, -HOUR)
@@ -145,11 +146,12 @@ async def test_an_hour_back_costs_a_holder_nothing(
     await all_free(here)
 
 
+@pytest.mark.fault(35, 36)
 async def test_back_and_forth_tokens_grow(
-    kind: Kind, client: Redis, other: Redis, admin: Redis, stepped: SteppedServer
+    kind: Kind, client_a: Redis, client_b: Redis, admin: Redis, stepped: SteppedServer
 ) -> None:
-    """Cases 35 and 36. Whatever the clock does, later grants have higher tokens."""
-    here, there = kind(client, "jobs", 2, lease=LEASE), kind(other, "jobs", 2, lease=LEASE)
+    """Whatever the clock does, later grants have higher tokens."""
+    here, there = kind(client_a, "jobs", 2, lease=LEASE), kind(client_b, "jobs", 2, lease=LEASE)
     tokens: list[int] = []
     for seconds in (-HOUR, HOUR, HOUR, -60.0, -HOUR, -2.0, 0.5, -0.5):
         for semaphore in (here, there):
@@ -165,16 +167,17 @@ async def test_back_and_forth_tokens_grow(
     await all_free(here)
 
 
+@pytest.mark.fault(33, 36)
 async def test_an_hour_back_at_maxmemory(
-    kind: Kind, client: Redis, other: Redis, admin: Redis, stepped: SteppedServer
+    kind: Kind, client_a: Redis, client_b: Redis, admin: Redis, stepped: SteppedServer
 ) -> None:
-    """Cases 33 and 36. That the clock went back cannot be noted: holders go on all the same."""
-    here = kind(client, "jobs", 1, lease=LEASE, refresh_interval=0.3)
+    """That the clock went back cannot be noted: holders go on all the same."""
+    here = kind(client_a, "jobs", 1, lease=LEASE, refresh_interval=0.3)
     async with here as permit:
         await admin.config_set("maxmemory", "1")
         await step(stepped, admin, -HOUR)
         await asyncio.sleep(2 * LEASE)
         assert not permit.lost
-        assert await kind(other, "jobs", 1, lease=LEASE).available() == 0
+        assert await kind(client_b, "jobs", 1, lease=LEASE).available() == 0
         await admin.config_set("maxmemory", "0")
     await all_free(here)

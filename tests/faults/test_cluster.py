@@ -10,18 +10,19 @@ from redis.asyncio.cluster import RedisCluster
 
 import redsem_async
 from redsem_async import AcquireTimeout, AnySemaphore, BackendUnavailable, FairSemaphore, Semaphore
-from tests.faults.helpers import (
+from tests.harness.clients import Kind, key_of
+from tests.harness.topologies import Cluster, Node, embedded_cluster, tell
+from tests.harness.wait import (
     EPSILON,
     NOISE,
-    Kind,
     all_free,
     in_background,
-    key_of,
     takes_at_most,
     until,
     waits_in_line,
 )
-from tests.faults.topologies import Cluster, Node, embedded_cluster, tell
+
+pytestmark = pytest.mark.release
 
 LONG = 30.0  # a lease, with heartbeats every 10 s: whatever is quicker came by message
 PAUSE = 1.0  # seconds at most between two attempts to reach a server
@@ -78,10 +79,11 @@ async def other_than(cluster: Cluster, name: str) -> Node:
 # -- slots that move
 
 
+@pytest.mark.fault(40)
 async def test_semaphores_are_spread_over_the_shards(
     kind: Kind, lasting: Cluster, connect_to: Connect, prefix: str
 ) -> None:
-    """Case 40. One client, a shard for each name: held, waited for and handed over on each."""
+    """One client, a shard for each name: held, waited for and handed over on each."""
     here, there = connect_to(lasting), connect_to(lasting)
     for shard in lasting.shards:
         name = await lasting.name_on(shard, prefix)
@@ -97,10 +99,11 @@ async def test_semaphores_are_spread_over_the_shards(
         await all_free(semaphore)
 
 
+@pytest.mark.fault(40)
 async def test_a_slot_that_moved_is_followed(
     kind: Kind, lasting: Cluster, connect_to: Connect, name: str
 ) -> None:
-    """Case 40. MOVED: who holds holds on, who waits is served by message, on the new node."""
+    """MOVED: who holds holds on, who waits is served by message, on the new node."""
     held = kind(connect_to(lasting), name, 1, lease=LONG)
     waiting = kind(connect_to(lasting), name, 1, lease=LONG)
     holder = await held.acquire(timeout=5)
@@ -135,11 +138,12 @@ async def test_a_slot_that_moved_is_followed(
     await all_free(held)
 
 
+@pytest.mark.fault(32, 40)
 @pytest.mark.parametrize("first", ["holders", "meta", "tokens"])
 async def test_a_slot_on_its_way_is_waited_for(
     kind: Kind, lasting: Cluster, connect_to: Connect, name: str, first: str
 ) -> None:
-    """Cases 32 and 40. TRYAGAIN and ASK: key by key, while permits are held and waited for."""
+    """TRYAGAIN and ASK: key by key, while permits are held and waited for."""
     lease = 4.0
     here, there = connect_to(lasting), connect_to(lasting)
     held, waiting = kind(here, name, 1, lease=lease), kind(there, name, 1, lease=lease)
@@ -181,10 +185,11 @@ async def test_a_slot_on_its_way_is_waited_for(
     await all_free(held)
 
 
+@pytest.mark.fault(40)
 async def test_a_permit_whose_keys_have_all_moved_is_refreshed_there(
     kind: Kind, lasting: Cluster, connect_to: Connect, name: str
 ) -> None:
-    """Case 40. ASK: the old node still owns the slot, and the new one has the keys.
+    """ASK: the old node still owns the slot, and the new one has the keys.
 
     That helps calls all of whose keys exist, as a refresh's do. An acquire declares some that do
     not, which the new node answers with TRYAGAIN until the slot is its own.
@@ -221,10 +226,11 @@ async def test_a_permit_whose_keys_have_all_moved_is_refreshed_there(
 # -- shards that die
 
 
+@pytest.mark.fault(40)
 async def test_a_dead_shard_takes_none_of_the_others_along(
     kind: Kind, cluster: Cluster, connect_to: Connect
 ) -> None:
-    """Case 40. Its semaphores cannot be reached; those elsewhere do not even notice."""
+    """Its semaphores cannot be reached; those elsewhere do not even notice."""
     redis, other = connect_to(cluster), connect_to(cluster)
     doomed, *rest = cluster.shards
     lost = kind(redis, await cluster.name_on(doomed), 1, lease=3.0)
@@ -267,10 +273,11 @@ def strict_cluster() -> Iterator[Cluster]:
         yield cluster
 
 
+@pytest.mark.fault(32)
 async def test_a_cluster_that_is_down_is_waited_for(
     kind: Kind, strict_cluster: Cluster, connect_to: Connect
 ) -> None:
-    """Case 32. CLUSTERDOWN, from nodes that are well: until the deadline, or it is up again."""
+    """CLUSTERDOWN, from nodes that are well: until the deadline, or it is up again."""
     cluster = strict_cluster
     doomed, well = cluster.shards[:2]
     semaphore = kind(connect_to(cluster), await cluster.name_on(well), 1, lease=LONG)
@@ -291,11 +298,12 @@ async def test_a_cluster_that_is_down_is_waited_for(
     await all_free(semaphore)
 
 
+@pytest.mark.fault(40)
 @pytest.mark.parametrize("how", ["killed", "handed over"])
 async def test_a_shard_that_fails_over_is_followed(
     kind: Kind, replicated_cluster: Cluster, connect_to: Connect, how: str
 ) -> None:
-    """Case 40. A replica took over: who holds holds on, and who waits is served there."""
+    """A replica took over: who holds holds on, and who waits is served there."""
     cluster = replicated_cluster
     shard = cluster.shards[0]
     name = await cluster.name_on(shard)

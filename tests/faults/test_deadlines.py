@@ -11,9 +11,9 @@ from redis.asyncio import Redis
 from redsem_async import AcquireTimeout, BackendUnavailable, Permit
 from redsem_async._hub.route import GRACE
 from redsem_async.testing._embedded import EmbeddedRedis
-from tests.faults.conftest import Connect
-from tests.faults.helpers import EPSILON, NOISE, Kind, in_background, waits_in_line
-from tests.faults.proxy import Proxy
+from tests.harness.clients import Connect, Kind
+from tests.harness.proxy import Proxy
+from tests.harness.wait import EPSILON, NOISE, in_background, waits_in_line
 
 TIMEOUT = 2.0  # long enough that all is prepared before it is over, on any machine
 LEASE = 30.0  # long enough that no heartbeat falls into it
@@ -36,10 +36,10 @@ async def without_messages(admin: Redis, server: EmbeddedRedis, connect: Connect
 
 
 async def test_who_is_cut_off_is_not_told_that_it_is_full(
-    kind: Kind, proxied: Redis, proxy: Proxy, other: Redis
+    kind: Kind, proxied: Redis, proxy: Proxy, client_b: Redis
 ) -> None:
     """It was full when it was heard of last; a permit has been free ever since."""
-    here, there = kind(proxied, "jobs", 1, lease=LEASE), kind(other, "jobs", 1, lease=LEASE)
+    here, there = kind(proxied, "jobs", 1, lease=LEASE), kind(client_b, "jobs", 1, lease=LEASE)
     holder = await there.acquire()
     began = asyncio.get_running_loop().time()
     waiter = await waits_in_line(here, timeout=TIMEOUT)
@@ -53,10 +53,10 @@ async def test_who_is_cut_off_is_not_told_that_it_is_full(
 
 
 async def test_who_hears_no_replies_is_not_told_that_it_is_full(
-    kind: Kind, proxied: Redis, proxy: Proxy, other: Redis
+    kind: Kind, proxied: Redis, proxy: Proxy, client_b: Redis
 ) -> None:
     """What the server granted, or hinted at, is given back, or passed on, later."""
-    here, there = kind(proxied, "jobs", 1, lease=LEASE), kind(other, "jobs", 1, lease=LEASE)
+    here, there = kind(proxied, "jobs", 1, lease=LEASE), kind(client_b, "jobs", 1, lease=LEASE)
     holder = await there.acquire()
     waiter = await waits_in_line(here, timeout=TIMEOUT)
     proxy.mute()
@@ -68,10 +68,10 @@ async def test_who_hears_no_replies_is_not_told_that_it_is_full(
 
 
 async def test_who_was_not_answered_at_all_is_not_told_that_it_is_full(
-    kind: Kind, proxied: Redis, proxy: Proxy, other: Redis
+    kind: Kind, proxied: Redis, proxy: Proxy, client_b: Redis
 ) -> None:
     """Asked, and no answer by the deadline: the link may be alive, the server is not."""
-    here, there = kind(proxied, "jobs", 1, lease=LEASE), kind(other, "jobs", 1, lease=LEASE)
+    here, there = kind(proxied, "jobs", 1, lease=LEASE), kind(client_b, "jobs", 1, lease=LEASE)
     holder = await there.acquire()
     await here.reap()  # connected
     held = proxy.hold("acquire")
@@ -85,10 +85,10 @@ async def test_who_was_not_answered_at_all_is_not_told_that_it_is_full(
 
 
 async def test_one_question_for_all_whose_deadline_comes(
-    kind: Kind, proxied: Redis, proxy: Proxy, other: Redis
+    kind: Kind, proxied: Redis, proxy: Proxy, client_b: Redis
 ) -> None:
     """Nothing was heard for long, so the server is asked: and says that it is full."""
-    here, there = kind(proxied, "jobs", 1, lease=LEASE), kind(other, "jobs", 1, lease=LEASE)
+    here, there = kind(proxied, "jobs", 1, lease=LEASE), kind(client_b, "jobs", 1, lease=LEASE)
     holder = await there.acquire()
     waiters = [in_background(here.acquire(timeout=TIMEOUT)) for _ in range(50)]
     last = await waits_in_line(here, timeout=None, place=51)
@@ -102,12 +102,12 @@ async def test_one_question_for_all_whose_deadline_comes(
 
 
 async def test_a_word_that_is_young_costs_no_question(
-    kind: Kind, proxied: Redis, proxy: Proxy, other: Redis, monkeypatch: pytest.MonkeyPatch
+    kind: Kind, proxied: Redis, proxy: Proxy, client_b: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where many are turned away there are answers all the time, and any of them will do."""
     for module in ("_hub.route", "_hub.deadlines"):  # young and near, on any machine
         monkeypatch.setattr(f"redsem_async.{module}.GRACE", 60.0)
-    here, there = kind(proxied, "jobs", 1, lease=LEASE), kind(other, "jobs", 1, lease=LEASE)
+    here, there = kind(proxied, "jobs", 1, lease=LEASE), kind(client_b, "jobs", 1, lease=LEASE)
     holder = await there.acquire()
     waiters = [in_background(here.acquire(timeout=TIMEOUT)) for _ in range(50)]
     last = await waits_in_line(here, timeout=None, place=51)
@@ -121,11 +121,11 @@ async def test_a_word_that_is_young_costs_no_question(
 
 
 async def test_who_hears_no_messages_gets_what_is_free_at_its_deadline(
-    kind: Kind, server: EmbeddedRedis, admin: Redis, connect: Connect, other: Redis
+    kind: Kind, server: EmbeddedRedis, admin: Redis, connect: Connect, client_b: Redis
 ) -> None:
     """The last question finds the permit that no message could tell of."""
     deaf = await without_messages(admin, server, connect)
-    here, there = kind(deaf, "jobs", 1, lease=LEASE), kind(other, "jobs", 1, lease=LEASE)
+    here, there = kind(deaf, "jobs", 1, lease=LEASE), kind(client_b, "jobs", 1, lease=LEASE)
     holder = await there.acquire()
     waiter = await waits_in_line(here, timeout=TIMEOUT)
     assert await holder.release()
@@ -135,11 +135,11 @@ async def test_who_hears_no_messages_gets_what_is_free_at_its_deadline(
 
 
 async def test_who_hears_no_messages_is_told_that_it_is_full(
-    kind: Kind, server: EmbeddedRedis, admin: Redis, connect: Connect, other: Redis
+    kind: Kind, server: EmbeddedRedis, admin: Redis, connect: Connect, client_b: Redis
 ) -> None:
     """An answer to somebody else says nothing of a grant, so each is asked about."""
     deaf = await without_messages(admin, server, connect)
-    here, there = kind(deaf, "jobs", 1, lease=LEASE), kind(other, "jobs", 1, lease=LEASE)
+    here, there = kind(deaf, "jobs", 1, lease=LEASE), kind(client_b, "jobs", 1, lease=LEASE)
     holder = await there.acquire()
     waiters = [in_background(here.acquire(timeout=TIMEOUT)) for _ in range(50)]
     results = await asyncio.gather(*waiters, return_exceptions=True)
@@ -148,10 +148,10 @@ async def test_who_hears_no_messages_is_told_that_it_is_full(
 
 
 async def test_a_server_that_stops_for_longer_than_the_grace(
-    kind: Kind, server: EmbeddedRedis, client: Redis, other: Redis
+    kind: Kind, server: EmbeddedRedis, client_a: Redis, client_b: Redis
 ) -> None:
     """The socket is open and says nothing; then the server is back, and serves who waits on."""
-    here, there = kind(client, "jobs", 1, lease=LEASE), kind(other, "jobs", 1, lease=LEASE)
+    here, there = kind(client_a, "jobs", 1, lease=LEASE), kind(client_b, "jobs", 1, lease=LEASE)
     holder = await there.acquire()
     patient = await waits_in_line(here, timeout=None)
     hasty = await waits_in_line(here, timeout=TIMEOUT, place=2)
@@ -167,10 +167,10 @@ async def test_a_server_that_stops_for_longer_than_the_grace(
 
 @pytest.mark.parametrize("timeout", [0.2, 0.3, 1.0])
 async def test_a_far_server_is_asked_before_the_deadline(
-    kind: Kind, proxied: Redis, proxy: Proxy, other: Redis, timeout: float
+    kind: Kind, proxied: Redis, proxy: Proxy, client_b: Redis, timeout: float
 ) -> None:
     """Its answer takes longer than the grace: it comes in time all the same."""
-    here, there = kind(proxied, "jobs", 1, lease=LEASE), kind(other, "jobs", 1, lease=LEASE)
+    here, there = kind(proxied, "jobs", 1, lease=LEASE), kind(client_b, "jobs", 1, lease=LEASE)
     holder = await there.acquire()
     proxy.delay = 0.08
     await here.reap()  # connected

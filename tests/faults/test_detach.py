@@ -17,8 +17,11 @@ from redsem_async import (
     PermitLost,
 )
 from redsem_async.testing._embedded import EmbeddedRedis
-from tests.faults.helpers import EPSILON, Kind, all_free, in_background, until, waits_in_line
-from tests.faults.proxy import Proxy, say_again
+from tests.harness.clients import Kind
+from tests.harness.proxy import Proxy, say_again
+from tests.harness.wait import EPSILON, all_free, in_background, until, waits_in_line
+
+pytestmark = pytest.mark.one_mode
 
 LEASE = 3.0
 SHORT = 0.4
@@ -53,12 +56,13 @@ async def nobody_enters_beside(permit: Permit, other: AnySemaphore) -> AsyncGene
         assert not overlaps, f"the first holder trusted its permit for {overlaps[0]:.3f} s more"
 
 
+@pytest.mark.fault(45)
 async def test_a_detach_without_an_answer_is_trusted_no_longer_than_it_may_have_asked_for(
-    kind: Kind, proxied: Redis, proxy: Proxy, other: Redis
+    kind: Kind, proxied: Redis, proxy: Proxy, client_b: Redis
 ) -> None:
     """The server shortened the expiry, and its reply is lost: somebody else enters meanwhile."""
     permit = await kind(proxied, "jobs", 1, lease=LEASE).acquire()
-    async with nobody_enters_beside(permit, kind(other, "jobs", 1, lease=LEASE)) as entered:
+    async with nobody_enters_beside(permit, kind(client_b, "jobs", 1, lease=LEASE)) as entered:
         proxy.mute()
         with pytest.raises((PermitLost, BackendUnavailable)):
             await permit.detach(expires_in=SHORT)
@@ -67,14 +71,15 @@ async def test_a_detach_without_an_answer_is_trusted_no_longer_than_it_may_have_
             permit.check()
 
 
+@pytest.mark.fault(45)
 async def test_a_detach_that_is_cancelled_leaves_the_permit_held(
-    kind: Kind, proxied: Redis, proxy: Proxy, other: Redis
+    kind: Kind, proxied: Redis, proxy: Proxy, client_b: Redis
 ) -> None:
     """Cancelled while its reply is on its way: the holder goes on, and the server agrees."""
     # With a refresh every ten seconds: it takes one that is sent because of this.
     semaphore = kind(proxied, "jobs", 1, lease=30.0)
     permit = await semaphore.acquire()
-    async with nobody_enters_beside(permit, kind(other, "jobs", 1, lease=30.0)) as entered:
+    async with nobody_enters_beside(permit, kind(client_b, "jobs", 1, lease=30.0)) as entered:
         fault = proxy.hold("detach")
         detaching = in_background(permit.detach(expires_in=2 * SHORT))
         await fault.struck.wait()
@@ -89,12 +94,13 @@ async def test_a_detach_that_is_cancelled_leaves_the_permit_held(
     assert await permit.release()
 
 
+@pytest.mark.fault(45)
 async def test_a_detach_that_is_cancelled_and_never_answered(
-    kind: Kind, proxied: Redis, proxy: Proxy, other: Redis
+    kind: Kind, proxied: Redis, proxy: Proxy, client_b: Redis
 ) -> None:
     """The refreshes that follow it are not answered either: trust ends with the short expiry."""
     permit = await kind(proxied, "jobs", 1, lease=LEASE).acquire()
-    async with nobody_enters_beside(permit, kind(other, "jobs", 1, lease=LEASE)) as entered:
+    async with nobody_enters_beside(permit, kind(client_b, "jobs", 1, lease=LEASE)) as entered:
         proxy.mute()
         detaching = in_background(permit.detach(expires_in=SHORT))
         await until(lambda: bool(proxy.operations("detach")), "it was sent")
@@ -105,13 +111,14 @@ async def test_a_detach_that_is_cancelled_and_never_answered(
         await until(lambda: bool(entered), "somebody else entered")
 
 
+@pytest.mark.fault(45)
 async def test_a_detach_that_nobody_asks_for_any_more_is_made_void(
-    kind: Kind, proxied: Redis, proxy: Proxy, server: EmbeddedRedis, other: Redis
+    kind: Kind, proxied: Redis, proxy: Proxy, server: EmbeddedRedis, client_b: Redis
 ) -> None:
     """Its bytes may lie somewhere still: arriving late they shorten nothing."""
     semaphore = kind(proxied, "jobs", 1, lease=LEASE)
     permit = await semaphore.acquire()
-    async with nobody_enters_beside(permit, kind(other, "jobs", 1, lease=LEASE)) as entered:
+    async with nobody_enters_beside(permit, kind(client_b, "jobs", 1, lease=LEASE)) as entered:
         fault = proxy.cut("detach")  # the server has not seen it
         detaching = in_background(permit.detach(expires_in=SHORT))
         await fault.struck.wait()
@@ -128,11 +135,11 @@ async def test_a_detach_that_nobody_asks_for_any_more_is_made_void(
 
 
 async def test_a_refresh_that_was_sent_before_a_detach_renews_no_trust(
-    kind: Kind, proxied: Redis, proxy: Proxy, other: Redis
+    kind: Kind, proxied: Redis, proxy: Proxy, client_b: Redis
 ) -> None:
     """It is answered after the detach was written, which may shorten what it made longer."""
     permit = await kind(proxied, "jobs", 1, lease=LEASE).acquire()
-    async with nobody_enters_beside(permit, kind(other, "jobs", 1, lease=LEASE)) as entered:
+    async with nobody_enters_beside(permit, kind(client_b, "jobs", 1, lease=LEASE)) as entered:
         answer = proxy.hold("refresh")
         refreshing = in_background(permit.refresh())
         await answer.struck.wait()
@@ -172,11 +179,11 @@ async def test_a_refresh_of_the_threads_that_was_sent_before_a_detach_renews_no_
 
 
 async def test_no_refresh_renews_trust_while_a_detach_may_arrive_late(
-    kind: Kind, proxied: Redis, proxy: Proxy, server: EmbeddedRedis, other: Redis
+    kind: Kind, proxied: Redis, proxy: Proxy, server: EmbeddedRedis, client_b: Redis
 ) -> None:
     """Its bytes lie somewhere, and it is not void yet: it may be carried out after the refresh."""
     permit = await kind(proxied, "jobs", 1, lease=LEASE).acquire()
-    async with nobody_enters_beside(permit, kind(other, "jobs", 1, lease=LEASE)) as entered:
+    async with nobody_enters_beside(permit, kind(client_b, "jobs", 1, lease=LEASE)) as entered:
         go_on = proxy.stop("abandon")
         fault = proxy.cut("detach")
         detaching = in_background(permit.detach(expires_in=1.0))
@@ -192,8 +199,9 @@ async def test_no_refresh_renews_trust_while_a_detach_may_arrive_late(
     assert await permit.release()
 
 
+@pytest.mark.fault(45)
 async def test_a_detach_that_is_sent_again_counts_once_more(
-    kind: Kind, proxied: Redis, proxy: Proxy, other: Redis
+    kind: Kind, proxied: Redis, proxy: Proxy, client_b: Redis
 ) -> None:
     """The first was carried out, and its reply lost: the second gives the job all of its time."""
     permit = await kind(proxied, "jobs", 1, lease=LEASE).acquire()
@@ -201,19 +209,20 @@ async def test_a_detach_that_is_sent_again_counts_once_more(
     identity = await permit.detach(expires_in=LEASE)
     assert fault.struck.is_set()
     assert len(proxy.operations("detach")) >= 2
-    [entry] = (await kind(other, "jobs", 1, lease=LEASE).status()).holders
+    [entry] = (await kind(client_b, "jobs", 1, lease=LEASE).status()).holders
     assert entry.id == identity
     assert entry.expires_in > 0.9 * LEASE
-    adopted = await kind(other, "jobs", 1, lease=LEASE).adopt(identity)
+    adopted = await kind(client_b, "jobs", 1, lease=LEASE).adopt(identity)
     assert await adopted.release()
 
 
+@pytest.mark.fault(45)
 async def test_a_detach_that_is_refused_leaves_the_permit_held(
-    kind: Kind, proxied: Redis, proxy: Proxy, other: Redis
+    kind: Kind, proxied: Redis, proxy: Proxy, client_b: Redis
 ) -> None:
     """The user may not do that, say: it is told so, and trusts its permit as before."""
     permit = await kind(proxied, "jobs", 1, lease=LEASE).acquire()
-    async with nobody_enters_beside(permit, kind(other, "jobs", 1, lease=LEASE)) as entered:
+    async with nobody_enters_beside(permit, kind(client_b, "jobs", 1, lease=LEASE)) as entered:
         proxy.answer("detach", "NOPERM this user has no permissions to run the 'evalsha' command")
         with pytest.raises(BackendError, match="NOPERM"):
             await permit.detach(expires_in=SHORT)
@@ -224,8 +233,9 @@ async def test_a_detach_that_is_refused_leaves_the_permit_held(
     assert await permit.release()
 
 
+@pytest.mark.fault(45)
 async def test_a_permit_that_is_released_while_it_is_detached(
-    kind: Kind, proxied: Redis, proxy: Proxy, other: Redis
+    kind: Kind, proxied: Redis, proxy: Proxy, client_b: Redis
 ) -> None:
     """Two tasks part with it in two ways: it is given back, and no id is given to anybody."""
     permit = await kind(proxied, "jobs", 1, lease=LEASE).acquire()
@@ -238,24 +248,28 @@ async def test_a_permit_that_is_released_while_it_is_detached(
     with pytest.raises(PermitLost):
         await detaching
     assert await releasing
-    await all_free(kind(other, "jobs", 1))
+    await all_free(kind(client_b, "jobs", 1))
 
 
-async def test_of_two_detaches_one_gives_the_id(kind: Kind, client: Redis, other: Redis) -> None:
+@pytest.mark.fault(45)
+async def test_of_two_detaches_one_gives_the_id(
+    kind: Kind, client_a: Redis, client_b: Redis
+) -> None:
     """Two tasks let go of one permit at the same time."""
-    permit = await kind(client, "jobs", 1, lease=LEASE).acquire()
+    permit = await kind(client_a, "jobs", 1, lease=LEASE).acquire()
     both = await asyncio.gather(
         permit.detach(expires_in=LEASE), permit.detach(expires_in=SHORT), return_exceptions=True
     )
     assert [type(one) for one in both] == [str, PermitLost]
     with pytest.raises(PermitLost):
         await permit.detach()
-    adopted = await kind(other, "jobs", 1, lease=LEASE).adopt(str(both[0]))
+    adopted = await kind(client_b, "jobs", 1, lease=LEASE).adopt(str(both[0]))
     assert await adopted.release()
 
 
+@pytest.mark.fault(45)
 async def test_a_detach_after_one_that_was_cancelled(
-    kind: Kind, proxied: Redis, proxy: Proxy, other: Redis
+    kind: Kind, proxied: Redis, proxy: Proxy, client_b: Redis
 ) -> None:
     """The holder thought better of it, and then of that."""
     semaphore = kind(proxied, "jobs", 1, lease=LEASE)
@@ -268,7 +282,7 @@ async def test_a_detach_after_one_that_was_cancelled(
     second = in_background(permit.detach(expires_in=2 * LEASE))
     fault.lift()
     identity = await second
-    there = kind(other, "jobs", 1, lease=LEASE)
+    there = kind(client_b, "jobs", 1, lease=LEASE)
     [entry] = (await there.status()).holders
     assert (entry.id, entry.expires_in > LEASE) == (identity, True)
     assert await there.release(identity)
@@ -276,11 +290,11 @@ async def test_a_detach_after_one_that_was_cancelled(
 
 
 async def test_a_waiter_is_told_of_a_nearer_expiry(
-    kind: Kind, client: Redis, other: Redis
+    kind: Kind, client_a: Redis, client_b: Redis
 ) -> None:
     """It would look again when the lease would have ended."""
-    permit = await kind(client, "jobs", 1, lease=30.0).acquire()
-    waiter = await waits_in_line(kind(other, "jobs", 1, lease=30.0))
+    permit = await kind(client_a, "jobs", 1, lease=30.0).acquire()
+    waiter = await waits_in_line(kind(client_b, "jobs", 1, lease=30.0))
     began = time.monotonic()
     await permit.detach(expires_in=SHORT)
     granted = await asyncio.wait_for(waiter, 5)
@@ -289,11 +303,11 @@ async def test_a_waiter_is_told_of_a_nearer_expiry(
 
 
 async def test_a_nearer_expiry_is_told_past_who_does_not_hear(
-    kind: Kind, proxied: Redis, proxy: Proxy, client: Redis, other: Redis, admin: Redis
+    kind: Kind, proxied: Redis, proxy: Proxy, client_a: Redis, client_b: Redis, admin: Redis
 ) -> None:
     """The first in line is cut off, and the server has not noticed: it is told nothing."""
-    permit = await kind(client, "jobs", 1, lease=30.0).acquire()
-    there = kind(other, "jobs", 1, lease=30.0)
+    permit = await kind(client_a, "jobs", 1, lease=30.0).acquire()
+    there = kind(client_b, "jobs", 1, lease=30.0)
     first = await waits_in_line(kind(proxied, "jobs", 1, lease=30.0))
     second = await waits_in_line(there, place=2)
     channels = await admin.pubsub_channels("redsem:@*")

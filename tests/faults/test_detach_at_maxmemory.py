@@ -2,11 +2,15 @@
 
 import asyncio
 
+import pytest
 from redis.asyncio import Redis
 
 from redsem_async.testing._embedded import EmbeddedRedis
-from tests.faults.helpers import Kind, in_background, until
-from tests.faults.proxy import Proxy
+from tests.harness.clients import Kind
+from tests.harness.proxy import Proxy
+from tests.harness.wait import in_background, until
+
+pytestmark = pytest.mark.one_mode
 
 LEASE = 3.0
 SHORT = 0.8

@@ -1,10 +1,14 @@
 import asyncio
 import time
 
+import pytest
 from redis.asyncio import Redis
 
-from tests.faults.helpers import EPSILON, NOISE, Kind, in_background
-from tests.faults.proxy import Proxy
+from tests.harness.clients import Kind
+from tests.harness.proxy import Proxy
+from tests.harness.wait import EPSILON, NOISE, in_background
+
+pytestmark = pytest.mark.one_mode
 
 
 async def test_trust_that_ends_while_a_detach_is_unanswered_is_told(

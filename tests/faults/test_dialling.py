@@ -7,12 +7,15 @@ from redis.asyncio import Redis
 
 import redsem_async._redis.dial as dialling
 from redsem_async._redis.dial import Target
-from tests.faults.helpers import Kind, takes_at_most, until
+from tests.harness.clients import Kind
+from tests.harness.wait import takes_at_most, until
+
+pytestmark = pytest.mark.one_mode
 
 
 @pytest.mark.parametrize("end", ["reset", "closed"])
 async def test_a_connection_that_ended_before_it_was_ours_is_noticed(
-    kind: Kind, end: Literal["reset", "closed"], client: Redis, monkeypatch: pytest.MonkeyPatch
+    kind: Kind, end: Literal["reset", "closed"], client_a: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its end was told to redis-py's reader, which nobody reads: nobody may wait for answers."""
     made: list[Any] = []
@@ -32,6 +35,6 @@ async def test_a_connection_that_ended_before_it_was_ours_is_noticed(
 
     monkeypatch.setattr(dialling, "_connected", ended)
     with takes_at_most(0.2):
-        permit = await kind(client, "jobs", 1).acquire()
+        permit = await kind(client_a, "jobs", 1).acquire()
     assert len(made) == 2
     assert await permit.release()

@@ -8,9 +8,11 @@ import pytest
 from redis.asyncio import Redis
 
 from redsem_async.testing._embedded import EmbeddedRedis
-from tests.conftest import StartServer
-from tests.faults.conftest import Connect
-from tests.faults.helpers import EPSILON, Kind, key_of, takes_at_most, until
+from tests.harness.clients import Connect, Kind, key_of
+from tests.harness.servers import StartServer
+from tests.harness.wait import EPSILON, takes_at_most, until
+
+pytestmark = pytest.mark.release
 
 
 @pytest.fixture
@@ -28,11 +30,12 @@ def warnings(caplog: pytest.LogCaptureFixture) -> Iterator[list[str]]:
     logger.removeHandler(ear)
 
 
+@pytest.mark.fault(34)
 @pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-ttl"])
 async def test_an_evicting_policy_is_warned_of_once(
     kind: Kind, embedded: StartServer, connect: Connect, warnings: list[str], policy: str
 ) -> None:
-    """Case 34. Our keys expire, so that policies for those that do take them as well."""
+    """Our keys expire, so that policies for those that do take them as well."""
     server = embedded("--maxmemory", "100mb", "--maxmemory-policy", policy)
     redis = connect(server.url, client_name="here")
     semaphore = kind(redis, "jobs", 1)
@@ -50,6 +53,7 @@ async def test_an_evicting_policy_is_warned_of_once(
     assert f"127.0.0.1:{server.port}" in warning
 
 
+@pytest.mark.fault(34)
 @pytest.mark.parametrize(
     "settings",
     [("--maxmemory", "100mb"), ("--maxmemory-policy", "allkeys-lru")],
@@ -62,16 +66,17 @@ async def test_a_policy_that_evicts_nothing_is_no_warning(
     warnings: list[str],
     settings: tuple[str, ...],
 ) -> None:
-    """Case 34. Nor is one that never comes to it, since memory has no bound."""
+    """Nor is one that never comes to it, since memory has no bound."""
     async with kind(connect(embedded(*settings).url), "jobs", 1):
         pass
     assert not warnings
 
 
+@pytest.mark.fault(34)
 async def test_who_may_not_ask_goes_on_without(
     kind: Kind, server: EmbeddedRedis, admin: Redis, connect: Connect, warnings: list[str]
 ) -> None:
-    """Case 34. INFO is not among what a semaphore needs."""
+    """INFO is not among what a semaphore needs."""
     await admin.config_set("maxmemory", "100mb")
     await admin.config_set("maxmemory-policy", "allkeys-lru")
     await admin.acl_setuser(
@@ -83,10 +88,11 @@ async def test_who_may_not_ask_goes_on_without(
     assert not warnings
 
 
+@pytest.mark.fault(34)
 async def test_what_is_evicted_is_lost_in_time(
     kind: Kind, embedded: StartServer, connect: Connect
 ) -> None:
-    """Case 34. Real evictions, under a real bound: the holder learns of it as of any loss."""
+    """Real evictions, under a real bound: the holder learns of it as of any loss."""
     # Flushed at once: keys would still be evicted for memory that a thread is yet to free.
     bound = ("--maxmemory", "8mb", "--maxmemory-policy", "allkeys-random")
     server = embedded(*bound, "--lazyfree-lazy-user-flush", "no")

@@ -12,19 +12,13 @@ from redis.asyncio import Redis
 import redsem_async
 from redsem_async import AnySemaphore, FairSemaphore, Permit
 from redsem_async.testing._embedded import EmbeddedRedis
-from tests.faults.conftest import Connect
-from tests.faults.helpers import (
-    EPSILON,
-    Kind,
-    all_free,
-    key_of,
-    takes_at_most,
-    until,
-    waits_in_line,
-)
-from tests.faults.proxy import Proxy
-from tests.faults.replicas import SERVICE, Flock, Replicated
-from tests.faults.topologies import in_sync, is_alive, settle, tell
+from tests.harness.clients import Connect, Kind, key_of
+from tests.harness.proxy import Proxy
+from tests.harness.replicas import SERVICE, Flock, Replicated
+from tests.harness.topologies import in_sync, is_alive, settle, tell
+from tests.harness.wait import EPSILON, all_free, takes_at_most, until, waits_in_line
+
+pytestmark = pytest.mark.release
 
 PAUSE = 1.0  # seconds at most between two attempts to reach a server
 
@@ -64,10 +58,11 @@ async def refusals(server: EmbeddedRedis) -> int:
 # -- a demoted master
 
 
+@pytest.mark.fault(38)
 async def test_a_demoted_master_is_left_for_the_new_one(
     kind: Kind, replicated: Replicated, proxy: Proxy, here: Redis, there: Redis
 ) -> None:
-    """Case 38. It answers READONLY, in the wording of its version, and stays connected."""
+    """It answers READONLY, in the wording of its version, and stays connected."""
     old = replicated.master
     held, waiting = kind(here, "jobs", 1, lease=3.0), kind(there, "jobs", 1, lease=3.0)
     async with held as permit:
@@ -96,10 +91,11 @@ async def test_a_demoted_master_is_left_for_the_new_one(
     assert await holders(new, held) == set()
 
 
+@pytest.mark.fault(38)
 async def test_a_grant_that_nobody_heard_is_not_told_by_a_demoted_master(
     replicated: Replicated, proxy: Proxy, here: Redis, connect: Connect
 ) -> None:
-    """Case 38. It repeats what its new master publishes, to those who still listen to it."""
+    """It repeats what its new master publishes, to those who still listen to it."""
     old = replicated.master
     async with Proxy(old.port) as still:
         held = FairSemaphore(here, "jobs", 1, lease=30.0)
@@ -132,11 +128,12 @@ async def test_a_grant_that_nobody_heard_is_not_told_by_a_demoted_master(
         assert await successor.release()
 
 
+@pytest.mark.fault(38)
 @pytest.mark.parametrize("operation", ["acquire", "release", "refresh", "status"])
 async def test_whatever_a_demoted_master_refuses_is_done_by_the_new_one(
     kind: Kind, replicated: Replicated, proxy: Proxy, here: Redis, operation: str
 ) -> None:
-    """Case 38. Nobody sees the refusal who has time to wait."""
+    """Nobody sees the refusal who has time to wait."""
     semaphore = kind(here, "jobs", 2, lease=20.0)
     permit = await semaphore.acquire()
     await replicated.caught_up()
@@ -164,11 +161,12 @@ async def test_whatever_a_demoted_master_refuses_is_done_by_the_new_one(
 # -- writes that are lost
 
 
+@pytest.mark.fault(39)
 @pytest.mark.parametrize("lost", [1, 3])
 async def test_a_failover_that_loses_grants_lets_as_many_in_and_for_a_lease_at_most(
     kind: Kind, lost: int, replicated: Replicated, proxy: Proxy, here: Redis, there: Redis
 ) -> None:
-    """Case 39. k grants that nobody knows of: at most k holders too many, and tokens in order."""
+    """K grants that nobody knows of: at most k holders too many, and tokens in order."""
     limit, lease = 4, 2.0
     old_hand = kind(here, "jobs", limit, lease=lease)
     newcomer = kind(there, "jobs", limit, lease=lease)
@@ -198,10 +196,11 @@ async def test_a_failover_that_loses_grants_lets_as_many_in_and_for_a_lease_at_m
     await all_free(newcomer)
 
 
+@pytest.mark.fault(39)
 async def test_a_failover_that_loses_releases_costs_a_lease_at_most(
     kind: Kind, replicated: Replicated, proxy: Proxy, here: Redis, there: Redis
 ) -> None:
-    """Case 39. The new master takes for held what was given back: until its lease ends."""
+    """The new master takes for held what was given back: until its lease ends."""
     lease = 2.0
     semaphore, other = kind(here, "jobs", 1, lease=lease), kind(there, "jobs", 1, lease=lease)
     permit = await semaphore.acquire()
@@ -220,10 +219,11 @@ async def test_a_failover_that_loses_releases_costs_a_lease_at_most(
     await all_free(other)
 
 
+@pytest.mark.fault(39)
 async def test_a_failover_that_loses_the_line_loses_no_waiter(
     kind: Kind, replicated: Replicated, proxy: Proxy, here: Redis, there: Redis
 ) -> None:
-    """Case 39. Waiters of whom the new master never heard stand in its line all the same."""
+    """Waiters of whom the new master never heard stand in its line all the same."""
     held, waiting = kind(here, "jobs", 1, lease=3.0), kind(there, "jobs", 1, lease=3.0)
     holder = await held.acquire()
     await replicated.caught_up()
@@ -300,6 +300,7 @@ async def demoted(flock: Flock, old: EmbeddedRedis) -> None:
     await until(follows, "the old master is demoted", within=20)
 
 
+@pytest.mark.fault(38, 39)
 @pytest.mark.parametrize(
     ("end", "done"), [(kill, dead), (ask_for_it, demoted)], ids=["killed", "demoted"]
 )
@@ -310,7 +311,7 @@ async def test_a_real_failover_is_ridden_out(
     end: Do,
     done: Do,
 ) -> None:
-    """Cases 38 and 39. Sentinels promote the replica: who holds holds on, and who waits waits."""
+    """Sentinels promote the replica: who holds holds on, and who waits waits."""
     lease = 12.0
     held, waiting = kind(follow(flock), "jobs", 1, lease=lease), kind(follow(flock), "jobs", 1)
     async with held as permit:
@@ -334,10 +335,11 @@ async def test_a_real_failover_is_ridden_out(
     await all_free(held)
 
 
+@pytest.mark.fault(39)
 async def test_a_failover_longer_than_the_lease_is_a_loss_in_time(
     kind: Kind, flock: Flock, follow: Callable[[Flock], Redis]
 ) -> None:
-    """Case 39. Nobody could renew it: the body ends before the lease does, not afterwards."""
+    """Nobody could renew it: the body ends before the lease does, not afterwards."""
     lease = 0.6
     semaphore = kind(follow(flock), "jobs", 1, lease=lease)
     old = await flock.master()

@@ -4,8 +4,11 @@ import pytest
 from redis.asyncio import Redis
 
 from redsem_async import AcquireTimeout
-from tests.faults.helpers import Kind, in_background
-from tests.faults.proxy import Proxy
+from tests.harness.clients import Kind
+from tests.harness.proxy import Proxy
+from tests.harness.wait import in_background
+
+pytestmark = pytest.mark.release
 
 LEASE = 3.0
 DELAY = 0.04
@@ -13,9 +16,9 @@ DELAY = 0.04
 
 @pytest.mark.parametrize("early", [0.06, 0.04, 0.015, -0.015, -0.035])
 async def test_far_away_the_server_is_not_unavailable_because_a_permit_became_free(
-    kind: Kind, proxied: Redis, proxy: Proxy, other: Redis, early: float
+    kind: Kind, proxied: Redis, proxy: Proxy, client_b: Redis, early: float
 ) -> None:
-    there, here = kind(other, "jobs", 1, lease=LEASE), kind(proxied, "jobs", 1, lease=LEASE)
+    there, here = kind(client_b, "jobs", 1, lease=LEASE), kind(proxied, "jobs", 1, lease=LEASE)
     holder = await there.acquire()
     proxy.delay = DELAY
     for _ in range(3):

@@ -9,20 +9,15 @@ import pytest
 from redis.asyncio import Redis
 
 from redsem_async import AcquireTimeout, Permit, PermitLost
-from tests.faults.helpers import (
-    EPSILON,
-    Kind,
-    all_free,
-    key_of,
-    takes_at_most,
-    waits_in_line,
-)
-from tests.faults.proxy import Proxy
+from tests.harness.clients import Kind, key_of
+from tests.harness.proxy import Proxy
+from tests.harness.wait import EPSILON, all_free, takes_at_most, waits_in_line
 
 
-async def test_a_body_in_a_thread(kind: Kind, client: Redis, admin: Redis) -> None:
-    """Case 6. The block is left as lost; the thread itself cannot be stopped, and runs on."""
-    semaphore = kind(client, "jobs", 1, lease=3.0, refresh_interval=0.2)
+@pytest.mark.fault(6)
+async def test_a_body_in_a_thread(kind: Kind, client_a: Redis, admin: Redis) -> None:
+    """The block is left as lost; the thread itself cannot be stopped, and runs on."""
+    semaphore = kind(client_a, "jobs", 1, lease=3.0, refresh_interval=0.2)
     stop, ran_on = threading.Event(), threading.Event()
 
     def work() -> None:
@@ -38,17 +33,18 @@ async def test_a_body_in_a_thread(kind: Kind, client: Redis, admin: Redis) -> No
     assert await asyncio.to_thread(ran_on.wait, 5)
 
 
+@pytest.mark.fault(7)
 async def test_a_suspended_host(
-    kind: Kind, client: Redis, monkeypatch: pytest.MonkeyPatch
+    kind: Kind, client_a: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Case 7. The monotonic clock stands still meanwhile; the leases go on.
+    """The monotonic clock stands still meanwhile; the leases go on.
 
     No test can suspend its host: the clock is patched here, as it is after a night.
     """
     clock_boottime = getattr(time, "CLOCK_BOOTTIME", None)
     if clock_boottime is None:
         pytest.skip("this system has no clock that goes on while it is suspended")
-    semaphore = kind(client, "jobs", 1, lease=10.0)
+    semaphore = kind(client_a, "jobs", 1, lease=10.0)
     permit = await semaphore.acquire()
     assert not permit.lost
     real = time.clock_gettime
@@ -65,11 +61,12 @@ async def test_a_suspended_host(
     assert not await permit.release()
 
 
+@pytest.mark.fault(10)
 async def test_a_body_that_swallows_the_cancellation(
-    kind: Kind, client: Redis, admin: Redis
+    kind: Kind, client_a: Redis, admin: Redis
 ) -> None:
-    """Case 10. PermitLost leaves the block all the same, and the task is not left cancelled."""
-    semaphore = kind(client, "jobs", 1, lease=3.0, refresh_interval=0.2)
+    """PermitLost leaves the block all the same, and the task is not left cancelled."""
+    semaphore = kind(client_a, "jobs", 1, lease=3.0, refresh_interval=0.2)
     swallowed = False
     with pytest.raises(PermitLost):
         async with semaphore:
@@ -85,12 +82,13 @@ async def test_a_body_that_swallows_the_cancellation(
     assert task.cancelling() == 0
 
 
+@pytest.mark.fault(11)
 @pytest.mark.parametrize("lose", [False, True], ids=["held", "lost"])
 async def test_a_block_that_is_left_in_another_task(
-    kind: Kind, client: Redis, admin: Redis, lose: bool
+    kind: Kind, client_a: Redis, admin: Redis, lose: bool
 ) -> None:
-    """Case 11. Fixtures and some frameworks do that: it releases, and tells of a loss."""
-    semaphore = kind(client, "jobs", 1, lease=3.0, refresh_interval=0.2)
+    """Fixtures and some frameworks do that: it releases, and tells of a loss."""
+    semaphore = kind(client_a, "jobs", 1, lease=3.0, refresh_interval=0.2)
     entered: asyncio.Future[Permit] = asyncio.get_running_loop().create_future()
 
     async def enter() -> None:
@@ -112,11 +110,12 @@ async def test_a_block_that_is_left_in_another_task(
     await all_free(semaphore)
 
 
+@pytest.mark.fault(12)
 async def test_releases_that_are_not_due_change_nothing(
-    kind: Kind, client: Redis, other: Redis, admin: Redis
+    kind: Kind, client_a: Redis, client_b: Redis, admin: Redis
 ) -> None:
-    """Case 12. Twice, late, of another's, of nobody's: False, and no place more."""
-    semaphore, there = kind(client, "jobs", 2, lease=5.0), kind(other, "jobs", 2, lease=5.0)
+    """Twice, late, of another's, of nobody's: False, and no place more."""
+    semaphore, there = kind(client_a, "jobs", 2, lease=5.0), kind(client_b, "jobs", 2, lease=5.0)
     twice = await semaphore.acquire()
     assert await twice.release()
     assert not await twice.release()
@@ -139,9 +138,10 @@ async def test_releases_that_are_not_due_change_nothing(
     await all_free(semaphore)
 
 
-async def test_a_lowered_limit_evicts_nobody(kind: Kind, client: Redis, other: Redis) -> None:
-    """Case 41. Nobody new comes in until it fits, and those inside stay."""
-    semaphore, there = kind(client, "jobs", 3), kind(other, "jobs", 3)
+@pytest.mark.fault(41)
+async def test_a_lowered_limit_evicts_nobody(kind: Kind, client_a: Redis, client_b: Redis) -> None:
+    """Nobody new comes in until it fits, and those inside stay."""
+    semaphore, there = kind(client_a, "jobs", 3), kind(client_b, "jobs", 3)
     permits = [await semaphore.acquire() for _ in range(3)]
     waiter = await waits_in_line(there)
     await there.set_limit(1)
@@ -158,9 +158,10 @@ async def test_a_lowered_limit_evicts_nobody(kind: Kind, client: Redis, other: R
     await all_free(semaphore)
 
 
-async def test_a_raised_limit_serves_at_once(kind: Kind, client: Redis, other: Redis) -> None:
-    """Case 41. Nobody waits for a heartbeat; 0 pauses, and taking it away goes on."""
-    semaphore, there = kind(client, "jobs", 1), kind(other, "jobs", 1)
+@pytest.mark.fault(41)
+async def test_a_raised_limit_serves_at_once(kind: Kind, client_a: Redis, client_b: Redis) -> None:
+    """Nobody waits for a heartbeat; 0 pauses, and taking it away goes on."""
+    semaphore, there = kind(client_a, "jobs", 1), kind(client_b, "jobs", 1)
     await there.set_limit(0)
     waiters = [await waits_in_line(semaphore, place=n) for n in (1, 2, 3)]
     assert await there.try_acquire() is None
@@ -183,11 +184,12 @@ async def test_a_raised_limit_serves_at_once(kind: Kind, client: Redis, other: R
     await all_free(semaphore)
 
 
+@pytest.mark.fault(42)
 async def test_a_higher_limit_of_another_client_is_its_own(
-    kind: Kind, client: Redis, other: Redis
+    kind: Kind, client_a: Redis, client_b: Redis
 ) -> None:
-    """Case 42. Each request goes by what its own client declares."""
-    narrow, wide = kind(client, "jobs", 1), kind(other, "jobs", 3)
+    """Each request goes by what its own client declares."""
+    narrow, wide = kind(client_a, "jobs", 1), kind(client_b, "jobs", 3)
     permits = [await wide.acquire(timeout=0), await wide.acquire(timeout=0)]
     assert await narrow.try_acquire() is None
     permits.append(await wide.acquire(timeout=0))
@@ -197,12 +199,13 @@ async def test_a_higher_limit_of_another_client_is_its_own(
     assert await (await narrow.acquire(timeout=0)).release()
 
 
+@pytest.mark.fault(42)
 async def test_short_and_long_leases_on_one_name(
-    kind: Kind, client: Redis, other: Redis, admin: Redis
+    kind: Kind, client_a: Redis, client_b: Redis, admin: Redis
 ) -> None:
-    """Case 42. Nobody's lease is applied to others, and no key dies before the longest."""
-    short = kind(client, "jobs", 2, lease=0.3)
-    long = kind(other, "jobs", 2, lease=60.0)
+    """Nobody's lease is applied to others, and no key dies before the longest."""
+    short = kind(client_a, "jobs", 2, lease=0.3)
+    long = kind(client_b, "jobs", 2, lease=60.0)
     permit = await long.acquire()
     for _ in range(3):
         async with short.acquire(timeout=1):
@@ -216,9 +219,10 @@ async def test_short_and_long_leases_on_one_name(
     await all_free(long)
 
 
-async def test_an_error_of_the_bodys_own_wins(kind: Kind, client: Redis, admin: Redis) -> None:
-    """Case 10. What the body raises is not hidden, neither by a loss nor by a release."""
-    semaphore = kind(client, "jobs", 1, lease=3.0, refresh_interval=0.2)
+@pytest.mark.fault(10)
+async def test_an_error_of_the_bodys_own_wins(kind: Kind, client_a: Redis, admin: Redis) -> None:
+    """What the body raises is not hidden, neither by a loss nor by a release."""
+    semaphore = kind(client_a, "jobs", 1, lease=3.0, refresh_interval=0.2)
     with pytest.raises(ZeroDivisionError):
         async with semaphore:
             await admin.delete(key_of(semaphore, "holders"))
@@ -228,9 +232,12 @@ async def test_an_error_of_the_bodys_own_wins(kind: Kind, client: Redis, admin: 
     await all_free(semaphore)
 
 
-async def test_an_expired_permit_is_not_refreshed(kind: Kind, client: Redis, admin: Redis) -> None:
-    """Case 3. Somebody else may have it by now, or may be about to: it is lost."""
-    semaphore = kind(client, "jobs", 1, lease=30.0)
+@pytest.mark.fault(3)
+async def test_an_expired_permit_is_not_refreshed(
+    kind: Kind, client_a: Redis, admin: Redis
+) -> None:
+    """Somebody else may have it by now, or may be about to: it is lost."""
+    semaphore = kind(client_a, "jobs", 1, lease=30.0)
     permit = await semaphore.acquire()
     await admin.zadd(key_of(semaphore, "holders"), {permit.id: 1.0}, xx=True)
     with pytest.raises(PermitLost):
@@ -239,11 +246,12 @@ async def test_an_expired_permit_is_not_refreshed(kind: Kind, client: Redis, adm
     await all_free(semaphore)
 
 
+@pytest.mark.fault(1)
 async def test_a_newcomer_clears_up_after_who_has_expired(
-    kind: Kind, client: Redis, admin: Redis
+    kind: Kind, client_a: Redis, admin: Redis
 ) -> None:
-    """Case 1. Also where there is room beside them: nothing is left of a permit but its lease."""
-    semaphore = kind(client, "jobs", 2, lease=30.0)
+    """Also where there is room beside them: nothing is left of a permit but its lease."""
+    semaphore = kind(client_a, "jobs", 2, lease=30.0)
     await (await semaphore.acquire()).release()  # it is introduced, and will be served quickly
     dead = f"{'f' * 32}.1"
     await admin.zadd(key_of(semaphore, "holders"), {dead: 1.0})
@@ -255,11 +263,11 @@ async def test_a_newcomer_clears_up_after_who_has_expired(
 
 @pytest.mark.parametrize("how", ["release", "adopt", "clear"])
 async def test_a_holder_that_is_cut_off_learns_late_of_what_was_taken_from_it(
-    kind: Kind, proxy: Proxy, proxied: Redis, other: Redis, how: str
+    kind: Kind, proxy: Proxy, proxied: Redis, client_b: Redis, how: str
 ) -> None:
     """Nobody can tell it, and the permit has another holder at once: for a lease, no longer."""
     lease = 4.0
-    here, there = kind(proxied, "jobs", 1, lease=lease), kind(other, "jobs", 1, lease=lease)
+    here, there = kind(proxied, "jobs", 1, lease=lease), kind(client_b, "jobs", 1, lease=lease)
     permit = await here.acquire()
     proxy.lead_to(1)  # where nobody listens
     proxy.drop()

@@ -9,8 +9,9 @@ from redis.asyncio import Redis
 
 from redsem_async import FairSemaphore
 from redsem_async.testing._embedded import EmbeddedRedis
-from tests.faults.helpers import Kind, all_free, until
-from tests.faults.processes import StartWorker
+from tests.harness.children import StartWorker
+from tests.harness.clients import Kind
+from tests.harness.wait import all_free, until
 
 Stay = tuple[float, float, float, int, int]  # asked, entered, left, fencing token, permits
 
@@ -57,7 +58,7 @@ async def test_under_load_the_limit_holds(
     kind: Kind,
     weights: bool,
     start: StartWorker,
-    client: Redis,
+    client_a: Redis,
     admin: Redis,
 ) -> None:
     """Never more than the limit inside, tokens unique and growing, and all free at the end."""
@@ -91,17 +92,17 @@ async def test_under_load_the_limit_holds(
     assert most_inside(stays) <= limit
     assert most_inside(stays) >= limit - 1, "the limit was never reached: this proves nothing"
     assert not list(regressions(stays)), "a later grant has a lower token"
-    semaphore = kind(client, "jobs", limit)
+    semaphore = kind(client_a, "jobs", limit)
     await all_free(semaphore, within=0.5)
     for key in await admin.keys("*"):
         assert await admin.ttl(key) > 0, key
 
 
 async def test_under_load_the_order_is_that_of_the_tickets(
-    server: EmbeddedRedis, client: Redis, other: Redis, admin: Redis
+    server: EmbeddedRedis, client_a: Redis, client_b: Redis, admin: Redis
 ) -> None:
     """First come, first served, across processes: who stood in line earlier is served earlier."""
-    here, there = FairSemaphore(client, "jobs", 1), FairSemaphore(other, "jobs", 1)
+    here, there = FairSemaphore(client_a, "jobs", 1), FairSemaphore(client_b, "jobs", 1)
     holder = await there.acquire()
     order: list[int] = []
 

@@ -25,10 +25,13 @@ from redsem_async import (
 )
 from redsem_async._redis.acl import COMMANDS, HARMLESS_DENIALS, Addition, acl_rules
 from redsem_async.testing import EmbeddedRedis
-from tests import restricted
-from tests.conftest import StartServer
-from tests.faults.helpers import Kind, in_background, scripts_run, takes_at_most, until
-from tests.faults.topologies import Cluster, Node, tell
+from tests.harness import restricted
+from tests.harness.clients import Kind, scripts_run
+from tests.harness.servers import StartServer
+from tests.harness.topologies import Cluster, Node, tell
+from tests.harness.wait import in_background, takes_at_most, until
+
+pytestmark = pytest.mark.release
 
 LATER = 2.5  # seconds: a heartbeat of a lease of 3 s is sent every 1 to 1.5
 AT_ONCE = 0.5
@@ -153,6 +156,7 @@ async def test_not_one_command_is_idle(server: EmbeddedRedis, admin: Redis, kind
     assert needless == []
 
 
+@pytest.mark.fault(28)
 @pytest.mark.parametrize("command", sorted(FALLBACKS))
 async def test_without_messages_heartbeats_find_the_grants(
     server: EmbeddedRedis,

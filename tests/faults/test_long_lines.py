@@ -8,18 +8,9 @@ from redis.asyncio import Redis
 
 from redsem_async import FairSemaphore, Permit, Semaphore
 from redsem_async.testing._embedded import EmbeddedRedis
-from tests.faults.conftest import Connect
-from tests.faults.helpers import (
-    EPSILON,
-    NOISE,
-    Kind,
-    hub_of,
-    in_background,
-    key_of,
-    until,
-    waits_in_line,
-)
-from tests.faults.proxy import Proxy
+from tests.harness.clients import Connect, Kind, hub_of, key_of
+from tests.harness.proxy import Proxy
+from tests.harness.wait import EPSILON, NOISE, in_background, until, waits_in_line
 
 MANY = 1100  # more than one call of a script looks at
 LEASE = 30.0  # with a heartbeat every ten seconds: nothing is found by one
@@ -61,12 +52,13 @@ async def cut_off(proxy: Proxy, semaphore: FairSemaphore, admin: Redis) -> None:
     await until(nobody_listens, "the server has noticed")
 
 
+@pytest.mark.fault(48)
 async def test_a_light_request_is_not_hidden_behind_heavy_ones(
-    client: Redis, other: Redis, crowd: "list[asyncio.Task[Permit]]"
+    client_a: Redis, client_b: Redis, crowd: "list[asyncio.Task[Permit]]"
 ) -> None:
     """The limit was lowered below what they ask for, and may stay there for long."""
-    there = FairSemaphore(other, "jobs", 2, lease=LEASE)
-    here = FairSemaphore(client, "jobs", 2, lease=LEASE)
+    there = FairSemaphore(client_b, "jobs", 2, lease=LEASE)
+    here = FairSemaphore(client_a, "jobs", 2, lease=LEASE)
     holder = await there.acquire(permits=2)
     await join(crowd, there, permits=2)
     light = await waits_in_line(here, place=MANY + 1)
@@ -95,15 +87,15 @@ async def test_a_light_request_is_not_hidden_behind_heavy_ones(
 async def test_newcomers_overtake_nobody_who_was_not_looked_at(
     proxied: Redis,
     proxy: Proxy,
-    client: Redis,
-    other: Redis,
+    client_a: Redis,
+    client_b: Redis,
     admin: Redis,
     crowd: "list[asyncio.Task[Permit]]",
 ) -> None:
     """A call looks at part of the line, and knows nothing of who waits behind that."""
     here = FairSemaphore(proxied, "jobs", 2, lease=LEASE)
-    there = FairSemaphore(other, "jobs", 2, lease=LEASE)
-    holder = await FairSemaphore(client, "jobs", 2, lease=LEASE).acquire(permits=2)
+    there = FairSemaphore(client_b, "jobs", 2, lease=LEASE)
+    holder = await FairSemaphore(client_a, "jobs", 2, lease=LEASE).acquire(permits=2)
     await join(crowd, here, permits=2)
     light = await waits_in_line(here, place=MANY + 1)
     _ = proxy.stop("heartbeat")  # nobody looks at the line before the newcomer does
@@ -121,17 +113,18 @@ async def test_newcomers_overtake_nobody_who_was_not_looked_at(
     assert await permit.release()
 
 
+@pytest.mark.fault(48)
 async def test_a_process_that_lives_is_not_hidden_behind_one_that_was_killed(
     proxied: Redis,
     proxy: Proxy,
-    client: Redis,
-    other: Redis,
+    client_a: Redis,
+    client_b: Redis,
     admin: Redis,
     crowd: "list[asyncio.Task[Permit]]",
 ) -> None:
     """And one that was only cut off comes back to its place."""
     dead = FairSemaphore(proxied, "jobs", 1, lease=LEASE)
-    here, there = (FairSemaphore(redis, "jobs", 1, lease=LEASE) for redis in (client, other))
+    here, there = (FairSemaphore(redis, "jobs", 1, lease=LEASE) for redis in (client_a, client_b))
     holder = await here.acquire()
     await join(crowd, dead)
     waiters = [await waits_in_line(there, place=MANY + 1 + i) for i in range(2)]
@@ -154,17 +147,18 @@ async def test_a_process_that_lives_is_not_hidden_behind_one_that_was_killed(
     await asyncio.wait([waiters[1]])
 
 
+@pytest.mark.fault(48)
 async def test_requests_of_a_process_that_is_dead_are_dropped_from_where_they_were_set_aside(
     connect: Connect,
     server: EmbeddedRedis,
-    client: Redis,
+    client_a: Redis,
     admin: Redis,
     crowd: "list[asyncio.Task[Permit]]",
 ) -> None:
     """They count as waiting until then, and `max_waiters` goes by that."""
     async with Proxy(server.port) as proxy:
         dead = FairSemaphore(connect(proxy.url), "jobs", 1, lease=0.3)
-        here = FairSemaphore(client, "jobs", 1, lease=0.3)
+        here = FairSemaphore(client_a, "jobs", 1, lease=0.3)
         holder = await here.acquire()
         crowd += [await waits_in_line(dead)]
         waiter = await waits_in_line(here, place=2)
@@ -183,15 +177,16 @@ async def test_requests_of_a_process_that_is_dead_are_dropped_from_where_they_we
         proxy.refusing = False
 
 
+@pytest.mark.fault(49)
 async def test_a_hint_goes_to_who_can_use_it(
-    proxied: Redis, proxy: Proxy, other: Redis, connect: Connect, server: EmbeddedRedis
+    proxied: Redis, proxy: Proxy, client_b: Redis, connect: Connect, server: EmbeddedRedis
 ) -> None:
     """A process whose own limit leaves no room is passed over, and not told in vain (zset)."""
     lease = 9.0
     holders = Semaphore(connect(server.url), "jobs", 2, lease=lease)
     permits = [await holders.acquire(), await holders.acquire()]
     narrow = await waits_in_line(Semaphore(proxied, "jobs", 1, lease=lease), place=1)
-    wide = await waits_in_line(Semaphore(other, "jobs", 2, lease=lease), place=2)
+    wide = await waits_in_line(Semaphore(client_b, "jobs", 2, lease=lease), place=2)
     asked = len(proxy.operations("acquire"))
     assert await permits[0].release()
     granted = await asyncio.wait_for(wide, 2 * EPSILON + NOISE)
@@ -203,15 +198,15 @@ async def test_a_hint_goes_to_who_can_use_it(
 
 
 async def test_a_hint_that_nobody_here_wants_is_passed_on(
-    proxied: Redis, proxy: Proxy, client: Redis, other: Redis, admin: Redis
+    proxied: Redis, proxy: Proxy, client_a: Redis, client_b: Redis, admin: Redis
 ) -> None:
     """Its process has left the line meanwhile; who waits still hears of it (zset)."""
     here = Semaphore(proxied, "jobs", 1, lease=LEASE)
     permit = await here.acquire()
     hub = hub_of(permit)
     assert await permit.release()
-    holder = await Semaphore(other, "jobs", 1, lease=LEASE).acquire()
-    waiter = await waits_in_line(Semaphore(client, "jobs", 1, lease=LEASE))
+    holder = await Semaphore(client_b, "jobs", 1, lease=LEASE).acquire()
+    waiter = await waits_in_line(Semaphore(client_a, "jobs", 1, lease=LEASE))
     await admin.zrem(key_of(here, "holders"), holder.id)  # of which nobody is told but this one
     proxy.inject(_push(f"redsem:@{hub}", "hint 1 jobs"))
     granted = await asyncio.wait_for(waiter, 5)
@@ -219,15 +214,16 @@ async def test_a_hint_that_nobody_here_wants_is_passed_on(
     assert not await holder.release()
 
 
+@pytest.mark.fault(49)
 async def test_a_hint_that_came_too_late_for_its_process_is_passed_on(
-    proxied: Redis, proxy: Proxy, client: Redis, other: Redis
+    proxied: Redis, proxy: Proxy, client_a: Redis, client_b: Redis
 ) -> None:
     """What it was told of was free for its limit then, and is for another's now (zset)."""
     lease = 9.0
-    holder = Semaphore(other, "jobs", 2, lease=lease)
+    holder = Semaphore(client_b, "jobs", 2, lease=lease)
     permits = [await holder.acquire(), await holder.acquire()]
     narrow = await waits_in_line(Semaphore(proxied, "jobs", 1, lease=lease), place=1)
-    wide = await waits_in_line(Semaphore(client, "jobs", 2, lease=lease), place=2)
+    wide = await waits_in_line(Semaphore(client_a, "jobs", 2, lease=lease), place=2)
     # It is told of one permit although its limit leaves no room for it.
     hub = next(w.client.id for w in (await holder.status()).waiters)
     assert await permits[0].detach(expires_in=0.05)
@@ -244,8 +240,14 @@ def _push(channel: str, text: str) -> bytes:
     return b">3\r\n" + b"".join(b"$%d\r\n%b\r\n" % (len(part), part) for part in parts)
 
 
+@pytest.mark.fault(49)
 async def test_a_hint_that_fits_nobody_does_not_go_round_for_ever(
-    kind: Kind, client: Redis, other: Redis, connect: Connect, server: EmbeddedRedis, admin: Redis
+    kind: Kind,
+    client_a: Redis,
+    client_b: Redis,
+    connect: Connect,
+    server: EmbeddedRedis,
+    admin: Redis,
 ) -> None:
     """Two processes wait for two permits each, and one is free: each is told once, at most."""
     lease = 9.0
@@ -253,7 +255,7 @@ async def test_a_hint_that_fits_nobody_does_not_go_round_for_ever(
     permits = [await holder.acquire(), await holder.acquire()]
     waiters = [
         in_background(kind(redis, "jobs", 2, lease=lease).acquire(permits=2))
-        for redis in (client, other)
+        for redis in (client_a, client_b)
     ]
 
     async def both_wait() -> bool:

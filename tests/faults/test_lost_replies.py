@@ -9,20 +9,17 @@ from redis.asyncio import Redis
 
 from redsem_async import AcquireTimeout, FairSemaphore, Permit
 from redsem_async.testing._embedded import EmbeddedRedis
-from tests.faults.conftest import Connect
-from tests.faults.helpers import (
+from tests.harness.clients import Connect, Kind, connection_of, key_of
+from tests.harness.proxy import Proxy, Sent, say_again
+from tests.harness.wait import (
     EPSILON,
     NOISE,
-    Kind,
     all_free,
-    connection_of,
     in_background,
-    key_of,
     takes_at_most,
     until,
     waits_in_line,
 )
-from tests.faults.proxy import Proxy, Sent, say_again
 
 
 async def warm(kind: Kind, redis: Redis) -> None:
@@ -30,10 +27,11 @@ async def warm(kind: Kind, redis: Redis) -> None:
     await kind(redis, "warm", 1).reap()
 
 
+@pytest.mark.fault(13)
 async def test_cancelled_before_anything_was_sent(
     kind: Kind, proxied: Redis, proxy: Proxy
 ) -> None:
-    """Case 13. There is no trace of it, on the wire or on the server."""
+    """There is no trace of it, on the wire or on the server."""
     semaphore = kind(proxied, "jobs", 1)
     await warm(kind, proxied)
     acquiring = in_background(semaphore.acquire())
@@ -45,8 +43,9 @@ async def test_cancelled_before_anything_was_sent(
     assert not proxy.operations("abandon")
 
 
+@pytest.mark.fault(13)
 async def test_cancelled_while_connecting(kind: Kind, server: EmbeddedRedis, admin: Redis) -> None:
-    """Case 13. The first acquire of a client has a handshake before it to be cancelled in."""
+    """The first acquire of a client has a handshake before it to be cancelled in."""
     async with Proxy(server.port) as proxy:
         proxy.delay = 0.05
         redis: Redis = Redis.from_url(proxy.url)
@@ -64,8 +63,9 @@ async def test_cancelled_while_connecting(kind: Kind, server: EmbeddedRedis, adm
     assert not await admin.keys("*jobs*")
 
 
+@pytest.mark.fault(14)
 async def test_cancelled_after_it_was_sent(kind: Kind, proxied: Redis, proxy: Proxy) -> None:
-    """Case 14. The server grants it all the same, so it is given back, in one round trip."""
+    """The server grants it all the same, so it is given back, in one round trip."""
     semaphore = kind(proxied, "jobs", 1)
     await warm(kind, proxied)
     fault = proxy.hold("acquire")
@@ -79,16 +79,17 @@ async def test_cancelled_after_it_was_sent(kind: Kind, proxied: Redis, proxy: Pr
     await all_free(semaphore, within=0.5)
 
 
+@pytest.mark.fault(15)
 async def test_a_cancelled_waiter_hands_on_what_it_was_granted_in_the_same_tick(
-    kind: Kind, client: Redis, other: Redis
+    kind: Kind, client_a: Redis, client_b: Redis
 ) -> None:
-    """Case 15. The grant is here, and the task has not run yet when it is cancelled."""
-    semaphore = kind(client, "jobs", 1, lease=30.0)
-    holder = await kind(other, "jobs", 1, lease=30.0).acquire()
+    """The grant is here, and the task has not run yet when it is cancelled."""
+    semaphore = kind(client_a, "jobs", 1, lease=30.0)
+    holder = await kind(client_b, "jobs", 1, lease=30.0).acquire()
     waiter = await waits_in_line(semaphore)
     [claim] = semaphore._bound().remote.ledger.waiting
     # A Semaphore's waiters have no order across processes: there, the next one is in this one.
-    next_in = kind(other, "jobs", 1, lease=30.0) if kind is FairSemaphore else semaphore
+    next_in = kind(client_b, "jobs", 1, lease=30.0) if kind is FairSemaphore else semaphore
     next_one = in_background(next_in.acquire(timeout=30))
     loop = asyncio.get_running_loop()
     met = False
@@ -113,12 +114,13 @@ async def test_a_cancelled_waiter_hands_on_what_it_was_granted_in_the_same_tick(
     await all_free(semaphore, within=0.5)
 
 
+@pytest.mark.fault(16)
 async def test_a_grant_that_meets_its_deadline_is_a_permit_or_a_timeout(
-    kind: Kind, client: Redis, other: Redis
+    kind: Kind, client_a: Redis, client_b: Redis
 ) -> None:
-    """Case 16. Whichever it is, nothing leaks."""
-    here = kind(client, "jobs", 1)
-    there = kind(other, "jobs", 1)
+    """Whichever it is, nothing leaks."""
+    here = kind(client_a, "jobs", 1)
+    there = kind(client_b, "jobs", 1)
     await here.reap()
     ends = {"permit": 0, "timeout": 0}
     for attempt in range(60):
@@ -144,14 +146,15 @@ async def outcome(task: "asyncio.Future[Permit]") -> Permit | Exception:
         return error
 
 
+@pytest.mark.fault(17)
 @pytest.mark.parametrize("full", [False, True], ids=["granted", "queued"])
 async def test_a_lost_reply_of_acquire_is_one_permit(
-    kind: Kind, proxied: Redis, client: Redis, proxy: Proxy, full: bool
+    kind: Kind, proxied: Redis, client_a: Redis, proxy: Proxy, full: bool
 ) -> None:
-    """Case 17. The command ran; sent again, it finds what it made."""
+    """The command ran; sent again, it finds what it made."""
     semaphore = kind(proxied, "jobs", 2)
     await warm(kind, proxied)
-    there = kind(client, "jobs", 2)
+    there = kind(client_a, "jobs", 2)
     holders = [await there.acquire(), await there.acquire()] if full else []
     fault = proxy.swallow("acquire")
     acquiring = in_background(semaphore.acquire(timeout=10))
@@ -172,8 +175,9 @@ async def test_a_lost_reply_of_acquire_is_one_permit(
     await all_free(there)
 
 
+@pytest.mark.fault(17)
 async def test_a_lost_request_is_sent_again(kind: Kind, proxied: Redis, proxy: Proxy) -> None:
-    """Case 17. The command never arrived: the same code path, the same answer."""
+    """The command never arrived: the same code path, the same answer."""
     semaphore = kind(proxied, "jobs", 1)
     await warm(kind, proxied)
     fault = proxy.cut("acquire")
@@ -185,17 +189,18 @@ async def test_a_lost_request_is_sent_again(kind: Kind, proxied: Redis, proxy: P
     await all_free(semaphore)
 
 
+@pytest.mark.fault(17)
 async def test_a_lost_reply_of_release_is_a_release(
-    kind: Kind, proxied: Redis, proxy: Proxy, client: Redis
+    kind: Kind, proxied: Redis, proxy: Proxy, client_a: Redis
 ) -> None:
-    """Case 17. It was held, and is free: True, although the second asking finds nothing."""
+    """It was held, and is free: True, although the second asking finds nothing."""
     semaphore = kind(proxied, "jobs", 1)
     permit = await semaphore.acquire()
     fault = proxy.swallow("release")
     assert await permit.release()
     assert fault.struck.is_set()
     assert len(proxy.operations("release")) == 2
-    there = kind(client, "jobs", 1)
+    there = kind(client_a, "jobs", 1)
     assert await there.available() == 1
     successor = await there.acquire(timeout=0)
     assert fault.sent is not None
@@ -203,12 +208,13 @@ async def test_a_lost_reply_of_release_is_a_release(
     assert await successor.release()
 
 
+@pytest.mark.fault(12)
 async def test_a_lost_reply_of_release_does_not_free_twice(
-    kind: Kind, proxied: Redis, proxy: Proxy, client: Redis
+    kind: Kind, proxied: Redis, proxy: Proxy, client_a: Redis
 ) -> None:
-    """Case 12. The one who waits is served once, and the limit stays what it is."""
+    """The one who waits is served once, and the limit stays what it is."""
     semaphore = kind(proxied, "jobs", 1)
-    there = kind(client, "jobs", 1)
+    there = kind(client_a, "jobs", 1)
     permit = await semaphore.acquire()
     waiters = [await waits_in_line(there, place=n) for n in (1, 2)]
     fault = proxy.swallow("release")
@@ -222,10 +228,11 @@ async def test_a_lost_reply_of_release_does_not_free_twice(
     await all_free(there)
 
 
+@pytest.mark.fault(24)
 async def test_a_lost_reply_of_refresh_is_no_loss(
     kind: Kind, proxied: Redis, proxy: Proxy
 ) -> None:
-    """Case 24. No answer is not a no."""
+    """No answer is not a no."""
     semaphore = kind(proxied, "jobs", 1, lease=1.5, refresh_interval=0.3)
     async with semaphore as permit:
         fault = proxy.swallow("refresh")
@@ -237,11 +244,12 @@ async def test_a_lost_reply_of_refresh_is_no_loss(
     await all_free(semaphore)
 
 
+@pytest.mark.fault(18)
 @pytest.mark.parametrize("end", ["released", "abandoned"])
 async def test_a_delayed_duplicate_brings_nothing_back(
     kind: Kind, proxied: Redis, proxy: Proxy, server: EmbeddedRedis, end: str
 ) -> None:
-    """Case 18. Closing a socket recalls nothing: what was sent on it may run much later."""
+    """Closing a socket recalls nothing: what was sent on it may run much later."""
     semaphore = kind(proxied, "jobs", 1)
     await warm(kind, proxied)
     if end == "released":
@@ -264,12 +272,13 @@ async def test_a_delayed_duplicate_brings_nothing_back(
     assert await semaphore.available() == 1
 
 
+@pytest.mark.fault(18)
 async def test_duplicates_of_everything_change_nothing(
-    kind: Kind, proxied: Redis, proxy: Proxy, server: EmbeddedRedis, client: Redis
+    kind: Kind, proxied: Redis, proxy: Proxy, server: EmbeddedRedis, client_a: Redis
 ) -> None:
-    """Case 18. Release, refresh, abandon and heartbeat too, while somebody else holds."""
+    """Release, refresh, abandon and heartbeat too, while somebody else holds."""
     semaphore = kind(proxied, "jobs", 1)
-    there = kind(client, "jobs", 1)
+    there = kind(client_a, "jobs", 1)
     permit = await semaphore.acquire()
     await permit.refresh()
     assert await permit.release()
@@ -291,11 +300,12 @@ async def test_duplicates_of_everything_change_nothing(
     assert await successor.release()
 
 
+@pytest.mark.fault(20)
 async def test_a_thousand_acquires_at_once_need_one_connection(
-    kind: Kind, client: Redis, admin: Redis
+    kind: Kind, client_a: Redis, admin: Redis
 ) -> None:
-    """Case 20. redis-py's pool raises at a hundred."""
-    semaphore = kind(client, "jobs", 1000)
+    """redis-py's pool raises at a hundred."""
+    semaphore = kind(client_a, "jobs", 1000)
     permits = await asyncio.gather(*(semaphore.acquire(timeout=20) for _ in range(1000)))
     clients = [c for c in await admin.client_list() if c["name"] == "here"]
     assert len(clients) == 1
@@ -303,10 +313,11 @@ async def test_a_thousand_acquires_at_once_need_one_connection(
     await all_free(semaphore)
 
 
+@pytest.mark.fault(21)
 async def test_a_pool_of_one_connection_is_no_stall(
     kind: Kind, server: EmbeddedRedis, connect: Connect
 ) -> None:
-    """Case 21. The hub brings its own connection, and leaves the user's one to the user."""
+    """The hub brings its own connection, and leaves the user's one to the user."""
     redis = connect(server.url, max_connections=1)
     semaphore = kind(redis, "jobs", 5)
     pool: Any = redis.connection_pool
@@ -320,13 +331,14 @@ async def test_a_pool_of_one_connection_is_no_stall(
         await pool.release(held_by_user)
 
 
+@pytest.mark.fault(24)
 @pytest.mark.parametrize("waiting", [False, True], ids=["holding", "waiting"])
 async def test_a_half_open_connection_is_noticed(
-    kind: Kind, proxied: Redis, proxy: Proxy, client: Redis, waiting: bool
+    kind: Kind, proxied: Redis, proxy: Proxy, client_a: Redis, waiting: bool
 ) -> None:
-    """Case 24. Nothing comes and nothing ends: what was asked and not answered tells."""
+    """Nothing comes and nothing ends: what was asked and not answered tells."""
     semaphore = kind(proxied, "jobs", 1, lease=3.0)
-    there = kind(client, "jobs", 1, lease=30.0)
+    there = kind(client_a, "jobs", 1, lease=30.0)
     await warm(kind, proxied)
     if not waiting:
         async with semaphore as permit:
@@ -347,12 +359,13 @@ async def test_a_half_open_connection_is_noticed(
     await all_free(there)
 
 
+@pytest.mark.fault(23)
 async def test_a_grant_whose_message_was_lost_is_found(
-    proxied: Redis, proxy: Proxy, client: Redis
+    proxied: Redis, proxy: Proxy, client_a: Redis
 ) -> None:
-    """Case 23. It was told to a connection that broke: the new one asks, and knows."""
+    """It was told to a connection that broke: the new one asks, and knows."""
     semaphore = FairSemaphore(proxied, "jobs", 1, lease=30.0)
-    there = FairSemaphore(client, "jobs", 1, lease=30.0)
+    there = FairSemaphore(client_a, "jobs", 1, lease=30.0)
     holder = await there.acquire()
     waiter = await waits_in_line(semaphore)
     proxy.mute()
@@ -367,10 +380,11 @@ async def test_a_grant_whose_message_was_lost_is_found(
     assert await permit.release()
 
 
+@pytest.mark.fault(25)
 async def test_a_reply_that_belongs_to_another_command_is_noticed(
     kind: Kind, proxied: Redis, proxy: Proxy, admin: Redis
 ) -> None:
-    """Case 25. A reply too many would answer the next caller with the last one's permit."""
+    """A reply too many would answer the next caller with the last one's permit."""
     semaphore = kind(proxied, "jobs", 1)
     await warm(kind, proxied)
     first = await connection_of(admin, "proxied")
@@ -383,10 +397,11 @@ async def test_a_reply_that_belongs_to_another_command_is_noticed(
     assert await permit.release()
 
 
+@pytest.mark.fault(25)
 async def test_a_reply_that_comes_in_anothers_place_is_noticed(
     kind: Kind, proxied: Redis, proxy: Proxy, admin: Redis
 ) -> None:
-    """Case 25. It looks like a grant, and is none to what was asked."""
+    """It looks like a grant, and is none to what was asked."""
     semaphore = kind(proxied, "jobs", 1)
     await warm(kind, proxied)
     first = await connection_of(admin, "proxied")
@@ -401,12 +416,13 @@ async def test_a_reply_that_comes_in_anothers_place_is_noticed(
     assert await permit.release()
 
 
+@pytest.mark.fault(25)
 async def test_a_subscription_that_ends_unasked_is_made_anew(
-    kind: Kind, proxied: Redis, proxy: Proxy, client: Redis, admin: Redis
+    kind: Kind, proxied: Redis, proxy: Proxy, client_a: Redis, admin: Redis
 ) -> None:
-    """Case 25. Without it grants would go unheard."""
+    """Without it grants would go unheard."""
     semaphore = kind(proxied, "jobs", 1, lease=30.0)
-    there = kind(client, "jobs", 1, lease=30.0)
+    there = kind(client_a, "jobs", 1, lease=30.0)
     holder = await there.acquire()
     waiter = await waits_in_line(semaphore)
     first = await connection_of(admin, "proxied")
@@ -423,8 +439,9 @@ async def test_a_subscription_that_ends_unasked_is_made_anew(
     assert await permit.release()
 
 
+@pytest.mark.fault(26)
 async def test_it_listens_before_it_asks(kind: Kind, proxied: Redis, proxy: Proxy) -> None:
-    """Case 26. On each connection anew: a grant before the subscription would go unheard."""
+    """On each connection anew: a grant before the subscription would go unheard."""
     semaphore = kind(proxied, "jobs", 1)
     for number in range(2):
         permit = await semaphore.acquire()
@@ -435,10 +452,11 @@ async def test_it_listens_before_it_asks(kind: Kind, proxied: Redis, proxy: Prox
         await until(lambda: not proxy.open_connections(), "the connection is closed")
 
 
+@pytest.mark.fault(24)
 async def test_a_slow_network_shortens_trust_and_breaks_nothing(
     kind: Kind, proxied: Redis, proxy: Proxy
 ) -> None:
-    """Case 24. Trust counts from sending: what the way back took is not trusted."""
+    """Trust counts from sending: what the way back took is not trusted."""
     proxy.delay = 0.15
     semaphore = kind(proxied, "jobs", 1, lease=1.5)
     began = time.monotonic()
@@ -452,10 +470,10 @@ async def test_a_slow_network_shortens_trust_and_breaks_nothing(
 
 
 async def test_an_adoption_that_was_answered_late_is_trusted_for_what_is_left(
-    kind: Kind, client: Redis, proxied: Redis, proxy: Proxy, admin: Redis
+    kind: Kind, client_a: Redis, proxied: Redis, proxy: Proxy, admin: Redis
 ) -> None:
     """It is asked for again, and answered as found: by then some of the lease has passed."""
-    here, there = kind(client, "jobs", 1, lease=2.0), kind(proxied, "jobs", 1, lease=2.0)
+    here, there = kind(client_a, "jobs", 1, lease=2.0), kind(proxied, "jobs", 1, lease=2.0)
     await there.reap()
     identity = await (await here.acquire()).detach()
     lost = proxy.swallow("adopt")

@@ -8,30 +8,33 @@ from redis.asyncio import Redis
 
 from redsem_async import FairSemaphore, PermitLost, Semaphore
 from redsem_async.testing._embedded import EmbeddedRedis
-from tests.faults.conftest import Connect
-from tests.faults.helpers import (
-    EPSILON,
+from tests.harness.clients import (
+    Connect,
     Kind,
-    all_free,
     connection_of,
     hub_of,
-    in_background,
     kill_connection,
     scripts_run,
+)
+from tests.harness.proxy import Proxy
+from tests.harness.wait import (
+    EPSILON,
+    all_free,
+    in_background,
     takes_at_most,
     until,
     waits_in_line,
 )
-from tests.faults.proxy import Proxy
 
 
+@pytest.mark.fault(23)
 @pytest.mark.parametrize("killed", ["here", "there"])
 async def test_the_connection_is_killed_during_a_release(
-    kind: Kind, client: Redis, other: Redis, admin: Redis, killed: str
+    kind: Kind, client_a: Redis, client_b: Redis, admin: Redis, killed: str
 ) -> None:
-    """Case 23. The waiter's or the releaser's: served after a reconnection and a trip."""
-    semaphore = kind(client, "jobs", 1, lease=30.0)
-    there = kind(other, "jobs", 1, lease=30.0)
+    """The waiter's or the releaser's: served after a reconnection and a trip."""
+    semaphore = kind(client_a, "jobs", 1, lease=30.0)
+    there = kind(client_b, "jobs", 1, lease=30.0)
     for _ in range(5):
         holder = await there.acquire(timeout=1)
         waiter = await waits_in_line(semaphore)
@@ -47,12 +50,13 @@ async def test_the_connection_is_killed_during_a_release(
     await all_free(semaphore)
 
 
+@pytest.mark.fault(23)
 async def test_all_subscribers_are_killed(
-    kind: Kind, client: Redis, other: Redis, admin: Redis
+    kind: Kind, client_a: Redis, client_b: Redis, admin: Redis
 ) -> None:
-    """Case 23. `CLIENT KILL TYPE pubsub`: the hubs' connections count as that."""
-    semaphore = kind(client, "jobs", 1, lease=30.0)
-    holder = await kind(other, "jobs", 1, lease=30.0).acquire()
+    """`CLIENT KILL TYPE pubsub`: the hubs' connections count as that."""
+    semaphore = kind(client_a, "jobs", 1, lease=30.0)
+    holder = await kind(client_b, "jobs", 1, lease=30.0).acquire()
     waiter = await waits_in_line(semaphore)
     before = {await connection_of(admin, name) for name in ("here", "there")}
     assert await admin.client_kill_filter(_type="pubsub") == 2
@@ -64,11 +68,12 @@ async def test_all_subscribers_are_killed(
     await all_free(semaphore)
 
 
+@pytest.mark.fault(23)
 async def test_a_killed_connection_costs_a_holder_nothing(
-    kind: Kind, client: Redis, admin: Redis
+    kind: Kind, client_a: Redis, admin: Redis
 ) -> None:
-    """Case 23. Time and again, while it is refreshed."""
-    semaphore = kind(client, "jobs", 1, lease=1.0, refresh_interval=0.1)
+    """Time and again, while it is refreshed."""
+    semaphore = kind(client_a, "jobs", 1, lease=1.0, refresh_interval=0.1)
     async with semaphore as permit:
         numbers: set[int] = set()
         for _ in range(8):
@@ -122,11 +127,12 @@ def garbled(name: str) -> list[bytes]:
     ]
 
 
+@pytest.mark.fault(25)
 async def test_garbled_messages_are_ignored(
-    kind: Kind, client: Redis, other: Redis, admin: Redis
+    kind: Kind, client_a: Redis, client_b: Redis, admin: Redis
 ) -> None:
-    """Case 25. To a hub that holds, and to one that waits; no reply is shifted by them."""
-    here, there = kind(client, "jobs", 1, lease=30.0), kind(other, "jobs", 1, lease=30.0)
+    """To a hub that holds, and to one that waits; no reply is shifted by them."""
+    here, there = kind(client_a, "jobs", 1, lease=30.0), kind(client_b, "jobs", 1, lease=30.0)
     holder = await there.acquire()
     waiter = await waits_in_line(here)
     hub = (await here.status()).waiters[0].client.id
@@ -150,10 +156,11 @@ async def test_garbled_messages_are_ignored(
     await all_free(here)
 
 
-async def test_a_forged_grant_is_found_out(client: Redis, other: Redis, admin: Redis) -> None:
-    """Case 25. The refresh that follows it tells, within one trip; the limit is kept."""
-    semaphore = FairSemaphore(client, "jobs", 1, lease=30.0)
-    there = FairSemaphore(other, "jobs", 1, lease=30.0)
+@pytest.mark.fault(25)
+async def test_a_forged_grant_is_found_out(client_a: Redis, client_b: Redis, admin: Redis) -> None:
+    """The refresh that follows it tells, within one trip; the limit is kept."""
+    semaphore = FairSemaphore(client_a, "jobs", 1, lease=30.0)
+    there = FairSemaphore(client_b, "jobs", 1, lease=30.0)
     holder = await there.acquire()
     lost: list[PermitLost] = []
 
@@ -185,12 +192,13 @@ async def test_a_forged_grant_is_found_out(client: Redis, other: Redis, admin: R
     await all_free(there)
 
 
-async def test_a_stray_grant_is_given_back(client: Redis, other: Redis, admin: Redis) -> None:
-    """Case 25. A message for an id that is not waited for: whatever it stands for is freed."""
-    semaphore = FairSemaphore(client, "jobs", 1, lease=30.0)
-    there = FairSemaphore(other, "jobs", 1, lease=30.0)
+@pytest.mark.fault(25)
+async def test_a_stray_grant_is_given_back(client_a: Redis, client_b: Redis, admin: Redis) -> None:
+    """A message for an id that is not waited for: whatever it stands for is freed."""
+    semaphore = FairSemaphore(client_a, "jobs", 1, lease=30.0)
+    there = FairSemaphore(client_b, "jobs", 1, lease=30.0)
     holder = await there.acquire()
-    async with FairSemaphore(client, "others", 1) as former:
+    async with FairSemaphore(client_a, "others", 1) as former:
         hub, _, number = former.id.partition(".")
     waiter = await waits_in_line(semaphore)
     before = await scripts_run(admin)
@@ -206,13 +214,14 @@ async def test_a_stray_grant_is_given_back(client: Redis, other: Redis, admin: R
         assert await (await waiter).release()
 
 
+@pytest.mark.fault(27)
 @pytest.mark.parametrize("waiting", [False, True])
 async def test_ten_thousand_messages_are_coalesced(
-    kind: Kind, client: Redis, other: Redis, admin: Redis, waiting: bool
+    kind: Kind, client_a: Redis, client_b: Redis, admin: Redis, waiting: bool
 ) -> None:
-    """Case 27. One answer each would be a storm."""
-    semaphore = kind(client, "jobs", 2, lease=30.0)
-    there = kind(other, "jobs", 2, lease=30.0)
+    """One answer each would be a storm."""
+    semaphore = kind(client_a, "jobs", 2, lease=30.0)
+    there = kind(client_b, "jobs", 2, lease=30.0)
     permit = await semaphore.acquire()
     holder = await there.acquire()
     waiter = await waits_in_line(semaphore) if waiting else None
@@ -234,7 +243,7 @@ async def test_ten_thousand_messages_are_coalesced(
 
 
 async def test_a_grant_that_was_on_its_way_for_long_is_trusted_for_what_is_left(
-    proxied: Redis, proxy: Proxy, other: Redis
+    proxied: Redis, proxy: Proxy, client_b: Redis
 ) -> None:
     """It lay behind a reply for a while, and its refresh does not arrive.
 
@@ -242,7 +251,7 @@ async def test_a_grant_that_was_on_its_way_for_long_is_trusted_for_what_is_left(
     that when it granted. Were it counted from the arrival, two would be inside.
     """
     lease = 3.0  # handed over for two thirds of it
-    there = FairSemaphore(other, "jobs", 1, lease=lease)
+    there = FairSemaphore(client_b, "jobs", 1, lease=lease)
     here = FairSemaphore(proxied, "jobs", 1, lease=lease)
     await here.reap()
     holder = await there.acquire()
@@ -261,15 +270,16 @@ async def test_a_grant_that_was_on_its_way_for_long_is_trusted_for_what_is_left(
     assert await successor.release()
 
 
+@pytest.mark.fault(28)
 async def test_denied_subscriptions_are_warned_of_once(
     kind: Kind,
     server: EmbeddedRedis,
     admin: Redis,
-    other: Redis,
+    client_b: Redis,
     connect: Connect,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Case 28. Heartbeats find the grants then, and the log says why it takes so long."""
+    """Heartbeats find the grants then, and the log says why it takes so long."""
     await admin.acl_setuser(
         "deaf",
         enabled=True,
@@ -281,7 +291,7 @@ async def test_denied_subscriptions_are_warned_of_once(
     )
     redis = connect(server.url, username="deaf", password="secret", client_name="deaf")
     semaphore = kind(redis, "jobs", 1, lease=3.0)
-    there = kind(other, "jobs", 1, lease=3.0)
+    there = kind(client_b, "jobs", 1, lease=3.0)
     with caplog.at_level(logging.WARNING, "redsem_async"):
         for _ in range(2):
             holder = await there.acquire(timeout=2)
@@ -301,12 +311,13 @@ async def test_denied_subscriptions_are_warned_of_once(
     await all_free(there)
 
 
+@pytest.mark.fault(23)
 async def test_a_grant_in_flight_when_the_connection_breaks(
-    proxied: Redis, proxy: Proxy, other: Redis
+    proxied: Redis, proxy: Proxy, client_b: Redis
 ) -> None:
-    """Case 23. The message arrived, its refresh did not: the permit is the waiter's."""
+    """The message arrived, its refresh did not: the permit is the waiter's."""
     semaphore = FairSemaphore(proxied, "jobs", 1, lease=9.0)
-    holder = await FairSemaphore(other, "jobs", 1, lease=9.0).acquire()
+    holder = await FairSemaphore(client_b, "jobs", 1, lease=9.0).acquire()
     waiter = await waits_in_line(semaphore)
     fault = proxy.cut("refresh")
     assert await holder.release()

@@ -7,12 +7,14 @@ from redis.asyncio import Redis
 
 from redsem_async import AnySemaphore, Permit, Semaphore
 from redsem_async.testing._embedded import EmbeddedRedis
-from tests.faults.helpers import Kind, in_background, until, waits_in_line
-from tests.faults.proxy import Proxy, say_again
+from tests.harness.clients import Kind
+from tests.harness.proxy import Proxy, say_again
+from tests.harness.wait import in_background, until, waits_in_line
 
 LEASE = 3.0
 
 
+@pytest.mark.fault(46)
 async def test_a_limit_that_arrives_late_is_not_set_again(
     kind: Kind, proxied: Redis, proxy: Proxy, server: EmbeddedRedis
 ) -> None:
@@ -28,11 +30,12 @@ async def test_a_limit_that_arrives_late_is_not_set_again(
     assert (await semaphore.status()).set_limit is None
 
 
+@pytest.mark.fault(46)
 async def test_a_limit_whose_reply_was_lost_is_not_set_again(
-    kind: Kind, proxied: Redis, proxy: Proxy, other: Redis
+    kind: Kind, proxied: Redis, proxy: Proxy, client_b: Redis
 ) -> None:
     """Carried out, and sent again after somebody else has set another."""
-    here, there = kind(proxied, "jobs", 1), kind(other, "jobs", 1)
+    here, there = kind(proxied, "jobs", 1), kind(client_b, "jobs", 1)
     await here.reap()
     fault = proxy.swallow("set_limit")
     setting = in_background(here.set_limit(5))
@@ -46,6 +49,7 @@ async def test_a_limit_whose_reply_was_lost_is_not_set_again(
     assert (await there.status()).set_limit == 2
 
 
+@pytest.mark.fault(46)
 async def test_calls_that_are_sent_again_together_act_in_their_order(
     kind: Kind, proxied: Redis, proxy: Proxy, server: EmbeddedRedis, admin: Redis
 ) -> None:
@@ -81,6 +85,7 @@ async def test_a_limit_that_was_not_taken_at_first_is_set_whatever_was_asked_bes
     assert await semaphore.release(identity)
 
 
+@pytest.mark.fault(46)
 async def test_a_clear_that_arrives_late_takes_nothing(
     kind: Kind, proxied: Redis, proxy: Proxy, server: EmbeddedRedis
 ) -> None:
@@ -95,11 +100,12 @@ async def test_a_clear_that_arrives_late_takes_nothing(
     assert await permit.release()
 
 
+@pytest.mark.fault(46)
 async def test_a_clear_whose_reply_was_lost_is_carried_out_once(
-    kind: Kind, proxied: Redis, proxy: Proxy, other: Redis
+    kind: Kind, proxied: Redis, proxy: Proxy, client_b: Redis
 ) -> None:
     """It is sent again after somebody else has acquired what it freed."""
-    here, there = kind(proxied, "jobs", 1), kind(other, "jobs", 1)
+    here, there = kind(proxied, "jobs", 1), kind(client_b, "jobs", 1)
     await here.reap()
     fault = proxy.swallow("clear")
     clearing = in_background(here.clear())
@@ -113,36 +119,38 @@ async def test_a_clear_whose_reply_was_lost_is_carried_out_once(
     assert await permit.release()
 
 
+@pytest.mark.fault(46)
 async def test_a_clear_leaves_acquires_that_are_late_void(
-    kind: Kind, proxied: Redis, proxy: Proxy, server: EmbeddedRedis, other: Redis
+    kind: Kind, proxied: Redis, proxy: Proxy, server: EmbeddedRedis, client_b: Redis
 ) -> None:
     """The numbers that a hub has used outlive the semaphore: nothing that ended comes back."""
     semaphore = kind(proxied, "jobs", 1)
     permit = await semaphore.acquire()
     await permit.release()
-    await kind(other, "jobs", 1).clear()
+    await kind(client_b, "jobs", 1).clear()
     [acquire] = proxy.operations("acquire")
     await say_again(server.port, acquire)
     assert (await semaphore.status()).held == 0
 
 
 async def test_a_clear_leaves_limits_that_are_late_void(
-    kind: Kind, proxied: Redis, proxy: Proxy, server: EmbeddedRedis, other: Redis
+    kind: Kind, proxied: Redis, proxy: Proxy, server: EmbeddedRedis, client_b: Redis
 ) -> None:
     """Somebody else cleared, and knows nothing of the numbers of this process."""
     semaphore = kind(proxied, "jobs", 1)
     await semaphore.set_limit(5)
-    await kind(other, "jobs", 1).clear()
+    await kind(client_b, "jobs", 1).clear()
     [limit] = proxy.operations("set_limit")
     await say_again(server.port, limit)
     assert (await semaphore.status()).set_limit is None
 
 
+@pytest.mark.fault(47)
 async def test_an_adoption_is_not_lost_to_the_abandon_of_a_later_acquire(
-    kind: Kind, proxied: Redis, proxy: Proxy, other: Redis
+    kind: Kind, proxied: Redis, proxy: Proxy, client_b: Redis
 ) -> None:
     """Both are lost with the link, and the acquire is cancelled: its abandon goes first."""
-    there = kind(other, "jobs", 2, lease=LEASE)
+    there = kind(client_b, "jobs", 2, lease=LEASE)
     identity = await (await there.acquire()).detach(expires_in=60)
     here = kind(proxied, "jobs", 2, lease=LEASE)
     await here.reap()
@@ -162,10 +170,10 @@ async def test_an_adoption_is_not_lost_to_the_abandon_of_a_later_acquire(
 
 
 async def test_an_adoption_is_not_lost_to_a_later_one_that_is_given_up(
-    kind: Kind, proxied: Redis, proxy: Proxy, other: Redis
+    kind: Kind, proxied: Redis, proxy: Proxy, client_b: Redis
 ) -> None:
     """Both are lost with the link; that the later one is void comes before the other's turn."""
-    there = kind(other, "jobs", 2, lease=LEASE)
+    there = kind(client_b, "jobs", 2, lease=LEASE)
     permits = [await there.acquire(), await there.acquire()]
     identities = [await permit.detach(expires_in=60) for permit in permits]
     here = kind(proxied, "jobs", 2, lease=LEASE)
@@ -182,11 +190,12 @@ async def test_an_adoption_is_not_lost_to_a_later_one_that_is_given_up(
     assert await there.release(identities[1])
 
 
+@pytest.mark.fault(47)
 async def test_an_adoption_that_was_given_up_arrives_late(
-    kind: Kind, proxied: Redis, proxy: Proxy, server: EmbeddedRedis, other: Redis
+    kind: Kind, proxied: Redis, proxy: Proxy, server: EmbeddedRedis, client_b: Redis
 ) -> None:
     """Nobody would hold what it takes: the id stays where it is, for the next adopter."""
-    there = kind(other, "jobs", 1, lease=LEASE)
+    there = kind(client_b, "jobs", 1, lease=LEASE)
     identity = await (await there.acquire()).detach(expires_in=60)
     here = kind(proxied, "jobs", 1, lease=LEASE)
     await here.reap()
@@ -203,11 +212,12 @@ async def test_an_adoption_that_was_given_up_arrives_late(
     assert await adopted.release()
 
 
+@pytest.mark.fault(46)
 async def test_what_waits_in_a_process_is_told_by_its_latest_call(
-    proxied: Redis, proxy: Proxy, server: EmbeddedRedis, other: Redis
+    proxied: Redis, proxy: Proxy, server: EmbeddedRedis, client_b: Redis
 ) -> None:
     """A heartbeat and an acquire that arrive late announce a waiter who has left (zset)."""
-    holder = await Semaphore(other, "jobs", 1, lease=LEASE).acquire()
+    holder = await Semaphore(client_b, "jobs", 1, lease=LEASE).acquire()
     semaphore = Semaphore(proxied, "jobs", 1, lease=LEASE)
     waiters = [await waits_in_line(semaphore, place=place) for place in (1, 2)]
     await until(lambda: bool(proxy.operations("heartbeat")), "a heartbeat was sent", within=10)
@@ -231,10 +241,10 @@ async def _adopted(semaphore: AnySemaphore, identity: str) -> Permit:
 
 @pytest.mark.parametrize("late", ["set_limit", "clear", "detach", "adopt"])
 async def test_a_number_is_remembered_for_as_long_as_its_hub(
-    kind: Kind, client: Redis, admin: Redis, late: str
+    kind: Kind, client_a: Redis, admin: Redis, late: str
 ) -> None:
     """Nothing is kept of it for ever: every key that a call leaves has an expiry."""
-    semaphore = kind(client, f"jobs-{late}", 1)
+    semaphore = kind(client_a, f"jobs-{late}", 1)
     permit = await semaphore.acquire()
     match late:
         case "set_limit":

@@ -14,17 +14,13 @@ from redis.asyncio.cluster import RedisCluster
 import redsem_async
 from redsem_async import AnySemaphore, Permit
 from redsem_async.testing._embedded import EmbeddedRedis
-from tests.conftest import StartServer
-from tests.faults.clocks import start_with_a_clock_of_its_own
-from tests.faults.conftest import Connect
-from tests.faults.helpers import (
-    Kind,
-    in_background,
-    key_of,
-    kill_connections,
-    takes_at_most,
-)
-from tests.faults.topologies import Cluster, embedded_cluster, tell
+from tests.harness.clients import Connect, Kind, key_of, kill_connections
+from tests.harness.clocks import start_with_a_clock_of_its_own
+from tests.harness.servers import StartServer
+from tests.harness.topologies import Cluster, embedded_cluster, tell
+from tests.harness.wait import in_background, takes_at_most
+
+pytestmark = pytest.mark.release
 
 HOUR = 3600.0
 LEASE = 1.0
@@ -72,9 +68,9 @@ async def test_grace_holds_though_the_clock_was_set_back(
     await again.release()
 
 
-async def test_a_clear_begins_no_grace(kind: Kind, client: Redis) -> None:
+async def test_a_clear_begins_no_grace(kind: Kind, client_a: Redis) -> None:
     """What somebody deleted was not lost: nobody is waited for."""
-    here = await make(kind, client, 1)
+    here = await make(kind, client_a, 1)
     await here.clear()
     with takes_at_most(0.1):
         async with here.acquire(timeout=5):
@@ -82,12 +78,12 @@ async def test_a_clear_begins_no_grace(kind: Kind, client: Redis) -> None:
 
 
 async def test_what_was_cleared_does_not_come_back(
-    kind: Kind, client: Redis, connect: Connect, server: EmbeddedRedis
+    kind: Kind, client_a: Redis, connect: Connect, server: EmbeddedRedis
 ) -> None:
     """Nor does it when its holder hears nothing."""
     await tell(server, "ACL", "SETUSER", "deaf", "on", "nopass", "~*", "+@all", "resetchannels")
     deaf = connect(server.url, username="deaf", password="x")
-    here, there = await make(kind, deaf, 1), await make(kind, client, 1)
+    here, there = await make(kind, deaf, 1), await make(kind, client_a, 1)
     permit = await here.acquire()
     await there.clear()
     await asyncio.wait_for(permit.wait_lost(), 2 * LEASE)
@@ -147,13 +143,13 @@ def test_the_end_of_a_program_releases_where_the_slot_went(kind: Kind, cluster: 
 
 
 async def test_replicas_that_are_missing_cost_nobody_else_a_permit(
-    kind: Kind, client: Redis
+    kind: Kind, client_a: Redis
 ) -> None:
     """WAIT blocks the connection that refreshes other semaphores' permits."""
-    held = kind(client, "held", 1, lease=0.5)
+    held = kind(client_a, "held", 1, lease=0.5)
     async with held as permit:
         waiters = [
-            in_background(kind(client, f"confirmed-{n}", 1, min_replicas=1).acquire(timeout=4))
+            in_background(kind(client_a, f"confirmed-{n}", 1, min_replicas=1).acquire(timeout=4))
             for n in range(4)
         ]
         for _ in range(150):
@@ -164,10 +160,10 @@ async def test_replicas_that_are_missing_cost_nobody_else_a_permit(
 
 
 async def test_lost_holders_admit_nobody(
-    kind: Kind, admin: Redis, client: Redis, other: Redis
+    kind: Kind, admin: Redis, client_a: Redis, client_b: Redis
 ) -> None:
     """Holders evicted, tokens and meta not: the next acquire can tell."""
-    here, there = await make(kind, client, 1), await make(kind, other, 1)
+    here, there = await make(kind, client_a, 1), await make(kind, client_b, 1)
     async with here.acquire() as permit:
         await admin.delete(key_of(here, "holders"))
         got = await there.try_acquire()
@@ -175,10 +171,10 @@ async def test_lost_holders_admit_nobody(
 
 
 async def test_detach_while_the_permit_is_not_back(
-    kind: Kind, admin: Redis, client: Redis
+    kind: Kind, admin: Redis, client_a: Redis
 ) -> None:
     """State was lost a moment ago: its holder puts it back first."""
-    here = await make(kind, client, 1)
+    here = await make(kind, client_a, 1)
     permit = await here.acquire()
     await admin.flushall()
     handed_over = await permit.detach(5)

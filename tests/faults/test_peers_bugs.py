@@ -19,28 +19,18 @@ from redsem_async import (
     PermitLost,
 )
 from redsem_async.testing._embedded import EmbeddedRedis
-from tests.conftest import StartServer
-from tests.faults.conftest import Connect
-from tests.faults.helpers import (
-    EPSILON,
-    Kind,
-    all_free,
-    in_background,
-    key_of,
-    scripts_run,
-    takes_at_most,
-    tokens_of,
-    waits_in_line,
-)
-from tests.faults.processes import StartWorker
-from tests.faults.proxy import Proxy, say_again
+from tests.harness.children import StartWorker
+from tests.harness.clients import Connect, Kind, key_of, scripts_run, tokens_of
+from tests.harness.proxy import Proxy, say_again
+from tests.harness.servers import StartServer
+from tests.harness.wait import EPSILON, all_free, in_background, takes_at_most, waits_in_line
 
 
 async def test_bug_1_ticket_and_rank_are_one_trip(
-    client: Redis, other: Redis, admin: Redis
+    client_a: Redis, client_b: Redis, admin: Redis
 ) -> None:
     """Two processes that ask at the same moment, at limit 1: one of them holds."""
-    semaphores = [FairSemaphore(redis, "jobs", 1) for redis in (client, other)]
+    semaphores = [FairSemaphore(redis, "jobs", 1) for redis in (client_a, client_b)]
     for _ in range(30):
         asked = [semaphore.try_acquire() for semaphore in semaphores for _ in range(5)]
         granted = [permit for permit in await asyncio.gather(*asked) if permit]
@@ -51,10 +41,12 @@ async def test_bug_1_ticket_and_rank_are_one_trip(
     await all_free(semaphores[0])
 
 
-async def test_bug_2_a_callers_timeout_is_its_own(kind: Kind, client: Redis, other: Redis) -> None:
+async def test_bug_2_a_callers_timeout_is_its_own(
+    kind: Kind, client_a: Redis, client_b: Redis
+) -> None:
     """A caller in a hurry, with a short lease, takes nobody's long one away."""
-    permit = await kind(client, "jobs", 1, lease=10.0).acquire()
-    hasty = kind(other, "jobs", 1, lease=0.05)
+    permit = await kind(client_a, "jobs", 1, lease=10.0).acquire()
+    hasty = kind(client_b, "jobs", 1, lease=0.05)
     for timeout in (0, 0.05):
         with pytest.raises(TimeoutError):
             await hasty.acquire(timeout=timeout)
@@ -63,9 +55,9 @@ async def test_bug_2_a_callers_timeout_is_its_own(kind: Kind, client: Redis, oth
     assert await permit.release()
 
 
-async def test_bug_3_one_object_many_tasks(kind: Kind, client: Redis) -> None:
+async def test_bug_3_one_object_many_tasks(kind: Kind, client_a: Redis) -> None:
     """Whoever leaves its block releases its own permit, in whatever order."""
-    semaphore = kind(client, "jobs", 20)
+    semaphore = kind(client_a, "jobs", 20)
     inside: set[str] = set()
 
     async def work(seconds: float) -> None:
@@ -85,9 +77,9 @@ async def test_bug_3_one_object_many_tasks(kind: Kind, client: Redis) -> None:
     await all_free(semaphore)
 
 
-async def test_bug_4_cancellation_around_acquire(kind: Kind, client: Redis) -> None:
+async def test_bug_4_cancellation_around_acquire(kind: Kind, client_a: Redis) -> None:
     """At any moment of it: every permit is free afterwards, at once."""
-    semaphore = kind(client, "jobs", 3)
+    semaphore = kind(client_a, "jobs", 3)
     dice = random.Random(4)
     attempts = [in_background(semaphore.acquire()) for _ in range(150)]
     for attempt in dice.sample(attempts, 150):
@@ -124,10 +116,10 @@ async def test_bug_5_cancellation_at_exit_is_not_swallowed(
 
 
 async def test_bug_6_a_hold_longer_than_the_expiry(
-    kind: Kind, client: Redis, other: Redis, admin: Redis
+    kind: Kind, client_a: Redis, client_b: Redis, admin: Redis
 ) -> None:
     """Refreshed, it holds on; expired, its late release frees nothing a second time."""
-    semaphore, there = kind(client, "jobs", 1, lease=0.3), kind(other, "jobs", 1, lease=5.0)
+    semaphore, there = kind(client_a, "jobs", 1, lease=0.3), kind(client_b, "jobs", 1, lease=5.0)
     async with semaphore:
         await asyncio.sleep(0.5)
         assert await there.try_acquire() is None
@@ -141,10 +133,10 @@ async def test_bug_6_a_hold_longer_than_the_expiry(
 
 
 async def test_bug_7_an_unreachable_store_is_no_permit(
-    kind: Kind, client: Redis, server: EmbeddedRedis
+    kind: Kind, client_a: Redis, server: EmbeddedRedis
 ) -> None:
     """Neither for who asks, nor for who holds already."""
-    semaphore = kind(client, "jobs", 1, lease=0.6)
+    semaphore = kind(client_a, "jobs", 1, lease=0.6)
     with pytest.raises(PermitLost):
         async with semaphore:
             server.kill()
@@ -188,7 +180,7 @@ async def test_bug_9_a_replayed_script_changes_nothing(
 
 
 async def test_bug_10_what_is_left_of_the_lease(
-    kind: Kind, client: Redis, start: StartWorker
+    kind: Kind, client_a: Redis, start: StartWorker
 ) -> None:
     """Who waits behind a crashed holder waits for its expiry, not for a lease from now."""
     holder = await start("hold", kind=kind.__name__, name="jobs", lease=1.5, refresh_interval=1.4)
@@ -196,15 +188,15 @@ async def test_bug_10_what_is_left_of_the_lease(
     await holder.kill()
     await asyncio.sleep(max(0.0, said["at"] + 0.8 - time.monotonic()))
     with takes_at_most(0.7 + EPSILON):
-        permit = await kind(client, "jobs", 1, lease=60.0).acquire()
+        permit = await kind(client_a, "jobs", 1, lease=60.0).acquire()
     assert await permit.release()
 
 
 async def test_bug_11_wake_ups_do_not_pile_up(
-    kind: Kind, client: Redis, other: Redis, admin: Redis
+    kind: Kind, client_a: Redis, client_b: Redis, admin: Redis
 ) -> None:
     """A release without a waiter leaves nothing for later, and an idle name nothing at all."""
-    semaphore = kind(client, "jobs", 1, lease=1.0)
+    semaphore = kind(client_a, "jobs", 1, lease=1.0)
     for _ in range(50):
         async with semaphore:
             pass
@@ -215,19 +207,19 @@ async def test_bug_11_wake_ups_do_not_pile_up(
             pass
     assert sorted(await admin.keys("*")) == before
     assert [await admin.memory_usage(key) for key in before] == sizes
-    permit = await kind(other, "jobs", 1).acquire(timeout=0)
+    permit = await kind(client_b, "jobs", 1).acquire(timeout=0)
     assert await semaphore.try_acquire() is None, "a wake-up was left over"
     assert await permit.release()
 
 
 async def test_bug_12_a_crash_between_the_hand_over_and_its_hearing(
-    kind: Kind, client: Redis, other: Redis, proxied: Redis, proxy: Proxy
+    kind: Kind, client_a: Redis, client_b: Redis, proxied: Redis, proxy: Proxy
 ) -> None:
     """The waiter's process hears nothing of its grant, and never will: no slot is lost."""
-    there = kind(other, "jobs", 1, lease=3.0)
+    there = kind(client_b, "jobs", 1, lease=3.0)
     holder = await there.acquire()
     doomed = await waits_in_line(kind(proxied, "jobs", 1, lease=3.0))
-    heir = await waits_in_line(kind(client, "jobs", 1, lease=3.0), place=2)
+    heir = await waits_in_line(kind(client_a, "jobs", 1, lease=3.0), place=2)
     proxy.half_open()  # from here on it is as good as crashed
     proxy.refusing = True
     assert await holder.release()
@@ -240,10 +232,10 @@ async def test_bug_12_a_crash_between_the_hand_over_and_its_hearing(
 
 
 async def test_bug_13_a_redelivery_does_not_release_the_first_holders(
-    kind: Kind, client: Redis, other: Redis
+    kind: Kind, client_a: Redis, client_b: Redis
 ) -> None:
     """A job that is delivered twice carries one id: the second adopter gets nothing."""
-    semaphore, there = kind(client, "jobs", 1), kind(other, "jobs", 1)
+    semaphore, there = kind(client_a, "jobs", 1), kind(client_b, "jobs", 1)
     carried = await (await semaphore.acquire()).detach()
     async with there.adopt(carried) as permit:
         with pytest.raises(PermitLost):
@@ -256,9 +248,9 @@ async def test_bug_13_a_redelivery_does_not_release_the_first_holders(
 
 
 @pytest.mark.parametrize("operation", ["acquire", "release", "cancel"])
-async def test_bug_14_thousands_at_once(kind: Kind, client: Redis, operation: str) -> None:
+async def test_bug_14_thousands_at_once(kind: Kind, client_a: Redis, operation: str) -> None:
     """Lua unpacks some 8,000 values at most: 9,000 ids in one turn of the loop."""
-    semaphore = kind(client, "jobs", 1 if operation == "cancel" else 9_000)
+    semaphore = kind(client_a, "jobs", 1 if operation == "cancel" else 9_000)
     held = await semaphore.acquire()
     acquiring = [in_background(semaphore.acquire()) for _ in range(8_999)]
     if operation == "cancel":
@@ -278,9 +270,9 @@ async def test_bug_14_thousands_at_once(kind: Kind, client: Redis, operation: st
     await all_free(semaphore)
 
 
-async def test_bug_15_one_source_of_truth(kind: Kind, client: Redis, admin: Redis) -> None:
+async def test_bug_15_one_source_of_truth(kind: Kind, client_a: Redis, admin: Redis) -> None:
     """What is in use is counted from the holders: one that vanishes takes its place along."""
-    semaphore = kind(client, "jobs", 4)
+    semaphore = kind(client_a, "jobs", 4)
     permits = [await semaphore.acquire(permits=n) for n in (1, 2)]
     assert await semaphore.available() == 1
     assert await admin.zrem(key_of(semaphore, "holders"), permits[1].id) == 1
@@ -294,7 +286,7 @@ async def test_bug_15_one_source_of_truth(kind: Kind, client: Redis, admin: Redi
 
 
 async def test_bug_16_every_key_is_declared_and_in_the_slot_of_its_name(
-    kind: Kind, proxied: Redis, proxy: Proxy, admin: Redis, client: Redis
+    kind: Kind, proxied: Redis, proxy: Proxy, admin: Redis, client_a: Redis
 ) -> None:
     """A cluster refuses the rest, and one slot for all names is one shard for all."""
     for name in ("jobs", "mails"):
@@ -318,19 +310,19 @@ async def test_bug_16_every_key_is_declared_and_in_the_slot_of_its_name(
             slots.setdefault(tag, set()).add(key_slot(key))
     assert {len(of_name) for of_name in slots.values()} == {1}
     assert slots[b"jobs"] != slots[b"mails"]
-    async with kind(client, "jobs", 1) as held:
+    async with kind(client_a, "jobs", 1) as held:
         assert set(await admin.keys("*jobs*")) <= declared
         assert held.permits == 1
 
 
 async def test_bug_17_a_name_that_is_done_with_leaves_no_key(
-    kind: Kind, client: Redis, other: Redis, admin: Redis
+    kind: Kind, client_a: Redis, client_b: Redis, admin: Redis
 ) -> None:
     """Names may be made by the million: each key has an expiry, whatever was done."""
-    semaphores = [kind(client, f"tenant-{n}", 2, lease=0.2 * (1 + n)) for n in range(5)]
+    semaphores = [kind(client_a, f"tenant-{n}", 2, lease=0.2 * (1 + n)) for n in range(5)]
     for semaphore in semaphores:
         permit = await semaphore.acquire(permits=2)
-        waiter = await waits_in_line(kind(other, semaphore.name, 2, lease=5.0))
+        waiter = await waits_in_line(kind(client_b, semaphore.name, 2, lease=5.0))
         attempt = in_background(semaphore.acquire())
         await asyncio.sleep(0.01)
         attempt.cancel()

@@ -7,25 +7,20 @@ import pytest
 from redis.asyncio import Redis
 
 from redsem_async import FairSemaphore, PermitLost
-from tests.faults.helpers import (
-    EPSILON,
-    NOISE,
-    Kind,
-    all_free,
-    key_of,
-    takes_at_most,
-    until,
-    waits_in_line,
-)
-from tests.faults.processes import StartWorker
-from tests.faults.proxy import Proxy
+from tests.harness.children import StartWorker
+from tests.harness.clients import Kind, key_of
+from tests.harness.proxy import Proxy
+from tests.harness.wait import EPSILON, NOISE, all_free, takes_at_most, until, waits_in_line
+
+pytestmark = pytest.mark.one_mode
 
 
+@pytest.mark.fault(1)
 async def test_a_killed_holder_is_in_the_way_for_a_lease_at_most(
-    kind: Kind, client: Redis, start: StartWorker
+    kind: Kind, client_a: Redis, start: StartWorker
 ) -> None:
-    """Case 1. Nothing releases after kill -9; the next is granted when the lease ends."""
-    semaphore = kind(client, "jobs", 1, lease=1.0)
+    """Nothing releases after kill -9; the next is granted when the lease ends."""
+    semaphore = kind(client_a, "jobs", 1, lease=1.0)
     holder = await start("hold", kind=kind.__name__, name="jobs", lease=1.0)
     await holder.heard("held")
     waiter = await waits_in_line(semaphore)
@@ -37,23 +32,25 @@ async def test_a_killed_holder_is_in_the_way_for_a_lease_at_most(
     assert await permit.release()
 
 
+@pytest.mark.fault(1)
 async def test_waiters_of_a_killed_holder_wait_for_the_rest_of_its_lease(
-    kind: Kind, client: Redis, start: StartWorker
+    kind: Kind, client_a: Redis, start: StartWorker
 ) -> None:
-    """Case 1. Who comes late to it waits for what is left, by a timer and not a heartbeat."""
+    """Who comes late to it waits for what is left, by a timer and not a heartbeat."""
     holder = await start("hold", kind=kind.__name__, name="jobs", lease=2.0, refresh_interval=1.9)
     await holder.heard("held")
     held_at = time.monotonic()
     await holder.kill()
-    semaphore = kind(client, "jobs", 1, lease=30.0)
+    semaphore = kind(client_a, "jobs", 1, lease=30.0)
     permit = await semaphore.acquire()
     assert time.monotonic() - held_at <= 2.0 + EPSILON + NOISE
     assert await permit.release()
 
 
-async def test_a_short_stop_costs_nothing(kind: Kind, client: Redis, start: StartWorker) -> None:
-    """Case 2. A process that is stopped for less than lease and refresh leave keeps its permit."""
-    semaphore = kind(client, "jobs", 1, lease=2.0)
+@pytest.mark.fault(2)
+async def test_a_short_stop_costs_nothing(kind: Kind, client_a: Redis, start: StartWorker) -> None:
+    """A process that is stopped for less than lease and refresh leave keeps its permit."""
+    semaphore = kind(client_a, "jobs", 1, lease=2.0)
     holder = await start("hold", kind=kind.__name__, name="jobs", lease=2.0, refresh_interval=0.4)
     held = await holder.heard("held")
     holder.stop()
@@ -65,13 +62,14 @@ async def test_a_short_stop_costs_nothing(kind: Kind, client: Redis, start: Star
     assert [entry.id for entry in status.holders] == [held["id"]]
 
 
+@pytest.mark.fault(3)
 @pytest.mark.parametrize("refreshes", [0, 3])
 async def test_a_long_stop_cancels_the_body_before_it_goes_on(
-    kind: Kind, client: Redis, start: StartWorker, refreshes: int
+    kind: Kind, client_a: Redis, start: StartWorker, refreshes: int
 ) -> None:
-    """Case 3. Somebody else holds the permit when the process wakes up: not one step more."""
+    """Somebody else holds the permit when the process wakes up: not one step more."""
     lease, interval = 0.9, 0.3
-    semaphore = kind(client, "jobs", 1, lease=30.0)
+    semaphore = kind(client_a, "jobs", 1, lease=30.0)
     holder = await start(
         "hold", kind=kind.__name__, name="jobs", lease=lease, refresh_interval=interval
     )
@@ -91,12 +89,13 @@ async def test_a_long_stop_cancels_the_body_before_it_goes_on(
     assert await successor.release(), "the late one released its successor's permit"
 
 
+@pytest.mark.fault(4)
 @pytest.mark.parametrize("after", [0.02, 0.95])
 async def test_a_blocked_loop_cancels_the_body_before_it_goes_on(
-    kind: Kind, client: Redis, start: StartWorker, after: float
+    kind: Kind, client_a: Redis, start: StartWorker, after: float
 ) -> None:
-    """Case 4. A loop that is blocked refreshes nothing: it is as good as stopped."""
-    semaphore = kind(client, "jobs", 1, lease=30.0)
+    """A loop that is blocked refreshes nothing: it is as good as stopped."""
+    semaphore = kind(client_a, "jobs", 1, lease=30.0)
     holder = await start(
         *("block",),
         kind=kind.__name__,
@@ -114,23 +113,25 @@ async def test_a_blocked_loop_cancels_the_body_before_it_goes_on(
     assert await successor.release()
 
 
+@pytest.mark.fault(5)
 async def test_a_body_that_never_awaits_can_ask(
-    kind: Kind, client: Redis, start: StartWorker
+    kind: Kind, client_a: Redis, start: StartWorker
 ) -> None:
-    """Case 5. It cannot be cancelled, but `check` tells it, before the server lets go."""
+    """It cannot be cancelled, but `check` tells it, before the server lets go."""
     holder = await start("cpu", kind=kind.__name__, name="jobs", lease=0.6)
     await holder.heard("held")
     lost = await holder.heard("lost")
     assert 0.4 < lost["after"] <= 0.6
     assert await holder.ended() == 0
-    await all_free(kind(client, "jobs", 1))
+    await all_free(kind(client_a, "jobs", 1))
 
 
+@pytest.mark.fault(19)
 async def test_the_head_of_the_line_is_passed_over_when_its_process_is_killed(
-    client: Redis, start: StartWorker
+    client_a: Redis, start: StartWorker
 ) -> None:
-    """Case 19. A permit handed to nobody would lie idle for a lease."""
-    semaphore = FairSemaphore(client, "jobs", 1, lease=10.0)
+    """A permit handed to nobody would lie idle for a lease."""
+    semaphore = FairSemaphore(client_a, "jobs", 1, lease=10.0)
     holder = await semaphore.acquire()
     head = await start("wait", kind="FairSemaphore", name="jobs", lease=10.0)
     await head.heard("waits")
@@ -146,13 +147,14 @@ async def test_the_head_of_the_line_is_passed_over_when_its_process_is_killed(
     assert await permit.release()
 
 
+@pytest.mark.fault(19)
 async def test_a_hint_to_a_killed_process_reaches_another(
-    kind: Kind, client: Redis, other: Redis, start: StartWorker
+    kind: Kind, client_a: Redis, client_b: Redis, start: StartWorker
 ) -> None:
-    """Case 19. The same where processes are hinted, and when all in front are dead."""
-    semaphore = kind(client, "jobs", 1, lease=10.0)
+    """The same where processes are hinted, and when all in front are dead."""
+    semaphore = kind(client_a, "jobs", 1, lease=10.0)
     # Of another process: one with waiters keeps for them what it gives back.
-    holder = await kind(other, "jobs", 1, lease=10.0).acquire()
+    holder = await kind(client_b, "jobs", 1, lease=10.0).acquire()
     dead = [await start("wait", kind=kind.__name__, name="jobs") for _ in range(3)]
     for worker in dead:
         await worker.heard("waits")
@@ -165,12 +167,13 @@ async def test_a_hint_to_a_killed_process_reaches_another(
     assert await permit.release()
 
 
+@pytest.mark.fault(19)
 async def test_a_process_that_is_silent_for_long_is_passed_over(
-    kind: Kind, client: Redis, other: Redis, start: StartWorker
+    kind: Kind, client_a: Redis, client_b: Redis, start: StartWorker
 ) -> None:
-    """Case 19. Stopped, it listens as far as the server knows; by then it counts as dead."""
-    semaphore = kind(client, "jobs", 1, lease=30.0)
-    holder = await kind(other, "jobs", 1, lease=30.0).acquire()
+    """Stopped, it listens as far as the server knows; by then it counts as dead."""
+    semaphore = kind(client_a, "jobs", 1, lease=30.0)
+    holder = await kind(client_b, "jobs", 1, lease=30.0).acquire()
     silent = await start("wait", kind=kind.__name__, name="jobs", lease=1.0)
     await silent.heard("waits")
     second = await waits_in_line(semaphore, place=2)
@@ -185,26 +188,28 @@ async def test_a_process_that_is_silent_for_long_is_passed_over(
     assert await permit.release()
 
 
+@pytest.mark.fault(19)
 async def test_who_waits_behind_a_silent_process_is_served_once_that_counts_as_dead(
-    client: Redis, other: Redis, start: StartWorker
+    client_a: Redis, client_b: Redis, start: StartWorker
 ) -> None:
-    """Case 19. There is room for it, and nobody else will look before its next heartbeat."""
-    holder = await FairSemaphore(other, "jobs", 2, lease=30.0).acquire()
+    """There is room for it, and nobody else will look before its next heartbeat."""
+    holder = await FairSemaphore(client_b, "jobs", 2, lease=30.0).acquire()
     heavy = {"limit": 2, "permits": 2}
     silent = await start("wait", kind="FairSemaphore", name="jobs", lease=1.0, **heavy)
     await silent.heard("waits")
-    second = await waits_in_line(FairSemaphore(client, "jobs", 2, lease=30.0), place=2)
+    second = await waits_in_line(FairSemaphore(client_a, "jobs", 2, lease=30.0), place=2)
     silent.stop()
     permit = await asyncio.wait_for(second, 7)  # it counts as alive for 3.75 s, and beats in 10
     assert await permit.release()
     assert await holder.release()
 
 
+@pytest.mark.fault(19)
 async def test_nothing_is_handed_to_a_process_that_is_silent_for_long(
-    client: Redis, admin: Redis, start: StartWorker
+    client_a: Redis, admin: Redis, start: StartWorker
 ) -> None:
-    """Case 19. It would hear of it, as far as the server knows, and do nothing with it."""
-    semaphore = FairSemaphore(client, "jobs", 1, lease=30.0)
+    """It would hear of it, as far as the server knows, and do nothing with it."""
+    semaphore = FairSemaphore(client_a, "jobs", 1, lease=30.0)
     holder = await semaphore.acquire()
     silent = await start("wait", kind="FairSemaphore", name="jobs", lease=1.0)
     await silent.heard("waits")
@@ -223,9 +228,12 @@ async def test_nothing_is_handed_to_a_process_that_is_silent_for_long(
     assert await permit.release()
 
 
-async def test_a_stopped_head_costs_a_short_lease_only(client: Redis, start: StartWorker) -> None:
-    """Case 19. Its connection lives, so it is handed the permit; it does not keep it."""
-    semaphore = FairSemaphore(client, "jobs", 1, lease=30.0)
+@pytest.mark.fault(19)
+async def test_a_stopped_head_costs_a_short_lease_only(
+    client_a: Redis, start: StartWorker
+) -> None:
+    """Its connection lives, so it is handed the permit; it does not keep it."""
+    semaphore = FairSemaphore(client_a, "jobs", 1, lease=30.0)
     holder = await semaphore.acquire()
     head = await start("wait", kind="FairSemaphore", name="jobs", lease=3.0)
     await head.heard("waits")
@@ -239,10 +247,11 @@ async def test_a_stopped_head_costs_a_short_lease_only(client: Redis, start: Sta
     await head.heard("held")
 
 
+@pytest.mark.fault(8)
 async def test_a_fork_leaves_the_permit_with_the_parent(
     kind: Kind, start: StartWorker, proxy: Proxy
 ) -> None:
-    """Case 8. The child has a copy of everything, and must neither use it nor spoil it."""
+    """The child has a copy of everything, and must neither use it nor spoil it."""
     parent = await start("fork", kind=kind.__name__, name="jobs", limit=2, url=proxy.url)
     held = await parent.heard("held")
     child = await parent.heard("child")
@@ -268,10 +277,11 @@ async def test_a_fork_leaves_the_permit_with_the_parent(
     assert proxy.operations("release")[-1].connection == inherited
 
 
+@pytest.mark.fault(8)
 async def test_collecting_an_inherited_permit_does_not_release_it(
     kind: Kind, start: StartWorker, proxy: Proxy
 ) -> None:
-    """Case 8. Children drop what they do not need; warnings are errors there."""
+    """Children drop what they do not need; warnings are errors there."""
     parent = await start("fork_and_drop", kind=kind.__name__, name="jobs", url=proxy.url)
     await parent.heard("held")
     assert (await parent.heard("child ended"))["status"] == 0
@@ -279,10 +289,11 @@ async def test_collecting_an_inherited_permit_does_not_release_it(
     assert await parent.ended() == 0
 
 
+@pytest.mark.fault(8)
 async def test_a_semaphore_at_module_level_survives_forks(
-    kind: Kind, client: Redis, start: StartWorker
+    kind: Kind, client_a: Redis, start: StartWorker
 ) -> None:
-    """Case 8. Ids drawn before the fork would be the same in both children."""
+    """Ids drawn before the fork would be the same in both children."""
     parent = await start("fork_twice", kind=kind.__name__, name="jobs")
     ids: list[str] = []
     pids: list[int] = []
@@ -298,15 +309,16 @@ async def test_a_semaphore_at_module_level_survives_forks(
     assert len(set(pids)) == 3
     assert len({held.partition(".")[0] for held in ids[:3]}) == 3
     assert len(set(ids)) == 4
-    await all_free(kind(client, "jobs", 1))
+    await all_free(kind(client_a, "jobs", 1))
 
 
+@pytest.mark.fault(9)
 @pytest.mark.parametrize("scenario", ["end_of_run", "group_fails", "interrupt"])
 async def test_a_program_that_ends_releases(
-    kind: Kind, client: Redis, start: StartWorker, scenario: str
+    kind: Kind, client_a: Redis, start: StartWorker, scenario: str
 ) -> None:
-    """Case 9. However the tasks are cancelled, the permit does not wait for its lease."""
-    semaphore = kind(client, "jobs", 1, lease=60.0)
+    """However the tasks are cancelled, the permit does not wait for its lease."""
+    semaphore = kind(client_a, "jobs", 1, lease=60.0)
     interrupted = scenario == "interrupt"
     worker = await start(
         "hold" if interrupted else scenario, kind=kind.__name__, name="jobs", lease=60.0
@@ -322,11 +334,12 @@ async def test_a_program_that_ends_releases(
     assert (await semaphore.status(0)).held == 0
 
 
+@pytest.mark.fault(9)
 async def test_an_interrupted_waiter_leaves_the_line(
-    kind: Kind, client: Redis, start: StartWorker
+    kind: Kind, client_a: Redis, start: StartWorker
 ) -> None:
-    """Case 9. Nobody is to be served after Ctrl-C."""
-    semaphore = kind(client, "jobs", 1, lease=60.0)
+    """Nobody is to be served after Ctrl-C."""
+    semaphore = kind(client_a, "jobs", 1, lease=60.0)
     holder = await semaphore.acquire()
     worker = await start("wait", kind=kind.__name__, name="jobs", lease=60.0)
     await worker.heard("waits")
@@ -342,11 +355,12 @@ async def test_an_interrupted_waiter_leaves_the_line(
     await all_free(semaphore, within=0.5)
 
 
+@pytest.mark.fault(12)
 async def test_a_permit_lost_elsewhere_raises_in_the_process_that_held_it(
-    kind: Kind, client: Redis, start: StartWorker
+    kind: Kind, client_a: Redis, start: StartWorker
 ) -> None:
-    """Case 12. A release by id, from another process, is a loss to the holder, at once."""
-    semaphore = kind(client, "jobs", 1, lease=60.0)
+    """A release by id, from another process, is a loss to the holder, at once."""
+    semaphore = kind(client_a, "jobs", 1, lease=60.0)
     worker = await start("hold", kind=kind.__name__, name="jobs", lease=60.0)
     held = await worker.heard("held")
     assert await semaphore.release(held["id"])

@@ -16,21 +16,15 @@ from redis.asyncio import Redis
 
 from redsem_async import AnySemaphore, Permit, PermitLost
 from redsem_async.testing._embedded import EmbeddedRedis
-from tests.conftest import StartServer
-from tests.faults.clocks import SteppedServer, start_with_a_clock_of_its_own
-from tests.faults.conftest import Connect
-from tests.faults.helpers import (
-    Kind,
-    all_free,
-    in_background,
-    key_of,
-    takes_at_most,
-    until,
-    waits_in_line,
-)
-from tests.faults.proxy import Proxy
-from tests.faults.replicas import Replicated
-from tests.faults.topologies import REPLICATION, in_sync, settle, tell
+from tests.harness.clients import Connect, Kind, key_of
+from tests.harness.clocks import SteppedServer, start_with_a_clock_of_its_own
+from tests.harness.proxy import Proxy
+from tests.harness.replicas import Replicated
+from tests.harness.servers import StartServer
+from tests.harness.topologies import REPLICATION, in_sync, settle, tell
+from tests.harness.wait import all_free, in_background, takes_at_most, until, waits_in_line
+
+pytestmark = pytest.mark.release
 
 LEASE = 3.0
 PAUSE = 1.0  # seconds at most between two attempts to reach a server
@@ -142,6 +136,7 @@ async def known(kind: Kind, client: Redis) -> None:
         pass
 
 
+@pytest.mark.fault(44)
 @pytest.mark.parametrize("ahead", [2.0, HOUR])
 async def test_a_clock_ahead_at_a_failover_lets_nobody_in_early_with_grace(
     kind: Kind,
@@ -151,7 +146,7 @@ async def test_a_clock_ahead_at_a_failover_lets_nobody_in_early_with_grace(
     here: Redis,
     there: Redis,
 ) -> None:
-    """Case 44. The holder is cut off. Waiters and newcomers enter after its trust has ended."""
+    """The holder is cut off. Waiters and newcomers enter after its trust has ended."""
     await known(kind, here)
     held = kind(here, "jobs", 1, lease=LEASE, recovery="grace")
     asking = kind(there, "jobs", 1, lease=LEASE, recovery="grace")
@@ -171,6 +166,7 @@ async def test_a_clock_ahead_at_a_failover_lets_nobody_in_early_with_grace(
     assert await (await second).release()
 
 
+@pytest.mark.fault(44)
 @pytest.mark.parametrize("ahead", [2.0, HOUR])
 async def test_a_clock_ahead_at_a_failover_costs_no_permit_with_grace(
     kind: Kind,
@@ -181,7 +177,7 @@ async def test_a_clock_ahead_at_a_failover_costs_no_permit_with_grace(
     here: Redis,
     there: Redis,
 ) -> None:
-    """Case 44. The others are there before the holder, and wait until it has released."""
+    """The others are there before the holder, and wait until it has released."""
     lease = 5.0
     await known(kind, here)
     held = kind(here, "jobs", 1, lease=lease, recovery="grace")
@@ -215,10 +211,11 @@ async def test_a_clock_ahead_at_a_failover_costs_no_permit_with_grace(
     await all_free(held)
 
 
+@pytest.mark.fault(44)
 async def test_a_release_that_reaches_a_new_master_first_serves_nobody_early_with_grace(
     kind: Kind, fail_over: FailOver, far: Proxy, here: Redis, there: Redis
 ) -> None:
-    """Case 44. The holder's lease has ended there, and nobody has looked for a loss yet."""
+    """The holder's lease has ended there, and nobody has looked for a loss yet."""
     await known(kind, here)
     held = kind(here, "jobs", 2, lease=2.0, recovery="grace")
     asking = kind(there, "jobs", 2, lease=6.0, recovery="grace")
@@ -237,10 +234,11 @@ async def test_a_release_that_reaches_a_new_master_first_serves_nobody_early_wit
         assert await successor.release()
 
 
+@pytest.mark.fault(44)
 async def test_a_clock_ahead_at_a_failover_lets_two_in_for_no_longer_than_that_without_grace(
     kind: Kind, fail_over: FailOver, near: Proxy, far: Proxy, here: Redis, there: Redis
 ) -> None:
-    """Case 44. The guarantees page says so; it shows that the tests above cause the fault."""
+    """The guarantees page says so; it shows that the tests above cause the fault."""
     ahead, lease = 8.0, 10.0
     held, asking = kind(here, "jobs", 1, lease=lease), kind(there, "jobs", 1, lease=lease)
     permit = await held.acquire()
@@ -256,10 +254,11 @@ async def test_a_clock_ahead_at_a_failover_lets_two_in_for_no_longer_than_that_w
     await asyncio.wait_for(permit.wait_lost(), 30)  # the new master tells it
 
 
+@pytest.mark.fault(44)
 async def test_a_clock_behind_at_a_failover_makes_leases_longer_and_no_more(
     kind: Kind, fail_over: FailOver, far: Proxy, here: Redis, there: Redis
 ) -> None:
-    """Case 44. A crashed holder is in the way for two seconds more at most; tokens grow."""
+    """A crashed holder is in the way for two seconds more at most; tokens grow."""
     held, asking = kind(here, "jobs", 1, lease=LEASE), kind(there, "jobs", 1, lease=LEASE)
     permit = await held.acquire()
     waiter = await waits_in_line(asking)

@@ -14,20 +14,11 @@ from redis.asyncio import Redis
 
 from redsem_async import AcquireTimeout, AnySemaphore
 from redsem_async.testing import EmbeddedRedis
-from tests.conftest import StartServer
-from tests.faults.conftest import Connect
-from tests.faults.helpers import (
-    NOISE,
-    Kind,
-    all_free,
-    in_background,
-    key_of,
-    takes_at_most,
-    until,
-    waits_in_line,
-)
-from tests.faults.proxy import Proxy, say_again
-from tests.faults.topologies import tell
+from tests.harness.clients import Connect, Kind, key_of
+from tests.harness.proxy import Proxy, say_again
+from tests.harness.servers import StartServer
+from tests.harness.topologies import tell
+from tests.harness.wait import NOISE, all_free, in_background, takes_at_most, until, waits_in_line
 
 LEASE = 1.0
 
@@ -52,9 +43,11 @@ async def is_held(semaphore: AnySemaphore, count: int) -> None:
     await until(so_many, f"{count} are held", LEASE)
 
 
-async def test_a_new_name_waits_for_a_lease_once(kind: Kind, client: Redis, other: Redis) -> None:
+async def test_a_new_name_waits_for_a_lease_once(
+    kind: Kind, client_a: Redis, client_b: Redis
+) -> None:
     """A name never seen and a name forgotten look the same; a name that is idle does not."""
-    semaphore = kind(client, "jobs", 1, lease=LEASE, recovery="grace")
+    semaphore = kind(client_a, "jobs", 1, lease=LEASE, recovery="grace")
     began = time.monotonic()
     async with semaphore:
         assert time.monotonic() - began >= LEASE - 0.01
@@ -62,13 +55,15 @@ async def test_a_new_name_waits_for_a_lease_once(kind: Kind, client: Redis, othe
         async with semaphore:
             pass
     with takes_at_most(0.1):
-        async with kind(other, "jobs", 1, lease=LEASE, recovery="grace"):
+        async with kind(client_b, "jobs", 1, lease=LEASE, recovery="grace"):
             pass
 
 
-async def test_idle_keys_that_expire_are_no_loss(kind: Kind, client: Redis, admin: Redis) -> None:
+async def test_idle_keys_that_expire_are_no_loss(
+    kind: Kind, client_a: Redis, admin: Redis
+) -> None:
     """A marker without an expiry tells idleness from loss."""
-    semaphore = await make(kind, client)
+    semaphore = await make(kind, client_a)
     kept = key_of(semaphore, "marker")
     gone = [key for key in await keys_on(admin) if key != kept]
     assert gone
@@ -86,12 +81,13 @@ async def test_idle_keys_that_expire_are_no_loss(kind: Kind, client: Redis, admi
             pass
 
 
+@pytest.mark.fault(30)
 @pytest.mark.parametrize("how", ["flush", "restart"])
 async def test_holders_come_back_before_anybody_new_is_admitted(
-    kind: Kind, server: EmbeddedRedis, client: Redis, other: Redis, how: str
+    kind: Kind, server: EmbeddedRedis, client_a: Redis, client_b: Redis, how: str
 ) -> None:
     """What was lost is put back with its token, and the limit holds all the time."""
-    here, there = await make(kind, client), await make(kind, other)
+    here, there = await make(kind, client_a), await make(kind, client_b)
     async with here.acquire() as first, there.acquire() as second:
         token = first.fencing_token
         waiter = in_background(there.acquire(timeout=10))
@@ -117,10 +113,10 @@ async def test_holders_come_back_before_anybody_new_is_admitted(
 
 
 async def test_without_it_a_lost_permit_is_lost(
-    kind: Kind, admin: Redis, client: Redis, other: Redis
+    kind: Kind, admin: Redis, client_a: Redis, client_b: Redis
 ) -> None:
     """The default: whoever held learns it within a refresh interval, and others go on at once."""
-    here, there = kind(client, "jobs", 1, lease=LEASE), kind(other, "jobs", 1, lease=LEASE)
+    here, there = kind(client_a, "jobs", 1, lease=LEASE), kind(client_b, "jobs", 1, lease=LEASE)
     permit = await here.acquire()
     await admin.flushall()
     with takes_at_most(0.1):
@@ -129,10 +125,10 @@ async def test_without_it_a_lost_permit_is_lost(
 
 
 async def test_a_crashed_holder_does_not_come_back(
-    kind: Kind, admin: Redis, client: Redis, other: Redis
+    kind: Kind, admin: Redis, client_a: Redis, client_b: Redis
 ) -> None:
     """Its place is free when the grace period ends: a lease after the loss."""
-    here, there = await make(kind, client, 1), await make(kind, other, 1)
+    here, there = await make(kind, client_a, 1), await make(kind, client_b, 1)
     permit = await here.acquire()
     await permit.detach(LEASE)  # nobody refreshes it: as good as crashed
     await admin.flushall()
@@ -142,10 +138,10 @@ async def test_a_crashed_holder_does_not_come_back(
 
 
 async def test_what_was_released_is_not_put_back(
-    kind: Kind, admin: Redis, client: Redis, other: Redis
+    kind: Kind, admin: Redis, client_a: Redis, client_b: Redis
 ) -> None:
     """A release in the grace period counts, also of a permit that is not back yet."""
-    here, there = await make(kind, client), await make(kind, other)
+    here, there = await make(kind, client_a), await make(kind, client_b)
     kept, dropped = await here.acquire(), await here.acquire()
     await admin.flushall()
     await dropped.release()
@@ -174,20 +170,20 @@ async def test_what_was_put_back_and_released_does_not_come_back_late(
 
 
 async def test_another_server_is_a_loss(
-    kind: Kind, admin: Redis, client: Redis, other: Redis
+    kind: Kind, admin: Redis, client_a: Redis, client_b: Redis
 ) -> None:
     """A replica that took over has the marker as well, which names the master that it follows."""
-    here = await make(kind, client)
+    here = await make(kind, client_a)
     await admin.set(key_of(here, "marker"), 40 * "0")
-    there = kind(other, "jobs", 2, lease=30.0, recovery="grace")
+    there = kind(client_b, "jobs", 2, lease=30.0, recovery="grace")
     with pytest.raises(AcquireTimeout):
         await there.acquire(timeout=0.2)
 
 
-async def test_nobody_slips_in_by_asking_again(kind: Kind, admin: Redis, client: Redis) -> None:
+async def test_nobody_slips_in_by_asking_again(kind: Kind, admin: Redis, client_a: Redis) -> None:
     """A process that is known again asks for what most do: that is answered the short way."""
-    await make(kind, client)
-    semaphore = kind(client, "jobs", 2, lease=30.0, recovery="grace")
+    await make(kind, client_a)
+    semaphore = kind(client_a, "jobs", 2, lease=30.0, recovery="grace")
     await admin.flushall()
     for _ in range(3):
         with pytest.raises(AcquireTimeout):
@@ -195,10 +191,10 @@ async def test_nobody_slips_in_by_asking_again(kind: Kind, admin: Redis, client:
 
 
 async def test_a_permit_released_elsewhere_meanwhile_stays_released(
-    kind: Kind, admin: Redis, client: Redis, other: Redis
+    kind: Kind, admin: Redis, client_a: Redis, client_b: Redis
 ) -> None:
     """An operator's kick in the grace period is not undone by the holder's refresh."""
-    here, there = await make(kind, client, 1), await make(kind, other, 1)
+    here, there = await make(kind, client_a, 1), await make(kind, client_b, 1)
     permit = await here.acquire()
     await admin.flushall()
     assert not await there.release(permit.id), "it is not back yet"
@@ -209,10 +205,10 @@ async def test_a_permit_released_elsewhere_meanwhile_stays_released(
 
 
 async def test_heavy_permits_come_back_whole(
-    kind: Kind, admin: Redis, client: Redis, other: Redis
+    kind: Kind, admin: Redis, client_a: Redis, client_b: Redis
 ) -> None:
     """A permit of three is three again."""
-    here, there = await make(kind, client, 3), await make(kind, other, 3)
+    here, there = await make(kind, client_a, 3), await make(kind, client_b, 3)
     async with here.acquire(permits=3) as permit:
         await admin.flushall()
         await is_held(there, 3)
@@ -223,10 +219,10 @@ async def test_heavy_permits_come_back_whole(
 
 
 async def test_one_lost_key_is_noticed_by_who_held(
-    kind: Kind, admin: Redis, client: Redis, other: Redis
+    kind: Kind, admin: Redis, client_a: Redis, client_b: Redis
 ) -> None:
     """Holders evicted, tokens not: nobody released them, so they are put back."""
-    here, there = await make(kind, client, 1), await make(kind, other, 1)
+    here, there = await make(kind, client_a, 1), await make(kind, client_b, 1)
     async with here.acquire() as permit:
         assert await admin.delete(key_of(here, "holders")) == 1
         await is_held(there, 1)
@@ -237,10 +233,10 @@ async def test_one_lost_key_is_noticed_by_who_held(
 
 
 async def test_waiters_are_served_when_the_grace_period_ends(
-    kind: Kind, admin: Redis, client: Redis
+    kind: Kind, admin: Redis, client_a: Redis
 ) -> None:
     """They sleep until then, and need no release to wake."""
-    semaphore = await make(kind, client)
+    semaphore = await make(kind, client_a)
     await admin.flushall()
     began = time.monotonic()
     permits = await asyncio.gather(*(semaphore.acquire(timeout=5) for _ in range(2)))
@@ -249,21 +245,25 @@ async def test_waiters_are_served_when_the_grace_period_ends(
         await permit.release()
 
 
+@pytest.mark.fault(30)
 @pytest.mark.parametrize("how", ["flush", "restart"])
 @pytest.mark.parametrize("grace", [False, True], ids=["at-once", "grace"])
 async def test_a_set_limit_is_not_put_back(
     kind: Kind,
     server: EmbeddedRedis,
-    client: Redis,
-    other: Redis,
+    client_a: Redis,
+    client_b: Redis,
     grace: bool,
     how: str,
 ) -> None:
-    """Case 30. It is lost with the state: waiters and newcomers go by the limits they declare."""
+    """It is lost with the state: waiters and newcomers go by the limits they declare."""
     if grace:
-        here, there = await make(kind, client), await make(kind, other)
+        here, there = await make(kind, client_a), await make(kind, client_b)
     else:
-        here, there = kind(client, "jobs", 2, lease=LEASE), kind(other, "jobs", 2, lease=LEASE)
+        here, there = (
+            kind(client_a, "jobs", 2, lease=LEASE),
+            kind(client_b, "jobs", 2, lease=LEASE),
+        )
     await here.set_limit(0)
     waiter = await waits_in_line(here)
     assert await tell(server, "EXISTS", key_of(here, "limit"))
@@ -284,9 +284,9 @@ async def test_a_set_limit_is_not_put_back(
     assert await there.try_acquire() is None
 
 
-async def test_a_clear_is_no_loss(kind: Kind, client: Redis, other: Redis) -> None:
+async def test_a_clear_is_no_loss(kind: Kind, client_a: Redis, client_b: Redis) -> None:
     """Whoever clears wants the holders gone: they do not come back."""
-    here, there = await make(kind, client, 1), await make(kind, other, 1)
+    here, there = await make(kind, client_a, 1), await make(kind, client_b, 1)
     permit = await here.acquire()
     await there.clear()
     await asyncio.wait_for(permit.wait_lost(), LEASE)

@@ -8,19 +8,18 @@ from redis.asyncio import Redis
 
 from redsem_async import BackendUnavailable
 from redsem_async.testing._embedded import EmbeddedRedis
-from tests.conftest import StartServer
-from tests.faults.conftest import Connect
-from tests.faults.helpers import (
+from tests.harness.clients import Connect, Kind
+from tests.harness.replicas import Replicated
+from tests.harness.servers import StartServer
+from tests.harness.topologies import tell
+from tests.harness.wait import (
     EPSILON,
-    Kind,
     all_free,
     in_background,
     takes_at_most,
     until,
     waits_in_line,
 )
-from tests.faults.replicas import Replicated
-from tests.faults.topologies import tell
 
 PAUSE = 1.0  # seconds at most between two attempts to reach a server
 
@@ -44,10 +43,11 @@ def slow_to_load(embedded: StartServer) -> EmbeddedRedis:
     )
 
 
+@pytest.mark.fault(32)
 async def test_a_server_that_loads_its_data_is_waited_for(
     kind: Kind, slow_to_load: EmbeddedRedis, connect: Connect
 ) -> None:
-    """Case 32. LOADING: it comes back with all that it kept, and who held still holds."""
+    """LOADING: it comes back with all that it kept, and who held still holds."""
     server = slow_to_load
     held = kind(connect(server.url), "jobs", 1, lease=30.0)
     waiting = kind(connect(server.url), "jobs", 1, lease=30.0)
@@ -79,10 +79,11 @@ async def test_a_server_that_loads_its_data_is_waited_for(
     await all_free(held)
 
 
+@pytest.mark.fault(32)
 async def test_a_replica_without_its_master_is_waited_for(
     kind: Kind, replicated: Replicated, connect: Connect
 ) -> None:
-    """Case 32. MASTERDOWN, until somebody promotes it."""
+    """MASTERDOWN, until somebody promotes it."""
     replica = replicated.replicas[0]
     await tell(replica, "CONFIG", "SET", "replica-serve-stale-data", "no")
     replicated.master.kill()

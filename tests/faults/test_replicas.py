@@ -15,15 +15,11 @@ from redis.asyncio import Redis
 
 from redsem_async import AnySemaphore, BackendUnavailable
 from redsem_async.testing import EmbeddedRedis
-from tests.conftest import StartServer
-from tests.faults.helpers import (
-    Kind,
-    all_free,
-    kill_connection,
-    takes_at_most,
-    until,
-    waits_in_line,
-)
+from tests.harness.clients import Kind, kill_connection
+from tests.harness.servers import StartServer
+from tests.harness.wait import all_free, takes_at_most, until, waits_in_line
+
+pytestmark = pytest.mark.release
 
 
 @pytest.fixture
@@ -62,10 +58,10 @@ async def is_known(copy: Redis, semaphore: AnySemaphore, permit_id: str) -> bool
 
 
 async def test_a_grant_is_confirmed_before_it_is_handed_out(
-    kind: Kind, client: Redis, admin: Redis, copy: Redis
+    kind: Kind, client_a: Redis, admin: Redis, copy: Redis
 ) -> None:
     """When the caller has the permit, a replica has it too."""
-    semaphore = kind(client, "jobs", 2, min_replicas=1)
+    semaphore = kind(client_a, "jobs", 2, min_replicas=1)
     before = await waits_run(admin)
     for _ in range(20):
         async with semaphore as permit:
@@ -75,10 +71,10 @@ async def test_a_grant_is_confirmed_before_it_is_handed_out(
 
 
 async def test_a_hand_off_is_confirmed_too(
-    kind: Kind, client: Redis, other: Redis, copy: Redis
+    kind: Kind, client_a: Redis, client_b: Redis, copy: Redis
 ) -> None:
     """It was granted on somebody else's connection; the winner's own refresh is waited for."""
-    here, there = (kind(each, "jobs", 1, min_replicas=1) for each in (client, other))
+    here, there = (kind(each, "jobs", 1, min_replicas=1) for each in (client_a, client_b))
     holder = await here.acquire()
     waiter = await waits_in_line(there)
     await holder.release()
@@ -89,10 +85,10 @@ async def test_a_hand_off_is_confirmed_too(
 
 
 async def test_too_few_replicas_are_waited_for(
-    kind: Kind, client: Redis, admin: Redis, copy: Redis, replica: EmbeddedRedis
+    kind: Kind, client_a: Redis, admin: Redis, copy: Redis, replica: EmbeddedRedis
 ) -> None:
     """A replica that does not confirm is trouble that may pass: nothing is handed out before."""
-    semaphore = kind(client, "jobs", 1, lease=2, min_replicas=1)
+    semaphore = kind(client_a, "jobs", 1, lease=2, min_replicas=1)
     os.kill(replica.pid, signal.SIGSTOP)
     try:
         with (
@@ -120,10 +116,10 @@ async def test_too_few_replicas_are_waited_for(
 
 
 async def test_a_timeout_shorter_than_a_confirmation(
-    kind: Kind, client: Redis, copy: Redis, replica: EmbeddedRedis
+    kind: Kind, client_a: Redis, copy: Redis, replica: EmbeddedRedis
 ) -> None:
     """Redis did answer: the error says that it is a replica that did not."""
-    semaphore = kind(client, "jobs", 1, min_replicas=1)
+    semaphore = kind(client_a, "jobs", 1, min_replicas=1)
     os.kill(replica.pid, signal.SIGSTOP)
     try:
         with takes_at_most(0.2), pytest.raises(BackendUnavailable, match="was not confirmed"):
@@ -136,28 +132,28 @@ async def test_a_timeout_shorter_than_a_confirmation(
 
 
 async def test_too_few_replicas_for_longer_than_a_lease(
-    kind: Kind, client: Redis, copy: Redis
+    kind: Kind, client_a: Redis, copy: Redis
 ) -> None:
     """Without a deadline the caller is told after a lease, as with any outage."""
-    semaphore = kind(client, "jobs", 1, lease=1, min_replicas=2)
+    semaphore = kind(client_a, "jobs", 1, lease=1, min_replicas=2)
     with takes_at_most(2.0), pytest.raises(BackendUnavailable, match="1 of 2 replicas"):
         await semaphore.acquire()
 
 
-async def test_more_replicas_than_there_are(kind: Kind, client: Redis, copy: Redis) -> None:
+async def test_more_replicas_than_there_are(kind: Kind, client_a: Redis, copy: Redis) -> None:
     """The error says how many there were, and nothing stays held."""
-    semaphore = kind(client, "jobs", 1, min_replicas=3)
+    semaphore = kind(client_a, "jobs", 1, min_replicas=3)
     with pytest.raises(BackendUnavailable, match="1 of 3 replicas"):
         await semaphore.acquire(timeout=0.8)
-    plain = kind(client, "jobs", 1)
+    plain = kind(client_a, "jobs", 1)
     await (await plain.acquire(timeout=2)).release()
 
 
 async def test_a_connection_lost_before_the_confirmation(
-    kind: Kind, client: Redis, admin: Redis, copy: Redis, replica: EmbeddedRedis
+    kind: Kind, client_a: Redis, admin: Redis, copy: Redis, replica: EmbeddedRedis
 ) -> None:
     """On a new connection WAIT knows nothing of what was written on the old one."""
-    semaphore = kind(client, "jobs", 1, lease=4, min_replicas=1)
+    semaphore = kind(client_a, "jobs", 1, lease=4, min_replicas=1)
     os.kill(replica.pid, signal.SIGSTOP)
     waiter = asyncio.create_task(semaphore.acquire(timeout=20))
     try:
@@ -183,10 +179,10 @@ async def test_a_connection_lost_before_the_confirmation(
 
 
 async def test_a_caller_that_leaves_meanwhile(
-    kind: Kind, client: Redis, admin: Redis, copy: Redis, replica: EmbeddedRedis
+    kind: Kind, client_a: Redis, admin: Redis, copy: Redis, replica: EmbeddedRedis
 ) -> None:
     """Cancelled while replicas are waited for, it gives back what it was granted."""
-    semaphore = kind(client, "jobs", 1, lease=4, min_replicas=1)
+    semaphore = kind(client_a, "jobs", 1, lease=4, min_replicas=1)
     os.kill(replica.pid, signal.SIGSTOP)
     try:
         waiter = asyncio.create_task(semaphore.acquire())
@@ -198,16 +194,16 @@ async def test_a_caller_that_leaves_meanwhile(
         waiter.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiter
-        await all_free(kind(client, "jobs", 1))
+        await all_free(kind(client_a, "jobs", 1))
     finally:
         os.kill(replica.pid, signal.SIGCONT)
 
 
 async def test_many_at_once_share_a_confirmation(
-    kind: Kind, client: Redis, admin: Redis, copy: Redis
+    kind: Kind, client_a: Redis, admin: Redis, copy: Redis
 ) -> None:
     """One WAIT covers all that was written before it."""
-    semaphore = kind(client, "jobs", 100, min_replicas=1)
+    semaphore = kind(client_a, "jobs", 100, min_replicas=1)
     before = await waits_run(admin)
     permits = await asyncio.gather(*(semaphore.acquire() for _ in range(100)))
     assert await waits_run(admin) - before <= 5
@@ -217,11 +213,11 @@ async def test_many_at_once_share_a_confirmation(
 
 
 async def test_others_do_not_suffer_for_replicas_that_they_did_not_ask_for(
-    kind: Kind, client: Redis, copy: Redis
+    kind: Kind, client_a: Redis, copy: Redis
 ) -> None:
     """Of one name and one client: full is full to who wants no confirmation."""
-    waiter = asyncio.create_task(kind(client, "jobs", 1, min_replicas=2).acquire(timeout=3))
-    plain = kind(client, "jobs", 1)
+    waiter = asyncio.create_task(kind(client_a, "jobs", 1, min_replicas=2).acquire(timeout=3))
+    plain = kind(client_a, "jobs", 1)
     for _ in range(10):
         permit = await plain.try_acquire()
         if permit is not None:

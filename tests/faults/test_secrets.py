@@ -24,10 +24,12 @@ from redsem_async._core.keys import channel
 from redsem_async._redis.acl import acl_rules
 from redsem_async._redis.faults import error_from
 from redsem_async.testing import EmbeddedRedis
-from tests.conftest import StartServer
-from tests.faults.conftest import Connect
-from tests.faults.helpers import Kind, hub_of, in_background, key_of, until, waits_in_line
-from tests.faults.proxy import Proxy
+from tests.harness.clients import Connect, Kind, hub_of, key_of
+from tests.harness.proxy import Proxy
+from tests.harness.servers import StartServer
+from tests.harness.wait import in_background, until, waits_in_line
+
+pytestmark = pytest.mark.one_mode
 
 PASSWORD = "hunter2-of-the-test"
 AN_ID = re.compile(r"(?<![0-9a-f])[0-9a-f]{32}(?![0-9a-f])")
@@ -192,9 +194,9 @@ async def test_a_user_who_may_not(
     assert any("no push messages" in said for said in ears.said)
 
 
-async def test_no_memory(ears: Ears, kind: Kind, client: Redis, admin: Redis) -> None:
+async def test_no_memory(ears: Ears, kind: Kind, client_a: Redis, admin: Redis) -> None:
     """Refused at maxmemory, whatever the name has in it."""
-    semaphore = kind(client, "jobs", 2)
+    semaphore = kind(client_a, "jobs", 2)
     async with semaphore as permit:
         ears.know(permit)
         await admin.config_set("maxmemory", "1")
@@ -205,9 +207,11 @@ async def test_no_memory(ears: Ears, kind: Kind, client: Redis, admin: Redis) ->
         await admin.config_set("maxmemory", "0")
 
 
-async def test_a_key_of_another_type(ears: Ears, kind: Kind, client: Redis, admin: Redis) -> None:
+async def test_a_key_of_another_type(
+    ears: Ears, kind: Kind, client_a: Redis, admin: Redis
+) -> None:
     """A release that fails at the end of a block is logged."""
-    semaphore = kind(client, "jobs", 1)
+    semaphore = kind(client_a, "jobs", 1)
     async with semaphore as permit:
         ears.know(permit)
         await admin.delete(key_of(semaphore, "holders"))
@@ -265,14 +269,14 @@ def test_what_a_server_quotes_is_left_out(text: str) -> None:
 
 
 async def test_asyncio_in_debug_mode(
-    ears: Ears, kind: Kind, client: Redis, other: Redis, caplog: pytest.LogCaptureFixture
+    ears: Ears, kind: Kind, client_a: Redis, client_b: Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It prints every callback that takes long, with what it is called with."""
     loop = asyncio.get_running_loop()
     loop.set_debug(True)
     loop.slow_callback_duration = 0  # all of them
     try:
-        semaphore, there = kind(client, "jobs", 1), kind(other, "jobs", 1)
+        semaphore, there = kind(client_a, "jobs", 1), kind(client_b, "jobs", 1)
         permit = ears.know(await semaphore.acquire())
         waiter = await waits_in_line(there)
         await permit.refresh()
@@ -307,14 +311,14 @@ Loss = Callable[[redsem_async.AnySemaphore, Permit, Redis], Any]
 
 @pytest.mark.parametrize("lose", [taken, cleared, flushed])
 async def test_lost_permits(
-    ears: Ears, kind: Kind, client: Redis, other: Redis, admin: Redis, lose: Loss
+    ears: Ears, kind: Kind, client_a: Redis, client_b: Redis, admin: Redis, lose: Loss
 ) -> None:
     """The error has the id as an attribute, for programs."""
-    semaphore = kind(client, "jobs", 1, lease=1.0, refresh_interval=0.1)
+    semaphore = kind(client_a, "jobs", 1, lease=1.0, refresh_interval=0.1)
     permit = ears.know(await semaphore.acquire())
     with pytest.raises(PermitLost) as caught:
         async with permit:
-            await lose(kind(other, "jobs", 1, lease=1.0), permit, admin)
+            await lose(kind(client_b, "jobs", 1, lease=1.0), permit, admin)
             await asyncio.sleep(5)
     assert caught.value.permit_id == permit.id
     ears.hear(caught.value)
@@ -327,10 +331,10 @@ async def test_lost_permits(
 
 
 async def test_a_server_that_dies(
-    ears: Ears, kind: Kind, client: Redis, server: EmbeddedRedis
+    ears: Ears, kind: Kind, client_a: Redis, server: EmbeddedRedis
 ) -> None:
     """Who holds loses it, who waits hears why, and what is left is logged."""
-    semaphore = kind(client, "jobs", 1, lease=0.5)
+    semaphore = kind(client_a, "jobs", 1, lease=0.5)
     with suppress(PermitLost):
         async with semaphore as permit:
             ears.know(permit)
@@ -342,9 +346,9 @@ async def test_a_server_that_dies(
             ears.hear(await asyncio.wait_for(permit.wait_lost(), 2))
 
 
-async def test_a_bad_id(ears: Ears, kind: Kind, client: Redis) -> None:
+async def test_a_bad_id(ears: Ears, kind: Kind, client_a: Redis) -> None:
     """It may be a good one with a blank too many."""
-    semaphore = kind(client, "jobs", 1)
+    semaphore = kind(client_a, "jobs", 1)
     async with semaphore as permit:
         ears.know(permit)
         for wrong in (f" {permit.id}", f"{permit.id}\n", f"{permit.id}x", permit.id.upper()):
@@ -356,9 +360,9 @@ async def test_a_bad_id(ears: Ears, kind: Kind, client: Redis) -> None:
 
 
 @pytest.mark.usefixtures("warned")
-async def test_a_permit_that_is_dropped(ears: Ears, kind: Kind, client: Redis) -> None:
+async def test_a_permit_that_is_dropped(ears: Ears, kind: Kind, client_a: Redis) -> None:
     """The warning says which semaphore's, and not whose."""
-    semaphore = kind(client, "jobs", 1)
+    semaphore = kind(client_a, "jobs", 1)
     ears.know(await semaphore.acquire())
     gc.collect()
     async with semaphore.acquire(timeout=2):
@@ -369,13 +373,13 @@ async def test_a_permit_that_is_dropped(ears: Ears, kind: Kind, client: Redis) -
 
 
 async def test_garbled_messages(
-    ears: Ears, kind: Kind, client: Redis, other: Redis, admin: Redis
+    ears: Ears, kind: Kind, client_a: Redis, client_b: Redis, admin: Redis
 ) -> None:
     """Whoever may publish there may say anything; it is not repeated."""
-    semaphore = kind(client, "jobs", 1)
+    semaphore = kind(client_a, "jobs", 1)
     async with semaphore as permit:
         ears.know(permit)
-        waiter = await waits_in_line(kind(other, "jobs", 1))
+        waiter = await waits_in_line(kind(client_b, "jobs", 1))
         for said in (
             permit.id,
             f"granted {permit.id} jobs",

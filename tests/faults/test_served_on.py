@@ -2,21 +2,24 @@
 
 import asyncio
 
+import pytest
 from redis.asyncio import Redis
 
 from redsem_async import FairSemaphore
-from tests.faults.helpers import in_background, until
+from tests.harness.wait import in_background, until
+
+pytestmark = pytest.mark.release
 
 LEASE = 30.0
 
 
 async def test_a_long_line_is_served_on_although_a_detach_comes_behind_the_limit(
-    client: Redis, other: Redis
+    client_a: Redis, client_b: Redis
 ) -> None:
     """The limit's answer says that there is more to serve; a detach has waited for it."""
     here, there = (
-        FairSemaphore(client, "jobs", 300, lease=LEASE),
-        FairSemaphore(other, "jobs", 300, lease=LEASE),
+        FairSemaphore(client_a, "jobs", 300, lease=LEASE),
+        FairSemaphore(client_b, "jobs", 300, lease=LEASE),
     )
     permit = await here.acquire()
     await here.set_limit(0)

@@ -28,23 +28,20 @@ from redsem_async._core.lease import reply_timeout
 from redsem_async._hub.zset import HINT_TIME
 from redsem_async._protocol.pushes import Hint
 from redsem_async.testing._embedded import EmbeddedRedis
-from tests.conftest import StartServer
-from tests.faults.conftest import Connect
-from tests.faults.helpers import (
+from tests.harness.clients import KEYS, Connect, Kind, key_of, scripts_run, tokens_of
+from tests.harness.proxy import Proxy, Sent
+from tests.harness.servers import StartServer
+from tests.harness.wait import (
     EPSILON,
-    KEYS,
     NOISE,
-    Kind,
     all_free,
     in_background,
-    key_of,
-    scripts_run,
     takes_at_most,
-    tokens_of,
     until,
     waits_in_line,
 )
-from tests.faults.proxy import Proxy, Sent
+
+pytestmark = pytest.mark.one_mode
 
 LINES = [(Semaphore, "waiting"), (FairSemaphore, "queue")]
 EACH_KEY = [
@@ -62,10 +59,11 @@ async def lost_within(permit: Permit, seconds: float) -> PermitLost:
 # -- scripts that are forgotten
 
 
+@pytest.mark.fault(29)
 async def test_scripts_flushed_before_every_call(
     kind: Kind, proxied: Redis, proxy: Proxy, admin: Redis
 ) -> None:
-    """Case 29. The server forgets them whenever it likes; each call finds it so."""
+    """The server forgets them whenever it likes; each call finds it so."""
     flushed = 0
 
     async def flush(sent: Sent) -> None:
@@ -90,9 +88,10 @@ async def test_scripts_flushed_before_every_call(
     await all_free(semaphore)
 
 
-async def test_scripts_flushed_all_the_time(kind: Kind, client: Redis, admin: Redis) -> None:
-    """Case 29. Under load, with several batches on their way, in fair mode in their order."""
-    semaphore = kind(client, "jobs", 5)
+@pytest.mark.fault(29)
+async def test_scripts_flushed_all_the_time(kind: Kind, client_a: Redis, admin: Redis) -> None:
+    """Under load, with several batches on their way, in fair mode in their order."""
+    semaphore = kind(client_a, "jobs", 5)
     flushes = 0
     done = False
 
@@ -129,12 +128,13 @@ async def flushall(server: EmbeddedRedis, admin: Redis) -> None:
 Loss = Callable[[EmbeddedRedis, Redis], Awaitable[None]]
 
 
+@pytest.mark.fault(30)
 @pytest.mark.parametrize("lose", [restart, flushall])
 async def test_holders_learn_that_the_keys_are_gone(
-    kind: Kind, client: Redis, server: EmbeddedRedis, admin: Redis, lose: Loss
+    kind: Kind, client_a: Redis, server: EmbeddedRedis, admin: Redis, lose: Loss
 ) -> None:
-    """Case 30. Somebody else may hold it now: within a refresh interval and a round trip."""
-    semaphore = kind(client, "jobs", 1, lease=3.0, refresh_interval=0.5)
+    """Somebody else may hold it now: within a refresh interval and a round trip."""
+    semaphore = kind(client_a, "jobs", 1, lease=3.0, refresh_interval=0.5)
     cancelled = False
     permit = await semaphore.acquire()
     with pytest.raises(PermitLost):
@@ -154,13 +154,14 @@ async def test_holders_learn_that_the_keys_are_gone(
     assert await successor.release()
 
 
+@pytest.mark.fault(30)
 @pytest.mark.parametrize("lose", [restart, flushall])
 async def test_waiters_go_on_when_the_keys_are_gone(
-    kind: Kind, client: Redis, other: Redis, server: EmbeddedRedis, admin: Redis, lose: Loss
+    kind: Kind, client_a: Redis, client_b: Redis, server: EmbeddedRedis, admin: Redis, lose: Loss
 ) -> None:
-    """Case 30. They ask anew, with what deadline they had; nobody is forgotten."""
-    there = kind(other, "jobs", 1, lease=3.0, refresh_interval=0.5)
-    semaphore = kind(client, "jobs", 1, lease=3.0)
+    """They ask anew, with what deadline they had; nobody is forgotten."""
+    there = kind(client_b, "jobs", 1, lease=3.0, refresh_interval=0.5)
+    semaphore = kind(client_a, "jobs", 1, lease=3.0)
     holder = await there.acquire()
     waiters = [await waits_in_line(semaphore, place=n) for n in (1, 2, 3)]
     began = time.monotonic()
@@ -181,13 +182,14 @@ async def test_waiters_go_on_when_the_keys_are_gone(
     await all_free(semaphore)
 
 
+@pytest.mark.fault(30)
 @pytest.mark.parametrize(("kind", "key"), EACH_KEY)
 async def test_a_single_key_is_gone(
-    kind: Kind, key: str, client: Redis, other: Redis, admin: Redis
+    kind: Kind, key: str, client_a: Redis, client_b: Redis, admin: Redis
 ) -> None:
-    """Case 30. Eviction takes keys one by one: whatever is left, it comes right again."""
-    there = kind(other, "jobs", 1, lease=1.5, refresh_interval=0.2)
-    semaphore = kind(client, "jobs", 1, lease=1.5, refresh_interval=0.2)
+    """Eviction takes keys one by one: whatever is left, it comes right again."""
+    there = kind(client_b, "jobs", 1, lease=1.5, refresh_interval=0.2)
+    semaphore = kind(client_a, "jobs", 1, lease=1.5, refresh_interval=0.2)
     if key == "limit":
         await there.set_limit(1)
     holder = await there.acquire()
@@ -253,12 +255,13 @@ def server(embedded: StartServer) -> EmbeddedRedis:
     return embedded("--enable-debug-command", "yes")
 
 
+@pytest.mark.fault(31)
 @pytest.mark.parametrize("stall", STALLS)
 async def test_a_short_stall_costs_nothing(
-    kind: Kind, client: Redis, server: EmbeddedRedis, admin: Redis, stall: Stall
+    kind: Kind, client_a: Redis, server: EmbeddedRedis, admin: Redis, stall: Stall
 ) -> None:
-    """Case 31. Shorter than lease and refresh leave: held on, and waited on."""
-    semaphore = kind(client, "jobs", 1, lease=2.0, refresh_interval=0.4)
+    """Shorter than lease and refresh leave: held on, and waited on."""
+    semaphore = kind(client_a, "jobs", 1, lease=2.0, refresh_interval=0.4)
     async with semaphore as permit:
         waiter = await waits_in_line(semaphore, timeout=20)
         before = (await semaphore.status()).holders[0].id
@@ -273,12 +276,13 @@ async def test_a_short_stall_costs_nothing(
     await all_free(semaphore)
 
 
+@pytest.mark.fault(31)
 @pytest.mark.parametrize("stall", STALLS)
 async def test_a_long_stall_cancels_bodies_in_time(
-    kind: Kind, client: Redis, server: EmbeddedRedis, admin: Redis, stall: Stall
+    kind: Kind, client_a: Redis, server: EmbeddedRedis, admin: Redis, stall: Stall
 ) -> None:
-    """Case 31. Before the server lets go, not when it answers again."""
-    semaphore = kind(client, "jobs", 1, lease=0.8, refresh_interval=0.2)
+    """Before the server lets go, not when it answers again."""
+    semaphore = kind(client_a, "jobs", 1, lease=0.8, refresh_interval=0.2)
     await semaphore.reap()
     asked = time.monotonic()
     permit = await semaphore.acquire()
@@ -308,10 +312,11 @@ async def test_a_long_stall_cancels_bodies_in_time(
 # -- a server that refuses
 
 
-async def test_a_busy_server_is_waited_for(kind: Kind, client: Redis, admin: Redis) -> None:
-    """Case 32. A long script of somebody else's: BUSY, until it is killed."""
+@pytest.mark.fault(32)
+async def test_a_busy_server_is_waited_for(kind: Kind, client_a: Redis, admin: Redis) -> None:
+    """A long script of somebody else's: BUSY, until it is killed."""
     await admin.config_set("lua-time-limit", 20)
-    semaphore = kind(client, "jobs", 1)
+    semaphore = kind(client_a, "jobs", 1)
     await semaphore.reap()
     async with script_that_never_ends(admin):
         with takes_at_most(0.4), pytest.raises(BackendUnavailable, match="BUSY"):
@@ -348,12 +353,13 @@ async def script_that_never_ends(admin: Redis) -> AsyncGenerator[None]:
             await running
 
 
+@pytest.mark.fault(32)
 async def test_a_held_permit_outlives_a_busy_server(
-    kind: Kind, client: Redis, admin: Redis
+    kind: Kind, client_a: Redis, admin: Redis
 ) -> None:
-    """Case 32. Refreshes are refused for a while; the lease is longer."""
+    """Refreshes are refused for a while; the lease is longer."""
     await admin.config_set("lua-time-limit", 20)
-    semaphore = kind(client, "jobs", 1, lease=3.0, refresh_interval=0.2)
+    semaphore = kind(client_a, "jobs", 1, lease=3.0, refresh_interval=0.2)
     async with semaphore as permit:
         async with script_that_never_ends(admin):
             await asyncio.sleep(1.0)
@@ -362,22 +368,23 @@ async def test_a_held_permit_outlives_a_busy_server(
     await all_free(semaphore)
 
 
+@pytest.mark.fault(32)
 async def test_a_server_that_is_busy_at_first_leaves_nobody_deaf(
     kind: Kind,
-    client: Redis,
-    other: Redis,
+    client_a: Redis,
+    client_b: Redis,
     admin: Redis,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Case 32. SUBSCRIBE is answered with BUSY too, which is no refusal to be heard."""
+    """SUBSCRIBE is answered with BUSY too, which is no refusal to be heard."""
     await admin.config_set("lua-time-limit", 20)
-    semaphore = kind(client, "jobs", 1, lease=30.0)
+    semaphore = kind(client_a, "jobs", 1, lease=30.0)
     async with script_that_never_ends(admin):
         acquiring = in_background(semaphore.acquire(timeout=20))
         await asyncio.sleep(0.2)
         assert not acquiring.done()
     assert await (await acquiring).release()
-    holder = await kind(other, "jobs", 1, lease=30.0).acquire()
+    holder = await kind(client_b, "jobs", 1, lease=30.0).acquire()
     waiter = await waits_in_line(semaphore)
     assert await holder.release()
     with takes_at_most(EPSILON):
@@ -418,6 +425,7 @@ async def misconf(
     return server, heal
 
 
+@pytest.mark.fault(32)
 @pytest.mark.parametrize(("trouble", "word"), [(no_replicas, "NOREPLICAS"), (misconf, "MISCONF")])
 async def test_a_server_that_takes_no_writes_is_waited_for(
     kind: Kind,
@@ -428,7 +436,7 @@ async def test_a_server_that_takes_no_writes_is_waited_for(
     ],
     word: str,
 ) -> None:
-    """Case 32. Until the deadline, and until it takes them again."""
+    """Until the deadline, and until it takes them again."""
     server, heal = await trouble(embedded)
     redis = connect(server.url)
     semaphore = kind(redis, "jobs", 1)
@@ -447,6 +455,7 @@ async def test_a_server_that_takes_no_writes_is_waited_for(
     await all_free(semaphore)
 
 
+@pytest.mark.fault(32)
 @pytest.mark.parametrize(
     "error",
     [
@@ -463,7 +472,7 @@ async def test_a_server_that_takes_no_writes_is_waited_for(
 async def test_passing_trouble_is_ridden_out(
     kind: Kind, proxied: Redis, proxy: Proxy, operation: str, error: str
 ) -> None:
-    """Case 32. Whichever call it meets; nothing was done, so it is asked again."""
+    """Whichever call it meets; nothing was done, so it is asked again."""
     semaphore = kind(proxied, "jobs", 1, lease=5.0)
     await semaphore.reap()
     faults = [proxy.answer(operation, error) for _ in range(2)]
@@ -485,14 +494,15 @@ async def kept(admin: Redis, semaphore: AnySemaphore) -> dict[str, object]:
     }
 
 
-async def test_no_memory_left(kind: Kind, client: Redis, other: Redis, admin: Redis) -> None:
-    """Case 33. Who asks is told so, and nothing is written; who holds goes on and gives back."""
-    semaphore = kind(client, "jobs", 2, lease=1.0)
+@pytest.mark.fault(33)
+async def test_no_memory_left(kind: Kind, client_a: Redis, client_b: Redis, admin: Redis) -> None:
+    """Who asks is told so, and nothing is written; who holds goes on and gives back."""
+    semaphore = kind(client_a, "jobs", 2, lease=1.0)
     async with semaphore as permit:
         await admin.config_set("maxmemory", "1")
         before = await kept(admin, semaphore)
         with pytest.raises(BackendError) as refused:
-            await kind(other, "jobs", 2, lease=1.0).acquire(timeout=2)
+            await kind(client_b, "jobs", 2, lease=1.0).acquire(timeout=2)
         assert not isinstance(refused.value, BackendUnavailable)
         assert isinstance(refused.value.__cause__, errors.OutOfMemoryError)
         with pytest.raises(BackendError):
@@ -507,12 +517,13 @@ async def test_no_memory_left(kind: Kind, client: Redis, other: Redis, admin: Re
         pass
 
 
+@pytest.mark.fault(33)
 async def test_no_memory_left_while_waiting(
-    kind: Kind, client: Redis, other: Redis, admin: Redis
+    kind: Kind, client_a: Redis, client_b: Redis, admin: Redis
 ) -> None:
-    """Case 33. A release serves the line at maxmemory too, or the waiter hears why not."""
-    semaphore = kind(client, "jobs", 1, lease=30.0)
-    holder = await kind(other, "jobs", 1, lease=30.0).acquire()
+    """A release serves the line at maxmemory too, or the waiter hears why not."""
+    semaphore = kind(client_a, "jobs", 1, lease=30.0)
+    holder = await kind(client_b, "jobs", 1, lease=30.0).acquire()
     waiter = await waits_in_line(semaphore)
     await admin.config_set("maxmemory", "1")
     assert await holder.release()
@@ -525,12 +536,13 @@ async def test_no_memory_left_while_waiting(
     assert await semaphore.available() == 1
 
 
+@pytest.mark.fault(37)
 @pytest.mark.parametrize(("kind", "key"), EACH_KEY)
 async def test_a_key_of_another_type(
-    kind: Kind, key: str, client: Redis, other: Redis, admin: Redis
+    kind: Kind, key: str, client_a: Redis, client_b: Redis, admin: Redis
 ) -> None:
-    """Case 37. Somebody uses our key for something else: an error, for each caller, once."""
-    semaphore = kind(client, "jobs", 1, lease=1.0)
+    """Somebody uses our key for something else: an error, for each caller, once."""
+    semaphore = kind(client_a, "jobs", 1, lease=1.0)
     await admin.rpush(key_of(semaphore, key), "not ours")
     with takes_at_most(0.5):
         with pytest.raises(BackendError, match="WRONGTYPE") as refused:
@@ -550,13 +562,14 @@ async def test_a_key_of_another_type(
         pass
 
 
+@pytest.mark.fault(37)
 @pytest.mark.parametrize(("kind", "key"), EACH_KEY)
 async def test_a_key_turns_into_another_type_meanwhile(
-    kind: Kind, key: str, client: Redis, other: Redis, admin: Redis
+    kind: Kind, key: str, client_a: Redis, client_b: Redis, admin: Redis
 ) -> None:
-    """Case 37. Who holds or waits is told in time, and no loop makes traffic of it."""
-    there = kind(other, "jobs", 1, lease=1.0, refresh_interval=0.2)
-    semaphore = kind(client, "jobs", 1, lease=1.0)
+    """Who holds or waits is told in time, and no loop makes traffic of it."""
+    there = kind(client_b, "jobs", 1, lease=1.0, refresh_interval=0.2)
+    semaphore = kind(client_a, "jobs", 1, lease=1.0)
     holder = await there.acquire()
     waiter = await waits_in_line(semaphore)
     await admin.delete(key_of(semaphore, key))
@@ -580,8 +593,9 @@ async def test_a_key_turns_into_another_type_meanwhile(
 # -- a server that is not there
 
 
+@pytest.mark.fault(32)
 async def test_no_server_at_start(kind: Kind, embedded: StartServer, connect: Connect) -> None:
-    """Case 32. Which server it was, within the caller's timeout; and never a plain *full*."""
+    """Which server it was, within the caller's timeout; and never a plain *full*."""
     server = embedded()
     server.kill()
     semaphore = kind(connect(server.url), "jobs", 1, lease=1.0)
@@ -605,8 +619,9 @@ async def test_no_server_at_start(kind: Kind, embedded: StartServer, connect: Co
         assert await (await acquiring).release()
 
 
+@pytest.mark.fault(22)
 async def test_a_host_that_does_not_answer(kind: Kind, server: EmbeddedRedis) -> None:
-    """Case 22. The connection is made and nobody speaks: the deadline is kept all the same."""
+    """The connection is made and nobody speaks: the deadline is kept all the same."""
     redis: Redis = Redis.from_url(server.url, socket_timeout=30, socket_connect_timeout=30)
     semaphore = kind(redis, "jobs", 1)
     async with stopped(server):
@@ -617,13 +632,14 @@ async def test_a_host_that_does_not_answer(kind: Kind, server: EmbeddedRedis) ->
     await redis.aclose()
 
 
+@pytest.mark.fault(22)
 @pytest.mark.parametrize(
     ("timeout", "socket_timeout"), [(0.3, 30.0), (1.5, 0.05)], ids=["shorter", "longer"]
 )
 async def test_the_deadline_is_the_callers(
     kind: Kind, server: EmbeddedRedis, connect: Connect, timeout: float, socket_timeout: float
 ) -> None:
-    """Case 22. Whatever timeout the client has for its sockets."""
+    """Whatever timeout the client has for its sockets."""
     redis = connect(server.url, socket_timeout=socket_timeout)
     semaphore = kind(redis, "jobs", 1)
     holder = await semaphore.acquire()
@@ -641,10 +657,11 @@ async def test_the_deadline_is_the_callers(
     await all_free(semaphore)
 
 
+@pytest.mark.fault(9)
 async def test_closing_without_a_server_takes_a_moment(
     kind: Kind, server: EmbeddedRedis, connect: Connect
 ) -> None:
-    """Case 9. There is nobody to release to: an orderly end does not wait for one for long."""
+    """There is nobody to release to: an orderly end does not wait for one for long."""
     redis = connect(server.url)
     semaphore = kind(redis, "jobs", 1, lease=30.0)
     permit = await semaphore.acquire()
@@ -660,10 +677,11 @@ async def test_closing_without_a_server_takes_a_moment(
         pass
 
 
+@pytest.mark.fault(32)
 async def test_nobody_tries_to_connect_for_who_has_left(
     kind: Kind, server: EmbeddedRedis, proxy: Proxy, proxied: Redis
 ) -> None:
-    """Case 32. A server that is away is left alone once nobody waits for it any more."""
+    """A server that is away is left alone once nobody waits for it any more."""
     server.kill()
     semaphore = kind(proxied, "jobs", 1)
     with pytest.raises(BackendUnavailable):
@@ -744,10 +762,11 @@ async def no_script_needs_long(admin: Redis, scenario: Callable[[], Awaitable[No
     assert any(ours < allowed for ours, allowed in compared), compared
 
 
+@pytest.mark.fault(43)
 @pytest.mark.timeout(300)
-async def test_ten_thousand_expired_holders(kind: Kind, client: Redis, admin: Redis) -> None:
-    """Case 43. A fleet crashed: the next caller clears up after it, in small pieces."""
-    semaphore = kind(client, "jobs", 1)
+async def test_ten_thousand_expired_holders(kind: Kind, client_a: Redis, admin: Redis) -> None:
+    """A fleet crashed: the next caller clears up after it, in small pieces."""
+    semaphore = kind(client_a, "jobs", 1)
     async with semaphore:
         pass
     ids = [f"{'f' * 32}.{n}" for n in range(1, 10_001)]
@@ -770,14 +789,17 @@ async def test_ten_thousand_expired_holders(kind: Kind, client: Redis, admin: Re
     await no_script_needs_long(admin, crashed_and_cleared)
 
 
+@pytest.mark.fault(43)
 @pytest.mark.timeout(300)
-async def test_ten_thousand_waiters(kind: Kind, client: Redis, other: Redis, admin: Redis) -> None:
-    """Case 43. Queued, served and cancelled in numbers, no script holds the server for long."""
-    semaphore = kind(client, "jobs", 1, lease=60.0)
-    there = kind(other, "jobs", 5_000, lease=60.0)
+async def test_ten_thousand_waiters(
+    kind: Kind, client_a: Redis, client_b: Redis, admin: Redis
+) -> None:
+    """Queued, served and cancelled in numbers, no script holds the server for long."""
+    semaphore = kind(client_a, "jobs", 1, lease=60.0)
+    there = kind(client_b, "jobs", 5_000, lease=60.0)
 
     async def queued_served_and_cancelled() -> None:
-        holder = await kind(other, "jobs", 1, lease=60.0).acquire()
+        holder = await kind(client_b, "jobs", 1, lease=60.0).acquire()
         waiters = [in_background(semaphore.acquire()) for _ in range(10_000)]
 
         async def all_wait() -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from types import TracebackType
 from typing import Any, Self
 
-from tests.behaviour.conftest import eventually, soon
+from tests.harness.wait import soon, until
 
 Message = MutableMapping[str, Any]
 App = Callable[[Any, Any, Any], Awaitable[None]]
@@ -87,7 +87,7 @@ class Exchange:
 
     async def heard(self, kind: str, count: int = 1) -> None:
         """Wait until the application has sent *count* messages of a kind."""
-        await eventually(lambda: self.task.done() or self._count(kind) >= count)
+        await until(lambda: self.task.done() or self._count(kind) >= count)
         assert self._count(kind) >= count, (self.sent, self.task)
 
     def _count(self, kind: str) -> int:

@@ -18,8 +18,10 @@ from redsem_async import (
 )
 from redsem_async.asgi import ConcurrencyLimitMiddleware, header
 from redsem_async.testing import MemoryBackend
-from tests.behaviour.conftest import all_free, eventually, waiting
+from tests.harness.wait import all_free, until, waiting
 from tests.integrations.exchange import Exchange, Message
+
+pytestmark = pytest.mark.one_mode
 
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
@@ -107,7 +109,7 @@ def sem(request: pytest.FixtureRequest, backend: MemoryBackend) -> AnySemaphore:
 
 
 async def entered(app: App, count: int = 1) -> None:
-    await eventually(lambda: app.entered == count)
+    await until(lambda: app.entered == count)
 
 
 async def test_a_request_holds_a_permit_until_its_body_is_out(sem: AnySemaphore) -> None:
@@ -205,7 +207,7 @@ async def test_little_of_a_body_is_read_in_line() -> None:
         await waiting(sem, 1)
         for _ in range(100):
             upload.say({"type": "http.request", "body": b"x" * 16_384, "more_body": True})
-        await eventually(lambda: upload._incoming.qsize() <= 96)
+        await until(lambda: upload._incoming.qsize() <= 96)
         await sem.status()
         assert upload._incoming.qsize() == 96
 
@@ -293,7 +295,7 @@ async def test_without_cancel_on_loss_a_request_is_finished(backend: MemoryBacke
         await entered(app)
         permit = app.scopes[0]["redsem_async.permit"]
         backend.lose(permit)
-        await eventually(lambda: permit.lost)
+        await until(lambda: permit.lost)
         app.go.set()
         await exchange.done()
     assert exchange.status == 200
@@ -449,7 +451,7 @@ async def test_a_local_limit_rules_in_an_outage(sem: AnySemaphore, backend: Memo
     backend.down()
     exchanges = [Exchange(limited) for _ in range(5)]
     await entered(app, 2)
-    await eventually(lambda: sum(exchange.task.done() for exchange in exchanges) == 3)
+    await until(lambda: sum(exchange.task.done() for exchange in exchanges) == 3)
     app.go.set()
     statuses = sorted([(await exchange.done()).status for exchange in exchanges])
     assert statuses == [200, 200, 503, 503, 503]
@@ -459,6 +461,7 @@ async def test_a_local_limit_rules_in_an_outage(sem: AnySemaphore, backend: Memo
         assert (await Exchange(limited).done()).status == 503
 
 
+@pytest.mark.release
 async def test_nobody_waits_for_long_who_comes_into_an_outage(
     sem: AnySemaphore, backend: MemoryBackend
 ) -> None:

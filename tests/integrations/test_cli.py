@@ -21,11 +21,11 @@ import redsem_async
 from redsem_async import AnySemaphore, FairSemaphore, Permit, PermitLost, Semaphore
 from redsem_async._core.keys import parse_permit_id
 from redsem_async._redis.acl import acl_rules
-from tests.behaviour.conftest import eventually
-from tests.behaviour.test_hub_life import _tls_in_front_of as tls_in_front_of
-from tests.conftest import StartServer
-from tests.faults.topologies import embedded_cluster
+from tests.harness.servers import StartServer
+from tests.harness.topologies import embedded_cluster
+from tests.harness.wait import until
 from tests.integrations.commands import COMMAND, CTRL_C, command, program, terminal
+from tests.promises.test_hub_life import _tls_in_front_of as tls_in_front_of
 
 PASSWORD = "hunter2-of-the-test"
 
@@ -71,7 +71,7 @@ async def queued(semaphore: AnySemaphore, count: int = 1) -> list["asyncio.Task[
     async def all_wait() -> bool:
         return (await semaphore.status(0)).waiting == before + count
 
-    await eventually(all_wait)
+    await until(all_wait)
     return tasks
 
 

@@ -20,6 +20,8 @@ from redsem_async.cli.demo._plan import Plan
 from redsem_async.cli.demo._record import Answer, Kill, Record, Round
 from redsem_async.cli.demo._verdict import faults_of
 
+pytestmark = pytest.mark.release
+
 DEMO = (sys.executable, "-m", "redsem_async", "demo")
 
 # Runs the command with one module missing.

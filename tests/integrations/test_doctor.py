@@ -19,10 +19,12 @@ from redsem_async.cli.doctor._finding import Finding, Verdict
 from redsem_async.cli.doctor._handover import verdict_on
 from redsem_async.cli.doctor._rights import probes
 from redsem_async.testing import EmbeddedRedis
-from tests.conftest import StartServer
-from tests.faults.clocks import SteppedServer, start_with_a_clock_of_its_own
-from tests.faults.topologies import REPLICATION, embedded_cluster, in_sync, settle
+from tests.harness.clocks import SteppedServer, start_with_a_clock_of_its_own
+from tests.harness.servers import StartServer
+from tests.harness.topologies import REPLICATION, embedded_cluster, in_sync, settle
 from tests.integrations.commands import Result, command, program
+
+pytestmark = pytest.mark.release
 
 PASSWORD = "hunter2-of-the-test"
 

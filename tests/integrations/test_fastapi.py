@@ -16,8 +16,10 @@ from starlette.requests import ClientDisconnect
 from redsem_async import AnySemaphore, FairSemaphore, Permit, Semaphore, SemaphoreGroup, aclose
 from redsem_async.fastapi import RequirePermit, _see_that_responses_are_covered
 from redsem_async.testing import MemoryBackend
-from tests.behaviour.conftest import all_free, eventually, waiting
+from tests.harness.wait import all_free, until, waiting
 from tests.integrations.exchange import Exchange
+
+pytestmark = pytest.mark.one_mode
 
 JSON: dict[str, Any] = {
     "method": "POST",
@@ -41,7 +43,7 @@ class Service:
     ended: list[BaseException | None] = field(default_factory=list[BaseException | None])
 
     async def entered(self, count: int = 1) -> None:
-        await eventually(lambda: len(self.permits) == count)
+        await until(lambda: len(self.permits) == count)
 
     def request(self, path: str = "/plain", **options: Any) -> Exchange:
         return Exchange(self.app, path, **options)
@@ -487,7 +489,7 @@ async def test_a_local_limit_rules_in_an_outage(sem: AnySemaphore, backend: Memo
     backend.down()
     exchanges = [service.request() for _ in range(5)]
     await service.entered(2)
-    await eventually(lambda: sum(exchange.task.done() for exchange in exchanges) == 3)
+    await until(lambda: sum(exchange.task.done() for exchange in exchanges) == 3)
     service.go.set()
     statuses = sorted([(await exchange.done()).status for exchange in exchanges])
     assert statuses == [200, 200, 503, 503, 503]

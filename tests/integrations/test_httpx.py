@@ -29,8 +29,10 @@ from redsem_async import (
     SemaphoreGroup,
 )
 from redsem_async.testing import MemoryBackend
-from tests.behaviour.conftest import all_free, cancelled, eventually, waiting
+from tests.harness.wait import all_free, cancelled, until, waiting
 from tests.integrations.upstream import Upstream
+
+pytestmark = pytest.mark.one_mode
 
 LEAVES = [redsem_async.httpx, redsem_async.httpx2]
 
@@ -75,7 +77,7 @@ async def held(sem: AnySemaphore, count: int = 1) -> None:
     async def are_held() -> bool:
         return (await sem.status()).held == count
 
-    await eventually(are_held)
+    await until(are_held)
 
 
 async def test_no_more_requests_run_than_there_are_permits(
@@ -152,7 +154,7 @@ async def test_a_cancelled_request_gives_the_permit_back(
     """Before the headers or in the middle of the body."""
     async with http.AsyncClient(transport=leaf.SemaphoreTransport(sem)) as client:
         request = asyncio.create_task(client.get(f"{upstream.url}{path}"))
-        await eventually(lambda: upstream.inside == 1)
+        await until(lambda: upstream.inside == 1)
         await held(sem)
         await cancelled(request)
         await all_free(sem)
@@ -227,7 +229,7 @@ async def test_a_lost_permit_cancels_the_request(
     """Before the headers or in the middle of the body: and the task itself lives on."""
     async with http.AsyncClient(transport=leaf.SemaphoreTransport(sem)) as client:
         request = asyncio.create_task(client.get(f"{upstream.url}{path}"))
-        await eventually(lambda: upstream.inside == 1)
+        await until(lambda: upstream.inside == 1)
         await held(sem)
         await sem.clear()
         with pytest.raises(PermitLost):
@@ -486,7 +488,7 @@ async def test_openais_sdk_runs_under_the_cap(
     ) as client:
         said: list[str] = []
         asked = [asyncio.create_task(words(client, said.append)) for _ in range(4)]
-        await eventually(lambda: len(said) == 2)
+        await until(lambda: len(said) == 2)
         await waiting(sem, 2)
         upstream.go.set()
         await asyncio.gather(*asked)

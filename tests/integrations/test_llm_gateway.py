@@ -11,10 +11,12 @@ from openai import AsyncOpenAI, RateLimitError
 from redis.asyncio import Redis
 
 from redsem_async import AnySemaphore, SemaphoreGroup
-from tests.behaviour.conftest import all_free, eventually, waiting
-from tests.conftest import StartServer
+from tests.harness.servers import StartServer
+from tests.harness.wait import all_free, until, waiting
 from tests.integrations.upstream import Upstream
 from tests.integrations.uvicorns import RawClient, Uvicorn, serving
+
+pytestmark = pytest.mark.release
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 
@@ -89,7 +91,7 @@ async def test_a_model_has_a_cap_that_all_gateways_share(
         asyncio.create_task(asked(gateways[number % 2], f"tenant {number}", "large"))
         for number in range(6)
     ]
-    await eventually(lambda: upstream.inside == 4)
+    await until(lambda: upstream.inside == 4)
     await waiting(model(redis, "large"), 2)
     upstream.go.set()
     assert set(await asyncio.gather(*asks)) == {"Good morning"}
@@ -102,12 +104,12 @@ async def test_a_tenant_has_a_cap_and_stops_nobody_else(
 ) -> None:
     """It is told when to come back."""
     asks = [asyncio.create_task(asked(gateways[n % 2], "acme", "small")) for n in range(8)]
-    await eventually(lambda: upstream.inside == 8)
+    await until(lambda: upstream.inside == 8)
     with pytest.raises(RateLimitError) as refused:
         await asked(gateways[0], "acme", "small")
     assert int(refused.value.response.headers["retry-after"]) >= 1
     other = asyncio.create_task(asked(gateways[0], "other", "small"))
-    await eventually(lambda: upstream.inside == 9)
+    await until(lambda: upstream.inside == 9)
     upstream.go.set()
     assert set(await asyncio.gather(other, *asks)) == {"Good morning"}
     await all_free(tenant(redis, "acme"))
@@ -134,9 +136,9 @@ async def test_a_gateway_that_is_stopped_leaves_nothing_held(
 ) -> None:
     """SIGTERM lets an answer be sent to its end."""
     ask = asyncio.create_task(asked(gateways[0], "acme", "large"))
-    await eventually(lambda: upstream.inside == 1)
+    await until(lambda: upstream.inside == 1)
     gateways[0].terminate()
-    await eventually(lambda: "Shutting down" in gateways[0].log)
+    await until(lambda: "Shutting down" in gateways[0].log)
     upstream.go.set()
     assert await ask == "Good morning"
     assert await gateways[0].ended() == -15

@@ -17,7 +17,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from redsem_async import AcquireTimeout, FairSemaphore, PermitLost, Semaphore
 from redsem_async.opentelemetry import instrument
 from redsem_async.testing import MemoryBackend
-from tests.behaviour.conftest import eventually
+from tests.harness.wait import until
 
 Points = dict[tuple[str, ...], float]
 
@@ -69,7 +69,7 @@ async def test_what_is_held_and_waits_is_counted_up_and_down(collected: Collecte
     where = ("fair", "jobs")
     async with sem.acquire(permits=3):
         waiters = [asyncio.create_task(sem.acquire()) for _ in range(2)]
-        await eventually(lambda: collected.points("redsem.requests.waiting") == {where: 2})
+        await until(lambda: collected.points("redsem.requests.waiting") == {where: 2})
         assert collected.points("redsem.permits.held") == {where: 3}
     for waiter in waiters:
         await (await waiter).release()

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.release
+
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "testing_project"
 ASKED = 'pytest_plugins = ["redsem_async.pytest_plugin"]\n'
 ON_ASYNCIO = """

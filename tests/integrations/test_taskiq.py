@@ -26,7 +26,9 @@ from redsem_async import AcquireTimeout, FairSemaphore, PermitLost, SemaphoreGro
 from redsem_async.taskiq import SemaphoreMiddleware
 from redsem_async.testing import MemoryBackend
 from redsem_async.throttle import throttled
-from tests.behaviour.conftest import all_free, eventually, waiting
+from tests.harness.wait import all_free, until, waiting
+
+pytestmark = pytest.mark.release
 
 APP = "tests.integrations.taskiq_app:broker"
 WITHOUT_TASKIQ = """
@@ -124,7 +126,7 @@ async def test_a_task_that_loses_its_permit_is_cancelled(
         await asyncio.sleep(5)
 
     kicked = await job.kiq()
-    await eventually(lambda: one_is_held(sem))
+    await until(lambda: one_is_held(sem))
     assert await sem.release((await sem.status()).holders[0].id)
     result = await result_of(kicked)
     assert isinstance(result.error, PermitLost)
@@ -390,7 +392,7 @@ async def test_a_worker_that_is_killed_gives_way(
     sem = FairSemaphore(redis, name, 2)
     for _ in range(2):
         await visit.kiq(60.0)
-    await eventually(sem.locked, within=20)
+    await until(sem.locked, within=20)
     victims = {holder.client.pid for holder in (await sem.status()).holders}
     assert victims
     for pid in victims:
@@ -410,7 +412,7 @@ async def test_a_worker_that_is_stopped_gives_its_permits_back(
     assert visit is not None
     kicked = await visit.kiq(seconds)
     sem = FairSemaphore(redis, name, 2)
-    await eventually(lambda: one_is_held(sem), within=20)
+    await until(lambda: one_is_held(sem), within=20)
     workers.send_signal(signal.SIGTERM)
     assert await asyncio.to_thread(workers.wait, 20) == 0
     assert (await sem.status()).held == 0

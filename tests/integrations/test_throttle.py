@@ -26,7 +26,9 @@ from redsem_async import (
 )
 from redsem_async.testing import MemoryBackend
 from redsem_async.throttle import ThrottledTaskGroup, throttled, throttled_map
-from tests.behaviour.conftest import all_free, eventually, soon, waiting
+from tests.harness.wait import all_free, soon, until, waiting
+
+pytestmark = pytest.mark.one_mode
 
 MiB = 1024 * 1024
 
@@ -295,7 +297,7 @@ async def test_a_failing_task_ends_the_group_as_asyncio_does(
     """One that runs is cancelled, those in line leave it, and none of their coroutines warns."""
 
     async def fail() -> None:
-        await eventually(lambda: load.now)
+        await until(lambda: load.now)
         await waiting(sem, 3)
         raise ZeroDivisionError
 
@@ -398,7 +400,7 @@ async def test_tasks_may_choose_from_a_group_of_semaphores(backend: MemoryBacken
     done = asyncio.Event()
     async with ThrottledTaskGroup(group, key=lambda coro: coro.__name__) as tasks:
         _ = tasks.create_task(done.wait())
-        await eventually(group["wait"].locked)
+        await until(group["wait"].locked)
         _ = tasks.create_task(job("a"), key="a")
         done.set()
     assert inside["a"].began == 5
@@ -531,11 +533,11 @@ async def test_a_slow_consumer_holds_up_the_map_without_a_permit(
             yield pulled
 
     async with throttled_map(sem, echo, items()) as results:
-        await eventually(lambda: pulled == 4)  # twice the limit
+        await until(lambda: pulled == 4)  # twice the limit
         await all_free(sem)
         assert pulled == 4
         await anext(results)
-        await eventually(lambda: pulled == 5)
+        await until(lambda: pulled == 5)
         await all_free(sem)
         assert pulled == 5
 
@@ -563,6 +565,7 @@ async def test_no_more_items_are_taken_than_calls_may_run(sem: FairSemaphore) ->
             assert len(pulled) == 1
 
 
+@pytest.mark.release
 @pytest.mark.parametrize("kind", [Semaphore, FairSemaphore])
 async def test_ten_thousand_of_endless_items_fit_into_little_memory(
     backend: MemoryBackend, kind: type[AnySemaphore]
@@ -687,7 +690,7 @@ async def test_a_consumer_that_fails_ends_the_map(sem: FairSemaphore, load: Load
 async def test_a_lost_permit_ends_the_map(sem: FairSemaphore) -> None:
     with pytest.raises(ExceptionGroup) as caught:
         async with throttled_map(sem, asyncio.sleep, [5, 5, 5]):
-            await eventually(sem.locked)
+            await until(sem.locked)
             assert await sem.release((await sem.status()).holders[0].id)
             await asyncio.sleep(5)
     assert [type(error) for error in caught.value.exceptions] == [PermitLost]

@@ -14,9 +14,11 @@ import websockets
 from redis.asyncio import Redis
 
 from redsem_async import AnySemaphore, FairSemaphore, SemaphoreGroup
-from tests.behaviour.conftest import all_free, eventually, waiting
-from tests.conftest import StartServer
+from tests.harness.servers import StartServer
+from tests.harness.wait import all_free, until, waiting
 from tests.integrations.uvicorns import RawClient, Uvicorn, serving
+
+pytestmark = pytest.mark.release
 
 SERVICE = Path(__file__).with_name("service.py")
 
@@ -60,7 +62,7 @@ async def held(sem: AnySemaphore, count: int = 1) -> None:
     async def are_held() -> bool:
         return (await sem.status()).held == count
 
-    await eventually(are_held)
+    await until(are_held)
 
 
 async def entered(server: Uvicorn) -> int:
@@ -185,7 +187,7 @@ async def test_a_permit_lost_after_the_headers_ends_the_connection(
             async for _ in chunks:
                 pass
     await all_free(sem)
-    await eventually(lambda: "was lost" in server.log)
+    await until(lambda: "was lost" in server.log)
 
 
 async def test_a_websocket_holds_a_permit_until_it_is_closed(
@@ -269,7 +271,7 @@ async def test_on_outage_rules_while_the_server_is_stopped(
     async with serve(url=redis.url, timeout=0.3, on_outage=on_outage) as server:
         redis.kill()
         requests = [asyncio.create_task(server.get("/wait")) for _ in range(4)]
-        await eventually(lambda: sum(request.done() for request in requests) == 4 - let_in)
+        await until(lambda: sum(request.done() for request in requests) == 4 - let_in)
         await server.go()
         answers = [await request for request in requests]
         refused = [answer for answer in answers if answer.status_code != 200]
@@ -280,7 +282,7 @@ async def test_on_outage_rules_while_the_server_is_stopped(
         async def is_well() -> bool:
             return (await server.get("/wait")).status_code == 200
 
-        await eventually(is_well)
+        await until(is_well)
         async with Redis.from_url(redis.url) as client:
             assert await client.keys("*"), "the limit is Redis's again"
 
@@ -294,7 +296,7 @@ async def test_sigterm_lets_requests_finish(serve: Serve, sem: FairSemaphore) ->
         async with httpx.AsyncClient(base_url=server.url) as control:
             await control.get("/free/entered")  # connected before the door closes
             server.terminate()
-            await eventually(lambda: "Shutting down" in server.log)
+            await until(lambda: "Shutting down" in server.log)
             await clients[0].hang_up(reset=False)
             assert await clients[1].status() == 200, "it was served in its turn"
             await clients[1].hang_up(reset=False)

@@ -4,7 +4,7 @@ import asyncio
 import json
 import re
 
-from tests.behaviour.conftest import eventually
+from tests.harness.wait import until
 
 
 class Upstream:
@@ -27,7 +27,7 @@ class Upstream:
         self._server.close()
         for writer in self._writers:
             writer.close()
-        await eventually(lambda: not self._writers)
+        await until(lambda: not self._writers)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.add(writer)

@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx
 
-from tests.behaviour.conftest import eventually
+from tests.harness.wait import until
 
 # What a server says of an application that has left it, or a client, in the lurch.
 COMPLAINTS = (
@@ -60,7 +60,7 @@ class Uvicorn:
 
     async def ended(self, within: float = 15.0) -> int:
         """How it ended."""
-        await eventually(lambda: self.process.poll() is not None, within)
+        await until(lambda: self.process.poll() is not None, within=within)
         assert self.process.returncode is not None
         return self.process.returncode
 
@@ -83,7 +83,7 @@ class Uvicorn:
 async def serving(server: Uvicorn) -> AsyncGenerator[Uvicorn]:
     """Wait until it serves; at the end it is ended, and must have nothing to complain of."""
     try:
-        await eventually(lambda: "startup complete" in server.log or server.process.poll(), 15)
+        await until(lambda: "startup complete" in server.log or server.process.poll(), within=15)
         assert server.process.poll() is None, server.log
         yield server
     finally:

@@ -123,7 +123,7 @@ OF_CLIENT = (
     mutant(
         "a foreign id releases one's own",
         "a foreign release changes nothing",
-        "behaviour/test_release.py::test_a_foreign_id_releases_nothing",
+        "promises/test_release.py::test_a_foreign_id_releases_nothing",
         (
             "_hub/remote_semaphore.py",
             "self.ledger.by_number.get(number) if owner == self.identity.id else None",
@@ -133,7 +133,7 @@ OF_CLIENT = (
     mutant(
         "a second release says true",
         "a double release is False",
-        "behaviour/test_release.py::test_a_second_release_changes_nothing",
+        "promises/test_release.py::test_a_second_release_changes_nothing",
         (
             "_api/permit.py",
             "        if claim.state is State.ENDED:\n            return False\n",
@@ -143,7 +143,7 @@ OF_CLIENT = (
     mutant(
         "a lost permit's release says true",
         "a late release is False",
-        "behaviour/test_loss.py::test_a_permit_by_itself_cancels_nobody",
+        "promises/test_loss.py::test_a_permit_by_itself_cancels_nobody",
         ("_api/permit.py", "        return held and not lost\n", "        return True\n"),
     ),
     mutant(
@@ -175,7 +175,7 @@ OF_CLIENT = (
     mutant(
         "who stops waiting does not say so",
         "hints go to those who wait",
-        "behaviour/test_acquire.py::test_timeouts_are_kept",
+        "promises/test_acquire.py::test_timeouts_are_kept",
         (
             "_hub/zset.py",
             "if not self._ledger.waiting:\n            self._heartbeats.beat()  # hints are",
@@ -281,7 +281,7 @@ OF_CLIENT = (
     mutant(
         "no refreshes",
         "a held permit outlives its lease",
-        "behaviour/test_loss.py::test_a_held_permit_outlives_its_lease",
+        "promises/test_loss.py::test_a_held_permit_outlives_its_lease",
         (
             "_keepalive/refresher.py",
             "            outcome = await remote.refreshes.refresh(claim)\n",
@@ -291,7 +291,7 @@ OF_CLIENT = (
     mutant(
         "a refusal to renew is overlooked",
         "lost is set when the server says so",
-        "behaviour/test_loss.py::test_refresh_finds_it_out_now",
+        "promises/test_loss.py::test_refresh_finds_it_out_now",
         (
             "_core/lease.py",
             '    if outcome is Outcome.GONE:\n        return Lost("the server does not hold it any more")\n',
@@ -326,7 +326,7 @@ OF_CLIENT = (
     mutant(
         "check() says yes while it is held",
         "check() raises unless the permit may be trusted now",
-        "behaviour/test_loss.py::test_loss_that_the_body_finds_itself",
+        "promises/test_loss.py::test_loss_that_the_body_finds_itself",
         (
             "_api/permit.py",
             "        if claim.trusted_at(clock()):\n            return True\n        loop, ledger =",
@@ -346,19 +346,19 @@ OF_CLIENT = (
     mutant(
         "a loss does not cancel the body",
         "loss cancels the body",
-        "behaviour/test_loss.py::test_loss_cancels_the_body_once_and_leaves_as_permit_lost",
+        "promises/test_loss.py::test_loss_cancels_the_body_once_and_leaves_as_permit_lost",
         ("_api/guard.py", "            claim.on_lost = self._on_lost\n", "            pass\n"),
     ),
     mutant(
         "a swallowed cancellation swallows the loss",
         "PermitLost leaves the block, also when the body swallowed the cancellation",
-        "behaviour/test_loss.py::test_a_body_that_swallows_the_cancellation_leaves_as_permit_lost",
+        "promises/test_loss.py::test_a_body_that_swallows_the_cancellation_leaves_as_permit_lost",
         ("_api/permit.py", "(exc is None or cancelled_by_loss)", "cancelled_by_loss"),
     ),
     mutant(
         "a loss hides the body's error",
         "an error of the body's own wins",
-        "behaviour/test_loss.py::test_an_error_of_the_bodys_own_wins",
+        "promises/test_loss.py::test_an_error_of_the_bodys_own_wins",
         (
             "_api/permit.py",
             "if lost and self._cancel_on_loss and (exc is None or cancelled_by_loss):",
@@ -368,7 +368,7 @@ OF_CLIENT = (
     mutant(
         "a cancellation that is not taken back",
         "cancel and uncancel, as asyncio.timeout does",
-        "behaviour/test_loss.py::test_loss_cancels_the_body_once_and_leaves_as_permit_lost",
+        "promises/test_loss.py::test_loss_cancels_the_body_once_and_leaves_as_permit_lost",
         (
             "_api/guard.py",
             "self._task.uncancel() <= self._cancelling",
@@ -378,7 +378,7 @@ OF_CLIENT = (
     mutant(
         "a clear is not heard",
         "holders of a semaphore that is deleted lose their permits",
-        "behaviour/test_loss.py::test_many_tasks_lose_their_permits_at_once",
+        "promises/test_loss.py::test_many_tasks_lose_their_permits_at_once",
         (
             "_hub/remote_semaphore.py",
             '            self.lose(claim, "the semaphore was cleared")\n',
@@ -388,7 +388,7 @@ OF_CLIENT = (
     mutant(
         "a dropped permit is not released",
         "a permit that is dropped is released",
-        "behaviour/test_loss.py::test_a_dropped_permit_warns_and_is_released",
+        "promises/test_loss.py::test_a_dropped_permit_warns_and_is_released",
         (
             "_api/permit.py",
             "        loop.call_soon_threadsafe(_release_dropped, self._bound, claim)\n",
@@ -593,13 +593,13 @@ OF_CLIENT = (
     mutant(
         "what is due is no work",
         "a process that ends says that nobody waits there any more",
-        "behaviour/test_hub_life.py::test_a_program_that_ends_says_that_nobody_waits",
+        "promises/test_hub_life.py::test_a_program_that_ends_says_that_nobody_waits",
         ("_hub/remote_semaphore.py", "            or self._worth_a_command\n", ""),
     ),
     mutant(
         "a number of any length",
         "a message that is not understood changes nothing",
-        "unit/test_wire.py::test_numbers_of_messages_are_bounded",
+        "core/test_wire.py::test_numbers_of_messages_are_bounded",
         ("_redis/codec.py", " and len(text) <= 16)", ")"),
         (
             "_redis/codec.py",
@@ -610,7 +610,7 @@ OF_CLIENT = (
     mutant(
         "memory counts by the wall clock",
         "leases are counted by a clock that nobody sets",
-        "behaviour/test_memory.py::test_a_step_of_the_wall_clock_changes_no_lease",
+        "promises/test_memory.py::test_a_step_of_the_wall_clock_changes_no_lease",
         (
             "testing/_memory.py",
             "        return self._epoch_us + _clock_us()\n",
@@ -620,7 +620,7 @@ OF_CLIENT = (
     mutant(
         "threads take each other's lane",
         "a semaphore that several threads use keeps to the loop of each",
-        "behaviour/test_threads.py::test_threads_that_share_a_semaphore_keep_to_their_own_loops",
+        "promises/test_threads.py::test_threads_that_share_a_semaphore_keep_to_their_own_loops",
         (
             "_api/semaphore.py",
             "        return bound if here else self._bind()\n",

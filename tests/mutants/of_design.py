@@ -116,7 +116,7 @@ OF_DESIGN = (
     mutant(
         "design: a heavy head is overtaken",
         "a heavy request at the head of the line does not starve",
-        "behaviour/test_queue.py::test_fair_lets_nobody_pass_a_heavy_head",
+        "promises/test_queue.py::test_fair_lets_nobody_pass_a_heavy_head",
         (
             "lua/fair/prelude.lua",
             "        blocked = true\n        head_alive_until = state.alive_until\n        break\n",
@@ -213,7 +213,7 @@ OF_DESIGN = (
     mutant(
         "design: adopt does not exchange the id",
         "a job that is delivered twice does not run twice under one permit",
-        "behaviour/test_release.py::test_the_second_adopter_gets_permit_lost",
+        "promises/test_release.py::test_the_second_adopter_gets_permit_lost",
         ("lua/adopt.lua", "  remove_holders({ old_id })\n", ""),
         (
             _BASE,

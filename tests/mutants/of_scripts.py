@@ -83,13 +83,13 @@ OF_SCRIPTS = (
     mutant(
         "a release serves nobody",
         "a free permit and a live waiter find each other soon",
-        "behaviour/test_queue.py::test_a_release_reaches_a_waiter_elsewhere_at_once",
+        "promises/test_queue.py::test_a_release_reaches_a_waiter_elsewhere_at_once",
         ("lua/release.lua", "  serve(retaken > 0)\n", ""),
     ),
     mutant(
         "an abandon serves nobody",
         "a waiter who leaves does not take the wake-up along",
-        "behaviour/test_queue.py::test_the_heavy_head_leaves_and_the_next_is_served_at_once",
+        "promises/test_queue.py::test_the_heavy_head_leaves_and_the_next_is_served_at_once",
         ("lua/abandon.lua", "  purge()\n  serve()\n", "  purge()\n"),
     ),
     mutant(
@@ -102,13 +102,13 @@ OF_SCRIPTS = (
     mutant(
         "a raised limit serves nobody",
         "a raised limit serves waiters at once",
-        "behaviour/test_limit.py::test_raising_the_limit_serves_waiters_at_once",
+        "promises/test_limit.py::test_raising_the_limit_serves_waiters_at_once",
         ("lua/set_limit.lua", "serve()\n", ""),
     ),
     mutant(
         "a release of the caller's own number",
         "release touches the ids that it names, and no others",
-        "behaviour/test_release.py::test_release_by_id_from_another_process",
+        "promises/test_release.py::test_release_by_id_from_another_process",
         (
             "lua/release.lua",
             "parse_ids(owner, NUMBERS)",
@@ -154,19 +154,19 @@ OF_SCRIPTS = (
     mutant(
         "a refresh lowers the expiry",
         "a short lease does not cut a long one",
-        "behaviour/test_release.py::test_a_refresh_does_not_lower_an_expiry",
+        "promises/test_release.py::test_a_refresh_does_not_lower_an_expiry",
         ("lua/refresh.lua", "math.max(expiry, now + lease)", "now + lease"),
     ),
     mutant(
         "adopt does not exchange the id",
         "a job that is delivered twice does not run twice under one permit",
-        "behaviour/test_release.py::test_the_second_adopter_gets_permit_lost",
+        "promises/test_release.py::test_the_second_adopter_gets_permit_lost",
         ("lua/adopt.lua", "  remove_holders({ old_id })\n", ""),
     ),
     mutant(
         "weights are not counted",
         "never more permits than the limit",
-        "behaviour/test_acquire.py::test_weights_are_counted",
+        "promises/test_acquire.py::test_weights_are_counted",
         (
             "lua/prelude.lua",
             "    used = holder_count + extra_permits()\n",
@@ -196,7 +196,7 @@ OF_SCRIPTS = (
     mutant(
         "a heavy head is overtaken",
         "a heavy request at the head of the line does not starve",
-        "behaviour/test_queue.py::test_fair_lets_nobody_pass_a_heavy_head",
+        "promises/test_queue.py::test_fair_lets_nobody_pass_a_heavy_head",
         (
             "lua/fair/prelude.lua",
             "        blocked = true\n        head_alive_until = state.alive_until\n        break\n",
@@ -206,7 +206,7 @@ OF_SCRIPTS = (
     mutant(
         "newcomers overtake the line",
         "permits are granted strictly in ticket order",
-        "behaviour/test_queue.py::test_fair_lets_nobody_pass_a_heavy_head",
+        "promises/test_queue.py::test_fair_lets_nobody_pass_a_heavy_head",
         ("lua/fair/acquire.lua", "elseif open and grace <= now and", "elseif grace <= now and"),
     ),
     mutant(
@@ -222,7 +222,7 @@ OF_SCRIPTS = (
     mutant(
         "the line is served by its head's limit",
         "each client's own limit rules its requests",
-        "behaviour/test_limit.py::test_whoever_stands_in_line_goes_by_its_own_limit",
+        "promises/test_limit.py::test_whoever_stands_in_line_goes_by_its_own_limit",
         (
             "lua/fair/prelude.lua",
             "      local effective_limit = set_limit or declared\n",
@@ -235,7 +235,7 @@ OF_SCRIPTS = (
     mutant(
         "a set limit of 0 is none",
         "a limit of 0 pauses",
-        "behaviour/test_limit.py::test_a_limit_of_zero_pauses",
+        "promises/test_limit.py::test_a_limit_of_zero_pauses",
         (
             "lua/prelude.lua",
             "  set_limit = tonumber(call('GET', limit))\n",
@@ -255,7 +255,7 @@ OF_SCRIPTS = (
     mutant(
         "the line overlooks a set limit",
         "a set limit wins over every client's own",
-        "behaviour/test_limit.py::test_lowering_the_limit_evicts_nobody",
+        "promises/test_limit.py::test_lowering_the_limit_evicts_nobody",
         (
             "lua/fair/prelude.lua",
             "      local effective_limit = set_limit or declared\n",
@@ -265,7 +265,7 @@ OF_SCRIPTS = (
     mutant(
         "the bound of the line is overlooked",
         "max_waiters bounds the queue",
-        "behaviour/test_acquire.py::test_the_queue_is_bounded",
+        "promises/test_acquire.py::test_the_queue_is_bounded",
         (
             "lua/fair/acquire.lua",
             "elseif max_waiters >= 0 and waiting >= max_waiters then",
@@ -328,7 +328,7 @@ OF_SCRIPTS = (
     mutant(
         "no next moment (fair)",
         "when a holder expires the next is served, though nobody does anything",
-        "behaviour/test_queue.py::test_an_expired_holder_gives_way",
+        "promises/test_queue.py::test_an_expired_holder_gives_way",
         (
             "lua/fair/prelude.lua",
             "return { tag, next_change(), waiting, own_grants }",
@@ -338,7 +338,7 @@ OF_SCRIPTS = (
     mutant(
         "no next moment (zset)",
         "when a holder expires the next is served, though nobody does anything",
-        "behaviour/test_queue.py::test_an_expired_holder_gives_way",
+        "promises/test_queue.py::test_an_expired_holder_gives_way",
         (
             "lua/zset/prelude.lua",
             "return { tag, next_ms, waiting, own_grants }",
@@ -405,13 +405,13 @@ OF_SCRIPTS = (
     mutant(
         "hubs are not forgotten",
         "nothing is left of processes that are long gone",
-        "stateful/test_model.py::test_nothing_is_left_of_a_hub_that_is_silent_for_long",
+        "scripts/test_spec.py::test_nothing_is_left_of_a_hub_that_is_silent_for_long",
         ("lua/prelude.lua", "hubs, '-inf', now - SLACK,", "hubs, '-inf', 0,"),
     ),
     mutant(
         "a clear tells nobody",
         "holders of a semaphore that is deleted lose their permits",
-        "behaviour/test_status.py::test_clear_takes_permits_from_their_holders",
+        "promises/test_status.py::test_clear_takes_permits_from_their_holders",
         ("lua/clear.lua", "  if owner ~= hub then publish_to(owner, 'cleared', '-') end\n", ""),
     ),
     mutant(

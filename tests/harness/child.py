@@ -1,0 +1,427 @@
+"""What the processes of the fault tests do; they say in lines of JSON how it goes.
+
+Run as ``child.py SCENARIO OPTIONS``, the options in JSON. Times are of the monotonic clock,
+which the processes of one machine share.
+"""
+
+import asyncio
+import json
+import math
+import os
+import random
+import selectors
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Awaitable, Callable
+from typing import Any, NoReturn
+
+from redis.asyncio import Redis, RedisCluster
+
+from redsem_async import (
+    AnySemaphore,
+    FairSemaphore,
+    Permit,
+    PermitLost,
+    Semaphore,
+    SemaphoreError,
+)
+
+KINDS = {"Semaphore": Semaphore, "FairSemaphore": FairSemaphore}
+OPTIONS: dict[str, Any] = json.loads(sys.argv[2])
+
+
+def say(event: str, **facts: object) -> None:
+    line = json.dumps({"event": event, "at": time.monotonic(), **facts})
+    os.write(1, f"{line}\n".encode())
+
+
+def make() -> AnySemaphore:
+    redis: Redis | RedisCluster = Redis.from_url(OPTIONS["url"])
+    if OPTIONS.get("cluster"):
+        redis = RedisCluster.from_url(OPTIONS["url"])
+    known = ("lease", "refresh_interval", "heartbeat", "longest_stall", "recovery")
+    options = {k: v for k, v in OPTIONS.items() if k in known}
+    kind = KINDS[OPTIONS["kind"]]
+    return kind(redis, OPTIONS["name"], OPTIONS.get("limit", 1), **options)
+
+
+async def told_to_go_on() -> None:
+    await asyncio.to_thread(sys.stdin.readline)
+
+
+class TurnStarts(selectors.DefaultSelector):
+    """Knows when the loop took up its present turn."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = -math.inf
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        events = super().select(timeout)
+        self.last = time.monotonic()
+        return events
+
+
+class Loop(asyncio.SelectorEventLoop):
+    """A loop that knows since when it is at its present turn."""
+
+    def __init__(self) -> None:
+        self._turns = TurnStarts()
+        super().__init__(self._turns)
+
+    @property
+    def turn_began(self) -> float:
+        return self._turns.last
+
+
+async def trust_when_woken(permit: Permit) -> float:
+    """Sleep a moment; give the seconds of trust left when the loop took up the turn that wakes us.
+
+    What stops the process during that turn finds our step on its way: nobody can call it back.
+    """
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, Loop)
+    woken: asyncio.Future[float] = loop.create_future()
+
+    def wake() -> None:
+        if not woken.done():
+            woken.set_result(permit.expires_in + time.monotonic() - loop.turn_began)
+
+    loop.call_later(0.01, wake)
+    return await woken
+
+
+async def hold(on_step: Callable[[], object] = bool) -> None:
+    """Hold a permit for ever; say when the body is cancelled, or went on when it should not."""
+    semaphore = make()
+    try:
+        async with semaphore as permit:
+            say("held", id=permit.id, token=permit.fencing_token)
+            try:
+                while True:
+                    on_step()
+                    left = await trust_when_woken(permit)
+                    if left < -0.02:  # and not by a timer that is a little late
+                        say("went on", expires_in=left)
+            except asyncio.CancelledError:
+                say("cancelled", lost=permit.lost, expires_in=permit.expires_in)
+                raise
+    except PermitLost as lost:
+        say("lost", reason=lost.reason, pid=os.getpid())
+
+
+async def wait() -> None:
+    """Wait for a permit, and hold it for as long as nobody says otherwise."""
+    semaphore = make()
+    waiter = asyncio.ensure_future(semaphore.acquire(permits=OPTIONS.get("permits", 1)))
+    while (await semaphore.status(0)).waiting == 0:  # noqa: ASYNC110 - the server says no more
+        await asyncio.sleep(0.01)
+    say("waits")
+    permit = await waiter
+    say("held", id=permit.id, token=permit.fencing_token)
+    await told_to_go_on()
+    await permit.release()
+
+
+async def block() -> None:
+    """Another task blocks the loop for longer than the lease, while the body awaits."""
+    stepped = asyncio.Event()
+
+    async def blocks() -> None:
+        await stepped.wait()
+        await asyncio.sleep(OPTIONS["after"])
+        # Just after a step of the body's: its next is not in the loop's queue yet.
+        stepped.clear()
+        await stepped.wait()
+        time.sleep(OPTIONS["blocked"])  # noqa: ASYNC251 - that is the fault
+
+    blocking = asyncio.create_task(blocks())
+    await hold(stepped.set)
+    await blocking
+
+
+async def cpu() -> None:
+    """The body never comes back to the loop, and asks now and then."""
+    semaphore = make()
+    began = time.monotonic()
+    try:
+        async with semaphore as permit:
+            began = time.monotonic()
+            say("held")
+            while True:
+                permit.check()
+                if time.monotonic() - began > 10 * semaphore.lease:
+                    say("never told")
+                    return
+    except PermitLost as lost:
+        say("lost", reason=lost.reason, after=time.monotonic() - began)
+
+
+class Turns:
+    """Counts the turns of the event loop, a hundred a second at most, while it is not blocked."""
+
+    def __init__(self) -> None:
+        self.taken = 0
+        self._loop = asyncio.get_running_loop()
+        self._take()
+
+    def _take(self) -> None:
+        self.taken += 1
+        self._loop.call_later(0.01, self._take)
+
+
+async def compute() -> None:
+    """The body computes in Python, for so long, and may await something afterwards."""
+    semaphore = make()
+    turns = Turns()
+    try:
+        async with semaphore as permit:
+            await asyncio.sleep(OPTIONS.get("after", 0.0))
+            say("held", id=permit.id, token=permit.fencing_token)
+            before, lowest = turns.taken, math.inf
+            ends = time.monotonic() + OPTIONS["seconds"]
+            try:
+                while time.monotonic() < ends:
+                    sum(range(1000))
+                    lowest = min(lowest, permit.expires_in)
+                    if OPTIONS.get("asks"):
+                        permit.check()
+            finally:
+                say("computed", lost=permit.lost, lowest=lowest, turns=turns.taken - before)
+            try:
+                if OPTIONS.get("awaits"):
+                    await asyncio.sleep(OPTIONS["awaits"])
+            except asyncio.CancelledError:
+                say("cancelled", lost=permit.lost)
+                raise
+        say("left")
+    except PermitLost as lost:
+        say("lost", reason=lost.reason)
+
+
+def guardians() -> int:
+    return sum(thread.name == "redsem-watchdog" for thread in threading.enumerate())
+
+
+async def fork_guarded() -> None:
+    """Fork while a thread keeps the permit; parent and child then block their loops."""
+    semaphore = make()
+    permit = await semaphore.acquire()
+    say("held", id=permit.id, guardians=guardians())
+
+    def child() -> None:
+        say("child", guardians=guardians(), lost=permit.lost)
+
+        async def in_a_loop_of_its_own() -> None:
+            async with semaphore as own:
+                time.sleep(OPTIONS["seconds"])  # noqa: ASYNC251 - that is the fault
+                say("child computed", id=own.id, lost=own.lost, guardians=guardians())
+
+        asyncio.run(in_a_loop_of_its_own())
+        say("child ends", guardians=guardians())
+
+    in_child(child)
+    say("waited", lost=permit.lost, guardians=guardians())
+    say("released", held=await permit.release())
+
+
+def close_the_loop() -> None:
+    """The loop is closed while it holds a permit, or left as it is; nothing tidies up."""
+    loop = asyncio.new_event_loop()
+    semaphore = make()
+
+    async def hold_on() -> Permit:
+        return await semaphore.acquire()
+
+    permit = loop.run_until_complete(hold_on())
+    say("held", id=permit.id, guardians=guardians())
+    if OPTIONS["closes"]:
+        loop.close()
+        ends = time.monotonic() + 5
+        while guardians() and time.monotonic() < ends:
+            time.sleep(0.01)
+    say("left", guardians=guardians(), lost=permit.lost)
+
+
+def in_child(work: Callable[[], None]) -> None:
+    """Fork, and see the child through while this process does nothing."""
+    with warnings.catch_warnings():
+        # From 3.12 on, of threads that the child does not have: that is what is tested.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pid = os.fork()
+    if pid == 0:
+        try:
+            work()
+        except BaseException as error:  # noqa: BLE001 - it ends here
+            say("failed", error=repr(error))
+            os._exit(1)
+        os._exit(0)
+    _, status = os.waitpid(pid, 0)
+    say("child ended", status=status)
+
+
+async def fork() -> None:
+    """Fork while holding; the child tries what it can with the parent's permit."""
+    semaphore = make()
+    permit = await semaphore.acquire()
+    say("held", id=permit.id)
+
+    def child() -> None:
+        lost, checked, released, own_id = permit.lost, "", "", ""
+        try:
+            permit.check()
+        except PermitLost as error:
+            checked = error.reason
+
+        async def in_a_loop_of_its_own() -> None:
+            nonlocal released, own_id
+            try:
+                released = repr(await permit.release())
+            except RuntimeError as error:
+                released = type(error).__name__
+            own = await semaphore.try_acquire()
+            if own is not None:
+                own_id = own.id
+                await own.release()
+
+        asyncio.run(in_a_loop_of_its_own())
+        say("child", lost=lost, checked=checked, released=released, id=own_id)
+
+    in_child(child)
+    await told_to_go_on()
+    await permit.refresh()
+    say("refreshed", lost=permit.lost)
+    say("released", held=await permit.release())
+
+
+def fork_twice() -> None:
+    """A semaphore that stands at module level, used here and then in two children."""
+    semaphore = make()
+
+    async def once() -> None:
+        async with semaphore as permit:
+            say("held", id=permit.id, pid=os.getpid())
+
+    def child() -> None:
+        asyncio.run(once())
+
+    asyncio.run(once())
+    in_child(child)
+    in_child(child)
+    asyncio.run(once())
+
+
+async def fork_and_drop() -> None:
+    """The child drops what it inherited, and collects it: the parent must not notice."""
+    semaphore = make()
+    held = [await semaphore.acquire()]
+    say("held", id=held[0].id)
+
+    def child() -> None:
+        import gc
+
+        nonlocal semaphore
+        held.clear()
+        del semaphore
+        gc.collect()
+
+    in_child(child)
+    await held[0].refresh()
+    say("refreshed", lost=held[0].lost)
+    await held[0].release()
+
+
+async def end_of_run() -> None:
+    """The main coroutine ends while another task holds a permit."""
+    holder = asyncio.create_task(hold())
+    await told_to_go_on()
+    assert not holder.done()
+
+
+async def group_fails() -> None:
+    """A task group is cancelled by one of its own, while another of them holds a permit."""
+
+    async def fails() -> None:
+        await told_to_go_on()
+        raise ZeroDivisionError
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(hold())
+            group.create_task(fails())
+    except* ZeroDivisionError:
+        say("group failed")
+
+
+async def hammer() -> None:
+    """Many tasks take and give back permits; every stay inside is recorded, at its edges."""
+    semaphore = make()
+    dice = random.Random(OPTIONS["seed"])
+    ends = time.monotonic() + OPTIONS["seconds"]
+    stays: list[tuple[float, float, float, int, int]] = []
+    cancelled = 0
+
+    async def once(permits: int) -> None:
+        asked = time.monotonic()
+        async with semaphore.acquire(permits=permits, timeout=20) as permit:
+            entered = time.monotonic()
+            try:
+                await asyncio.sleep(dice.choice((0, 0.001, 0.01)))
+            finally:
+                left = time.monotonic()
+                stays.append((asked, entered, left, permit.fencing_token, permits))
+
+    async def task() -> None:
+        nonlocal cancelled
+        while time.monotonic() < ends or len(stays) < 60:  # on a slow machine it takes longer
+            permits = dice.choice((1, 1, 1, 2)) if OPTIONS["weights"] else 1
+            attempt = asyncio.create_task(once(permits))
+            if dice.random() < OPTIONS["cancelled"]:
+                await asyncio.sleep(dice.random() * 0.02)
+                if attempt.cancel():
+                    cancelled += 1
+            await asyncio.wait([attempt])
+            if not attempt.cancelled() and (error := attempt.exception()):
+                raise error
+
+    say("ready")
+    await told_to_go_on()
+    await asyncio.gather(*(task() for _ in range(OPTIONS["tasks"])))
+    say("done", stays=stays, cancelled=cancelled)
+
+
+SCENARIOS: dict[str, Callable[[], Awaitable[None]]] = {
+    work.__name__: work
+    for work in (
+        *(hold, wait, block, cpu, compute, fork, fork_and_drop, fork_guarded),
+        *(end_of_run, group_fails, hammer),
+    )
+}
+
+
+def main() -> NoReturn:
+    scenario = sys.argv[1]
+    try:
+        if scenario == "fork_twice":
+            fork_twice()
+        elif scenario == "close_the_loop":
+            close_the_loop()
+        else:
+            with asyncio.Runner(loop_factory=Loop) as runner:
+                runner.run(_run(SCENARIOS[scenario]))
+    except KeyboardInterrupt:
+        say("interrupted")
+    except SemaphoreError as error:
+        say("failed", error=repr(error))
+        sys.exit(1)
+    sys.exit(0)
+
+
+async def _run(work: Callable[[], Awaitable[None]]) -> None:
+    await work()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""Processes of the tests' own, that can be stopped and killed."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any, Protocol
+
+_SCRIPT = Path(__file__).with_name("child.py")
+
+
+class Worker:
+    """A running `child.py`."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+
+    @staticmethod
+    async def spawn(scenario: str, options: dict[str, Any]) -> asyncio.subprocess.Process:
+        return await asyncio.create_subprocess_exec(
+            *(sys.executable, "-X", "dev", "-W", "error", str(_SCRIPT)),
+            *(scenario, json.dumps(options)),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            limit=1 << 24,
+        )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    async def heard(self, event: str, within: float = 15.0) -> dict[str, Any]:
+        """The next thing that it says, which is *event*."""
+        said = await self.next(within)
+        assert said is not None, f"it ended, and never said {event!r}"
+        assert said["event"] == event, said
+        return said
+
+    async def next(self, within: float = 15.0) -> dict[str, Any] | None:
+        """The next thing that it says; None when it has ended."""
+        assert self._process.stdout is not None
+        line = await asyncio.wait_for(self._process.stdout.readline(), within)
+        said: dict[str, Any] | None = json.loads(line) if line else None
+        return said
+
+    def go_on(self) -> None:
+        """Let it do what comes after this."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(b"go on\n")
+
+    def stop(self) -> None:
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+
+    def interrupt(self) -> None:
+        os.kill(self.pid, signal.SIGINT)
+
+    async def kill(self) -> None:
+        """End it as the kernel does when it runs out of memory, and see that it is dead."""
+        self._process.kill()
+        assert await self._process.wait() == -signal.SIGKILL
+
+    async def ended(self, within: float = 15.0) -> int:
+        """How it ended of its own accord."""
+        return await asyncio.wait_for(self._process.wait(), within)
+
+    async def end(self) -> None:
+        if self._process.returncode is None:
+            self._process.kill()
+        await self._process.communicate()
+
+
+class StartWorker(Protocol):
+    """What `start` gives: a process that runs a scenario of `child.py`."""
+
+    async def __call__(self, scenario: str, **options: Any) -> Worker: ...

@@ -1,0 +1,76 @@
+"""Clients and semaphores of the tests, and what the server knows of them."""
+
+from collections.abc import AsyncIterator
+from typing import Any, Protocol, cast
+
+from redis.asyncio import Redis
+
+from redsem_async import AnySemaphore, FairSemaphore, Permit, Semaphore
+from redsem_async.testing import MemoryBackend
+
+Client = Redis | MemoryBackend
+Kind = type[Semaphore] | type[FairSemaphore]
+
+KEYS = ("holders", "tokens", "meta", "hubs", "extra", "limit")
+
+
+class Connect(Protocol):
+    """What the fixture of that name gives: a client for a URL, with options of redis-py's."""
+
+    def __call__(self, url: str, **options: Any) -> Redis: ...
+
+
+class Make(Protocol):
+    """Makes a semaphore of the kind, client and name of the test."""
+
+    def __call__(self, limit: int = 1, *, client: Any = None, **options: Any) -> AnySemaphore: ...
+
+
+def key_of(semaphore: AnySemaphore, what: str) -> str:
+    return f"redsem:{{{semaphore.name}}}:{what}"
+
+
+async def tokens_of(admin: Redis, semaphore: AnySemaphore) -> list[Any]:
+    """The fencing tokens that the server keeps."""
+    return await admin.hvals(key_of(semaphore, "tokens"))
+
+
+def hub_of(permit: Permit) -> str:
+    return permit.id.partition(".")[0]
+
+
+async def keys_of(redis: Redis, semaphore: AnySemaphore) -> list[bytes]:
+    """Every key that the server keeps for *semaphore*."""
+    keys = cast("AsyncIterator[bytes]", redis.scan_iter(f"*{semaphore.name}*", count=1000))
+    return [key async for key in keys]
+
+
+async def connection_of(admin: Redis, client_name: str) -> int | None:
+    """The server's number for the connection of a hub, whose client has that name."""
+    clients = await admin.client_list()
+    found = [int(c["id"]) for c in clients if c["name"] == client_name and "P" in c["flags"]]
+    assert len(found) <= 1, "a hub has one connection"
+    return found[0] if found else None
+
+
+async def kill_connection(admin: Redis, client_name: str) -> int:
+    """CLIENT KILL the connection of a hub, which had that number."""
+    number = await connection_of(admin, client_name)
+    assert number is not None
+    assert await admin.client_kill_filter(_id=str(number)) == 1
+    return number
+
+
+async def kill_connections(admin: Redis, client_name: str) -> None:
+    """CLIENT KILL whatever has that name: a hub that hears no messages cannot be told apart."""
+    named = [c["id"] for c in await admin.client_list() if c["name"] == client_name]
+    assert named
+    for number in named:
+        await admin.client_kill_filter(_id=number)
+
+
+async def scripts_run(admin: Redis) -> int:
+    """How many scripts the server was asked to run so far."""
+    stats: dict[str, dict[str, Any]] = await admin.info("commandstats")
+    calls = (stats.get(f"cmdstat_{command}", {}) for command in ("eval", "evalsha"))
+    return sum(stat.get("calls", 0) for stat in calls)

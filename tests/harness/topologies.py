@@ -1,0 +1,370 @@
+"""Servers that belong together: clusters here, replicas and sentinels in their own file.
+
+All of them are embedded ones on loopback, and end with their ``with`` block or with us.
+Whoever starts them is blocked until they are in order; what a test does to them later is
+awaited.
+"""
+
+import contextlib
+import time
+from collections.abc import Awaitable, Callable, Generator, Iterable
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+from redis import Redis as SyncRedis
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry as AsyncRetry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+from redis.retry import Retry
+
+from redsem_async.testing._embedded import EmbeddedRedis, embedded_redis
+from tests.harness.wait import until
+
+SLOTS: Final = 16_384
+PATIENCE: Final = 30.0  # seconds for servers to agree, on a machine that others use as well
+
+REPLICATION: Final = ("--repl-diskless-sync", "yes", "--repl-diskless-sync-delay", "0")
+
+
+_PLAIN: Final[dict[str, Any]] = {"decode_responses": True, "protocol": 2}
+
+# -- one server, asked in passing
+
+
+def ask(server: EmbeddedRedis, *command: str | int | bytes) -> Any:
+    """A server's answer, from a thread that may block: for what comes before the test."""
+    with closing(SyncRedis.from_url(server.url, **_PLAIN, retry=Retry(NoBackoff(), 0))) as client:
+        untyped: Any = client
+        return untyped.execute_command(*command)
+
+
+async def tell(server: EmbeddedRedis, *command: str | int | bytes) -> Any:
+    """A server's answer to a command, over a connection of its own."""
+    retry = AsyncRetry(NoBackoff(), 0)
+    async with Redis.from_url(server.url, **_PLAIN, retry=retry) as client:
+        untyped: Any = client
+        return await untyped.execute_command(*command)
+
+
+def settle(holds: Callable[[], bool], what: str, within: float = PATIENCE) -> None:
+    deadline = time.monotonic() + within
+    while not holds():
+        assert time.monotonic() < deadline, f"not within {within} s: {what}"
+        time.sleep(0.01)
+
+
+# -- a cluster
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A server of a cluster, and the name by which the others know it."""
+
+    server: EmbeddedRedis
+    id: str
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.server.port}"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """A master as it was at the start, and its replicas."""
+
+    master: Node
+    replicas: tuple[Node, ...] = ()
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        return (self.master, *self.replicas)
+
+
+@final
+class Cluster:
+    """A running cluster; its shards are in the order of their slots."""
+
+    def __init__(self, shards: tuple[Shard, ...]) -> None:
+        self.shards: Final = shards
+
+    @property
+    def nodes(self) -> list[Node]:
+        return [node for shard in self.shards for node in shard.nodes]
+
+    @property
+    def url(self) -> str:
+        """An address that a client may begin with; those of `shards` will do as well."""
+        return self.shards[0].master.server.url
+
+    def living(self) -> list[Node]:
+        """The nodes that answer."""
+        return [node for node in self.nodes if _alive(node)]
+
+    async def slot_of(self, name: str) -> int:
+        """The slot of every key of a semaphore of that name."""
+        slot: int = await tell(self._somebody(), "CLUSTER", "KEYSLOT", f"{{{name}}}")
+        return slot
+
+    async def owner_of(self, name: str) -> Node:
+        """The master that serves a name now, as somebody who is alive sees it."""
+        return await self.owner_of_slot(await self.slot_of(name))
+
+    async def owner_of_slot(self, slot: int) -> Node:
+        for first, last, master, *_ in await tell(self._somebody(), "CLUSTER", "SLOTS"):
+            if first <= slot <= last:
+                return self._node(master[2])
+        raise AssertionError(f"slot {slot} is nobody's")
+
+    def shard_of(self, node: Node) -> Shard:
+        return next(shard for shard in self.shards if node in shard.nodes)
+
+    async def name_on(self, shard: Shard, stem: str = "name") -> str:
+        """A name that a shard serves."""
+        for number in range(10_000):
+            if await self.owner_of(f"{stem}-{number}") in shard.nodes:
+                return f"{stem}-{number}"
+        raise AssertionError("no such name")
+
+    async def move(
+        self, name: str, to: Node, between: Callable[[str], Awaitable[object]] | None = None
+    ) -> list[str]:
+        """Move the slot of *name* key by key, and say which keys it had, in that order.
+
+        *between* is awaited with each key, once it has moved and the next has not.
+        """
+        async with contextlib.AsyncExitStack() as stack:
+            move = await self.begin_to_move(name, to)
+            stack.push_async_callback(move.finish)
+            while (key := await move.move_one()) is not None:
+                if between is not None:
+                    await between(key)
+        return move.moved
+
+    async def begin_to_move(self, name: str, to: Node) -> "Move":
+        """Set the slot of *name* to migrating and importing; its keys are still all here."""
+        slot = await self.slot_of(name)
+        source = await self.owner_of_slot(slot)
+        assert source != to
+        await tell(to.server, "CLUSTER", "SETSLOT", slot, "IMPORTING", source.id)
+        await tell(source.server, "CLUSTER", "SETSLOT", slot, "MIGRATING", to.id)
+        return Move(self, slot, source, to)
+
+    async def fail_over(self, shard: Shard) -> Node:
+        """Kill -9 the master of *shard*, and see that the others have promoted its replica."""
+        old = shard.master
+        old.server.kill()
+        first, _ = _range_of(self.shards.index(shard), len(self.shards))
+
+        async def promoted() -> bool:
+            states = [await self._sees(node, first) for node in self.nodes if _alive(node)]
+            return all(ok and owner not in {None, old.id} for ok, owner in states)
+
+        await until(promoted, "a replica was promoted", PATIENCE)
+        new = await self.owner_of_slot(first)
+        assert new in shard.replicas
+        return new
+
+    async def hand_over(self, shard: Shard) -> Node:
+        """Let a replica of *shard* take over while its master lives (CLUSTER FAILOVER)."""
+        replica = shard.replicas[0]
+        first, _ = _range_of(self.shards.index(shard), len(self.shards))
+        assert await tell(replica.server, "CLUSTER", "FAILOVER") == "OK"
+
+        async def taken_over() -> bool:
+            return all(
+                [await self._sees(node, first) == (True, replica.id) for node in self.nodes]
+            )
+
+        await until(taken_over, "the replica took over", PATIENCE)
+        return replica
+
+    async def loses(self, shard: Shard) -> None:
+        """Kill -9 every server of *shard*, and see that the others call it failed."""
+        for node in shard.nodes:
+            node.server.kill()
+        survivors = self.living()
+
+        async def noticed() -> bool:
+            views = [_table(await tell(node.server, "CLUSTER", "NODES")) for node in survivors]
+            return all("fail" in view[shard.master.id].flags for view in views)
+
+        await until(noticed, "the shard is called failed", PATIENCE)
+
+    async def restart(self, shard: Shard) -> None:
+        """Start the servers of a killed shard again, empty, and see the cluster in order."""
+        for node in shard.nodes:
+            node.server.restart()
+
+        async def in_order() -> bool:
+            living = [node for node in self.nodes if _alive(node)]
+            return all([(await self._sees(node, 0))[0] for node in living])
+
+        await until(in_order, "the cluster is in order", PATIENCE)
+
+    def _somebody(self) -> EmbeddedRedis:
+        return next(node.server for node in self.nodes if _alive(node))
+
+    def _node(self, id: str) -> Node:
+        return next(node for node in self.nodes if node.id == id)
+
+    async def _sees(self, node: Node, slot: int) -> tuple[bool, str | None]:
+        """Whether a node finds the cluster in order, and whom it takes for a slot's owner."""
+        info = await tell(node.server, "CLUSTER", "INFO")
+        for first, last, master, *_ in await tell(node.server, "CLUSTER", "SLOTS"):
+            if first <= slot <= last:
+                return _is_ok(info), master[2]
+        return _is_ok(info), None
+
+
+@final
+class Move:
+    """A slot on its way from one node to another."""
+
+    def __init__(self, cluster: Cluster, slot: int, source: Node, target: Node) -> None:
+        self.slot: Final = slot
+        self.source: Final = source
+        self.target: Final = target
+        self.moved: Final = list[str]()
+        self._cluster = cluster
+
+    async def keys(self) -> list[str]:
+        """The keys that are not moved yet."""
+        keys: list[str] = await tell(
+            self.source.server, "CLUSTER", "GETKEYSINSLOT", self.slot, 1000
+        )
+        return sorted(keys)
+
+    async def move_one(self, key: str | None = None) -> str | None:
+        """Move *key*, or the first of those that are left. Returns it; None with none left."""
+        if key is None:
+            key = next(iter(await self.keys()), None)
+        if key is not None:
+            port = self.target.server.port
+            # NOKEY: it may have expired, or been deleted, in the meantime.
+            said = await tell(self.source.server, "MIGRATE", "127.0.0.1", port, key, 0, 5000)
+            if said == "OK":
+                self.moved.append(key)
+        return key
+
+    async def finish(self) -> None:
+        """Give the slot to the target, and see that every node knows."""
+        nodes = [self.target, self.source, *self._cluster.nodes]
+        for node in nodes:
+            if _alive(node) and await _is_master(node):
+                await tell(node.server, "CLUSTER", "SETSLOT", self.slot, "NODE", self.target.id)
+
+        async def known() -> bool:
+            nodes = [node for node in self._cluster.nodes if _alive(node)]
+            seen = [await self._cluster._sees(node, self.slot) for node in nodes]
+            return all(owner == self.target.id for _, owner in seen)
+
+        await until(known, "every node knows who owns the slot", PATIENCE)
+
+
+@contextmanager
+def embedded_cluster(
+    *arguments: str, shards: int = 3, replicas: int = 0, node_timeout_ms: int = 2000
+) -> Generator[Cluster]:
+    """Run a real cluster for the length of a ``with`` block; the arguments are every node's.
+
+    It takes some three seconds: masters wait for two before they call themselves in order.
+    """
+    settings = (
+        *("--cluster-enabled", "yes", "--cluster-announce-ip", "127.0.0.1"),
+        *("--cluster-node-timeout", str(node_timeout_ms)),
+        *("--cluster-replica-validity-factor", "0", "--cluster-allow-replica-migration", "no"),
+    )
+    with ExitStack() as stack:
+
+        def start() -> Node:
+            server = stack.enter_context(embedded_redis(*settings, *REPLICATION, *arguments))
+            return Node(server, ask(server, "CLUSTER", "MYID"))
+
+        flock = tuple(
+            Shard(start(), tuple(start() for _ in range(replicas))) for _ in range(shards)
+        )
+        cluster = Cluster(flock)
+        _introduce(cluster.nodes)
+        for number, shard in enumerate(flock):
+            first, last = _range_of(number, shards)
+            ask(shard.master.server, "CLUSTER", "ADDSLOTS", *range(first, last + 1))
+            for replica in shard.replicas:
+                ask(replica.server, "CLUSTER", "REPLICATE", shard.master.id)
+        settle(lambda: all(_in_order(cluster, node) for node in cluster.nodes), "a cluster")
+        yield cluster
+
+
+def _introduce(nodes: list[Node]) -> None:
+    for number, node in enumerate(nodes):
+        ask(node.server, "CLUSTER", "SET-CONFIG-EPOCH", number + 1)
+    for node in nodes[1:]:
+        ask(node.server, "CLUSTER", "MEET", "127.0.0.1", nodes[0].server.port)
+
+    def all_known() -> bool:
+        views = [_table(ask(node.server, "CLUSTER", "NODES")) for node in nodes]
+        ids = {node.id for node in nodes}
+        return all(set(view) == ids and not _strangers(view.values()) for view in views)
+
+    settle(all_known, "every node knows every other")
+
+
+def _in_order(cluster: Cluster, node: Node) -> bool:
+    view = _table(ask(node.server, "CLUSTER", "NODES"))
+    for shard in cluster.shards:
+        if view[shard.master.id].slots != 1:
+            return False
+        if any(view[replica.id].master != shard.master.id for replica in shard.replicas):
+            return False
+    if node in cluster.shard_of(node).replicas and not in_sync(node.server):
+        return False
+    return _is_ok(ask(node.server, "CLUSTER", "INFO"))
+
+
+def _range_of(number: int, shards: int) -> tuple[int, int]:
+    return number * SLOTS // shards, (number + 1) * SLOTS // shards - 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """What CLUSTER NODES says of one node; *slots* counts ranges, not slots."""
+
+    flags: list[str]
+    master: str
+    slots: int
+
+
+def _table(nodes: str) -> dict[str, _Line]:
+    rows = [line.split() for line in nodes.splitlines()]
+    return {row[0]: _Line(row[2].split(","), row[3], len(row[8:])) for row in rows}
+
+
+def _strangers(lines: Iterable[_Line]) -> bool:
+    return any({"handshake", "noaddr"} & set(line.flags) for line in lines)
+
+
+def _is_ok(info: str) -> bool:
+    return "cluster_state:ok" in info
+
+
+def is_alive(server: EmbeddedRedis) -> bool:
+    with contextlib.suppress(RedisError, OSError):
+        return bool(ask(server, "PING"))
+    return False
+
+
+def _alive(node: Node) -> bool:
+    return is_alive(node.server)
+
+
+async def _is_master(node: Node) -> bool:
+    role: list[Any] = await tell(node.server, "ROLE")
+    return bool(role[0] == "master")
+
+
+def in_sync(server: EmbeddedRedis) -> bool:
+    role: list[Any] = ask(server, "ROLE")
+    return bool(role[0] == "slave" and role[3] == "connected")

@@ -1,0 +1,115 @@
+"""Waiting for what others do."""
+
+import asyncio
+import inspect
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from redsem_async import AnySemaphore, FairSemaphore, Permit
+
+EPSILON = 0.1  # seconds by which the promises may be late, as RELIABILITY has them
+NOISE = 0.25  # seconds more, for two cores that others use as well
+
+Result = TypeVar("Result")
+
+
+def in_background(coroutine: Coroutine[Any, Any, Result]) -> "asyncio.Task[Result]":
+    """A task whose error nobody has to fetch: a test that fails fails for its own reason."""
+    task = asyncio.create_task(coroutine)
+    task.add_done_callback(lambda task: task.cancelled() or task.exception())
+    return task
+
+
+async def until(
+    condition: Callable[[], object], what: str = "it is so", within: float = 5.0
+) -> float:
+    """Look until *condition* holds: for where no event tells. Returns how long it took.
+
+    Args:
+        condition: a function, or a coroutine function.
+        what: what is waited for, for the message.
+        within: seconds.
+    """
+    began = time.monotonic()
+    while True:
+        holds = condition()
+        if inspect.isawaitable(holds):
+            holds = await holds
+        if holds:
+            return time.monotonic() - began
+        assert time.monotonic() - began < within, f"not within {within} s: {what}"
+        await asyncio.sleep(0.005)
+
+
+async def soon(awaitable: Awaitable[Result], within: float = 2.0) -> Result:
+    """The result of *awaitable*, which must not take long."""
+    async with asyncio.timeout(within):
+        return await awaitable
+
+
+async def cancelled(*tasks: asyncio.Task[Any]) -> None:
+    """Cancel *tasks* and wait until they have ended."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@contextmanager
+def takes_at_most(seconds: float) -> Generator[None]:
+    """A promise with a time, kept but for noise."""
+    began = time.monotonic()
+    try:
+        yield
+    finally:
+        took = time.monotonic() - began
+        assert took <= seconds + NOISE, f"took {took:.3f} s, not {seconds:.3f}"
+
+
+async def waits_in_line(
+    semaphore: AnySemaphore, *, timeout: float | None = 30.0, permits: int = 1, place: int = 1
+) -> "asyncio.Task[Permit]":
+    """A task that waits for a permit, of which the server knows by now."""
+    waiter = in_background(semaphore.acquire(timeout=timeout, permits=permits))
+
+    async def known() -> bool:
+        return (await semaphore.status(0)).waiting >= place
+
+    await until(known, "the waiter is in line")
+    return waiter
+
+
+async def all_free(semaphore: AnySemaphore, within: float = 2.0) -> None:
+    """Nothing is held and nobody waits, as the server sees it."""
+
+    async def free() -> bool:
+        status = await semaphore.status(0)
+        return status.held == 0 and status.waiting == 0
+
+    await until(free, "all permits are free", within)
+
+
+async def waiting(semaphore: AnySemaphore, count: int) -> None:
+    """Wait until *count* requests stand in line (in ZSET mode: were announced)."""
+
+    async def they_wait() -> bool:
+        return (await semaphore.status(max_entries=0)).waiting == count
+
+    await until(they_wait, f"{count} wait")
+
+
+async def queue_up(semaphore: AnySemaphore, **arguments: Any) -> "asyncio.Task[Permit]":
+    """Start a task that waits for a permit, and come back when it stands in line."""
+    before = (await semaphore.status(max_entries=0)).waiting
+    task = in_background(semaphore.acquire(**arguments))
+    await asyncio.sleep(0)
+    if isinstance(semaphore, FairSemaphore):
+        await waiting(semaphore, before + 1)
+    else:
+        # No queue is kept on the server, and what processes announce may lag: but whatever was
+        # asked before the first of these was answered before the second.
+        await semaphore.status(max_entries=0)
+        await semaphore.status(max_entries=0)
+    assert not task.done()
+    return task

@@ -1,0 +1,61 @@
+"""What the documentation names exists, and what it shows runs."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.harness.servers import StartServer, complaints
+
+pytestmark = pytest.mark.release
+
+TESTS = Path(__file__).parents[1]
+DOCS = TESTS.parent / "docs"
+EXAMPLE = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("page", ["guarantees.md", "security.md"])
+def test_every_test_that_the_docs_name_exists(page: str) -> None:
+    """A promise is worth what shows it."""
+    named = set(re.findall(r"`(test_\w+)`", (DOCS / page).read_text()))
+    assert named
+    written: set[str] = set()
+    for path in TESTS.rglob("test_*.py"):
+        written |= set(re.findall(r"^(?:async )?def (test_\w+)", path.read_text(), re.MULTILINE))
+        written.add(path.stem)
+    assert named - written == set()
+
+
+def examples() -> list[Any]:
+    """Every Python block of the pages, each a program of its own."""
+    return [
+        pytest.param(code, id=f"{page.relative_to(DOCS)}-{number}")
+        for page in sorted(DOCS.rglob("*.md"))
+        for number, code in enumerate(EXAMPLE.findall(page.read_text()))
+    ]
+
+
+@pytest.mark.parametrize("code", examples())
+def test_an_example_of_the_docs_runs(code: str, embedded: StartServer) -> None:
+    """As it stands, but for the server's address; what it claims are assertions of its own."""
+    code = code.replace("redis://localhost:6379", embedded().url)
+    command = [sys.executable, "-X", "dev", "-W", "error", "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, complaints(done.stderr)) == (0, [])
+
+
+def test_who_is_late_is_refused(server_url: str, name: str) -> None:
+    """The example of fencing says in the end what its assertions hold."""
+    [example] = EXAMPLE.findall((DOCS / "guarantees.md").read_text())
+    for known, ours in (("redis://localhost:6379", server_url), ("daily-report", name)):
+        assert known in example
+        example = example.replace(known, ours)
+    command = [sys.executable, "-X", "dev", "-W", "error", "-c", example]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, complaints(done.stderr)) == (0, [])
+    [lost, final] = done.stdout.splitlines()
+    assert "was lost" in lost
+    assert final == "second"

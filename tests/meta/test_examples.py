@@ -1,0 +1,52 @@
+"""The programs of docs/examples run, and print what they say."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.harness.servers import StartServer, complaints
+
+pytestmark = pytest.mark.release
+
+EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
+
+
+def output_of(program: str, server_url: str) -> list[str]:
+    """Run a program against the server under test; whatever warns fails."""
+    command = [sys.executable, "-X", "dev", "-W", "error", str(EXAMPLES / f"{program}.py")]
+    environment = os.environ | {"REDIS_URL": server_url}
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=50, check=False
+    )
+    assert (done.returncode, complaints(done.stderr)) == (0, [])
+    return done.stdout.splitlines()
+
+
+def test_the_polite_scraper_has_two_visitors_at_each_domain(embedded: StartServer) -> None:
+    """Of two scrapers together."""
+    domains = ("books.example", "maps.example", "news.example")
+    expected = [f"{domain}: 16 pages, at most 2 at a time" for domain in domains]
+    assert output_of("polite_scraper", embedded().url) == expected
+
+
+def test_the_gpu_batch_fills_its_slots_from_several_processes(embedded: StartServer) -> None:
+    """Every image once."""
+    [line] = output_of("gpu_batch", embedded().url)
+    assert re.fullmatch("40 images by [2-4] processes, at most 2 at a time", line)
+
+
+def test_permits_are_handed_over_from_requests_to_a_worker(embedded: StartServer) -> None:
+    """A process of its own works under them, and a job that comes twice is done once."""
+    *lines, last = output_of("handover", embedded().url)
+    orders, results = lines[:3], sorted(lines[3:])
+    assert [line.split()[0] for line in orders] == ["202", "202", "503"]
+    made = [line.split(",")[0] for line in results if "fencing token" in line]
+    assert made == [f"{month}: made by another process" for month in ("february", "january")]
+    assert [line for line in results if "not made" in line] == [
+        "january: not made, for it lay for too long or was delivered twice"
+    ]
+    assert last == "free again: 2"

@@ -1,0 +1,86 @@
+"""What users install is whole: the scripts and the type marker, not the Python files alone."""
+
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import venv
+import zipfile
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+CHECKOUT = Path(__file__).parents[2]
+SOURCE = CHECKOUT / "redsem_async"
+
+# Prints where the package is, and then each script, by path and length.
+READ_SCRIPTS = """
+import importlib.resources, pathlib, redsem_async
+
+package = importlib.resources.files(redsem_async)
+print(package)
+for path in pathlib.Path(package).rglob("*.lua"):
+    name = path.relative_to(package).as_posix()
+    print(name, len(package.joinpath(name).read_bytes()))
+"""
+
+
+@pytest.fixture(scope="module")
+def archives(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with the wheel and the sdist."""
+    folder = tmp_path_factory.mktemp("archives")
+    run(sys.executable, "-m", "hatchling", "build", "-d", str(folder), cwd=CHECKOUT)
+    return folder
+
+
+def test_the_wheel_has_every_file_of_the_package(archives: Path) -> None:
+    """A script that is not packed is missed only when it is first run, by a user."""
+    with zipfile.ZipFile(only(archives, "*.whl")) as wheel:
+        packed = {name for name in wheel.namelist() if name.startswith("redsem_async/")}
+    assert packed == {f"redsem_async/{name}" for name in sources()}
+
+
+def test_the_sdist_has_what_the_wheel_is_built_from(archives: Path) -> None:
+    """Distributions build from it, and run the tests that come with it."""
+    with tarfile.open(only(archives, "*.tar.gz")) as sdist:
+        packed = {str(PurePosixPath(*PurePosixPath(p).parts[1:])) for p in sdist.getnames()}
+    assert packed >= {f"redsem_async/{name}" for name in sources()}
+    assert packed >= {"pyproject.toml", "README.md", "LICENSE", "noxfile.py", "tests/conftest.py"}
+
+
+def test_an_installed_wheel_finds_its_scripts(archives: Path, tmp_path: Path) -> None:
+    """In a fresh environment, in which nothing else can provide them."""
+    venv.create(tmp_path, symlinks=True)
+    python = str(tmp_path / "bin" / "python")
+    wheel = only(archives, "*.whl")
+    pip = [sys.executable, "-m", "pip", "--python", python, "install", "-q"]
+    run(*pip, "--no-deps", "--no-index", "--ignore-installed", str(wheel))
+    # What it requires is found here, after the environment's own.
+    [site] = (tmp_path / "lib").glob("python*/site-packages")
+    (site / "requirements.pth").write_text(sysconfig.get_path("purelib"))
+
+    place, *scripts = run(python, "-I", "-c", READ_SCRIPTS).splitlines()
+
+    assert Path(place) == site / "redsem_async"
+    written = {name: path.stat().st_size for name, path in sources().items()}
+    expected = {f"{name} {size}" for name, size in written.items() if name.endswith(".lua")}
+    assert expected, "there are no scripts at all"
+    assert set(scripts) == expected
+    assert (site / "redsem_async" / "py.typed").is_file()
+
+
+def sources() -> dict[str, Path]:
+    """The files of the package in the checkout, by their path in it."""
+    files = [path for path in SOURCE.rglob("*") if path.suffix in {".py", ".lua", ".typed"}]
+    return {path.relative_to(SOURCE).as_posix(): path for path in files}
+
+
+def only(folder: Path, pattern: str) -> Path:
+    [found] = folder.glob(pattern)
+    return found
+
+
+def run(*command: str, cwd: Path | None = None) -> str:
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout

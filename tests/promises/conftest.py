@@ -1,0 +1,72 @@
+"""Semaphores in Redis and in memory."""
+
+import socket
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+
+from redsem_async import AnySemaphore, FairSemaphore
+from redsem_async.testing import MemoryBackend
+from tests.harness.clients import Client, Kind, Make
+
+
+@pytest.fixture(params=["redis", "memory"])
+def client(request: pytest.FixtureRequest) -> Client:
+    """The first argument of a semaphore."""
+    if request.param == "memory":
+        return MemoryBackend()
+    found: Redis = request.getfixturevalue("redis")
+    return found
+
+
+@pytest.fixture
+async def other(client: Client, server_url: str) -> AsyncIterator[Client]:
+    """A second client of the same place: to the semaphores, another process."""
+    if isinstance(client, MemoryBackend):
+        yield client.peer()
+    else:
+        async with Redis.from_url(server_url) as second:
+            yield second
+
+
+@pytest.fixture
+async def other_redis(server_url: str) -> AsyncIterator[Redis]:
+    """A second client of the server under test."""
+    async with Redis.from_url(server_url) as second:
+        yield second
+
+
+@pytest.fixture
+def make(kind: Kind, client: Client, name: str) -> Make:
+    """Makes semaphores that share a name, in Redis or in memory."""
+    return _maker(kind, client, name)
+
+
+@pytest.fixture
+def make_fair(client: Client, name: str) -> Make:
+    """Makes fair semaphores that share a name, in Redis or in memory."""
+    return _maker(FairSemaphore, client, name)
+
+
+@pytest.fixture
+def make_on_redis(kind: Kind, redis: Redis, name: str) -> Make:
+    """Makes semaphores that share a name, in Redis: for tests that look into the server."""
+    return _maker(kind, redis, name)
+
+
+@pytest.fixture
+def nowhere() -> Redis:
+    """A client of a port on which nobody listens: whatever is sent fails."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+    return Redis(port=port)
+
+
+def _maker(kind: Kind, first: Client, name: str) -> Make:
+    def make(limit: int = 1, *, client: Any = None, **options: Any) -> AnySemaphore:
+        return kind(client or first, options.pop("name", name), limit, **options)
+
+    return make

@@ -1,0 +1,504 @@
+"""Cancelled at any await there is, nothing is left behind.
+
+The harness finds the awaits itself: it runs a scenario as a task, counts the steps that its
+coroutine takes, and runs it again with a cancellation at the first step, the second, and so on
+until the scenario ends before its turn comes.
+"""
+
+import asyncio
+import gc
+import random
+import secrets
+import warnings
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+import pytest
+from redis.asyncio import Redis
+
+from redsem_async import AnySemaphore, Permit, PermitLost
+from tests.harness.clients import Client, Make
+from tests.harness.wait import all_free, soon, until
+
+pytestmark = pytest.mark.one_mode
+
+# When to cancel: while the task waits for something, or in the turn of the loop in which that
+# has happened and the task has not run yet.
+When = Literal["while suspended", "when served"]
+
+LEASE = 6.0  # seconds: longer than anything here waits for a permit to be free
+SEEN_THROUGH = 0.8  # seconds that a cancelled call may take to come to its end
+
+
+class Stepped(Coroutine[Any, Any, None]):
+    """A coroutine that counts its suspensions, and cancels its task at one of them."""
+
+    def __init__(self, inner: Coroutine[Any, Any, None], cancel_at: int, when: When) -> None:
+        self.steps = 0
+        self.task: asyncio.Task[None] | None = None
+        self._inner = inner
+        self._cancel_at = cancel_at
+        self._when: When = when
+
+    def send(self, value: Any) -> Any:
+        return self._suspended(self._inner.send(value))
+
+    def throw(self, *args: Any) -> Any:
+        return self._suspended(self._inner.throw(*args))
+
+    def close(self) -> None:
+        self._inner.close()
+
+    def __await__(self) -> Any:
+        return self._inner.__await__()
+
+    def _suspended(self, awaited: Any) -> Any:
+        self.steps += 1
+        if self.steps == self._cancel_at:
+            if self._when == "while suspended" or awaited is None:
+                asyncio.get_running_loop().call_soon(self._cancel)
+            else:
+                # Called before the task's own callback, which wakes it.
+                awaited.add_done_callback(self._cancel)
+        return awaited
+
+    def _cancel(self, _: object = None) -> None:
+        assert self.task is not None
+        self.task.cancel()
+
+
+@dataclass
+class Stage:
+    """Where a scenario plays: two processes, and what was prepared for it."""
+
+    here: AnySemaphore
+    there: AnySemaphore
+    permit: Permit | None = None
+    permit_id: str = ""
+    blocking: Permit | None = None
+    patience: float = 2.0
+
+    @property
+    def prepared(self) -> Permit:
+        assert self.permit is not None
+        return self.permit
+
+
+Scene = Callable[[Stage], Coroutine[Any, Any, None]]
+Setting = Callable[[Stage], Awaitable[None]]
+
+
+async def _free(stage: Stage) -> None:
+    """Nobody is in the way."""
+
+
+async def _contended(stage: Stage) -> None:
+    """Another process holds the permit, until somebody stands in line for it."""
+    stage.blocking = await stage.there.acquire()
+
+
+async def _held(stage: Stage) -> None:
+    """The scenario is about a permit that is held."""
+    stage.permit = await stage.here.acquire()
+
+
+async def _detached(stage: Stage) -> None:
+    """Another process hands a permit over."""
+    stage.permit_id = await (await stage.there.acquire()).detach(30.0)
+
+
+async def acquire(stage: Stage) -> None:
+    permit = await stage.here.acquire()
+    await permit.release()
+
+
+async def acquire_with_timeout(stage: Stage) -> None:
+    permit = await stage.here.acquire(timeout=5.0)
+    await permit.release()
+
+
+async def acquire_under_timeout(stage: Stage) -> None:
+    async with asyncio.timeout(5.0):
+        permit = await stage.here.acquire()
+    await permit.release()
+
+
+async def acquire_two(stage: Stage) -> None:
+    permit = await stage.here.acquire(permits=2)
+    await permit.release()
+
+
+async def try_acquire(stage: Stage) -> None:
+    permit = await stage.here.try_acquire()
+    if permit is not None:
+        await permit.release()
+
+
+async def enter_acquire(stage: Stage) -> None:
+    async with stage.here.acquire():
+        await asyncio.sleep(0)
+
+
+async def enter_bare(stage: Stage) -> None:
+    async with stage.here:
+        await asyncio.sleep(0)
+
+
+async def enter_and_clean_up(stage: Stage) -> None:
+    async with stage.here as permit:
+        try:
+            await asyncio.sleep(0)
+        finally:
+            await asyncio.sleep(0)
+            permit.check()
+
+
+async def enter_and_swallow(stage: Stage) -> None:
+    async with stage.here:
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(0)
+
+
+async def enter_in_a_context_manager(stage: Stage) -> None:
+    @asynccontextmanager
+    async def guarded() -> AsyncGenerator[None]:
+        async with stage.here:
+            yield
+
+    async with guarded():
+        await asyncio.sleep(0)
+
+
+async def adopt(stage: Stage) -> None:
+    permit = await stage.here.adopt(stage.permit_id)
+    await permit.release()
+
+
+async def enter_adopt(stage: Stage) -> None:
+    async with stage.here.adopt(stage.permit_id):
+        await asyncio.sleep(0)
+
+
+async def release(stage: Stage) -> None:
+    await stage.prepared.release()
+
+
+async def release_by_id(stage: Stage) -> None:
+    await stage.there.release(stage.prepared.id)
+
+
+async def detach(stage: Stage) -> None:
+    await stage.prepared.detach(30.0)
+
+
+async def refresh(stage: Stage) -> None:
+    await stage.prepared.refresh()
+
+
+async def ask(stage: Stage) -> None:
+    await stage.here.status()
+    await stage.here.locked()
+    await stage.here.set_limit(None)
+    await stage.here.reap()
+
+
+SCENARIOS: list[tuple[Setting, Scene]] = [
+    (_free, acquire),
+    (_free, acquire_with_timeout),
+    (_free, acquire_two),
+    (_free, try_acquire),
+    (_free, enter_acquire),
+    (_free, enter_bare),
+    (_free, enter_and_clean_up),
+    (_free, enter_and_swallow),
+    (_free, enter_in_a_context_manager),
+    (_free, ask),
+    (_contended, acquire),
+    (_contended, acquire_with_timeout),
+    (_contended, acquire_under_timeout),
+    (_contended, acquire_two),
+    (_contended, try_acquire),
+    (_contended, enter_acquire),
+    (_contended, enter_bare),
+    (_held, release),
+    (_held, release_by_id),
+    (_held, detach),
+    (_held, refresh),
+    (_detached, adopt),
+    (_detached, enter_adopt),
+]
+
+
+async def _strike(stage: Stage) -> None:
+    """Give back, by whatever way is left, what the scenario was not asked to give back."""
+    if stage.permit is not None and not stage.permit.lost:
+        await stage.permit.release()
+    for permit_id in (stage.permit_id, stage.permit.id if stage.permit else ""):
+        if permit_id:
+            await stage.there.release(permit_id)
+    stage.permit = None
+
+
+async def _unblock(stage: Stage, task: asyncio.Task[None]) -> None:
+    """The other process releases when the scenario stands in line, or is over."""
+    if stage.blocking is None:
+        return
+
+    async def it_waits_or_is_over() -> bool:
+        return task.done() or (await stage.there.status(max_entries=0)).waiting > 0
+
+    await until(it_waits_or_is_over)
+    await stage.blocking.release()
+
+
+async def _run(stage: Stage, setting: Setting, scene: Scene, at: int, when: When) -> bool:
+    """Play *scene* with a cancellation at step *at*. Returns whether it came to that."""
+    await setting(stage)
+    before = asyncio.all_tasks()
+    stepped = Stepped(scene(stage), at, when)
+    task = stepped.task = asyncio.create_task(stepped)
+    await _unblock(stage, task)
+    async with asyncio.timeout(SEEN_THROUGH):
+        await asyncio.wait([task])
+    if not task.cancelled():
+        task.result()
+    await _strike(stage)
+
+    await all_free(stage.here, stage.patience)
+    assert await stage.here.available() == stage.here.limit
+    async with stage.here.acquire(timeout=1.0), stage.there.acquire(timeout=1.0):
+        assert await stage.here.available() == 0
+    await all_free(stage.here)
+
+    def only_the_hubs_are_left() -> bool:
+        left = asyncio.all_tasks() - before
+        return all(task.get_name() == "redsem-hub" for task in left)
+
+    await until(only_the_hubs_are_left)
+    return stepped.steps >= at
+
+
+@pytest.mark.fault(14)
+@pytest.mark.parametrize("when", ["while suspended", "when served"])
+@pytest.mark.parametrize(
+    ("setting", "scene"),
+    SCENARIOS,
+    ids=[f"{scene.__name__}-{setting.__name__.strip('_')}" for setting, scene in SCENARIOS],
+)
+async def test_cancelled_at_every_await_nothing_is_left(
+    make: Make, other: Client, setting: Setting, scene: Scene, when: When
+) -> None:
+    """A permit that nobody knows of would block the others for a lease."""
+    stage = Stage(make(2, lease=LEASE), make(2, client=other, lease=LEASE))
+    step = 1
+    while await _run(stage, setting, scene, step, when):
+        step += 1
+        assert step < 100
+    assert step > 1, "the scenario never waited for anything"
+
+
+async def test_the_harness_sees_what_is_left_behind(make: Make, other: Client) -> None:
+    """A harness that finds nothing wrong with a leak is worth nothing."""
+
+    async def leaky(stage: Stage) -> None:
+        permit = await stage.here.acquire()
+        leaked.append(permit)
+        await asyncio.sleep(0)
+        await permit.release()
+
+    leaked: list[Permit] = []
+    stage = Stage(make(2, lease=LEASE), make(2, client=other, lease=LEASE), patience=0.2)
+    with pytest.raises(AssertionError):
+        step = 1
+        while await _run(stage, _free, leaky, step, "while suspended"):
+            step += 1
+    for permit in leaked:
+        if not permit.lost:
+            await permit.release()
+
+
+async def test_a_second_cancellation_during_a_release(make: Make) -> None:
+    """Impatience does not make the release any less confirmed."""
+    sem = make(1, lease=LEASE)
+    permit = await sem.acquire()
+    task = asyncio.create_task(permit.release())
+    for _ in range(5):
+        await asyncio.sleep(0)
+        task.cancel()
+    await soon(asyncio.wait([task]))
+    assert (await sem.status()).held == 0
+
+
+async def test_a_release_is_confirmed_before_the_cancellation_goes_on(
+    make: Make, other: Client
+) -> None:
+    """Whoever waits for the cancelled task finds the place free."""
+    here, there = make(1, lease=LEASE), make(1, client=other, lease=LEASE)
+    permit = await here.acquire()
+    task = asyncio.create_task(permit.release())
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await soon(task, SEEN_THROUGH)
+    rival = await there.try_acquire()
+    assert rival is not None
+    await rival.release()
+
+
+async def test_a_task_cancelled_before_it_ever_ran(make: Make) -> None:
+    """The coroutine is closed without a step."""
+    sem = make(1)
+    task = asyncio.create_task(sem.acquire())
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await all_free(sem)
+
+
+async def test_a_grant_that_was_not_fetched_is_given_back(make: Make, other: Client) -> None:
+    """The waiter was cancelled when it had been served: the next one is, within a round trip."""
+    here, there = make(1, lease=LEASE), make(1, client=other, lease=LEASE)
+    for turns in range(12):
+        blocking = await there.acquire()
+        first = asyncio.create_task(here.acquire())
+        second = asyncio.create_task(here.acquire())
+        await here.status()
+        await here.status()
+        releasing = asyncio.create_task(blocking.release())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        first.cancel()
+        await asyncio.wait([first])
+        if not first.cancelled():
+            await first.result().release()
+        await (await soon(second, 1.0)).release()
+        await releasing
+    await all_free(here)
+
+
+async def _randomly_cancelled(here: AnySemaphore, there: AnySemaphore, count: int) -> int:
+    """Cancel *count* acquires at random moments. Returns how many had a permit."""
+    seed = secrets.randbits(32)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    served = inside = 0
+
+    async def work(sem: AnySemaphore, hold: float) -> None:
+        nonlocal served, inside
+        async with sem.acquire(permits=chance.choice((1, 1, 1, 2))) as permit:
+            served += 1
+            inside += permit.permits
+            try:
+                assert inside <= sem.limit
+                await asyncio.sleep(hold)
+            finally:
+                inside -= permit.permits
+
+    async def cancelled_after(task: asyncio.Task[None], delay: float) -> None:
+        if delay < 0.001:
+            for _ in range(int(delay * 20_000)):
+                await asyncio.sleep(0)
+        else:
+            await asyncio.sleep(delay)
+        task.cancel()
+
+    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+        tasks: list[asyncio.Task[None]] = []
+        for _ in range(count):
+            task = asyncio.create_task(
+                work(chance.choice((here, there)), chance.uniform(0, 0.002))
+            )
+            tasks.append(task)
+            group.create_task(cancelled_after(task, chance.expovariate(200)))
+            if chance.random() < 0.2:
+                await asyncio.sleep(chance.uniform(0, 0.002))
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+    wrong = [result for result in results if isinstance(result, Exception)]
+    assert wrong == []
+    return served
+
+
+@pytest.mark.fault(14)
+async def test_600_randomly_cancelled_acquires_leave_every_permit_free(
+    make: Make, other: Client
+) -> None:
+    """At moments that nobody picked by hand."""
+    here, there = make(5, lease=LEASE), make(5, client=other, lease=LEASE)
+    served = await _randomly_cancelled(here, there, 600)
+    assert 0 < served < 600
+    await all_free(here)
+    async with here.acquire(permits=5, timeout=1.0):
+        pass
+
+
+async def test_random_cancellation_with_a_default_client_and_a_socket_timeout(
+    kind: type[AnySemaphore], server_url: str, name: str
+) -> None:
+    """On 3.11 a client with a socket timeout swallows cancellations of whoever writes."""
+    address = urlsplit(server_url)
+    facts: dict[str, Any] = {
+        "host": address.hostname,
+        "port": address.port,
+        "password": address.password,
+        "db": int(address.path.strip("/") or 0),
+        "socket_timeout": 5,
+    }
+    async with Redis(**facts) as first, Redis(**facts) as second:
+        here, there = kind(first, name, 3, lease=LEASE), kind(second, name, 3, lease=LEASE)
+        assert await _randomly_cancelled(here, there, 600) > 0
+        await all_free(here)
+
+
+async def test_permits_of_cancelled_parents_are_given_back(make: Make) -> None:
+    """`gather` was cancelled when some of its children had permits already: these are dropped."""
+    sem = make(3, lease=LEASE)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gathering = asyncio.gather(*(sem.acquire() for _ in range(5)))
+        await until(sem.locked)
+        gathering.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await gathering
+        del gathering
+        gc.collect()
+        await all_free(sem)
+
+
+async def test_a_task_group_that_fails_leaves_nothing(make: Make) -> None:
+    """One child's error cancels the others, wherever they are."""
+    sem = make(3, lease=LEASE)
+
+    async def work(number: int) -> None:
+        async with sem:
+            await asyncio.sleep(0.001)
+            if number == 7:
+                raise ZeroDivisionError
+
+    with pytest.raises(ExceptionGroup):
+        async with asyncio.TaskGroup() as group:
+            for number in range(30):
+                group.create_task(work(number))
+    await all_free(sem)
+
+
+async def test_cancelling_who_waits_for_a_lost_permit(make: Make, other: Client) -> None:
+    """Cancellation and loss meet in the release."""
+    here, there = make(1, lease=LEASE), make(1, client=other, lease=LEASE)
+    entered: asyncio.Future[Permit] = asyncio.get_running_loop().create_future()
+
+    async def work() -> None:
+        async with here as permit:
+            entered.set_result(permit)
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(work())
+    assert await there.release((await soon(entered)).id) is True
+    for _ in range(3):
+        await asyncio.sleep(0)
+        task.cancel()
+    with pytest.raises((asyncio.CancelledError, PermitLost)):
+        await soon(task, SEEN_THROUGH)
+    await all_free(here)

@@ -1,0 +1,88 @@
+"""Free permits that nobody saw to, in orders of events that an exhaustive search came upon."""
+
+import asyncio
+from contextlib import AsyncExitStack
+
+import pytest
+from redis.asyncio import Redis
+
+from redsem_async import FairSemaphore, Semaphore
+from redsem_async._core.clock import now
+from redsem_async._hub import handout
+from redsem_async.testing import MemoryBackend
+from tests.harness.clients import Client, scripts_run
+from tests.harness.servers import StartServer
+from tests.harness.wait import all_free, queue_up, soon, waiting
+
+
+async def test_one_who_leaves_does_not_take_another_out_of_the_line(
+    client: Client, other: Client, name: str
+) -> None:
+    """One waiter asks again while the last of those beside it leaves: it waits all the same."""
+    here, there = Semaphore(client, name, 1, lease=30), Semaphore(other, name, 1, lease=30)
+    permit = await there.acquire()
+    first = await queue_up(here)
+    second = asyncio.create_task(here.acquire())
+    await asyncio.sleep(0)  # the first asks once more, with the second behind it
+    second.cancel()
+    await asyncio.wait([second])
+    await here.status(0)  # by now the server has run what they wrote
+    await permit.release()
+    await (await soon(first)).release()
+    await all_free(here)
+
+
+async def test_two_commands_on_their_way_announce_two_waiters(
+    client: Client, other: Client, name: str
+) -> None:
+    """A light request behind a heavy one is granted: the heavy one waits all the same."""
+    here, there = Semaphore(client, name, 2, lease=30), Semaphore(other, name, 2, lease=30)
+    permit = await there.acquire()
+    await here.status(0)  # connected: what is asked for now is not written together
+    heavy = asyncio.create_task(here.acquire(permits=2))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)  # it is written
+    light = await soon(here.acquire())
+    await waiting(here, 1)
+    await light.release()
+    await permit.release()
+    await (await soon(heavy)).release()
+    await all_free(here)
+
+
+async def test_a_permit_confirmed_too_late_is_given_back(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """The server renewed it, and the answer came when it could not be trusted any more."""
+    backend = MemoryBackend()
+    holder = await FairSemaphore(backend, name, 1).acquire()
+    here = FairSemaphore(backend.peer(), name, 1)
+    waiter = await queue_up(here)
+    with monkeypatch.context() as patch:
+        patch.setattr(handout, "clock", lambda: now() + 60)
+        await holder.release()
+        permit = await soon(waiter)
+    await permit.release()
+    await all_free(here)
+
+
+async def test_a_hint_too_small_for_anybody_ends(embedded: StartServer) -> None:
+    """Heavy requests wait for more than is free: they must not ask again and again meanwhile."""
+    async with AsyncExitStack() as stack:
+        url = embedded().url
+        clients = [await stack.enter_async_context(Redis.from_url(url)) for _ in range(4)]
+        heavy = [Semaphore(client, "jobs", 3, lease=30) for client in clients[:3]]
+        holder = Semaphore(clients[3], "jobs", 3, lease=30)
+        held = [await holder.acquire() for _ in range(3)]
+        waiters = [await queue_up(semaphore, permits=3) for semaphore in heavy]
+        await held.pop().release()
+        await held.pop().release()
+        before = await scripts_run(clients[3])
+        await asyncio.sleep(0.3)  # in which nothing happens that anybody could wait for
+        assert await scripts_run(clients[3]) - before < 20
+        await held.pop().release()
+        for _ in heavy:
+            done, _ = await asyncio.wait(waiters, timeout=2, return_when="FIRST_COMPLETED")
+            await (await done.pop()).release()
+            waiters = [waiter for waiter in waiters if not waiter.done()]
+        await all_free(holder)

@@ -1,0 +1,141 @@
+"""A limit per tenant, domain or model: any text is a key, and nothing is kept of an idle one."""
+
+import asyncio
+import gc
+from typing import Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from redis.asyncio import Redis
+
+from redsem_async import AcquireTimeout, AnySemaphore, Mutex, Semaphore, SemaphoreGroup
+from redsem_async._api.semaphore import backend_of
+from redsem_async._hub.hub import hub_for
+from redsem_async.testing import MemoryBackend
+from tests.harness.clients import Client
+
+pytestmark = pytest.mark.one_mode
+
+ODD = [
+    "",
+    " ",
+    "{",
+    "}",
+    "{a}",
+    "a:b",
+    "a\x00b",
+    "ä" * 400,
+    "x" * 600,
+    "\udc80",
+    "*?[a]",
+    "\r\n",
+]
+REMEMBERED = 200  # seconds: a command that was delayed may still come, and must find its marks
+
+
+@pytest.fixture
+def group(kind: type[AnySemaphore], client: Client, name: str) -> SemaphoreGroup:
+    return SemaphoreGroup(client, name, 1, kind=kind)
+
+
+async def test_each_key_has_a_limit_of_its_own(group: SemaphoreGroup) -> None:
+    async with group["acme"]:
+        assert await group["acme"].locked()
+        with pytest.raises(AcquireTimeout):
+            await group["acme"].acquire(timeout=0)
+        async with group["umbrella"] as permit:
+            assert permit.name == group.name_of("umbrella")
+    assert await group["acme"].available() == 1
+
+
+@pytest.mark.parametrize("key", ODD, ids=ascii)
+async def test_any_text_is_a_key(group: SemaphoreGroup, key: str) -> None:
+    """Header values come from anybody: they must neither raise nor hit somebody else's name."""
+    async with group[key]:
+        assert await group[key].available() == 0
+    assert await group[key].available() == 1
+
+
+@given(first=st.text(), second=st.text())
+def test_different_keys_never_share_a_name(first: str, second: str) -> None:
+    names = {SemaphoreGroup(MemoryBackend(), "g", 1).name_of(key) for key in (first, second)}
+    assert len(names) == len({first, second})
+
+
+@given(key=st.text(min_size=1).map(lambda part: part * 200))
+def test_a_key_that_could_be_taken_for_a_digest_is_another(key: str) -> None:
+    """What the name of a long key looks like can be sent as a key as well."""
+    group = SemaphoreGroup(MemoryBackend(), "g", 1)
+    name = group.name_of(key)
+    taken = name.removeprefix("g:")
+    assert taken == key or group.name_of(taken) != name
+
+
+async def test_the_limit_may_be_a_function_of_the_key(client: Client, name: str) -> None:
+    limits = {"small": 1, "large": 3}
+    group = SemaphoreGroup(client, name, limits.__getitem__)
+    assert await group["small"].available() == 1
+    assert await group["large"].available() == 3
+    limits["small"] = 2
+    assert group["small"].limit == 2
+    with pytest.raises(KeyError):
+        group["unknown"]
+
+
+async def test_options_are_those_of_every_semaphore(client: Client, name: str) -> None:
+    group = SemaphoreGroup(client, name, 1, kind=Semaphore, lease=1.5, timeout=0.0)
+    sem = group["a"]
+    assert isinstance(sem, Semaphore)
+    assert sem.lease == 1.5
+    async with sem:
+        with pytest.raises(AcquireTimeout):
+            await group["a"].acquire()
+
+
+async def test_idle_names_leave_nothing(kind: type[AnySemaphore], redis: Redis, name: str) -> None:
+    """Millions of tenants come by in a month, and each is gone a moment later."""
+    group = SemaphoreGroup(redis, name, 2, kind=kind, lease=0.3)
+
+    async def visit(key: int) -> None:
+        async with group[str(key)]:
+            pass
+
+    await asyncio.gather(*(visit(key) for key in range(500)))
+    hub = hub_for(backend_of(redis), redis)
+    gc.collect()
+    assert not [address for address in hub._semaphores if address.name.startswith(name)]
+    kept = await redis.keys(f"redsem:{{{name}:*")
+    assert kept
+    for key in kept:
+        assert 0 < await redis.ttl(key) < REMEMBERED
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "error", "says"),
+    [
+        (("",), {}, ValueError, "prefix must have 1 to 256 bytes"),
+        (("x" * 257,), {}, ValueError, "prefix must have 1 to 256 bytes"),
+        (("a{b}",), {}, ValueError, "brace"),
+        ((1,), {}, TypeError, "prefix must be a str"),
+        (("g",), {"limit": -1}, ValueError, "limit must be at least 0"),
+        (("g",), {"limit": "3"}, TypeError, "limit must be an int"),
+        (("g",), {"kind": Mutex}, TypeError, "limit=1"),
+        (("g",), {"kind": AnySemaphore}, TypeError, "Semaphore or FairSemaphore"),
+        (("g",), {"lease": 0.0}, ValueError, "lease"),
+        (("g",), {"leases": 1.0}, TypeError, "leases"),
+    ],
+)
+def test_bad_arguments_are_told_when_the_group_is_made(
+    arguments: tuple[Any, ...], options: dict[str, Any], error: type[Exception], says: str
+) -> None:
+    """Not at the first request of the first tenant."""
+    with pytest.raises(error, match=says):
+        SemaphoreGroup(MemoryBackend(), *arguments, **{"limit": 1, **options})
+
+
+@pytest.mark.parametrize("key", [None, 7, b"acme"])
+def test_a_key_that_is_no_text_is_refused(key: object) -> None:
+    """A missing header is no tenant: all who lack it would share one."""
+    with pytest.raises(TypeError, match=r"use str\(key\)"):
+        SemaphoreGroup(MemoryBackend(), "g", 1)[cast("str", key)]

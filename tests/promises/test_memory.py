@@ -1,0 +1,182 @@
+"""What a MemoryBackend can do to code under test."""
+
+import asyncio
+import time
+from typing import Literal
+
+import pytest
+
+from redsem_async import BackendUnavailable, FairSemaphore, PermitLost, Semaphore
+from redsem_async.testing import MemoryBackend
+from tests.harness.wait import queue_up, soon
+
+KINDS = [Semaphore, FairSemaphore]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_lose_cancels_the_block(kind: type[Semaphore | FairSemaphore]) -> None:
+    """Losing a permit is rare, and has to be tried on purpose."""
+    backend = MemoryBackend()
+    with pytest.raises(PermitLost):
+        async with kind(backend, "jobs", 1) as permit:
+            backend.lose(permit)
+            await asyncio.sleep(5)
+    assert await kind(backend, "jobs", 1).available() == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_down_is_unreachable_and_up_goes_on(kind: type[Semaphore | FairSemaphore]) -> None:
+    """An outage is ridden out by who waits, and costs it nothing."""
+    backend = MemoryBackend()
+    sem, there = kind(backend, "jobs", 1), kind(backend.peer(), "jobs", 1)
+    holder = await there.acquire()
+    waiter = await queue_up(sem)
+    backend.down()
+    with pytest.raises(BackendUnavailable):
+        await sem.try_acquire()
+    assert not waiter.done()
+    backend.up()
+    assert await holder.release()
+    assert await (await soon(waiter)).release()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_advance_ends_leases(kind: type[Semaphore | FairSemaphore]) -> None:
+    """Nobody wants to wait ten seconds in a unit test."""
+    backend = MemoryBackend()
+    sem = kind(backend, "jobs", 1)
+    await (await kind(backend.peer(), "jobs", 1).acquire()).detach(30.0)
+    assert await sem.try_acquire() is None
+    backend.advance(31.0)
+    permit = await sem.try_acquire()
+    assert permit is not None
+    assert await permit.release()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_lease_that_the_clock_ends_is_lost_and_served_at_once(
+    kind: type[Semaphore | FairSemaphore],
+) -> None:
+    """What a suspended host finds when it wakes up: the permit is gone, and who waits has it."""
+    backend = MemoryBackend()
+    sem, there = kind(backend, "jobs", 1, lease=60), kind(backend.peer(), "jobs", 1, lease=60)
+    began = asyncio.get_running_loop().time()
+    permit = await sem.acquire()
+    waiter = await queue_up(there)
+    with pytest.raises(PermitLost):
+        async with permit:
+            backend.advance(61.0)
+            assert permit.lost
+            await asyncio.sleep(60)
+    taken = await soon(waiter)
+    assert taken.fencing_token > permit.fencing_token
+    assert await taken.release()
+    assert asyncio.get_running_loop().time() - began < 5
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_time_in_steps_shorter_than_the_lease_ends_no_holder(
+    kind: type[Semaphore | FairSemaphore],
+) -> None:
+    """Its process runs, and refreshes; only what nobody refreshes ends."""
+    backend = MemoryBackend()
+    sem, there = kind(backend, "jobs", 3), kind(backend.peer(), "jobs", 3)
+    await (await there.acquire()).detach(25.0)
+    async with sem as permit, there as theirs:
+        waiter = await queue_up(kind(backend.peer(), "jobs", 3))
+        for _ in range(4):
+            assert not waiter.done()
+            backend.advance(6.0)
+        assert await sem.available() == 0
+        backend.advance(6.0)
+        assert await (await soon(waiter)).release()
+        permit.check()
+        theirs.check()
+
+
+async def test_waiters_keep_their_order_whatever_the_clock_says() -> None:
+    """They live: who takes them for dead because the clock has moved breaks the line."""
+    backend = MemoryBackend()
+    clients = [backend, backend.peer(), backend.peer()]
+    holder = await FairSemaphore(backend.peer(), "jobs", 1).acquire()
+    sems = [FairSemaphore(client, "jobs", 1) for client in clients]
+    waiters = [await queue_up(sem) for sem in sems]
+    backend.advance(3600.0)
+    assert holder.lost
+    for number, waiter in enumerate(waiters):
+        permit = await soon(waiter)
+        assert not any(later.done() for later in waiters[number + 1 :])
+        assert await permit.release()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_an_outage_that_outlasts_the_lease_ends_a_holder(
+    kind: type[Semaphore | FairSemaphore],
+) -> None:
+    """And it is told when trust ends, not when somebody can be asked again."""
+    backend = MemoryBackend()
+    sem = kind(backend, "jobs", 1, lease=10)
+    with pytest.raises(PermitLost):
+        async with sem as permit, asyncio.timeout(2):
+            backend.down()
+            backend.advance(6.0)
+            permit.check()
+            backend.advance(3.8)
+            permit.check()
+            await asyncio.sleep(5)
+    backend.up()
+    assert await soon(sem.available()) == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("clock", ["server", "local"])
+@pytest.mark.parametrize("hours", [1, -1])
+async def test_a_step_of_the_wall_clock_changes_no_lease(
+    kind: type[Semaphore | FairSemaphore],
+    clock: Literal["server", "local"],
+    hours: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A test freezes or moves the wall clock for reasons of its own: leases are not its business.
+
+    Forward, no lease ends early and nobody else enters; back, no lease lasts longer.
+    """
+    backend = MemoryBackend()
+    sem = kind(backend, "jobs", 2, clock=clock)
+    there = kind(backend.peer(), "jobs", 2, clock=clock)
+    await (await there.acquire()).detach(30.0)
+    async with sem as permit:
+        really, really_ns = time.time, time.time_ns
+        monkeypatch.setattr(time, "time", lambda: really() + hours * 3600)
+        monkeypatch.setattr(time, "time_ns", lambda: really_ns() + hours * 3600 * 10**9)
+        assert abs(time.time() - really()) > 3500
+        assert await there.try_acquire() is None
+        assert (await there.status()).held == 2
+        await permit.refresh()
+        permit.check()
+        waiter = await queue_up(there)
+        for _ in range(5):
+            assert not waiter.done()
+            backend.advance(6.0)
+        taken = await soon(waiter)  # of the permit that was detached for 30 s
+        assert taken.fencing_token > permit.fencing_token
+        assert abs(taken.fencing_token / 1e6 - really()) < 60
+        assert await taken.release()
+        permit.check()
+
+
+@pytest.mark.parametrize("seconds", [-1.0, float("nan"), float("inf")])
+def test_the_clock_does_not_go_back(seconds: float) -> None:
+    """A typo, rather than a test of something."""
+    with pytest.raises(ValueError, match="negative"):
+        MemoryBackend().advance(seconds)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_memory_recovers_from_losses_that_it_never_has(
+    kind: type[Semaphore | FairSemaphore],
+) -> None:
+    """The option may stay on in a test: nothing was lost, so nobody waits for a lease."""
+    semaphore = kind(MemoryBackend(), "jobs", 1, lease=10, recovery="grace")
+    async with semaphore.acquire(timeout=1):
+        assert await semaphore.try_acquire() is None

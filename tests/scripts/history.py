@@ -1,0 +1,273 @@
+"""What clients saw, beside the journal: what they were handed, held for certain, and gave back.
+
+All times are seconds of the server's clock. Clients count by the machine's monotonic clock, which
+its processes share; whoever hands their words over adds the same for all. A stay is the time in
+which a client trusted a permit: from having it to asking for its release, or to the end of trust,
+whichever came first. It is not cut to what the journal says of the same permit: stays that overlap
+are too many, whatever the server thought.
+"""
+
+import heapq
+import math
+from collections import defaultdict, deque
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Literal
+
+from tests.scripts.violations import Findings
+
+SLACK = 0.003  # seconds by which two readings of the machine's clocks may be apart
+
+End = Literal["released", "abandoned", "expired", "taken", "flushed"]
+
+
+@dataclass(slots=True)
+class Tenure:
+    """A permit as the server kept it."""
+
+    name: str
+    token: int
+    permits: int
+    since: float
+    expiry: float
+    until: float | None = None
+    how: End | None = None
+
+
+@dataclass(slots=True)
+class Stay:
+    """A permit as a client had it."""
+
+    client: str
+    name: str
+    token: int
+    permits: int
+    since: float
+    trusted_until: float  # as it was known when the permit was handed out
+    index: int = 0
+    until: float | None = None
+    asked: float | None = None  # when release was called
+    released: bool | None = None
+    killed: bool = False  # what it did last it could not say
+
+
+@dataclass(slots=True)
+class _Window:
+    """Permits held for certain, on one name, up to where everybody has been heard."""
+
+    inside: int = 0
+    edges: list[tuple[float, int]] = field(default_factory=list[tuple[float, int]])
+
+
+class History:
+    """Joins the journal's tenures with the clients' stays, and forgets both once they agree."""
+
+    def __init__(
+        self,
+        findings: Findings,
+        ceiling: dict[str, int] | None = None,
+        recovering: Collection[str] = (),
+    ) -> None:
+        self.joined = 0
+        self.most_inside: defaultdict[str, int] = defaultdict(int)
+        self._findings = findings
+        self._ceiling = {} if ceiling is None else ceiling
+        self._recovering = recovering
+        self._tenures: dict[str, Tenure] = {}
+        self._stays: dict[str, Stay] = {}
+        self._open_by_client: defaultdict[str, set[str]] = defaultdict(set)
+        self._ended: deque[tuple[float, str]] = deque()
+        self._windows: defaultdict[str, _Window] = defaultdict(_Window)
+        self._heard: dict[str, float] = {}
+
+    def __len__(self) -> int:
+        return len(self._tenures) + len(self._stays)
+
+    # -- from the journal
+
+    def granted(
+        self, identity: str, name: str, token: int, permits: int, at: float, expiry: float
+    ) -> None:
+        self._tenures[identity] = Tenure(name, token, permits, at, expiry)
+
+    def restored(
+        self, identity: str, name: str, token: int, permits: int, at: float, expiry: float
+    ) -> None:
+        """A holder put its permit back after a loss of state: it was never without it."""
+        tenure = self._tenures.get(identity)
+        if tenure is None or tenure.token != token:
+            self.granted(identity, name, token, permits, at, expiry)
+        else:
+            tenure.until = tenure.how = None
+            tenure.expiry = expiry
+
+    def renewed(self, identity: str, expiry: float) -> None:
+        if (tenure := self._tenures.get(identity)) is not None:
+            tenure.expiry = expiry
+
+    def ended(self, identity: str, at: float, how: End) -> None:
+        tenure = self._tenures.get(identity)
+        if tenure is None or tenure.until is not None:
+            return
+        tenure.until, tenure.how = (tenure.expiry if how == "expired" else at), how
+        if not self._join_if_same(identity):
+            self._ended.append((at, identity))
+
+    def flushed(self, at: float) -> None:
+        """The server lost everything."""
+        for identity, tenure in list(self._tenures.items()):
+            if tenure.until is None:
+                self.ended(identity, at, "flushed")
+
+    # -- from the clients
+
+    def joins(self, client: str) -> None:
+        """A client whose word is waited for from now on."""
+        self._heard[client] = -math.inf
+
+    def got(self, identity: str, stay: Stay) -> None:
+        """A client was handed a permit."""
+        stay.index = self._findings.index
+        self._stays[identity] = stay
+        self._open_by_client[stay.client].add(identity)
+
+    def doubts(self, identity: str, at: float) -> None:
+        """A client may trust a permit for less from now on: a killed one cannot say how long."""
+        if (stay := self._stays.get(identity)) is not None:
+            stay.trusted_until = min(stay.trusted_until, at)
+
+    def left(
+        self, identity: str, until: float, asked: float | None, released: bool | None
+    ) -> None:
+        """A client's certain holding ended; it may have been told whether it was held then."""
+        stay = self._stays.get(identity)
+        if stay is None:
+            return  # reported already
+        stay.until, stay.asked, stay.released = until, asked, released
+        self._open_by_client[stay.client].discard(identity)
+        self._join_if_same(identity)
+
+    def heard(self, client: str, until: float) -> None:
+        """All that *client* did before *until* has been told."""
+        self._heard[client] = until
+
+    def died(self, client: str, at: float) -> None:
+        """A client was killed: what it held for certain it held until then."""
+        for identity in list(self._open_by_client[client]):
+            stay = self._stays[identity]
+            stay.killed = True
+            self.left(identity, min(at, max(stay.trusted_until, stay.since)), None, None)
+        self._heard.pop(client, None)
+
+    # -- both
+
+    def advance(self, journalled: float) -> None:
+        """Judge what is before *journalled* and has been told by all: the past is complete."""
+        settled = min((journalled, *self._heard.values()))
+        for identity, tenure in list(self._tenures.items()):
+            if tenure.until is None and tenure.expiry < settled - 1.0:
+                self.ended(identity, tenure.expiry, "expired")  # and no script has come by since
+        while self._ended and self._ended[0][0] < settled - 1.0:
+            identity = self._ended.popleft()[1]
+            last = self._tenures.get(identity)
+            if identity not in self._stays and last is not None and last.until is not None:
+                del self._tenures[identity]  # given back by the library, and never seen
+        self._settle(settled)
+        # A stay that is not over, or whose tenure is not, has edges to come.
+        pending = (stay.since for stay in self._stays.values())
+        horizon = min(settled, min(pending, default=math.inf))
+        for name, window in list(self._windows.items()):
+            self._sweep(name, window, horizon)
+            if not window.edges:
+                assert window.inside == 0
+                del self._windows[name]
+
+    def finish(self) -> None:
+        """Everybody has said all, and the journal is at its end."""
+        for identity, stay in list(self._stays.items()):
+            if stay.until is None:
+                self._broken("each stay ends", stay.name, f"{identity} of {stay.client}")
+                self.left(identity, stay.trusted_until, None, None)
+        self._heard.clear()
+        self.advance(math.inf)
+        self._tenures.clear()
+
+    def _settle(self, settled: float) -> None:
+        """Judge stays of which nothing more will be heard."""
+        for identity, stay in list(self._stays.items()):
+            tenure = self._tenures.get(identity)
+            if stay.since >= settled - 1.0:
+                continue
+            if tenure is None:
+                self._unknown(identity, stay)
+            elif (
+                tenure.until is not None
+                and stay.until is not None
+                # The journal may have yet to say that it was restored after a flush.
+                and (tenure.how != "flushed" or stay.until < settled - 1.0)
+            ):
+                self._join(identity, tenure, stay)
+
+    def _join_if_same(self, identity: str) -> bool:
+        """Join what has ended on both sides.
+
+        After all was lost an acquire that was never answered is asked, and granted, again: then
+        the tenure that the stay belongs to may be yet to come.
+        """
+        tenure, stay = self._tenures.get(identity), self._stays.get(identity)
+        if tenure is None or stay is None or tenure.until is None or stay.until is None:
+            return False
+        if tenure.token != stay.token or tenure.how == "flushed":
+            return False
+        self._join(identity, tenure, stay)
+        return True
+
+    def _unknown(self, identity: str, stay: Stay) -> None:
+        detail = f"{stay.client} was handed {identity}, which was not granted"
+        self._broken("what is handed out was granted", stay.name, detail)
+        del self._stays[identity]
+        self._open_by_client[stay.client].discard(identity)
+
+    def _join(self, identity: str, tenure: Tenure, stay: Stay) -> None:
+        assert tenure.until is not None
+        assert stay.until is not None
+        del self._tenures[identity], self._stays[identity]
+        self.joined += 1
+        name = stay.name
+        if (stay.name, stay.token, stay.permits) != (tenure.name, tenure.token, tenure.permits):
+            self._broken("tokens are the journal's", name, f"{identity}: {stay} of {tenure}")
+        if stay.since < tenure.since - SLACK:
+            self._broken("nothing before its grant", name, f"{identity}: {stay} of {tenure}")
+        # Of what somebody else took, a client that is cut off knows when the lease ends that the
+        # server had confirmed. What a killed one gave back at last it could not say.
+        taken = tenure.how in ("taken", "flushed")
+        gave_back = tenure.how in ("released", "abandoned") and stay.killed
+        most = tenure.expiry if taken else tenure.until
+        if stay.until > most + SLACK and not gave_back:
+            self._broken("trust ends first", name, f"{identity}: {stay} of {tenure}")
+        # Sent twice, because the first was lost: then it was trusted when it was first sent.
+        held = tenure.how == "released" or (stay.asked or math.inf) <= tenure.expiry + SLACK
+        if stay.released and not held:
+            detail = f"{identity}: {stay} of {tenure}"
+            self._broken("released only if it was held", name, detail)
+        until = stay.until
+        in_grace = tenure.how == "flushed" and name in self._recovering
+        if gave_back or (taken and not in_grace):
+            until = min(until, tenure.until)
+        if until > stay.since:
+            edges = self._windows[name].edges
+            heapq.heappush(edges, (stay.since, stay.permits))
+            heapq.heappush(edges, (until, -stay.permits))
+
+    def _sweep(self, name: str, window: _Window, horizon: float) -> None:
+        most = self._ceiling.get(name)
+        while window.edges and window.edges[0][0] < horizon:
+            at, change = heapq.heappop(window.edges)
+            window.inside += change
+            self.most_inside[name] = max(self.most_inside[name], window.inside)
+            if most is not None and change > 0 and window.inside > most:
+                detail = f"{window.inside} of {most} permits were held for certain at {at:.6f}"
+                self._broken("certain holding fits the limit", name, detail)
+
+    def _broken(self, rule: str, name: str, detail: str) -> None:
+        self._findings.add(rule, name, detail)

@@ -1,0 +1,252 @@
+"""The journal: every script also writes down what it did, in the order in which Redis did it.
+
+A switch for tests only. Redis runs scripts one at a time, so the journal is the linearization:
+nobody has to search for one. `install` in each process that is to be recorded; what any of them
+does then goes into one list, ``PREFIX:@journal``; in a cluster, where messages stay within a
+shard, into one for each semaphore, ``PREFIX:{NAME}:@journal``.
+"""
+
+import functools
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import hiredis
+
+import redsem_async._redis.codec as wire
+from redsem_async._core.keys import Mode
+from redsem_async._protocol.hub_info import HubInfo
+from redsem_async._protocol.operations import (
+    Abandon,
+    Acquire,
+    Adopt,
+    Clear,
+    Detach,
+    Heartbeat,
+    Operation,
+    Reap,
+    Refresh,
+    Release,
+    Request,
+    Restore,
+    SetLimit,
+    Status,
+)
+from redsem_async._redis.scripts import Script, script
+from tests.harness import restricted
+
+_WRAPPER = Path(__file__).with_name("journalled.lua").read_text(encoding="utf-8")
+_COMMAND = "rpush"  # with which the journal is written
+_KEYS = 7  # that every script may be given; two more are for recovery
+_LOOKED_UP = "script"  # the name in `_wire` by which scripts are looked up
+_SLOT = "--[[ the script stands here ]]"
+
+
+@functools.cache
+def journalled(mode: Mode, operation: str, sharded: bool = False) -> Script:
+    """The script, and around it what writes down what it did."""
+    before, after = _WRAPPER.split(_SLOT)
+    place = "^(.-{.*}:)" if sharded else "^(.-){"
+    facts = f"local MODE, OPERATION, PLACE = '{mode}', '{operation}', '{place}'\n"
+    text = f"{facts}{before}{script(mode, operation, sharded).text}{after}"
+    return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
+
+
+def install() -> Callable[[], None]:
+    """Let every script that this process runs write the journal. Returns what undoes it."""
+    plain: object = getattr(wire, _LOOKED_UP)
+    assert plain in (script, journalled), "something else stands where the scripts are looked up"
+    setattr(wire, _LOOKED_UP, journalled)
+    restricted.BESIDE.add(_COMMAND)
+
+    def undo() -> None:
+        setattr(wire, _LOOKED_UP, plain)
+        restricted.BESIDE.discard(_COMMAND)
+
+    return undo
+
+
+def journal_key(prefix: str) -> str:
+    return f"{prefix}:@journal"
+
+
+class Write(NamedTuple):
+    """A command by which a script changed something, or told somebody."""
+
+    heard: int
+    command: str
+    key: str
+    arguments: Sequence[str]
+
+
+class Record(NamedTuple):
+    """One script, as it ran."""
+
+    mode: Mode
+    operation: str
+    server_us: int
+    present: str
+    key: str
+    arguments: Sequence[str]
+    writes: Sequence[Write]
+    raw_reply: bytes
+
+    @property
+    def base(self) -> str:
+        """What the names of the semaphore's keys begin with."""
+        return self.key.removesuffix("holders")
+
+    @property
+    def hub(self) -> str:
+        return self.arguments[3]
+
+    @property
+    def now_us(self) -> int:
+        """The clock that the semaphore is kept by, as the script read it."""
+        return int(self.arguments[1] or self.server_us)
+
+    @property
+    def recovers(self) -> bool:
+        """Whether the caller wants a grace period after a loss of state."""
+        return len(self.present) > _KEYS
+
+    @property
+    def call(self) -> Operation:
+        """What was asked."""
+        return call_of(self.mode, self.operation, self.arguments[4:], recovers=self.recovers)
+
+    @property
+    def reply(self) -> Any:
+        """What was answered, as a client reads it."""
+        return _read(self.raw_reply)
+
+
+class Flushed(NamedTuple):
+    """The server lost everything, and at what time: no script did it."""
+
+    server_us: int
+
+
+Entry = Record | Flushed
+
+
+_replies = hiredis.Reader()
+_records = hiredis.Reader(encoding="utf-8", errors="surrogateescape")
+
+
+def _read(data: bytes) -> Any:
+    _replies.feed(data)
+    return _replies.gets()
+
+
+def record_of(data: bytes) -> Record:
+    """A record as it stands in the journal."""
+    _records.feed(data)
+    said = cast("list[Any]", _records.gets())
+    mode, operation, seconds, us, present, key, arguments, writes, reply = said
+    return Record(
+        mode,
+        operation,
+        int(seconds) * 1_000_000 + int(us),
+        present,
+        key,
+        arguments,
+        [Write(heard, command, *_args(rest)) for heard, command, *rest in writes],
+        reply.encode("utf-8", "surrogateescape"),
+    )
+
+
+def _args(rest: Sequence[str | int]) -> tuple[str, Sequence[str]]:
+    first, *others = map(str, rest)
+    return first, others
+
+
+def call_of(mode: Mode, operation: str, own: Sequence[str], *, recovers: bool) -> Operation:
+    """The call that a script was given as arguments: what `Codec.command` does, undone."""
+    fair = mode == "fair"
+
+    def introduced(who: str, deaf: str) -> HubInfo | None:
+        return HubInfo(who, deaf == "1", recovers) if who else None
+
+    match operation:
+        case "acquire":
+            lease, limit, first, second, who, deaf, *asked = own
+            numbers, unusual = _asked(asked)
+            hub_info = introduced(who, deaf)
+            if fair:
+                most = None if first == "-1" else int(first)
+                return Acquire(
+                    *(numbers, int(lease), int(limit), unusual),
+                    max_waiters=most,
+                    after=int(second),
+                    hub_info=hub_info,
+                )
+            waits, _, highest = first.partition(":")
+            return Acquire(
+                *(numbers, int(lease), int(limit), unusual),
+                waits=int(waits),
+                highest=int(highest or 0),
+                hinted=int(second),
+                hub_info=hub_info,
+            )
+        case "release":
+            return Release(own[0], [int(number) for number in own[2:]], int(own[1]))
+        case "refresh":
+            parts = [text.partition(":") for text in own[1:]]
+            heavy = {int(n): int(permits) for n, _, permits in parts if permits}
+            return Refresh([int(n) for n, _, _ in parts], int(own[0]), heavy)
+        case "abandon":
+            return Abandon([_request(text) for text in own[1:]], int(own[0]))
+        case "heartbeat":
+            lease, who, deaf, *rest = own
+            hub_info = introduced(who, deaf)
+            if fair:
+                requests = [_request(text) for text in rest]
+                return Heartbeat(int(lease), requests, hub_info=hub_info)
+            told = [int(fact) for fact in rest]
+            return Heartbeat(int(lease), (), told[0], told[1], told[2], hub_info, number=told[3])
+        case "adopt":
+            lease, who, deaf, owner, old, new, number = own
+            hub_info = introduced(who, deaf)
+            return Adopt(owner, int(old), int(new), int(lease), hub_info, int(number))
+        case "restore":
+            lease, who, deaf, *back = own
+            permits = [_permit(text) for text in back]
+            return Restore(permits, int(lease), introduced(who, deaf))
+        case "detach":
+            return Detach(int(own[0]), int(own[1]), int(own[2]))
+        case "status":
+            return Status(int(own[0]))
+        case "set_limit":
+            return SetLimit(int(own[0]) if own[0] else None, int(own[1]))
+        case "reap":
+            return Reap()
+        case "clear":
+            return Clear(int(own[0]))
+        case _:
+            raise AssertionError(f"no such operation: {operation}")
+
+
+def _asked(texts: Iterator[str] | Sequence[str]) -> tuple[list[int], dict[int, tuple[int, bool]]]:
+    numbers: list[int] = []
+    unusual: dict[int, tuple[int, bool]] = {}
+    for text in texts:
+        number, _, kind = text.partition(":")
+        numbers.append(int(number))
+        if kind:
+            permits, _, waits = kind.partition(":")
+            unusual[int(number)] = (int(permits), waits == "1")
+    return numbers, unusual
+
+
+def _permit(text: str) -> tuple[int, int, int]:
+    number, token, permits = map(int, text.split(":"))
+    return number, token, permits
+
+
+def _request(text: str) -> Request:
+    """A request as it stands in line; of a zset abandon, its number alone."""
+    number, *rest = map(int, text.split(":"))
+    lease, limit, permits = rest or (0, 0, 1)
+    return Request(number, lease, limit, permits)

@@ -1,0 +1,188 @@
+"""The journal against the executable specification: call by call, at the journal's time.
+
+The answer, the messages and who heard them, and what is held afterwards have to be the same.
+"""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any, cast
+
+import hiredis
+
+from redsem_async._core.keys import Address, Mode
+from redsem_async._protocol.pushes import Granted, Push
+from redsem_async._protocol.replies import AdoptReply, AnyReply, Holding, Reply, StatusReply
+from redsem_async._redis.codec import Codec, push_of
+from redsem_async.testing._spec.base import Specification
+from redsem_async.testing._spec.fair import FairSpecification
+from redsem_async.testing._spec.records import HolderRecord, ModeInUse, Reordered, UnknownHub, Void
+from redsem_async.testing._spec.state import Counter
+from redsem_async.testing._spec.zset import ZsetSpecification
+from tests.scripts.recording import Record, Write
+from tests.scripts.violations import Findings
+
+_ERRORS = {Reordered: "REORDERED", UnknownHub: "STRANGER", Void: "VOID", ModeInUse: "MODE"}
+
+
+@cache
+def _wire_of(mode: Mode, prefix: str, name: str, kind: str) -> Codec:
+    return Codec(Address(mode, prefix, name, "local" if kind.endswith("local") else "server"))
+
+
+class Replay:
+    """One semaphore of the specification, which follows the journal."""
+
+    def __init__(self, mode: Mode, findings: Findings) -> None:
+        kind = FairSpecification if mode == "fair" else ZsetSpecification
+        self.model: Specification = kind(self._tell)
+        self.broken = False  # it went another way: what follows would say nothing more
+        self._mode: Mode = mode
+        self._findings = findings
+        self._heard: deque[tuple[str, Push | None, int]] = deque()
+        self._astray: list[str] = []
+
+    def follow(self, record: Record, gone: Sequence[str]) -> None:
+        """Carry out what *record* says was asked, when the keys *gone* had expired before."""
+        if self.broken:
+            return
+        for kind in gone:
+            self._forget(kind)
+        self._heard.extend(map(_told, (w for w in record.writes if w.command in _SAYS)))
+        prefix, _, rest = record.base.partition(":{")
+        wire = _wire_of(self._mode, prefix, rest[:-2], record.arguments[2])
+        call = record.call
+        raw = record.reply
+        self._know_server(record)
+        try:
+            expected: AnyReply | str = self.model.run(
+                wire.address, call, record.hub, record.now_us
+            )
+        except (Reordered, UnknownHub, Void, ModeInUse) as error:
+            expected = _ERRORS[type(error)]
+        if isinstance(raw, hiredis.ReplyError):
+            answered: AnyReply | str = str(raw)
+            agree = isinstance(expected, str) and expected in answered
+        else:
+            if str(raw[0], "utf-8") != record.arguments[0]:
+                self._differ(record, f"the reply to {call} has another tag: {raw}")
+            answered = wire.reply(call, raw)
+            agree = not isinstance(expected, str) and plain(answered) == plain(expected)
+        if not agree:
+            self._differ(record, f"{call} was answered {answered}, not {expected}")
+        for told in self._astray:
+            self._differ(record, f"{call}: {told}")
+        if self._heard:
+            self._differ(record, f"{call}: told more than due: {list(self._heard)}")
+        self._astray.clear()
+        self._heard.clear()
+
+    def _know_server(self, record: Record) -> None:
+        """Which server it was, which only a script can say: in the marker that it wrote."""
+        self.model.recovers = record.recovers
+        noted = (w.arguments[0] for w in record.writes if w.key.endswith(":marker"))
+        marker = self.model.state.marker or "one that the marker should name"
+        self.model.server = next(noted, marker)
+
+    def compare(
+        self,
+        record: Record,
+        now: int,
+        ids: Sequence[str],
+        actual: Mapping[str, float],
+        tokens: Mapping[str, str],
+        weights: Mapping[str, int],
+    ) -> None:
+        """Whether *ids*, if live, are held here as they are in the keys."""
+        if self.broken:
+            return
+        for identity in ids:
+            expiry = actual.get(identity, 0)
+            found = None
+            if expiry > now:
+                token, permits = tokens.get(identity, "0"), 1 + weights.get(identity, 0)
+                found = HolderRecord(int(expiry), int(token), permits)
+            expected = self.model.state.holders.get(identity)
+            if expected is not None and expected.expiry_ms <= now:
+                expected = None
+            if found != expected:
+                self._differ(record, f"{identity} is kept as {found}, not {expected}")
+
+    def compare_meta(self, record: Record, meta: Mapping[str, str]) -> None:
+        """Whether the counter, and what is known of the caller's hub, are the same in the keys."""
+        if self.broken:
+            return
+        model, hub = self.model, record.hub
+        state, known = model.state, model.state.look_up(hub)
+        facts: dict[str, tuple[object, object]] = {
+            "counter": (int(meta.get("counter", 0)), state.counter.last),
+            "mark": (int(meta.get(hub, 0)), known.mark),
+            "calls": (int(meta.get(f"{hub}:calls", 0)), known.last_call),
+            "gone": (f"{hub}:gone" in meta, known.unreachable),
+            "deaf": (meta.get(f"{hub}:deaf") == "1", known.no_push),
+            "grace": (int(meta.get("grace", 0)), state.grace.until),
+        }
+        if isinstance(model, FairSpecification):
+            aside = int(meta["aside"]) if "aside" in meta else None
+            facts["aside"] = (aside, model.look_again)
+        elif known.waits or f"{hub}:waits" in meta:
+            told = meta.get(f"{hub}:waits", "0:0")
+            facts["waits"] = (told, f"{known.waits}:{known.highest_limit if known.waits else 0}")
+        for what, (kept, expected) in facts.items():
+            if kept != expected:
+                self._differ(record, f"{record.call}: {what} is kept as {kept}, not {expected}")
+
+    def _differ(self, record: Record, detail: str) -> None:
+        self.broken = True
+        self._findings.add("agrees with the specification", record.base, detail)
+
+    def _tell(self, owner: str, due: Push) -> int:
+        """The journal says who was told what, and how many heard it."""
+        heard = 1
+        while True:
+            said = self._heard.popleft() if self._heard else None
+            if said is None:
+                self._astray.append(f"{owner} was not told {due}")
+                return heard
+            hub, told, heard = said
+            if hub != owner or plain(told) != plain(due):
+                self._astray.append(f"{hub} was told {told}, and {owner} not {due}")
+            return abs(heard)
+
+    def _forget(self, kind: str) -> None:
+        model, state = self.model, self.model.state
+        match kind:
+            case "holders":
+                state.holders.clear()
+            case "meta":
+                state.hubs.clear()
+                state.kind = None
+                state.counter = Counter()
+                state.grace.lost_at = state.grace.until = 0
+            case "hubs":
+                # Nobody buries any more those who were in it.
+                for known in state.hubs.values():
+                    known.alive_until = 0
+            case "released":
+                state.grace.released.clear()
+            case "line":
+                assert isinstance(model, FairSpecification | ZsetSpecification)
+                model.line.clear()
+            case _:
+                pass
+
+
+_SAYS = ("PUBLISH", "SPUBLISH")
+
+
+def _told(write: Write) -> tuple[str, Push | None, int]:
+    return write.key.rpartition("@")[2], push_of(write.arguments[0].encode()), write.heard
+
+
+def plain(answer: object) -> object:
+    """Sequences of any kind as lists: the two sides may choose."""
+    if isinstance(answer, Reply | AdoptReply | StatusReply | Holding | Granted):
+        return {name: plain(value) for name, value in answer._asdict().items()}
+    if isinstance(answer, list | tuple | range):
+        return [plain(item) for item in cast("Sequence[Any]", answer)]
+    return answer

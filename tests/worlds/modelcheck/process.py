@@ -1,0 +1,337 @@
+"""The processes of a path: loops and links that do what they are told, and jobs on them."""
+
+import asyncio
+import math
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from redsem_async import (
+    AnySemaphore,
+    BackendUnavailable,
+    FairSemaphore,
+    Permit,
+    PermitLost,
+    Semaphore,
+)
+from redsem_async._protocol.backend import Command, Link, Listener, OneNode
+from redsem_async._protocol.errors import CommandError
+from redsem_async._protocol.pushes import Push
+from redsem_async._protocol.replies import AnyReply
+from tests.worlds.simulation.loop import RESOLUTION, SimulatedLoop, close_coroutine
+
+from .scenario import Script
+
+if TYPE_CHECKING:
+    from .world import World
+
+AT_END = "at the end"
+TURNS = 1000  # of a loop, in which nothing comes from outside
+
+
+class Wrong(AssertionError):
+    """A promise was broken."""
+
+
+@contextmanager
+def running(loop: asyncio.AbstractEventLoop) -> Generator[None]:
+    asyncio._set_running_loop(loop)
+    try:
+        yield
+    finally:
+        asyncio._set_running_loop(None)
+
+
+class Said(NamedTuple):
+    """Something on its way from the server: an answer to a command, or a message."""
+
+    command: Command | None
+    prefix: str
+    content: AnyReply | CommandError | Push
+
+
+class Loop(SimulatedLoop):
+    """A loop that knows its tasks: whoever asks asyncio for them goes through everybody's."""
+
+    process: "Process"
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        super().__init__(clock)
+        self._own: list[asyncio.Task[Any]] = []
+
+    def create_task(self, *args: Any, **kwargs: Any) -> "asyncio.Task[Any]":
+        task = super().create_task(*args, **kwargs)
+        self._own.append(task)
+        return task
+
+    def bury(self) -> None:
+        self.gone = True
+        self.set_exception_handler(lambda loop, context: None)
+        while self._own:
+            task = self._own.pop()
+            if not task.done():
+                task._log_destroy_pending = False  # type: ignore[attr-defined]
+                close_coroutine(task.get_coro())
+        self._ready.clear()
+        self._scheduled.clear()
+        # The package knows loops for as long as their hubs, which nothing of them must keep.
+        self._clock = float
+        del self.process
+
+
+class FakeLink:
+    """A link whose commands lie where they are until they are run, and heard of."""
+
+    def __init__(self, process: "Process", listener: Listener) -> None:
+        self.fresh_at: float | None = None
+        self.listener = listener
+        self.going: deque[tuple[Command, str]] = deque()  # with the hub that wrote
+        self.coming: deque[Said] = deque()
+        self.open = True
+        self.known = False  # the server has subscribed it
+        self._process = process
+
+    @property
+    def writable(self) -> bool:
+        return self.open
+
+    def send(self, commands: Sequence[Command], now: float) -> None:
+        hub = self.listener.hub_id
+        for command in commands:
+            command.sent_at = now
+            self.going.append((command, hub))
+
+    def abort(self) -> None:
+        if self.open:
+            self.open = False
+            if self.going or self.coming:
+                self._process.world.calm = False
+            self.coming.clear()
+            self._process.closed(self)
+
+    async def close(self) -> None:
+        self.abort()
+
+
+class FakeNode(OneNode):
+    """The way from one process to the server."""
+
+    place = "the specification"
+
+    def __init__(self, process: "Process") -> None:
+        self._process = process
+
+    async def connect(self, listener: Listener) -> Link:
+        process = self._process
+        if process.links:
+            process.dialling = process.loop.create_future()
+            try:
+                await process.dialling
+            finally:
+                process.dialling = None
+        process.link = FakeLink(process, listener)
+        process.links += 1
+        return process.link
+
+
+class Job:
+    """A task of a process. Its script is ordinary code, and waits where the search decides."""
+
+    def __init__(self, process: "Process", script: Script) -> None:
+        self.process = process
+        self.name: str = getattr(script, "__name__", "job")
+        self.task: asyncio.Task[None] | None = None
+        self.waits_for: str | None = "to begin"
+        self.cancelled = False
+        self.acquiring = 0  # permits that it waits for
+        self._script = script
+        self._going: asyncio.Future[str] | None = None
+
+    @property
+    def semaphore(self) -> AnySemaphore:
+        return self.process.semaphore
+
+    @property
+    def world(self) -> "World":
+        return self.process.world
+
+    # -- for scripts
+
+    async def pause(self, before: str) -> None:
+        """Wait until the search lets it go on."""
+        self.waits_for = before
+        self._going = self.process.loop.create_future()
+        await self._going
+
+    async def mail(self) -> str:
+        """Wait for the id of a permit that another job has sent, and take it."""
+        self.waits_for = "mail"
+        self._going = self.process.loop.create_future()
+        return await self._going
+
+    async def acquire(self, *, timeout: float | None = None, permits: int = 1) -> Permit:
+        """Acquire; the permit counts as this process's from now on."""
+        self.acquiring = permits
+        try:
+            permit = await self.semaphore.acquire(timeout=timeout, permits=permits)
+        finally:
+            self.acquiring = 0
+        self.process.permits.append(permit)
+        return permit
+
+    async def release(self, permit: Permit) -> None:
+        """Release, and have nothing to do with it any more, whatever comes of that."""
+        try:
+            await permit.release()
+        finally:
+            self.process.permits.remove(permit)
+
+    async def detach(self, permit: Permit, expires_in: float) -> str:
+        """Detach. Where that fails, the permit is this process's as before."""
+        identity = await permit.detach(expires_in)
+        self.process.permits.remove(permit)
+        expiry_us = self.world.server_us + round(1e6 * expires_in)
+        self.world.ledger.detached[identity] = math.ceil(expiry_us / 1000)
+        return identity
+
+    async def adopt(self, identity: str) -> Permit:
+        """Adopt; whoever is told that it is lost must not find it there."""
+        world = self.world
+        try:
+            permit = await self.semaphore.adopt(identity)
+        except PermitLost:
+            if world.holds(identity):
+                raise Wrong(f"{self.process.name} was told that what it adopts is lost") from None
+            raise
+        self.process.permits.append(permit)
+        return permit
+
+    async def set_limit(self, limit: int | None) -> None:
+        """Set a limit, which is in force once this returns, until another is asked for."""
+        ledger = self.world.ledger
+        ledger.limits += 1
+        await self.semaphore.set_limit(limit)
+        ledger.limits -= 1  # not where it failed: it may come into force yet
+        ledger.limit = limit
+
+    async def clear(self) -> None:
+        """Clear: once this returns, nothing is taken any more."""
+        ledger = self.world.ledger
+        ledger.clearing += 1
+        await self.semaphore.clear()
+        ledger.clearing -= 1
+
+    # -- for the search
+
+    @property
+    def in_call(self) -> bool:
+        return self.task is not None and not self.task.done() and self.waits_for is None
+
+    @property
+    def over(self) -> bool:
+        return self.task is not None and self.task.done()
+
+    @property
+    def may_go(self) -> bool:
+        if self.waits_for == "mail":
+            return bool(self.world.mail)
+        if self.waits_for == AT_END:
+            return self.world.ending
+        return self.waits_for is not None
+
+    def go(self) -> str:
+        """Let it go on, with the mail it waits for."""
+        what, self.waits_for = self.waits_for, None
+        text = self.world.mail.popleft() if what == "mail" else ""
+        if self._going is None:
+            self.task = self.process.loop.create_task(self._run())
+        else:
+            self._going.set_result(text)
+        return text
+
+    def cancel(self) -> None:
+        assert self.task is not None
+        self.cancelled = True
+        with running(self.process.loop):
+            self.task.cancel()
+
+    async def _run(self) -> None:
+        try:
+            await self._script(self)
+        except asyncio.CancelledError:
+            if not self.cancelled:
+                raise Wrong(f"{self.process.name} was cancelled by nobody") from None
+        except BackendUnavailable:
+            if self.world.calm:
+                raise
+
+
+class Process:
+    """A process: a loop, a hub, a link at a time, and its jobs."""
+
+    def __init__(self, world: "World", index: int) -> None:
+        party = self.party = world.scenario.parties[index]
+        self.world = world
+        self.index = index
+        self.name = "ABCDEFG"[index]
+        self.loop = Loop(lambda: world.now)
+        self.loop.process = self
+        self.loop.set_exception_handler(self._unhandled)
+        self.alive = True
+        self.stopped = False
+        self.hubs = 0
+        self.links = 0
+        self.link: FakeLink | None = None
+        self.ghosts: list[FakeLink] = []  # that the server believes in
+        self.late: list[deque[tuple[Command, str]]] = []  # of links that are closed
+        self.dialling: asyncio.Future[None] | None = None
+        self.permits: list[Permit] = []
+        self.heard = 0  # all that it was told so far, as a number
+        node = FakeNode(self)
+        kind = FairSemaphore if world.scenario.mode == "fair" else Semaphore
+        self.semaphore = kind(node, "jobs", party.limit, lease=party.lease)
+        self.jobs = [Job(self, script) for script in party.scripts]
+        self.cancellable = [k for k in party.cancels if k < len(self.jobs)]
+
+    @property
+    def runs(self) -> bool:
+        return self.alive and not self.stopped
+
+    @property
+    def quiet(self) -> bool:
+        """Whether nothing is on its way to or from it."""
+        link = self.link
+        return self.dialling is None and not (link and (link.going or link.coming))
+
+    def closed(self, link: FakeLink) -> None:
+        """Its end of *link* is closed."""
+        if link.going:
+            self.late.append(link.going)
+            link.going = deque()
+        if link is self.link:
+            self.link = None
+
+    def new_hub(self) -> str:
+        self.hubs += 1
+        hub = f"{self.index + 1:016x}{self.hubs:016x}"
+        self.world.owners[hub] = self
+        return hub
+
+    def settle(self) -> None:
+        """Run its loop until there is nothing to do at this moment."""
+        loop = self.loop
+        if not self.runs:
+            return
+        for turn in range(TURNS):
+            if turn % 50 == 49:
+                self.world.now += RESOLUTION  # a timer came early, by less than a clock can tell
+            timer = None if loop.ready else loop.next_timer()
+            if not loop.ready and (timer is None or timer > self.world.now + RESOLUTION):
+                return
+            loop.turn()
+        raise Wrong(f"{self.name} does not come to rest")
+
+    def _unhandled(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        self.world.unhandled.append(f"unhandled in {self.name}: {error or context['message']!r}")

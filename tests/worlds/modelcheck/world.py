@@ -1,0 +1,373 @@
+"""One path through a scenario: the real client on loops and links that do what they are told.
+
+Everything from the public methods down to the commands is the package's own code; the server is
+the executable specification. Nothing happens by itself: `enabled` says what could happen next, and
+`do` makes it happen. Between two events every loop runs until it has nothing to do.
+"""
+
+import hashlib
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from redsem_async._protocol.backend import Command
+from redsem_async._protocol.errors import CommandError, ErrorKind
+from redsem_async._protocol.pushes import Push
+from redsem_async._protocol.replies import AnyReply
+from redsem_async.testing._spec.base import Specification
+from redsem_async.testing._spec.fair import FairSpecification
+from redsem_async.testing._spec.records import HolderRecord, Publish, Reordered, UnknownHub, Void
+from redsem_async.testing._spec.zset import ZsetSpecification
+from tests.worlds.simulation.loop import RESOLUTION
+
+from . import rules
+from .process import Process, Said, running
+from .scenario import Budget, Scenario
+
+START_US = 1_700_000_000_000_000  # by the server's clock
+
+Make = Callable[[Publish], Specification]
+
+
+class Event(NamedTuple):
+    """What happens, to which process, and to which of its jobs or links."""
+
+    what: str
+    who: int = 0
+    which: int = 0
+
+
+@dataclass
+class Ledger:
+    """What is known beside what the processes and the server know: for the rules alone."""
+
+    excused: set[str] = field(default_factory=set[str])  # ids taken from those who trust them
+    detached: dict[str, int] = field(default_factory=dict[str, int])  # latest expiry in ms, by id
+    clearing: int = 0  # clears that were asked for, and are not known to have ended
+    limits: int = 0  # set limits, likewise
+    limit: int | None = None  # the set limit that was confirmed last
+    last_token: int = 0
+
+
+class World:
+    """One path."""
+
+    def __init__(self, scenario: Scenario, make: Make | None = None) -> None:
+        self.scenario = scenario
+        self.now = 1000.0
+        self.budget: Budget = scenario.budget
+        self.calm = True  # no link broke, nobody died or stood still
+        self.ticked = False  # time has passed
+        self.ending = False  # nothing goes wrong any more
+        self.late = False  # a command of a broken link has run
+        self.forgotten_since: float | None = None  # a permit is free, and somebody waits
+        self.owners: dict[str, Process] = {}
+        self.mail: deque[str] = deque()
+        self.ledger = Ledger()
+        self.unhandled: list[str] = []
+        self.trace: list[str] | None = None
+        standard: Make = FairSpecification if scenario.mode == "fair" else ZsetSpecification
+        self.model = (make or standard)(self._tell)
+        self.model.state.marker = self.model.server
+        self.processes = [Process(self, index) for index in range(len(scenario.parties))]
+
+    def end(self) -> None:
+        """Take everything apart."""
+        for process in self.processes:
+            process.loop.bury()
+
+    # -- what can happen
+
+    def enabled(self) -> list[Event]:
+        """Everything that can happen next, within the budget."""
+        return [*self.due(), *self._unkind()]
+
+    def choices(self) -> list[Event]:
+        """What has to be explored from here: all that can happen, or as much as stands for it.
+
+        Where time does not pass meanwhile and nothing unkind can come between, it makes no
+        difference when a process hears what it is sure to hear next, or begins, while others
+        act: it is told the same. So that comes first, and the orders in which others act before
+        it are left out. No rule is looked at too late: what a process has not heard yet, the
+        server has done, and that was looked at.
+        """
+        if not self.budget.ticks:
+            for process in self.processes:
+                if (own := self._sure(process)) is not None:
+                    return own
+        return self.enabled()
+
+    def _sure(self, process: Process) -> list[Event] | None:
+        """What *process* does next, whatever others do meanwhile; None where that is not sure."""
+        budget, party, link = self.budget, process.party, process.link
+        if not process.runs or (party.dies and (budget.kills or budget.stops)):
+            return None
+        if any(job.waits_for == "mail" for job in process.jobs):
+            return None
+        gos = [Event("go", process.index, k) for k, job in enumerate(process.jobs) if job.may_go]
+        if not process.hubs:
+            return gos or None
+        cancels = budget.cancels and any(process.jobs[k].in_call for k in process.cancellable)
+        if gos or cancels or (party.breaks and budget.cuts):
+            return None
+        if link is not None and link.coming:
+            return [Event("hear", process.index)]
+        if process.dialling is not None and not process.dialling.done():
+            return [Event("connect", process.index)]
+        return None
+
+    def due(self) -> Iterator[Event]:
+        """What happens sooner or later by itself."""
+        for i, process in enumerate(self.processes):
+            link = process.link
+            if link is not None and link.going and process.alive:
+                yield Event("run", i)
+            if not process.runs:
+                if process.stopped and process.alive:
+                    yield Event("go on", i)
+                continue
+            if link is not None and link.coming:
+                yield Event("hear", i)
+            if process.dialling is not None and not process.dialling.done():
+                yield Event("connect", i)
+            for k, job in enumerate(process.jobs):
+                if job.may_go:
+                    yield Event("go", i, k)
+
+    def _unkind(self) -> Iterator[Event]:
+        budget = self.budget
+        for i, process in enumerate(self.processes):
+            if budget.lates:
+                yield from (Event("run late", i, k) for k, late in enumerate(process.late) if late)
+            if process.alive:
+                yield from self._unkind_to(process)
+        if budget.ticks and self.next_moment(self.scenario.grain) is not None:
+            yield Event("tick")
+
+    def _unkind_to(self, process: Process) -> Iterator[Event]:
+        budget, i = self.budget, process.index
+        party, link = process.party, process.link
+        if budget.kills and party.dies:
+            yield Event("kill", i)
+            if budget.unnoticed:
+                yield Event("kill", i, 1)
+        if process.stopped:
+            return
+        if budget.stops and party.dies:
+            yield Event("stop", i)
+        if budget.cuts and party.breaks and link is not None:
+            yield Event("cut", i)
+            if budget.unnoticed:
+                yield Event("cut", i, 1)
+        if budget.cancels:
+            for k in process.cancellable:
+                if process.jobs[k].in_call:
+                    yield Event("cancel", i, k)
+                    if link is not None and link.coming:
+                        yield Event("hear and cancel", i, k)
+
+    # -- what happens
+
+    def do(self, event: Event) -> None:
+        """Let *event* happen, and everything that follows from it in its process."""
+        what, who, which = event
+        process = self.processes[who]
+        match what:
+            case "tick":
+                self._spend(ticks=1)
+                self.calm &= all(process.quiet for process in self.processes)
+                moment = self.next_moment(self.scenario.grain)
+                assert moment is not None
+                self.pass_time(moment)
+                return
+            case "run" | "run late":
+                self._run(process, which, late=what == "run late")
+                return
+            case "hear":
+                self._hear(process)
+            case "hear and cancel":
+                self._spend(cancels=1)
+                self._hear(process)
+                process.jobs[which].cancel()
+                self._told(process, event)
+            case "cancel":
+                self._spend(cancels=1)
+                process.jobs[which].cancel()
+                self._told(process, event)
+            case "connect":
+                assert process.dialling is not None
+                process.dialling.set_result(None)
+                self._told(process, event)
+            case "go":
+                self._told(process, event, process.jobs[which].go())
+            case "cut":
+                self._spend(cuts=1, unnoticed=which)
+                self._cut(process, unnoticed=bool(which))
+                self._told(process, event)
+            case "kill":
+                self._spend(kills=1, unnoticed=which)
+                process.alive = False
+                if process.link is not None:
+                    if which:
+                        process.ghosts.append(process.link)
+                    process.link.abort()
+                self._told(process, event)
+            case "stop" | "go on":
+                if what == "stop":
+                    self._spend(stops=1)
+                process.stopped = what == "stop"
+                self._told(process, event)
+            case _:
+                raise AssertionError(event)
+        process.settle()
+
+    def _spend(self, **costs: int) -> None:
+        left = {name: getattr(self.budget, name) - cost for name, cost in costs.items()}
+        self.budget = self.budget._replace(**left)
+        if not costs.keys() <= {"cancels", "ticks"}:
+            self.calm = False
+
+    def _told(self, process: Process, *what: object) -> None:
+        process.heard = number_of((process.heard, self.now, repr(what)))
+
+    def _run(self, process: Process, which: int, *, late: bool) -> None:
+        if late:
+            self._spend(lates=1)
+            self.late = True
+            commands = process.late[which]
+            link = None
+        else:
+            link = process.link
+            assert link is not None
+            commands, link.known = link.going, True
+        command, hub = commands.popleft()
+        answer = self._carry_out(command, hub)
+        if link is not None:
+            link.coming.append(Said(command, "", answer))
+        if self.trace is not None:
+            self.trace.append(f"    {process.name}: {command.operation} -> {answer}")
+
+    def _carry_out(self, command: Command, hub: str) -> AnyReply | CommandError:
+        before = rules.look(self)
+        try:
+            answer = self.model.run(
+                command.semaphore.address, command.operation, hub, self.server_us
+            )
+        except (Reordered, UnknownHub, Void) as again:
+            return CommandError(ErrorKind.RETRY_NOW, again)
+        rules.check_call(self, before, command.operation)
+        return answer
+
+    def _tell(self, owner: str, message: Push) -> int:
+        process = self.owners.get(owner)
+        if process is None:
+            return 0
+        link = process.link
+        if self.trace is not None:
+            self.trace.append(f"    {process.name} is told {message}")
+        if link is not None and link.known and link.listener.hub_id == owner:
+            link.coming.append(Said(None, "redsem", message))
+            return 1
+        return sum(ghost.known and ghost.listener.hub_id == owner for ghost in process.ghosts)
+
+    def _hear(self, process: Process) -> None:
+        link = process.link
+        assert link is not None
+        command, prefix, content = link.coming.popleft()
+        self._told(process, "hear", content)
+        with running(process.loop):
+            if command is None:
+                link.listener.push_received(prefix, content)  # type: ignore[arg-type]
+            else:
+                link.fresh_at = command.sent_at
+                link.listener.reply_received(command, content)  # type: ignore[arg-type]
+
+    def _cut(self, process: Process, *, unnoticed: bool) -> None:
+        link = process.link
+        assert link is not None
+        if unnoticed:
+            process.ghosts.append(link)
+        link.abort()
+        with running(process.loop):
+            link.listener.connection_lost(ConnectionResetError("the link was cut"))
+
+    # -- time
+
+    @property
+    def server_us(self) -> int:
+        return START_US + round(self.now * 1_000_000)
+
+    def seconds_left(self, expiry_ms: int) -> float:
+        """Until a moment by the server's clock."""
+        return (1000 * expiry_ms - self.server_us) / 1e6
+
+    def next_moment(self, grain: float = 0.0) -> float | None:
+        """When something changes by itself, at least *grain* seconds from now."""
+        moments = [p.loop.next_timer() for p in self.processes if p.runs]
+        moments += [self.now + self.seconds_left(h.expiry_ms) for h in self._holders()]
+        to_come = [m for m in moments if m is not None and m > self.now + RESOLUTION]
+        later = [m for m in to_come if m >= self.now + grain]
+        if later:
+            return min(later)
+        return self.now + grain if to_come else None
+
+    def _holders(self) -> Iterable[HolderRecord]:
+        return self.model.state.holders.values()
+
+    def holds(self, identity: str) -> bool:
+        """Whether the server holds that permit now."""
+        held = self.model.state.holders.get(identity)
+        return held is not None and self.seconds_left(held.expiry_ms) > 0
+
+    def pass_time(self, until: float) -> None:
+        """Let time pass, and every timer run at its own time."""
+        self.ticked = True
+        while True:
+            timers = [p.loop.next_timer() for p in self.processes if p.runs]
+            moment = min((t for t in timers if t is not None), default=until)
+            self.now = max(self.now, min(moment, until))
+            for process in self.processes:
+                process.settle()
+            if moment >= until:
+                return
+
+    # -- where it stands
+
+    def key(self) -> bytes:
+        """What tells this state from others.
+
+        A process is what it was told, and when: it has no other input. The server is what the
+        specification keeps. So two orders of events that no process and not the server could
+        tell apart come to one state, and what is not the same is never taken for it.
+        """
+        model = {k: v for k, v in vars(self.model).items() if k != "_publish"}
+        standing = [self._standing(process) for process in self.processes]
+        all_of_it = (
+            self.now,
+            self.budget,
+            self.calm,
+            self.forgotten_since,
+            model,
+            self.ledger,
+            self.mail,
+            standing,
+        )
+        return hashlib.blake2b(repr(all_of_it).encode(), digest_size=16).digest()
+
+    def _standing(self, process: Process) -> tuple[object, ...]:
+        link = process.link
+        there: tuple[object, ...] = ()
+        if link is not None:
+            there = (link.known, len(link.going), [said.content for said in link.coming])
+        late = tuple(len(commands) for commands in process.late)
+        ghosts = tuple(ghost.known for ghost in process.ghosts)
+        return process.heard, there, late, ghosts
+
+
+_numbers: dict[object, int] = {}
+
+
+def number_of(thing: object) -> int:
+    """The same number for the same thing."""
+    return _numbers.setdefault(thing, len(_numbers) + 1)

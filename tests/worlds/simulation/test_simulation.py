@@ -1,0 +1,100 @@
+"""Thousands of short schedules, each drawn from a seed that a failure tells."""
+
+import os
+from collections import Counter
+
+import pytest
+
+from tests.worlds.simulation.run import explain, simulate
+
+CHUNKS = 8
+SCHEDULES = 300  # of each chunk
+
+FAULTS = {
+    "acquire in grace behind a line",
+    "acquire in grace without a line",
+    "acquire sent again",
+    "adoption",
+    "answer RETRY_NOW",
+    "answer BUSY",
+    "answer READ_ONLY",
+    "answer NO_MEMORY",
+    "answer REFUSED",
+    "back-pressure",
+    "broken link",
+    "cancelled task",
+    "cleared semaphore",
+    "closed client",
+    "connection not answered",
+    "connection refused",
+    "deaf link",
+    "detach cancelled",
+    "flushed server",
+    "foreign release",
+    "half-open link",
+    "killed process",
+    "late duplicate",
+    "command of a closed link",
+    "limit set",
+    "lost command",
+    "lost reply",
+    "stalled process",
+    "stalled server",
+    "unheard reply",
+}
+
+
+RARE = {
+    "detach failed",
+    "hub back in its place",
+    "late adopt",
+    "late clear",
+    "late detach",
+    "late setlimit",
+    "permit put back",
+    "release in grace without a line",
+}  # that a chunk may do without, and all of them together may not
+
+
+def seeds_of(chunk: int) -> range:
+    """The seeds of a chunk, or the one that REDSEM_SEED names."""
+    if seed := os.environ.get("REDSEM_SEED"):
+        return range(int(seed), int(seed) + (chunk == 0))
+    return range(chunk * SCHEDULES, (chunk + 1) * SCHEDULES)
+
+
+@pytest.mark.timeout(300)  # some seconds of computing, wherever the machine has them to give
+@pytest.mark.parametrize(
+    "chunk",
+    [pytest.param(n, marks=pytest.mark.release if n > 1 else ()) for n in range(CHUNKS)],
+)
+def test_every_promise_is_kept_whatever_happens(chunk: int) -> None:
+    """Faults come together in ways that nobody thinks of; a seed does not have to think."""
+    faults: Counter[str] = Counter()
+    for seed in seeds_of(chunk):
+        outcome = simulate(seed)
+        if outcome.violations:
+            raise explain(outcome)
+        faults += outcome.faults
+    if "REDSEM_SEED" not in os.environ:
+        assert not FAULTS - faults.keys()
+
+
+def test_a_seed_is_the_same_run_each_time() -> None:
+    """A failure that cannot be repeated cannot be understood."""
+    for seed in range(10):
+        first, second = simulate(seed, traced=True), simulate(seed, traced=True)
+        assert first.trace
+        assert first.trace == second.trace
+        assert first.faults == second.faults
+
+
+@pytest.mark.timeout(300)
+def test_what_is_rare_happens_all_the_same() -> None:
+    """What never happened was not tested."""
+    missing = set(RARE)
+    for seed in range(CHUNKS * SCHEDULES):
+        missing -= simulate(seed).faults.keys()
+        if not missing:
+            return
+    raise AssertionError(f"never happened: {missing}")

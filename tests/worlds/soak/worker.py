@@ -1,0 +1,295 @@
+"""A process of the soak: its tasks take and give back permits, and it says what it saw.
+
+It is given its options as JSON, reads a command a line, and says a line for each event, at once:
+what it was handed it has said before anything else happens. Times are of the monotonic clock that
+trust is counted by, and that all processes of a machine share.
+"""
+
+import asyncio
+import contextlib
+import fcntl
+import gc
+import json
+import logging
+import os
+import random
+import sys
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from redis.asyncio import Redis
+
+import redsem_async
+from redsem_async import AnySemaphore, Permit, PermitLost, SemaphoreError
+from redsem_async._core.clock import now
+from tests.scripts.recording import install
+from tests.worlds.soak.plan import HIGHEST_LIMIT, Place, Plan, places
+
+SEMAPHORES = 100  # that a process keeps; of others it makes new ones
+TICK = 0.25  # seconds between two words of how far it has come
+SAMPLE_EVERY = 8  # of these words, with one about its size
+
+
+@dataclass(slots=True)
+class Open:
+    """A permit that is held, or was until *asked*."""
+
+    permit: Permit
+    asked: float | None = None
+
+    @property
+    def certain_until(self) -> float:
+        trusted_until = self.permit._claim.trusted_until
+        return trusted_until if self.asked is None else min(self.asked, trusted_until)
+
+
+class Process:
+    """Everything that happens in one process."""
+
+    def __init__(self, number: int, plan: Plan, urls: list[str], seed: int) -> None:
+        self.number = number
+        self.plan = plan
+        self.places = places(plan)
+        self.dice = random.Random(seed)
+        self.clients = [
+            Redis.from_url(url, client_name=f"soak-{number}", socket_connect_timeout=2)
+            for url in urls
+        ]
+        self.semaphores: dict[tuple[str, int], AnySemaphore] = {}
+        self.open: dict[str, Open] = {}
+        self.ending = asyncio.Event()
+        self.outcomes: dict[str, int] = {}
+
+    # -- saying
+
+    def say(self, event: str, *facts: object) -> None:
+        line = json.dumps([event, *facts]) + "\n"
+        os.write(1, line.encode())
+
+    def got(self, place: Place, permit: Permit) -> None:
+        since = now()
+        self.open[permit.id] = Open(permit)
+        facts = (permit.id, place.name, permit.fencing_token, permit.permits)
+        self.say("got", *facts, since, permit._claim.trusted_until)
+
+    def left(self, permit: Permit, released: bool | None = None) -> None:
+        stay = self.open.pop(permit.id)
+        asked = stay.asked or now()
+        until = min(asked, stay.certain_until)
+        self.say("left", permit.id, until, asked, released)
+
+    async def tick(self) -> None:
+        """Say how far it has come: nothing that is before that will be said any more."""
+        count = 0
+        while True:
+            trusted = (stay.certain_until for stay in self.open.values())
+            self.say("heard", min((now(), *trusted)))
+            if count % SAMPLE_EVERY == 0:
+                self.say("size", size())
+            count += 1
+            await asyncio.sleep(TICK)
+
+    # -- doing
+
+    def semaphore(self, place: Place, client: int) -> AnySemaphore:
+        key = place.name, client
+        found = self.semaphores.get(key)
+        if found is None:
+            if len(self.semaphores) >= SEMAPHORES:
+                del self.semaphores[self.dice.choice(list(self.semaphores))]
+            found = place.semaphore(self.clients[client], self.number)
+            self.semaphores[key] = found
+        return found
+
+    async def run(self) -> None:
+        ticking = asyncio.create_task(self.tick())
+        async with asyncio.TaskGroup() as group:
+            for _ in range(self.plan.tasks):
+                group.create_task(self.work())
+        ticking.cancel()
+        self.semaphores.clear()
+        for client in self.clients:
+            await redsem_async.aclose(client)
+            await client.aclose()
+        while len(asyncio.all_tasks()) > 2:  # noqa: ASYNC110 - this one, and who reads commands
+            await asyncio.sleep(0.01)
+        self.say("heard", now())
+        self.say("outcomes", self.outcomes)
+        self.say("rest", size())
+
+    async def work(self) -> None:
+        dice = self.dice
+        while not self.ending.is_set():
+            # The first are asked for by all, the last by hardly anybody.
+            place = self.places[int(dice.random() ** 4 * len(self.places))]
+            attempt = asyncio.create_task(self.once(place))
+            if dice.random() < 0.1:
+                await asyncio.sleep(dice.choice((0.0, 0.001, 0.02)))
+                attempt.cancel()
+            await asyncio.wait([attempt])
+            self.count(attempt)
+            await asyncio.sleep(dice.random() * self.plan.rest)
+
+    def count(self, attempt: "asyncio.Task[str]") -> None:
+        if attempt.cancelled():
+            outcome = "cancelled"
+        elif (error := attempt.exception()) is not None:
+            outcome = type(error).__name__
+            if not isinstance(error, SemaphoreError):
+                self.say("wrong", f"{error!r}")
+        else:
+            outcome = attempt.result()
+        self.count_one(outcome)
+
+    def count_one(self, outcome: str) -> None:
+        self.outcomes[outcome] = self.outcomes.get(outcome, 0) + 1
+
+    async def once(self, place: Place) -> str:
+        dice = self.dice
+        client = dice.randrange(len(self.clients))
+        semaphore = self.semaphore(place, client)
+        chance = dice.random()
+        if chance < 0.9:
+            return await self.stay(place, semaphore)
+        if chance < 0.94:
+            return await self.hand_over(place, semaphore, self.semaphore(place, client - 1))
+        if chance < 0.96:
+            await semaphore.status()
+            return "status"
+        if chance < 0.97:
+            await semaphore.reap()
+            return "reap"
+        if chance < 0.972:
+            await semaphore.clear()
+            return "clear"
+        if chance < 0.98 and self.open:
+            identity, known = dice.choice(list(self.open.items()))
+            known.asked = known.asked or now()
+            await (
+                place_of(self.places, known.permit)
+                .semaphore(self.clients[client], self.number)
+                .release(identity)
+            )
+            return "released by its id"
+        if place.mutable:
+            limit = dice.choice((None, None, 0, 1, HIGHEST_LIMIT))
+            await semaphore.set_limit(limit)
+            if limit == 0:
+                await asyncio.sleep(0.1)
+                await semaphore.set_limit(None)
+            return "set limit"
+        return "nothing"
+
+    async def stay(self, place: Place, semaphore: AnySemaphore) -> str:
+        dice = self.dice
+        permits = dice.randint(1, semaphore.limit) if place.weighted else 1
+        timeout = dice.choice((0, 0.05, 1.0, 1.0, 5.0))
+        async with semaphore.acquire(timeout=timeout, permits=permits) as permit:
+            self.got(place, permit)
+            released = None
+            try:
+                # Now and then for longer than a lease.
+                longest = 1.5 * place.lease if dice.random() < 0.02 else self.plan.hold
+                await asyncio.sleep(dice.random() * longest)
+                if dice.random() < 0.5:
+                    self.open[permit.id].asked = self.open[permit.id].asked or now()
+                    released = await permit.release()
+            finally:
+                self.left(permit, released)
+        return "stayed"
+
+    async def hand_over(self, place: Place, here: AnySemaphore, there: AnySemaphore) -> str:
+        permit = await here.acquire(timeout=1.0)
+        self.got(place, permit)
+        try:
+            identity = await self.detach(place, permit)
+        except BaseException:
+            stay = self.open[permit.id]
+            stay.asked = stay.asked or now()  # released by its id meanwhile, perhaps
+            with contextlib.suppress(SemaphoreError):
+                await permit.release()
+            raise
+        finally:
+            self.left(permit)
+        async with there.adopt(identity) as adopted:
+            self.got(place, adopted)
+            try:
+                with contextlib.suppress(PermitLost):
+                    await there.adopt(identity)
+                    raise AssertionError("a permit was adopted twice")
+                await asyncio.sleep(0.01)
+            finally:
+                self.left(adopted)
+        return "handed over"
+
+    async def detach(self, place: Place, permit: Permit) -> str:
+        """Detach for less than a lease or for more, with little patience perhaps, and again."""
+        dice = self.dice
+        while True:
+            self.say("doubts", permit.id, now())
+            try:
+                async with asyncio.timeout(dice.choice((None, None, None, 0.0005, 0.02))):
+                    return await permit.detach(dice.choice((0.2, 1.0, 2.0)) * place.lease)
+            except (TimeoutError, redsem_async.BackendUnavailable):
+                # It is held on, for as long as it says so itself.
+                self.count_one("detach failed")
+                await asyncio.sleep(dice.random() * place.lease)
+
+    # -- commands
+
+    async def obey(self) -> None:
+        """Do what comes in on the standard input."""
+        reader = asyncio.StreamReader()
+        protocol = asyncio.StreamReaderProtocol(reader)
+        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: protocol, sys.stdin
+        )
+        try:
+            while line := await reader.readline():
+                match json.loads(line):
+                    case ["block", seconds]:
+                        time.sleep(seconds)  # noqa: ASYNC251 - that is the fault
+                        self.say("blocked")
+                    case ["rest", seconds]:
+                        self.plan = Plan(**{**vars(self.plan), "rest": seconds})
+                    case _:
+                        break
+        finally:
+            self.ending.set()
+            transport.close()
+
+
+def place_of(known: list[Place], permit: Permit) -> Place:
+    return known[int(permit.name.removeprefix("place-"))]
+
+
+def size() -> dict[str, int]:
+    """What may grow. The memory in use is known on Linux alone."""
+    gc.collect()  # what is only waiting for that is no leak
+    pages = 0
+    if os.path.exists("/proc/self/statm"):  # noqa: PTH110
+        with open("/proc/self/statm") as statm:  # noqa: PTH123 - often, and in a hurry
+            pages = int(statm.read().split()[1])
+    return {
+        "rss": pages * os.sysconf("SC_PAGESIZE"),
+        "tasks": len(asyncio.all_tasks()),
+        "fds": len(os.listdir("/dev/fd")),  # noqa: PTH208
+        "objects": len(gc.get_objects()),
+    }
+
+
+async def main(options: dict[str, Any]) -> None:
+    process = Process(options["number"], Plan(**options["plan"]), options["urls"], options["seed"])
+    process.say("size", size())
+    obeying = asyncio.create_task(process.obey())
+    await process.run()
+    await obeying
+
+
+if __name__ == "__main__":
+    install()
+    if hasattr(fcntl, "F_SETPIPE_SZ"):
+        fcntl.fcntl(1, fcntl.F_SETPIPE_SZ, 1 << 20)  # whoever listens may be busy
+    logging.getLogger("redsem_async").setLevel(logging.ERROR)  # of outages it warns, and rightly
+    asyncio.run(main(json.loads(sys.argv[1])))
