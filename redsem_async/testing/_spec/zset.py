@@ -81,7 +81,8 @@ class ZsetSpecification(Specification):
         context.reply_has_room, context.passes_on = True, context.freed == 0
         context.freed = max(0, context.freed + call.hinted - taken)
         if max(call.numbers) > mark:
-            self._announce(context, waits, max(call.highest, call.limit))
+            highest = call.highest if call.waits else 0
+            self._announce(context, waits, max(highest, call.limit))
         self._serve(context)
         return self._reply(context, answers, room)
 
