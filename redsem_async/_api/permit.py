@@ -1,10 +1,8 @@
 """A held permit: for how long it is trusted, its loss, its release."""
 
 import asyncio
-import logging
 import math
 import warnings
-from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
@@ -14,11 +12,10 @@ from redsem_async._core.clock import now as clock
 from redsem_async._core.errors import BackendError, PermitLost, SemaphoreError
 from redsem_async._core.lease import Outcome, reply_timeout
 from redsem_async._hub.claim import Claim, State
+from redsem_async._hub.operations.release import Confirmed
 
 from .bound import Bound
 from .guard import Guard
-
-logger = logging.getLogger("redsem_async")
 
 _TAKEN = frozenset({State.HELD, State.LOST})
 
@@ -160,22 +157,20 @@ class Permit:
                 expires with its lease at the latest.
             SemaphoreClosed: ``aclose`` ended before the release could be sent.
         """
-        return await self._release(clock())
-
-    async def _release(self, now: float) -> bool:
         loop = self._loop()
         claim = self._claim
         if claim.state is State.ENDED:
             return False
         lost = claim.state is State.LOST
         self._bound.refresher.remove(claim)
-        pending = self._bound.remote.release(claim, now)
+        future: Confirmed = loop.create_future()
+        pending = self._bound.remote.release(claim, clock(), future)
         try:
-            held = await pending.future
+            held = await future
         except asyncio.CancelledError:
             if pending.answer is None:
-                pending.future = loop.create_future()
-                await finish(pending.future, 2 * reply_timeout(claim.terms.lease))
+                pending.future = future = loop.create_future()
+                await finish(future, 2 * reply_timeout(claim.terms.lease))
             raise
         if isinstance(held, SemaphoreError):
             raise held
@@ -235,8 +230,7 @@ class Permit:
         if claim.state is State.ENDED:
             raise RuntimeError("this permit was released: it cannot guard a block")
         if self._cancel_on_loss and not claim.trusted_at(clock()) and self.lost:
-            with suppress(SemaphoreError):  # the loss matters more, and the lease ends the rest
-                await self.release()
+            self._leave(clock())
             raise claim.loss()
         self._guarded = Guard(claim, task, cancel=self._cancel_on_loss)
         return self
@@ -247,21 +241,24 @@ class Permit:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Release the permit, and raise PermitLost if it was lost."""
+        """Hand the release to the hub, and raise PermitLost if the permit was lost.
+
+        It waits for nothing: the release is sent in this turn of the event loop, before what
+        this process asks later, and again after a lost connection.
+        """
         guard, self._guarded = self._guarded, None
         cancelled_by_loss = guard.disarm(exc) if guard is not None else False
         claim, now = self._claim, clock()
         lost = not claim.trusted_at(now) and self.lost
         if claim.state is not State.ENDED:
-            try:
-                await self._release(now)
-            except SemaphoreError as error:
-                # The work is done, and the lease ends what could not be given back.
-                facts = {"event": "not released", "semaphore": self.name}
-                text = "a permit of %r could not be released: %s"
-                logger.warning(text, self.name, error, extra=facts)
+            self._leave(now)
         if lost and self._cancel_on_loss and (exc is None or cancelled_by_loss):
             raise claim.loss() from exc
+
+    def _leave(self, now: float) -> None:
+        self._loop()
+        self._bound.refresher.remove(self._claim)
+        self._bound.remote.release(self._claim, now)
 
     def _loop(self) -> asyncio.AbstractEventLoop:
         loop = asyncio.get_running_loop()

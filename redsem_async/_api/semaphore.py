@@ -10,6 +10,7 @@ from redsem_async._core.config import Clock, HeartbeatBy, Recovery
 from redsem_async._core.errors import AcquireTimeout, SemaphoreError
 from redsem_async._core.keys import Address, Mode, parse_permit_id
 from redsem_async._hub.hub import hub_for
+from redsem_async._hub.operations.release import Confirmed
 from redsem_async._keepalive.refresher import refresher_of
 from redsem_async._observers.registry import observers
 from redsem_async._protocol.backend import Backend
@@ -236,7 +237,10 @@ class AnySemaphore:
         known = parse_permit_id(permit_id)
         if known is None:
             return False
-        held = await self._bound().remote.release_by_id(*known).future
+        bound = self._bound()
+        future: Confirmed = bound.loop.create_future()
+        bound.remote.release_by_id(*known, future)
+        held = await future
         if isinstance(held, SemaphoreError):
             raise held
         return held

@@ -36,7 +36,7 @@ from .operations.detach import PendingDetach
 from .operations.heartbeat import HeartbeatBatch
 from .operations.query import Query, QueryQueue
 from .operations.refresh import RefreshQueue
-from .operations.release import PendingRelease, ReleaseQueue
+from .operations.release import Confirmed, PendingRelease, ReleaseQueue
 from .route import LinkState, Route
 from .waiters import Waiters
 from .window import Window
@@ -129,25 +129,24 @@ class RemoteSemaphore:
         ledger.new.append(claim)
         self.wake(asked=True, size=len(ledger.new))
 
-    def release(self, claim: Claim, now: float) -> PendingRelease:
-        """Give a held permit back. The answer says whether it was held until *now*."""
+    def release(self, claim: Claim, now: float, future: Confirmed | None = None) -> PendingRelease:
+        """Give a held permit back. *future* gets whether it was held until *now*."""
         trusted = claim.trusted_at(now)
         claim.end()
-        pending = self.releases.give_back(claim, now, trusted=trusted, asked=True)
+        pending = self.releases.give_back(claim, now, trusted=trusted, future=future)
         for notifier in observers.notifiers:
             notifier.released(claim)
         return pending
 
-    def release_by_id(self, owner: str, number: int) -> PendingRelease:
-        """Give back a permit that is known by its id alone."""
+    def release_by_id(self, owner: str, number: int, future: Confirmed) -> None:
+        """Give back a permit that is known by its id alone. *future* gets whether it was held."""
         claim = self.ledger.by_number.get(number) if owner == self.identity.id else None
-        pending = self.releases.give_back_unknown(owner, number)
+        self.releases.give_back_unknown(owner, number, future)
         if claim is not None and claim.state is State.HELD:
             del self.ledger.by_number[number]
             self.ledger.lose(claim, "released by its id", expected=True)
         elif claim is not None:
             self.handout.give_back_and_retry(claim)  # its caller does not have it yet
-        return pending
 
     async def detach(self, claim: Claim, expires: float) -> None:
         """Have the server keep a held permit for *expires* seconds more, and let go of it.

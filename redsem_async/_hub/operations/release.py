@@ -1,8 +1,10 @@
 """Release: permits are given back."""
 
 import asyncio
+import logging
+import math
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from redsem_async._core.clock import now as clock
 from redsem_async._core.errors import SemaphoreError
@@ -15,43 +17,61 @@ from redsem_async._protocol.replies import AnyReply, Reply
 from .base import Batch
 from .refresh import RefreshQueue
 
+logger = logging.getLogger("redsem_async")
+
+# Gets whether the permit was held until its release, or why that is not known.
+Confirmed = asyncio.Future[bool | SemaphoreError]
+
 MAX_RELEASES = 256  # in one script, because it holds the server for as long
 
 
 class PendingRelease:
-    """A permit on its way back, and the caller that waits for the reply.
+    """A permit on its way back, and the caller that waits for the reply, if one does.
 
     The future may be cancelled with the task that awaits it; that task sets another one where
     there is no answer yet.
 
     Attributes:
+        lease_ends: when the permit has surely expired, so that it need not be released.
         trusted: whether the permit was trusted at the time of the release.
         was_sent: sent before, without a reply.
     """
 
-    __slots__ = ("answer", "asked_at", "future", "number", "permits", "trusted", "was_sent")
+    __slots__ = (
+        "answer",
+        "asked_at",
+        "future",
+        "lease_ends",
+        "number",
+        "permits",
+        "trusted",
+        "was_sent",
+    )
 
     def __init__(
         self,
         number: int,
         permits: int,
-        future: "asyncio.Future[bool | SemaphoreError]",
+        future: Confirmed | None,
         asked_at: float,
+        lease: float,
         *,
         trusted: bool,
     ) -> None:
         self.number: int = number
         self.permits: int = permits
-        self.future: asyncio.Future[bool | SemaphoreError] = future
+        self.future: Confirmed | None = future
         self.answer: bool | SemaphoreError | None = None
         self.asked_at: float = asked_at
+        # Every refresh was sent before the release.
+        self.lease_ends: float = asked_at + lease
         self.trusted: bool = trusted
         self.was_sent: bool = False
 
     def settle(self, answer: bool | SemaphoreError) -> None:  # noqa: FBT001 - the answer it is
         """Pass on whether the permit was held until then, or why that is not known."""
         self.answer = answer
-        if not self.future.done():
+        if self.future is not None and not self.future.done():
             self.future.set_result(answer)
 
 
@@ -72,26 +92,29 @@ class ReleaseQueue:
         self.by_owner: defaultdict[str, list[PendingRelease]] = defaultdict(list)
 
     def give_back(
-        self, claim: Claim, now: float, *, trusted: bool, asked: bool = False
+        self,
+        claim: Claim,
+        now: float,
+        *,
+        trusted: bool,
+        future: Confirmed | None = None,
     ) -> PendingRelease:
-        """Release the permit of *claim*."""
+        """Release the permit of *claim*. A caller that waits for the reply passes a *future*."""
         self._ledger.by_number.pop(claim.number, None)
         if self._refreshes.by_number:
             self._refreshes.forget(claim)
-        future = self._ledger.identity.loop.create_future()
-        pending = PendingRelease(claim.number, claim.permits, future, now, trusted=trusted)
+        lease = claim.terms.lease
+        pending = PendingRelease(claim.number, claim.permits, future, now, lease, trusted=trusted)
         releases = self.by_owner[claim.hub_id]
         releases.append(pending)
-        self._ledger.wake(asked=asked, size=len(releases) if asked else 0)
+        self._ledger.wake(asked=future is not None, size=len(releases))
         return pending
 
-    def give_back_unknown(self, owner: str, number: int) -> PendingRelease:
+    def give_back_unknown(self, owner: str, number: int, future: Confirmed | None = None) -> None:
         """Release a permit that is known by its id alone."""
-        future = self._ledger.identity.loop.create_future()
-        pending = PendingRelease(number, 1, future, clock(), trusted=False)
+        pending = PendingRelease(number, 1, future, clock(), math.inf, trusted=False)
         self.by_owner[owner].append(pending)
         self._ledger.wake()
-        return pending
 
     def write_again(self, owner: str, pending: Sequence[PendingRelease]) -> None:
         """Write releases again, before others."""
@@ -112,19 +135,39 @@ class ReleaseQueue:
         return ReleaseBatch(self._ledger, self, owner, pending, keep)
 
     def fail_old(self, age: float, error: Callable[[], SemaphoreError]) -> None:
-        """End the wait for releases older than *age*. They are sent all the same."""
+        """End the wait for releases older than *age*, and drop those whose lease has ended.
+
+        The others are sent all the same.
+        """
         now = clock()
-        for pending in self.by_owner.values():
+        for owner, pending in list(self.by_owner.items()):
+            expired = [each for each in pending if now >= each.lease_ends]
+            if expired:
+                self.by_owner[owner] = [each for each in pending if now < each.lease_ends]
+                self.fail(expired, error())
+            if not self.by_owner[owner]:
+                del self.by_owner[owner]
             for each in pending:
-                if now - each.asked_at > age:
+                if each.answer is None and each.future and now - each.asked_at > age:
                     each.settle(error())
 
     def fail_all(self, error: Callable[[], SemaphoreError]) -> None:
         """Drop everything: nothing will be sent any more."""
         for pending in self.by_owner.values():
-            for each in pending:
-                each.settle(error())
+            self.fail(pending, error())
         self.by_owner.clear()
+
+    def fail(self, releases: Iterable[PendingRelease], error: SemaphoreError) -> None:
+        """End *releases* with *error*: it is logged where no caller gets it."""
+        unawaited = 0
+        for pending in releases:
+            unawaited += pending.future is None
+            pending.settle(error)
+        if unawaited:
+            name = self._ledger.name
+            facts = {"event": "not released", "semaphore": name, "permits": unawaited}
+            text = "%d permits of %r could not be released, and expire with their leases: %s"
+            logger.warning(text, unawaited, name, error, extra=facts)
 
 
 class ReleaseBatch(Batch):
@@ -157,8 +200,7 @@ class ReleaseBatch(Batch):
         self._queue.apply(reply, self.sent_at)
 
     def refused(self, error: SemaphoreError) -> None:
-        for pending in self._pending:
-            pending.settle(error)
+        self._queue.fail(self._pending, error)
 
     def write_again(self, *, arrived: bool) -> None:
         for pending in self._pending:
