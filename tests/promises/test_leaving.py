@@ -1,0 +1,287 @@
+"""Leaving a block waits for nothing: the hub sends the release, again where it has to."""
+
+import asyncio
+import logging
+import subprocess
+import sys
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+
+from redsem_async import Mutex, PermitLost, SemaphoreError, aclose
+from redsem_async.testing._embedded import EmbeddedRedis
+from tests.harness.clients import Client, Connect, Kind, Make, key_of
+from tests.harness.proxy import Proxy
+from tests.harness.servers import complaints
+from tests.harness.wait import all_free, queue_up, soon, until
+
+NO_ERROR = (None, None, None)
+
+
+def run_to_its_end(coroutine: Coroutine[Any, Any, object]) -> None:
+    """Run *coroutine*, which must not be suspended."""
+    with pytest.raises(StopIteration):
+        coroutine.send(None)
+
+
+@pytest.mark.parametrize("form", ["semaphore", "acquisition", "permit"])
+async def test_leaving_is_never_suspended(make: Make, form: str) -> None:
+    sem = make(1)
+    block: Any = sem
+    if form != "semaphore":
+        block = sem.acquire(timeout=2)
+    if form == "permit":
+        block = await block
+    await block.__aenter__()
+    run_to_its_end(block.__aexit__(*NO_ERROR))
+    await all_free(sem)
+
+
+async def test_a_mutex_too(client: Client, name: str) -> None:
+    mutex = Mutex(client, name)
+    await mutex.__aenter__()
+    run_to_its_end(mutex.__aexit__(*NO_ERROR))
+    async with mutex.acquire(timeout=0):
+        pass
+
+
+async def test_the_release_goes_before_what_is_asked_later(make: Make) -> None:
+    """In this process, and whatever is asked next."""
+    sem = make(1)
+    async with sem:
+        pass
+    assert await sem.available() == 1
+    async with sem:
+        pass
+    async with sem.acquire(timeout=0):
+        pass
+    assert not await sem.locked()
+    async with sem as permit:
+        pass
+    assert await sem.release(permit.id) is False
+
+
+async def test_the_release_and_the_next_acquire_are_one_write(
+    kind: Kind, proxied: Redis, proxy: Proxy
+) -> None:
+    sem = kind(proxied, "jobs", 1)
+    async with sem:
+        pass
+    await all_free(sem)
+    writes: list[list[str]] = []
+    link = sem._bound().remote.route.link.link
+    assert link is not None
+    send = link.send
+
+    def count(commands: Any, now: float) -> None:
+        writes.append([type(command.operation).__name__ for command in commands])
+        send(commands, now)
+
+    link.send = count  # type: ignore[method-assign]
+    for _ in range(3):
+        async with sem:
+            pass
+    await all_free(sem)
+    assert writes[:3] == [["Acquire"], ["Release", "Acquire"], ["Release", "Acquire"]]
+
+
+async def test_a_waiter_elsewhere_is_served(make: Make, other: Client) -> None:
+    sem = make(1)
+    async with sem:
+        waiter = await queue_up(make(1, client=other))
+    assert await (await soon(waiter)).release()
+
+
+async def test_a_cancellation_at_the_exit_loses_nothing(make: Make) -> None:
+    """There is no await at the exit: the cancellation is delivered after the block."""
+    sem = make(1)
+
+    async def work() -> None:
+        async with sem:
+            asyncio.current_task().cancel()  # type: ignore[union-attr]
+        await asyncio.sleep(10)
+
+    task = asyncio.create_task(work())
+    await asyncio.wait([task], timeout=2)
+    assert task.cancelled()
+    await all_free(sem)
+
+
+# -- the connection
+
+
+async def test_a_release_whose_reply_was_lost_is_sent_again(
+    kind: Kind, proxied: Redis, proxy: Proxy, client_b: Redis
+) -> None:
+    """It is carried out once: the next holder keeps its permit."""
+    sem, there = kind(proxied, "jobs", 1), kind(client_b, "jobs", 1)
+    async with sem:
+        fault = proxy.swallow("release")
+    await soon(fault.struck.wait())
+    successor = await soon(there.acquire())
+    proxy.drop()
+    await until(lambda: len(proxy.operations("release")) == 2, "the release is sent again")
+    assert await sem.available() == 0
+    successor.check()
+    assert await successor.release()
+
+
+async def test_a_release_in_an_outage_is_sent_when_the_server_is_back(
+    kind: Kind, proxied: Redis, proxy: Proxy, client_b: Redis
+) -> None:
+    sem, there = kind(proxied, "jobs", 1, lease=20.0), kind(client_b, "jobs", 1, lease=20.0)
+    async with sem:
+        proxy.refusing = True
+        proxy.drop()
+        await until(lambda: sem._bound().remote.route.link.link is None, "the link is lost")
+    waiter = await queue_up(there)
+    proxy.refusing = False
+    assert await (await soon(waiter, within=5)).release()
+
+
+async def test_a_release_is_dropped_when_the_lease_has_ended(
+    kind: Kind, proxied: Redis, proxy: Proxy, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A warning says so, and the hub does not try for ever to connect."""
+    sem = kind(proxied, "jobs", 1, lease=0.6)
+    async with sem:
+        proxy.refusing = True
+        proxy.drop()
+        await until(lambda: sem._bound().remote.route.link.link is None, "the link is lost")
+    remote = sem._bound().remote
+    assert remote.active
+    await until(lambda: not remote.active, "the release is dropped")
+    [record] = [r for r in caplog.records if getattr(r, "event", None) == "not released"]
+    assert record.levelno == logging.WARNING
+    assert "could not be released" in record.getMessage()
+
+
+async def test_a_release_that_is_refused_is_logged(
+    kind: Kind, proxied: Redis, proxy: Proxy, caplog: pytest.LogCaptureFixture
+) -> None:
+    sem = kind(proxied, "jobs", 1, lease=0.6)
+    async with sem:
+        fault = proxy.answer("release", "NOPERM no permissions to run the 'evalsha' command")
+    await soon(fault.struck.wait())
+    await until(
+        lambda: any(getattr(r, "event", None) == "not released" for r in caplog.records),
+        "the warning is logged",
+    )
+
+
+# -- loss
+
+
+async def test_a_loss_that_is_known_at_the_exit_is_raised(
+    kind: Kind, redis: Redis, other_redis: Redis, name: str
+) -> None:
+    sem = kind(redis, name, 1, cancel_on_loss=True)
+    with pytest.raises(PermitLost):
+        async with sem as permit:
+            assert await kind(other_redis, name, 1).release(permit.id)
+            await permit.wait_lost()
+
+
+async def test_a_loss_that_comes_later_is_nobodys_error(
+    make: Make, other: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The permit was taken from the holder, who has left before that was known."""
+    sem = make(1)
+    async with sem as permit:
+        taken = make(1, client=other).release(permit.id)
+    assert await taken in (True, False)  # whichever of the two releases came first
+    await all_free(sem)
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+# -- refreshes
+
+
+@pytest.mark.parametrize("heartbeat", ["task", "thread"])
+async def test_nothing_refreshes_a_permit_whose_block_was_left(
+    kind: Kind, redis: Redis, name: str, heartbeat: str
+) -> None:
+    sem = kind(redis, name, 1, lease=0.3, heartbeat=heartbeat)
+    async with sem as permit:
+        await asyncio.sleep(0.15)  # at least one refresh
+        permit.check()
+    await all_free(sem)
+    assert await redis.zscore(key_of(sem, "holders"), permit.id) is None
+
+
+# -- the end
+
+
+async def test_aclose_sends_what_was_left(make: Make, client: Client, other: Client) -> None:
+    async with make(1):
+        pass
+    await aclose(client, drain=0)
+    await all_free(make(1, client=other), within=0.5)
+
+
+async def test_aclose_waits_for_a_release_without_a_reply(
+    kind: Kind, proxied: Redis, proxy: Proxy, client_b: Redis
+) -> None:
+    async with kind(proxied, "jobs", 1):
+        fault = proxy.cut("release")
+    closing = asyncio.create_task(aclose(proxied, drain=5))
+    await soon(fault.struck.wait())
+    await soon(closing, within=5)
+    assert await kind(client_b, "jobs", 1).available() == 1
+
+
+PROGRAM = """
+import asyncio, sys
+from redis.asyncio import Redis
+import redsem_async
+
+url, kind, name, way = sys.argv[1:]
+
+async def main():
+    async with getattr(redsem_async, kind)(Redis.from_url(url), name, 1, lease=30):
+        pass
+
+if way == "run":
+    asyncio.run(main())
+else:
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(main())
+"""
+
+
+@pytest.mark.parametrize("way", ["run", "run_until_complete"])
+async def test_a_program_may_end_right_after_the_block(
+    kind: Kind, redis: Redis, server_url: str, name: str, way: str
+) -> None:
+    program = [sys.executable, "-c", PROGRAM, server_url, kind.__name__, name, way]
+    run = await asyncio.to_thread(
+        subprocess.run, program, capture_output=True, text=True, timeout=30, check=False
+    )
+    assert run.returncode == 0
+    # A loop that is closed without asyncio.run leaves the hub's task behind, and Python says so.
+    assert way == "run_until_complete" or complaints(run.stderr) == []
+    await all_free(kind(redis, name, 1))
+
+
+# -- the confirmed form
+
+
+async def test_release_by_itself_is_confirmed(kind: Kind, proxied: Redis, proxy: Proxy) -> None:
+    permit = await kind(proxied, "jobs", 1, lease=5.0).acquire()
+    fault = proxy.hold("release")
+    release = asyncio.create_task(permit.release())
+    await soon(fault.struck.wait())
+    assert not release.done()
+    fault.lift()
+    assert await soon(release)
+
+
+async def test_release_by_itself_says_that_it_failed(
+    kind: Kind, server: EmbeddedRedis, connect: Connect
+) -> None:
+    permit = await kind(connect(server.url), "jobs", 1, lease=1.0).acquire()
+    server.kill()
+    with pytest.raises(SemaphoreError):
+        await permit.release()
