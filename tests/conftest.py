@@ -150,8 +150,7 @@ async def start(server: EmbeddedRedis) -> AsyncIterator[StartWorker]:
     async with AsyncExitStack() as stack:
 
         async def start(scenario: str, **options: Any) -> Worker:
-            url = options.pop("url", server.url)
-            worker = Worker(await Worker.spawn(scenario, {"url": url, **options}))
+            worker = await Worker.spawn(scenario, {"url": server.url, "name": "jobs", **options})
             stack.push_async_callback(worker.end)
             return worker
 

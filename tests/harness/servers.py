@@ -1,5 +1,9 @@
 """What tests say of the servers and programs that they start."""
 
+import os
+import signal
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
@@ -10,6 +14,16 @@ class StartServer(Protocol):
     """What the fixture `embedded` gives; see `embedded_redis`."""
 
     def __call__(self, *arguments: str, binary: str | Path | None = None) -> EmbeddedRedis: ...
+
+
+@contextmanager
+def stopped(server: EmbeddedRedis) -> Generator[None]:
+    """The server's process does not run (SIGSTOP): it answers nothing, and closes nothing."""
+    os.kill(server.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
 
 
 def complaints(stderr: str) -> list[str]:
