@@ -322,6 +322,29 @@ async def test_a_semaphore_at_module_level_survives_forks(
     await all_free(kind(client_a, "jobs", 1))
 
 
+@pytest.mark.fault(8)
+async def test_a_forked_child_has_neither_the_thread_nor_the_permit(
+    kind: Kind, client_a: Redis, start: StartWorker
+) -> None:
+    """The parent's thread goes on while the parent waits for a child that has its own."""
+    parent = await start(
+        "fork_guarded", kind=kind, limit=2, lease=1.0, heartbeat="thread", seconds=3.2
+    )
+    held = await parent.heard("held")
+    child = await parent.heard("child")
+    assert (held["guardians"], child["guardians"], child["lost"]) == (1, 0, True)
+    computed = await parent.heard("child computed")
+    assert (computed["guardians"], computed["lost"]) == (1, False)
+    assert computed["id"] != held["id"]
+    assert (await parent.heard("child ends"))["guardians"] == 0
+    assert (await parent.heard("child ended"))["status"] == 0
+    waited = await parent.heard("waited")
+    assert (waited["guardians"], waited["lost"]) == (1, False)
+    assert (await parent.heard("released"))["held"]
+    assert await parent.ended() == 0
+    await all_free(kind(client_a, "jobs", 2))
+
+
 # -- ends
 
 

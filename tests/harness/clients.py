@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from typing import Any, Protocol, cast
 
+import pytest
 from redis.asyncio import Redis
 
 from redsem_async import AnySemaphore, FairSemaphore, Permit, Semaphore
@@ -12,6 +13,12 @@ Client = Redis | MemoryBackend
 Kind = type[Semaphore] | type[FairSemaphore]
 
 KEYS = ("holders", "tokens", "meta", "hubs", "extra", "limit")
+LINES: dict[Kind, str] = {Semaphore: "waiting", FairSemaphore: "queue"}  # the key of the line
+EACH_KEY = [
+    pytest.param(kind, key, id=f"{'fair' if kind is FairSemaphore else 'zset'}-{key}")
+    for kind, line in LINES.items()
+    for key in (*KEYS, line)
+]
 
 
 class Connect(Protocol):
