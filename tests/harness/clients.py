@@ -13,7 +13,10 @@ Client = Redis | MemoryBackend
 Kind = type[Semaphore] | type[FairSemaphore]
 
 KEYS = ("holders", "tokens", "meta", "hubs", "extra", "limit")
-LINES: dict[Kind, str] = {Semaphore: "waiting", FairSemaphore: "queue"}  # the key of the line
+LINES: dict[type[AnySemaphore], str] = {
+    Semaphore: "waiting",
+    FairSemaphore: "queue",
+}  # the key of the line
 EACH_KEY = [
     pytest.param(kind, key, id=f"{'fair' if kind is FairSemaphore else 'zset'}-{key}")
     for kind, line in LINES.items()

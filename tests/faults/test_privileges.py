@@ -28,13 +28,14 @@ from redsem_async.testing import EmbeddedRedis
 from tests.harness import restricted
 from tests.harness.clients import Kind, scripts_run
 from tests.harness.servers import StartServer
-from tests.harness.topologies import Cluster, Node, tell
+from tests.harness.topologies import Cluster, in_sync, settle, tell
 from tests.harness.wait import in_background, takes_at_most, until
 
 pytestmark = pytest.mark.release
 
 LATER = 2.5  # seconds: a heartbeat of a lease of 3 s is sent every 1 to 1.5
 AT_ONCE = 0.5
+HARMLESS = {*HARMLESS_DENIALS, "client"}  # 6.2 does not log the subcommand
 FALLBACKS = {"publish", "subscribe"}  # without these, heartbeats find the grants
 
 DENIED = re.compile("NOPERM|no permission|can't (access|run)", re.IGNORECASE)
@@ -42,18 +43,24 @@ DENIED = re.compile("NOPERM|no permission|can't (access|run)", re.IGNORECASE)
 Make = Callable[..., AnySemaphore]
 
 
-async def allow(admin: Redis, rules: tuple[str, ...], user: str = "semaphores") -> None:
-    untyped: Any = admin
-    await untyped.execute_command("ACL", "SETUSER", user, "reset", "on", ">secret", *rules)
+async def allow(servers: Iterable[EmbeddedRedis], rules: Iterable[str]) -> None:
+    """Make the restricted user on *servers* anew, and forget what was denied to it."""
+    for server in servers:
+        await tell(server, "ACL", "SETUSER", "semaphores", "reset", "on", ">secret", *rules)
+        await tell(server, "ACL", "LOG", "RESET")
 
 
-def without(command: str) -> tuple[str, ...]:
-    return tuple(rule for rule in acl_rules() if rule != f"+{command}")
+async def denied_on(servers: Iterable[EmbeddedRedis]) -> set[str]:
+    """What the servers' logs say was denied."""
+    found: set[str] = set()
+    for server in servers:
+        async with Redis.from_url(server.url) as admin:
+            found |= {str(entry["object"]).lower() for entry in await admin.acl_log()}
+    return found
 
 
-async def denied_since(admin: Redis) -> set[str]:
-    """What the server's log says was denied."""
-    return {str(entry["object"]).lower() for entry in await admin.acl_log()}
+def rules_without(command: str, *additions: Addition) -> list[str]:
+    return [rule for rule in acl_rules(additions=additions) if rule != f"+{command}"]
 
 
 @asynccontextmanager
@@ -73,7 +80,7 @@ async def two_processes(
 
 
 async def in_line(semaphore: AnySemaphore) -> "asyncio.Task[Permit]":
-    """A task that waits for a permit, of which the server knows; raises what it was refused by."""
+    """A task that waits for a permit, of which the server knows; raises the error of a refusal."""
     task = in_background(semaphore.acquire(timeout=30.0))
 
     async def known() -> bool:
@@ -81,12 +88,11 @@ async def in_line(semaphore: AnySemaphore) -> "asyncio.Task[Permit]":
 
     await until(known, "it is in line, or was refused")
     if task.done():
-        await (await task).release()
-        raise AssertionError("it did not have to wait")
+        pytest.fail(f"it did not have to wait for {await task}")
     return task
 
 
-async def everything(kind: Make, here: Any, there: Any, name: str, *, told_within: float) -> None:
+async def everything(kind: Make, here: Any, there: Any, name: str, *, within: float) -> None:
     """All that semaphores do, each step of which raises when it was denied."""
     ours, theirs = kind(here, name, 3, lease=3.0), kind(there, name, 3, lease=3.0)
     for _ in range(3):  # the first and the quick path
@@ -99,7 +105,7 @@ async def everything(kind: Make, here: Any, there: Any, name: str, *, told_withi
     status = await ours.status()
     assert (status.held, status.waiting) == (3, 1)
     assert await permit.release()
-    permit = await asyncio.wait_for(waiter, told_within)
+    permit = await asyncio.wait_for(waiter, within)
 
     await theirs.set_limit(1)
     assert await ours.try_acquire() is None
@@ -126,31 +132,26 @@ async def everything(kind: Make, here: Any, there: Any, name: str, *, told_withi
 
 @pytest.mark.parametrize("prefix", ["redsem", "a*b [c]"])
 async def test_the_documented_user_can_do_everything(
-    server: EmbeddedRedis, admin: Redis, kind: Kind, prefix: str
+    server: EmbeddedRedis, kind: Kind, prefix: str
 ) -> None:
-    """With messages, and without a word in the server's log of denials but for redis-py's own."""
-    await allow(admin, acl_rules(prefix))
+    """With messages; what the server's log has of denials is redis-py's own."""
+    await allow([server], acl_rules(prefix))
     async with two_processes(server) as (here, there):
-        made: Make = partial(kind, prefix=prefix)
-        await everything(made, here, there, "jobs", told_within=AT_ONCE)
-    # 6.2 does not tell the subcommand.
-    assert await denied_since(admin) <= {*HARMLESS_DENIALS, "client"}
+        await everything(partial(kind, prefix=prefix), here, there, "jobs", within=AT_ONCE)
+    assert await denied_on([server]) <= HARMLESS
 
 
 @pytest.mark.filterwarnings("ignore:.*was dropped without release:ResourceWarning")
-async def test_not_one_command_is_idle(server: EmbeddedRedis, admin: Redis, kind: Kind) -> None:
-    """What is in the line and never missed would be there for an intruder alone."""
+async def test_not_one_command_is_idle(server: EmbeddedRedis, kind: Kind) -> None:
+    """A rule that is never missed would be there for an intruder alone."""
     needless: list[str] = []
-    for command in COMMANDS:
-        if command in FALLBACKS:
-            continue
-        await allow(admin, without(command))
-        await admin.acl_log_reset()
+    for command in sorted({*COMMANDS} - FALLBACKS):
+        await allow([server], rules_without(command))
         async with two_processes(server) as (here, there):
             try:
-                await everything(kind, here, there, command, told_within=AT_ONCE)
+                await everything(kind, here, there, command, within=AT_ONCE)
             except BackendError:
-                assert command in await denied_since(admin)
+                assert command in await denied_on([server])
             else:
                 needless.append(command)
     assert needless == []
@@ -159,20 +160,15 @@ async def test_not_one_command_is_idle(server: EmbeddedRedis, admin: Redis, kind
 @pytest.mark.fault(28)
 @pytest.mark.parametrize("command", sorted(FALLBACKS))
 async def test_without_messages_heartbeats_find_the_grants(
-    server: EmbeddedRedis,
-    admin: Redis,
-    kind: Kind,
-    command: str,
-    caplog: pytest.LogCaptureFixture,
+    server: EmbeddedRedis, kind: Kind, command: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Later, and nothing else is missing."""
-    await allow(admin, without(command))
+    await allow([server], rules_without(command))
     with caplog.at_level(logging.WARNING, "redsem_async"):
         async with two_processes(server) as (here, there):
-            await everything(kind, here, there, "jobs", told_within=LATER)
-    warned = [record.getMessage() for record in caplog.records]
-    assert len(warned) == (2 if command == "subscribe" else 0), warned
-    assert all("heartbeats" in said for said in warned)
+            await everything(kind, here, there, "jobs", within=LATER)
+    assert len(caplog.messages) == (2 if command == "subscribe" else 0), caplog.messages
+    assert all("heartbeats" in message for message in caplog.messages)
 
 
 CLIENTS: dict[Addition, dict[str, Any]] = {
@@ -189,71 +185,54 @@ SEMAPHORES: dict[Addition, dict[str, Any]] = {
 
 @pytest.mark.parametrize("addition", CLIENTS)
 async def test_additions_are_for_what_they_say(
-    embedded: StartServer, server: EmbeddedRedis, admin: Redis, kind: Kind, addition: Addition
+    embedded: StartServer, server: EmbeddedRedis, kind: Kind, addition: Addition
 ) -> None:
-    """Without one, what needs it is refused, and told so; with it, all works."""
+    """Without one, what needs it is refused; with it, all works."""
     if addition == "min_replicas":
-        await admin.config_set("repl-diskless-sync-delay", 0)
+        await tell(server, "CONFIG", "SET", "repl-diskless-sync-delay", 0)
         replica = embedded("--replicaof", "127.0.0.1", str(server.port))
-        await until_in_sync(replica)
-    await allow(admin, acl_rules())
+        settle(lambda: in_sync(replica), "the replica is in sync")
+    await allow([server], acl_rules())
     made: Make = partial(kind, **SEMAPHORES.get(addition, {}))
     async with two_processes(server, **CLIENTS[addition]) as (here, there):
         with pytest.raises(BackendError, match=DENIED):
             await made(here, "jobs", 1).acquire(timeout=2)
-        await allow(admin, acl_rules(additions=[addition]))
+        await allow([server], acl_rules(additions=[addition]))
         within = AT_ONCE if addition != "grace" else 3.0 + AT_ONCE
-        await everything(made, here, there, "others", told_within=within)
+        await everything(made, here, there, "others", within=within)
 
 
 async def test_recovery_that_cannot_be_had_is_not_done_without(
     server: EmbeddedRedis, admin: Redis, kind: Kind
 ) -> None:
-    """Without INFO nobody knows whether state was lost: each caller is told so, once."""
-    await allow(admin, acl_rules())
+    """Without INFO a loss of state cannot be noticed: each caller gets the error, once."""
+    await allow([server], acl_rules())
     async with two_processes(server) as (here, _):
         semaphore = kind(here, "jobs", 1, lease=3.0, recovery="grace")
         before = await scripts_run(admin)
         for _ in range(3):
-            for asked in (semaphore.acquire(timeout=2), semaphore.adopt(f"{'0' * 32}.1")):
+            for asked in (
+                semaphore.acquire(timeout=2),
+                semaphore.adopt(f"{'0' * 32}.1"),
+                semaphore.try_acquire(),
+            ):
                 with takes_at_most(0.2), pytest.raises(BackendError, match=DENIED):
                     await asked
-        with takes_at_most(0.2), pytest.raises(BackendError, match=DENIED):
-            await semaphore.try_acquire()
         assert await scripts_run(admin) - before < 30
         assert await admin.zcard("redsem:{jobs}:holders") == 0
-
-
-async def until_in_sync(replica: EmbeddedRedis) -> None:
-    async with Redis.from_url(replica.url) as client:
-
-        async def in_sync() -> bool:
-            return bool((await client.info("replication"))["master_link_status"] == "up")
-
-        await until(in_sync, "the replica is in sync", 20)
 
 
 # -- clusters
 
 
-def additions_of(cluster: Cluster) -> set[Addition]:
+def servers_of(cluster: Cluster) -> list[EmbeddedRedis]:
+    return [node.server for node in cluster.nodes]
+
+
+def additions_of(cluster: Cluster) -> list[Addition]:
     server = cluster.nodes[0].server
     sharded = server.flavour == "valkey" or server.version >= (7,)
-    return {"cluster", "sharded"} if sharded else {"cluster"}
-
-
-async def allow_everywhere(nodes: Iterable[Node], rules: Iterable[str]) -> None:
-    for node in nodes:
-        await tell(node.server, "ACL", "SETUSER", "semaphores", "reset", "on", ">secret", *rules)
-        await tell(node.server, "ACL", "LOG", "RESET")
-
-
-async def denied_anywhere(nodes: Iterable[Node]) -> set[str]:
-    found: set[str] = set()
-    for node in nodes:
-        async with Redis.from_url(node.server.url) as admin:
-            found |= await denied_since(admin)
-    return found
+    return ["cluster", "sharded"] if sharded else ["cluster"]
 
 
 async def while_a_slot_moves(kind: Kind, client: Any, cluster: Cluster) -> None:
@@ -272,83 +251,79 @@ async def while_a_slot_moves(kind: Kind, client: Any, cluster: Cluster) -> None:
 
 
 async def a_semaphore_passes(kind: Kind, client: Any, cluster: Cluster) -> bool:
-    """Use a semaphore, and another of the same shard; whether the first is still listened for."""
+    """Use a semaphore, then another of its shard; whether the first is still subscribed to."""
     passing = kind(client, "passing", 1)
     assert await (await passing.acquire(timeout=2)).release()
     node = await cluster.owner_of("passing")
-    [heard_on] = await tell(node.server, "PUBSUB", "SHARDCHANNELS", "*{passing}*")
+    [channel] = await tell(node.server, "PUBSUB", "SHARDCHANNELS", "*{passing}*")
     del passing
     gc.collect()
     other = kind(client, await cluster.name_on(cluster.shard_of(node), "other"), 1)
     for _ in range(2):
         assert await (await other.acquire(timeout=2)).release()
-    return heard_on in await tell(node.server, "PUBSUB", "SHARDCHANNELS")
+    return channel in await tell(node.server, "PUBSUB", "SHARDCHANNELS")
 
 
 async def test_the_documented_user_is_enough_in_a_cluster(kind: Kind, cluster: Cluster) -> None:
     """Messages within a shard, slots that move, and semaphores that come and go."""
-    await allow_everywhere(cluster.nodes, acl_rules(additions=additions_of(cluster)))
+    additions = additions_of(cluster)
+    await allow(servers_of(cluster), acl_rules(additions=additions))
     async with two_processes(cluster.nodes[0].server, RedisCluster) as (here, there):
-        sharded = "sharded" in additions_of(cluster)
-        await everything(kind, here, there, "jobs", told_within=AT_ONCE if sharded else LATER)
+        within = AT_ONCE if "sharded" in additions else LATER
+        await everything(kind, here, there, "jobs", within=within)
         await while_a_slot_moves(kind, here, cluster)
-        if sharded:
+        if "sharded" in additions:
             assert not await a_semaphore_passes(kind, here, cluster)
-    assert await denied_anywhere(cluster.nodes) <= {*HARMLESS_DENIALS, "client"}
+    assert await denied_on(servers_of(cluster)) <= HARMLESS
 
 
 @pytest.mark.filterwarnings("ignore:.*was dropped without release:ResourceWarning")
 async def test_not_one_command_is_idle_in_a_cluster(cluster: Cluster) -> None:
-    """As with the others: a denied one is missed, or found out to be."""
-    rules = acl_rules(additions=additions_of(cluster))
-
-    async def take(command: str) -> None:
-        await allow_everywhere(cluster.nodes, [rule for rule in rules if rule != f"+{command}"])
-
-    await take("asking")
-    async with two_processes(cluster.nodes[0].server, RedisCluster) as (here, _):
+    """As with the others: one that is denied is missed, or is in the log."""
+    servers, additions = servers_of(cluster), additions_of(cluster)
+    await allow(servers, rules_without("asking", *additions))
+    async with two_processes(servers[0], RedisCluster) as (here, _):
         with pytest.raises((BackendError, PermitLost)):
             await while_a_slot_moves(FairSemaphore, here, cluster)
-    assert "asking" in await denied_anywhere(cluster.nodes)
+    assert "asking" in await denied_on(servers)
 
-    for command in ("spublish", "ssubscribe") if "sharded" in additions_of(cluster) else ():
-        await take(command)
-        async with two_processes(cluster.nodes[0].server, RedisCluster) as (here, there):
-            await everything(FairSemaphore, here, there, command, told_within=LATER)
-        assert command in await denied_anywhere(cluster.nodes)
+    for command in ("spublish", "ssubscribe") if "sharded" in additions else ():
+        await allow(servers, rules_without(command, *additions))
+        async with two_processes(servers[0], RedisCluster) as (here, there):
+            await everything(FairSemaphore, here, there, command, within=LATER)
+        assert command in await denied_on(servers)
 
 
 async def test_a_denied_end_of_a_subscription_is_no_reply_to_anything_else(
     kind: Kind, cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its error is not taken for the next command's, and nobody is thought to be deaf."""
-    additions = additions_of(cluster)
+    """Its error is not taken for the reply to another command, and messages still come."""
+    servers, additions = servers_of(cluster), additions_of(cluster)
     if "sharded" not in additions:
         return
-    rules = [r for r in acl_rules(additions=additions) if r != "+sunsubscribe"]
-    await allow_everywhere(cluster.nodes, rules)
+    await allow(servers, rules_without("sunsubscribe", *additions))
     with caplog.at_level(logging.WARNING, "redsem_async"):
-        async with two_processes(cluster.nodes[0].server, RedisCluster) as (here, there):
+        async with two_processes(servers[0], RedisCluster) as (here, there):
             await a_semaphore_passes(kind, here, cluster)
-            await everything(kind, here, there, "jobs", told_within=AT_ONCE)
-    assert "sunsubscribe" in await denied_anywhere(cluster.nodes)
+            await everything(kind, here, there, "jobs", within=AT_ONCE)
+    assert "sunsubscribe" in await denied_on(servers)
     assert not [record for record in caplog.records if record.name == "redsem_async"]
 
 
 async def test_a_map_is_needed_when_a_node_dies(replicated_cluster: Cluster) -> None:
-    """Until then, whoever is asked in vain says who keeps what."""
+    """Until then, a node that is asked in vain names the one that keeps the slot."""
     cluster, [shard, *_] = replicated_cluster, replicated_cluster.shards
-    rules = acl_rules(additions=additions_of(cluster))
-    survivors = [node for node in cluster.nodes if node is not shard.master]
-    await allow_everywhere(cluster.nodes, [rule for rule in rules if rule != "+cluster|slots"])
-    async with two_processes(survivors[-1].server, RedisCluster) as (here, _):
+    additions = additions_of(cluster)
+    survivors = [server for server in servers_of(cluster) if server is not shard.master.server]
+    await allow(servers_of(cluster), rules_without("cluster|slots", *additions))
+    async with two_processes(survivors[-1], RedisCluster) as (here, _):
         semaphore = FairSemaphore(here, await cluster.name_on(shard), 1)
         assert await (await semaphore.acquire(timeout=2)).release()
         await cluster.fail_over(shard)
         with pytest.raises(BackendUnavailable):
             await semaphore.acquire(timeout=1)
-        assert await denied_anywhere(survivors) & {"cluster|slots", "cluster"}
-        await allow_everywhere(survivors, rules)
+        assert await denied_on(survivors) & {"cluster|slots", "cluster"}
+        await allow(survivors, acl_rules(additions=additions))
         assert await (await semaphore.acquire(timeout=5)).release()
 
 
@@ -375,7 +350,7 @@ async def test_the_documented_user_can_do_nothing_else(
     server: EmbeddedRedis, admin: Redis, deed: str
 ) -> None:
     """What a stolen password is worth."""
-    await allow(admin, acl_rules())
+    await allow([server], acl_rules())
     await admin.set("theirs", "secret")
     async with two_processes(server) as (client, _):
         with pytest.raises(errors.ResponseError, match=DENIED):
@@ -383,7 +358,7 @@ async def test_the_documented_user_can_do_nothing_else(
     assert await admin.get("theirs") == b"secret"
 
 
-async def test_the_suite_runs_as_who_it_says(redis: Redis, name: str) -> None:
+async def test_the_suite_runs_as_the_user_that_it_names(redis: Redis, name: str) -> None:
     """Else a run under the documented user would show nothing."""
     expected = restricted.USER if restricted.REQUESTED else "default"
     async with Semaphore(redis, name, 1), FairSemaphore(redis, f"{name} fair", 1):
