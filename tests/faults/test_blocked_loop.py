@@ -305,20 +305,6 @@ async def test_two_hundred_permits_are_kept_by_one_thread(kind: Kind, client_a: 
         await all_free(each)
 
 
-async def test_a_permit_given_back_right_after_the_stall_is_gone(
-    kind: Kind, client_a: Redis, client_b: Redis
-) -> None:
-    """A refresh that was on its way does not bring it back, nor is its answer a loss."""
-    semaphore = kind(client_a, "jobs", 1, lease=0.4, heartbeat="thread")
-    elsewhere = kind(client_b, "jobs", 1, lease=30.0)
-    for n in range(12):
-        permit = await semaphore.acquire()
-        time.sleep(0.4 + n * 0.011)  # noqa: ASYNC251 - the fault; now and then amid a refresh
-        assert await permit.release()
-        assert not permit.lost
-        assert await (await elsewhere.acquire(timeout=0)).release()
-
-
 async def test_aclose_ends_the_thread(kind: Kind, server: EmbeddedRedis, connect: Connect) -> None:
     """Nothing of it is left when it returns; another is started when it is needed."""
     client = connect(server.url, protocol=2, decode_responses=True)  # it connects as this would

@@ -9,7 +9,7 @@ import pytest
 from redis.asyncio.cluster import RedisCluster
 
 import redsem_async
-from redsem_async import BackendUnavailable, FairSemaphore, Semaphore
+from redsem_async import BackendUnavailable, Semaphore
 from tests.harness.clients import LINES, Kind, key_of
 from tests.harness.replicas import until_caught_up
 from tests.harness.topologies import Cluster, Node, embedded_cluster, tell
@@ -73,26 +73,6 @@ async def other_than(cluster: Cluster, name: str) -> Node:
 
 
 # -- slots that move
-
-
-@pytest.mark.fault(40)
-async def test_semaphores_are_spread_over_the_shards(
-    kind: Kind, lasting: Cluster, connect_to: Connect, prefix: str
-) -> None:
-    """One client, a shard for each name: held, waited for and handed over on each."""
-    here, there = connect_to(lasting), connect_to(lasting)
-    for shard in lasting.shards:
-        name = await lasting.name_on(shard, prefix)
-        semaphore, other = kind(here, name, 1, lease=LONG), kind(there, name, 1, lease=LONG)
-        holder = await semaphore.acquire(timeout=5)
-        assert await tell(shard.master.server, "EXISTS", key_of(semaphore, "holders")) == 1
-        waiter = await waits_in_line(other)
-        assert await holder.release()
-        with takes_at_most(hand_off(lasting)):
-            successor = await waiter
-        assert successor.fencing_token > holder.fencing_token
-        assert await successor.release()
-        await all_free(semaphore)
 
 
 @pytest.mark.fault(40)
@@ -171,44 +151,6 @@ async def test_a_slot_on_its_way_is_waited_for(
     assert all(permit.fencing_token > holder.fencing_token for permit in permits)
     assert all(await asyncio.gather(*(permit.release() for permit in permits)))
     await all_free(held)
-
-
-@pytest.mark.fault(40)
-async def test_a_permit_whose_keys_have_all_moved_is_refreshed_there(
-    kind: Kind, lasting: Cluster, connect_to: Connect, name: str
-) -> None:
-    """ASK: the old node still owns the slot, and the new one has the keys.
-
-    That helps calls all of whose keys exist, as a refresh's do. An acquire declares some that do
-    not, which the new node answers with TRYAGAIN until the slot is its own.
-    """
-    semaphore = kind(connect_to(lasting), name, 2, lease=LONG)
-    holder = await semaphore.acquire(timeout=5)
-    move = await lasting.begin_to_move(name, await other_than(lasting, name))
-    while await move.move_one() is not None:
-        pass
-    before = await refused_with(lasting, "ASK")
-    trusted_for = holder.expires_in
-    with takes_at_most(EPSILON):
-        await holder.refresh()
-    assert holder.expires_in > trusted_for
-    assert await refused_with(lasting, "ASK") > before
-
-    before = await refused_with(lasting, "TRYAGAIN")
-    acquiring = in_background(semaphore.acquire(timeout=20))
-
-    async def tries_again() -> bool:
-        return await refused_with(lasting, "TRYAGAIN") > before
-
-    await until(tries_again, "it is told to try again")
-    assert not acquiring.done()
-    await move.finish()
-    with takes_at_most(PAUSE + EPSILON):
-        permit = await acquiring
-    assert permit.fencing_token > holder.fencing_token
-    assert await permit.release()
-    assert await holder.release()
-    await all_free(semaphore)
 
 
 # -- shards that die
@@ -314,13 +256,3 @@ async def test_a_shard_that_fails_over_is_followed(
     assert successor.fencing_token > holder.fencing_token
     assert await successor.release()
     await all_free(held)
-
-
-async def test_modes_and_names_of_a_cluster_are_kept_apart(
-    lasting: Cluster, connect_to: Connect, name: str
-) -> None:
-    """The same rules as on one server: a name has one mode."""
-    redis = connect_to(lasting)
-    async with Semaphore(redis, name, 1).acquire(timeout=5):
-        with pytest.raises(redsem_async.ModeMismatch):
-            await FairSemaphore(redis, name, 1).acquire(timeout=5)

@@ -373,17 +373,6 @@ async def test_replies_that_do_not_fit(
         assert await permit.release()
 
 
-async def test_an_error_that_quotes_a_permit(
-    written: Written, kind: Kind, proxied: Redis, proxy: Proxy
-) -> None:
-    """As a proxy may, of a command that it did not understand."""
-    semaphore = kind(proxied, "jobs", 1)
-    permit = written.know(await semaphore.acquire())
-    proxy.answer("release", f"ERR cannot route 'redsem:{{jobs}}:holders' '{permit.id}'")
-    with written.error(BackendError, match="cannot route"):
-        await permit.release()
-
-
 # -- the recording itself
 
 

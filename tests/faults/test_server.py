@@ -66,26 +66,6 @@ async def test_scripts_flushed_before_every_call(
     await all_free(semaphore)
 
 
-@pytest.mark.fault(29)
-async def test_scripts_flushed_all_the_time(kind: Kind, client_a: Redis, admin: Redis) -> None:
-    """Under load, with several batches on their way, in fair mode in their order."""
-    semaphore = kind(client_a, "jobs", 5)
-
-    async def work() -> None:
-        for _ in range(20):
-            async with semaphore.acquire(timeout=20):
-                await asyncio.sleep(0)
-
-    working = asyncio.gather(*(work() for _ in range(20)))
-    flushes = 0
-    while not working.done():
-        await admin.script_flush()
-        flushes += 1
-    await working
-    assert flushes > 10
-    await all_free(semaphore)
-
-
 # -- state that is gone
 
 
