@@ -29,6 +29,7 @@ from tests.harness.wait import (
     all_free,
     cancelled,
     in_background,
+    is_served,
     soon,
     takes_at_most,
     until,
@@ -139,10 +140,7 @@ async def test_an_hour_back_costs_a_holder_nothing(
         assert entry.id == permit.id
         assert 0 < entry.expires_in <= LEASE
         assert entry.age < 60
-    with takes_at_most(EPSILON):
-        successor = await waiter
-    assert successor.fencing_token > permit.fencing_token
-    assert await successor.release()
+    await is_served(waiter, EPSILON, after=permit)
     await all_free(here)
 
 
@@ -287,9 +285,7 @@ async def test_a_clock_ahead_at_a_failover_lets_nobody_in_early_with_grace(
         assert permit.lost
     assert 0 < trust.last < granted
     for served in asyncio.as_completed([waiter, newcomer]):
-        successor = await served
-        assert successor.fencing_token > permit.fencing_token
-        assert await successor.release()
+        await is_served(served, after=permit)
 
 
 @pytest.mark.release
@@ -326,9 +322,7 @@ async def test_a_clock_ahead_at_a_failover_costs_no_permit_with_grace(
     assert not waiter.done()
     assert await asking.try_acquire() is None
     assert await permit.release()
-    successor = await waiter
-    assert successor.fencing_token > permit.fencing_token
-    assert await successor.release()
+    await is_served(waiter, after=permit)
     await all_free(held)
 
 

@@ -18,6 +18,7 @@ from tests.harness.wait import (
     NOISE,
     all_free,
     in_background,
+    is_served,
     takes_at_most,
     until,
     waits_in_line,
@@ -98,15 +99,11 @@ async def test_a_slot_that_moved_is_followed(
 
     await until(knows, "the line is on the new node")
     assert await holder.release()
-    with takes_at_most(PAUSE + hand_off(lasting)):
-        successor = await waiter
-    assert successor.fencing_token > holder.fencing_token
-    assert await successor.release()
+    await is_served(waiter, PAUSE + hand_off(lasting), after=holder)
     again = await held.acquire(timeout=5)
     second = await waits_in_line(waiting)
     assert await again.release()
-    with takes_at_most(hand_off(lasting)):  # the subscription is there as well
-        assert await (await second).release()
+    await is_served(second, hand_off(lasting))  # the subscription is there as well
     await all_free(held)
 
 
@@ -139,8 +136,7 @@ async def test_a_slot_on_its_way_is_waited_for(
     await holder.refresh()
     assert not holder.lost
     if kind is Semaphore:
-        with takes_at_most(PAUSE + EPSILON):
-            assert await (await patient).release()
+        await is_served(patient, PAUSE + EPSILON)
         waiters = [waiter]
     else:
         assert not patient.done(), "it stands behind the first"
@@ -183,16 +179,12 @@ async def test_a_dead_shard_takes_none_of_the_others_along(
     for holder, waiter in zip(held, waiters, strict=True):
         assert not holder.lost
         assert await holder.release()
-        with takes_at_most(hand_off(cluster)):
-            assert await (await waiter).release()
+        await is_served(waiter, hand_off(cluster))
     await asyncio.wait_for(permit.wait_lost(), 5)
 
     acquiring = in_background(lost.acquire(timeout=30))
     await cluster.restart(doomed)
-    with takes_at_most(PAUSE + EPSILON):
-        successor = await acquiring
-    assert successor.fencing_token > permit.fencing_token
-    assert await successor.release()
+    await is_served(acquiring, PAUSE + EPSILON, after=permit)
     await all_free(lost)
 
 
@@ -251,8 +243,6 @@ async def test_a_shard_that_fails_over_is_followed(
     assert not waiter.done()
     assert await tell(new.server, "ZSCORE", key_of(held, "holders"), holder.id) is not None
     assert await holder.release()
-    with takes_at_most(10.0 + PAUSE + EPSILON):  # at worst a heartbeat finds the new one
-        successor = await waiter
-    assert successor.fencing_token > holder.fencing_token
-    assert await successor.release()
+    # at worst a heartbeat finds the new one
+    await is_served(waiter, 10.0 + PAUSE + EPSILON, after=holder)
     await all_free(held)

@@ -16,7 +16,15 @@ from tests.harness.clients import LINES, Connect, Kind, key_of
 from tests.harness.proxy import Proxy
 from tests.harness.replicas import SERVICE, Flock, Replicated
 from tests.harness.topologies import in_sync, is_alive, settle, tell
-from tests.harness.wait import EPSILON, all_free, takes_at_most, until, waiting, waits_in_line
+from tests.harness.wait import (
+    EPSILON,
+    all_free,
+    is_served,
+    takes_at_most,
+    until,
+    waiting,
+    waits_in_line,
+)
 
 pytestmark = pytest.mark.release
 
@@ -94,10 +102,7 @@ async def test_a_demoted_master_is_left_for_the_new_one(
         assert len(proxy.connections) > connections
         assert not permit.lost
         assert not waiter.done()
-    with takes_at_most(1.0 + PAUSE + EPSILON):  # a heartbeat is refused first
-        successor = await waiter
-    assert successor.fencing_token > permit.fencing_token
-    assert await successor.release()
+    await is_served(waiter, 1.0 + PAUSE + EPSILON, after=permit)  # a heartbeat is refused first
     await all_free(held)
     assert await holders(new, held) == set()
 
@@ -129,9 +134,7 @@ async def test_a_grant_that_nobody_heard_is_not_told_by_a_demoted_master(
         assert await holders(new, held) == set()
         still.lead_to(new.port)
         still.drop()
-        successor = await waiter
-        assert successor.fencing_token > permit.fencing_token
-        assert await successor.release()
+        await is_served(waiter, after=permit)
 
 
 # -- writes that are lost
@@ -181,10 +184,7 @@ async def test_a_failover_that_loses_releases_costs_a_lease_at_most(
     assert await permit.release()
     new = await take_over(replicated, proxy)
     assert await holders(new, semaphore) == {permit.id}
-    with takes_at_most(2.0 + EPSILON):
-        successor = await other.acquire(timeout=10)
-    assert successor.fencing_token > permit.fencing_token
-    assert await successor.release()
+    await is_served(other.acquire(timeout=10), 2.0 + EPSILON, after=permit)
     await all_free(other)
 
 

@@ -29,6 +29,7 @@ from tests.harness.wait import (
     all_free,
     cancelled,
     in_background,
+    is_served,
     takes_at_most,
     until,
     waits_in_line,
@@ -86,8 +87,7 @@ async def test_a_busy_server_is_waited_for(
     assert not held.lost
     waiter = await waits_in_line(semaphore)
     assert await held.release()
-    with takes_at_most(EPSILON):
-        assert await (await waiter).release()
+    await is_served(waiter, EPSILON)
     assert await permit.release()
     await all_free(semaphore)
     events = {vars(record).get("event") for record in caplog.records}
@@ -137,9 +137,7 @@ async def test_a_server_that_takes_no_writes_is_waited_for(
     assert not acquiring.done()
     async with Redis.from_url(server.url) as admin:
         await admin.config_set(setting, healed)
-    with takes_at_most(PAUSE + EPSILON):
-        permit = await acquiring
-    assert await permit.release()
+    await is_served(acquiring, PAUSE + EPSILON)
     await all_free(semaphore)
 
 
@@ -272,9 +270,8 @@ async def test_a_key_turns_into_another_type_meanwhile(
     await asyncio.sleep(0.4)
     assert await scripts_run(admin) - quiet <= 1, "traffic without end"
     await admin.delete(key_of(semaphore, key))
-    with takes_at_most(1.0 + EPSILON):  # whatever could not be given back has ended
-        permit = await semaphore.acquire(timeout=5)
-    assert await permit.release()
+    # whatever could not be given back has ended
+    await is_served(semaphore.acquire(timeout=5), 1.0 + EPSILON)
 
 
 # -- a server that is not there
@@ -308,8 +305,7 @@ async def test_no_server_at_start(kind: Kind, embedded: StartServer, connect: Co
     acquiring = in_background(semaphore.acquire(timeout=20))
     await asyncio.sleep(0.1)
     await asyncio.to_thread(server.restart)
-    with takes_at_most(PAUSE + EPSILON):
-        assert await (await acquiring).release()
+    await is_served(acquiring, PAUSE + EPSILON)
 
 
 @pytest.mark.fault(9)

@@ -67,6 +67,16 @@ def takes_at_most(seconds: float) -> Generator[None]:
         assert took <= seconds + NOISE, f"took {took:.3f} s, not {seconds:.3f}"
 
 
+async def is_served(
+    waiter: Awaitable[Permit], within: float = 30.0, *, after: Permit | int = 0
+) -> None:
+    """*waiter* gets a permit in time, with a higher token than the one before; release it."""
+    with takes_at_most(within):
+        permit = await soon(waiter, within + 10)
+    assert permit.fencing_token > (after if isinstance(after, int) else after.fencing_token)
+    assert await permit.release()
+
+
 async def all_free(semaphore: AnySemaphore, within: float = 2.0) -> None:
     """Nothing is held and nobody waits, as the server sees it."""
 
