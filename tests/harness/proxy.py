@@ -49,11 +49,6 @@ class Sent:
     arguments: list[bytes]
     raw: bytes
 
-    @property
-    def requests(self) -> list[bytes]:
-        """The numbers of an acquire's requests, or what else comes after its keys and facts."""
-        return self.arguments[3 + int(self.arguments[2]) + 10 :]
-
 
 Strike = Literal["cut", "swallow", "hold", "answer"]
 
