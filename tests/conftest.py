@@ -4,8 +4,8 @@
 ``REDSEM_SERVER_BIN``, a container where a Docker engine answers (always, with
 ``REDSEM_TEST_SERVER=container``), or the embedded one. The summary says which it was.
 
-Whoever's server it is, tests keep to names of their own and flush nothing; a test that
-cannot takes a server of its own from `embedded`. Under xdist, each worker has its server.
+On any server, tests keep to names of their own and flush nothing; a test that cannot takes
+a server of its own from `embedded`. Under xdist, each worker has its server.
 With ``REDSEM_TEST_ACL=1`` the library may do what the documented user may: see `restricted.py`.
 """
 
@@ -38,7 +38,7 @@ from tests.harness.topologies import Cluster, embedded_cluster
 
 _SERVERS = pytest.StashKey[set[str]]()
 
-# In every name that this run makes: what it leaves on somebody's server can be found again.
+# In every name that this run makes, so that what it leaves on a server can be found again.
 _RUN = secrets.token_hex(4)
 
 
@@ -202,7 +202,7 @@ def _choose_server(stack: ExitStack) -> tuple[str, str]:
         from docker.errors import DockerException
 
         with warnings.catch_warnings():
-            # Refused, it leaves its sockets to the collector: let that be now, unheard.
+            # Refused, it leaves its sockets to the collector: collect them now, without warnings.
             warnings.simplefilter("ignore", ResourceWarning)
             try:
                 return stack.enter_context(_container()), "in a container"
@@ -261,13 +261,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_report_header() -> str:
     spec = importlib.util.find_spec("redsem_async")
-    user = f", as a user who may do nothing else: {restricted.USER}"
+    user = f", as a user with no other permissions: {restricted.USER}"
     origin = spec.origin if spec else "no redsem_async is installed"
     return f"under test: {origin}{user if restricted.REQUESTED else ''}"
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    # An xdist worker's word reaches the terminal through the controller.
+    # What an xdist worker writes reaches the terminal through the controller.
     output: dict[str, Any] | None = getattr(session.config, "workeroutput", None)
     if output is not None:
         servers = session.config.stash[_SERVERS]

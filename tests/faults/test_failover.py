@@ -217,7 +217,7 @@ async def test_a_failover_that_loses_the_line_loses_no_waiter(
 
 @pytest.fixture
 async def follow(flock: Flock) -> AsyncIterator[Callable[[], Redis]]:
-    """Makes clients that ask the sentinels who the master is."""
+    """Makes clients that ask the sentinels which server is the master."""
     async with AsyncExitStack() as stack:
 
         def client() -> Redis:

@@ -322,7 +322,7 @@ async def test_a_bad_id(written: Written, kind: Kind, client_a: Redis) -> None:
 
 
 async def test_a_permit_that_is_dropped(written: Written, kind: Kind, client_a: Redis) -> None:
-    """The warning says which semaphore's, and not whose."""
+    """The warning has the semaphore's name, and not the id."""
     semaphore = kind(client_a, "jobs", 1)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

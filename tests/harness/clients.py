@@ -1,4 +1,4 @@
-"""Clients and semaphores of the tests, and what the server knows of them."""
+"""Clients and semaphores of the tests, and what the server has of them."""
 
 from collections.abc import AsyncIterator
 from typing import Any, Protocol, cast
@@ -72,7 +72,7 @@ async def kill_connection(admin: Redis, client_name: str) -> int:
 
 
 async def kill_connections(admin: Redis, client_name: str) -> None:
-    """CLIENT KILL whatever has that name: a hub that hears no messages cannot be told apart."""
+    """CLIENT KILL all connections with that name: without messages, a hub has no mark."""
     named = [c["id"] for c in await admin.client_list() if c["name"] == client_name]
     assert named
     for number in named:

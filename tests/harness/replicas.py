@@ -77,7 +77,7 @@ def embedded_replicas(replicas: int = 1) -> Generator[Replicated]:
 
 @final
 class Flock:
-    """A master, its replicas, and three sentinels who agree on who is who."""
+    """A master, its replicas, and three sentinels that agree on which is which."""
 
     def __init__(self, servers: Replicated, sentinels: tuple[EmbeddedRedis, ...]) -> None:
         self.servers: Final = servers

@@ -120,7 +120,7 @@ class Cluster:
         return slot
 
     async def owner_of(self, name: str) -> Node:
-        """The master that serves a name now, as somebody who is alive sees it."""
+        """The master that serves a name now, as a node that is alive sees it."""
         return await self.owner_of_slot(await self.slot_of(name))
 
     async def owner_of_slot(self, slot: int) -> Node:
@@ -264,7 +264,7 @@ class Move:
             seen = [await self._cluster._sees(node, self.slot) for node in living]
             return all(owner == self.target.id for _, owner in seen)
 
-        await until(known, "every node knows who owns the slot", PATIENCE)
+        await until(known, "every node knows the owner of the slot", PATIENCE)
 
 
 @contextmanager
