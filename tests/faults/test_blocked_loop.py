@@ -117,7 +117,7 @@ async def test_a_stuck_loop_is_told_to_the_operator(
     kind: Kind, client_a: Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Once for a stall: it names what no traceback will."""
-    options = {**GUARDED, "lease": 0.5, "longest_stall": 0.5}
+    options: dict[str, Any] = {**GUARDED, "lease": 0.5, "longest_stall": 0.5}
     async with kind(client_a, "jobs", 1, cancel_on_loss=False, **options) as permit:
         with caplog.at_level(logging.WARNING, "redsem_async"):
             block()

@@ -81,14 +81,14 @@ async def test_an_hour_forward_is_a_loss_and_tokens_stay_in_order(
     here = kind(client_a, "jobs", 1, lease=LEASE, refresh_interval=0.3)
     there = kind(client_b, "jobs", 1, lease=LEASE)
     permit = await here.acquire()
+    waiter = await waits_in_line(there)
     with pytest.raises(PermitLost):
         async with permit:
-            waiter = await waits_in_line(there)
             await step(stepped, HOUR)
             with takes_at_most(0.3 + EPSILON):
                 await asyncio.sleep(5)
     assert not await permit.release()
-    successor = await soon(waiter)
+    successor = await soon(waiter, 5)
     assert successor.fencing_token > permit.fencing_token
     assert 0 < successor.expires_in <= LEASE
     assert not successor.lost
