@@ -33,14 +33,14 @@ class Worker:
     def pid(self) -> int:
         return self._process.pid
 
-    async def heard(self, event: str, within: float = 15.0) -> dict[str, Any]:
+    async def heard(self, event: str, within: float = 30.0) -> dict[str, Any]:
         """The next line of its output, which is about *event*."""
         said = await self.next(within)
         assert said is not None, f"it ended without {event!r}"
         assert said["event"] == event, said
         return said
 
-    async def next(self, within: float = 15.0) -> dict[str, Any] | None:
+    async def next(self, within: float = 30.0) -> dict[str, Any] | None:
         """The next line of its output; None when it has ended."""
         assert self._process.stdout is not None
         line = await asyncio.wait_for(self._process.stdout.readline(), within)
@@ -66,7 +66,7 @@ class Worker:
         self._process.kill()
         assert await self._process.wait() == -signal.SIGKILL
 
-    async def ended(self, within: float = 15.0) -> int:
+    async def ended(self, within: float = 30.0) -> int:
         """Its exit code, when it has ended of its own accord."""
         return await asyncio.wait_for(self._process.wait(), within)
 
