@@ -210,7 +210,7 @@ async def test_recovery_that_cannot_be_had_is_not_done_without(
     async with two_processes(server) as (here, _):
         semaphore = kind(here, "jobs", 1, lease=3.0, recovery="grace")
         before = await scripts_run(admin)
-        for _ in range(3):
+        for _ in range(2):
             for asked in (
                 semaphore.acquire(timeout=2),
                 semaphore.adopt(f"{'0' * 32}.1"),
