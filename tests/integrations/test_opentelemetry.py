@@ -1,8 +1,6 @@
 """Metrics and spans, as an SDK receives them."""
 
 import asyncio
-import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -166,7 +164,6 @@ async def test_many_names_may_be_few_to_metrics() -> None:
 
 
 async def test_spans_may_be_left_out() -> None:
-    """Metrics alone cost less."""
     collected = Collected()
     with instrument(
         meter_provider=collected.meters, tracer_provider=collected.tracers, spans=False
@@ -178,26 +175,9 @@ async def test_spans_may_be_left_out() -> None:
 
 
 async def test_stopped_it_records_nothing_more() -> None:
-    """Neither metrics nor spans."""
     collected = Collected()
     instrument(meter_provider=collected.meters, tracer_provider=collected.tracers).stop()
     async with FairSemaphore(MemoryBackend(), "jobs", 1):
         pass
     assert collected.points("redsem.permit.duration") == {}
     assert not collected.spans("redsem.acquire")
-
-
-def test_without_the_extra_it_is_named() -> None:
-    """What is missing, and the line that installs it."""
-    code = (
-        "import sys; sys.modules['opentelemetry.metrics'] = None\n"
-        "import redsem_async.opentelemetry"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 1
-    assert done.stderr.splitlines()[-1] == (
-        "ImportError: redsem_async.opentelemetry needs opentelemetry-api:"
-        " pip install 'redsem-async[otel]'"
-    )

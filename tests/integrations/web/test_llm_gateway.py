@@ -13,12 +13,12 @@ from redis.asyncio import Redis
 from redsem_async import AnySemaphore, SemaphoreGroup
 from tests.harness.servers import StartServer
 from tests.harness.wait import all_free, until, waiting
-from tests.integrations.upstream import Upstream
-from tests.integrations.uvicorns import RawClient, Uvicorn, serving
+from tests.integrations.outbound.upstream import Upstream
+from tests.integrations.web.uvicorns import RawClient, Uvicorn, serving
 
 pytestmark = pytest.mark.release
 
-EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
+EXAMPLES = Path(__file__).parents[3] / "docs" / "examples"
 
 
 @pytest.fixture

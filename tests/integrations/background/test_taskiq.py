@@ -25,27 +25,12 @@ import redsem_async.taskiq
 from redsem_async import AcquireTimeout, FairSemaphore, PermitLost, SemaphoreGroup
 from redsem_async.taskiq import SemaphoreMiddleware
 from redsem_async.testing import MemoryBackend
-from redsem_async.throttle import throttled
 from tests.harness.wait import all_free, until, waiting
+from tests.integrations.background.load import Load
 
 pytestmark = pytest.mark.release
 
-APP = "tests.integrations.taskiq_app:broker"
-WITHOUT_TASKIQ = """
-import sys
-
-sys.modules["taskiq"] = None
-try:
-    import redsem_async.taskiq
-except ImportError as error:
-    print(error)
-"""
-
-
-@pytest.fixture
-def sem() -> FairSemaphore:
-    """Two at a time."""
-    return FairSemaphore(MemoryBackend(), "jobs", 2)
+APP = "tests.integrations.background.taskiq_app:broker"
 
 
 @pytest.fixture
@@ -57,48 +42,46 @@ async def broker() -> AsyncIterator[InMemoryBroker]:
     await made.shutdown()
 
 
+async def held_by(sem: FairSemaphore) -> int:
+    return (await sem.status()).held
+
+
 async def result_of(kicked: Any) -> TaskiqResult[Any]:
     result: TaskiqResult[Any] = await kicked.wait_result(check_interval=0.005, timeout=5)
     return result
 
 
-async def test_tasks_stay_within_the_limit(sem: FairSemaphore, broker: InMemoryBroker) -> None:
+async def test_tasks_stay_within_the_limit(
+    sem: FairSemaphore, broker: InMemoryBroker, load: Load
+) -> None:
     broker.add_middlewares(SemaphoreMiddleware(sem))
-    inside = most = 0
 
     @broker.task
     async def visit() -> int:
-        nonlocal inside, most
-        inside += 1
-        most = max(most, inside)
-        await asyncio.sleep(0.002)
-        inside -= 1
+        await load.job()
         return await sem.available()
 
     kicked = [await visit.kiq() for _ in range(10)]
     results = [await result_of(task) for task in kicked]
     assert {result.is_err for result in results} == {False}
-    assert most == 2
+    assert load.most == 2
     assert max(result.return_value for result in results) < 2, "each held a permit"
     await all_free(sem)
 
 
 async def test_a_task_that_gets_no_permit_has_that_as_its_error(
-    sem: FairSemaphore, broker: InMemoryBroker
+    sem: FairSemaphore, broker: InMemoryBroker, load: Load
 ) -> None:
-    """Whoever waits for the result learns why, and the function never began."""
     broker.add_middlewares(SemaphoreMiddleware(sem, timeout=0))
-    began = False
 
     @broker.task
     async def job() -> None:
-        nonlocal began
-        began = True
+        await load.job()
 
     async with sem, sem:
         result = await result_of(await job.kiq())
     assert isinstance(result.error, AcquireTimeout)
-    assert not began
+    assert load.began == 0
 
 
 async def test_a_retry_middleware_tries_again(sem: FairSemaphore, broker: InMemoryBroker) -> None:
@@ -118,7 +101,6 @@ async def test_a_retry_middleware_tries_again(sem: FairSemaphore, broker: InMemo
 async def test_a_task_that_loses_its_permit_is_cancelled(
     sem: FairSemaphore, broker: InMemoryBroker
 ) -> None:
-    """Its error says so, and not that it was cancelled."""
     broker.add_middlewares(SemaphoreMiddleware(sem))
 
     @broker.task
@@ -126,14 +108,10 @@ async def test_a_task_that_loses_its_permit_is_cancelled(
         await asyncio.sleep(5)
 
     kicked = await job.kiq()
-    await until(lambda: one_is_held(sem))
+    await until(lambda: held_by(sem))
     assert await sem.release((await sem.status()).holders[0].id)
     result = await result_of(kicked)
     assert isinstance(result.error, PermitLost)
-
-
-async def one_is_held(sem: FairSemaphore) -> bool:
-    return (await sem.status()).held == 1
 
 
 async def test_the_timeout_of_a_task_ends_its_waiting_too(
@@ -177,7 +155,6 @@ async def test_the_message_chooses_from_a_group(broker: InMemoryBroker) -> None:
 
 
 async def test_a_key_that_fails_is_the_tasks_error(broker: InMemoryBroker) -> None:
-    """A hook that raised would leave whoever waits for the result waiting."""
     models = SemaphoreGroup(MemoryBackend(), "model", 1)
 
     def model(message: TaskiqMessage) -> str:
@@ -249,16 +226,6 @@ async def test_a_function_that_is_not_async_is_refused(
     await all_free(sem)
 
 
-async def test_one_task_may_be_throttled_alone(sem: FairSemaphore, broker: InMemoryBroker) -> None:
-    @broker.task
-    @throttled(sem)
-    async def job(number: int) -> int:
-        return number + await sem.available()
-
-    assert (await result_of(await job.kiq(10))).return_value == 11
-    await all_free(sem)
-
-
 async def test_a_task_may_need_permits_of_several(
     sem: FairSemaphore, broker: InMemoryBroker
 ) -> None:
@@ -292,13 +259,6 @@ def test_bad_arguments_are_told_at_once(sem: FairSemaphore) -> None:
         SemaphoreMiddleware(SemaphoreGroup(MemoryBackend(), "g", 1))
     with pytest.raises(ValueError, match="limit of 2"):
         SemaphoreMiddleware(sem, permits=3)
-
-
-def test_without_taskiq_it_names_the_extra() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_TASKIQ], capture_output=True, text=True, check=True
-    )
-    assert "pip install 'redsem-async[taskiq]'" in done.stdout
 
 
 def test_a_taskiq_that_cannot_keep_the_promise_is_refused() -> None:
@@ -412,7 +372,7 @@ async def test_a_worker_that_is_stopped_gives_its_permits_back(
     assert visit is not None
     kicked = await visit.kiq(seconds)
     sem = FairSemaphore(redis, name, 2)
-    await until(lambda: one_is_held(sem), within=20)
+    await until(lambda: held_by(sem), within=20)
     workers.send_signal(signal.SIGTERM)
     assert await asyncio.to_thread(workers.wait, 20) == 0
     assert (await sem.status()).held == 0
