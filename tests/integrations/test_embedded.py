@@ -101,6 +101,7 @@ def test_a_killed_parent_takes_its_server_along() -> None:
 
 
 def test_ctrl_c_reaches_the_program_and_not_its_server() -> None:
+    """The program has permits to release, and needs the server for it."""
     with parent() as (process, port, _):
         os.killpg(process.pid, signal.SIGINT)
         assert process.stdout is not None
@@ -123,21 +124,6 @@ def test_leaving_the_block_ends_even_a_stopped_server() -> None:
     with embedded_redis() as server:
         os.kill(server.pid, signal.SIGSTOP)
     assert not alive(server.pid)
-
-
-def test_both_addresses_lead_to_the_same_server() -> None:
-    with embedded_redis() as server:
-        assert server.url == f"redis://127.0.0.1:{server.port}/0"
-        with socket.socket(socket.AF_UNIX) as connection:
-            connection.connect(server.unix_url.removeprefix("unix://"))
-            assert f"process_id:{server.pid}" in send(connection, "INFO server")
-
-
-def test_flavour_and_version_are_those_of_the_running_server() -> None:
-    with embedded_redis() as server:
-        info = ask(server.port, "INFO server")
-        version = ".".join(map(str, server.version))
-        assert f"{server.flavour}_version:{version}" in info
 
 
 def test_a_refusal_to_start_is_quoted() -> None:
@@ -194,6 +180,7 @@ def test_the_nearest_binary_is_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 
 
 def test_a_link_is_run_by_its_own_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Debian's redis-server is a link to redis-check-rdb, whose name picks what it does."""
     without_servers(monkeypatch, path=tmp_path)
     link = tmp_path / "redis-server"
     link.symlink_to(program(tmp_path / "redis-check-rdb"))

@@ -5,16 +5,13 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcon
 
 import pytest
 
-from benchmarks._bulk import Hold
-from benchmarks._children import child
-from benchmarks._comparison import Comparison, opened
-from benchmarks._limit_check import Leaked, LimitCheck, LimitExceeded, check_spans
+from benchmarks._comparison import Comparison
+from benchmarks._limit_check import LimitExceeded, check_spans
 from benchmarks._measure import Load, burst
 from benchmarks._report import as_markdown
 from benchmarks._results import Acquire, Aim, Figure, Row, Table
 from benchmarks._run import Run
 from benchmarks._setup import Effort, Setup
-from benchmarks._usage import ReportUsage
 from benchmarks.libraries import IN_PROCESS, Library, Options
 
 pytestmark = pytest.mark.release
@@ -53,14 +50,6 @@ def setup() -> Setup:
     return Setup(url="none", loop="asyncio", effort=effort, progress=lambda _: None)
 
 
-def test_the_limit_check_fails_above_the_limit() -> None:
-    check = LimitCheck(2)
-    check.enter()
-    check.enter()
-    with pytest.raises(LimitExceeded, match="3 permits were in use at once, limit 2"):
-        check.enter()
-
-
 async def test_a_load_on_a_library_without_limit_fails() -> None:
     with pytest.raises(ExceptionGroup) as caught:
         await burst(Careless(0), LOAD, 0.05)
@@ -79,12 +68,6 @@ def test_spans_of_several_processes_are_counted_together() -> None:
         check_spans([(0.0, 1.0), (0.9, 2.0), (0.5, 1.5)], limit=2)
 
 
-async def test_a_permit_held_at_the_end_is_a_leak() -> None:
-    with pytest.raises(Leaked, match="1 permits are held, expected 0"):
-        async with opened(careless(still_held=1), TERMS):
-            pass
-
-
 async def test_a_failure_of_this_library_ends_the_run() -> None:
     with pytest.raises(LimitExceeded):
         async with Comparison(setup()) as comparison:
@@ -93,15 +76,15 @@ async def test_a_failure_of_this_library_ends_the_run() -> None:
 
 
 @pytest.mark.parametrize(
-    ("peer", "why"),
+    ("load", "why"),
     [
-        (careless(), "failed: LimitExceeded: 3 permits were in use at once, limit 2"),
-        (careless(still_held=2), "failed: LimitExceeded"),
+        (LOAD, "failed: LimitExceeded: 3 permits were in use at once, limit 2"),
+        (Load(tasks=1, limit=1), "failed: Leaked: 2 permits are held, expected 0"),
     ],
 )
-async def test_a_failing_peer_is_left_out_with_a_reason(peer: Library, why: str) -> None:
+async def test_a_failing_peer_is_left_out_with_a_reason(load: Load, why: str) -> None:
     async with Comparison(setup()) as comparison:
-        await comparison.enter_all([peer, IN_PROCESS], LOAD)
+        await comparison.enter_all([careless(still_held=2), IN_PROCESS], load)
         await comparison.run()
     assert set(comparison.bursts) == {IN_PROCESS.label}
     assert len(comparison.bursts[IN_PROCESS.label]) == 2
@@ -144,12 +127,3 @@ def test_an_aim_is_met_or_missed_by_the_median(
     assert verdict in report
     assert "(0.500–0.900)" in report
     assert run.missed == (["P0 (asyncio): ours: ratio"] if "missed" in verdict else [])
-
-
-async def test_an_error_in_a_child_is_raised_and_the_child_continues() -> None:
-    unknown = Hold("nobody's", TERMS, count=1)
-    async with child("asyncio") as other:
-        for _ in range(2):
-            with pytest.raises(KeyError, match="nobody's"):
-                await other.run(unknown)
-        assert (await other.run(ReportUsage())).memory > 0

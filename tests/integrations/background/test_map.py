@@ -84,7 +84,6 @@ async def test_progress_counts_what_is_done(sem: FairSemaphore) -> None:
 
 @pytest.mark.parametrize("taken", range(8))
 async def test_a_break_leaves_no_task_behind(sem: FairSemaphore, load: Load, taken: int) -> None:
-    """And the generator of the items has cleaned up when the block is left."""
     closed = False
 
     async def items() -> AsyncIterator[int]:
@@ -271,8 +270,6 @@ async def test_a_call_that_ends_as_cancelled_has_no_result(sem: FairSemaphore) -
 
 @pytest.mark.parametrize("turns", range(0, 40, 3))
 async def test_a_cancelled_map_is_cancelled_and_no_more(sem: FairSemaphore, turns: int) -> None:
-    """At whatever point."""
-
     async def run() -> None:
         async with throttled_map(sem, echo, endless()) as results:
             async for _ in results:
@@ -284,13 +281,6 @@ async def test_a_cancelled_map_is_cancelled_and_no_more(sem: FairSemaphore, turn
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await soon(task)
-
-
-async def test_an_outer_deadline_reaches_the_consumer(sem: FairSemaphore) -> None:
-    async with sem, sem:
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.02), throttled_map(sem, echo, endless()) as results:
-                await anext(results)
 
 
 async def test_a_generator_that_swallows_its_cancellation_starts_nothing_more(

@@ -218,21 +218,6 @@ async def test_a_replica_whose_clock_differs_is_found(
     assert ("recovery='grace'" in clock["advice"]) == (verdict != "ok")
 
 
-async def test_a_replica_is_queried_as_the_same_user(
-    server: EmbeddedRedis, admin: Redis, stepped_replica: SteppedServer
-) -> None:
-    url = await as_user(admin, server.url, *acl_rules(), "+info")
-    _, found = await examined(url)
-    [clock] = found["replica clock"]
-    assert clock["verdict"] == "note"
-    assert "could not be queried" in clock["text"]
-    async with Redis.from_url(stepped_replica.server.url) as there:
-        await as_user(there, stepped_replica.server.url, *acl_rules())
-    _, found = await examined(url)
-    [clock] = found["replica clock"]
-    assert clock["verdict"] == "ok"
-
-
 async def test_an_unreachable_replica_is_a_note(
     embedded: StartServer, server: EmbeddedRedis
 ) -> None:

@@ -6,9 +6,9 @@ A front is the middleware or the dependency, in this process or in a real uvicor
 import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import httpx
 import websockets
@@ -52,46 +52,6 @@ class Answer(NamedTuple):
         return int(self.headers["retry-after"])
 
 
-class Request(Protocol):
-    """A request that was sent."""
-
-    async def answer(self) -> Answer: ...
-    async def streams(self) -> None: ...
-    async def hang_up(self) -> None: ...
-
-
-class Socket(Protocol):
-    """A WebSocket that was accepted."""
-
-    async def send(self, text: str) -> None: ...
-    async def recv(self) -> Any: ...
-    async def hang_up(self) -> None: ...
-    async def closed(self) -> int: ...
-
-
-class Served(Protocol):
-    """A running service."""
-
-    def ask(
-        self, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
-    ) -> Request: ...
-    async def connect(self) -> Socket: ...
-    async def entered(self) -> int: ...
-    async def go(self) -> None: ...
-
-
-class Front(Protocol):
-    """Serves, and has the semaphore of the service as another process sees it."""
-
-    form: str
-    sem: AnySemaphore
-    group: SemaphoreGroup
-
-    def serve(self, **options: Any) -> AbstractAsyncContextManager[Served]: ...
-    def down(self) -> None: ...
-    def up(self) -> None: ...
-
-
 # -- in this process
 
 
@@ -117,10 +77,8 @@ class HereRequest:
         await self._exchange.done()
 
 
-class HereSocket:
-    def __init__(self, exchange: Exchange) -> None:
-        self._exchange = exchange
-        self._received = 0
+class HereSocket(HereRequest):
+    _received = 0
 
     async def send(self, text: str) -> None:
         self._exchange.say({"type": "websocket.receive", "text": text})
@@ -129,10 +87,6 @@ class HereSocket:
         self._received += 1
         await self._exchange.heard("websocket.send", self._received)
         return self._exchange.sent[-1]["text"]
-
-    async def hang_up(self) -> None:
-        self._exchange.hang_up()
-        await self._exchange.done()
 
     async def closed(self) -> int:
         await self._exchange.done()
@@ -324,3 +278,9 @@ class OnUvicorn:
             httpx.AsyncClient(base_url=server.url, timeout=30, limits=limits) as client,
         ):
             yield There(server, client)
+
+
+Request = HereRequest | ThereRequest
+Socket = HereSocket | ThereSocket
+Served = Here | There
+Front = InProcess | OnUvicorn

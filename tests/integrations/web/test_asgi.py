@@ -198,17 +198,6 @@ async def test_an_outage_is_logged_once(
     ]
 
 
-@pytest.mark.release
-async def test_only_the_first_request_waits_for_redis_in_an_outage(
-    app: App, limited: ConcurrencyLimitMiddleware, backend: MemoryBackend
-) -> None:
-    app.go.set()
-    backend.down()
-    await Exchange(limited).done()
-    async with asyncio.timeout(0.5):
-        await asyncio.gather(*(Exchange(limited).done() for _ in range(100)))
-
-
 async def test_one_request_at_a_time_asks_whether_an_outage_is_over(
     app: App,
     limited: ConcurrencyLimitMiddleware,

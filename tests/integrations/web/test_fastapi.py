@@ -8,14 +8,11 @@ from fastapi import BackgroundTasks, Depends, FastAPI, Request, Security, WebSoc
 from fastapi.responses import Response
 from starlette.requests import ClientDisconnect
 
-from redsem_async import FairSemaphore, Permit, Semaphore
+from redsem_async import FairSemaphore, Permit
 from redsem_async.fastapi import RequirePermit, _see_that_responses_are_covered
 from redsem_async.testing import MemoryBackend
 from tests.harness.wait import all_free, until, waiting
 from tests.integrations.web.exchange import Exchange
-
-SEM = Semaphore(MemoryBackend(), "module", 1, timeout=1)
-Slot = Annotated[Permit, Depends(RequirePermit(SEM))]
 
 
 @pytest.fixture
@@ -97,16 +94,6 @@ async def test_a_disconnect_that_the_handler_finds_is_its_own(
     await all_free(sem)
 
 
-async def test_an_alias_may_be_used(app: FastAPI) -> None:
-    """As users of FastAPI write what many handlers need."""
-
-    @app.get("/")
-    async def handler(permit: Slot) -> int:
-        return permit.fencing_token
-
-    assert int((await Exchange(app).done()).body) > 0
-
-
 async def test_one_object_is_one_permit_in_a_request(app: FastAPI, sem: FairSemaphore) -> None:
     """With security scopes or without a cache FastAPI calls it again: it must not wait then."""
     require = RequirePermit(sem, timeout=0.5)
@@ -144,14 +131,6 @@ async def test_background_tasks_belong_to_the_response(
         go.set()
         await exchange.done()
     await all_free(sem)
-
-
-async def test_a_whole_application_can_require_a_permit(sem: FairSemaphore) -> None:
-    app = FastAPI(dependencies=[Depends(RequirePermit(sem, timeout=0))])
-    app.get("/")(lambda: "yes")
-    async with sem:
-        assert (await Exchange(app).done()).status == 503
-    assert (await Exchange(app).done()).status == 200
 
 
 async def test_a_middleware_of_starlette_in_between_changes_nothing(
