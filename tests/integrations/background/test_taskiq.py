@@ -2,7 +2,7 @@
 
 import asyncio
 import traceback
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -40,6 +40,15 @@ def limited(broker: InMemoryBroker, sem: FairSemaphore) -> InMemoryBroker:
     return broker
 
 
+def function(method: Callable[[], Awaitable[Any]]) -> Callable[[], Awaitable[Any]]:
+    """What taskiq can make a task of."""
+
+    async def job() -> Any:
+        return await method()
+
+    return job
+
+
 async def outcome(task: Any, **labels: str) -> TaskiqResult[Any]:
     """Have *task* run."""
     kicked = await task.kicker().with_labels(**labels).kiq()
@@ -65,7 +74,7 @@ async def test_a_task_that_gets_no_permit_has_that_as_its_error(
     sem: FairSemaphore, broker: InMemoryBroker, load: Load
 ) -> None:
     broker.add_middlewares(SemaphoreMiddleware(sem, timeout=0))
-    job = broker.task(load.job)
+    job = broker.task(function(load.job))
     async with sem, sem:
         assert isinstance((await outcome(job)).error, AcquireTimeout)
     assert load.began == 0
@@ -88,7 +97,7 @@ async def test_a_retry_middleware_tries_again(sem: FairSemaphore, broker: InMemo
 async def test_a_task_that_loses_its_permit_is_cancelled(
     sem: FairSemaphore, limited: InMemoryBroker, load: Load
 ) -> None:
-    running = in_background(outcome(limited.task(load.stays)))
+    running = in_background(outcome(limited.task(function(load.stays))))
     await until(lambda: load.now)
     assert await sem.release((await sem.status()).holders[0].id)
     assert isinstance((await running).error, PermitLost)
@@ -98,7 +107,7 @@ async def test_a_task_that_loses_its_permit_is_cancelled(
 async def test_the_timeout_of_a_task_ends_its_waiting_too(
     sem: FairSemaphore, limited: InMemoryBroker, load: Load
 ) -> None:
-    job = limited.task(timeout=0.02)(load.job)
+    job = limited.task(timeout=0.02)(function(load.job))
     async with sem, sem:
         assert isinstance((await outcome(job)).error, TimeoutError)
         await waiting(sem, 0)
@@ -125,7 +134,7 @@ async def test_the_message_chooses_from_a_group(broker: InMemoryBroker) -> None:
 async def test_a_key_that_fails_is_the_tasks_error(broker: InMemoryBroker, load: Load) -> None:
     models = SemaphoreGroup(MemoryBackend(), "model", 1)
     broker.add_middlewares(SemaphoreMiddleware(models, key=lambda task: task.labels["model"]))
-    assert isinstance((await outcome(broker.task(load.job))).error, KeyError)
+    assert isinstance((await outcome(broker.task(function(load.job)))).error, KeyError)
 
 
 async def test_a_task_called_by_another_is_a_part_of_it(broker: InMemoryBroker) -> None:

@@ -14,7 +14,7 @@ from tests.integrations.outbound.upstream import Upstream
 
 
 async def ask(client: AsyncOpenAI, say: Callable[[str], None]) -> None:
-    """Ask for an answer that is streamed, and say its words as they come."""
+    """Ask for an answer that is streamed; *say* gets its parts as they come."""
     async with await client.chat.completions.create(
         model="any", messages=[{"role": "user", "content": "?"}], stream=True
     ) as stream:

@@ -10,12 +10,13 @@ from redis.asyncio import Redis
 from redsem_async import FairSemaphore, Semaphore, aclose
 from redsem_async.testing import EmbeddedRedis
 from tests.harness.clients import Kind
-from tests.integrations.web.fronts import Front, InProcess, OnUvicorn
+from tests.integrations.web.fronts import FORMS, Front, InProcess, OnUvicorn
 
 release = pytest.mark.release
-FORMS = ("middleware", "dependency")
-HERE: list[Any] = [pytest.param((form, FairSemaphore), id=form) for form in FORMS]
-HERE += [pytest.param((form, Semaphore), id=f"{form}-zset", marks=release) for form in FORMS]
+HERE: list[Any] = [
+    *(pytest.param((form, FairSemaphore), id=form) for form in FORMS),
+    *(pytest.param((form, Semaphore), id=f"{form}-zset", marks=release) for form in FORMS),
+]
 THERE: list[Any] = [
     pytest.param((form, None), id=f"{form}-uvicorn", marks=release) for form in FORMS
 ]

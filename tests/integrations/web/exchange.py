@@ -65,7 +65,7 @@ class Exchange:
         await asyncio.gather(self.task, return_exceptions=True)
 
     def say(self, message: Message) -> None:
-        """What the server hears from the client."""
+        """Send *message*, as the server passes it on."""
         self._incoming.put_nowait(message)
 
     def hang_up(self) -> None:

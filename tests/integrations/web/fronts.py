@@ -5,7 +5,7 @@ A front is the middleware or the dependency, in this process or in a real uvicor
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,6 +25,7 @@ from tests.integrations.web.exchange import Exchange
 from tests.integrations.web.service import Service
 from tests.integrations.web.uvicorns import Uvicorn, serving
 
+FORMS = ("middleware", "dependency")
 SERVICE = Path(__file__).with_name("service.py")
 
 
@@ -262,7 +263,7 @@ class OnUvicorn:
         drain: float = 2.0,
         graceful: int | None = None,
         **gate: Any,
-    ) -> AsyncIterator[There]:
+    ) -> AsyncGenerator[There]:
         said = {
             "url": self._url,
             "form": self.form,

@@ -8,7 +8,7 @@ import pytest
 
 from redsem_async import AnySemaphore, FairSemaphore, Semaphore, aclose
 from tests.harness.wait import all_free, cancelled, until, waiting
-from tests.integrations.web.fronts import CutOff, Denied, Front, Here, InProcess, Served
+from tests.integrations.web.fronts import FORMS, CutOff, Denied, Front, Here, InProcess, Served
 
 pytestmark = pytest.mark.timeout(90)
 
@@ -56,11 +56,11 @@ async def test_full_is_answered_with_retry_after(front: Front, status: int) -> N
         assert await service.entered() == 0
 
 
-async def test_a_full_queue_is_answered_at_once(front: Front) -> None:
+@pytest.mark.parametrize("form", FORMS)
+async def test_a_full_queue_is_answered_at_once(form: str) -> None:
     """`max_waiters` bounds how many requests a process keeps open for nothing."""
-    if isinstance(front.sem, Semaphore):
-        return  # it has no queue
-    async with front.serve(semaphore={"max_waiters": 0}, timeout=None) as service, front.sem:
+    front = InProcess(form, FairSemaphore)
+    async with front.serve(semaphore={"max_waiters": 0}) as service, front.sem:
         refused = await service.ask("/wait").answer()
         assert refused.status == 503
         assert refused.retry_after >= 1
