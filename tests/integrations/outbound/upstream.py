@@ -8,7 +8,7 @@ from tests.harness.wait import until
 
 
 class Upstream:
-    """A server that answers when it is told to, a chunk at a time."""
+    """A server that answers once `go` is set, a chunk at a time."""
 
     def __init__(self) -> None:
         self.go = asyncio.Event()
@@ -74,7 +74,7 @@ class Upstream:
         await writer.drain()
 
     async def _stream_words(self, writer: asyncio.StreamWriter) -> None:
-        """In the way of LLMs: one word, and the other when we are told to go on."""
+        """As LLMs do: one word, and the other once `go` is set."""
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n")
         writer.write(b"Connection: close\r\n\r\n")
         for word in ("Good", " morning"):

@@ -17,9 +17,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import typer.testing
+from redis.asyncio import Redis
 
+from redsem_async import AnySemaphore, Permit
 from redsem_async.cli._app import app
+from tests.harness.wait import until
 
+PASSWORD = "hunter2-of-the-test"
 COMMAND = (sys.executable, "-m", "redsem_async")
 CTRL_C = "\x03"
 TIMEOUT = 20.0  # seconds, for a loaded machine
@@ -75,6 +79,29 @@ async def program(*arguments: str, **environment: str) -> Result:
         check=False,
     )
     return Result(done.returncode, done.stdout, done.stderr)
+
+
+async def execute(redis: Redis, *arguments: str | int) -> Any:
+    untyped: Any = redis
+    return await untyped.execute_command(*arguments)
+
+
+async def as_user(redis: Redis, url: str, *rules: str) -> str:
+    """The URL of a user with these ACL *rules*."""
+    await execute(redis, "ACL", "SETUSER", "semaphores", "reset", "on", f">{PASSWORD}", *rules)
+    return url.replace("redis://", f"redis://semaphores:{PASSWORD}@")
+
+
+async def queued(semaphore: AnySemaphore, count: int = 1) -> list["asyncio.Task[Permit]"]:
+    """Start tasks that wait, and return once the server has queued them."""
+    before = (await semaphore.status(0)).waiting
+    tasks = [asyncio.create_task(semaphore.acquire()) for _ in range(count)]
+
+    async def all_wait() -> bool:
+        return (await semaphore.status(0)).waiting == before + count
+
+    await until(all_wait)
+    return tasks
 
 
 class Terminal:

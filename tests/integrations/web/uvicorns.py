@@ -10,9 +10,6 @@ import subprocess
 import sys
 from collections.abc import AsyncGenerator
 from pathlib import Path
-from typing import Any
-
-import httpx
 
 from tests.harness.wait import until
 
@@ -67,16 +64,6 @@ class Uvicorn:
     def complaints(self) -> list[str]:
         """What should not be in its log."""
         return [line for line in self.log.splitlines() if any(c in line for c in COMPLAINTS)]
-
-    async def get(self, path: str, **options: Any) -> httpx.Response:
-        """A request by a client that behaves."""
-        async with httpx.AsyncClient(base_url=self.url, timeout=15) as client:
-            return await client.get(path, **options)
-
-    async def go(self) -> None:
-        """Have the handlers answer."""
-        async with httpx.AsyncClient(base_url=self.url, timeout=15) as client:
-            (await client.post("/free/go")).raise_for_status()
 
 
 @contextlib.asynccontextmanager

@@ -1,4 +1,4 @@
-"""What the workers of test_taskiq.py run: `taskiq worker tests.integrations.taskiq_app:broker`."""
+"""What the workers of `test_taskiq_workers.py` run: ``taskiq worker MODULE:broker``."""
 
 import asyncio
 import os

@@ -13,20 +13,16 @@ from redis.asyncio import Redis
 import redsem_async
 from redsem_async import FairSemaphore
 from redsem_async._redis.acl import COMMANDS, acl_rules
-from redsem_async.cli._target import Target
 from redsem_async.cli.doctor import _clocks, _examine, _server
 from redsem_async.cli.doctor._finding import Finding, Verdict
 from redsem_async.cli.doctor._handover import verdict_on
-from redsem_async.cli.doctor._rights import probes
 from redsem_async.testing import EmbeddedRedis
 from tests.harness.clocks import SteppedServer, start_with_a_clock_of_its_own
 from tests.harness.servers import StartServer
 from tests.harness.topologies import REPLICATION, embedded_cluster, in_sync, settle
-from tests.integrations.commands import Result, command, program
+from tests.integrations.cli.commands import PASSWORD, Result, as_user, command, execute, program
 
 pytestmark = pytest.mark.release
-
-PASSWORD = "hunter2-of-the-test"
 
 
 @pytest.fixture
@@ -40,17 +36,6 @@ async def admin(server: EmbeddedRedis) -> AsyncIterator[Redis]:
     """A client with all permissions."""
     async with Redis.from_url(server.url) as client:
         yield client
-
-
-async def execute(admin: Redis, *words: str | int) -> Any:
-    untyped: Any = admin
-    return await untyped.execute_command(*words)
-
-
-async def as_user(server: EmbeddedRedis, admin: Redis, *rules: str) -> str:
-    """The URL of a user with these ACL *rules*."""
-    await execute(admin, "ACL", "SETUSER", "semaphores", "reset", "on", f">{PASSWORD}", *rules)
-    return f"redis://semaphores:{PASSWORD}@127.0.0.1:{server.port}/0"
 
 
 def without(*commands: str) -> tuple[str, ...]:
@@ -79,7 +64,6 @@ def problems(found: Mapping[str, list[dict[str, str]]]) -> list[dict[str, str]]:
 
 
 async def test_a_healthy_server_has_no_problem(server: EmbeddedRedis, admin: Redis) -> None:
-    """And has no additional key afterwards."""
     result, found = await examined(server.url)
     assert result.code == 0
     [flavour] = found["server"]
@@ -98,7 +82,6 @@ async def test_a_healthy_server_has_no_problem(server: EmbeddedRedis, admin: Red
 
 
 async def test_a_server_that_evicts_is_a_problem(server: EmbeddedRedis, admin: Redis) -> None:
-    """It evicts permits too."""
     await admin.config_set("maxmemory", 100 * 2**20)
     await admin.config_set("maxmemory-policy", "allkeys-lru")
     _, found = await examined(server.url)
@@ -108,14 +91,12 @@ async def test_a_server_that_evicts_is_a_problem(server: EmbeddedRedis, admin: R
 
 
 async def test_a_full_server_is_a_problem(server: EmbeddedRedis, admin: Redis) -> None:
-    """The hand-over of a permit fails too."""
     await admin.config_set("maxmemory", 1)
     _, found = await examined(server.url)
     assert {finding["about"] for finding in problems(found)} >= {"memory", "FairSemaphore"}
 
 
 async def test_an_unreachable_server_is_a_problem() -> None:
-    """Found at once, with advice."""
     _, found = await examined(f"redis://us:{PASSWORD}@127.0.0.1:1/0")
     [away] = problems(found)
     assert "127.0.0.1:1" in away["text"]
@@ -125,7 +106,6 @@ async def test_an_unreachable_server_is_a_problem() -> None:
 async def test_a_server_that_does_not_reply_is_a_problem(
     server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A stopped process still accepts connections."""
     monkeypatch.setattr("redsem_async.cli._target.CONNECT_TIMEOUT", 0.2)
     monkeypatch.setattr("redsem_async.cli._target.REPLY_TIMEOUT", 0.2)
     os.kill(server.pid, signal.SIGSTOP)
@@ -138,16 +118,14 @@ async def test_a_server_that_does_not_reply_is_a_problem(
 
 
 async def test_a_wrong_password_is_a_problem(server: EmbeddedRedis, admin: Redis) -> None:
-    """The password is not printed."""
-    await as_user(server, admin, *acl_rules())
+    await as_user(admin, server.url, *acl_rules())
     _, found = await examined(f"redis://semaphores:not-{PASSWORD}@127.0.0.1:{server.port}/0")
     [refused] = problems(found)
     assert "password" in refused["advice"]
 
 
 async def test_the_documented_user_is_healthy(server: EmbeddedRedis, admin: Redis) -> None:
-    """Checks that it may not run are unknown, with the ACL rule that allows them."""
-    _, found = await examined(await as_user(server, admin, *acl_rules()))
+    _, found = await examined(await as_user(admin, server.url, *acl_rules()))
     assert problems(found) == []
     [memory] = found["memory, persistence"]
     assert (memory["verdict"], "+info" in memory["advice"]) == ("unknown", True)
@@ -163,13 +141,11 @@ async def test_the_documented_user_is_healthy(server: EmbeddedRedis, admin: Redi
 async def test_a_denied_command_is_named(
     missing: str, server: EmbeddedRedis, admin: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each command that docs/security.md lists."""
-
     async def nothing(*_: object, **__: object) -> list[Finding]:
         return []
 
     monkeypatch.setattr(_examine, "check_handover", nothing)  # tested elsewhere
-    _, found = await examined(await as_user(server, admin, *without(missing)))
+    _, found = await examined(await as_user(admin, server.url, *without(missing)))
     [denied] = problems(found)
     assert denied["about"] == "rights"
     assert denied["text"].removeprefix("denied: ").split(":")[0] == missing.upper()
@@ -177,20 +153,12 @@ async def test_a_denied_command_is_named(
     assert await admin.keys() == []
 
 
-async def test_denied_commands_are_named_together(server: EmbeddedRedis, admin: Redis) -> None:
-    """In one line, to copy."""
-    _, found = await examined(await as_user(server, admin, *without("zadd", "evalsha", "time")))
-    advice = {finding["advice"] for finding in problems(found)}
-    assert "ACL SETUSER ... +evalsha +time +zadd" in advice
-
-
 @pytest.mark.parametrize(("rule", "what"), [("~redsem:*", "keys"), ("&redsem:*", "channels")])
 async def test_denied_keys_and_channels_are_named(
     rule: str, what: str, server: EmbeddedRedis, admin: Redis
 ) -> None:
-    """The commands are allowed, but not on the keys or channels of semaphores."""
     rules = [rule.replace("redsem", "other") if rule == r else r for r in acl_rules()]
-    _, found = await examined(await as_user(server, admin, *rules))
+    _, found = await examined(await as_user(admin, server.url, *rules))
     named = [f for f in problems(found) if f["about"] == "rights"]
     assert [f["text"].split()[0] for f in named] == [what]
     assert named[0]["advice"] == f"ACL SETUSER ... {rule}"
@@ -199,15 +167,13 @@ async def test_denied_keys_and_channels_are_named(
 async def test_messages_that_do_not_arrive_are_a_problem(
     server: EmbeddedRedis, admin: Redis
 ) -> None:
-    """Waiters are still served, but seconds late, at heartbeats."""
-    _, found = await examined(await as_user(server, admin, *without("publish")))
+    _, found = await examined(await as_user(admin, server.url, *without("publish")))
     late = {finding["about"] for finding in problems(found)}
     assert late == {"rights", "FairSemaphore", "Semaphore"}
     assert "heartbeat" in found["FairSemaphore"][0]["text"]
 
 
 async def test_a_replica_is_a_problem(embedded: StartServer, server: EmbeddedRedis) -> None:
-    """It accepts no writes. The finding names the master."""
     replica = embedded("--replicaof", "127.0.0.1", str(server.port))
     _, found = await examined(replica.url)
     [role] = found["role"]
@@ -236,7 +202,6 @@ def stepped_replica(embedded: StartServer, server: EmbeddedRedis, tmp_path: Path
 async def test_a_replica_whose_clock_differs_is_found(
     step: float, verdict: str, says: str, server: EmbeddedRedis, stepped_replica: SteppedServer
 ) -> None:
-    """After a promotion it would end leases by its own clock."""
     stepped_replica.step(step)
     _, found = await examined(server.url)
     [clock] = found["replica clock"]
@@ -253,26 +218,9 @@ async def test_a_replica_whose_clock_differs_is_found(
     assert ("recovery='grace'" in clock["advice"]) == (verdict != "ok")
 
 
-async def test_a_replica_is_queried_as_the_same_user(
-    server: EmbeddedRedis, admin: Redis, stepped_replica: SteppedServer
-) -> None:
-    """A replica has its own ACL: an unknown user is a note, not a failure."""
-    url = await as_user(server, admin, *acl_rules(), "+info")
-    _, found = await examined(url)
-    [clock] = found["replica clock"]
-    assert clock["verdict"] == "note"
-    assert "could not be queried" in clock["text"]
-    async with Redis.from_url(stepped_replica.server.url) as there:
-        await as_user(stepped_replica.server, there, *acl_rules())
-    _, found = await examined(url)
-    [clock] = found["replica clock"]
-    assert clock["verdict"] == "ok"
-
-
 async def test_an_unreachable_replica_is_a_note(
     embedded: StartServer, server: EmbeddedRedis
 ) -> None:
-    """For example, behind NAT. The other checks still run."""
     announce = ("--replica-announce-port", "1")
     replica = embedded(*REPLICATION, "--replicaof", "127.0.0.1", str(server.port), *announce)
     settle(lambda: in_sync(replica), "the replica is in sync")
@@ -301,28 +249,12 @@ async def test_an_unreachable_replica_is_a_note(
 def test_the_certain_part_of_a_difference_decides(
     ahead: float, error: float, verdict: Verdict
 ) -> None:
-    """A long round trip is not a difference of clocks."""
     assert _clocks.verdict_on("replica:6379", _clocks.Offset(ahead, error)).verdict is verdict
-
-
-@pytest.mark.parametrize(
-    ("url", "there"),
-    [
-        ("redis://me:pass@main:6379/1?ssl=x", "redis://me:pass@replica:6380/1?ssl=x"),
-        ("rediss://main", "rediss://replica:6380"),
-        ("unix://me:pass@/tmp/socket?db=1", "redis://me:pass@replica:6380?db=1"),
-    ],
-)
-def test_another_server_gets_the_same_credentials(url: str, there: str) -> None:
-    """And TLS, if the URL uses it."""
-    assert Target(url, "redsem", cluster=True).at("replica", 6380) == Target(there, "redsem")
-    assert "@[::1]:6380" in Target("redis://:x@main", "redsem").at("::1", 6380).url
 
 
 async def test_a_clock_that_was_set_back_is_reported_later(
     server: EmbeddedRedis, admin: Redis
 ) -> None:
-    """The semaphores in use at that time recorded it."""
     async with Redis.from_url(server.url) as redis:
         permit = await FairSemaphore(redis, "jobs", 1).acquire()
         await admin.hset("redsem:{jobs}:meta", "ahead", 3_600_000_000)
@@ -344,22 +276,12 @@ async def test_a_clock_that_was_set_back_is_reported_later(
 async def test_foreign_keys_are_a_problem(
     written: tuple[str, ...], server: EmbeddedRedis, admin: Redis
 ) -> None:
-    """The other checks still run."""
     await execute(admin, *written)
     result, found = await examined(server.url)
     [problem] = problems(found)
     assert "'foreign'" in problem["text"]
     assert {"FairSemaphore", "Semaphore"} <= set(found)
     assert result.code == 1
-
-
-async def test_denied_keys_are_reported_once(server: EmbeddedRedis, admin: Redis) -> None:
-    """In the finding on rights."""
-    await execute(admin, "HSET", "redsem:{jobs}:meta", "ahead", 0)
-    rules = [rule for rule in acl_rules() if not rule.startswith("~")]
-    _, found = await examined(await as_user(server, admin, *rules, "~other:*", "+scan"))
-    assert {finding["about"] for finding in problems(found)} & {"connection"} == set()
-    assert "semaphores" in found
 
 
 class Clock:
@@ -373,15 +295,7 @@ class Clock:
         return int(reading), int(reading % 1 * 1e6)
 
 
-async def test_a_clock_that_goes_back_during_the_check_is_a_problem() -> None:
-    """The check reads it repeatedly."""
-    found = await _examine._clock(Clock(1000.0, 1000.1, 998.1))
-    assert found.verdict is Verdict.PROBLEM
-    assert "went back by 2.000 s" in found.text
-
-
 async def test_a_wrong_clock_is_a_note() -> None:
-    """Leases use the server's clock only, except with clock='local'."""
     found = await _examine._clock(Clock(1000.0))
     assert found.verdict is Verdict.NOTE
     assert "behind" in found.text
@@ -412,14 +326,12 @@ INFO = {"redis_version": "7.2.4", "maxmemory": 0, "aof_enabled": 1}
 def test_the_fields_of_info_are_judged(
     check: Callable[[Mapping[str, Any]], Finding], facts: dict[str, Any], verdict: Verdict
 ) -> None:
-    """Values that no other test produces."""
     found = check(INFO | facts)
     assert found.verdict is verdict
     assert found.advice or verdict is Verdict.OK
 
 
 def test_data_loss_at_a_restart_or_failover_is_reported() -> None:
-    """With the option that keeps the limit."""
     found = _server.durability(INFO | {"aof_enabled": 0, "connected_slaves": 2})
     assert [finding.verdict for finding in found] == [Verdict.NOTE, Verdict.NOTE]
     assert "recovery='grace'" in found[0].advice
@@ -438,19 +350,12 @@ def test_data_loss_at_a_restart_or_failover_is_reported() -> None:
     ],
 )
 def test_a_late_hand_over_is_judged(took: float, no_push: bool, verdict: Verdict) -> None:
-    """Without push messages on the server, a late hand-over is expected."""
     found = verdict_on(FairSemaphore, took, no_push=no_push)
     assert found.verdict is verdict
     assert found.advice or verdict is Verdict.OK
 
 
-def test_every_documented_command_is_probed() -> None:
-    """A new command in `_redis/acl.py` needs a probe."""
-    assert {*probes("redsem"), "subscribe"} == set(COMMANDS)
-
-
 async def test_a_cluster_is_examined_server_by_server() -> None:
-    """With the permissions on each server."""
     with embedded_cluster() as cluster:
         _, found = await examined(cluster.url, "--cluster")
         assert problems(found) == []
@@ -463,10 +368,3 @@ async def test_a_cluster_is_examined_server_by_server() -> None:
 
         _, found = await examined(cluster.url)
         assert any("--cluster" in finding["advice"] for finding in problems(found))
-
-
-def test_the_docs_list_the_additional_permissions() -> None:
-    """A denied user finds the ACL rule there."""
-    page = (Path(__file__).parents[2] / "docs" / "operating.md").read_text()
-    for rule in ("`+scan`", "`+info`"):
-        assert rule in page

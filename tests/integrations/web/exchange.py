@@ -12,7 +12,7 @@ App = Callable[[Any, Any, Any], Awaitable[None]]
 
 
 class Exchange:
-    """Runs *app* for one request or WebSocket; says what the client does, hears what it gets."""
+    """Runs *app* for one request or WebSocket: sends what a client does, keeps what it gets."""
 
     def __init__(
         self,
@@ -65,13 +65,18 @@ class Exchange:
         await asyncio.gather(self.task, return_exceptions=True)
 
     def say(self, message: Message) -> None:
-        """What the server hears from the client."""
+        """Send *message*, as the server passes it on."""
         self._incoming.put_nowait(message)
 
     def hang_up(self) -> None:
         """The client goes."""
         kind = self.scope["type"]
         self.say({"type": f"{kind}.disconnect", **({"code": 1006} if kind != "http" else {})})
+
+    @property
+    def unread(self) -> int:
+        """How many messages nobody has received yet."""
+        return self._incoming.qsize()
 
     async def _receive(self) -> Message:
         if self._gone is not None:
@@ -116,11 +121,8 @@ class Exchange:
         """What was sent of it."""
         return b"".join(m.get("body", b"") for m in self.sent if m["type"].endswith(".body"))
 
-    def header(self, name: bytes) -> bytes | None:
+    @property
+    def headers(self) -> dict[str, str]:
         """Of the response, or of the denial."""
-        for message in self.sent:
-            for found, value in message.get("headers", ()):
-                if found.lower() == name:
-                    assert isinstance(value, bytes)
-                    return value
-        return None
+        raw = [pair for message in self.sent for pair in message.get("headers", ())]
+        return {name.decode().lower(): value.decode("latin-1") for name, value in raw}

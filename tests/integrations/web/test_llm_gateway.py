@@ -13,12 +13,12 @@ from redis.asyncio import Redis
 from redsem_async import AnySemaphore, SemaphoreGroup
 from tests.harness.servers import StartServer
 from tests.harness.wait import all_free, until, waiting
-from tests.integrations.upstream import Upstream
-from tests.integrations.uvicorns import RawClient, Uvicorn, serving
+from tests.integrations.outbound.upstream import Upstream
+from tests.integrations.web.uvicorns import RawClient, Uvicorn, serving
 
 pytestmark = pytest.mark.release
 
-EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
+EXAMPLES = Path(__file__).parents[3] / "docs" / "examples"
 
 
 @pytest.fixture
@@ -86,61 +86,43 @@ def model(redis: Redis, name: str) -> AnySemaphore:
 async def test_a_model_has_a_cap_that_all_gateways_share(
     gateways: list[Uvicorn], upstream: Upstream, redis: Redis
 ) -> None:
-    """Whoever asks, and wherever."""
+    """Whichever tenant asks; a client that leaves gives the permits of model and tenant back."""
+    body = json.dumps({"model": "large", "stream": True}).encode()
+    length = f"Content-Length: {len(body)}".encode()
+    headers = (b"X-Tenant: acme", b"Content-Type: application/json", length)
+    path = "/v1/chat/completions"
+    leaver = await RawClient.send(gateways[0], b"POST", path, *headers, body=body)
+    assert await leaver.status() == 200
     asks = [
         asyncio.create_task(asked(gateways[number % 2], f"tenant {number}", "large"))
-        for number in range(6)
+        for number in range(5)
     ]
-    await until(lambda: upstream.inside == 4)
     await waiting(model(redis, "large"), 2)
+    assert upstream.most == 4
+    await leaver.hang_up(reset=True)
+    await waiting(model(redis, "large"), 1)
+    await all_free(tenant(redis, "acme"))
     upstream.go.set()
     assert set(await asyncio.gather(*asks)) == {"Good morning"}
-    assert upstream.most == 4
     await all_free(model(redis, "large"))
 
 
 async def test_a_tenant_has_a_cap_and_stops_nobody_else(
     gateways: list[Uvicorn], upstream: Upstream, redis: Redis
 ) -> None:
-    """It is told when to come back."""
+    """A refusal says when to come back; SIGTERM lets answers be sent to their end."""
     asks = [asyncio.create_task(asked(gateways[n % 2], "acme", "small")) for n in range(8)]
     await until(lambda: upstream.inside == 8)
     with pytest.raises(RateLimitError) as refused:
         await asked(gateways[0], "acme", "small")
     assert int(refused.value.response.headers["retry-after"]) >= 1
-    other = asyncio.create_task(asked(gateways[0], "other", "small"))
+    asks.append(asyncio.create_task(asked(gateways[0], "other", "small")))
     await until(lambda: upstream.inside == 9)
+    for gateway in gateways:
+        gateway.terminate()
+    await until(lambda: all("Shutting down" in gateway.log for gateway in gateways))
     upstream.go.set()
-    assert set(await asyncio.gather(other, *asks)) == {"Good morning"}
-    await all_free(tenant(redis, "acme"))
-
-
-async def test_a_client_that_leaves_gives_both_permits_back(
-    gateways: list[Uvicorn], upstream: Upstream, redis: Redis
-) -> None:
-    """And the provider need not go on talking."""
-    body = json.dumps({"model": "large", "stream": True}).encode()
-    length = f"Content-Length: {len(body)}".encode()
-    headers = (b"X-Tenant: acme", b"Content-Type: application/json", length)
-    path = "/v1/chat/completions"
-    client = await RawClient.send(gateways[0], b"POST", path, *headers, body=body)
-    assert await client.status() == 200
-    assert await model(redis, "large").available() == 3
-    await client.hang_up(reset=True)
-    await all_free(model(redis, "large"))
-    await all_free(tenant(redis, "acme"))
-
-
-async def test_a_gateway_that_is_stopped_leaves_nothing_held(
-    gateways: list[Uvicorn], upstream: Upstream, redis: Redis
-) -> None:
-    """SIGTERM lets an answer be sent to its end."""
-    ask = asyncio.create_task(asked(gateways[0], "acme", "large"))
-    await until(lambda: upstream.inside == 1)
-    gateways[0].terminate()
-    await until(lambda: "Shutting down" in gateways[0].log)
-    upstream.go.set()
-    assert await ask == "Good morning"
-    assert await gateways[0].ended() == -15
-    status = await model(redis, "large").status()
+    assert set(await asyncio.gather(*asks)) == {"Good morning"}
+    assert [await gateway.ended() for gateway in gateways] == [-15, -15]
+    status = await tenant(redis, "acme").status()
     assert (status.held, status.waiting) == (0, 0)
