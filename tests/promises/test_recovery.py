@@ -187,9 +187,9 @@ async def test_another_server_is_a_loss(
     here: AnySemaphore, kind: Kind, admin: Redis, client_b: Redis
 ) -> None:
     """A replica that took over has the marker as well, which names the master that it follows."""
-    assert await admin.get(key_of(here, "marker")) == (await admin.info("server"))[
-        "run_id"
-    ].encode()
+    assert (
+        await admin.get(key_of(here, "marker")) == (await admin.info("server"))["run_id"].encode()
+    )
     await admin.set(key_of(here, "marker"), 40 * "0")
     there = kind(client_b, "jobs", 2, lease=30.0, recovery="grace")
     with pytest.raises(AcquireTimeout):
