@@ -1,4 +1,4 @@
-"""Under load: the limit holds, and nothing makes one command, or one write, as large as it likes."""
+"""Under load the limit holds, and no command or write becomes as large as a program asks for."""
 
 import asyncio
 from collections.abc import Iterator
