@@ -9,7 +9,7 @@ from redis.asyncio import Redis
 
 from redsem_async import BackendError, FairSemaphore
 from redsem_async.testing._embedded import EmbeddedRedis
-from tests.harness.clients import Connect, Kind, key_of
+from tests.harness.clients import Connect, Kind, connection_of, key_of, kill_connection
 from tests.harness.proxy import Proxy, say_again
 from tests.harness.servers import StartServer
 from tests.harness.wait import (
@@ -128,54 +128,59 @@ async def test_permits_of_the_dead_end_with_their_lease_in_a_grace_period_too(
 @pytest.mark.release
 @pytest.mark.fault(34)
 @pytest.mark.parametrize(
-    ("maxmemory", "policy", "allowed", "warns"),
+    ("maxmemory", "policy", "warns"),
     [
-        ("100mb", "allkeys-lru", True, True),
-        ("100mb", "volatile-ttl", True, True),  # our keys expire
-        ("100mb", "noeviction", True, False),
-        ("0", "allkeys-lru", True, False),  # memory has no bound
-        ("100mb", "allkeys-lru", False, False),  # INFO is not among what a semaphore needs
+        ("100mb", "allkeys-lru", True),
+        ("100mb", "volatile-ttl", True),  # our keys expire
+        ("100mb", "noeviction", False),
+        ("0", "allkeys-lru", False),  # memory has no bound
     ],
 )
 async def test_an_evicting_policy_is_warned_of_once(
     kind: Kind,
     server: EmbeddedRedis,
-    connect: Connect,
+    client_a: Redis,
     admin: Redis,
     caplog: pytest.LogCaptureFixture,
     maxmemory: str,
     policy: str,
-    allowed: bool,
     warns: bool,
 ) -> None:
     """Where keys may be evicted, by the name of the policy and of the server."""
     await admin.config_set("maxmemory", maxmemory)
     await admin.config_set("maxmemory-policy", policy)
-    await admin.acl_setuser(
-        *("curious", True),
-        nopass=True,
-        categories=["+@all"],
-        commands=[] if allowed else ["-info"],
-        keys=["*"],
-        channels=["*"],
-    )
-    redis = connect(server.url, client_name="here", username="curious", password="any")
-    semaphore = kind(redis, "jobs", 1)
-
-    async def connected() -> list[str]:
-        return [client["id"] for client in await admin.client_list() if client["name"] == "here"]
-
+    semaphore = kind(client_a, "jobs", 1)
     with caplog.at_level(logging.WARNING, "redsem_async"):
         async with semaphore:
-            [number] = await connected()
-            assert await admin.client_kill_filter(_id=number) == 1
+            await kill_connection(admin, "here")
             await semaphore.status()
-            await until(connected, "it is connected again")
+    assert await connection_of(admin, "here") is not None, "it is connected again"
     warnings = [record.getMessage() for record in caplog.records]
     assert len(warnings) == warns
     for warning in warnings:
         assert policy in warning
         assert f"127.0.0.1:{server.port}" in warning
+
+
+@pytest.mark.release
+@pytest.mark.fault(34)
+async def test_who_may_not_ask_goes_on_without(
+    kind: Kind,
+    server: EmbeddedRedis,
+    admin: Redis,
+    connect: Connect,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """INFO is not among what a semaphore needs."""
+    await admin.config_set("maxmemory", "100mb")
+    await admin.config_set("maxmemory-policy", "allkeys-lru")
+    await admin.acl_setuser(
+        "curious", enabled=True, nopass=True, categories=["+@all"], commands=["-info"], keys=["*"]
+    )
+    await admin.acl_setuser("curious", channels=["*"], enabled=True)
+    async with kind(connect(server.url, username="curious", password="x"), "jobs", 1):
+        pass
+    assert not caplog.records
 
 
 @pytest.mark.release

@@ -1,15 +1,12 @@
 """What a deadline gives: a permit, or *full* as the server lately replied, or unreachable."""
 
 import asyncio
-import os
-import signal
 from typing import Any
 
 import pytest
 from redis.asyncio import Redis
 
 from redsem_async import AcquireTimeout, AnySemaphore, BackendUnavailable, Permit
-from redsem_async.testing._embedded import EmbeddedRedis
 from tests.harness.clients import Kind
 from tests.harness.proxy import Proxy
 from tests.harness.wait import EPSILON, NOISE, all_free, in_background, waits_in_line
@@ -112,22 +109,6 @@ async def test_who_hears_no_messages_gets_what_is_free_at_its_deadline(
     assert {type(result) for result in results} == {Permit, AcquireTimeout}
     assert await permit.release()
     await all_free(here)
-
-
-async def test_a_server_that_stops_for_longer_than_the_grace(
-    here: AnySemaphore, holder: Permit, server: EmbeddedRedis
-) -> None:
-    """The socket is open and says nothing; then the server is back, and serves those who wait."""
-    patient = await waits_in_line(here, timeout=None)
-    hasty = await waits_in_line(here, timeout=TIMEOUT, place=2)
-    os.kill(server.pid, signal.SIGSTOP)
-    try:
-        result, _ = await outcome(hasty)
-    finally:
-        os.kill(server.pid, signal.SIGCONT)
-    assert isinstance(result, BackendUnavailable), repr(result)
-    assert await holder.release()
-    assert await (await asyncio.wait_for(patient, 10)).release()
 
 
 @pytest.mark.parametrize("timeout", [0.2, 0.3, 1.0])

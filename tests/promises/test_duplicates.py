@@ -241,23 +241,6 @@ async def test_a_clear_that_arrives_late_takes_nothing(
 
 
 @pytest.mark.fault(46)
-async def test_a_clear_whose_reply_was_lost_is_carried_out_once(
-    here: AnySemaphore, there: AnySemaphore, proxy: Proxy
-) -> None:
-    """It is sent again after another process has acquired what it freed."""
-    fault = proxy.swallow("clear")
-    clearing = in_background(here.clear())
-    proxy.refusing = True
-    await fault.struck.wait()
-    permit = await there.acquire(timeout=5)
-    proxy.refusing = False
-    await clearing
-    assert len(proxy.operations("clear")) >= 2, "it was sent again"
-    await permit.refresh()
-    assert await permit.release()
-
-
-@pytest.mark.fault(46)
 async def test_a_clear_leaves_acquires_that_are_late_void(
     here: AnySemaphore, there: AnySemaphore, proxy: Proxy, server: EmbeddedRedis
 ) -> None:

@@ -7,16 +7,13 @@ import time
 import pytest
 from redis.asyncio import Redis
 
-from redsem_async import FairSemaphore, Permit, PermitLost
+from redsem_async import Permit, PermitLost
 from tests.harness.clients import Kind, key_of
 from tests.harness.proxy import Proxy
 from tests.harness.wait import (
     EPSILON,
     all_free,
-    in_background,
-    soon,
     takes_at_most,
-    until,
     waits_in_line,
 )
 
@@ -179,24 +176,3 @@ async def test_a_holder_that_is_cut_off_learns_late_of_what_was_taken_from_it(
         await asyncio.wait_for(permit.wait_lost(), 30)
     assert not successor.lost
     assert await successor.release()
-
-
-async def test_a_winner_that_blocks_the_loop_holds_a_whole_lease(
-    client_a: Redis, client_b: Redis
-) -> None:
-    """A hand-over is short, and its first refresh, sent at once, makes it a lease (fair)."""
-    semaphore = FairSemaphore(client_a, "jobs", 1, lease=3.0)  # handed over for 2 s
-    holder = await FairSemaphore(client_b, "jobs", 1, lease=3.0).acquire()
-
-    async def win(waiter: "asyncio.Task[Permit]") -> Permit:
-        permit = await waiter
-        time.sleep(2.4)  # noqa: ASYNC251 - the body's first step blocks the loop
-        return permit
-
-    winning = in_background(win(await waits_in_line(semaphore)))
-    await holder.release()
-    permit = await soon(winning, 5)
-    # Its answer came while the loop stood still, and is read now.
-    await until(lambda: permit.expires_in > 0, "it was refreshed", within=0.5)
-    await permit.refresh()
-    assert await permit.release()

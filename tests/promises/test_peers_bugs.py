@@ -110,11 +110,11 @@ async def test_bug_11_wake_ups_do_not_pile_up(kind: Kind, client_a: Redis, admin
     """A release without a waiter leaves nothing for later."""
     semaphore = kind(client_a, "jobs", 1, lease=1.0)
 
-    async def kept_after_fifty() -> dict[bytes, object]:
+    async def kept_after_fifty() -> dict[str, object]:
         for _ in range(50):
             async with semaphore:
                 pass
-        return {key: await admin.memory_usage(key) for key in await admin.keys("*")}
+        return {str(key): await admin.memory_usage(key) for key in await admin.keys("*")}
 
     assert await kept_after_fifty() == await kept_after_fifty()
     async with semaphore:
