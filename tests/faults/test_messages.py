@@ -1,12 +1,19 @@
 """Messages and replies that are late, too many, not understood or false."""
 
 import asyncio
+import logging
 
 import pytest
 from redis.asyncio import Redis
 
 from redsem_async import FairSemaphore, PermitLost, Semaphore
-from tests.harness.clients import Kind, connection_of, hub_of, scripts_run
+from tests.harness.clients import (
+    Kind,
+    connection_of,
+    hub_of,
+    kill_connections,
+    scripts_run,
+)
 from tests.harness.proxy import Proxy
 from tests.harness.wait import (
     EPSILON,
@@ -174,3 +181,25 @@ async def test_a_grant_that_was_on_its_way_for_long_is_trusted_for_what_is_left(
     successor = await next_in_line
     assert permit.expires_in <= 0
     assert await successor.release()
+
+
+@pytest.mark.fault(28)
+async def test_denied_subscriptions_are_warned_of_once(
+    kind: Kind,
+    unsubscribed: Redis,
+    admin: Redis,
+    client_b: Redis,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Heartbeats find the grants then, and the log says why it takes so long."""
+    holder = await kind(client_b, "jobs", 1, lease=3.0).acquire()
+    with caplog.at_level(logging.WARNING, "redsem_async"):
+        waiter = await waits_in_line(kind(unsubscribed, "jobs", 1, lease=3.0))
+        assert await connection_of(admin, "unsubscribed") is None, "it is subscribed"
+        assert await holder.release()
+        with takes_at_most(1.0 + EPSILON):  # a heartbeat
+            permit = await waiter
+        await kill_connections(admin, "unsubscribed")
+        assert await permit.release()
+    [warning] = [record.getMessage() for record in caplog.records]
+    assert "heartbeat" in warning
