@@ -108,7 +108,7 @@ async def test_a_detach_that_is_cancelled_leaves_the_permit_held(
 
 
 @pytest.mark.fault(45)
-@pytest.mark.parametrize("maxmemory", [0, 1], ids=["", "at maxmemory"])
+@pytest.mark.parametrize("maxmemory", [0, 1], ids=["with memory", "at maxmemory"])
 async def test_a_detach_that_nobody_asks_for_any_more_is_made_void(
     permit: Permit,
     there: AnySemaphore,

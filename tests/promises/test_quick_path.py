@@ -26,7 +26,9 @@ async def nothing_is_held(semaphore: AnySemaphore) -> None:
 
 
 @pytest.mark.parametrize(
-    ("weights", "set_limit"), [((1, 1), None), ((2,), None), ((1,), 1)], ids=str
+    ("weights", "set_limit"),
+    [((1, 1), None), ((2,), None), ((1,), 1)],
+    ids=["full", "held by a heavy one", "above a set limit"],
 )
 async def test_nobody_is_one_too_many(
     kind: Kind, client_a: Redis, client_b: Redis, weights: tuple[int, ...], set_limit: int | None
@@ -80,7 +82,7 @@ async def test_the_mode_is_noted_whatever_came_before(
 # -- releases
 
 
-@pytest.mark.parametrize("elsewhere", [False, True])
+@pytest.mark.parametrize("elsewhere", [False, True], ids=["here", "elsewhere"])
 async def test_released_twice_in_one_turn(
     kind: Kind, client_a: Redis, client_b: Redis, elsewhere: bool
 ) -> None:

@@ -254,7 +254,7 @@ async def test_a_set_limit_is_not_put_back(
     assert await there.try_acquire() is None
 
 
-@pytest.mark.parametrize("messages", [True, False], ids=["", "without messages"])
+@pytest.mark.parametrize("messages", [True, False], ids=["with messages", "without messages"])
 async def test_a_clear_is_no_loss(
     kind: Kind, client_a: Redis, unsubscribed: Redis, there: AnySemaphore, messages: bool
 ) -> None:
