@@ -132,6 +132,15 @@ def client_b(server: EmbeddedRedis, connect: Connect) -> Redis:
 
 
 @pytest.fixture
+async def unsubscribed(server: EmbeddedRedis, admin: Redis, connect: Connect) -> Redis:
+    """A client for semaphores whose user may subscribe to nothing."""
+    await admin.acl_setuser(
+        "mute", enabled=True, nopass=True, categories=["+@all"], keys=["*"], reset_channels=True
+    )
+    return connect(server.url, username="mute", password="any", client_name="unsubscribed")
+
+
+@pytest.fixture
 async def proxy(server: EmbeddedRedis) -> AsyncIterator[Proxy]:
     """A proxy in front of the server."""
     async with Proxy(server.port) as proxy:
