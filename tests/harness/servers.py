@@ -1,5 +1,9 @@
 """What tests say of the servers and programs that they start."""
 
+import os
+import signal
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
@@ -15,3 +19,13 @@ class StartServer(Protocol):
 def complaints(stderr: str) -> list[str]:
     """What a program in debug mode said, but for asyncio's remarks on a busy machine."""
     return [line for line in stderr.splitlines() if not line.startswith("Executing <")]
+
+
+@contextmanager
+def stopped(server: EmbeddedRedis) -> Generator[None]:
+    """The server answers nothing within the block, and keeps its connections."""
+    os.kill(server.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
