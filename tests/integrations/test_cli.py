@@ -21,11 +21,10 @@ import redsem_async
 from redsem_async import AnySemaphore, FairSemaphore, Permit, PermitLost, Semaphore
 from redsem_async._core.keys import parse_permit_id
 from redsem_async._redis.acl import acl_rules
-from tests.harness.servers import StartServer
+from tests.harness.servers import StartServer, tls_in_front_of
 from tests.harness.topologies import embedded_cluster
 from tests.harness.wait import until
 from tests.integrations.commands import COMMAND, CTRL_C, command, program, terminal
-from tests.promises.test_hub_life import _tls_in_front_of as tls_in_front_of
 
 PASSWORD = "hunter2-of-the-test"
 

@@ -1,4 +1,4 @@
-"""Free permits that nobody saw to, in orders of events that an exhaustive search came upon."""
+"""Waiters beside free permits, in orders of events that an exhaustive search found."""
 
 import asyncio
 from contextlib import AsyncExitStack
