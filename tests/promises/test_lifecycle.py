@@ -3,6 +3,7 @@
 import asyncio
 import subprocess
 import sys
+import textwrap
 import time
 from typing import Any
 
@@ -14,7 +15,7 @@ from redsem_async.testing import EmbeddedRedis
 from tests.harness.clients import Client, Connect, Kind, Make, connections, disconnected
 from tests.harness.holder import Holder
 from tests.harness.servers import complaints
-from tests.harness.wait import all_free, queue_up, soon, until, waiting
+from tests.harness.wait import all_free, queue_up, soon, takes_at_most, until, waiting
 
 pytestmark = pytest.mark.one_mode
 
@@ -99,6 +100,7 @@ async def hold_on():
     async with sem:
         await asyncio.sleep(60)
 
+async def main():
 {main}
 
 try:
@@ -110,99 +112,75 @@ print("ended")
 
 ENDINGS = {
     "idle": """
-async def main():
-    async with sem:
-        pass
+async with sem:
+    pass
 """,
     "held": """
-async def main():
-    kept.append(await sem.acquire())
-""",
-    "held and refreshed": """
-async def main():
-    short = type(sem)(Redis.from_url(url), name, 2, lease=0.3)
-    kept.append(await short.acquire())
-    await asyncio.sleep(0.3)
-""",
-    "in a block of a task": """
-async def main():
-    kept.append(asyncio.create_task(hold_on()))
-    while await sem.available() == 2:
-        await asyncio.sleep(0.01)
+kept.append(await sem.acquire())
 """,
     "waiting": """
-async def main():
-    kept.extend([await sem.acquire(), await sem.acquire()])
-    kept.append(asyncio.create_task(sem.acquire()))
-    await asyncio.sleep(0.05)
+kept.extend([await sem.acquire(), await sem.acquire()])
+kept.append(asyncio.create_task(sem.acquire()))
+await asyncio.sleep(0.05)
 """,
     "just asked": """
-async def main():
-    kept.append(asyncio.create_task(sem.acquire()))
-    await asyncio.sleep(0)
-""",
-    "interrupted in a block": """
-async def main():
-    async with sem:
-        os.kill(os.getpid(), signal.SIGINT)
-        await asyncio.sleep(60)
+kept.append(asyncio.create_task(sem.acquire()))
+await asyncio.sleep(0)
 """,
     "interrupted while tasks hold and wait": """
-async def main():
-    kept.extend(asyncio.create_task(hold_on()) for _ in range(5))
-    while await sem.available():
-        await asyncio.sleep(0.01)
-    os.kill(os.getpid(), signal.SIGINT)
-    await asyncio.sleep(60)
+kept.extend(asyncio.create_task(hold_on()) for _ in range(5))
+while await sem.available():
+    await asyncio.sleep(0.01)
+os.kill(os.getpid(), signal.SIGINT)
+await asyncio.sleep(60)
 """,
     "failed in a task group": """
-async def main():
-    try:
-        async with asyncio.TaskGroup() as group:
-            for _ in range(5):
-                group.create_task(hold_on())
-            while await sem.available():
-                await asyncio.sleep(0.01)
-            1 / 0
-    except* ZeroDivisionError:
-        pass
+try:
+    async with asyncio.TaskGroup() as group:
+        for _ in range(5):
+            group.create_task(hold_on())
+        while await sem.available():
+            await asyncio.sleep(0.01)
+        1 / 0
+except* ZeroDivisionError:
+    pass
 """,
     "cleaning up slowly": """
-async def main():
-    async def slow():
-        async with sem as permit:
-            try:
-                await asyncio.sleep(60)
-            finally:
-                await asyncio.sleep(0.2)
-                permit.check()
-                await permit.refresh()
-    kept.append(asyncio.create_task(slow()))
-    while await sem.available() == 2:
-        await asyncio.sleep(0.01)
+async def slow():
+    async with sem as permit:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0.2)
+            permit.check()
+            await permit.refresh()
+kept.append(asyncio.create_task(slow()))
+while await sem.available() == 2:
+    await asyncio.sleep(0.01)
 """,
     "exiting": """
-async def main():
-    kept.append(await sem.acquire())
-    try:
-        sys.exit(0)
-    finally:
-        print("ended")
+kept.append(await sem.acquire())
+try:
+    sys.exit(0)
+finally:
+    print("ended")
 """,
 }
 
 
 async def _silently_ends(kind: Kind, main: str, url: str, name: str) -> None:
-    """Run the program with this *main*, in debug mode, with warnings as errors."""
-    arguments = [sys.executable, "-X", "dev", "-W", "error", "-c", PROGRAM.format(main=main)]
-    run = await asyncio.to_thread(
-        subprocess.run,
-        [*arguments, kind.__name__, url, name],
-        capture_output=True,
-        text=True,
-        timeout=10,
-        check=False,
-    )
+    """Run the program with *main* as its main, in debug mode, with warnings as errors."""
+    program = PROGRAM.format(main=textwrap.indent(main, "    "))
+    arguments = [sys.executable, "-X", "dev", "-W", "error", "-c", program]
+    with takes_at_most(8.0):
+        run = await asyncio.to_thread(
+            subprocess.run,
+            [*arguments, kind.__name__, url, name],
+            capture_output=True,
+            text=True,
+            timeout=20,
+            check=False,
+        )
     assert (run.stdout, complaints(run.stderr), run.returncode) == ("ended\n", [], 0)
 
 
@@ -252,10 +230,9 @@ def test_a_program_that_ends_says_that_nobody_waits(
 
 async def test_a_program_whose_server_is_gone_ends_soon(kind: Kind, server: EmbeddedRedis) -> None:
     main = f"""
-async def main():
-    kept.append(await sem.acquire())
-    os.kill({server.pid}, signal.SIGKILL)
-    await asyncio.sleep(0.05)
+kept.append(await sem.acquire())
+os.kill({server.pid}, signal.SIGKILL)
+await asyncio.sleep(0.05)
 """
     await _silently_ends(kind, main, server.url, "gone")
 

@@ -252,20 +252,6 @@ async def test_loss_and_a_deadline_in_the_same_turn(holder: Holder, where: str) 
     assert holder.cancellations == 1
 
 
-@pytest.mark.parametrize("inside", [True, False], ids=["timeout inside", "timeout outside"])
-async def test_a_timeout_that_expires_is_no_loss(holder: Holder, inside: bool) -> None:
-    with pytest.raises(TimeoutError):
-        if inside:
-            async with holder.sem as permit, asyncio.timeout(0.02):
-                await holder.body(permit)
-        else:
-            async with asyncio.timeout(None) as timeout, holder.sem as permit:
-                timeout.reschedule(asyncio.get_running_loop().time() + 0.02)
-                await holder.body(permit)
-    await nothing_is_left()
-    await all_free(holder.sem)
-
-
 async def test_a_block_in_an_anyio_scope_that_is_cancelled_releases(holder: Holder) -> None:
     """The scope repeats its cancellation until it is left: the release is shielded."""
     with anyio.CancelScope() as scope:
@@ -361,17 +347,6 @@ async def test_loss_on_the_way_while_the_body_ends(holder: Holder, runs: bool) -
 
     with pytest.raises(PermitLost) if runs else suppress(PermitLost):
         await holder.lose_during(holder.block, ends)
-
-
-async def test_entering_a_lost_permit_does_not_let_the_body_work(holder: Holder) -> None:
-    permit = await holder.sem.acquire()
-    await holder.take(permit)
-    await soon(permit.wait_lost())
-    with pytest.raises(PermitLost):
-        async with permit:
-            await forever()
-    await nothing_is_left()
-    await all_free(holder.sem)
 
 
 @pytest.mark.parametrize("lost", [True, False])

@@ -156,22 +156,6 @@ async def test_loss_that_the_body_finds_itself(make: Make, ask: str | None) -> N
     await all_free(sem)
 
 
-async def test_check_stops_a_body_that_computes(make: Make) -> None:
-    """Its trust ends before the server's lease."""
-    sem = make(1, lease=0.3)
-    entered = went_on_until = 0.0
-    with pytest.raises(PermitLost):
-        async with sem as permit:
-            entered = time.monotonic()
-            assert 0 < permit.expires_in <= 0.3
-            while time.monotonic() < entered + 3:
-                now = time.monotonic()
-                permit.check()
-                went_on_until = now
-    assert 0.2 < went_on_until - entered < 0.3
-    await all_free(sem)
-
-
 @pytest.mark.parametrize("still", [False, True], ids=["the loop runs", "the loop stands still"])
 async def test_check_from_a_thread(make: Make, other: Client, still: bool) -> None:
     """A thread that is the first to find the loss does not reach into the loop from there."""
@@ -253,7 +237,7 @@ async def test_entering_what_is_lost_says_so_when_it_cannot_be_given_back(
         await soon(permit.wait_lost())
         with pytest.raises(PermitLost):
             async with permit:
-                raise AssertionError("entered what is lost")
+                pytest.fail("the body runs")
 
 
 @pytest.mark.parametrize("cancellations", [0, 3])
