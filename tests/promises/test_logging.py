@@ -164,10 +164,12 @@ async def test_an_outage_in_which_callers_give_up_is_one_outage(
     for _ in range(2):
         with pytest.raises(BackendUnavailable):
             await sem.acquire(timeout=1)
-        await until(
-            lambda: "redsem-hub" not in map(asyncio.Task.get_name, asyncio.all_tasks()), within=10
-        )
+        await until(hub_has_ended, within=10)
     backend.up()
     async with sem:
         pass
     assert [facts(record)["event"] for record in outages(caplog)] == ["outage", "outage over"]
+
+
+def hub_has_ended() -> bool:
+    return all(task.get_name() != "redsem-hub" for task in asyncio.all_tasks())

@@ -270,7 +270,7 @@ async def test_a_block_in_an_anyio_scope_that_is_cancelled_releases(holder: Hold
 # -- several permits
 
 
-@pytest.mark.parametrize("caught", [False, True], ids=["", "the inner loss is caught"])
+@pytest.mark.parametrize("caught", [False, True], ids=["left", "caught between"])
 async def test_two_permits_lost_at_once(holder: Holder, caught: bool) -> None:
     """One task, two blocks, two cancellations: both have to be uncounted."""
     permits: list[Permit] = []
@@ -317,12 +317,15 @@ async def test_many_tasks_lose_their_permits_at_once(make: Make, other: Client) 
     sem, thief = make(50, lease=60.0), make(50, client=other)
     holders = [Holder(sem, thief) for _ in range(50)]
 
+    gone = asyncio.Event()
+
     async def cleared(_: Permit) -> None:
         await asyncio.gather(*(soon(holder.entered) for holder in holders))
         await thief.clear()
+        gone.set()
 
     losing = [holders[0].lose_during(holders[0].block, cleared)]
-    losing += [h.lose_during(h.block, lambda _: asyncio.sleep(0)) for h in holders[1:]]
+    losing += [h.lose_during(h.block, lambda _: gone.wait()) for h in holders[1:]]
     raised = await asyncio.gather(*losing, return_exceptions=True)
     assert [type(error) for error in raised] == [PermitLost] * 50
     assert [holder.cancellations for holder in holders] == [1] * 50
