@@ -20,11 +20,11 @@ async def nothing_is_left(*, cancelling: int = 0) -> None:
 
 
 class Holder:
-    """Code that holds a permit of *sem*, and *thief*, the same semaphore in another process."""
+    """Code that holds a permit of *sem*; *elsewhere* is the same semaphore in another process."""
 
-    def __init__(self, sem: AnySemaphore, thief: AnySemaphore) -> None:
+    def __init__(self, sem: AnySemaphore, elsewhere: AnySemaphore) -> None:
         self.sem = sem
-        self.thief = thief
+        self.elsewhere = elsewhere
         self.entered: asyncio.Future[Permit] = asyncio.get_running_loop().create_future()
         self.may_end = asyncio.Event()
         self.cancellations = 0
@@ -80,7 +80,7 @@ class Holder:
 
     async def take(self, *permits: Permit) -> None:
         for permit in permits:
-            assert await self.thief.release(permit.id) is True
+            assert await self.elsewhere.release(permit.id) is True
 
     async def take_at_once(self, *permits: Permit, until: float = 0.0) -> None:
         """Take them while this loop stands still: all that happens meanwhile, it finds at once.
@@ -92,7 +92,7 @@ class Holder:
 
         async def take() -> None:
             await self.take(*permits)
-            await self.thief.status(0)  # the server writes its messages before it answers this
+            await self.elsewhere.status(0)  # the server writes its messages before it answers this
 
         failed: list[BaseException] = []
 

@@ -101,7 +101,6 @@ async def test_1000_acquires_at_once_on_a_default_client(
 
 
 async def test_connect_closes_everything(kind: Kind, server: EmbeddedRedis, admin: Redis) -> None:
-    """For those who like a block."""
     async with connect(server.url) as redis:
         assert await redis.ping()
         sem = kind(redis, "connected", 1)

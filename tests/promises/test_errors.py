@@ -206,7 +206,7 @@ async def test_a_real_mismatch_carries_real_facts(make: Make, other: Client) -> 
 
 
 async def test_retry_after_with_a_paused_semaphore(make: Make) -> None:
-    """Nobody holds anything, so there is no expiry to count from."""
+    """Nothing is held, so there is no expiry to count from."""
     sem = make(0)
     with pytest.raises(AcquireTimeout) as caught:
         await sem.acquire(timeout=0)

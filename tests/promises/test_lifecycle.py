@@ -202,7 +202,7 @@ def test_a_program_that_ends_says_that_nobody_waits(
     first: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Or others would hand permits to it; in whatever order its tasks are cancelled."""
+    """Other processes would hand permits to it; in whatever order its tasks are cancelled."""
     all_tasks = asyncio.all_tasks
 
     async def main() -> None:
@@ -245,7 +245,7 @@ async def test_aclose_ends_waiting_and_the_bodies_of_what_is_held(
 ) -> None:
     """Also of permits that no block guards."""
     sem = make(2, lease=60.0)
-    holder, other_permit = Holder(sem, thief=sem), await sem.acquire()
+    holder, other_permit = Holder(sem, elsewhere=sem), await sem.acquire()
 
     async def closed(_: Permit) -> None:
         waiters = [await queue_up(sem) for _ in range(3)]
@@ -263,7 +263,7 @@ async def test_aclose_ends_waiting_and_the_bodies_of_what_is_held(
 async def test_aclose_lets_holders_finish(make: Make, client: Client) -> None:
     """For `drain` seconds, and no longer than they need."""
     sem = make(2, lease=60.0)
-    holder = Holder(sem, thief=sem)
+    holder = Holder(sem, elsewhere=sem)
 
     async def work() -> None:
         async with sem as permit:

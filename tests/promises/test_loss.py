@@ -18,7 +18,7 @@ pytestmark = pytest.mark.one_mode
 @pytest.fixture
 async def holder(make: Make, other: Client) -> Holder:
     """A holder that learns of a loss by a message, for its lease is long."""
-    return Holder(make(2, lease=60.0), thief=make(2, client=other))
+    return Holder(make(2, lease=60.0), elsewhere=make(2, client=other))
 
 
 # -- every form of a block
@@ -314,14 +314,14 @@ async def test_one_of_two_permits_is_lost(holder: Holder, which: str) -> None:
 
 async def test_many_tasks_lose_their_permits_at_once(make: Make, other: Client) -> None:
     """A clear takes them all, and each task ends for itself."""
-    sem, thief = make(50, lease=60.0), make(50, client=other)
-    holders = [Holder(sem, thief) for _ in range(50)]
+    sem, elsewhere = make(50, lease=60.0), make(50, client=other)
+    holders = [Holder(sem, elsewhere) for _ in range(50)]
 
     gone = asyncio.Event()
 
     async def cleared(_: Permit) -> None:
         await asyncio.gather(*(soon(holder.entered) for holder in holders))
-        await thief.clear()
+        await elsewhere.clear()
         gone.set()
 
     losing = [holders[0].lose_during(holders[0].block, cleared)]

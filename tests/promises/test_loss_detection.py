@@ -69,7 +69,7 @@ async def test_what_the_server_removed_is_found_by_the_next_refresh(
 ) -> None:
     """Evicted, flushed or edited by hand: no message says so."""
     sem = make_on_redis(1, lease=0.9)
-    holder = Holder(sem, thief=sem)
+    holder = Holder(sem, elsewhere=sem)
 
     async def removed(permit: Permit) -> None:
         assert await redis.zrem(key_of(sem, "holders"), permit.id) == 1
@@ -159,7 +159,7 @@ async def test_loss_that_the_body_finds_itself(make: Make, ask: str | None) -> N
 @pytest.mark.parametrize("still", [False, True], ids=["the loop runs", "the loop stands still"])
 async def test_check_from_a_thread(make: Make, other: Client, still: bool) -> None:
     """A thread that is the first to find the loss does not reach into the loop from there."""
-    holder = Holder(make(1, lease=0.2 if still else 60.0), thief=make(1, client=other))
+    holder = Holder(make(1, lease=0.2 if still else 60.0), elsewhere=make(1, client=other))
     found = threading.Event()
     loop = asyncio.get_running_loop()
     loop.set_debug(True)  # in which asyncio refuses calls from the wrong thread
@@ -194,7 +194,7 @@ async def test_a_loop_that_stood_still_for_longer_than_the_lease(
 ) -> None:
     """As a process that was stopped: the permit has another holder by now."""
     rival = make(1, client=other)
-    holder = Holder(make(1, lease=0.15), thief=rival)
+    holder = Holder(make(1, lease=0.15), elsewhere=rival)
 
     async def stands_still(permit: Permit) -> None:
         time.sleep(0.25)  # noqa: ASYNC251 on purpose
@@ -245,7 +245,7 @@ async def test_leaving_a_block_is_bounded_however_long_the_lease(
     kind: Kind, server: EmbeddedRedis, client_a: Redis, cancellations: int
 ) -> None:
     sem = kind(client_a, "stalled", 1, lease=60.0)
-    holder = Holder(sem, thief=sem)
+    holder = Holder(sem, elsewhere=sem)
 
     async def leaves(_: Permit) -> None:
         with stopped(server):

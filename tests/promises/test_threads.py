@@ -138,7 +138,7 @@ async def test_threads_that_share_a_semaphore_keep_to_their_own_loops(
             assert bound.remote.identity.loop is loop
             assert bound.refresher._loop is loop
             reached, step = reached[step:], step + 1
-        assert step > 10, "nobody was interrupted"
+        assert step > 10, "nothing was interrupted"
 
 
 async def test_a_block_that_another_task_leaves_is_of_its_own_loop(
