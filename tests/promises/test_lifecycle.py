@@ -168,11 +168,13 @@ finally:
 }
 
 
-async def _silently_ends(kind: Kind, main: str, url: str, name: str) -> None:
+async def _silently_ends(
+    kind: Kind, main: str, url: str, name: str, *, within: float = 8.0
+) -> None:
     """Run the program with *main* as its main, in debug mode, with warnings as errors."""
     program = PROGRAM.format(main=textwrap.indent(main, "    "))
     arguments = [sys.executable, "-X", "dev", "-W", "error", "-c", program]
-    with takes_at_most(8.0):
+    with takes_at_most(within):
         run = await asyncio.to_thread(
             subprocess.run,
             [*arguments, kind.__name__, url, name],
@@ -234,7 +236,7 @@ kept.append(await sem.acquire())
 os.kill({server.pid}, signal.SIGKILL)
 await asyncio.sleep(0.05)
 """
-    await _silently_ends(kind, main, server.url, "gone")
+    await _silently_ends(kind, main, server.url, "gone", within=10.0)
 
 
 # -- aclose
