@@ -8,6 +8,7 @@ from redis.asyncio import Redis
 
 from redsem_async import AnySemaphore, FairSemaphore, Permit, Semaphore
 from redsem_async.testing import MemoryBackend
+from tests.harness.wait import until
 
 Client = Redis | MemoryBackend
 Kind = type[Semaphore] | type[FairSemaphore]
@@ -84,3 +85,19 @@ async def scripts_run(admin: Redis) -> int:
     stats: dict[str, dict[str, Any]] = await admin.info("commandstats")
     calls = (stats.get(f"cmdstat_{command}", {}) for command in ("eval", "evalsha"))
     return sum(stat.get("calls", 0) for stat in calls)
+
+
+async def connections(admin: Redis) -> int:
+    """How many connections the server has, but for the one that asks."""
+    clients: list[dict[str, str]] = await admin.client_list()
+    own = str(await admin.client_id())
+    return sum(client["id"] != own for client in clients)
+
+
+async def disconnected(admin: Redis) -> None:
+    """Wait until the server has noticed that all other connections are closed."""
+
+    async def none_is_left() -> bool:
+        return await connections(admin) == 0
+
+    await until(none_is_left, "all connections are closed")

@@ -143,7 +143,7 @@ OF_CLIENT = (
     mutant(
         "a lost permit's release says true",
         "a late release is False",
-        "promises/test_loss.py::test_a_permit_by_itself_cancels_nobody",
+        "promises/test_loss_detection.py::test_a_permit_by_itself_cancels_nobody",
         ("_api/permit.py", "        return held and not lost\n", "        return True\n"),
     ),
     mutant(
@@ -281,7 +281,7 @@ OF_CLIENT = (
     mutant(
         "no refreshes",
         "a held permit outlives its lease",
-        "promises/test_loss.py::test_a_held_permit_outlives_its_lease",
+        "promises/test_loss_detection.py::test_a_held_permit_outlives_its_lease",
         (
             "_keepalive/refresher.py",
             "            outcome = await remote.refreshes.refresh(claim)\n",
@@ -291,7 +291,7 @@ OF_CLIENT = (
     mutant(
         "a refusal to renew is overlooked",
         "lost is set when the server says so",
-        "promises/test_loss.py::test_refresh_finds_it_out_now",
+        "promises/test_loss_detection.py::test_refresh_finds_it_out_now",
         (
             "_core/lease.py",
             '    if outcome is Outcome.GONE:\n        return Lost("the server does not hold it any more")\n',
@@ -326,7 +326,7 @@ OF_CLIENT = (
     mutant(
         "check() says yes while it is held",
         "check() raises unless the permit may be trusted now",
-        "promises/test_loss.py::test_loss_that_the_body_finds_itself",
+        "promises/test_loss_detection.py::test_loss_that_the_body_finds_itself",
         (
             "_api/permit.py",
             "        if claim.trusted_at(clock()):\n            return True\n        loop, ledger =",
@@ -388,7 +388,7 @@ OF_CLIENT = (
     mutant(
         "a dropped permit is not released",
         "a permit that is dropped is released",
-        "promises/test_loss.py::test_a_dropped_permit_warns_and_is_released",
+        "promises/test_loss_detection.py::test_a_dropped_permit_warns_and_is_released",
         (
             "_api/permit.py",
             "        loop.call_soon_threadsafe(_release_dropped, self._bound, claim)\n",
@@ -593,7 +593,7 @@ OF_CLIENT = (
     mutant(
         "what is due is no work",
         "a process that ends says that nobody waits there any more",
-        "promises/test_hub_life.py::test_a_program_that_ends_says_that_nobody_waits",
+        "promises/test_lifecycle.py::test_a_program_that_ends_says_that_nobody_waits",
         ("_hub/remote_semaphore.py", "            or self._worth_a_command\n", ""),
     ),
     mutant(
