@@ -2,33 +2,47 @@
 
 import asyncio
 import time
-from typing import Literal
+from typing import Any
 
 import pytest
 
-from redsem_async import BackendUnavailable, FairSemaphore, PermitLost, Semaphore
+from redsem_async import AnySemaphore, BackendUnavailable, FairSemaphore, PermitLost
 from redsem_async.testing import MemoryBackend
+from tests.harness.clients import Kind, MakePair
 from tests.harness.wait import queue_up, soon
 
-KINDS = [Semaphore, FairSemaphore]
+
+@pytest.fixture
+def backend() -> MemoryBackend:
+    return MemoryBackend()
 
 
-@pytest.mark.parametrize("kind", KINDS)
-async def test_lose_cancels_the_block(kind: type[Semaphore | FairSemaphore]) -> None:
+@pytest.fixture
+def both(kind: Kind, backend: MemoryBackend) -> MakePair:
+    """Makes a semaphore in this process, and one of the same name in another."""
+
+    def both(limit: int = 1, **options: Any) -> tuple[AnySemaphore, AnySemaphore]:
+        untyped: Any = kind
+        clients = (backend, backend.peer())
+        here, there = (untyped(client, "jobs", limit, **options) for client in clients)
+        return here, there
+
+    return both
+
+
+async def test_lose_cancels_the_block(both: MakePair, backend: MemoryBackend) -> None:
     """Losing a permit is rare, and has to be tried on purpose."""
-    backend = MemoryBackend()
+    sem, _ = both(1)
     with pytest.raises(PermitLost):
-        async with kind(backend, "jobs", 1) as permit:
+        async with sem as permit:
             backend.lose(permit)
             await asyncio.sleep(5)
-    assert await kind(backend, "jobs", 1).available() == 1
+    assert await sem.available() == 1
 
 
-@pytest.mark.parametrize("kind", KINDS)
-async def test_down_is_unreachable_and_up_goes_on(kind: type[Semaphore | FairSemaphore]) -> None:
-    """An outage is ridden out by who waits, and costs it nothing."""
-    backend = MemoryBackend()
-    sem, there = kind(backend, "jobs", 1), kind(backend.peer(), "jobs", 1)
+async def test_down_is_unreachable_and_up_goes_on(both: MakePair, backend: MemoryBackend) -> None:
+    """A waiter rides out an outage, which costs it nothing."""
+    sem, there = both(1)
     holder = await there.acquire()
     waiter = await queue_up(sem)
     backend.down()
@@ -40,12 +54,9 @@ async def test_down_is_unreachable_and_up_goes_on(kind: type[Semaphore | FairSem
     assert await (await soon(waiter)).release()
 
 
-@pytest.mark.parametrize("kind", KINDS)
-async def test_advance_ends_leases(kind: type[Semaphore | FairSemaphore]) -> None:
-    """Nobody wants to wait ten seconds in a unit test."""
-    backend = MemoryBackend()
-    sem = kind(backend, "jobs", 1)
-    await (await kind(backend.peer(), "jobs", 1).acquire()).detach(30.0)
+async def test_advance_ends_leases(both: MakePair, backend: MemoryBackend) -> None:
+    sem, there = both(1)
+    await (await there.acquire()).detach(30.0)
     assert await sem.try_acquire() is None
     backend.advance(31.0)
     permit = await sem.try_acquire()
@@ -53,13 +64,11 @@ async def test_advance_ends_leases(kind: type[Semaphore | FairSemaphore]) -> Non
     assert await permit.release()
 
 
-@pytest.mark.parametrize("kind", KINDS)
 async def test_a_lease_that_the_clock_ends_is_lost_and_served_at_once(
-    kind: type[Semaphore | FairSemaphore],
+    both: MakePair, backend: MemoryBackend
 ) -> None:
-    """What a suspended host finds when it wakes up: the permit is gone, and who waits has it."""
-    backend = MemoryBackend()
-    sem, there = kind(backend, "jobs", 1, lease=60), kind(backend.peer(), "jobs", 1, lease=60)
+    """What a suspended host finds when it wakes up: a waiter has the permit."""
+    sem, there = both(1, lease=60)
     began = asyncio.get_running_loop().time()
     permit = await sem.acquire()
     waiter = await queue_up(there)
@@ -74,16 +83,14 @@ async def test_a_lease_that_the_clock_ends_is_lost_and_served_at_once(
     assert asyncio.get_running_loop().time() - began < 5
 
 
-@pytest.mark.parametrize("kind", KINDS)
 async def test_time_in_steps_shorter_than_the_lease_ends_no_holder(
-    kind: type[Semaphore | FairSemaphore],
+    both: MakePair, backend: MemoryBackend
 ) -> None:
-    """Its process runs, and refreshes; only what nobody refreshes ends."""
-    backend = MemoryBackend()
-    sem, there = kind(backend, "jobs", 3), kind(backend.peer(), "jobs", 3)
+    """Its process runs, and refreshes; what nothing refreshes ends."""
+    sem, there = both(3)
     await (await there.acquire()).detach(25.0)
     async with sem as permit, there as theirs:
-        waiter = await queue_up(kind(backend.peer(), "jobs", 3))
+        waiter = await queue_up(both(3)[1])
         for _ in range(4):
             assert not waiter.done()
             backend.advance(6.0)
@@ -94,13 +101,11 @@ async def test_time_in_steps_shorter_than_the_lease_ends_no_holder(
         theirs.check()
 
 
-async def test_waiters_keep_their_order_whatever_the_clock_says() -> None:
-    """They live: who takes them for dead because the clock has moved breaks the line."""
-    backend = MemoryBackend()
+async def test_waiters_keep_their_order_whatever_the_clock_says(backend: MemoryBackend) -> None:
+    """Their processes live: an advance of the clock must not make them count as dead."""
     clients = [backend, backend.peer(), backend.peer()]
     holder = await FairSemaphore(backend.peer(), "jobs", 1).acquire()
-    sems = [FairSemaphore(client, "jobs", 1) for client in clients]
-    waiters = [await queue_up(sem) for sem in sems]
+    waiters = [await queue_up(FairSemaphore(client, "jobs", 1)) for client in clients]
     backend.advance(3600.0)
     assert holder.lost
     for number, waiter in enumerate(waiters):
@@ -109,13 +114,11 @@ async def test_waiters_keep_their_order_whatever_the_clock_says() -> None:
         assert await permit.release()
 
 
-@pytest.mark.parametrize("kind", KINDS)
 async def test_an_outage_that_outlasts_the_lease_ends_a_holder(
-    kind: type[Semaphore | FairSemaphore],
+    both: MakePair, backend: MemoryBackend
 ) -> None:
-    """And it is told when trust ends, not when somebody can be asked again."""
-    backend = MemoryBackend()
-    sem = kind(backend, "jobs", 1, lease=10)
+    """When trust ends, and not when the backend can be asked again."""
+    sem, _ = both(1, lease=10)
     with pytest.raises(PermitLost):
         async with sem as permit, asyncio.timeout(2):
             backend.down()
@@ -128,22 +131,20 @@ async def test_an_outage_that_outlasts_the_lease_ends_a_holder(
     assert await soon(sem.available()) == 1
 
 
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("clock", ["server", "local"])
 @pytest.mark.parametrize("hours", [1, -1])
 async def test_a_step_of_the_wall_clock_changes_no_lease(
-    kind: type[Semaphore | FairSemaphore],
-    clock: Literal["server", "local"],
+    both: MakePair,
+    backend: MemoryBackend,
+    clock: str,
     hours: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A test freezes or moves the wall clock for reasons of its own: leases are not its business.
+    """A test freezes or moves the wall clock for reasons of its own: leases do not follow it.
 
     Forward, no lease ends early and nobody else enters; back, no lease lasts longer.
     """
-    backend = MemoryBackend()
-    sem = kind(backend, "jobs", 2, clock=clock)
-    there = kind(backend.peer(), "jobs", 2, clock=clock)
+    sem, there = both(2, clock=clock)
     await (await there.acquire()).detach(30.0)
     async with sem as permit:
         really, really_ns = time.time, time.time_ns
@@ -166,17 +167,13 @@ async def test_a_step_of_the_wall_clock_changes_no_lease(
 
 
 @pytest.mark.parametrize("seconds", [-1.0, float("nan"), float("inf")])
-def test_the_clock_does_not_go_back(seconds: float) -> None:
-    """A typo, rather than a test of something."""
+def test_the_clock_does_not_go_back(backend: MemoryBackend, seconds: float) -> None:
     with pytest.raises(ValueError, match="negative"):
-        MemoryBackend().advance(seconds)
+        backend.advance(seconds)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-async def test_memory_recovers_from_losses_that_it_never_has(
-    kind: type[Semaphore | FairSemaphore],
-) -> None:
+async def test_memory_recovers_from_losses_that_it_never_has(both: MakePair) -> None:
     """The option may stay on in a test: nothing was lost, so nobody waits for a lease."""
-    semaphore = kind(MemoryBackend(), "jobs", 1, lease=10, recovery="grace")
-    async with semaphore.acquire(timeout=1):
-        assert await semaphore.try_acquire() is None
+    sem, _ = both(1, lease=10, recovery="grace")
+    async with sem.acquire(timeout=1):
+        assert await sem.try_acquire() is None

@@ -332,8 +332,8 @@ async def test_an_adoption_whose_reply_is_read_too_late_is_no_other_permit(
     giver, taker = (FairSemaphore(redis, name, 1, lease=lease) for _ in range(2))
     permit_id = await (await giver.acquire()).detach(30)
     adopting = asyncio.create_task(taker.adopt(permit_id))
-    remote = taker._bound().remote
-    while not any(claim.state is State.SENT for claim in remote.ledger.by_number.values()):  # noqa: ASYNC110 - the very turn of the loop
+    claims = taker._bound().remote.ledger.by_number
+    while State.SENT not in {each.state for each in claims.values()}:  # noqa: ASYNC110 - this turn
         await asyncio.sleep(0)
     time.sleep(2 * lease)  # noqa: ASYNC251 - the loop stands still for longer than the lease
     with pytest.raises(PermitLost):
