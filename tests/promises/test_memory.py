@@ -54,16 +54,6 @@ async def test_down_is_unreachable_and_up_goes_on(both: MakePair, backend: Memor
     assert await (await soon(waiter)).release()
 
 
-async def test_advance_ends_leases(both: MakePair, backend: MemoryBackend) -> None:
-    sem, there = both(1)
-    await (await there.acquire()).detach(30.0)
-    assert await sem.try_acquire() is None
-    backend.advance(31.0)
-    permit = await sem.try_acquire()
-    assert permit is not None
-    assert await permit.release()
-
-
 async def test_a_lease_that_the_clock_ends_is_lost_and_served_at_once(
     both: MakePair, backend: MemoryBackend
 ) -> None:

@@ -223,11 +223,6 @@ async def test_the_error_says_that_nobody_uses_the_name(
 # -- memory and Redis agree
 
 
-async def often(sem: AnySemaphore) -> None:
-    for _ in range(5):
-        await use(sem)
-
-
 async def held(sem: AnySemaphore) -> None:
     permit = await sem.acquire()
     await permit.refresh()
@@ -252,7 +247,7 @@ async def cleared(sem: AnySemaphore) -> None:
 
 
 @pytest.mark.parametrize("lease", [0.5, 10.0, 600.0])
-@pytest.mark.parametrize("use", [use, often, held, waited_for, adopted, cleared])
+@pytest.mark.parametrize("use", [use, held, waited_for, adopted, cleared])
 async def test_memory_keeps_a_name_for_as_long_as_redis(
     kind: Kind,
     redis: Redis,

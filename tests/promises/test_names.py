@@ -40,26 +40,18 @@ async def test_any_text_will_do_for_a_name_and_for_a_prefix(
     await here.clear()
 
 
-async def test_prefixes_keep_equal_names_apart(make: Make, prefix: str) -> None:
+async def test_prefixes_keep_equal_names_apart(make: Make, pair: MakePair, prefix: str) -> None:
     """Two applications on one server may both have an `openai`."""
-    ours, theirs = make(1), make(1, prefix=prefix)
-    async with ours as permit:
-        async with theirs.acquire(timeout=1.0):
-            assert (await theirs.status()).held == 1
-            assert await theirs.release(permit.id) is False
-        await theirs.clear()
-        permit.check()
-        await permit.refresh()
-
-
-async def test_messages_keep_to_their_prefix(make: Make, pair: MakePair, prefix: str) -> None:
-    """A release under one prefix serves nobody of the same name under another."""
     ours = make(1, lease=60.0)
     theirs, from_there = pair(1, prefix=prefix, lease=60.0)
-    async with ours:
-        held = await theirs.acquire()
+    async with ours as permit:
+        held = await theirs.acquire(timeout=1.0)
+        assert (await theirs.status()).held == 1
+        assert await theirs.release(permit.id) is False
         waiter, unconcerned = await queue_up(from_there), await queue_up(ours)
         await held.release()
         await (await soon(waiter, 0.5)).release()
+        await theirs.clear()
+        await permit.refresh()
         assert not unconcerned.done()
     await (await soon(unconcerned, 0.5)).release()

@@ -76,21 +76,20 @@ def recorder(name: str) -> Iterator[Recorder]:
 # -- events
 
 
-async def test_a_permit_that_is_free_is_granted_and_released(
-    make: Make, recorder: Recorder
-) -> None:
-    sem = make(3)
+async def test_a_permit_is_granted_refreshed_and_released(make: Make, recorder: Recorder) -> None:
+    sem = make(3, lease=5.0)
     async with sem.acquire(permits=2) as permit:
         await asyncio.sleep(0.01)
-    [granted, released] = recorder.events
-    assert isinstance(granted, Granted)
-    assert isinstance(released, Released)
-    for event in (granted, released):
+        await permit.refresh()
+    assert recorder.kinds == [Granted, Refreshed, Released]
+    [granted, refreshed, released] = recorder.events
+    for event in recorder.events:
         assert (event.name, event.permits) == (sem.name, 2)
         assert event.mode == ("zset" if isinstance(sem, Semaphore) else "fair")
         assert (event.permit_id, event.fencing_token) == (permit.id, permit.fencing_token)
         assert permit.id not in repr(event)
     assert (granted.waited, granted.queued) == (permit.waited, False)
+    assert 3 < refreshed.expires_in <= 5
     assert released.held >= 0.01
 
 
@@ -142,13 +141,6 @@ async def test_an_outage_is_no_shedding(kind: Kind, nowhere: Any) -> None:
         await kind(nowhere, "jobs", 1).acquire(timeout=0)
     assert recorder.kinds == [Failed]
     assert recorder.last(Failed).error is error.value
-
-
-async def test_a_refresh_says_what_it_has_gained(make: Make, recorder: Recorder) -> None:
-    async with make(lease=5.0) as permit:
-        await permit.refresh()
-        assert 3 < recorder.last(Refreshed).expires_in <= 5
-    assert recorder.kinds == [Granted, Refreshed, Released]
 
 
 async def test_a_loss_is_told_once_and_no_release_after_it(
