@@ -11,6 +11,7 @@ import math
 import selectors
 import sys
 import tracemalloc
+import types
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Coroutine, Generator
 from pathlib import Path
@@ -41,8 +42,17 @@ async def pairs(semaphore: AnySemaphore, count: int = PAIRS) -> None:
             pass
 
 
-async def together(semaphore: AnySemaphore, tasks: int, each: int) -> None:
-    await asyncio.gather(*(pairs(semaphore, each) for _ in range(tasks)))
+async def together(semaphore: AnySemaphore, each: int) -> None:
+    """Pairs of fifty tasks at once."""
+    await asyncio.gather(*(pairs(semaphore, each) for _ in range(50)))
+
+
+@pytest.fixture
+async def semaphore(kind: Kind, client_a: Redis) -> AnySemaphore:
+    """A semaphore with room for all, after its first uses."""
+    made = kind(client_a, "jobs", 100)
+    await together(made, 2)
+    return made
 
 
 @contextlib.asynccontextmanager
@@ -58,25 +68,19 @@ async def commands(admin: Redis) -> AsyncGenerator[Counter[str]]:
 
 
 async def test_a_lone_pair_is_two_script_calls_of_few_commands(
-    kind: Kind, client_a: Redis, admin: Redis
+    semaphore: AnySemaphore, admin: Redis
 ) -> None:
     """One trip to acquire, one to release, and on the quick path."""
-    semaphore = kind(client_a, "jobs", 10)
-    await pairs(semaphore, 2)
     async with commands(admin) as counts:
         await pairs(semaphore)
     assert counts["EVALSHA"] == 2 * PAIRS
     assert counts.total() - counts["EVALSHA"] <= 15 * PAIRS, counts
 
 
-async def test_fifty_tasks_share_their_script_calls(
-    kind: Kind, client_a: Redis, admin: Redis
-) -> None:
+async def test_fifty_tasks_share_their_script_calls(semaphore: AnySemaphore, admin: Redis) -> None:
     """Group commit: what is asked for in one turn travels in one command."""
-    semaphore = kind(client_a, "jobs", 100)
-    await together(semaphore, 50, 2)
     async with commands(admin) as counts:
-        await together(semaphore, 50, 10)
+        await together(semaphore, 10)
     assert counts["EVALSHA"] <= 2 * 10 + 2
     assert counts.total() <= 14 * counts["EVALSHA"], counts
 
@@ -86,19 +90,15 @@ async def test_contended_pairs_share_their_script_calls(
 ) -> None:
     """Full, a pair is asked for, granted with somebody's release, and given back."""
     semaphore = kind(client_a, "jobs", 5)
-    await together(semaphore, 50, 2)
+    await together(semaphore, 2)
     async with commands(admin) as counts:
-        await together(semaphore, 50, 10)
+        await together(semaphore, 10)
     assert counts["EVALSHA"] <= 250
     assert counts["PUBLISH"] == 0  # who waits in the same process is told by the reply
 
 
-async def test_a_lone_pair_is_two_trips_on_the_wire(
-    kind: Kind, client_a: Redis, admin: Redis
-) -> None:
+async def test_a_lone_pair_is_two_trips_on_the_wire(semaphore: AnySemaphore, admin: Redis) -> None:
     """Few bytes each: the scripts travel once, by digest ever after."""
-    semaphore = kind(client_a, "jobs", 10)
-    await pairs(semaphore, 2)
     start, idle = await traffic(admin), await traffic(admin)
     await pairs(semaphore)
     busy = await traffic(admin)
@@ -141,25 +141,19 @@ def test_a_lone_pair_takes_four_turns_of_the_loop(kind: Kind, server: EmbeddedRe
         assert runner.run(main()) <= 4 * PAIRS + 5
 
 
-async def test_a_pair_suspends_its_task_twice(kind: Kind, client_a: Redis) -> None:
-    """Once for the answer to the acquire and once for that to the release."""
-    semaphore = kind(client_a, "jobs", 10)
-    await pairs(semaphore, 2)
-    await (counted := Counted(pairs(semaphore)))
-    assert counted.suspended == 2 * PAIRS
+@types.coroutine
+def suspensions(work: Coroutine[Any, Any, None]) -> Generator[Any, Any, int]:
+    """How often *work* is suspended."""
+    count = 0
+    for waits_for in work.__await__():
+        count += 1
+        yield waits_for
+    return count
 
 
-class Counted:
-    """Awaits a coroutine and counts how often it is suspended."""
-
-    def __init__(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        self.suspended = 0
-        self._coroutine = coroutine
-
-    def __await__(self) -> Generator[Any, Any, None]:
-        for waits_for in self._coroutine.__await__():
-            self.suspended += 1
-            yield waits_for
+async def test_a_pair_suspends_its_task_twice(semaphore: AnySemaphore) -> None:
+    """Once for the reply to the acquire and once for that to the release."""
+    assert await suspensions(pairs(semaphore)) == 2 * PAIRS
 
 
 async def calls(work: Awaitable[None]) -> int:
@@ -178,24 +172,18 @@ async def calls(work: Awaitable[None]) -> int:
     return count
 
 
-async def test_a_lone_pair_calls_few_functions(kind: Kind, client_a: Redis) -> None:
+async def test_a_lone_pair_calls_few_functions(semaphore: AnySemaphore) -> None:
     """What a lone pair costs is mostly this and the two trips."""
-    semaphore = kind(client_a, "jobs", 10)
-    await pairs(semaphore, 2)
     assert await calls(pairs(semaphore)) <= 125 * PAIRS
 
 
-async def test_fifty_tasks_call_fewer_functions_each(kind: Kind, client_a: Redis) -> None:
+async def test_fifty_tasks_call_fewer_functions_each(semaphore: AnySemaphore) -> None:
     """What is done once for a batch is not done for each of it."""
-    semaphore = kind(client_a, "jobs", 100)
-    await together(semaphore, 50, 2)
-    assert await calls(together(semaphore, 50, 10)) <= 50 * 500
+    assert await calls(together(semaphore, 10)) <= 50 * 500
 
 
-async def test_a_pair_leaves_nothing_to_the_collector(kind: Kind, client_a: Redis) -> None:
+async def test_a_pair_leaves_nothing_to_the_collector(semaphore: AnySemaphore) -> None:
     """No reference cycles: what a pair was made of is gone when it ends."""
-    semaphore = kind(client_a, "jobs", 10)
-    await pairs(semaphore, 2)
     gc.collect()
     gc.disable()
     try:

@@ -3,7 +3,6 @@
 import asyncio
 
 from tests.harness.clients import MakePair
-from tests.harness.wait import queue_up, soon
 
 
 async def test_tokens_grow_strictly(pair: MakePair) -> None:
@@ -33,16 +32,3 @@ async def test_tokens_grow_across_clear(pair: MakePair) -> None:
         highest = permit.fencing_token
         await permit.release()
         del permits
-
-
-async def test_fair_grants_tokens_in_the_order_of_the_line(fair_pair: MakePair) -> None:
-    here, there = fair_pair(1)
-    first = await here.acquire()
-    waiters = [await queue_up(there if number % 2 else here) for number in range(6)]
-    tokens = [first.fencing_token]
-    await first.release()
-    for waiter in waiters:
-        permit = await soon(waiter)
-        tokens.append(permit.fencing_token)
-        await permit.release()
-    assert tokens == sorted(set(tokens))

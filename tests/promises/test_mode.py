@@ -240,14 +240,8 @@ async def adopted(sem: AnySemaphore) -> None:
     await permit.release()
 
 
-async def cleared(sem: AnySemaphore) -> None:
-    await use(sem)
-    await sem.clear()
-    await use(sem)
-
-
 @pytest.mark.parametrize("lease", [0.5, 10.0, 600.0])
-@pytest.mark.parametrize("use", [use, held, waited_for, adopted, cleared])
+@pytest.mark.parametrize("use", [use, held, waited_for, adopted])
 async def test_memory_keeps_a_name_for_as_long_as_redis(
     kind: Kind,
     redis: Redis,

@@ -93,31 +93,24 @@ async def test_a_permit_is_granted_refreshed_and_released(make: Make, recorder: 
     assert released.held >= 0.01
 
 
-async def test_a_waiter_is_queued_once_and_then_granted(make: Make, recorder: Recorder) -> None:
+async def test_a_waiter_is_queued_once_and_then_granted_or_abandoned(
+    make: Make, recorder: Recorder
+) -> None:
     """However often it has to ask."""
     sem = make()
     first = await sem.acquire()
-    second, third = [await queue_up(sem) for _ in range(2)]
-    await until(lambda: recorder.kinds.count(Queued) == 2)
+    second, third, leaving = [await queue_up(sem) for _ in range(3)]
+    await until(lambda: recorder.kinds.count(Queued) == 3)
+    await cancelled(leaving)
+    assert recorder.last(Abandoned).queued
     await first.release()
     await (await second).release()
     await (await third).release()
-    assert recorder.kinds.count(Queued) == 2
-    grants = [event for event in recorder.events if isinstance(event, Granted)]
-    assert [grant.queued for grant in grants] == [False, True, True]
-
-
-async def test_a_cancelled_waiter_has_abandoned_its_request(
-    make: Make, recorder: Recorder
-) -> None:
-    sem = make()
-    async with sem:
-        waiter = await queue_up(sem)
-        await until(lambda: Queued in recorder.kinds)
-        await cancelled(waiter)
     await all_free(sem)
-    assert recorder.kinds == [Granted, Queued, Abandoned, Released]
-    assert recorder.last(Abandoned).queued
+    outcomes = [event for event in recorder.events if isinstance(event, Outcome)]
+    assert [type(event) for event in outcomes] == [Granted, Abandoned, Granted, Granted]
+    assert [event.queued for event in outcomes] == [False, True, True, True]
+    assert recorder.kinds.count(Queued) == recorder.kinds.count(Released) == 3
 
 
 async def test_a_refused_request_is_shed(make: Make, recorder: Recorder) -> None:

@@ -21,10 +21,12 @@ async def test_fair_is_first_come_first_served_across_clients(fair_pair: MakePai
     """Two clients are two processes to the server, and have one line."""
     here, there = fair_pair(1)
     order: list[int] = []
+    tokens: list[int] = []
 
     async def work(number: int, waiter: asyncio.Task[Permit]) -> None:
-        async with await waiter:
+        async with await waiter as permit:
             order.append(number)
+            tokens.append(permit.fencing_token)
 
     first = await here.acquire()
     async with asyncio.TaskGroup() as group:
@@ -34,6 +36,7 @@ async def test_fair_is_first_come_first_served_across_clients(fair_pair: MakePai
             group.create_task(work(number, waiter))
         await first.release()
     assert order == list(range(10))
+    assert tokens == sorted(set(tokens))
     await all_free(here)
 
 

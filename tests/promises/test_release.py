@@ -214,18 +214,6 @@ async def test_the_second_adopter_gets_permit_lost(pair: MakePair) -> None:
     await all_free(here)
 
 
-async def test_of_many_adopters_at_once_one_wins(pair: MakePair) -> None:
-    here, there = pair(1)
-    permit_id = await (await here.acquire()).detach()
-    results = await asyncio.gather(
-        *(sem.adopt(permit_id) for sem in (here, there) * 3), return_exceptions=True
-    )
-    [won] = [result for result in results if not isinstance(result, BaseException)]
-    assert all(isinstance(result, PermitLost) for result in results if result is not won)
-    assert await won.release() is True
-    await all_free(here)
-
-
 @pytest.mark.parametrize("same_process", [True, False])
 async def test_adopting_a_permit_that_is_still_held_takes_it_away_at_once(
     pair: MakePair, same_process: bool
@@ -271,17 +259,6 @@ async def test_an_expired_or_unknown_id_cannot_be_adopted(make: Make) -> None:
             await sem.adopt(unknown)
         assert caught.value.permit_id == unknown
     await all_free(sem)
-
-
-async def test_waiters_are_not_served_by_an_adoption(fair_pair: MakePair) -> None:
-    """No place becomes free when one holder takes over from another."""
-    here, there = fair_pair(1)
-    permit_id = await (await here.acquire()).detach()
-    waiter = await queue_up(here)
-    async with there.adopt(permit_id):
-        await here.reap()
-        assert not waiter.done()
-    await (await soon(waiter)).release()
 
 
 async def test_an_adoption_given_up_before_it_was_written_takes_nothing(kind: Kind) -> None:
