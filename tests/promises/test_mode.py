@@ -1,8 +1,6 @@
 """One name has one mode and one clock: for how long after its last use, and what ends that."""
 
-import asyncio
 import time
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -218,45 +216,3 @@ async def test_the_error_says_that_nobody_uses_the_name(
     error = await mismatch(refused)
     assert (error.held, error.unused) == (False, True)
     assert "no permit is held and no request waits now" in str(error)
-
-
-# -- memory and Redis agree
-
-
-async def held(sem: AnySemaphore) -> None:
-    permit = await sem.acquire()
-    await permit.refresh()
-    await permit.detach(1.0)
-
-
-async def waited_for(sem: AnySemaphore) -> None:
-    async with sem:
-        waiter = await queue_up(sem)
-    await (await soon(waiter)).release()
-
-
-async def adopted(sem: AnySemaphore) -> None:
-    permit = await sem.adopt(await (await sem.acquire()).detach(100.0))
-    await permit.release()
-
-
-@pytest.mark.parametrize("lease", [0.5, 10.0, 600.0])
-@pytest.mark.parametrize("use", [use, held, waited_for, adopted])
-async def test_memory_keeps_a_name_for_as_long_as_redis(
-    kind: Kind,
-    redis: Redis,
-    name: str,
-    lease: float,
-    use: Callable[[AnySemaphore], Awaitable[None]],
-) -> None:
-    """The one is the other's specification, in this too."""
-
-    async def free_after_use(client: Any) -> float:
-        sem = kind(client, name, 1, lease=lease)
-        await use(sem)
-        return await free_in(other_class(sem)(client, name, 1))
-
-    loop = asyncio.get_running_loop()
-    began = loop.time()
-    left = [await free_after_use(client) for client in (MemoryBackend(), redis)]
-    assert left[1] == pytest.approx(left[0], abs=loop.time() - began + 1.0)
