@@ -118,7 +118,7 @@ async def test_bad_acquires_are_refused_at_the_call(
     make: Make, given: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     """`acquire(...)` itself raises, before it is awaited."""
-    sem = make(3)
+    sem: Any = make(3)
     with pytest.raises(error, match=message):
         sem.acquire(**given)
     if "timeout" not in given:
