@@ -306,19 +306,6 @@ async def test_an_observer_that_fails_harms_nobody(
     ]
 
 
-async def test_outcomes_are_told_in_the_context_of_the_caller(make: Make, name: str) -> None:
-    """Where a tracer finds the span that it belongs to."""
-    tasks: list[object] = []
-
-    class Tasks(Observer):
-        def granted(self, event: Granted) -> None:
-            tasks.append(asyncio.current_task())
-
-    with observe(Tasks()):
-        async with make():
-            assert tasks == [asyncio.current_task()]
-
-
 def test_an_observer_is_registered_once() -> None:
     """Twice the same would count all twice."""
     observer = Observer()

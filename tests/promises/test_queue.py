@@ -5,8 +5,7 @@ import time
 from collections import OrderedDict
 
 from redsem_async import AnySemaphore, FairSemaphore, Permit, Semaphore, aclose
-from redsem_async._hub.claim import Claim, State
-from redsem_async._hub.pipeline import Pipeline
+from redsem_async._hub.claim import Claim
 from redsem_async._protocol.operations import Acquire
 from redsem_async._protocol.pushes import Hint
 from redsem_async.testing import MemoryBackend
@@ -91,26 +90,6 @@ async def test_zset_keeps_the_order_within_a_process(
     await (await soon(second)).release()
 
 
-async def test_zset_waiters_that_asked_apart_keep_their_order() -> None:
-    """Each asks in a command of its own and is refused: the first stays the first."""
-    backend = MemoryBackend()
-    sem, away = Semaphore(backend, "jobs", 1), Semaphore(backend.peer(), "jobs", 1)
-    holder = await away.acquire()
-    tasks = [await queue_up(sem), await queue_up(sem)]
-    remote = sem._bound().remote
-    first, second = remote.ledger.waiting
-    for claim in (first, second):  # the second asks while the first has no reply yet
-        remote.waiters.hinted(1)
-        assert isinstance(remote.writer, Pipeline)
-        remote.writer.flush()
-        assert claim.state is State.SENT
-    await until(lambda: len(remote.ledger.waiting) == 2)
-    assert list(remote.ledger.waiting) == [first, second]
-    await holder.release()
-    for task in tasks:
-        await (await soon(task)).release()
-
-
 class CountingDict(OrderedDict[Claim, None]):
     """Counts how often an entry is moved."""
 
@@ -122,7 +101,7 @@ class CountingDict(OrderedDict[Claim, None]):
 
 
 async def test_what_it_costs_to_keep_the_order_grows_with_the_waiters() -> None:
-    """After a clear all of them ask again: not the square of their number."""
+    """After a clear all of them ask again, in several commands: not the square of their number."""
     backend = MemoryBackend()
     sem = Semaphore(backend, "jobs", 1)
     remote, loop = sem._bound().remote, asyncio.get_running_loop()
