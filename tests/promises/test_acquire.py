@@ -22,7 +22,7 @@ from redsem_async import (
     Permit,
     QueueFull,
 )
-from tests.harness.clients import Client, Kind, Make, key_of
+from tests.harness.clients import Client, Kind, Make, MakePair, key_of
 from tests.harness.wait import all_free, cancelled, queue_up, soon, until, waiting
 
 # -- forms
@@ -350,3 +350,23 @@ async def test_the_bound_holds_for_requests_made_together(make: Make) -> None:
         assert [type(error) for error in refused] == [QueueFull] * 7
         await cancelled(*tasks)
     await all_free(sem)
+
+
+# -- fencing tokens
+
+
+async def test_fencing_tokens_grow_strictly(pair: MakePair) -> None:
+    """Whichever process asks, however many at once, and although the keys are deleted."""
+    here, there = pair(600)
+    highest = 0
+    for number in range(6):
+        permits = await asyncio.gather(*(sem.acquire() for sem in (here, there) * 300))
+        tokens = sorted(permit.fencing_token for permit in permits)
+        assert tokens[0] > highest
+        assert len(set(tokens)) == 600
+        highest = tokens[-1]
+        if number % 2:
+            await here.clear()
+        else:
+            await asyncio.gather(*(permit.release() for permit in permits))
+        del permits

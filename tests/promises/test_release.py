@@ -9,9 +9,9 @@ from redis.asyncio import Redis
 from redsem_async import AnySemaphore, FairSemaphore, PermitLost, aclose
 from redsem_async._hub.claim import State
 from redsem_async.testing import MemoryBackend
-from tests.harness.clients import Client, Kind, Make, MakePair
+from tests.harness.clients import Client, Make, MakePair
 from tests.harness.memory import Unconfirmed
-from tests.harness.wait import all_free, available, cancelled, queue_up, soon, until
+from tests.harness.wait import all_free, available, queue_up, soon, until
 
 # -- release
 
@@ -259,21 +259,6 @@ async def test_an_expired_or_unknown_id_cannot_be_adopted(make: Make) -> None:
             await sem.adopt(unknown)
         assert caught.value.permit_id == unknown
     await all_free(sem)
-
-
-async def test_an_adoption_given_up_before_it_was_written_takes_nothing(kind: Kind) -> None:
-    """The permit is for the next one who asks for it."""
-    backend = MemoryBackend()
-    sem, there = kind(backend, "jobs", 1), kind(backend.peer(), "jobs", 1)
-    permit_id = await (await there.acquire()).detach(10)
-    backend.down()
-    adoption = asyncio.create_task(sem.adopt(permit_id))
-    await asyncio.sleep(0)
-    await cancelled(adoption)
-    assert adoption.cancelled()
-    backend.up()
-    assert await sem.available() == 0
-    assert await (await there.adopt(permit_id)).release()
 
 
 async def test_an_adoption_whose_reply_is_read_too_late_is_no_other_permit(
