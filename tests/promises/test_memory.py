@@ -2,69 +2,56 @@
 
 import asyncio
 import time
-from typing import Any
 
 import pytest
 
-from redsem_async import AnySemaphore, BackendUnavailable, FairSemaphore, PermitLost
+from redsem_async import BackendUnavailable, FairSemaphore, PermitLost
 from redsem_async.testing import MemoryBackend
-from tests.harness.clients import Kind, MakePair
+from tests.harness.clients import Make, MakePair
 from tests.harness.wait import queue_up, soon
 
 
 @pytest.fixture
-def backend() -> MemoryBackend:
+def client() -> MemoryBackend:
+    """What `make` and `pair` use."""
     return MemoryBackend()
 
 
-@pytest.fixture
-def both(kind: Kind, backend: MemoryBackend) -> MakePair:
-    """Makes a semaphore in this process, and one of the same name in another."""
-
-    def both(limit: int = 1, **options: Any) -> tuple[AnySemaphore, AnySemaphore]:
-        untyped: Any = kind
-        clients = (backend, backend.peer())
-        here, there = (untyped(client, "jobs", limit, **options) for client in clients)
-        return here, there
-
-    return both
-
-
-async def test_lose_cancels_the_block(both: MakePair, backend: MemoryBackend) -> None:
+async def test_lose_cancels_the_block(make: Make, client: MemoryBackend) -> None:
     """Losing a permit is rare, and has to be tried on purpose."""
-    sem, _ = both(1)
+    sem = make(1)
     with pytest.raises(PermitLost):
         async with sem as permit:
-            backend.lose(permit)
+            client.lose(permit)
             await asyncio.sleep(5)
     assert await sem.available() == 1
 
 
-async def test_down_is_unreachable_and_up_goes_on(both: MakePair, backend: MemoryBackend) -> None:
+async def test_down_is_unreachable_and_up_goes_on(pair: MakePair, client: MemoryBackend) -> None:
     """A waiter rides out an outage, which costs it nothing."""
-    sem, there = both(1)
+    sem, there = pair(1)
     holder = await there.acquire()
     waiter = await queue_up(sem)
-    backend.down()
+    client.down()
     with pytest.raises(BackendUnavailable):
         await sem.try_acquire()
     assert not waiter.done()
-    backend.up()
+    client.up()
     assert await holder.release()
     assert await (await soon(waiter)).release()
 
 
 async def test_a_lease_that_the_clock_ends_is_lost_and_served_at_once(
-    both: MakePair, backend: MemoryBackend
+    pair: MakePair, client: MemoryBackend
 ) -> None:
     """What a suspended host finds when it wakes up: a waiter has the permit."""
-    sem, there = both(1, lease=60)
+    sem, there = pair(1, lease=60)
     began = asyncio.get_running_loop().time()
     permit = await sem.acquire()
     waiter = await queue_up(there)
     with pytest.raises(PermitLost):
         async with permit:
-            backend.advance(61.0)
+            client.advance(61.0)
             assert permit.lost
             await asyncio.sleep(60)
     taken = await soon(waiter)
@@ -74,29 +61,29 @@ async def test_a_lease_that_the_clock_ends_is_lost_and_served_at_once(
 
 
 async def test_time_in_steps_shorter_than_the_lease_ends_no_holder(
-    both: MakePair, backend: MemoryBackend
+    make: Make, pair: MakePair, client: MemoryBackend
 ) -> None:
     """Its process runs, and refreshes; what nothing refreshes ends."""
-    sem, there = both(3)
+    sem, there = pair(3)
     await (await there.acquire()).detach(25.0)
     async with sem as permit, there as theirs:
-        waiter = await queue_up(both(3)[1])
+        waiter = await queue_up(make(3, client=client.peer()))
         for _ in range(4):
             assert not waiter.done()
-            backend.advance(6.0)
+            client.advance(6.0)
         assert await sem.available() == 0
-        backend.advance(6.0)
+        client.advance(6.0)
         assert await (await soon(waiter)).release()
         permit.check()
         theirs.check()
 
 
-async def test_waiters_keep_their_order_whatever_the_clock_says(backend: MemoryBackend) -> None:
+async def test_waiters_keep_their_order_whatever_the_clock_says(client: MemoryBackend) -> None:
     """Their processes live: an advance of the clock must not make them count as dead."""
-    clients = [backend, backend.peer(), backend.peer()]
-    holder = await FairSemaphore(backend.peer(), "jobs", 1).acquire()
-    waiters = [await queue_up(FairSemaphore(client, "jobs", 1)) for client in clients]
-    backend.advance(3600.0)
+    clients = [client, client.peer(), client.peer()]
+    holder = await FairSemaphore(client.peer(), "jobs", 1).acquire()
+    waiters = [await queue_up(FairSemaphore(each, "jobs", 1)) for each in clients]
+    client.advance(3600.0)
     assert holder.lost
     for number, waiter in enumerate(waiters):
         permit = await soon(waiter)
@@ -105,27 +92,27 @@ async def test_waiters_keep_their_order_whatever_the_clock_says(backend: MemoryB
 
 
 async def test_an_outage_that_outlasts_the_lease_ends_a_holder(
-    both: MakePair, backend: MemoryBackend
+    make: Make, client: MemoryBackend
 ) -> None:
     """When trust ends, and not when the backend can be asked again."""
-    sem, _ = both(1, lease=10)
+    sem = make(1, lease=10)
     with pytest.raises(PermitLost):
         async with sem as permit, asyncio.timeout(2):
-            backend.down()
-            backend.advance(6.0)
+            client.down()
+            client.advance(6.0)
             permit.check()
-            backend.advance(3.8)
+            client.advance(3.8)
             permit.check()
             await asyncio.sleep(5)
-    backend.up()
+    client.up()
     assert await soon(sem.available()) == 1
 
 
 @pytest.mark.parametrize("clock", ["server", "local"])
 @pytest.mark.parametrize("hours", [1, -1])
 async def test_a_step_of_the_wall_clock_changes_no_lease(
-    both: MakePair,
-    backend: MemoryBackend,
+    pair: MakePair,
+    client: MemoryBackend,
     clock: str,
     hours: int,
     monkeypatch: pytest.MonkeyPatch,
@@ -134,7 +121,7 @@ async def test_a_step_of_the_wall_clock_changes_no_lease(
 
     Forward, no lease ends early and nobody else enters; back, no lease lasts longer.
     """
-    sem, there = both(2, clock=clock)
+    sem, there = pair(2, clock=clock)
     await (await there.acquire()).detach(30.0)
     async with sem as permit:
         really, really_ns = time.time, time.time_ns
@@ -148,7 +135,7 @@ async def test_a_step_of_the_wall_clock_changes_no_lease(
         waiter = await queue_up(there)
         for _ in range(5):
             assert not waiter.done()
-            backend.advance(6.0)
+            client.advance(6.0)
         taken = await soon(waiter)  # of the permit that was detached for 30 s
         assert taken.fencing_token > permit.fencing_token
         assert abs(taken.fencing_token / 1e6 - really()) < 60
@@ -157,13 +144,13 @@ async def test_a_step_of_the_wall_clock_changes_no_lease(
 
 
 @pytest.mark.parametrize("seconds", [-1.0, float("nan"), float("inf")])
-def test_the_clock_does_not_go_back(backend: MemoryBackend, seconds: float) -> None:
+def test_the_clock_does_not_go_back(client: MemoryBackend, seconds: float) -> None:
     with pytest.raises(ValueError, match="negative"):
-        backend.advance(seconds)
+        client.advance(seconds)
 
 
-async def test_memory_recovers_from_losses_that_it_never_has(both: MakePair) -> None:
+async def test_memory_recovers_from_losses_that_it_never_has(make: Make) -> None:
     """The option may stay on in a test: nothing was lost, so nobody waits for a lease."""
-    sem, _ = both(1, lease=10, recovery="grace")
+    sem = make(1, lease=10, recovery="grace")
     async with sem.acquire(timeout=1):
         assert await sem.try_acquire() is None

@@ -15,16 +15,9 @@ MARGIN = 30.0  # seconds, in which a busy machine does what a test asks
 
 
 @pytest.fixture(params=["server", "local"])
-def clock(request: pytest.FixtureRequest) -> str:
-    """What leases are counted by."""
-    found: str = request.param
-    return found
-
-
-@pytest.fixture
-def used(kind: Kind, clock: str, client: Client, name: str) -> AnySemaphore:
-    """The semaphore that takes the name."""
-    return kind(client, name, 1, clock=clock)  # type: ignore[arg-type]
+def used(request: pytest.FixtureRequest, kind: Kind, client: Client, name: str) -> AnySemaphore:
+    """The semaphore that takes the name, by either clock."""
+    return kind(client, name, 1, clock=request.param)
 
 
 @pytest.fixture
