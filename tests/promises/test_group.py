@@ -117,8 +117,9 @@ def test_bad_arguments_are_refused_when_the_group_is_made(
     prefix: Any, options: dict[str, Any], error: type[Exception], says: str
 ) -> None:
     """Not at the first request of the first tenant."""
+    given: dict[str, Any] = {"limit": 1, **options}
     with pytest.raises(error, match=says):
-        SemaphoreGroup(MemoryBackend(), prefix, **{"limit": 1, **options})
+        SemaphoreGroup(MemoryBackend(), prefix, **given)
 
 
 @pytest.mark.parametrize("key", [None, 7, b"acme"])
