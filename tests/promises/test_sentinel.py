@@ -19,7 +19,7 @@ from tests.harness.wait import queue_up, soon
 @contextmanager
 def sentinel_of(master: EmbeddedRedis, _folder: Path | None = None) -> Generator[int]:
     """Run a sentinel that watches *master*, and give its port."""
-    with embedded_sentinels(Replicated(master, ()), count=1) as flock:
+    with embedded_sentinels(Replicated(master, ())) as flock:
         yield flock.sentinels[0].port
 
 
