@@ -37,6 +37,12 @@ class Make(Protocol):
     def __call__(self, limit: int = 1, *, client: Any = None, **options: Any) -> AnySemaphore: ...
 
 
+class MakePair(Protocol):
+    """Makes two semaphores of one name, in two processes as far as the server can see."""
+
+    def __call__(self, limit: int = 1, **options: Any) -> tuple[AnySemaphore, AnySemaphore]: ...
+
+
 def key_of(semaphore: AnySemaphore, what: str) -> str:
     return f"redsem:{{{semaphore.name}}}:{what}"
 

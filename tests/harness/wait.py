@@ -87,6 +87,15 @@ async def all_free(semaphore: AnySemaphore, within: float = 2.0) -> None:
     await until(free, "all permits are free", within)
 
 
+async def available(semaphore: AnySemaphore, count: int, within: float = 2.0) -> None:
+    """Wait until *count* permits are free."""
+
+    async def free() -> bool:
+        return await semaphore.available() == count
+
+    await until(free, f"{count} permits are free", within)
+
+
 async def waiting(
     semaphore: AnySemaphore, count: int, within: float = 5.0, *, or_more: bool = False
 ) -> None:
