@@ -72,9 +72,9 @@ def journal_key(prefix: str) -> str:
 
 
 class Write(NamedTuple):
-    """A command by which a script changed something, or told somebody."""
+    """A command by which a script changed something, or published a message."""
 
-    heard: int
+    receivers: int
     command: str
     key: str
     arguments: Sequence[str]
@@ -152,44 +152,29 @@ def record_of(data: bytes) -> Record:
         present,
         key,
         arguments,
-        [Write(heard, command, *_args(rest)) for heard, command, *rest in writes],
+        [Write(n, command, key, [*map(str, rest)]) for n, command, key, *rest in writes],
         reply.encode("utf-8", "surrogateescape"),
     )
-
-
-def _args(rest: Sequence[str | int]) -> tuple[str, Sequence[str]]:
-    first, *others = map(str, rest)
-    return first, others
 
 
 def call_of(mode: Mode, operation: str, own: Sequence[str], *, recovers: bool) -> Operation:
     """The call that a script was given as arguments: what `Codec.command` does, undone."""
     fair = mode == "fair"
 
-    def introduced(who: str, deaf: str) -> HubInfo | None:
-        return HubInfo(who, deaf == "1", recovers) if who else None
+    def introduced(who: str, no_push: str) -> HubInfo | None:
+        return HubInfo(who, no_push == "1", recovers) if who else None
 
     match operation:
         case "acquire":
-            lease, limit, first, second, who, deaf, *asked = own
+            lease, limit, first, second, who, no_push, *asked = own
             numbers, unusual = _asked(asked)
-            hub_info = introduced(who, deaf)
+            hub_info = introduced(who, no_push)
+            call = Acquire(numbers, int(lease), int(limit), unusual, hub_info=hub_info)
             if fair:
                 most = None if first == "-1" else int(first)
-                return Acquire(
-                    *(numbers, int(lease), int(limit), unusual),
-                    max_waiters=most,
-                    after=int(second),
-                    hub_info=hub_info,
-                )
+                return call._replace(max_waiters=most, after=int(second))
             waits, _, highest = first.partition(":")
-            return Acquire(
-                *(numbers, int(lease), int(limit), unusual),
-                waits=int(waits),
-                highest=int(highest or 0),
-                hinted=int(second),
-                hub_info=hub_info,
-            )
+            return call._replace(waits=int(waits), highest=int(highest or 0), hinted=int(second))
         case "release":
             return Release(own[0], [int(number) for number in own[2:]], int(own[1]))
         case "refresh":
@@ -199,21 +184,21 @@ def call_of(mode: Mode, operation: str, own: Sequence[str], *, recovers: bool) -
         case "abandon":
             return Abandon([_request(text) for text in own[1:]], int(own[0]))
         case "heartbeat":
-            lease, who, deaf, *rest = own
-            hub_info = introduced(who, deaf)
+            lease, who, no_push, *rest = own
+            hub_info = introduced(who, no_push)
             if fair:
                 requests = [_request(text) for text in rest]
                 return Heartbeat(int(lease), requests, hub_info=hub_info)
-            told = [int(fact) for fact in rest]
-            return Heartbeat(int(lease), (), told[0], told[1], told[2], hub_info, number=told[3])
+            limit, waits, hinted, number = map(int, rest)
+            return Heartbeat(int(lease), (), limit, waits, hinted, hub_info, number=number)
         case "adopt":
-            lease, who, deaf, owner, old, new, number = own
-            hub_info = introduced(who, deaf)
+            lease, who, no_push, owner, old, new, number = own
+            hub_info = introduced(who, no_push)
             return Adopt(owner, int(old), int(new), int(lease), hub_info, int(number))
         case "restore":
-            lease, who, deaf, *back = own
+            lease, who, no_push, *back = own
             permits = [_permit(text) for text in back]
-            return Restore(permits, int(lease), introduced(who, deaf))
+            return Restore(permits, int(lease), introduced(who, no_push))
         case "detach":
             return Detach(int(own[0]), int(own[1]), int(own[2]))
         case "status":

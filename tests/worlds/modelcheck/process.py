@@ -3,8 +3,7 @@
 import asyncio
 import math
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redsem_async import (
@@ -19,7 +18,7 @@ from redsem_async._protocol.backend import Command, Link, Listener, OneNode
 from redsem_async._protocol.errors import CommandError
 from redsem_async._protocol.pushes import Push
 from redsem_async._protocol.replies import AnyReply
-from tests.worlds.simulation.loop import RESOLUTION, SimulatedLoop, close_coroutine
+from tests.worlds.loop import RESOLUTION, SimulatedLoop, running
 
 from .scenario import Script
 
@@ -34,15 +33,6 @@ class Wrong(AssertionError):
     """A promise was broken."""
 
 
-@contextmanager
-def running(loop: asyncio.AbstractEventLoop) -> Generator[None]:
-    asyncio._set_running_loop(loop)
-    try:
-        yield
-    finally:
-        asyncio._set_running_loop(None)
-
-
 class Said(NamedTuple):
     """Something on its way from the server: an answer to a command, or a message."""
 
@@ -52,7 +42,7 @@ class Said(NamedTuple):
 
 
 class Loop(SimulatedLoop):
-    """A loop that knows its tasks: whoever asks asyncio for them goes through everybody's."""
+    """A loop that knows its tasks, since `asyncio.all_tasks` looks at those of all loops."""
 
     process: "Process"
 
@@ -66,18 +56,12 @@ class Loop(SimulatedLoop):
         return task
 
     def bury(self) -> None:
-        self.gone = True
-        self.set_exception_handler(lambda loop, context: None)
-        while self._own:
-            task = self._own.pop()
-            if not task.done():
-                task._log_destroy_pending = False  # type: ignore[attr-defined]
-                close_coroutine(task.get_coro())
-        self._ready.clear()
-        self._scheduled.clear()
-        # The package knows loops for as long as their hubs, which nothing of them must keep.
-        self._clock = float
+        super().bury()
         del self.process
+
+    def _unburied(self) -> "list[asyncio.Task[Any]]":
+        own, self._own = self._own, []
+        return [task for task in own if not task.done()]
 
 
 class FakeLink:

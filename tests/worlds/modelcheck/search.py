@@ -4,14 +4,16 @@ A path cannot be taken back, so every branch is a new run from the start. What p
 the key of a state (`World.key`): what was explored from it once is not explored again.
 """
 
+import asyncio
 import gc
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from tests.worlds.stand_ins import in_place
+
 from . import rules
-from .process import Wrong
+from .process import Loop, Wrong
 from .scenario import Budget, Scenario
-from .stand_ins import Clock
 from .world import Event, Make, World
 
 ROUND = 400  # events in a row in which no time passes
@@ -49,6 +51,24 @@ class _Node:
     untried: list[Event]
 
 
+class _Even:
+    """Chance that is always the same, so that a process has no input but what comes to it."""
+
+    @staticmethod
+    def random() -> float:
+        return 0.5
+
+
+class _Ids:
+    """Ids that name their process, and depend on no other's."""
+
+    @staticmethod
+    def token_hex(count: int) -> str:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, Loop)
+        return loop.process.new_hub()
+
+
 class Search:
     """One scenario, explored.
 
@@ -61,7 +81,7 @@ class Search:
     ) -> None:
         self._scenario = scenario
         self._make = make
-        self._clock = Clock()
+        self._world: World
         self._seen: set[bytes] = set()
         self._after: dict[tuple[bytes, Event], bytes] = {}
         self._distrustful = distrustful
@@ -74,7 +94,7 @@ class Search:
         gc.disable()
         gc.freeze()
         try:
-            with self._clock.in_place():
+            with in_place(lambda: self._world.now, _Even, _Ids):
                 self._explore(most)
         finally:
             gc.unfreeze()
@@ -201,7 +221,7 @@ class Search:
         outcome.runs += 1
         if outcome.runs % COLLECT == 0:
             gc.collect()
-        world = self._clock.world = World(self._scenario, self._make)
+        world = self._world = World(self._scenario, self._make)
         return world
 
     def _open(self, world: World) -> None:

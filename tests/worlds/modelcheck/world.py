@@ -12,20 +12,17 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from redsem_async._protocol.backend import Command
-from redsem_async._protocol.errors import CommandError, ErrorKind
+from redsem_async._protocol.errors import CommandError
 from redsem_async._protocol.pushes import Push
 from redsem_async._protocol.replies import AnyReply
 from redsem_async.testing._spec.base import Specification
-from redsem_async.testing._spec.fair import FairSpecification
-from redsem_async.testing._spec.records import HolderRecord, Publish, Reordered, UnknownHub, Void
-from redsem_async.testing._spec.zset import ZsetSpecification
-from tests.worlds.simulation.loop import RESOLUTION
+from redsem_async.testing._spec.records import HolderRecord, Publish
+from tests.worlds.loop import RESOLUTION, running
+from tests.worlds.specification import START_US, carry_out, specification
 
 from . import rules
-from .process import Process, Said, running
+from .process import Process, Said
 from .scenario import Budget, Scenario
-
-START_US = 1_700_000_000_000_000  # by the server's clock
 
 Make = Callable[[Publish], Specification]
 
@@ -67,8 +64,7 @@ class World:
         self.ledger = Ledger()
         self.unhandled: list[str] = []
         self.trace: list[str] | None = None
-        standard: Make = FairSpecification if scenario.mode == "fair" else ZsetSpecification
-        self.model = (make or standard)(self._tell)
+        self.model = make(self._tell) if make else specification(scenario.mode, self._tell)
         self.model.state.marker = self.model.server
         self.processes = [Process(self, index) for index in range(len(scenario.parties))]
 
@@ -250,13 +246,10 @@ class World:
 
     def _carry_out(self, command: Command, hub: str) -> AnyReply | CommandError:
         before = rules.look(self)
-        try:
-            answer = self.model.run(
-                command.semaphore.address, command.operation, hub, self.server_us
-            )
-        except (Reordered, UnknownHub, Void) as again:
-            return CommandError(ErrorKind.RETRY_NOW, again)
-        rules.check_call(self, before, command.operation)
+        address = command.semaphore.address
+        answer = carry_out(self.model, address, command.operation, hub, self.server_us)
+        if not isinstance(answer, CommandError):
+            rules.check_call(self, before, command.operation)
         return answer
 
     def _tell(self, owner: str, message: Push) -> int:

@@ -13,8 +13,8 @@ from redsem_async._protocol.errors import CommandError, ErrorKind
 from redsem_async._protocol.operations import Adopt, Clear, Detach, Refresh, Restore, SetLimit
 from redsem_async._protocol.pushes import Cleared, Granted, Push, Revoked
 from redsem_async._protocol.replies import AnyReply, Reply
+from tests.worlds.loop import SimulatedLoop
 
-from .loop import SimulatedLoop
 from .world import Process, World
 
 if TYPE_CHECKING:

@@ -17,6 +17,7 @@ from redsem_async._hub.hub import known_hub
 from redsem_async.testing._spec.base import Specification
 from redsem_async.testing._spec.fair import FairSpecification
 from redsem_async.testing._spec.zset import ZsetSpecification
+from tests.worlds.loop import running
 
 from .actors import Actor, Habits, Office
 from .holdings import Attempt, Holdings
@@ -389,9 +390,8 @@ class Schedule:
                 self._unless_violated(
                     f"{process.name} does not come to rest: {len(tasks)} tasks, {timer}"
                 )
-            asyncio._set_running_loop(process.loop)
-            hub = known_hub(backend)
-            asyncio._set_running_loop(None)
+            with running(process.loop):
+                hub = known_hub(backend)
             for remote in list(hub._semaphores.values()) if hub else ():
                 ledger = remote.ledger
                 kept = (

@@ -1,18 +1,14 @@
 """The server: the executable specification, run in virtual time and watched by a judge."""
 
 import math
-from collections.abc import Callable
 from functools import partial
 
 from redsem_async._core.keys import Address
 from redsem_async._protocol.errors import CommandError, ErrorKind
 from redsem_async._protocol.operations import Acquire, Adopt, Operation, Refresh, Release
-from redsem_async._protocol.pushes import Push
 from redsem_async._protocol.replies import AnyReply
 from redsem_async.testing._spec.base import Specification
-from redsem_async.testing._spec.fair import FairSpecification
-from redsem_async.testing._spec.records import Reordered, UnknownHub, Void
-from redsem_async.testing._spec.zset import ZsetSpecification
+from tests.worlds.specification import carry_out, specification
 
 from .judge import Around, Judge, Look
 from .network import ONCE, Network, SimulatedLink
@@ -67,8 +63,8 @@ class Server:
             world.fault(f"late {type(call).__name__.lower()}")
         model = self.models.get(address.name)
         if model is None:
-            kind = FairSpecification if address.mode == "fair" else ZsetSpecification
-            model = self.models[address.name] = kind(self._teller(address.prefix))
+            publish = partial(self._network.tell, address.prefix)
+            model = self.models[address.name] = specification(address.mode, publish)
             model.recovers = self.recovers
         gone = {name for name, known in model.state.hubs.items() if known.unreachable}
         judge = self.judge(address.name)
@@ -76,12 +72,7 @@ class Server:
         self._network.reached.clear()
         now_us = world.server_us
         before = judge.look(model, now_us // 1000)
-        answer: AnyReply | CommandError
-        try:
-            answer = model.run(address, call, hub, now_us)
-        except (Reordered, UnknownHub, Void) as again:
-            world.note("again", type(again).__name__)
-            answer = CommandError(ErrorKind.RETRY_NOW, again)
+        answer = carry_out(model, address, call, hub, now_us)
         world.note("run", link.process.name, hub[:4], address.name, call, "->", answer)
         self._note_what_is_rare(model, call, hub, gone, before)
         network = self._network
@@ -132,9 +123,6 @@ class Server:
                 self._world.fault("late duplicate")
             elif ran_on < link.serial:
                 self._world.fault("acquire sent again")
-
-    def _teller(self, prefix: str) -> Callable[[str, Push], int]:
-        return partial(self._network.tell, prefix)
 
     def answered_since(self, moment: float) -> bool:
         """Whether it has done what it was asked ever since."""

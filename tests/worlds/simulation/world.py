@@ -9,10 +9,10 @@ from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from .loop import RESOLUTION, SimulatedLoop
+from tests.worlds.loop import RESOLUTION, SimulatedLoop, running
+from tests.worlds.specification import START_US
 
 TURN = 2e-6  # seconds that a turn of a loop takes: time goes on even when all are busy
-START_US = 1_700_000_000_000_000  # by the server's clock
 
 if TYPE_CHECKING:
     from .holdings import Hold
@@ -203,13 +203,10 @@ class Process:
 
     def cancel(self, task: "asyncio.Task[Any]") -> None:
         """Cancel *task* from outside, and remember it where that has to be obeyed."""
-        asyncio._set_running_loop(self.loop)
-        try:
+        with running(self.loop):
             if self.alive and task.cancel("by the simulation"):
                 self.world.fault("cancelled task")
                 self.cancelled.add(task)
-        finally:
-            asyncio._set_running_loop(None)
 
     @property
     def stalled_so_far(self) -> float:
