@@ -1,14 +1,13 @@
 """What must be true of the server after every call, whatever its clients do.
 
-The judge keeps its own books: who asked for what, which tokens were given, who held from when to
-when. It looks at the model before and after each call, and compares.
+The judge keeps books of requests, tokens and holders, and looks at the model around each call.
 """
 
 import math
 import sys
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from operator import attrgetter, itemgetter
 from typing import NamedTuple
@@ -26,13 +25,14 @@ from redsem_async._protocol.operations import (
     Reap,
     Refresh,
     Release,
+    Request,
     Restore,
     SetLimit,
 )
 from redsem_async._protocol.replies import FULL, AnyReply, Holding, Reply
 from redsem_async.testing._spec.base import Specification
 from redsem_async.testing._spec.fair import FairSpecification
-from redsem_async.testing._spec.records import QueuedRequest, requests_of
+from redsem_async.testing._spec.records import HolderRecord, QueuedRequest, requests_of
 
 from .world import Process, World
 
@@ -46,6 +46,29 @@ class Permit(NamedTuple):
     expiry_ms: int
     token: int
     permits: int
+
+
+def in_use(holders: Mapping[str, Permit | HolderRecord], now: int) -> int:
+    return sum(held.permits for held in holders.values() if held.expiry_ms > now)
+
+
+def own_ids(call: Operation, hub: str) -> set[str]:
+    """The permits that *call* by *hub* may change, grant or end."""
+    match call:
+        case Acquire() | Refresh():
+            return {permit_id(hub, number) for number in call.numbers}
+        case Release():
+            return {permit_id(call.owner, number) for number in call.numbers}
+        case Restore():
+            return {permit_id(hub, number) for number, _, _ in call.permits}
+        case Abandon():
+            return {permit_id(hub, request.number) for request in call.requests}
+        case Adopt():
+            return {permit_id(call.owner, call.old)}
+        case Detach():
+            return {permit_id(hub, call.number)}
+        case _:
+            return set()
 
 
 class Look(NamedTuple):
@@ -67,7 +90,7 @@ class Look(NamedTuple):
         return not (self.live or self.tickets) and self.set_limit is None
 
     def used(self, now: int) -> int:
-        return sum(permit.permits for permit in self.holders.values() if permit.expiry_ms > now)
+        return in_use(self.holders, now)
 
 
 @dataclass
@@ -91,19 +114,11 @@ class Tenure:
         return self.cause in ("cleared", "flushed", "released by somebody else", "adopted")
 
 
-class Asked(NamedTuple):
-    """What a request was for."""
-
-    limit: int
-    permits: int
-    lease_ms: int
-
-
 @dataclass(eq=False)
 class Order:
-    """A `set_limit` or a `clear` of somebody's: it takes effect once, while it is asked for.
+    """A `set_limit` or a `clear`: it takes effect once, while it is asked for.
 
-    One that nobody asks for any more may still come late, until its process was answered another.
+    One that was given up may still come late, until its process was answered another.
     """
 
     by: Process
@@ -116,9 +131,15 @@ class Order:
 
 
 class Around(NamedTuple):
-    """What went on around a call: hubs that were told, and whether its link was closed before."""
+    """What went on around a call.
 
-    heard: frozenset[str]
+    Attributes:
+        notified: hubs that a message went to, as the server believes.
+        reached: hubs that a message is sure to reach.
+        late: its link was closed before.
+    """
+
+    notified: frozenset[str]
     reached: frozenset[str]
     late: bool
 
@@ -142,7 +163,7 @@ class Judge:
         self._limits: list[tuple[float, int | None]] = [(0.0, None)]  # from when on which was set
         self._looks: deque[tuple[float, Look]] = deque()  # the last ones, each after a call
         self._world = world
-        self._asked: dict[str, Asked] = {}
+        self._asked: dict[str, Request] = {}
         self._current: dict[str, Tenure] = {}
         self._began: set[str] = set()
         self._closed: set[str] = set()  # given up or given back by their own hub
@@ -170,7 +191,8 @@ class Judge:
         if isinstance(answer, CommandError):
             self._check(before == after, "a call that was sent back changed something")
             return False
-        self._note_what_was_asked(call, hub)
+        if isinstance(call, Acquire):
+            self._asked |= {permit_id(hub, r.number): r for r in requests_of(call)}
         if isinstance(call, Clear) and before != after:  # and was not too late
             self._forget("cleared")
             for tenure in self.tenures.values():
@@ -190,22 +212,19 @@ class Judge:
         self._judge_answers(before, after, call, hub, answer)
         if isinstance(model, FairSpecification):
             self._judge_line(model, new, before, after, call, hub)
-            for owner in {identity.partition(".")[0] for identity in new} - around.heard - {hub}:
+            for owner in (
+                {identity.partition(".")[0] for identity in new} - around.notified - {hub}
+            ):
                 no_push = model.state.hub_record(owner).no_push
-                self._check(no_push, f"{new} were granted, and nobody was told")
-        match call:
-            case Abandon():
-                self._closed |= {permit_id(hub, request.number) for request in call.requests}
-            case Release() if call.owner == hub:
-                self._closed |= {permit_id(hub, number) for number in call.numbers}
-            case Detach():
-                self.detached.add(permit_id(hub, call.number))
-            case _:
-                pass
+                self._check(no_push, f"{new} were granted, and nobody was notified")
+        if isinstance(call, Abandon) or (isinstance(call, Release) and call.owner == hub):
+            self._closed |= own_ids(call, hub)
+        elif isinstance(call, Detach):
+            self.detached |= own_ids(call, hub)
         if around.late and self.forgot:
             self.revived |= new
             self.revived_line |= after.tickets.keys() - before.tickets.keys()
-        # One whose process is told of it gives it back.
+        # A process that the message reaches gives it back.
         self.revived |= {
             i for i in new & self.revived_line if i.partition(".")[0] not in around.reached
         }
@@ -228,7 +247,7 @@ class Judge:
         """Whether the marks were lost that stop delayed duplicates."""
         return self.flushed_at > -math.inf
 
-    # -- what the clients ask for, and are told
+    # -- what the clients ask for
 
     def ordered(self, by: Process, limit: int | None, *, clears: bool = False) -> Order:
         """*by* asks for a *limit*, or that everything is cleared."""
@@ -237,7 +256,7 @@ class Judge:
         return order
 
     def obeyed(self, order: Order) -> None:
-        """Who asked for *order* was told that it took effect: it did, and will not again."""
+        """*order* was answered: it took effect, and will not again."""
         now = self._world.now
         order.ended = now
         for earlier in self._orders:
@@ -254,7 +273,7 @@ class Judge:
             self._check(order.limit in set_to, f"a limit of {order.limit} was not set")
 
     def given_up(self, order: Order) -> None:
-        """Who asked for *order* does not wait for an answer any more."""
+        """Nobody waits for an answer to *order* any more."""
         order.given_up = self._world.now
 
     def held_since(self, identity: str) -> float:
@@ -287,20 +306,7 @@ class Judge:
         """The limit in force for a request."""
         return self._asked[identity].limit if self.set_limit is None else self.set_limit
 
-    def used(self, model: Specification, now: int) -> int:
-        holders = model.state.holders.values()
-        return sum(held.permits for held in holders if held.expiry_ms > now)
-
     # -- books
-
-    def _note_what_was_asked(self, call: Operation, hub: str) -> None:
-        match call:
-            case Acquire():
-                for request in requests_of(call):
-                    asked = Asked(request.limit, request.permits, request.lease_ms)
-                    self._asked[permit_id(hub, request.number)] = asked
-            case _:
-                pass
 
     def _forget(self, cause: str) -> None:
         for tenure in list(self._current.values()):
@@ -322,19 +328,18 @@ class Judge:
 
     def _judge_gone(self, gone: Iterable[str], call: Operation, hub: str) -> None:
         """Only a release, an abandon, an adoption and a clearing take live permits away."""
+        allowed = own_ids(call, hub)
         match call:
             case Release():
-                allowed = {permit_id(call.owner, number) for number in call.numbers}
                 cause = "released" if call.owner == hub else "released by somebody else"
             case Abandon():
-                allowed = {permit_id(hub, request.number) for request in call.requests}
                 cause = "abandoned"
             case Adopt():
-                allowed, cause = {permit_id(call.owner, call.old)}, "adopted"
+                cause = "adopted"
             case Clear():
                 allowed, cause = set(gone), "cleared"
             case _:
-                allowed, cause = set[str](), "taken"
+                allowed, cause = set(), "taken"
         for identity in gone:
             self._check(identity in allowed, f"{identity} was taken by {call}")
             if identity in self._current:
@@ -403,8 +408,8 @@ class Judge:
                 self._begin(identity, after.live[identity], None)
                 self.heir[old] = identity
                 limit = self._asked[old].limit if old in self._asked else 0
-                permit = after.live[identity]
-                self._asked[identity] = Asked(limit, permit.permits, call.lease_ms)
+                permits = after.live[identity].permits
+                self._asked[identity] = Request(call.new, call.lease_ms, limit, permits)
 
     def _judge_granted(
         self, new: Iterable[str], before: Look, after: Look, call: Operation, hub: str
@@ -412,11 +417,7 @@ class Judge:
         """Tokens grow, limits hold, and nobody is granted who did not ask, or asked before."""
         granted = sorted(new, key=lambda identity: after.live[identity].token)
         used = sum(p.permits for i, p in after.live.items() if i not in granted)
-        asked_now = (
-            {permit_id(hub, number) for number in call.numbers}
-            if isinstance(call, Acquire)
-            else set[str]()
-        )
+        asked_now = own_ids(call, hub) if isinstance(call, Acquire) else set[str]()
         for identity in granted:
             permit = after.live[identity]
             self._check(
@@ -449,23 +450,18 @@ class Judge:
 
     def _judge_kept(self, before: Look, after: Look, call: Operation, hub: str) -> None:
         """Only a refresh and a detach change a permit, and only the caller's own."""
+        own = own_ids(call, hub)
         for identity, was in before.live.items():
             now = after.live.get(identity)
             if now is None or now == was:
                 continue
             self._current[identity].expiry_ms = now.expiry_ms
-            expected = was
-            match call:
-                case Refresh() if identity in {permit_id(hub, n) for n in call.numbers}:
-                    expiry_ms = max(was.expiry_ms, before.now + call.lease_ms)
-                    expected = was._replace(expiry_ms=expiry_ms)
-                case Restore() if identity in {permit_id(hub, n) for n, _, _ in call.permits}:
-                    expiry_ms = max(was.expiry_ms, before.now + call.lease_ms)
-                    expected = was._replace(expiry_ms=expiry_ms)
-                case Detach() if identity == permit_id(hub, call.number):
-                    expected = was._replace(expiry_ms=before.now + call.expires_ms)
-                case _:
-                    pass
+            expiry_ms = was.expiry_ms
+            if isinstance(call, Refresh | Restore) and identity in own:
+                expiry_ms = max(expiry_ms, before.now + call.lease_ms)
+            elif isinstance(call, Detach) and identity in own:
+                expiry_ms = before.now + call.expires_ms
+            expected = was._replace(expiry_ms=expiry_ms)
             self._check(now == expected, f"{identity} became {now} by {call}, not {expected}")
 
     def _judge_answers(
@@ -483,7 +479,6 @@ class Judge:
                     held = [said * (first[call.numbers[i]] == i) for i, said in enumerate(held)]
                 self._check(list(answer.answers) == held, f"{answer.answers} to {call}")
             case Acquire():
-                used = sum(permit.permits for permit in after.live.values())
                 in_grace = after.grace_until > before.now
                 for number, said in zip(call.numbers, answer.answers, strict=True):
                     identity = permit_id(hub, number)
@@ -493,7 +488,7 @@ class Judge:
                         right = permit is not None and permit.token == token
                         self._check(right, f"{identity} was told {said}, and has {permit}")
                     elif said == FULL and not (before.tickets or after.tickets or in_grace):
-                        room = self.limit_of(identity) - used
+                        room = self.limit_of(identity) - after.used(before.now)
                         asked = self._asked[identity]
                         self._check(asked.permits > room, f"{identity} was told full: {room} left")
             case _:
@@ -533,7 +528,7 @@ class Judge:
         return waiter.request.limit if self.set_limit is None else self.set_limit
 
     def room(self, model: Specification, waiter: QueuedRequest, now: int) -> int:
-        return self._most(waiter) - self.used(model, now)
+        return self._most(waiter) - in_use(model.state.holders, now)
 
     def first(self, model: FairSpecification, now: int) -> QueuedRequest | None:
         """The first in line whose turn it is."""

@@ -63,12 +63,12 @@ class Server:
             world.fault(f"late {type(call).__name__.lower()}")
         model = self.models.get(address.name)
         if model is None:
-            publish = partial(self._network.tell, address.prefix)
+            publish = partial(self._network.publish, address.prefix)
             model = self.models[address.name] = specification(address.mode, publish)
             model.recovers = self.recovers
         gone = {name for name, known in model.state.hubs.items() if known.unreachable}
         judge = self.judge(address.name)
-        self._network.heard.clear()
+        self._network.notified.clear()
         self._network.reached.clear()
         now_us = world.server_us
         before = judge.look(model, now_us // 1000)
@@ -76,7 +76,9 @@ class Server:
         world.note("run", link.process.name, hub[:4], address.name, call, "->", answer)
         self._note_what_is_rare(model, call, hub, gone, before)
         network = self._network
-        around = Around(frozenset(network.heard), frozenset(network.reached), not link.open_here)
+        around = Around(
+            frozenset(network.notified), frozenset(network.reached), not link.open_here
+        )
         if judge.ran(model, before, call, hub, answer, around):
             self._idle_since, self._idle_calls = world.now, 0
         self._see_that_nothing_spins()
