@@ -1,4 +1,4 @@
-"""The processes of a path: loops and links that do what they are told, and jobs on them."""
+"""The processes of a path: loops and links whose events the search decides, and their jobs."""
 
 import asyncio
 import math
@@ -65,7 +65,7 @@ class Loop(SimulatedLoop):
 
 
 class FakeLink:
-    """A link whose commands lie where they are until they are run, and heard of."""
+    """A link whose commands and answers stay where they are until the search moves them."""
 
     def __init__(self, process: "Process", listener: Listener) -> None:
         self.fresh_at: float | None = None
@@ -148,9 +148,9 @@ class Job:
         self._going = self.process.loop.create_future()
         await self._going
 
-    async def mail(self) -> str:
-        """Wait for the id of a permit that another job has sent, and take it."""
-        self.waits_for = "mail"
+    async def receive_id(self) -> str:
+        """Wait for the id of a permit that another job has sent."""
+        self.waits_for = "an id"
         self._going = self.process.loop.create_future()
         return await self._going
 
@@ -180,13 +180,13 @@ class Job:
         return identity
 
     async def adopt(self, identity: str) -> Permit:
-        """Adopt; whoever is told that it is lost must not find it there."""
+        """Adopt; where that says that the permit is lost, the server does not hold it."""
         world = self.world
         try:
             permit = await self.semaphore.adopt(identity)
         except PermitLost:
             if world.holds(identity):
-                raise Wrong(f"{self.process.name} was told that what it adopts is lost") from None
+                raise Wrong(f"{self.process.name} adopts what is held, as lost") from None
             raise
         self.process.permits.append(permit)
         return permit
@@ -218,16 +218,16 @@ class Job:
 
     @property
     def may_go(self) -> bool:
-        if self.waits_for == "mail":
-            return bool(self.world.mail)
+        if self.waits_for == "an id":
+            return bool(self.world.ids)
         if self.waits_for == AT_END:
             return self.world.ending
         return self.waits_for is not None
 
     def go(self) -> str:
-        """Let it go on, with the mail it waits for."""
+        """Let it go on, with the id that it waits for."""
         what, self.waits_for = self.waits_for, None
-        text = self.world.mail.popleft() if what == "mail" else ""
+        text = self.world.ids.popleft() if what == "an id" else ""
         if self._going is None:
             self.task = self.process.loop.create_task(self._run())
         else:
@@ -271,7 +271,7 @@ class Process:
         self.late: list[deque[tuple[Command, str]]] = []  # of links that are closed
         self.dialling: asyncio.Future[None] | None = None
         self.permits: list[Permit] = []
-        self.heard = 0  # all that it was told so far, as a number
+        self.seen = 0  # everything that came to it so far, as a number
         node = FakeNode(self)
         kind = FairSemaphore if world.scenario.mode == "fair" else Semaphore
         self.semaphore = kind(node, "jobs", party.limit, lease=party.lease)

@@ -59,7 +59,7 @@ def check_call(world: "World", before: Before, call: Operation) -> None:
 
 
 def _check_order(world: "World", before: Before, granted: list[str]) -> None:
-    """Nobody is granted while another waits who was in line before, and could have had it."""
+    """No grant passes an older request in line that could have been granted."""
     model = world.model
     if not granted or not isinstance(model, FairSpecification):
         return
@@ -76,7 +76,7 @@ def _check_order(world: "World", before: Before, granted: list[str]) -> None:
 
 
 def _excuse(world: "World", before: Before, call: Operation) -> None:
-    """Whoever trusts a permit that somebody took by right has not heard of it yet."""
+    """A permit that was taken away by right may be trusted until its holder learns of it."""
     ledger = world.ledger
     match call:
         case Clear() if ledger.clearing:
@@ -205,20 +205,20 @@ def _would_serve(world: "World") -> bool:
     """Whether a waiter would be granted something if anybody called now."""
     if not world.model.waiting:
         return False
-    told: list[Push] = []
+    sent: list[Push] = []
     model: Specification = copy.copy(world.model)
     for name, value in vars(world.model).items():
         if name != "_publish":
             setattr(model, name, copy.deepcopy(value))
 
-    def tell(_owner: str, message: Push) -> int:
-        told.append(message)
+    def publish(_owner: str, message: Push) -> int:
+        sent.append(message)
         return 1
 
-    model._publish = tell
+    model._publish = publish
     address = world.processes[0].semaphore._address
     model.run(address, Reap(), NOBODY, world.server_us)
-    return any(isinstance(message, Granted) for message in told)
+    return any(isinstance(message, Granted) for message in sent)
 
 
 # -- of the end

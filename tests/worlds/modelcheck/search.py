@@ -111,7 +111,7 @@ class Search:
             wrong = self._descend(path, nodes)
             if wrong is not None:
                 outcome.path = self._shortened(path, wrong)
-                outcome.wrong, outcome.trace = self._told_again(outcome.path)
+                outcome.wrong, _ = self._replayed(outcome.path, outcome.trace)
                 return
             while nodes and not nodes[-1].untried:
                 nodes.pop()
@@ -201,8 +201,7 @@ class Search:
                 taken += 1
                 if taken > ROUND:
                     raise Wrong("commands beget commands without end")
-                if world.trace is not None:
-                    world.trace.append(f"  {world.now - 1000:7.3f} {describe(world, due)}")
+                world.note(describe(world, due))
                 world.do(due)
                 rules.check(world)
                 continue
@@ -232,20 +231,25 @@ class Search:
             while moving := [e for e in world.due() if e.what != "go"]:
                 world.do(moving[0])
 
-    # -- telling
+    # -- explaining
 
-    def _wrong_with(self, path: Sequence[Event]) -> tuple[str | None, list[Event]]:
+    def _replayed(
+        self, path: Sequence[Event], trace: list[str] | None = None
+    ) -> tuple[str | None, list[Event]]:
         """What is wrong with *path*, less what cannot happen, and how much of it it takes."""
         world = self._begin()
+        world.trace = trace
         taken: list[Event] = []
         try:
             self._open(world)
             for event in path:
                 if event in world.enabled():
                     taken.append(event)
+                    world.note(describe(world, event))
                     world.do(event)
                     rules.check(world)
                     rules.check_quiet(world)
+            world.note("from here on nothing goes wrong any more")
             self._end(world)
         except Wrong as wrong:
             return str(wrong), taken
@@ -255,7 +259,7 @@ class Search:
 
     def _shortened(self, path: Sequence[Event], wrong: str) -> list[Event]:
         """The same fault with fewer events, where leaving one out leaves it."""
-        found, shortest = self._wrong_with(path)
+        found, shortest = self._replayed(path)
         if found is None:
             return list(path)
         kind = _kind(found)
@@ -263,33 +267,15 @@ class Search:
         while shorter:
             shorter = False
             for i in reversed(range(len(shortest))):
-                found, taken = self._wrong_with(shortest[:i] + shortest[i + 1 :])
+                found, taken = self._replayed(shortest[:i] + shortest[i + 1 :])
                 if found is not None and _kind(found) == kind and len(taken) < len(shortest):
                     shortest, shorter = taken, True
                     break
         return shortest
 
-    def _told_again(self, path: Sequence[Event]) -> tuple[str, list[str]]:
-        world = self._begin()
-        lines = world.trace = []
-        try:
-            self._open(world)
-            for event in path:
-                lines.append(f"  {world.now - 1000:7.3f} {describe(world, event)}")
-                world.do(event)
-                rules.check(world)
-                rules.check_quiet(world)
-            lines.append("  from here on nothing goes wrong any more")
-            self._end(world)
-        except Wrong as wrong:
-            return f"{wrong} (at {world.now - 1000:.3f})", lines
-        finally:
-            world.end()
-        return "it was not wrong again", lines
-
 
 _AT_SERVER = frozenset({"run", "run late"})
-_IN_PROCESS = frozenset({"hear", "hear and cancel", "cancel", "go", "connect"})
+_IN_PROCESS = frozenset({"receive", "receive and cancel", "cancel", "go", "connect"})
 
 
 def independent(one: Event, other: Event) -> bool:
@@ -317,7 +303,7 @@ def describe(world: World, event: Event) -> str:
         case "go":
             job = process.jobs[which]
             return f"{process.name}: {job.name} goes on {job.waits_for}"
-        case "cancel" | "hear and cancel":
+        case "cancel" | "receive and cancel":
             return f"{process.name}: {what} {process.jobs[which].name}"
         case "cut" | "kill" if which:
             return f"{process.name}: {what}, and the server does not notice"
