@@ -16,7 +16,6 @@ JOURNAL_UNDER_FAULTS = (
 
 
 def is_test(target: str) -> bool:
-    """Whether *target* is a test; it is a command otherwise."""
     return not target.startswith("python ")
 
 

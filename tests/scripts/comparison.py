@@ -85,7 +85,6 @@ class Comparison(RuleBasedStateMachine):
         self.redis.close()
 
     def come_or_go(self, hub: str) -> None:
-        """Subscribe for *hub*, or end its subscription."""
         subscriber = self._subscriber
         change = subscriber.unsubscribe if hub in self._present else subscriber.subscribe
         change(channel(self.prefix, hub))

@@ -114,7 +114,6 @@ class History:
             self._ended.append((at, identity))
 
     def flushed(self, at: float) -> None:
-        """The server lost everything."""
         for identity, tenure in list(self._tenures.items()):
             if tenure.until is None:
                 self.ended(identity, at, "flushed")
@@ -126,7 +125,6 @@ class History:
         self._heard[client] = -math.inf
 
     def got(self, identity: str, stay: Stay) -> None:
-        """A client was handed a permit."""
         stay.index = self._findings.index
         self._stays[identity] = stay
         self._open_by_client[stay.client].add(identity)

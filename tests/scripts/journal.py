@@ -77,7 +77,6 @@ class JournalChecker:
             self.traces.append(list(map(_described, recent)))
 
     def _note(self, record: Record, keys: Keys, changes: Changes) -> None:
-        """Add to the history what was granted and what ended."""
         history, at = self.history, record.server_us / 1e6
         name = record.base.partition("{")[2][:-2]
         behind = keys.now - (record.server_us // 1000)  # of the server, to the semaphore's clock

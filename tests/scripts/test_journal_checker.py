@@ -60,7 +60,6 @@ async def _journal(kind: Kind, url: str, prefix: str) -> list[Record]:
 
 @pytest.fixture(params=[Semaphore, FairSemaphore], ids=["zset", "fair"])
 async def records(request: pytest.FixtureRequest, server_url: str, prefix: str) -> list[Record]:
-    """What two processes did on one semaphore."""
     return await _journal(request.param, server_url, prefix)
 
 

@@ -18,25 +18,10 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+import redsem_async._protocol.operations as op
 from redsem_async._core.config import Clock
 from redsem_async._core.keys import Mode
 from redsem_async._protocol.hub_info import HubInfo
-from redsem_async._protocol.operations import (
-    Abandon,
-    Acquire,
-    Adopt,
-    Clear,
-    Detach,
-    Heartbeat,
-    Operation,
-    Reap,
-    Refresh,
-    Release,
-    Request,
-    Restore,
-    SetLimit,
-    Status,
-)
 from redsem_async._protocol.replies import Reply
 from redsem_async.testing._spec.fair import FairSpecification
 from redsem_async.testing._spec.records import requests_of
@@ -58,10 +43,10 @@ class Agreement(Comparison):
         self.lost: list[tuple[str, tuple[int, int, int]]] = []
         self.numbers = dict.fromkeys(HUBS, 0)
         self.calls = dict.fromkeys(HUBS, 0)
-        self.requests: dict[str, list[Request]] = {hub: [] for hub in HUBS}
-        self.sent: list[tuple[str, Operation]] = []
+        self.requests: dict[str, list[op.Request]] = {hub: [] for hub in HUBS}
+        self.sent: list[tuple[str, op.Operation]] = []
 
-    def send(self, hub: str, call: Operation) -> None:
+    def send(self, hub: str, call: op.Operation) -> None:
         """A call that may arrive once more, see `repeat`."""
         self.sent.append((hub, call))
         self.call(hub, call)
@@ -109,7 +94,7 @@ class Agreement(Comparison):
         others = {n: kind for n, kind in zip(numbers, kinds, strict=True) if kind != (1, True)}
         if hub_info is not None:
             hub_info = hub_info._replace(recovers=self.recovers)
-        call = Acquire(
+        call = op.Acquire(
             *(numbers, lease_ms, limit, others, max_waiters),
             waits=beside,
             highest=limit + more,
@@ -134,14 +119,14 @@ class Agreement(Comparison):
             for count in counts:
                 self._acquire_plainly(hub, count, lease_ms)
             while (not keeps or time_left) and (held := self._numbers_held(hub)):
-                self.send(hub, Release(hub, held[: counts[0]]))
+                self.send(hub, op.Release(hub, held[: counts[0]]))
 
     def _acquire_plainly(self, hub: str, count: int, lease_ms: int) -> None:
         known = hub in self.model.state.hubs and self.model.state.hubs[hub].description
         hub_info = None if known else HubInfo("x", recovers=self.recovers)
         numbers = range(self.numbers[hub] + 1, self.numbers[hub] + 1 + count)
         self.numbers[hub] = numbers[-1]
-        call = Acquire(numbers, lease_ms, self.limit, hub_info=hub_info)
+        call = op.Acquire(numbers, lease_ms, self.limit, hub_info=hub_info)
         self.requests[hub] += requests_of(call)
         self.send(hub, call)
 
@@ -159,7 +144,7 @@ class Agreement(Comparison):
     def acquire_out_of_order(self, hub: str, ahead: int) -> None:
         """The batch before this one has not run."""
         number = self.numbers[hub] + 10
-        call = Acquire([number], 1000, self.limit, after=self.numbers[hub] + ahead)
+        call = op.Acquire([number], 1000, self.limit, after=self.numbers[hub] + ahead)
         if self.mode == "fair":
             self.call(hub, call)
 
@@ -167,7 +152,7 @@ class Agreement(Comparison):
     def release(self, hub: str, caller: str, data: st.DataObject) -> None:
         numbers = data.draw(self._some_numbers(hub, unique=data.draw(st.booleans())))
         kept = data.draw(st.sampled_from((0, 0, 1))) if self.mode == "zset" else 0
-        self.send(caller, Release(hub, numbers, kept))
+        self.send(caller, op.Release(hub, numbers, kept))
 
     @rule(hub=hubs, lease_ms=leases, data=st.data())
     def refresh(self, hub: str, lease_ms: int, data: st.DataObject) -> None:
@@ -178,7 +163,7 @@ class Agreement(Comparison):
             for number in numbers
             if (identity := f"{hub}.{number}") in held and held[identity].permits > 1
         }
-        self.call(hub, Refresh(numbers, lease_ms, heavy))
+        self.call(hub, op.Refresh(numbers, lease_ms, heavy))
 
     @precondition(lambda self: any(self.requests.values()))
     @rule(data=st.data())
@@ -186,7 +171,7 @@ class Agreement(Comparison):
         hub = data.draw(st.sampled_from([hub for hub in HUBS if self.requests[hub]]))
         some = st.lists(st.sampled_from(self.requests[hub]), min_size=1, max_size=3, unique=True)
         void = data.draw(st.sampled_from((0, 0, self.calls[hub], self.calls[hub] + 1)))
-        self.send(hub, Abandon(data.draw(some), void))
+        self.send(hub, op.Abandon(data.draw(some), void))
 
     @rule(
         hub=hubs,
@@ -198,38 +183,38 @@ class Agreement(Comparison):
     def heartbeat(
         self, hub: str, lease_ms: int, waits: int, hinted: int, data: st.DataObject
     ) -> None:
-        asked: list[Request] = []
+        asked: list[op.Request] = []
         if self.mode == "fair" and self.requests[hub]:
             asked = data.draw(st.lists(st.sampled_from(self.requests[hub]), max_size=4))
         self.numbers[hub] += self.mode == "zset"
         number = self.numbers[hub] if self.mode == "zset" else 0
-        self.send(hub, Heartbeat(lease_ms, asked, self.limit, waits, hinted, number=number))
+        self.send(hub, op.Heartbeat(lease_ms, asked, self.limit, waits, hinted, number=number))
 
     @rule(hub=hubs, owner=hubs, data=st.data())
     def adopt(self, hub: str, owner: str, data: st.DataObject) -> None:
         old = data.draw(self._some_numbers(owner))[0]
         self.numbers[hub] += 1
-        self.send(hub, Adopt(owner, old, self.numbers[hub], 4000, call=self._next_call(hub)))
+        self.send(hub, op.Adopt(owner, old, self.numbers[hub], 4000, call=self._next_call(hub)))
 
     @unusual
     @rule(hub=hubs, expires_ms=st.sampled_from((500, LONGEST_MS)), data=st.data())
     def detach(self, hub: str, expires_ms: int, data: st.DataObject) -> None:
         number = data.draw(self._some_numbers(hub))[0]
-        self.send(hub, Detach(number, expires_ms, self._next_call(hub)))
+        self.send(hub, op.Detach(number, expires_ms, self._next_call(hub)))
 
     @unusual
     @rule(limit=st.sampled_from((None, None, 0, 1, 2, 4)))
     def set_limit(self, limit: int | None) -> None:
         self.ceiling = max(self.ceiling, limit or 0)
-        self.send(HUBS[0], SetLimit(limit, self._next_call(HUBS[0])))
+        self.send(HUBS[0], op.SetLimit(limit, self._next_call(HUBS[0])))
 
     @rule(most=st.sampled_from((0, 1, 100)))
     def status(self, most: int) -> None:
-        self.call(HUBS[1], Status(most))
+        self.call(HUBS[1], op.Status(most))
 
     @rule()
     def reap(self) -> None:
-        self.call(HUBS[2], Reap())
+        self.call(HUBS[2], op.Reap())
 
     @unusual
     @rule()
@@ -252,7 +237,7 @@ class Agreement(Comparison):
         if self.redis.exists(self.keys[-2]):
             self.redis.set(self.keys[-2], "another")
             self.model.state.marker = "another"
-        self.call(hub, Heartbeat(1000, hub_info=HubInfo("x", recovers=True)))
+        self.call(hub, op.Heartbeat(1000, hub_info=HubInfo("x", recovers=True)))
 
     def _note_what_is_held(self) -> None:
         holders = self.model.state.holders.items()
@@ -268,12 +253,12 @@ class Agreement(Comparison):
         hub, _ = data.draw(st.sampled_from(self.lost))
         permits = [permit for owner, permit in self.lost if owner == hub]
         hub_info = HubInfo("x", recovers=True) if introduced else None
-        self.call(hub, Restore(permits, lease_ms, hub_info))
+        self.call(hub, op.Restore(permits, lease_ms, hub_info))
 
     @precondition(lambda self: len(self.sent) > 8)
     @rule()
     def clear(self) -> None:
-        self.send(HUBS[0], Clear(self._next_call(HUBS[0])))
+        self.send(HUBS[0], op.Clear(self._next_call(HUBS[0])))
         self.lost.clear()
 
     def _next_call(self, hub: str) -> int:
@@ -329,7 +314,6 @@ class Agreement(Comparison):
 
 
 def machine(mode: Mode, clock: Clock, url: str, prefix: str) -> type[Agreement]:
-    """The state machine for one mode and clock, on one server."""
     facts: dict[str, object] = {"mode": mode, "clock": clock, "url": url, "prefix": prefix}
     facts["quick"] = Counter[type]()
     return type("Agreement", (Agreement,), facts)
@@ -352,7 +336,7 @@ def test_memory_and_redis_agree(mode: Mode, clock: Clock, server_url: str, prefi
             suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
         ),
     )
-    assert agreement.quick[Acquire] and agreement.quick[Release], agreement.quick
+    assert agreement.quick[op.Acquire] and agreement.quick[op.Release], agreement.quick
 
 
 @pytest.mark.parametrize("clock", ["server", "local"])

@@ -52,7 +52,6 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         return self._clock()
 
     def turn(self) -> None:
-        """Run what is ready, and the timers that are due."""
         with running(self):
             self._run_once()
         self.turns += 1

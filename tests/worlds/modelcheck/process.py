@@ -143,13 +143,11 @@ class Job:
     # -- for scripts
 
     async def pause(self, before: str) -> None:
-        """Wait until the search lets it go on."""
         self.waits_for = before
         self._going = self.process.loop.create_future()
         await self._going
 
     async def receive_id(self) -> str:
-        """Wait for the id of a permit that another job has sent."""
         self.waits_for = "an id"
         self._going = self.process.loop.create_future()
         return await self._going
@@ -165,7 +163,6 @@ class Job:
         return permit
 
     async def release(self, permit: Permit) -> None:
-        """Release, and have nothing to do with it any more, whatever comes of that."""
         try:
             await permit.release()
         finally:
@@ -225,7 +222,6 @@ class Job:
         return self.waits_for is not None
 
     def go(self) -> str:
-        """Let it go on, with the id that it waits for."""
         what, self.waits_for = self.waits_for, None
         text = self.world.ids.popleft() if what == "an id" else ""
         if self._going is None:
@@ -289,7 +285,6 @@ class Process:
         return self.dialling is None and not (link and (link.going or link.coming))
 
     def closed(self, link: FakeLink) -> None:
-        """Its end of *link* is closed."""
         if link.going:
             self.late.append(link.going)
             link.going = deque()

@@ -28,7 +28,6 @@ class Before(NamedTuple):
 
 
 def look(world: "World") -> Before:
-    """See how the server stands."""
     model = world.model
     line = tuple(model.line) if isinstance(model, FairSpecification) else ()
     return Before({i: held.token for i, held in model.state.holders.items()}, line)
@@ -94,7 +93,6 @@ def _excuse(world: "World", before: Before, call: Operation) -> None:
 
 
 def check(world: "World") -> None:
-    """Raise Wrong where something must not be as it is."""
     if world.unhandled:
         raise Wrong(world.unhandled[0])
     _check_jobs(world)
@@ -144,7 +142,6 @@ def _check_detached(world: "World") -> None:
 
 
 def check_depth(events: int) -> None:
-    """Raise Wrong where so many events have followed each other, and more come."""
     if events > DEEPEST:
         raise Wrong("events beget events without end")
 
@@ -225,7 +222,6 @@ def _would_serve(world: "World") -> bool:
 
 
 def check_end(world: "World") -> None:
-    """Raise Wrong unless everything has ended."""
     for process in world.processes:
         for job in process.jobs:
             if process.alive and job.in_call:
@@ -241,7 +237,6 @@ def _live(world: "World") -> list[str]:
 
 
 def name_of(world: "World", identity: str) -> str:
-    """Whose permit that is, to be read."""
     hub, _, number = identity.partition(".")
     process = world.owners.get(hub)
     if process is None:

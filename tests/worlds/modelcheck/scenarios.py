@@ -26,7 +26,6 @@ def opened(*jobs: tuple[int, int]) -> Opening:
 
 
 async def holds(job: Job) -> None:
-    """Acquire, and release."""
     await _keep(job, await job.acquire())
 
 
@@ -36,13 +35,11 @@ async def stays(job: Job) -> None:
 
 
 async def tries(job: Job) -> None:
-    """Acquire, for as long as a deadline allows."""
     with suppress(AcquireTimeout):
         await _keep(job, await job.acquire(timeout=0.3))
 
 
 async def holds_two(job: Job) -> None:
-    """Acquire a permit that counts as two."""
     await _keep(job, await job.acquire(permits=2))
 
 
@@ -88,25 +85,21 @@ async def sends_twice(job: Job) -> None:
 
 
 async def adopts(job: Job) -> None:
-    """Adopt what is sent."""
     with suppress(PermitLost):
         await _keep(job, await job.adopt(await job.receive_id()))
 
 
 async def limits(job: Job) -> None:
-    """Set a limit, and then another."""
     await job.set_limit(3)
     await job.set_limit(2)
 
 
 async def pauses(job: Job) -> None:
-    """Let nobody in for a while."""
     await job.set_limit(0)
     await job.set_limit(None)
 
 
 async def clears(job: Job) -> None:
-    """Clear, and then acquire."""
     await job.clear()
     await holds(job)
 

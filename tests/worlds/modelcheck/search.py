@@ -289,12 +289,10 @@ def independent(one: Event, other: Event) -> bool:
 
 
 def _kind(wrong: str) -> str:
-    """A message without its numbers."""
     return "".join(c for c in wrong if not (c.isdigit() or c == "."))
 
 
 def describe(world: World, event: Event) -> str:
-    """An event, to be read."""
     what, who, which = event
     process = world.processes[who]
     match what:

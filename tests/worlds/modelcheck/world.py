@@ -69,7 +69,6 @@ class World:
         self.processes = [Process(self, index) for index in range(len(scenario.parties))]
 
     def note(self, line: str) -> None:
-        """Add a line to the trace, if one is kept."""
         if self.trace is not None:
             self.trace.append(f"  {self.now - 1000:7.3f} {line}")
 
@@ -80,7 +79,6 @@ class World:
     # -- what can happen
 
     def enabled(self) -> list[Event]:
-        """Everything that can happen next, within the budget."""
         return [*self.due(), *self._unkind()]
 
     def choices(self) -> list[Event]:
@@ -292,7 +290,6 @@ class World:
         return START_US + round(self.now * 1_000_000)
 
     def seconds_left(self, expiry_ms: int) -> float:
-        """Until a moment by the server's clock."""
         return (1000 * expiry_ms - self.server_us) / 1e6
 
     def next_moment(self, grain: float = 0.0) -> float | None:
@@ -309,12 +306,10 @@ class World:
         return self.model.state.holders.values()
 
     def holds(self, identity: str) -> bool:
-        """Whether the server holds that permit now."""
         held = self.model.state.holders.get(identity)
         return held is not None and self.seconds_left(held.expiry_ms) > 0
 
     def pass_time(self, until: float) -> None:
-        """Let time pass, and every timer run at its own time."""
         self.ticked = True
         while True:
             timers = [p.loop.next_timer() for p in self.processes if p.runs]
@@ -361,5 +356,4 @@ _numbers: dict[object, int] = {}
 
 
 def number_of(thing: object) -> int:
-    """The same number for the same thing."""
     return _numbers.setdefault(thing, len(_numbers) + 1)

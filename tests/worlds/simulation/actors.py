@@ -226,7 +226,6 @@ class Actor:
         return await attempt.semaphore.acquire(timeout=attempt.timeout, permits=attempt.permits)
 
     async def _keep(self, attempt: Attempt, permit: Permit) -> None:
-        """Hold *permit* for a while, and give it back."""
         hold = self._common.holdings.granted(attempt, permit)
         try:
             await self._work()
@@ -243,7 +242,6 @@ class Actor:
             await permit.release()
 
     async def _body(self, attempt: Attempt, permit: Permit) -> None:
-        """The body of a block that the permit guards."""
         holdings, random, work = self._common.holdings, self._random, self._common.habits.work
         hold = holdings.granted(attempt, permit)
         try:

@@ -57,7 +57,6 @@ class Hold:
         return f"{self.id} held by {self.process.name} from {self.began:.6f} to {self.ended:.6f}"
 
     def look(self) -> None:
-        """See whether its holder trusts it still."""
         if self.ended < math.inf:
             return
         claim = self.claim
@@ -68,7 +67,6 @@ class Hold:
             self.end()
 
     def end(self) -> None:
-        """Its holder does not count on it from now on, if it still did."""
         if self.ended == math.inf:
             self.certain = max(self.certain, min(self.process.world.now, self._until))
             self.ended = self.certain
@@ -123,7 +121,6 @@ class Holdings:
         self.pending[attempt] = None
 
     def granted(self, attempt: Attempt, permit: Permit) -> Hold:
-        """A caller was given *permit*."""
         world = self._world
         self.answered(attempt)
         process = attempt.process
@@ -136,12 +133,10 @@ class Holdings:
         return hold
 
     def adopt(self, attempt: Attempt, identity: str) -> None:
-        """*attempt* is for the permit that is known as *identity*."""
         attempt.old = identity
         self._adopters[attempt.process, identity] += 1
 
     def answered(self, attempt: Attempt) -> None:
-        """A caller has its answer, whatever it is."""
         if self.pending.pop(attempt, self) is self:
             return
         attempt.answered = self._world.now
@@ -157,7 +152,6 @@ class Holdings:
             )
 
     def end(self, hold: Hold, permit: Permit) -> None:
-        """The holder is about to release, or notices that it holds no more."""
         hold.lost |= permit.lost
         hold.end()
         self._world.note(hold.process.name, "lets go", hold.id[32:], hold.lost)
@@ -283,7 +277,6 @@ class Holdings:
     # -- at the end
 
     def judge(self, judges: dict[str, Judge], limits: dict[str, int]) -> None:
-        """Compare what clients trusted with what others were granted."""
         holds: dict[tuple[str, int], Hold] = {}
         for hold in self.holds:
             hold.end()

@@ -12,23 +12,9 @@ from dataclasses import dataclass
 from operator import attrgetter, itemgetter
 from typing import NamedTuple
 
+import redsem_async._protocol.operations as op
 from redsem_async._core.keys import permit_id
 from redsem_async._protocol.errors import CommandError
-from redsem_async._protocol.operations import (
-    Abandon,
-    Acquire,
-    Adopt,
-    Clear,
-    Detach,
-    Heartbeat,
-    Operation,
-    Reap,
-    Refresh,
-    Release,
-    Request,
-    Restore,
-    SetLimit,
-)
 from redsem_async._protocol.replies import FULL, AnyReply, Holding, Reply
 from redsem_async.testing._spec.base import Specification
 from redsem_async.testing._spec.fair import FairSpecification
@@ -37,7 +23,7 @@ from redsem_async.testing._spec.records import HolderRecord, QueuedRequest, requ
 from .world import Process, World
 
 REMEMBERED = 60.0  # seconds for which the judge remembers how everything stood
-_SERVING = (Acquire, Abandon, Release, Heartbeat, SetLimit, Reap)
+_SERVING = (op.Acquire, op.Abandon, op.Release, op.Heartbeat, op.SetLimit, op.Reap)
 
 
 class Permit(NamedTuple):
@@ -52,20 +38,20 @@ def in_use(holders: Mapping[str, Permit | HolderRecord], now: int) -> int:
     return sum(held.permits for held in holders.values() if held.expiry_ms > now)
 
 
-def own_ids(call: Operation, hub: str) -> set[str]:
+def own_ids(call: op.Operation, hub: str) -> set[str]:
     """The permits that *call* by *hub* may change, grant or end."""
     match call:
-        case Acquire() | Refresh():
+        case op.Acquire() | op.Refresh():
             return {permit_id(hub, number) for number in call.numbers}
-        case Release():
+        case op.Release():
             return {permit_id(call.owner, number) for number in call.numbers}
-        case Restore():
+        case op.Restore():
             return {permit_id(hub, number) for number, _, _ in call.permits}
-        case Abandon():
+        case op.Abandon():
             return {permit_id(hub, request.number) for request in call.requests}
-        case Adopt():
+        case op.Adopt():
             return {permit_id(call.owner, call.old)}
-        case Detach():
+        case op.Detach():
             return {permit_id(hub, call.number)}
         case _:
             return set()
@@ -86,7 +72,6 @@ class Look(NamedTuple):
 
     @property
     def idle(self) -> bool:
-        """Whether there is nothing that a clear could take away."""
         return not (self.live or self.tickets) and self.set_limit is None
 
     def used(self, now: int) -> int:
@@ -163,13 +148,12 @@ class Judge:
         self._limits: list[tuple[float, int | None]] = [(0.0, None)]  # from when on which was set
         self._looks: deque[tuple[float, Look]] = deque()  # the last ones, each after a call
         self._world = world
-        self._asked: dict[str, Request] = {}
+        self._asked: dict[str, op.Request] = {}
         self._current: dict[str, Tenure] = {}
         self._began: set[str] = set()
         self._closed: set[str] = set()  # given up or given back by their own hub
 
     def look(self, model: Specification, now: int) -> Look:
-        """See how *model* stands."""
         state = model.state
         holders = {i: Permit(h.expiry_ms, h.token, h.permits) for i, h in state.holders.items()}
         tickets: dict[str, int] = {}
@@ -181,7 +165,7 @@ class Judge:
         self,
         model: Specification,
         before: Look,
-        call: Operation,
+        call: op.Operation,
         hub: str,
         answer: AnyReply | CommandError,
         around: Around,
@@ -191,9 +175,9 @@ class Judge:
         if isinstance(answer, CommandError):
             self._check(before == after, "a call that was sent back changed something")
             return False
-        if isinstance(call, Acquire):
+        if isinstance(call, op.Acquire):
             self._asked |= {permit_id(hub, r.number): r for r in requests_of(call)}
-        if isinstance(call, Clear) and before != after:  # and was not too late
+        if isinstance(call, op.Clear) and before != after:  # and was not too late
             self._forget("cleared")
             for tenure in self.tenures.values():
                 tenure.in_grace = False  # a clear ends the grace period of an earlier flush
@@ -202,9 +186,9 @@ class Judge:
         self._expire(before)
         self._judge_gone(gone, call, hub)
         self._judge_orders(before, after, call, hub, around)
-        if isinstance(call, Restore):
+        if isinstance(call, op.Restore):
             self._judge_restored(new, after, call, hub)
-        elif isinstance(call, Adopt):
+        elif isinstance(call, op.Adopt):
             self._judge_adopted(new, before, after, call, hub)
         else:
             self._judge_granted(new, before, after, call, hub)
@@ -217,9 +201,9 @@ class Judge:
             ):
                 no_push = model.state.hub_record(owner).no_push
                 self._check(no_push, f"{new} were granted, and nobody was notified")
-        if isinstance(call, Abandon) or (isinstance(call, Release) and call.owner == hub):
+        if isinstance(call, op.Abandon) or (isinstance(call, op.Release) and call.owner == hub):
             self._closed |= own_ids(call, hub)
-        elif isinstance(call, Detach):
+        elif isinstance(call, op.Detach):
             self.detached |= own_ids(call, hub)
         if around.late and self.forgot:
             self.revived |= new
@@ -244,13 +228,11 @@ class Judge:
 
     @property
     def forgot(self) -> bool:
-        """Whether the marks were lost that stop delayed duplicates."""
         return self.flushed_at > -math.inf
 
     # -- what the clients ask for
 
     def ordered(self, by: Process, limit: int | None, *, clears: bool = False) -> Order:
-        """*by* asks for a *limit*, or that everything is cleared."""
         order = Order(by, limit, clears, self._world.now)
         self._orders.append(order)
         return order
@@ -303,7 +285,6 @@ class Judge:
         return not looks
 
     def limit_of(self, identity: str) -> int:
-        """The limit in force for a request."""
         return self._asked[identity].limit if self.set_limit is None else self.set_limit
 
     # -- books
@@ -326,17 +307,17 @@ class Judge:
 
     # -- the rules
 
-    def _judge_gone(self, gone: Iterable[str], call: Operation, hub: str) -> None:
+    def _judge_gone(self, gone: Iterable[str], call: op.Operation, hub: str) -> None:
         """Only a release, an abandon, an adoption and a clearing take live permits away."""
         allowed = own_ids(call, hub)
         match call:
-            case Release():
+            case op.Release():
                 cause = "released" if call.owner == hub else "released by somebody else"
-            case Abandon():
+            case op.Abandon():
                 cause = "abandoned"
-            case Adopt():
+            case op.Adopt():
                 cause = "adopted"
-            case Clear():
+            case op.Clear():
                 allowed, cause = set(gone), "cleared"
             case _:
                 allowed, cause = set(), "taken"
@@ -346,20 +327,20 @@ class Judge:
                 self._end(self._current[identity], cause)
 
     def _judge_orders(
-        self, before: Look, after: Look, call: Operation, hub: str, around: Around
+        self, before: Look, after: Look, call: op.Operation, hub: str, around: Around
     ) -> None:
         """What is set and cleared is what somebody asks for now, and who did not get it yet."""
         self._limit_is(after.set_limit)
-        cleared = isinstance(call, Clear) and before != after and not before.idle
+        cleared = isinstance(call, op.Clear) and before != after and not before.idle
         if before.set_limit == after.set_limit and not cleared:
             return
         now = self._world.now
         fit = [
             order
             for order in self._orders
-            if isinstance(call, Clear | SetLimit)
+            if isinstance(call, op.Clear | op.SetLimit)
             and hub in order.by.hubs
-            and order.clears is isinstance(call, Clear)
+            and order.clears is isinstance(call, op.Clear)
             and (order.clears or order.limit == after.set_limit)
             and not order.done
             and order.ended >= now
@@ -374,7 +355,7 @@ class Judge:
             self.set_limit = limit
             self._limits.append((self._world.now, limit))
 
-    def _judge_restored(self, new: Iterable[str], after: Look, call: Restore, hub: str) -> None:
+    def _judge_restored(self, new: Iterable[str], after: Look, call: op.Restore, hub: str) -> None:
         """Only what was lost with the state is put back, as it was."""
         asked = {permit_id(hub, n): (token, permits) for n, token, permits in call.permits}
         for identity in new:
@@ -396,7 +377,7 @@ class Judge:
             self._world.fault("permit put back")
 
     def _judge_adopted(
-        self, new: Iterable[str], before: Look, after: Look, call: Adopt, hub: str
+        self, new: Iterable[str], before: Look, after: Look, call: op.Adopt, hub: str
     ) -> None:
         old = permit_id(call.owner, call.old)
         for identity in new:
@@ -409,15 +390,15 @@ class Judge:
                 self.heir[old] = identity
                 limit = self._asked[old].limit if old in self._asked else 0
                 permits = after.live[identity].permits
-                self._asked[identity] = Request(call.new, call.lease_ms, limit, permits)
+                self._asked[identity] = op.Request(call.new, call.lease_ms, limit, permits)
 
     def _judge_granted(
-        self, new: Iterable[str], before: Look, after: Look, call: Operation, hub: str
+        self, new: Iterable[str], before: Look, after: Look, call: op.Operation, hub: str
     ) -> None:
         """Tokens grow, limits hold, and nobody is granted who did not ask, or asked before."""
         granted = sorted(new, key=lambda identity: after.live[identity].token)
         used = sum(p.permits for i, p in after.live.items() if i not in granted)
-        asked_now = own_ids(call, hub) if isinstance(call, Acquire) else set[str]()
+        asked_now = own_ids(call, hub) if isinstance(call, op.Acquire) else set[str]()
         for identity in granted:
             permit = after.live[identity]
             self._check(
@@ -448,7 +429,7 @@ class Judge:
             identity, now, now, permit.token, permit.permits, permit.expiry_ms, limit
         )
 
-    def _judge_kept(self, before: Look, after: Look, call: Operation, hub: str) -> None:
+    def _judge_kept(self, before: Look, after: Look, call: op.Operation, hub: str) -> None:
         """Only a refresh and a detach change a permit, and only the caller's own."""
         own = own_ids(call, hub)
         for identity, was in before.live.items():
@@ -457,28 +438,27 @@ class Judge:
                 continue
             self._current[identity].expiry_ms = now.expiry_ms
             expiry_ms = was.expiry_ms
-            if isinstance(call, Refresh | Restore) and identity in own:
+            if isinstance(call, op.Refresh | op.Restore) and identity in own:
                 expiry_ms = max(expiry_ms, before.now + call.lease_ms)
-            elif isinstance(call, Detach) and identity in own:
+            elif isinstance(call, op.Detach) and identity in own:
                 expiry_ms = before.now + call.expires_ms
             expected = was._replace(expiry_ms=expiry_ms)
             self._check(now == expected, f"{identity} became {now} by {call}, not {expected}")
 
     def _judge_answers(
-        self, before: Look, after: Look, call: Operation, hub: str, answer: AnyReply
+        self, before: Look, after: Look, call: op.Operation, hub: str, answer: AnyReply
     ) -> None:
-        """An answer says what is so."""
         if not isinstance(answer, Reply):
             return
         match call:
-            case Release() | Refresh():
-                owner = call.owner if isinstance(call, Release) else hub
+            case op.Release() | op.Refresh():
+                owner = call.owner if isinstance(call, op.Release) else hub
                 held = [int(permit_id(owner, n) in before.live) for n in call.numbers]
-                if isinstance(call, Release):  # twice in one call, the second finds nothing
+                if isinstance(call, op.Release):  # twice in one call, the second finds nothing
                     first = {n: i for i, n in reversed(list(enumerate(call.numbers)))}
                     held = [said * (first[call.numbers[i]] == i) for i, said in enumerate(held)]
                 self._check(list(answer.answers) == held, f"{answer.answers} to {call}")
-            case Acquire():
+            case op.Acquire():
                 in_grace = after.grace_until > before.now
                 for number, said in zip(call.numbers, answer.answers, strict=True):
                     identity = permit_id(hub, number)
@@ -504,14 +484,14 @@ class Judge:
         new: Iterable[str],
         before: Look,
         after: Look,
-        call: Operation,
+        call: op.Operation,
         hub: str,
     ) -> None:
         """First come, first served; and nobody waits for what is free."""
         both = after.tickets.keys() & after.live.keys()
         self._check(not both, f"{both} hold and wait")
         first = self.first(model, before.now)
-        if first and not isinstance(call, Adopt):
+        if first and not isinstance(call, op.Adopt):
             for identity in new:
                 # One who was not in line drew its token only now, from the tickets' counter.
                 ticket = before.tickets.get(identity, after.live[identity].token)

@@ -88,7 +88,6 @@ class Network:
         self._unanswered.clear()
 
     async def answered_again(self, loop: SimulatedLoop) -> None:
-        """Wait until the network is healed."""
         attempt: asyncio.Future[None] = loop.create_future()
         self._unanswered.append((loop, attempt))
         await attempt
@@ -203,7 +202,6 @@ class SimulatedLink:
         return self.open_here and not self._down_cut and self.process.alive
 
     def deliver(self, arrival: Callable[[], None]) -> None:
-        """Bring something to the process, in order."""
         if not self._down_cut:
             self._downward = max(self._downward, self._world.now + self._network.trip())
             self._world.at(self._downward, partial(self._delivered, arrival))
@@ -336,7 +334,6 @@ class SimulatedLink:
         self.open_there = False
 
     def lose_commands(self) -> None:
-        """Drop what is on its way to the server, and the link."""
         self._up_cut = True
         self._break(server_knows=self._world.random.random() < 0.5)
 
@@ -383,7 +380,6 @@ class SimulatedLink:
         self._world.after(PATIENCE, partial(self._see_that_it_was_noticed, stalled))
 
     def cut(self) -> None:
-        """Break the link, in one of the ways there are."""
         if self.open_here and not self._down_cut:
             self._world.fault("broken link")
             if self._world.random.random() < 0.5:

@@ -279,7 +279,6 @@ class Schedule:
         return all(task.done() for process, task in self.workers if process.alive)
 
     def _heal(self) -> None:
-        """From now on nothing goes wrong any more."""
         self.common.healed = True
         self.world.note("healed")
         self.server.heal()

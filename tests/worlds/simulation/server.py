@@ -127,11 +127,9 @@ class Server:
                 self._world.fault("acquire sent again")
 
     def answered_since(self, moment: float) -> bool:
-        """Whether it has done what it was asked ever since."""
         return max(self._troubled_at, self.stalled_until) < moment
 
     def holds(self, name: str, identity: str) -> bool:
-        """Whether a permit is held under *identity* now."""
         model = self.models.get(name)
         held = model.state.holders.get(identity) if model else None
         return held is not None and held.expiry_ms > self._world.server_us // 1000
@@ -139,12 +137,10 @@ class Server:
     # -- trouble
 
     def stall(self, seconds: float) -> None:
-        """Answer nothing for a while, and then everything."""
         self._world.fault("stalled server")
         self.stalled_until = self._world.now + seconds
 
     def flush(self) -> None:
-        """Forget everything, as FLUSHALL does."""
         self._world.fault("flushed server")
         self.stalled_until = max(self.stalled_until, self._world.now + FLUSH_TIME)
         self.models.clear()
@@ -152,7 +148,6 @@ class Server:
             judge.flushed()
 
     def heal(self) -> None:
-        """Nothing is wrong any more."""
         self.stalled_until = min(self.stalled_until, self._world.now + FLUSH_TIME)
         self.busy_until = self.demoted_until = self.full_until = self.strict_until = 0.0
         self.forgetful = 0.0

@@ -42,17 +42,14 @@ class World:
     # -- what there is to tell
 
     def note(self, *what: object) -> None:
-        """Add a line to the trace, if one is kept."""
         if self.trace is not None:
             self.trace.append(f"{self.now:12.6f} " + " ".join(map(str, what)))
 
     def fault(self, kind: str) -> None:
-        """A fault happened."""
         self.faults[kind] += 1
         self.note("FAULT", kind)
 
     def violated(self, what: str) -> None:
-        """A promise was broken: the run ends here."""
         self.violations.append(f"at {self.now:.6f}: {what}")
         self.note("VIOLATED", what)
 
@@ -60,7 +57,6 @@ class World:
 
     @property
     def server_us(self) -> int:
-        """The server's clock."""
         return self.server_us_at(self.now)
 
     @staticmethod
@@ -146,7 +142,6 @@ class Process:
         return self.loop.create_task(coroutine)
 
     def world_time(self, local: float) -> float:
-        """The world's time when this process's clock shows *local*."""
         return (local - self._offset) / self._rate
 
     # -- turns
@@ -159,7 +154,6 @@ class Process:
         return done or not self.alive
 
     def able(self) -> bool:
-        """Whether there is something for it to do now."""
         if not self.alive or self.stalled_until > self.world.now:
             return False
         if self.loop.ready:
@@ -171,7 +165,6 @@ class Process:
         return timer is not None and timer < self.loop.time() + RESOLUTION
 
     def next_moment(self) -> float:
-        """When there will be something for it to do, as far as it knows."""
         if not self.alive:
             return math.inf
         timer = self.loop.next_timer()
@@ -233,13 +226,11 @@ class Process:
         self.world.at(self.stalled_until, lambda: None)
 
     def kill(self) -> None:
-        """Its tasks vanish."""
         self.alive = False
         self.world.fault("killed process")
         self.world.note(self.name, "is killed")
 
     def resume(self) -> None:
-        """Nothing stops it any more."""
         self._stall_due = None
         self.stalled_until = min(self.stalled_until, self.world.now)
 

@@ -64,7 +64,6 @@ class Chaos:
 
     @property
     def complete(self) -> bool:
-        """Whether every kind of fault has happened."""
         return all(self.happened[fault] for fault in self._plan.faults)
 
     async def _all_done(self) -> None:

@@ -107,7 +107,6 @@ class Worker:
         return await self._process.wait()
 
     async def end(self) -> None:
-        """It is not needed any more."""
         if self.alive:
             await self.kill()
 

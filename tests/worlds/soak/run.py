@@ -109,7 +109,6 @@ class Drain:
             self._checker.feed([Flushed(at)])
 
     async def look(self) -> dict[str, int]:
-        """How the server does."""
         async with self._turn:
             clients: dict[str, Any] = await self._redis.info("clients")
             memory: dict[str, Any] = await self._redis.info("memory")
@@ -130,7 +129,6 @@ class Drain:
 
 
 async def soak(plan: Plan) -> Report:
-    """Run a soak to its end."""
     known = places(plan)
     recovering = {place.name for place in known if place.recovers}
     checker = JournalChecker({place.name: place.ceiling for place in known}, recovering)
@@ -172,7 +170,6 @@ async def soak(plan: Plan) -> Report:
 async def _surroundings(
     plan: Plan,
 ) -> AsyncGenerator[tuple[EmbeddedRedis, Redis, Redis, list[Proxy]]]:
-    """A server, a client to cause trouble with, one to read with, and ways to the server."""
     async with AsyncExitStack() as stack:
         server = stack.enter_context(embedded_redis())
         admin, reader = [
@@ -195,7 +192,6 @@ async def _go_on(
     drain: Drain,
     chaos: Chaos,
 ) -> None:
-    """Let it go on for its time, checking along the way."""
     ending = asyncio.Event()
     await until(lambda: all(worker.sizes.sizes for worker in workers), "all have begun", 60)
     causing = asyncio.create_task(chaos.go_on(ending))

@@ -239,7 +239,6 @@ class Process:
     # -- commands
 
     async def obey(self) -> None:
-        """Do what comes in on the standard input."""
         reader = asyncio.StreamReader()
         protocol = asyncio.StreamReaderProtocol(reader)
         transport, _ = await asyncio.get_running_loop().connect_read_pipe(
