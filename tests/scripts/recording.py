@@ -171,8 +171,10 @@ def call_of(mode: Mode, operation: str, own: Sequence[str], *, recovers: bool) -
             if fair:
                 requests = [_request(text) for text in rest]
                 return op.Heartbeat(int(lease), requests, hub_info=hub_info)
-            limit, waits, hinted, number = map(int, rest)
-            return op.Heartbeat(int(lease), (), limit, waits, hinted, hub_info, number=number)
+            facts = [int(fact) for fact in rest]
+            return op.Heartbeat(
+                int(lease), (), facts[0], facts[1], facts[2], hub_info, number=facts[3]
+            )
         case "adopt":
             lease, who, no_push, owner, old, new, number = own
             hub_info = introduced(who, no_push)

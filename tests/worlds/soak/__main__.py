@@ -54,8 +54,6 @@ def show(report: Report) -> None:
     }
     for number, (early, late) in enumerate(report.sizes):
         facts[f"process {number}"] = f"{early}, later {late}"
-    for part in (0.25, 0.5, 1.0) if report.server else ():
-        facts[f"server at {part:.0%}"] = report.server[int(part * (len(report.server) - 1))]
     for what, value in facts.items():
         print(f"{what:32} {value:,}" if isinstance(value, int) else f"{what:32} {value}")
     for fault in report.never_happened:

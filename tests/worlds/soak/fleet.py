@@ -78,7 +78,7 @@ class Worker:
         )
         self._process = process
         self._tally.sizes.append(self.sizes)
-        self._tally.checker.history.joins(self.name)
+        self._tally.checker.history.reported(self.name)
         self._listening = asyncio.create_task(self._listen(process))
 
     def tell(self, *command: object) -> None:
@@ -126,7 +126,7 @@ class Worker:
         assert process.stdout is not None
         name, count = self.name, 0
         while (line := await process.stdout.readline()).endswith(b"\n"):
-            self._heard(name, json.loads(line))
+            self._note(name, json.loads(line))
             count += 1
             if count % 100 == 0:
                 await asyncio.sleep(0)
@@ -139,7 +139,7 @@ class Worker:
             if code != 0:
                 self._tally.wrong(name, f"ended with {code}")
 
-    def _heard(self, name: str, said: list[Any]) -> None:
+    def _note(self, name: str, said: list[Any]) -> None:
         history, at = self._tally.checker.history, self._tally.at
         match said:
             case ["got", identity, place, token, permits, since, trusted]:
@@ -150,8 +150,8 @@ class Worker:
                 history.doubts(identity, at(moment))
             case ["left", identity, until, asked, released]:
                 history.left(identity, at(until), at(asked), released)
-            case ["heard", until]:
-                history.heard(name, at(until))
+            case ["reported", until]:
+                history.reported(name, at(until))
             case ["size", size]:
                 self.sizes.at.append(time.time())
                 self.sizes.sizes.append(size)

@@ -49,7 +49,6 @@ class Report:
     sizes: list[tuple[dict[str, float], dict[str, float]]] = field(
         default_factory=list[tuple[dict[str, float], dict[str, float]]]
     )
-    server: list[dict[str, int]] = field(default_factory=list[dict[str, int]])
     tried: int = 0  # semaphores of which every permit was there afterwards
     keys_left: int = 0
     longest_ttl: float = 0.0
@@ -108,17 +107,9 @@ class Drain:
             await self._check(fetched)
             self._checker.feed([Flushed(at)])
 
-    async def look(self) -> dict[str, int]:
-        async with self._turn:
-            clients: dict[str, Any] = await self._redis.info("clients")
-            memory: dict[str, Any] = await self._redis.info("memory")
-            journal = int(await self._redis.memory_usage(JOURNAL) or 0)
-            return {
-                "behind": int(await self._redis.llen(JOURNAL)),
-                "connections": clients["connected_clients"],
-                "keys": int(await self._redis.dbsize()),
-                "memory": memory["used_memory"] - journal,
-            }
+    async def behind(self) -> int:
+        """How many records are not checked yet."""
+        return int(await self._redis.llen(JOURNAL))
 
     async def _check(self, fetched: Sequence[bytes]) -> None:
         for start in range(0, len(fetched), SLICE):
@@ -206,8 +197,7 @@ async def _go_on(
             await asyncio.sleep(0.05)
         if time.monotonic() - looked > 2.0:
             looked = time.monotonic()
-            report.server.append(await drain.look())
-            behind = report.server[-1]["behind"] > MOST_BEHIND
+            behind = await drain.behind() > MOST_BEHIND
             if behind is not resting:
                 resting = behind
                 for worker in workers:

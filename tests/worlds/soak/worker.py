@@ -84,7 +84,7 @@ class Process:
         count = 0
         while True:
             trusted = (stay.certain_until for stay in self.open.values())
-            self.say("heard", min((now(), *trusted)))
+            self.say("reported", min((now(), *trusted)))
             if count % SAMPLE_EVERY == 0:
                 self.say("size", size())
             count += 1
@@ -114,7 +114,7 @@ class Process:
             await client.aclose()
         while len(asyncio.all_tasks()) > 2:  # noqa: ASYNC110 - this one, and who reads commands
             await asyncio.sleep(0.01)
-        self.say("heard", now())
+        self.say("reported", now())
         self.say("outcomes", self.outcomes)
         self.say("rest", size())
 
