@@ -28,9 +28,8 @@ runpy.run_module("tests.worlds.soak.worker", run_name="__main__")
 
 @dataclass
 class Sizes:
-    """What a process said of its size, and when."""
+    """What a process said of its size."""
 
-    at: list[float] = field(default_factory=list[float])
     sizes: list[dict[str, int]] = field(default_factory=list[dict[str, int]])
     rest: dict[str, int] | None = None
 
@@ -153,7 +152,6 @@ class Worker:
             case ["reported", until]:
                 history.reported(name, at(until))
             case ["size", size]:
-                self.sizes.at.append(time.time())
                 self.sizes.sizes.append(size)
             case ["rest", size]:
                 self.sizes.rest = size

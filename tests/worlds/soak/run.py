@@ -5,7 +5,7 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -256,7 +256,6 @@ async def _look_for_leftovers(
         keys = {place: place.semaphore(client, 0) for place in known}
         used = {key.split(b"}")[0] for key in await _keys(admin)}
         there = [p for p in known if f"{PREFIX}:{{{p.name}".encode() in used]
-        await _until_idle([keys[place] for place in there], left)
         for start in range(0, len(there), 50):
             some = there[start : start + 50]
             await asyncio.gather(*(_take_all(place, keys[place], left) for place in some))
@@ -278,38 +277,22 @@ async def _keys(admin: Redis) -> list[bytes]:
     return [key async for key in keys]
 
 
-async def _until_idle(semaphores: Sequence[redsem_async.AnySemaphore], left: list[str]) -> None:
-    """Killed processes hold and wait until their time has run out, and no longer."""
-    ends = time.monotonic() + 4 * LONGEST_LEASE
-    busy = list(semaphores)
-    while busy:
-        still: list[redsem_async.AnySemaphore] = []
-        for start in range(0, len(busy), 50):
-            some = busy[start : start + 50]
-            used = await asyncio.gather(*map(_in_use, some))
-            still += [semaphore for semaphore, so in zip(some, used, strict=True) if so]
-        busy = still
-        if time.monotonic() > ends:
-            left.extend(f"{semaphore.name} is still in use" for semaphore in busy)
-            return
-        await asyncio.sleep(0.1)
-
-
-async def _in_use(semaphore: redsem_async.AnySemaphore) -> bool:
-    try:
-        await semaphore.reap()
-        status = await semaphore.status()
-    except redsem_async.BackendUnavailable:
-        return True  # a machine that is busy with other things: not known
-    return bool(status.held or status.waiting)
-
-
 async def _take_all(place: Place, semaphore: redsem_async.AnySemaphore, left: list[str]) -> None:
+    """Killed processes hold and wait until their time has run out; then every permit is there."""
+
+    async def idle() -> bool:
+        with suppress(redsem_async.BackendUnavailable):  # a busy machine: not known
+            await semaphore.reap()
+            status = await semaphore.status()
+            return not (status.held or status.waiting)
+        return False
+
     try:
+        await until(idle, f"{place.name} is idle", 4 * LONGEST_LEASE)
         if place.mutable:
             await semaphore.set_limit(None)
         # Not at once: after a loss of state some admit nobody for a lease.
         timeout = 2 * place.lease + 5.0
         await (await semaphore.acquire(permits=semaphore.limit, timeout=timeout)).release()
-    except SemaphoreError as error:
+    except (AssertionError, SemaphoreError) as error:
         left.append(f"a permit of {place.name} is missing: {error!r}")
