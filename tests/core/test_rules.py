@@ -106,6 +106,6 @@ def test_permit_ids_are_told_from_other_text() -> None:
 
 
 def test_hub_ids_have_128_bits_of_their_own() -> None:
-    """Whoever guesses an id can release the permit."""
+    """A guessed id releases the permit."""
     assert len({new_hub_id() for _ in range(1000)}) == 1000
     assert len(new_hub_id()) * 4 == 128

@@ -122,7 +122,7 @@ class Replay:
             "mark": (int(meta.get(hub, 0)), known.mark),
             "calls": (int(meta.get(f"{hub}:calls", 0)), known.last_call),
             "gone": (f"{hub}:gone" in meta, known.unreachable),
-            "deaf": (meta.get(f"{hub}:deaf") == "1", known.no_push),
+            "no push": (meta.get(f"{hub}:deaf") == "1", known.no_push),
             "grace": (int(meta.get("grace", 0)), state.grace.until),
             "limit": (keys.texts.get("limit"), limit),
         }

@@ -1,4 +1,4 @@
-"""An event loop that runs one turn at a time, when it is told to, and never sleeps."""
+"""An event loop that runs one turn at a time, at somebody else's call, and never sleeps."""
 
 import asyncio
 import heapq

@@ -304,7 +304,7 @@ class Process:
             return
         for turn in range(TURNS):
             if turn % 50 == 49:
-                self.world.now += RESOLUTION  # a timer came early, by less than a clock can tell
+                self.world.now += RESOLUTION  # a timer came early, by less than a clock shows
             timer = None if loop.ready else loop.next_timer()
             if not loop.ready and (timer is None or timer > self.world.now + RESOLUTION):
                 return

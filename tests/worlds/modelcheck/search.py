@@ -279,7 +279,7 @@ _IN_PROCESS = frozenset({"receive", "receive and cancel", "cancel", "go", "conne
 
 
 def independent(one: Event, other: Event) -> bool:
-    """Whether nobody could tell in which order they happened."""
+    """Whether their order makes no difference."""
     if "tick" in (one.what, other.what):
         return False
     at_server = (one.what in _AT_SERVER) + (other.what in _AT_SERVER)

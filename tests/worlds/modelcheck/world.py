@@ -323,7 +323,7 @@ class World:
     # -- where it stands
 
     def key(self) -> bytes:
-        """What tells this state from others.
+        """What distinguishes this state from others.
 
         A process is what came to it, and when: it has no other input. The server is what the
         specification keeps. So orders of events that neither can distinguish are one state.

@@ -44,7 +44,7 @@ class Hold:
     certain: float = 0.0  # until when it was trusted, by what has happened so far
     ended: float = math.inf
     lost: bool = False  # when it ended
-    risked: bool = False  # its holder asked for a near expiry, or told its id too early
+    risked: bool = False  # its holder asked for a near expiry, or sent its id too early
     _until: float = -math.inf  # when trust ends, if nothing happens
 
     def __post_init__(self) -> None:

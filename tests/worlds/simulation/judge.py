@@ -466,11 +466,13 @@ class Judge:
                     if token > 0:
                         permit = after.live.get(identity)
                         right = permit is not None and permit.token == token
-                        self._check(right, f"{identity} was told {said}, and has {permit}")
+                        self._check(right, f"{identity} was answered {said}, and has {permit}")
                     elif said == FULL and not (before.tickets or after.tickets or in_grace):
                         room = self.limit_of(identity) - after.used(before.now)
                         asked = self._asked[identity]
-                        self._check(asked.permits > room, f"{identity} was told full: {room} left")
+                        self._check(
+                            asked.permits > room, f"{identity} was answered full: {room} left"
+                        )
             case _:
                 pass
         for number, token in answer.granted:
@@ -516,7 +518,7 @@ class Judge:
         return next(turns, None)
 
     def _eligible(self, model: FairSpecification, waiter: QueuedRequest, now: int) -> bool:
-        """Alive, there to be told, and not heavier than the limit."""
+        """Alive, reachable, and not heavier than the limit."""
         known = model.state.hubs.get(waiter.hub)
         if known is None or known.alive_until <= now or known.unreachable:
             return False

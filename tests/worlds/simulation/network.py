@@ -149,8 +149,8 @@ class SimulatedLink:
         self._down_cut = False
         self._paused = False
         network.links.append(self)
-        if process.deaf:
-            self._world.fault("deaf link")
+        if process.no_push:
+            self._world.fault("link without messages")
             listener.push_unavailable(PermissionError("the simulated server denies subscriptions"))
 
     # -- the process's end
@@ -277,7 +277,7 @@ class SimulatedLink:
         late = not self.open_here or self._down_cut
         if late:
             world.fault("command of a closed link" if not self.open_here else "unheard reply")
-        if not self.process.deaf:
+        if not self.process.no_push:
             self._subscribed.add((command.semaphore.address.prefix, hub))
         answer = server.run(command.semaphore.address, command.operation, hub, self)
         if isinstance(command.operation, ONCE) and network.chance(network.weather.unanswered):
@@ -366,7 +366,7 @@ class SimulatedLink:
             self._blocked_until = world.now + world.random.uniform(0, 5)
 
     def _see_that_it_was_noticed(self, stalled: float) -> None:
-        """A process that ran, and heard nothing for so long, has given the link up."""
+        """A process that ran, and received nothing for so long, has given the link up."""
         process, world = self.process, self._world
         if not (self.open_here and process.alive):
             return

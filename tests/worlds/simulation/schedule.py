@@ -133,7 +133,7 @@ class Schedule:
     def _make_process(self, number: int) -> None:
         draw = self.random
         process = Process(self.world, f"p{number}", rate=1 + draw.uniform(-0.004, 0.004))
-        process.deaf = draw.random() < 0.05
+        process.no_push = draw.random() < 0.05
         backend = SimulatedBackend(self.network, process)
         self.clients.append((process, backend))
         semaphores = self.semaphores[process] = []
@@ -337,14 +337,14 @@ class Schedule:
         prompt = BROKEN if self.gusty else PROMPT + 10 * self.world.trip
         if not (self.calm or self.gusty):
             prompt += RECOVERY
-        elif not any(attempt.process.deaf for attempt in waiting):
+        elif not any(attempt.process.no_push for attempt in waiting):
             return prompt
         return prompt + heartbeat_interval(2 * self.lease)
 
     # -- what is left
 
     def _survives(self, identity: str) -> bool:
-        """Whether its process lives, and was not closed with nobody there to tell."""
+        """Whether its process lives, and was not closed while the server was unreachable."""
         owner = self.network.owners.get(identity.partition(".")[0])
         closed = self.holdings.unruly and owner in self.holdings.closed
         return owner is not None and owner.alive and not closed

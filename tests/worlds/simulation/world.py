@@ -39,7 +39,7 @@ class World:
         self._events: list[Event] = []
         self._count = 0
 
-    # -- what there is to tell
+    # -- what happens
 
     def note(self, *what: object) -> None:
         if self.trace is not None:
@@ -122,7 +122,7 @@ class Process:
         self.world = world
         self.name = name
         self.alive = True
-        self.deaf = False
+        self.no_push = False
         self.hubs: set[str] = set()  # the ids that it was known by
         self.stalled_at = self.stalled_until = 0.0
         self.stalled = 0.0  # seconds, altogether

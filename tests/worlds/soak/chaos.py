@@ -18,7 +18,7 @@ _SCRIPTS = ("EVAL", "EVALSHA")
 
 
 class Chaos:
-    """Causes faults until it is told to stop, and counts those that happened, by kind."""
+    """Causes faults until its end, and counts those that happened, by kind."""
 
     def __init__(
         self,
@@ -195,7 +195,7 @@ class Chaos:
         if worker is None:
             return False
         before = worker.blocks
-        worker.tell("block", seconds)
+        worker.command("block", seconds)
         await asyncio.sleep(seconds + 0.5)
         return worker.blocks > before
 

@@ -141,7 +141,7 @@ async def soak(plan: Plan) -> Report:
             await asyncio.gather(*(worker.start() for worker in workers))
             await _go_on(plan, report, workers, proxies, drain, chaos)
             for worker in workers:
-                worker.tell("end")
+                worker.command("end")
             await asyncio.wait_for(_all_end(workers, drain), 60)
         finally:
             for worker in workers:
@@ -201,7 +201,7 @@ async def _go_on(
             if behind is not resting:
                 resting = behind
                 for worker in workers:
-                    worker.tell("rest", RESTING if behind else plan.rest)
+                    worker.command("rest", RESTING if behind else plan.rest)
             for proxy in proxies:
                 forget_the_past(proxy)
     ending.set()
@@ -268,7 +268,7 @@ async def _look_for_leftovers(
         report.longest_ttl = max(report.longest_ttl, ttl / 1000)
         kind = key.rpartition(b":")[2]
         expires = ttl >= 0 and kind in (b"meta", b"hubs", b"released")
-        if not expires and kind != b"marker":  # which tells idle from lost, and stays
+        if not expires and kind != b"marker":  # which is there when idle and not when lost
             left.append(f"{key!r} was left, for {ttl} ms")
 
 
