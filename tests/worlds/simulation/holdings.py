@@ -20,7 +20,8 @@ from redsem_async import (
 from redsem_async._core.lease import clock_margin, heartbeat_interval
 from redsem_async._hub.claim import Claim, State
 
-from .judge import Judge, Tenure
+from .books import Tenure
+from .judge import Judge
 from .world import Process, World
 
 NEWS = 0.06  # seconds that the last answer may be old: grace, or a process's turn

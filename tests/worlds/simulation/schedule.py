@@ -4,7 +4,6 @@ import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from redsem_async import AnySemaphore, FairSemaphore, Semaphore
@@ -16,10 +15,11 @@ from redsem_async.testing._spec.zset import ZsetSpecification
 from tests.worlds.loop import running
 
 from .actors import Actor, Common, Habits
+from .books import in_use
 from .holdings import Attempt, Holdings
-from .judge import in_use
 from .network import Network, SimulatedBackend, Weather
 from .server import Server
+from .storm import Storm
 from .world import Process, World
 
 QUIET = 1.6  # seconds after which nothing is on its way any more, once all is healed
@@ -60,6 +60,7 @@ class Schedule:
         self.network.holdings = self.holdings
         self.holdings.unruly = not self.calm
         self.holdings.judge_of = self.server.judge
+        self.faults = Storm(self.world, self.network, self.server, self.holdings, self.lease)
         self.world.trip = self.network.weather.trip
         self.common = Common(self.world, self.holdings, self._habits())
         self.kind = draw.choice((Semaphore, FairSemaphore))
@@ -162,79 +163,6 @@ class Schedule:
             attempts = draw.randint(1, 5)
             self.workers.append((process, process.start(actor.run(attempts))))
 
-    def _plan_faults(self) -> None:
-        draw, world = self.random, self.world
-        kinds = draw.sample(_STORMS, draw.randint(0, 4))
-        kinds += ["flush"] * (self.server.recovers and "flush" not in kinds)
-        for kind in kinds:
-            for _ in range(draw.choice((1, 1, 2, 4))):
-                world.at(draw.random() * self.storm, partial(self._strike, kind))
-
-    # -- faults
-
-    def _strike(self, kind: str) -> None:
-        if self.common.healed:
-            return
-        server = self.server
-        match kind:
-            case "stall process":
-                if process := self._some_process():
-                    process.stall(self._up_to(1.5))
-            case "kill process":
-                self._kill_process()
-            case "stall server":
-                server.stall(self._up_to(1.5))
-            case "busy":
-                server.busy_until = self.world.now + self._up_to(1)
-            case "demoted":
-                server.demoted_until = self.world.now + self._up_to(1)
-            case "full":
-                self.holdings.out_of_memory = True
-                server.full_until = self.world.now + self._up_to(1)
-            case "refreshes refused":
-                server.strict_until = self.world.now + self._up_to(1.5)
-            case "scripts forgotten":
-                server.forgetful = 0.3
-            case "flush":
-                self._cut_links(0.3)  # what runs late finds nothing of what was there
-                server.flush()
-            case "refuse":
-                self.network.refusing_until = self.world.now + self._up_to(2)
-                self._cut_links(1)
-            case "cut links":
-                self._cut_links(0.5)
-            case _:
-                for link in list(self.network.links):
-                    if self.random.random() < 0.5:
-                        link.half_open()
-
-    def _up_to(self, leases: float) -> float:
-        """Seconds."""
-        return self.random.random() * leases * self.lease
-
-    def _cut_links(self, share: float) -> None:
-        for link in list(self.network.links):
-            if share == 1 or self.random.random() < share:
-                link.cut()
-
-    def _some_process(self) -> Process | None:
-        alive = [process for process in self.world.processes if process.alive]
-        return self.random.choice(alive) if alive else None
-
-    def _kill_process(self) -> None:
-        alive = [process for process in self.world.processes if process.alive]
-        if len(alive) < 2:
-            return
-        process = self.random.choice(alive)
-        process.kill()
-        self.holdings.killed(process)
-        for link in self.network.links:
-            if link.process is process:
-                if self.random.random() < 0.7:
-                    link.abort()
-                else:
-                    link.half_open()  # the whole machine went
-
     # -- the run
 
     def run(self) -> Outcome:
@@ -242,7 +170,7 @@ class Schedule:
         if self.calm or self.gusty:
             world.after(LOOK, self._look_for_idle_permits)
         else:
-            self._plan_faults()
+            self.faults.plan(self.storm)
         if not world.run(self.storm, self._all_done):
             self._heal()
             patience = 30 + 20 * self.lease + sum(5.0 for _ in self.workers)
@@ -279,13 +207,13 @@ class Schedule:
         return all(task.done() for process, task in self.workers if process.alive)
 
     def _heal(self) -> None:
-        self.common.healed = True
+        self.common.healed = self.faults.over = True
         self.world.note("healed")
         self.server.heal()
         self.network.heal()
         for process in self.world.processes:
             process.resume()
-        chosen = self._some_process()
+        chosen = self.faults.some_process()
         assert chosen is not None
         if not (self.calm or self.gusty):
             self.world.after(LOOK, self._look_for_idle_permits)
@@ -414,18 +342,4 @@ _UNKIND = (
     "refuse",
     "hang",
     "back_pressure",
-)
-_STORMS = (
-    "stall process",
-    "kill process",
-    "stall server",
-    "busy",
-    "demoted",
-    "full",
-    "refreshes refused",
-    "scripts forgotten",
-    "flush",
-    "refuse",
-    "cut links",
-    "half-open",
 )

@@ -10,7 +10,8 @@ from redsem_async._protocol.replies import AnyReply
 from redsem_async.testing._spec.base import Specification
 from tests.worlds.specification import carry_out, specification
 
-from .judge import Around, Judge, Look
+from .books import Around, Look
+from .judge import Judge
 from .network import ONCE, Network, SimulatedLink
 from .world import World
 
