@@ -216,7 +216,7 @@ class Judge:
             case op.Clear():
                 allowed, cause = set(gone), "cleared"
             case _:
-                allowed, cause = set(), "taken"
+                allowed, cause = set[str](), "taken"
         for identity in gone:
             self._check(identity in allowed, f"{identity} was taken by {call}")
             if identity in self._current:

@@ -23,7 +23,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="tests.worlds.soak", description=__doc__)
     parser.add_argument("--minutes", type=float, default=default.seconds / 60)
     for name, what in OPTIONS.items():
-        value = getattr(default, name)
+        value: float = getattr(default, name)
         parser.add_argument(f"--{name}", type=type(value), default=value, help=what)
     parser.add_argument("--faults", nargs="*", default=FAULTS, metavar="FAULT", choices=FAULTS)
     parser.add_argument("--operations", type=int, help="end when so many were checked")

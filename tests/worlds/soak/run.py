@@ -109,7 +109,8 @@ class Drain:
 
     async def behind(self) -> int:
         """How many records are not checked yet."""
-        return int(await self._redis.llen(JOURNAL))
+        async with self._turn:  # not while the server restarts
+            return int(await self._redis.llen(JOURNAL))
 
     async def _check(self, fetched: Sequence[bytes]) -> None:
         for start in range(0, len(fetched), SLICE):
