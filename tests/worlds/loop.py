@@ -1,16 +1,26 @@
-"""An event loop that runs one turn at a time, when it is told to, and never sleeps."""
+"""An event loop that runs one turn at a time, at somebody else's call, and never sleeps."""
 
 import asyncio
 import heapq
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 RESOLUTION = 1e-9  # seconds
 
 
+@contextmanager
+def running(loop: asyncio.AbstractEventLoop) -> Generator[None]:
+    """Let asyncio take *loop* for the one that runs."""
+    asyncio._set_running_loop(loop)
+    try:
+        yield
+    finally:
+        asyncio._set_running_loop(None)
+
+
 class NoSockets:
-    """Stands in for a selector: nothing comes from outside, and nobody waits."""
+    """Stands in for a selector: nothing comes from outside."""
 
     def select(self, timeout: float | None = None) -> list[Any]:
         return []
@@ -42,12 +52,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         return self._clock()
 
     def turn(self) -> None:
-        """Run what is ready, and the timers that are due."""
-        asyncio._set_running_loop(self)
-        try:
+        with running(self):
             self._run_once()
-        finally:
-            asyncio._set_running_loop(None)
         self.turns += 1
 
     @property
@@ -68,29 +74,31 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         return self.gone or super().is_closed()
 
     def bury(self) -> None:
-        """Let the tasks of a killed process vanish without a word."""
+        """Let the tasks of a killed process vanish."""
         self.gone = True
         self.set_exception_handler(lambda loop, context: None)
-        while tasks := [t for t in asyncio.all_tasks(self) if t not in self._buried]:
+        while tasks := self._unburied():
             for task in tasks:  # whose clean-up may start others
                 self._buried.add(task)
                 task._log_destroy_pending = False  # type: ignore[attr-defined]
-                close_coroutine(task.get_coro())
+                _close(task.get_coro())
         self._ready.clear()
         self._scheduled.clear()
         # The package knows loops for as long as their hubs, which nothing of them must keep.
         self._clock = float
         self._buried.clear()
 
+    def _unburied(self) -> "list[asyncio.Task[Any]]":
+        return [task for task in asyncio.all_tasks(self) if task not in self._buried]
+
     def _process_events(self, event_list: list[Any]) -> None:
         pass
 
     def _write_to_self(self) -> None:
-        """Nobody sleeps who would have to be woken."""
+        """The loop never sleeps, so that nothing has to wake it."""
 
 
-def close_coroutine(coroutine: Any) -> None:
-    """End *coroutine* without a word, wherever it is."""
+def _close(coroutine: Any) -> None:
     for _ in range(20):  # one that awaits in its clean-up refuses to be closed, once each await
         with suppress(BaseException):
             coroutine.close()
