@@ -5,7 +5,8 @@ import time
 from collections import OrderedDict
 
 from redsem_async import AnySemaphore, FairSemaphore, Permit, Semaphore, aclose
-from redsem_async._hub.claim import Claim
+from redsem_async._hub.claim import Claim, State
+from redsem_async._hub.pipeline import Pipeline
 from redsem_async._protocol.operations import Acquire
 from redsem_async._protocol.pushes import Hint
 from redsem_async.testing import MemoryBackend
@@ -239,3 +240,23 @@ async def test_a_reply_about_an_earlier_request_is_not_taken_for_the_present_one
     (holder,) = (await sem.status()).holders
     assert (permit.id, permit.fencing_token) == (holder.id, holder.fencing_token)
     await permit.release()
+
+
+async def test_zset_waiters_that_asked_apart_keep_their_order() -> None:
+    """Each asks in a command of its own, and is told to wait on: the first stays the first."""
+    backend = MemoryBackend()
+    sem, away = Semaphore(backend, "jobs", 1), Semaphore(backend.peer(), "jobs", 1)
+    holder = await away.acquire()
+    tasks = [await queue_up(sem), await queue_up(sem)]
+    remote = sem._bound().remote
+    first, second = remote.ledger.waiting
+    for claim in (first, second):  # the second asks while the first has no reply yet
+        remote.waiters.hinted(1)
+        assert isinstance(remote.writer, Pipeline)
+        remote.writer.flush()
+        assert claim.state is State.SENT
+    await until(lambda: len(remote.ledger.waiting) == 2)
+    assert list(remote.ledger.waiting) == [first, second]
+    await holder.release()
+    for task in tasks:
+        await (await soon(task)).release()
