@@ -110,7 +110,7 @@ def on_python(session: nox.Session) -> None:
 def fastapi(session: nox.Session, version: str) -> None:
     """Run the tests of the dependency on an older FastAPI."""
     session.install(".[dev]", f"fastapi=={version}")
-    files = [f"tests/integrations/test_{name}.py" for name in ("fastapi", "uvicorn")]
+    files = ["tests/integrations/web"]
     environment: Environment = {"PYTHONSAFEPATH": "1"}
     python(session, "pytest", *(session.posargs or ["-n2", *files]), env=environment)
 

@@ -4,8 +4,8 @@
 ``REDSEM_SERVER_BIN``, a container where a Docker engine answers (always, with
 ``REDSEM_TEST_SERVER=container``), or the embedded one. The summary says which it was.
 
-Whoever's server it is, tests keep to names of their own and flush nothing; a test that
-cannot takes a server of its own from `embedded`. Under xdist, each worker has its server.
+On any server, tests keep to names of their own and flush nothing; a test that cannot takes
+a server of its own from `embedded`. Under xdist, each worker has its server.
 With ``REDSEM_TEST_ACL=1`` the library may do what the documented user may: see `restricted.py`.
 """
 
@@ -38,7 +38,7 @@ from tests.harness.topologies import Cluster, embedded_cluster
 
 _SERVERS = pytest.StashKey[set[str]]()
 
-# In every name that this run makes: what it leaves on somebody's server can be found again.
+# In every name that this run makes, so that what it leaves on a server can be found again.
 _RUN = secrets.token_hex(4)
 
 
@@ -132,6 +132,15 @@ def client_b(server: EmbeddedRedis, connect: Connect) -> Redis:
 
 
 @pytest.fixture
+async def unsubscribed(server: EmbeddedRedis, admin: Redis, connect: Connect) -> Redis:
+    """A client for semaphores whose user may subscribe to nothing."""
+    await admin.acl_setuser(
+        "mute", enabled=True, nopass=True, categories=["+@all"], keys=["*"], reset_channels=True
+    )
+    return connect(server.url, username="mute", password="any", client_name="unsubscribed")
+
+
+@pytest.fixture
 async def proxy(server: EmbeddedRedis) -> AsyncIterator[Proxy]:
     """A proxy in front of the server."""
     async with Proxy(server.port) as proxy:
@@ -150,8 +159,7 @@ async def start(server: EmbeddedRedis) -> AsyncIterator[StartWorker]:
     async with AsyncExitStack() as stack:
 
         async def start(scenario: str, **options: Any) -> Worker:
-            url = options.pop("url", server.url)
-            worker = Worker(await Worker.spawn(scenario, {"url": url, **options}))
+            worker = await Worker.spawn(scenario, {"url": server.url, "name": "jobs", **options})
             stack.push_async_callback(worker.end)
             return worker
 
@@ -203,7 +211,7 @@ def _choose_server(stack: ExitStack) -> tuple[str, str]:
         from docker.errors import DockerException
 
         with warnings.catch_warnings():
-            # Refused, it leaves its sockets to the collector: let that be now, unheard.
+            # Refused, it leaves its sockets to the collector: collect them now, without warnings.
             warnings.simplefilter("ignore", ResourceWarning)
             try:
                 return stack.enter_context(_container()), "in a container"
@@ -262,13 +270,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_report_header() -> str:
     spec = importlib.util.find_spec("redsem_async")
-    user = f", as a user who may do nothing else: {restricted.USER}"
+    user = f", as a user with no other permissions: {restricted.USER}"
     origin = spec.origin if spec else "no redsem_async is installed"
     return f"under test: {origin}{user if restricted.REQUESTED else ''}"
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    # An xdist worker's word reaches the terminal through the controller.
+    # What an xdist worker writes reaches the terminal through the controller.
     output: dict[str, Any] | None = getattr(session.config, "workeroutput", None)
     if output is not None:
         servers = session.config.stash[_SERVERS]

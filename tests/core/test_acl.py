@@ -28,7 +28,7 @@ def called_by_scripts() -> set[str]:
 
 
 def sent_by_connections() -> Iterator[str]:
-    """The first word of every command that is packed, or sent before ours takes over."""
+    """The name of every command that is packed, or sent before ours takes over."""
     for path in (PACKAGE / "_redis").glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if not isinstance(node, ast.Call):

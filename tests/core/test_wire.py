@@ -1,4 +1,4 @@
-"""What a hub makes of messages, whoever published them: those it knows, or nothing."""
+"""What a hub reads out of messages, which anybody may publish: those it knows, or nothing."""
 
 import pytest
 from hypothesis import example, given

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import threading
 import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,10 @@ import pytest
 from redis.asyncio import Redis, RedisCluster
 
 import redsem_async
-from redsem_async import AnySemaphore, Permit
+from redsem_async import Permit
 from redsem_async.testing import EmbeddedRedis, MemoryBackend
 from tests.harness.children import StartWorker, Worker
-from tests.harness.clients import Connect, Kind, connection_of, kill_connection
+from tests.harness.clients import Connect, Kind, kill_connection
 from tests.harness.proxy import Proxy
 from tests.harness.topologies import Cluster
 from tests.harness.wait import NOISE, all_free, in_background, until, waits_in_line
@@ -24,26 +25,38 @@ pytestmark = pytest.mark.one_mode
 
 LEASE = 1.0
 STALL = 3.2 * LEASE
+GUARDED: dict[str, Any] = {"lease": LEASE, "heartbeat": "thread"}
 
 
-class Compute:
-    """Starts a process that holds the permit of ``jobs`` and computes."""
-
-    def __init__(self, start: StartWorker, server: EmbeddedRedis) -> None:
-        self._start = start
-        self._url = f"{server.url}?client_name=busy"
-
-    async def __call__(self, kind: Kind, heartbeat: str = "thread", **options: Any) -> Worker:
-        given = {"url": self._url, "lease": LEASE, "seconds": STALL, **options}
-        kind_name = kind.__name__
-        return await self._start(
-            "compute", kind=kind_name, name="jobs", heartbeat=heartbeat, **given
-        )
+Compute = Callable[..., Awaitable[Worker]]
 
 
 @pytest.fixture
 def compute(start: StartWorker, server: EmbeddedRedis) -> Compute:
-    return Compute(start, server)
+    """Starts a process that holds the permit of ``jobs`` and computes."""
+
+    async def compute(kind: Kind, **options: Any) -> Worker:
+        url = f"{server.url}?client_name=busy"
+        return await start(
+            "compute", **{"url": url, "kind": kind, "seconds": STALL, **GUARDED, **options}
+        )
+
+    return compute
+
+
+async def computed_by(busy: Worker, *, lost: bool) -> dict[str, Any]:
+    """What *busy* reports of its computation, during which its loop was blocked."""
+    computed = await busy.heard("computed")
+    assert computed["turns"] == 0, "the loop was not blocked"
+    assert computed["lost"] == lost
+    if not lost:
+        await busy.heard("left")
+    return computed
+
+
+def block() -> None:
+    """Block the event loop of the test."""
+    time.sleep(STALL)
 
 
 def threads() -> int:
@@ -51,14 +64,10 @@ def threads() -> int:
     return sum(thread.name == "redsem-watchdog" for thread in threading.enumerate())
 
 
-async def holders(semaphore: AnySemaphore) -> list[str]:
-    return [holder.id for holder in (await semaphore.status()).holders]
-
-
-async def second_connection(admin: Redis, client_name: str = "busy") -> int | None:
-    """The server's number for the connection of a hub's thread: the one that hears nothing."""
+async def second_connection(admin: Redis) -> int | None:
+    """The server's number for the connection of the thread of *busy*: it subscribes to nothing."""
     clients = await admin.client_list()
-    found = [int(c["id"]) for c in clients if c["name"] == client_name and "P" not in c["flags"]]
+    found = [int(c["id"]) for c in clients if c["name"] == "busy" and "P" not in c["flags"]]
     assert len(found) <= 1, "a thread has one connection"
     return found[0] if found else None
 
@@ -70,16 +79,13 @@ async def second_connection(admin: Redis, client_name: str = "busy") -> int | No
 async def test_a_body_that_computes_for_three_leases_keeps_its_permit(
     kind: Kind, client_a: Redis, compute: Compute, after: float
 ) -> None:
-    """Nobody refreshed in the loop, and nobody else got in."""
+    """The loop refreshed nothing, and nobody else got in."""
     semaphore = kind(client_a, "jobs", 1, lease=30.0)
     busy = await compute(kind, after=after)
     held = await busy.heard("held")
     waiter = await waits_in_line(semaphore)
-    computed = await busy.heard("computed")
-    assert computed["turns"] == 0, "the loop was not blocked"
-    assert not computed["lost"]
+    computed = await computed_by(busy, lost=False)
     assert 0 < computed["lowest"] < LEASE / 2, "it was refreshed all the time"
-    await busy.heard("left")
     permit = await waiter
     assert permit.waited >= STALL - NOISE
     assert permit.fencing_token > held["token"]
@@ -88,37 +94,17 @@ async def test_a_body_that_computes_for_three_leases_keeps_its_permit(
     await all_free(semaphore)
 
 
-async def test_without_the_thread_it_loses_the_permit(
-    kind: Kind, client_a: Redis, compute: Compute
-) -> None:
-    """The fault is real: this is what the thread is for."""
-    semaphore = kind(client_a, "jobs", 1, lease=30.0)
-    busy = await compute(kind, heartbeat="task")
-    await busy.heard("held")
-    permit = await semaphore.acquire(timeout=STALL)
-    assert permit.waited <= LEASE + NOISE
-    computed = await busy.heard("computed")
-    assert computed["turns"] == 0
-    assert computed["lost"]
-    await busy.heard("lost")
-    assert await permit.release()
-
-
 @pytest.mark.parametrize("awaits", [0.0, 5.0])
 async def test_a_loop_that_is_stuck_for_too_long_loses_its_permit(
     kind: Kind, client_a: Redis, compute: Compute, awaits: float
 ) -> None:
-    """Whether the body comes to an end or to an await, it is told when it comes back."""
+    """Whether the body comes to an end or to an await, it learns of it when it comes back."""
     semaphore = kind(client_a, "jobs", 1, lease=30.0)
     busy = await compute(kind, longest_stall=1.5 * LEASE, seconds=5 * LEASE, awaits=awaits)
     held = await busy.heard("held")
-    waiter = await waits_in_line(semaphore)
-    permit = await waiter
-    after = time.monotonic() - held["at"]
-    assert 1.5 * LEASE <= after <= 2.5 * LEASE + NOISE
-    computed = await busy.heard("computed")
-    assert computed["turns"] == 0
-    assert computed["lost"]
+    permit = await (await waits_in_line(semaphore))
+    assert 1.5 * LEASE <= time.monotonic() - held["at"] <= 2.5 * LEASE + NOISE
+    await computed_by(busy, lost=True)
     if awaits:
         assert (await busy.heard("cancelled"))["lost"]
     await busy.heard("lost")
@@ -131,15 +117,12 @@ async def test_a_stuck_loop_is_told_to_the_operator(
     kind: Kind, client_a: Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Once for a stall: it names what no traceback will."""
-    semaphore = kind(
-        client_a, "jobs", 1, lease=0.5, heartbeat="thread", longest_stall=0.5, cancel_on_loss=False
-    )
-    async with semaphore as permit:
+    options: dict[str, Any] = {**GUARDED, "lease": 0.5, "longest_stall": 0.5}
+    async with kind(client_a, "jobs", 1, cancel_on_loss=False, **options) as permit:
         with caplog.at_level(logging.WARNING, "redsem_async"):
-            time.sleep(2.0)  # noqa: ASYNC251 - that is the fault
+            block()
         assert permit.lost
-    said = [record.getMessage() for record in caplog.records]
-    assert len([text for text in said if "the event loop is blocked" in text]) == 1
+    assert sum("the event loop is blocked" in said for said in caplog.messages) == 1
 
 
 async def test_a_foreign_release_is_seen_by_a_body_that_computes(
@@ -151,36 +134,11 @@ async def test_a_foreign_release_is_seen_by_a_body_that_computes(
     held = await busy.heard("held")
     assert await semaphore.release(held["id"])
     released = time.monotonic()
-    computed = await busy.heard("computed")
-    assert computed["turns"] == 0
+    computed = await computed_by(busy, lost=True)
     assert computed["at"] - released <= LEASE / 2 + LEASE / 12 + NOISE
-    lost = await busy.heard("lost")
-    assert lost["reason"] == "the server does not hold it any more"
+    assert (await busy.heard("lost"))["reason"] == "the server does not hold it any more"
     assert await busy.ended() == 0
     await all_free(semaphore)
-
-
-# -- the process stops, and forks
-
-
-async def test_a_stopped_process_loses_its_permit_all_the_same(
-    kind: Kind, client_a: Redis, start: StartWorker
-) -> None:
-    """Both threads stop; the one must not bring back what the other has lost."""
-    semaphore = kind(client_a, "jobs", 1, lease=30.0)
-    holder = await start("hold", kind=kind.__name__, name="jobs", lease=LEASE, heartbeat="thread")
-    held = await holder.heard("held")
-    holder.stop()
-    successor = await semaphore.acquire(timeout=5)
-    await asyncio.sleep(0.1)
-    holder.resume()
-    cancelled = await holder.heard("cancelled")
-    assert cancelled["lost"]
-    assert cancelled["expires_in"] <= 0
-    await holder.heard("lost")
-    assert successor.fencing_token > held["token"]
-    assert await holder.ended() == 0
-    assert await successor.release(), "the late one released its successor's permit"
 
 
 @pytest.mark.parametrize("taken", [True, False])
@@ -193,17 +151,11 @@ async def test_a_process_that_stops_while_it_computes_is_told_by_check(
     await busy.heard("held")
     await asyncio.sleep(1.2 * LEASE)  # the thread has refreshed it by now
     busy.stop()
-    successor = None
-    if taken:
-        successor = await semaphore.acquire(timeout=5)
-    else:
-        await asyncio.sleep(1.2 * LEASE)
+    successor = await semaphore.acquire(timeout=5) if taken else None
+    await asyncio.sleep(0 if taken else 1.2 * LEASE)
     busy.resume()
     resumed = time.monotonic()
-    computed = await busy.heard("computed")
-    assert computed["turns"] == 0
-    assert computed["lost"]
-    assert computed["at"] - resumed <= NOISE
+    assert (await computed_by(busy, lost=True))["at"] - resumed <= NOISE
     await busy.heard("lost")
     assert await busy.ended() == 0
     if successor is not None:
@@ -211,36 +163,24 @@ async def test_a_process_that_stops_while_it_computes_is_told_by_check(
     await all_free(semaphore)
 
 
-async def test_a_forked_child_has_neither_the_thread_nor_the_permit(
-    kind: Kind, client_a: Redis, start: StartWorker
+@pytest.mark.parametrize("recovery", ["grace", None])
+async def test_state_that_is_lost_during_the_stall(
+    kind: Kind, client_a: Redis, admin: Redis, compute: Compute, recovery: Any
 ) -> None:
-    """The parent's thread goes on while the parent waits for a child that has its own."""
-    parent = await start(
-        "fork_guarded",
-        kind=kind.__name__,
-        name="jobs",
-        limit=2,
-        lease=LEASE,
-        heartbeat="thread",
-        seconds=STALL,
-    )
-    held = await parent.heard("held")
-    assert held["guardians"] == 1
-    child = await parent.heard("child")
-    assert child["lost"]
-    assert child["guardians"] == 0
-    computed = await parent.heard("child computed")
-    assert computed["id"] != held["id"]
-    assert not computed["lost"]
-    assert computed["guardians"] == 1
-    assert (await parent.heard("child ends"))["guardians"] == 0
-    assert (await parent.heard("child ended"))["status"] == 0
-    waited = await parent.heard("waited")
-    assert not waited["lost"]
-    assert waited["guardians"] == 1
-    assert (await parent.heard("released"))["held"]
-    assert await parent.ended() == 0
-    await all_free(kind(client_a, "jobs", 2))
+    """With a grace period the thread puts it back, because the loop cannot."""
+    back = recovery == "grace"
+    semaphore = kind(client_a, "jobs", 1, lease=LEASE, recovery=recovery)
+    busy = await compute(kind, recovery=recovery, asks=True)
+    held = await busy.heard("held")
+    await admin.flushall()
+    asked = time.monotonic()
+    waiter = in_background(semaphore.acquire(timeout=10))
+    computed = await computed_by(busy, lost=not back)
+    permit = await waiter
+    assert asked + permit.waited >= computed["at"] or not back
+    assert permit.fencing_token > held["token"]
+    assert await permit.release()
+    await all_free(semaphore)
 
 
 # -- the thread's connection
@@ -250,28 +190,18 @@ async def test_a_connection_killed_during_the_stall_is_made_again(
     kind: Kind, client_a: Redis, admin: Redis, compute: Compute
 ) -> None:
     """The thread has nobody to help it, and half a lease."""
-    semaphore = kind(client_a, "jobs", 1, lease=30.0)
     busy = await compute(kind)
-    held = await busy.heard("held")
-
-    async def connected() -> bool:
-        return await second_connection(admin) is not None
-
-    killed: set[int] = set()
+    await busy.heard("held")
+    killed: set[int | None] = set()
     for _ in range(3):
-        await until(connected, "the thread is connected", within=LEASE)
+        await until(lambda: second_connection(admin), "the thread is connected", within=LEASE)
         number = await second_connection(admin)
-        assert number is not None
         killed.add(number)
         assert await admin.client_kill_filter(_id=str(number)) == 1
         await asyncio.sleep(0.6 * LEASE)
     assert len(killed) == 3
-    computed = await busy.heard("computed")
-    assert computed["turns"] == 0
-    assert not computed["lost"]
-    assert await holders(semaphore) in ([held["id"]], [])  # it may have left by now
-    await busy.heard("left")
-    await all_free(semaphore)
+    await computed_by(busy, lost=False)
+    await all_free(kind(client_a, "jobs", 1))
 
 
 async def test_a_refresh_whose_answer_is_lost_is_sent_again(
@@ -289,65 +219,43 @@ async def test_a_refresh_whose_answer_is_lost_is_sent_again(
     assert fault.sent.connection != proxy.operations("acquire")[0].connection
     before = len(proxy.operations("refresh"))
     await until(lambda: len(proxy.operations("refresh")) > before, "it is sent again", lease / 2)
-    assert await holders(semaphore) == [held["id"]]
+    assert [holder.id for holder in (await semaphore.status()).holders] == [held["id"]]
     half_open = proxy.operations("refresh")[-1].connection
     proxy.connections[half_open].dead = True
-    computed = await busy.heard("computed")
-    assert computed["turns"] == 0
-    assert not computed["lost"]
+    await computed_by(busy, lost=False)
     assert proxy.operations("refresh")[-1].connection not in (half_open, fault.sent.connection)
-    assert len(proxy.operations("SUBSCRIBE")) == 1, "what is published would be heard twice"
-    await busy.heard("left")
+    assert len(proxy.operations("SUBSCRIBE")) == 1, "messages would come twice"
     await all_free(semaphore)
 
 
-async def test_the_second_connection_comes_and_goes(
-    kind: Kind, client_a: Redis, admin: Redis
+async def test_the_second_connection_comes_and_goes_and_says_nothing(
+    kind: Kind, proxied: Redis, proxy: Proxy
 ) -> None:
-    """It is there while permits are held, ahead of need, and gone a moment later."""
-    semaphore = kind(client_a, "jobs", 1, lease=LEASE, heartbeat="thread")
-
-    async def connected() -> bool:
-        return await second_connection(admin, "here") is not None
-
-    async def gone() -> bool:
-        return threads() == 0 and not await connected()
-
-    assert await gone()
-    async with semaphore:
-        await until(connected, "there is a second connection", within=LEASE / 2)
-        assert threads() == 1
-    await until(gone, "thread and connection are gone", within=3.0)
-    assert await connection_of(admin, "here") is not None, "the hub's own is kept a while longer"
-    async with semaphore:
-        await until(connected, "it is back", within=LEASE / 2)
-
-
-async def test_while_the_loop_is_well_the_thread_says_nothing(
-    kind: Kind, proxied: Redis, proxy: Proxy, admin: Redis
-) -> None:
-    """It stands by: no subscription, which would be told twice, and no refresh."""
-    semaphore = kind(proxied, "jobs", 1, lease=LEASE, heartbeat="thread")
-    async with semaphore as permit:
-        await asyncio.sleep(2.5 * LEASE)
-        assert not permit.lost
-        assert len(proxy.connections) == 2
-        assert len(proxy.operations("refresh")) >= 5
-        own = proxy.operations("acquire")[0].connection
-        assert {sent.connection for sent in proxy.operations("refresh")} == {own}
-        assert {sent.connection for sent in proxy.operations("SUBSCRIBE")} == {own}
-        channels = await admin.pubsub_channels()
-        assert [count for _, count in await admin.pubsub_numsub(*channels)] == [1]
+    """It stands by while permits are held: it subscribes to nothing and refreshes nothing."""
+    semaphore = kind(proxied, "jobs", 1, **GUARDED)
+    await semaphore.status()
+    assert (threads(), len(proxy.open_connections())) == (0, 1)
+    for _ in range(2):
+        async with semaphore as permit:
+            await until(lambda: len(proxy.open_connections()) == 2, "both are open", LEASE / 2)
+            await asyncio.sleep(1.5 * LEASE)
+            assert not permit.lost
+            assert threads() == 1
+        await until(lambda: threads() == 0, "the thread is gone", within=3.0)
+        await until(lambda: len(proxy.open_connections()) == 1, "its connection is gone")
+    assert len(proxy.operations("refresh")) >= 5
+    for operation in ("refresh", "SUBSCRIBE"):
+        assert {sent.connection for sent in proxy.operations(operation)} == {0}
 
 
 async def test_the_hubs_own_connection_may_fail_as_well(
     kind: Kind, client_a: Redis, admin: Redis
 ) -> None:
     """A stall that begins with a killed connection: what is held stays held, and is given back."""
-    semaphore = kind(client_a, "jobs", 1, lease=LEASE, heartbeat="thread")
+    semaphore = kind(client_a, "jobs", 1, **GUARDED)
     async with semaphore as permit:
         await kill_connection(admin, "here")
-        time.sleep(STALL)  # noqa: ASYNC251 - that is the fault
+        block()
         assert not permit.lost
         await asyncio.sleep(LEASE)
         assert not permit.lost
@@ -358,7 +266,7 @@ async def test_a_thread_that_finds_no_way_says_so_once_and_goes_on_trying(
     kind: Kind, proxied: Redis, proxy: Proxy, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The server takes no more clients: the loop's own connection does what it always did."""
-    semaphore = kind(proxied, "jobs", 1, lease=LEASE, heartbeat="thread")
+    semaphore = kind(proxied, "jobs", 1, **GUARDED)
     await semaphore.status()
     proxy.refusing = True
     with caplog.at_level(logging.WARNING, "redsem_async"):
@@ -367,8 +275,7 @@ async def test_a_thread_that_finds_no_way_says_so_once_and_goes_on_trying(
             assert not permit.lost
             proxy.refusing = False
             await until(lambda: len(proxy.open_connections()) == 2, "it found one")
-    said = [record.getMessage() for record in caplog.records]
-    assert len([text for text in said if "second connection" in text]) == 1
+    assert sum("second connection" in said for said in caplog.messages) == 1
 
 
 # -- many, and the end
@@ -383,43 +290,29 @@ async def test_two_hundred_permits_are_kept_by_one_thread(kind: Kind, client_a: 
     held: list[Permit] = await asyncio.gather(
         *(each.acquire(permits=1 + n % 2) for each in semaphores for n in range(40))
     )
-    assert len(held) == 200
-    time.sleep(STALL)  # noqa: ASYNC251 - that is the fault
+    block()
     assert threads() == 1
     assert not [permit for permit in held if permit.lost]
     for each in semaphores:
         assert (await each.status(0)).held == 60
     assert all(await asyncio.gather(*(permit.release() for permit in held)))
-    for each in semaphores:
-        await all_free(each)
+    await asyncio.gather(*map(all_free, semaphores))
 
 
-async def test_a_permit_given_back_right_after_the_stall_is_gone(
-    kind: Kind, client_a: Redis, client_b: Redis
-) -> None:
-    """A refresh that was on its way does not bring it back, nor is its answer a loss."""
-    semaphore = kind(client_a, "jobs", 1, lease=0.4, heartbeat="thread")
-    elsewhere = kind(client_b, "jobs", 1, lease=30.0)
-    for n in range(12):
-        permit = await semaphore.acquire()
-        time.sleep(0.4 + n * 0.011)  # noqa: ASYNC251 - the fault; now and then amid a refresh
-        assert await permit.release()
-        assert not permit.lost
-        assert await (await elsewhere.acquire(timeout=0)).release()
-
-
-async def test_aclose_ends_the_thread(kind: Kind, client_a: Redis) -> None:
-    """Nothing of it is left when it returns."""
-    semaphore = kind(client_a, "jobs", 2, lease=LEASE, heartbeat="thread", cancel_on_loss=False)
+async def test_aclose_ends_the_thread(kind: Kind, server: EmbeddedRedis, connect: Connect) -> None:
+    """Nothing of it is left when it returns; another is started when it is needed."""
+    client = connect(server.url, protocol=2, decode_responses=True)  # it connects as this would
+    semaphore = kind(client, "jobs", 2, cancel_on_loss=False, **GUARDED)
     permit = await semaphore.acquire()
     await until(lambda: threads() == 1, "the thread runs")
     began = time.monotonic()
-    await redsem_async.aclose(client_a)
+    await redsem_async.aclose(client)
     assert time.monotonic() - began <= NOISE
     assert threads() == 0
     assert permit.lost
-    async with semaphore:
-        time.sleep(STALL)  # noqa: ASYNC251 - that is the fault
+    async with semaphore as again:
+        block()
+        assert not again.lost
     await all_free(semaphore)
 
 
@@ -429,14 +322,7 @@ async def test_a_program_may_end_with_a_thread(
 ) -> None:
     """A loop that was closed refreshes nothing any more; and the program ends at once."""
     semaphore = kind(client_a, "jobs", 1, lease=30.0)
-    worker = await start(
-        "close_the_loop",
-        kind=kind.__name__,
-        name="jobs",
-        lease=LEASE,
-        heartbeat="thread",
-        closes=closes,
-    )
+    worker = await start("close_the_loop", kind=kind, closes=closes, **GUARDED)
     held = await worker.heard("held")
     assert held["guardians"] == 1
     waiter = in_background(semaphore.acquire(timeout=10))
@@ -450,75 +336,22 @@ async def test_a_program_may_end_with_a_thread(
     assert await permit.release()
 
 
-async def test_a_task_heartbeat_starts_no_thread(kind: Kind, client_a: Redis) -> None:
-    """Who does not ask for it pays nothing."""
-    semaphore = kind(client_a, "jobs", 1, lease=0.3)
-    async with semaphore:
-        await asyncio.sleep(0.5)
-        assert threads() == 0
-
-
-# -- the servers have trouble as well
-
-
-async def test_state_that_is_lost_during_the_stall_is_put_back(
-    kind: Kind, client_a: Redis, admin: Redis, compute: Compute
-) -> None:
-    """With a grace period, holders come back: here the thread, for the loop cannot."""
-    semaphore = kind(client_a, "jobs", 1, lease=LEASE, recovery="grace")
-    busy = await compute(kind, recovery="grace")
-    held = await busy.heard("held")
-    await admin.flushall()
-    asked = time.monotonic()
-    waiter = in_background(semaphore.acquire(timeout=10))
-    computed = await busy.heard("computed")
-    assert computed["turns"] == 0
-    assert not computed["lost"]
-    await busy.heard("left")
-    permit = await waiter
-    assert asked + permit.waited >= computed["at"]
-    assert permit.fencing_token > held["token"]
-    assert await permit.release()
-    await all_free(semaphore)
-
-
-async def test_without_a_grace_period_what_is_lost_during_the_stall_is_lost(
-    kind: Kind, admin: Redis, compute: Compute
-) -> None:
-    """And the body is told while it computes."""
-    busy = await compute(kind, asks=True)
-    await busy.heard("held")
-    await admin.flushall()
-    computed = await busy.heard("computed")
-    assert computed["turns"] == 0
-    assert computed["lost"]
-    await busy.heard("lost")
+# -- other places where semaphores are kept
 
 
 async def test_a_slot_that_moves_during_the_stall_is_followed(
-    kind: Kind, cluster: Cluster, start: StartWorker
+    kind: Kind, cluster: Cluster, compute: Compute
 ) -> None:
     """The thread refreshes where the semaphore has gone; the loop follows when it can."""
     lease = 2 * LEASE
-    source, target = cluster.shards[0].master, cluster.shards[1].master
+    target = cluster.shards[1].master
     name = await cluster.name_on(cluster.shards[0])
-    busy = await start(
-        "compute",
-        kind=kind.__name__,
-        name=name,
-        url=cluster.url,
-        cluster=True,
-        lease=lease,
-        heartbeat="thread",
-        seconds=3 * lease,
-    )
+    where = {"name": name, "url": cluster.url, "cluster": True}
+    busy = await compute(kind, **where, lease=lease, seconds=3 * lease)
     held = await busy.heard("held")
     await cluster.move(name, target)
-    assert await cluster.owner_of(name) == target != source
-    computed = await busy.heard("computed")
-    assert computed["turns"] == 0
-    assert not computed["lost"]
-    await busy.heard("left")
+    assert await cluster.owner_of(name) == target
+    await computed_by(busy, lost=False)
     assert await busy.ended() == 0
     async with RedisCluster.from_url(cluster.url) as redis:
         semaphore = kind(redis, name, 1)
@@ -528,16 +361,12 @@ async def test_a_slot_that_moves_during_the_stall_is_followed(
         await redsem_async.aclose(redis)
 
 
-# -- other places where semaphores are kept
-
-
 async def test_semaphores_of_several_shards_are_kept(kind: Kind, cluster: Cluster) -> None:
     """By one thread, over a connection to each."""
     async with RedisCluster.from_url(cluster.url) as redis:
         names = [await cluster.name_on(shard) for shard in cluster.shards]
-        semaphores = [kind(redis, name, 1, lease=LEASE, heartbeat="thread") for name in names]
-        held = [await semaphore.acquire() for semaphore in semaphores]
-        time.sleep(STALL)  # noqa: ASYNC251 - that is the fault
+        held = [await kind(redis, name, 1, **GUARDED).acquire() for name in names]
+        block()
         assert not [permit for permit in held if permit.lost]
         assert threads() == 1
         assert all(await asyncio.gather(*(permit.release() for permit in held)))
@@ -549,9 +378,9 @@ async def test_semaphores_of_several_shards_are_kept(kind: Kind, cluster: Cluste
 async def test_a_memory_backend_is_no_different(kind: Kind, heartbeat: Any) -> None:
     """Users' tests of handlers that block see what will happen."""
     backend = MemoryBackend()
-    semaphore = kind(backend, "jobs", 1, lease=0.4, heartbeat=heartbeat, cancel_on_loss=False)
+    semaphore = kind(backend, "jobs", 1, lease=LEASE, heartbeat=heartbeat, cancel_on_loss=False)
     async with semaphore as permit:
-        time.sleep(1.3)  # noqa: ASYNC251 - that is the fault
+        block()
         assert permit.lost == (heartbeat == "task")
     await all_free(kind(backend.peer(), "jobs", 1))
 
@@ -562,21 +391,10 @@ async def test_sentinels_clients_can_be_kept_by_a_thread(
     """The thread asks the sentinels over connections of its own: theirs belong to the loop."""
     with sentinel_of(server, tmp_path) as port:
         async with masters_client(port) as client:
-            semaphore = kind(client, "jobs", 1, lease=LEASE, heartbeat="thread")
+            semaphore = kind(client, "jobs", 1, **GUARDED)
             async with semaphore as permit:
-                time.sleep(STALL)  # noqa: ASYNC251 - that is the fault
+                block()
                 assert not permit.lost
             await all_free(semaphore)
             await redsem_async.aclose(client)
             assert threads() == 0
-
-
-async def test_credentials_and_resp2_will_do(
-    kind: Kind, server: EmbeddedRedis, connect: Connect
-) -> None:
-    """The thread connects as the client would."""
-    client = connect(server.url, protocol=2, decode_responses=True)
-    semaphore = kind(client, "jobs", 1, lease=LEASE, heartbeat="thread")
-    async with semaphore as permit:
-        time.sleep(STALL)  # noqa: ASYNC251 - that is the fault
-        assert not permit.lost

@@ -1,24 +1,53 @@
-"""Clocks that somebody sets: the server's wall clock steps, forward and back, while it runs."""
+"""Clocks that somebody sets: a server's wall clock steps while it runs, or at a failover.
+
+The server that keeps a lease compares its expiry with its own clock. A new master that is ahead by
+d ends every lease d early, while its holder trusts the permit for as long as the old master said.
+"""
 
 import asyncio
+import contextlib
 import time
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from redis.asyncio import Redis
 
-from redsem_async import PermitLost
+from redsem_async import AnySemaphore, Permit, PermitLost
 from redsem_async.testing._embedded import EmbeddedRedis
 from tests.harness.children import StartWorker
-from tests.harness.clients import Kind
+from tests.harness.clients import Connect, Kind, key_of
 from tests.harness.clocks import SteppedServer, start_with_a_clock_of_its_own
+from tests.harness.proxy import Proxy
+from tests.harness.replicas import Replicated
 from tests.harness.servers import StartServer
-from tests.harness.wait import EPSILON, all_free, takes_at_most, until, waits_in_line
+from tests.harness.topologies import REPLICATION, in_sync, settle, tell
+from tests.harness.wait import (
+    EPSILON,
+    all_free,
+    cancelled,
+    in_background,
+    is_served,
+    soon,
+    takes_at_most,
+    until,
+    waits_in_line,
+)
 
-pytestmark = pytest.mark.one_mode
-
-HOUR = 3600.0
+HOUR = 3600.0  # by which even the keys have expired
 LEASE = 1.2
+PAUSE = 1.0  # seconds at most between two attempts to reach a server
+
+
+async def error_of(server: EmbeddedRedis) -> float:
+    """By how much the clock of *server* is ahead of this machine's."""
+    seconds, micros = await tell(server, "TIME")
+    return float(seconds) + float(micros) / 1e6 - time.time()
+
+
+# -- one server, whose clock steps
 
 
 @pytest.fixture
@@ -32,36 +61,34 @@ def server(stepped: SteppedServer) -> EmbeddedRedis:
     return stepped.server
 
 
-async def step(stepped: SteppedServer, admin: Redis, seconds: float) -> None:
+async def step(stepped: SteppedServer, seconds: float) -> None:
     """Step the server's clock, and see in what it answers that it did."""
-
-    async def error() -> float:
-        at_s, at_us = await admin.time()
-        return float(at_s) + float(at_us) / 1e6 - time.time()
-
-    before = await error()
+    before = await error_of(stepped.server)
     stepped.step(seconds)
 
     async def stepped_by() -> bool:
-        return abs(await error() - before - seconds) < 1
+        return abs(await error_of(stepped.server) - before - seconds) < 1
 
     await until(stepped_by, "the clock was set")
 
 
+@pytest.mark.one_mode
 @pytest.mark.fault(35)
 async def test_an_hour_forward_is_a_loss_and_tokens_stay_in_order(
-    kind: Kind, client_a: Redis, client_b: Redis, admin: Redis, stepped: SteppedServer
+    kind: Kind, client_a: Redis, client_b: Redis, stepped: SteppedServer
 ) -> None:
-    """To the server all leases have ended: holders learn of it, and fencing orders."""
+    """To the server all leases have ended: bodies are cancelled, and fencing orders."""
     here = kind(client_a, "jobs", 1, lease=LEASE, refresh_interval=0.3)
     there = kind(client_b, "jobs", 1, lease=LEASE)
     permit = await here.acquire()
     waiter = await waits_in_line(there)
-    await step(stepped, admin, HOUR)
-    with takes_at_most(0.3 + EPSILON):
-        await asyncio.wait_for(permit.wait_lost(), 5)
+    with pytest.raises(PermitLost):
+        async with permit:
+            await step(stepped, HOUR)
+            with takes_at_most(0.3 + EPSILON):
+                await asyncio.sleep(5)
     assert not await permit.release()
-    successor = await asyncio.wait_for(waiter, 5)
+    successor = await soon(waiter, 5)
     assert successor.fencing_token > permit.fencing_token
     assert 0 < successor.expires_in <= LEASE
     assert not successor.lost
@@ -69,66 +96,40 @@ async def test_an_hour_forward_is_a_loss_and_tokens_stay_in_order(
     await all_free(here)
 
 
-@pytest.mark.fault(35)
-async def test_an_hour_forward_cancels_the_body(
-    kind: Kind, client_a: Redis, admin: Redis, stepped: SteppedServer
-) -> None:
-    """As any loss does."""
-    semaphore = kind(client_a, "jobs", 1, lease=LEASE, refresh_interval=0.3)
-    with pytest.raises(PermitLost):
-        async with semaphore:
-            await step(stepped, admin, HOUR)
-            with takes_at_most(0.3 + EPSILON):
-                await asyncio.sleep(5)
-
-
+@pytest.mark.one_mode
 @pytest.mark.fault(36)
+@pytest.mark.parametrize("late", [False, True], ids=["waiting", "late"])
 async def test_after_an_hour_back_a_crashed_holder_is_in_the_way_for_a_lease_at_most(
-    kind: Kind, client_a: Redis, admin: Redis, stepped: SteppedServer, start: StartWorker
+    kind: Kind, client_a: Redis, stepped: SteppedServer, start: StartWorker, late: bool
 ) -> None:
-    """Its expiry is an hour ahead of the clock now, and must not count like that."""
-    semaphore = kind(client_a, "jobs", 1, lease=LEASE)
-    holder = await start("hold", kind=kind.__name__, name="jobs", lease=LEASE)
+    """Its expiry is an hour ahead of the clock now; nobody may have asked since."""
+    semaphore = kind(client_a, "jobs", 1, lease=30.0 if late else LEASE)
+    holder = await start("hold", kind=kind, lease=LEASE)
     held = await holder.heard("held")
-    waiter = await waits_in_line(semaphore)
-    await holder.kill()
-    await step(stepped, admin, -HOUR)
-    # The clock is seen to have been set at the next call, a heartbeat away.
-    with takes_at_most(LEASE + 1.0 + EPSILON):
-        permit = await asyncio.wait_for(waiter, 10)
-    assert permit.fencing_token > held["token"]
-    assert 0 < permit.expires_in <= LEASE
-    assert await permit.release()
-    await all_free(semaphore)
-
-
-@pytest.mark.fault(36)
-async def test_after_an_hour_back_who_comes_late_waits_for_a_lease_at_most(
-    kind: Kind, client_a: Redis, admin: Redis, stepped: SteppedServer, start: StartWorker
-) -> None:
-    """Nobody asked in the meantime, so nobody saw the clock go back."""
-    holder = await start("hold", kind=kind.__name__, name="jobs", lease=LEASE)
-    await holder.heard("held")
+    waiter = None if late else await waits_in_line(semaphore)
     await asyncio.sleep(LEASE)  # refreshed since
     await holder.kill()
-    await step(stepped, admin, -HOUR)
-    semaphore = kind(client_a, "jobs", 1, lease=30.0)
+    await step(stepped, -HOUR)
+    # The clock is seen to have been set at the next call, a heartbeat away.
     with takes_at_most(LEASE + 1.0 + EPSILON):
-        permit = await semaphore.acquire(timeout=10)
+        permit = await (waiter or semaphore.acquire(timeout=10))
+    assert permit.fencing_token > held["token"]
+    assert 0 < permit.expires_in <= semaphore.lease
     assert await permit.release()
     await all_free(semaphore)
 
 
+@pytest.mark.one_mode
 @pytest.mark.fault(36)
 async def test_an_hour_back_costs_a_holder_nothing(
-    kind: Kind, client_a: Redis, client_b: Redis, admin: Redis, stepped: SteppedServer
+    kind: Kind, client_a: Redis, client_b: Redis, stepped: SteppedServer
 ) -> None:
     """It goes on refreshing, is trusted for a lease, and a lease is all that it has."""
     here = kind(client_a, "jobs", 1, lease=LEASE, refresh_interval=0.3)
     there = kind(client_b, "jobs", 1, lease=LEASE)
     async with here as permit:
         waiter = await waits_in_line(there)
-        await step(stepped, admin, -HOUR)
+        await step(stepped, -HOUR)
         ends = time.monotonic() + 2 * LEASE
         while time.monotonic() < ends:
             await asyncio.sleep(0.1)
@@ -139,16 +140,14 @@ async def test_an_hour_back_costs_a_holder_nothing(
         assert entry.id == permit.id
         assert 0 < entry.expires_in <= LEASE
         assert entry.age < 60
-    with takes_at_most(EPSILON):
-        successor = await waiter
-    assert successor.fencing_token > permit.fencing_token
-    assert await successor.release()
+    await is_served(waiter, EPSILON, after=permit)
     await all_free(here)
 
 
+@pytest.mark.one_mode
 @pytest.mark.fault(35, 36)
 async def test_back_and_forth_tokens_grow(
-    kind: Kind, client_a: Redis, client_b: Redis, admin: Redis, stepped: SteppedServer
+    kind: Kind, client_a: Redis, client_b: Redis, stepped: SteppedServer
 ) -> None:
     """Whatever the clock does, later grants have higher tokens."""
     here, there = kind(client_a, "jobs", 2, lease=LEASE), kind(client_b, "jobs", 2, lease=LEASE)
@@ -159,7 +158,7 @@ async def test_back_and_forth_tokens_grow(
             tokens.append(permit.fencing_token)
             assert 0 < permit.expires_in <= LEASE
             assert await permit.release()
-        await step(stepped, admin, seconds)
+        await step(stepped, seconds)
     await there.clear()
     async with here.acquire(timeout=5) as permit:
         tokens.append(permit.fencing_token)
@@ -167,6 +166,7 @@ async def test_back_and_forth_tokens_grow(
     await all_free(here)
 
 
+@pytest.mark.one_mode
 @pytest.mark.fault(33, 36)
 async def test_an_hour_back_at_maxmemory(
     kind: Kind, client_a: Redis, client_b: Redis, admin: Redis, stepped: SteppedServer
@@ -175,9 +175,218 @@ async def test_an_hour_back_at_maxmemory(
     here = kind(client_a, "jobs", 1, lease=LEASE, refresh_interval=0.3)
     async with here as permit:
         await admin.config_set("maxmemory", "1")
-        await step(stepped, admin, -HOUR)
+        await step(stepped, -HOUR)
         await asyncio.sleep(2 * LEASE)
         assert not permit.lost
         assert await kind(client_b, "jobs", 1, lease=LEASE).available() == 0
         await admin.config_set("maxmemory", "0")
     await all_free(here)
+
+
+# -- a replica is promoted whose clock differs from its master's; no write is lost
+
+
+@dataclass(frozen=True)
+class FailOver:
+    """A master and a replica, which replaces it once the replica's clock was set."""
+
+    servers: Replicated
+    clock: SteppedServer
+    near: Proxy  # the holder's way to the master
+    far: Proxy  # the way of everybody else
+
+    async def __call__(self, ahead: float, held: AnySemaphore, permit: Permit) -> EmbeddedRedis:
+        """The master is dead, and the replica a master, *ahead* of it and with all of its data."""
+        await permit.refresh()
+        await self.servers.caught_up()
+        master, replica = self.servers.master, self.clock.server
+        score = ("ZSCORE", key_of(held, "holders"), permit.id)
+        expiry = float(await tell(master, *score))
+        self.clock.step(ahead)
+        assert (await tell(replica, "ROLE"))[0] == "slave"
+        # No write is lost: the replica keeps that expiry, or the one of a later refresh.
+        copied = await tell(replica, *score)
+        assert ahead == HOUR or float(copied) >= expiry  # by an hour, the key has expired there
+        master.kill()
+        await self.servers.promote()
+        assert abs(await error_of(replica) - ahead) < 1
+        return replica
+
+
+@pytest.fixture
+async def fail_over(embedded: StartServer, tmp_path: Path) -> AsyncIterator[FailOver]:
+    master = embedded(*REPLICATION)
+    follow = (*REPLICATION, "--replicaof", "127.0.0.1", str(master.port))
+    clock = start_with_a_clock_of_its_own(embedded, tmp_path, *follow)
+    settle(lambda: in_sync(clock.server), "the replica is in sync")
+    async with Proxy(master.port) as near, Proxy(master.port) as far:
+        yield FailOver(Replicated(master, (clock.server,)), clock, near, far)
+
+
+@pytest.fixture
+def here(fail_over: FailOver, connect: Connect) -> Redis:
+    return connect(fail_over.near.url, client_name="here")
+
+
+@pytest.fixture
+def there(fail_over: FailOver, connect: Connect) -> Redis:
+    return connect(fail_over.far.url, client_name="there")
+
+
+class Trust:
+    """When `check()` of the holder last passed, by the test's clock."""
+
+    last: float = 0.0
+
+
+@asynccontextmanager
+async def watched(permit: Permit) -> AsyncGenerator[Trust]:
+    """Call `check()` all the time."""
+    trust = Trust()
+
+    async def check() -> None:
+        with contextlib.suppress(PermitLost):
+            while True:
+                permit.check()
+                trust.last = time.monotonic()
+                await asyncio.sleep(0.001)
+
+    checking = asyncio.create_task(check())
+    try:
+        yield trust
+    finally:
+        await cancelled(checking)
+
+
+async def used(kind: Kind, client: Redis) -> None:
+    """Use the name once, so that the first `acquire` of the test waits for no grace period."""
+    async with kind(client, "jobs", 1, lease=0.05, recovery="grace"):
+        pass
+
+
+@pytest.mark.release
+@pytest.mark.fault(44)
+@pytest.mark.parametrize("ahead", [2.0, HOUR])
+async def test_a_clock_ahead_at_a_failover_lets_nobody_in_early_with_grace(
+    kind: Kind, ahead: float, fail_over: FailOver, here: Redis, there: Redis
+) -> None:
+    """The holder is cut off. Waiters and newcomers enter after its trust has ended."""
+    await used(kind, here)
+    held = kind(here, "jobs", 1, lease=3.0, recovery="grace")
+    asking = kind(there, "jobs", 1, lease=3.0, recovery="grace")
+    permit = await held.acquire()
+    waiter = await waits_in_line(asking)
+    async with watched(permit) as trust:
+        new = await fail_over(ahead, held, permit)
+        fail_over.far.lead_to(new.port)  # the holder's way leads to the dead master
+        newcomer = asyncio.create_task(asking.acquire(timeout=30))
+        await asyncio.wait([waiter, newcomer], return_when=asyncio.FIRST_COMPLETED)
+        granted = time.monotonic()
+        assert permit.lost
+    assert 0 < trust.last < granted
+    for served in asyncio.as_completed([waiter, newcomer]):
+        await is_served(served, after=permit)
+
+
+@pytest.mark.release
+@pytest.mark.fault(44)
+@pytest.mark.parametrize("ahead", [2.0, HOUR])
+async def test_a_clock_ahead_at_a_failover_costs_no_permit_with_grace(
+    kind: Kind, ahead: float, fail_over: FailOver, here: Redis, there: Redis
+) -> None:
+    """The others are there before the holder, and wait until it has released."""
+    lease = 5.0
+    await used(kind, here)
+    held = kind(here, "jobs", 1, lease=lease, recovery="grace")
+    asking = kind(there, "jobs", 1, lease=lease, recovery="grace")
+    permit = await held.acquire()
+    waiter = await waits_in_line(asking)
+    new = await fail_over(ahead, held, permit)
+    fail_over.far.lead_to(new.port)
+
+    async def in_grace() -> bool:
+        return bool(await tell(new, "HGET", key_of(held, "meta"), "grace"))
+
+    await until(in_grace, "the others have noticed the new master")
+    assert await asking.try_acquire() is None
+    fail_over.near.lead_to(new.port)
+
+    async def is_back() -> bool:
+        now_s, now_us = await tell(new, "TIME")
+        expiry = await tell(new, "ZSCORE", key_of(held, "holders"), permit.id)
+        return expiry is not None and float(expiry) > 1000 * now_s + now_us / 1000
+
+    await until(is_back, "the holder has put its permit back")
+    await asyncio.sleep(lease + 0.5)  # past the grace period
+    permit.check()
+    assert not waiter.done()
+    assert await asking.try_acquire() is None
+    assert await permit.release()
+    await is_served(waiter, after=permit)
+    await all_free(held)
+
+
+@pytest.mark.release
+@pytest.mark.fault(44)
+async def test_a_release_that_reaches_a_new_master_first_serves_nobody_early_with_grace(
+    kind: Kind, fail_over: FailOver, here: Redis, there: Redis
+) -> None:
+    """The holder's lease has ended there, and nobody has looked for a loss yet."""
+    await used(kind, here)
+    held = kind(here, "jobs", 2, lease=2.0, recovery="grace")
+    asking = kind(there, "jobs", 2, lease=6.0, recovery="grace")
+    permit, theirs = await held.acquire(), await asking.acquire()
+    waiters = [await waits_in_line(asking, place=n) for n in (1, 2)]
+    async with watched(permit) as trust:
+        new = await fail_over(2.5, held, permit)
+        releasing = in_background(theirs.release())
+        await asyncio.sleep(0)  # it is to be written once there is a connection
+        fail_over.far.lead_to(new.port)
+        await asyncio.wait([releasing])
+        await permit.wait_lost()
+        assert not any(waiter.done() for waiter in waiters)
+        assert trust.last > 0
+    for successor in await asyncio.gather(*waiters):
+        assert await successor.release()
+
+
+@pytest.mark.release
+@pytest.mark.fault(44)
+async def test_a_clock_ahead_at_a_failover_lets_two_in_for_no_longer_than_that_without_grace(
+    kind: Kind, fail_over: FailOver, here: Redis, there: Redis
+) -> None:
+    """The guarantees page says so; it shows that the tests above cause the fault."""
+    ahead = 8.0
+    held, asking = kind(here, "jobs", 1, lease=10.0), kind(there, "jobs", 1, lease=10.0)
+    permit = await held.acquire()
+    waiter = await waits_in_line(asking)
+    new = await fail_over(ahead, held, permit)
+    fail_over.far.lead_to(new.port)
+    successor = await waiter
+    permit.check()  # two hold what is for one
+    assert permit.expires_in < ahead
+    assert successor.fencing_token > permit.fencing_token
+    assert await successor.release()
+    fail_over.near.lead_to(new.port)
+    await soon(permit.wait_lost(), within=30)  # the new master's reply
+
+
+@pytest.mark.release
+@pytest.mark.fault(44)
+async def test_a_clock_behind_at_a_failover_makes_leases_longer_and_no_more(
+    kind: Kind, fail_over: FailOver, here: Redis, there: Redis
+) -> None:
+    """A crashed holder is in the way for two seconds more at most; tokens grow."""
+    held, asking = kind(here, "jobs", 1, lease=3.0), kind(there, "jobs", 1, lease=3.0)
+    permit = await held.acquire()
+    waiter = await waits_in_line(asking)
+    new = await fail_over(-HOUR, held, permit)  # the holder's way leads to the dead master
+    fail_over.far.lead_to(new.port)
+    with takes_at_most(3.0 + 2.0 + PAUSE):
+        async with watched(permit) as trust:
+            successor = await waiter
+            granted = time.monotonic()
+    assert trust.last < granted
+    assert permit.lost
+    assert successor.fencing_token > permit.fencing_token
+    assert await successor.release()

@@ -9,14 +9,16 @@ import pytest
 from redis.asyncio.cluster import RedisCluster
 
 import redsem_async
-from redsem_async import AcquireTimeout, AnySemaphore, BackendUnavailable, FairSemaphore, Semaphore
-from tests.harness.clients import Kind, key_of
+from redsem_async import BackendUnavailable, Semaphore
+from tests.harness.clients import LINES, Kind, key_of
+from tests.harness.replicas import until_caught_up
 from tests.harness.topologies import Cluster, Node, embedded_cluster, tell
 from tests.harness.wait import (
     EPSILON,
     NOISE,
     all_free,
     in_background,
+    is_served,
     takes_at_most,
     until,
     waits_in_line,
@@ -66,11 +68,6 @@ def hand_off(cluster: Cluster) -> float:
     return EPSILON if cluster.nodes[0].server.version >= (7,) else 10.0 + EPSILON
 
 
-async def keys_on(node: Node, semaphore: AnySemaphore) -> set[str]:
-    names = [key_of(semaphore, what) for what in ("holders", "tokens", "meta", "hubs")]
-    return {name for name in names if await tell(node.server, "EXISTS", name) == 1}
-
-
 async def other_than(cluster: Cluster, name: str) -> Node:
     owner = await cluster.owner_of(name)
     return next(shard.master for shard in cluster.shards if shard.master != owner)
@@ -80,30 +77,10 @@ async def other_than(cluster: Cluster, name: str) -> Node:
 
 
 @pytest.mark.fault(40)
-async def test_semaphores_are_spread_over_the_shards(
-    kind: Kind, lasting: Cluster, connect_to: Connect, prefix: str
-) -> None:
-    """One client, a shard for each name: held, waited for and handed over on each."""
-    here, there = connect_to(lasting), connect_to(lasting)
-    for shard in lasting.shards:
-        name = await lasting.name_on(shard, prefix)
-        semaphore, other = kind(here, name, 1, lease=LONG), kind(there, name, 1, lease=LONG)
-        holder = await semaphore.acquire(timeout=5)
-        assert await keys_on(shard.master, semaphore)
-        waiter = await waits_in_line(other)
-        assert await holder.release()
-        with takes_at_most(hand_off(lasting)):
-            successor = await waiter
-        assert successor.fencing_token > holder.fencing_token
-        assert await successor.release()
-        await all_free(semaphore)
-
-
-@pytest.mark.fault(40)
 async def test_a_slot_that_moved_is_followed(
     kind: Kind, lasting: Cluster, connect_to: Connect, name: str
 ) -> None:
-    """MOVED: who holds holds on, who waits is served by message, on the new node."""
+    """MOVED: the permit is kept, and the waiter is served by message, on the new node."""
     held = kind(connect_to(lasting), name, 1, lease=LONG)
     waiting = kind(connect_to(lasting), name, 1, lease=LONG)
     holder = await held.acquire(timeout=5)
@@ -117,24 +94,16 @@ async def test_a_slot_that_moved_is_followed(
     assert await tell(target.server, "ZSCORE", key_of(held, "holders"), holder.id) is not None
 
     async def knows() -> bool:
-        """The one that waits has come to the new node, so that a message finds it."""
-        if isinstance(waiting, FairSemaphore):
-            line = await tell(target.server, "ZCARD", key_of(held, "queue"))
-        else:
-            line = await tell(target.server, "ZCARD", key_of(held, "waiting"))
-        return bool(line == 1)
+        """The waiter has come to the new node, so that a message reaches it."""
+        return bool(await tell(target.server, "ZCARD", key_of(held, LINES[kind])) == 1)
 
     await until(knows, "the line is on the new node")
     assert await holder.release()
-    with takes_at_most(PAUSE + hand_off(lasting)):
-        successor = await waiter
-    assert successor.fencing_token > holder.fencing_token
-    assert await successor.release()
+    await is_served(waiter, PAUSE + hand_off(lasting), after=holder)
     again = await held.acquire(timeout=5)
     second = await waits_in_line(waiting)
     assert await again.release()
-    with takes_at_most(hand_off(lasting)):  # the subscription is there as well
-        assert await (await second).release()
+    await is_served(second, hand_off(lasting))  # the subscription is there as well
     await all_free(held)
 
 
@@ -153,10 +122,8 @@ async def test_a_slot_on_its_way_is_waited_for(
     move = await lasting.begin_to_move(name, await other_than(lasting, name))
     before = await refused_with(lasting, "TRYAGAIN", "ASK")
     assert await move.move_one(key_of(held, first)) is not None
-    with takes_at_most(0.4 + EPSILON):
-        with pytest.raises((BackendUnavailable, AcquireTimeout)) as refused:
-            await hasty.acquire(timeout=0.4)
-        assert isinstance(refused.value, BackendUnavailable), "it was not full, but on its way"
+    with takes_at_most(0.4 + EPSILON), pytest.raises(BackendUnavailable):
+        await hasty.acquire(timeout=0.4)  # it was not full, but on its way
     patient = in_background(hasty.acquire(timeout=20))
     while await move.move_one() is not None:
         await asyncio.sleep(0.25)
@@ -168,59 +135,18 @@ async def test_a_slot_on_its_way_is_waited_for(
 
     await holder.refresh()
     assert not holder.lost
-    if isinstance(held, FairSemaphore):
-        assert not patient.done(), "it stands behind the first"
-        assert await holder.release()
-        with takes_at_most(PAUSE + hand_off(lasting)):
-            permits = list(await asyncio.gather(waiter, patient))
+    if kind is Semaphore:
+        await is_served(patient, PAUSE + EPSILON)
+        waiters = [waiter]
     else:
-        with takes_at_most(PAUSE + EPSILON):
-            second = await patient
-        assert await second.release()
-        assert await holder.release()
-        with takes_at_most(PAUSE + hand_off(lasting)):
-            permits = [await waiter]
+        assert not patient.done(), "it stands behind the first"
+        waiters = [waiter, patient]
+    assert await holder.release()
+    with takes_at_most(PAUSE + hand_off(lasting)):
+        permits = await asyncio.gather(*waiters)
     assert all(permit.fencing_token > holder.fencing_token for permit in permits)
     assert all(await asyncio.gather(*(permit.release() for permit in permits)))
     await all_free(held)
-
-
-@pytest.mark.fault(40)
-async def test_a_permit_whose_keys_have_all_moved_is_refreshed_there(
-    kind: Kind, lasting: Cluster, connect_to: Connect, name: str
-) -> None:
-    """ASK: the old node still owns the slot, and the new one has the keys.
-
-    That helps calls all of whose keys exist, as a refresh's do. An acquire declares some that do
-    not, which the new node answers with TRYAGAIN until the slot is its own.
-    """
-    semaphore = kind(connect_to(lasting), name, 2, lease=LONG)
-    holder = await semaphore.acquire(timeout=5)
-    move = await lasting.begin_to_move(name, await other_than(lasting, name))
-    while await move.move_one() is not None:
-        pass
-    before = await refused_with(lasting, "ASK")
-    trusted_for = holder.expires_in
-    with takes_at_most(EPSILON):
-        await holder.refresh()
-    assert holder.expires_in > trusted_for
-    assert await refused_with(lasting, "ASK") > before
-
-    before = await refused_with(lasting, "TRYAGAIN")
-    acquiring = in_background(semaphore.acquire(timeout=20))
-
-    async def tries_again() -> bool:
-        return await refused_with(lasting, "TRYAGAIN") > before
-
-    await until(tries_again, "it is told to try again")
-    assert not acquiring.done()
-    await move.finish()
-    with takes_at_most(PAUSE + EPSILON):
-        permit = await acquiring
-    assert permit.fencing_token > holder.fencing_token
-    assert await permit.release()
-    assert await holder.release()
-    await all_free(semaphore)
 
 
 # -- shards that die
@@ -253,16 +179,12 @@ async def test_a_dead_shard_takes_none_of_the_others_along(
     for holder, waiter in zip(held, waiters, strict=True):
         assert not holder.lost
         assert await holder.release()
-        with takes_at_most(hand_off(cluster)):
-            assert await (await waiter).release()
+        await is_served(waiter, hand_off(cluster))
     await asyncio.wait_for(permit.wait_lost(), 5)
 
     acquiring = in_background(lost.acquire(timeout=30))
     await cluster.restart(doomed)
-    with takes_at_most(PAUSE + EPSILON):
-        successor = await acquiring
-    assert successor.fencing_token > permit.fencing_token
-    assert await successor.release()
+    await is_served(acquiring, PAUSE + EPSILON, after=permit)
     await all_free(lost)
 
 
@@ -303,7 +225,7 @@ async def test_a_cluster_that_is_down_is_waited_for(
 async def test_a_shard_that_fails_over_is_followed(
     kind: Kind, replicated_cluster: Cluster, connect_to: Connect, how: str
 ) -> None:
-    """A replica took over: who holds holds on, and who waits is served there."""
+    """A replica took over: the permit is kept, and the waiter is served there."""
     cluster = replicated_cluster
     shard = cluster.shards[0]
     name = await cluster.name_on(shard)
@@ -312,12 +234,7 @@ async def test_a_shard_that_fails_over_is_followed(
     holder = await held.acquire(timeout=5)
     waiter = await waits_in_line(waiting)
 
-    async def replicated() -> bool:
-        replica = shard.replicas[0].server
-        _, written, _ = await tell(shard.master.server, "ROLE")
-        return bool((await tell(replica, "ROLE"))[4] >= written)
-
-    await until(replicated, "the replica has it all")
+    await until_caught_up(shard.replicas[0].server, shard.master.server)
     new = await (cluster.fail_over(shard) if how == "killed" else cluster.hand_over(shard))
     assert new in shard.replicas
     with takes_at_most(PAUSE + EPSILON + NOISE):
@@ -326,18 +243,6 @@ async def test_a_shard_that_fails_over_is_followed(
     assert not waiter.done()
     assert await tell(new.server, "ZSCORE", key_of(held, "holders"), holder.id) is not None
     assert await holder.release()
-    with takes_at_most(10.0 + PAUSE + EPSILON):  # at worst a heartbeat finds the new one
-        successor = await waiter
-    assert successor.fencing_token > holder.fencing_token
-    assert await successor.release()
+    # at worst a heartbeat finds the new one
+    await is_served(waiter, 10.0 + PAUSE + EPSILON, after=holder)
     await all_free(held)
-
-
-async def test_modes_and_names_of_a_cluster_are_kept_apart(
-    lasting: Cluster, connect_to: Connect, name: str
-) -> None:
-    """The same rules as on one server: a name has one mode."""
-    redis = connect_to(lasting)
-    async with Semaphore(redis, name, 1).acquire(timeout=5):
-        with pytest.raises(redsem_async.ModeMismatch):
-            await FairSemaphore(redis, name, 1).acquire(timeout=5)

@@ -1,7 +1,7 @@
 """Real processes that crash, stop, stall and fork: the semaphore outlives them all."""
 
 import asyncio
-import time
+from typing import Any
 
 import pytest
 from redis.asyncio import Redis
@@ -10,9 +10,21 @@ from redsem_async import FairSemaphore, PermitLost
 from tests.harness.children import StartWorker
 from tests.harness.clients import Kind, key_of
 from tests.harness.proxy import Proxy
-from tests.harness.wait import EPSILON, NOISE, all_free, takes_at_most, until, waits_in_line
+from tests.harness.wait import (
+    EPSILON,
+    NOISE,
+    all_free,
+    is_served,
+    takes_at_most,
+    until,
+    waiting,
+    waits_in_line,
+)
 
 pytestmark = pytest.mark.one_mode
+
+
+# -- holders
 
 
 @pytest.mark.fault(1)
@@ -21,62 +33,43 @@ async def test_a_killed_holder_is_in_the_way_for_a_lease_at_most(
 ) -> None:
     """Nothing releases after kill -9; the next is granted when the lease ends."""
     semaphore = kind(client_a, "jobs", 1, lease=1.0)
-    holder = await start("hold", kind=kind.__name__, name="jobs", lease=1.0)
+    holder = await start("hold", kind=kind, lease=1.0)
     await holder.heard("held")
     waiter = await waits_in_line(semaphore)
-
     await holder.kill()
-
-    with takes_at_most(1.0 + EPSILON):
-        permit = await waiter
-    assert await permit.release()
-
-
-@pytest.mark.fault(1)
-async def test_waiters_of_a_killed_holder_wait_for_the_rest_of_its_lease(
-    kind: Kind, client_a: Redis, start: StartWorker
-) -> None:
-    """Who comes late to it waits for what is left, by a timer and not a heartbeat."""
-    holder = await start("hold", kind=kind.__name__, name="jobs", lease=2.0, refresh_interval=1.9)
-    await holder.heard("held")
-    held_at = time.monotonic()
-    await holder.kill()
-    semaphore = kind(client_a, "jobs", 1, lease=30.0)
-    permit = await semaphore.acquire()
-    assert time.monotonic() - held_at <= 2.0 + EPSILON + NOISE
-    assert await permit.release()
+    await is_served(waiter, 1.0 + EPSILON)
 
 
 @pytest.mark.fault(2)
 async def test_a_short_stop_costs_nothing(kind: Kind, client_a: Redis, start: StartWorker) -> None:
     """A process that is stopped for less than lease and refresh leave keeps its permit."""
-    semaphore = kind(client_a, "jobs", 1, lease=2.0)
-    holder = await start("hold", kind=kind.__name__, name="jobs", lease=2.0, refresh_interval=0.4)
+    holder = await start("hold", kind=kind, lease=2.0, refresh_interval=0.4)
     held = await holder.heard("held")
     holder.stop()
     await asyncio.sleep(1.0)
     holder.resume()
     with pytest.raises(TimeoutError):
         await holder.next(within=1.5)  # it would have been cancelled by then
-    status = await semaphore.status()
+    status = await kind(client_a, "jobs", 1, lease=2.0).status()
     assert [entry.id for entry in status.holders] == [held["id"]]
 
 
 @pytest.mark.fault(3)
-@pytest.mark.parametrize("refreshes", [0, 3])
+@pytest.mark.parametrize(
+    ("heartbeat", "refreshes"), [("task", 0), ("task", 3), ("thread", 0)], ids=str
+)
 async def test_a_long_stop_cancels_the_body_before_it_goes_on(
-    kind: Kind, client_a: Redis, start: StartWorker, refreshes: int
+    kind: Kind, client_a: Redis, start: StartWorker, heartbeat: str, refreshes: int
 ) -> None:
-    """Somebody else holds the permit when the process wakes up: not one step more."""
+    """Another process holds the permit when this one wakes up: the body takes no step more."""
     lease, interval = 0.9, 0.3
-    semaphore = kind(client_a, "jobs", 1, lease=30.0)
     holder = await start(
-        "hold", kind=kind.__name__, name="jobs", lease=lease, refresh_interval=interval
+        "hold", kind=kind, lease=lease, refresh_interval=interval, heartbeat=heartbeat
     )
     held = await holder.heard("held")
     await asyncio.sleep(refreshes * interval + 0.02)
     holder.stop()
-    successor = await semaphore.acquire(timeout=5)
+    successor = await kind(client_a, "jobs", 1, lease=30.0).acquire(timeout=5)
     await asyncio.sleep(0.1)
     holder.resume()
     cancelled = await holder.heard("cancelled")
@@ -95,20 +88,12 @@ async def test_a_blocked_loop_cancels_the_body_before_it_goes_on(
     kind: Kind, client_a: Redis, start: StartWorker, after: float
 ) -> None:
     """A loop that is blocked refreshes nothing: it is as good as stopped."""
-    semaphore = kind(client_a, "jobs", 1, lease=30.0)
     holder = await start(
-        *("block",),
-        kind=kind.__name__,
-        name="jobs",
-        lease=0.9,
-        refresh_interval=0.3,
-        after=after,
-        blocked=1.5,
+        "block", kind=kind, lease=0.9, refresh_interval=0.3, after=after, blocked=1.5
     )
     held = await holder.heard("held")
-    successor = await semaphore.acquire(timeout=5)
-    cancelled = await holder.heard("cancelled")
-    assert cancelled["lost"]
+    successor = await kind(client_a, "jobs", 1, lease=30.0).acquire(timeout=5)
+    assert (await holder.heard("cancelled"))["lost"]
     assert successor.fencing_token > held["token"]
     assert await successor.release()
 
@@ -117,13 +102,34 @@ async def test_a_blocked_loop_cancels_the_body_before_it_goes_on(
 async def test_a_body_that_never_awaits_can_ask(
     kind: Kind, client_a: Redis, start: StartWorker
 ) -> None:
-    """It cannot be cancelled, but `check` tells it, before the server lets go."""
-    holder = await start("cpu", kind=kind.__name__, name="jobs", lease=0.6)
-    await holder.heard("held")
-    lost = await holder.heard("lost")
-    assert 0.4 < lost["after"] <= 0.6
+    """It cannot be cancelled, but `check` raises, before the server lets go."""
+    holder = await start("compute", kind=kind, lease=0.6, seconds=6.0, asks=True)
+    held = await holder.heard("held")
+    computed = await holder.heard("computed")
+    assert computed["lost"]
+    assert 0.4 < computed["at"] - held["at"] <= 0.6
+    await holder.heard("lost")
     assert await holder.ended() == 0
     await all_free(kind(client_a, "jobs", 1))
+
+
+@pytest.mark.fault(12)
+async def test_a_permit_lost_elsewhere_raises_in_the_process_that_held_it(
+    kind: Kind, client_a: Redis, start: StartWorker
+) -> None:
+    """A release by id, from another process, is a loss to the holder, at once."""
+    semaphore = kind(client_a, "jobs", 1, lease=60.0)
+    worker = await start("hold", kind=kind, lease=60.0)
+    held = await worker.heard("held")
+    assert await semaphore.release(held["id"])
+    assert not await semaphore.release(held["id"])
+    await worker.heard("cancelled", within=2.0)
+    await worker.heard("lost")
+    with pytest.raises(PermitLost):
+        await semaphore.adopt(held["id"])
+
+
+# -- waiters
 
 
 @pytest.mark.fault(19)
@@ -133,18 +139,13 @@ async def test_the_head_of_the_line_is_passed_over_when_its_process_is_killed(
     """A permit handed to nobody would lie idle for a lease."""
     semaphore = FairSemaphore(client_a, "jobs", 1, lease=10.0)
     holder = await semaphore.acquire()
-    head = await start("wait", kind="FairSemaphore", name="jobs", lease=10.0)
+    head = await start("wait", kind=FairSemaphore, lease=10.0)
     await head.heard("waits")
     second = await waits_in_line(semaphore, place=2)
-    status = await semaphore.status()
-    assert status.waiters[0].client.pid == head.pid
-
+    assert (await semaphore.status()).waiters[0].client.pid == head.pid
     await head.kill()
-
     assert await holder.release()
-    with takes_at_most(EPSILON):
-        permit = await second
-    assert await permit.release()
+    await is_served(second, EPSILON)
 
 
 @pytest.mark.fault(19)
@@ -155,16 +156,14 @@ async def test_a_hint_to_a_killed_process_reaches_another(
     semaphore = kind(client_a, "jobs", 1, lease=10.0)
     # Of another process: one with waiters keeps for them what it gives back.
     holder = await kind(client_b, "jobs", 1, lease=10.0).acquire()
-    dead = [await start("wait", kind=kind.__name__, name="jobs") for _ in range(3)]
+    dead = [await start("wait", kind=kind) for _ in range(3)]
     for worker in dead:
         await worker.heard("waits")
     second = await waits_in_line(semaphore, place=4)
     for worker in dead:
         await worker.kill()
     assert await holder.release()
-    with takes_at_most(EPSILON):
-        permit = await second
-    assert await permit.release()
+    await is_served(second, EPSILON)
 
 
 @pytest.mark.fault(19)
@@ -174,18 +173,13 @@ async def test_a_process_that_is_silent_for_long_is_passed_over(
     """Stopped, it listens as far as the server knows; by then it counts as dead."""
     semaphore = kind(client_a, "jobs", 1, lease=30.0)
     holder = await kind(client_b, "jobs", 1, lease=30.0).acquire()
-    silent = await start("wait", kind=kind.__name__, name="jobs", lease=1.0)
+    silent = await start("wait", kind=kind, lease=1.0)
     await silent.heard("waits")
     second = await waits_in_line(semaphore, place=2)
     silent.stop()
-
-    async def one_waits() -> bool:
-        return (await semaphore.status(0)).waiting == 1
-
-    await until(one_waits, "it counts as dead", within=15)
+    await waiting(semaphore, 1, within=15)
     assert await holder.release()
-    permit = await asyncio.wait_for(second, 5)  # less than until the next heartbeat
-    assert await permit.release()
+    await is_served(second, 5 - NOISE)  # less than until the next heartbeat
 
 
 @pytest.mark.fault(19)
@@ -194,13 +188,11 @@ async def test_who_waits_behind_a_silent_process_is_served_once_that_counts_as_d
 ) -> None:
     """There is room for it, and nobody else will look before its next heartbeat."""
     holder = await FairSemaphore(client_b, "jobs", 2, lease=30.0).acquire()
-    heavy = {"limit": 2, "permits": 2}
-    silent = await start("wait", kind="FairSemaphore", name="jobs", lease=1.0, **heavy)
+    silent = await start("wait", kind=FairSemaphore, lease=1.0, limit=2, permits=2)
     await silent.heard("waits")
     second = await waits_in_line(FairSemaphore(client_a, "jobs", 2, lease=30.0), place=2)
     silent.stop()
-    permit = await asyncio.wait_for(second, 7)  # it counts as alive for 3.75 s, and beats in 10
-    assert await permit.release()
+    await is_served(second, 7 - NOISE)  # it counts as alive for 3.75 s, and beats in 10
     assert await holder.release()
 
 
@@ -208,10 +200,10 @@ async def test_who_waits_behind_a_silent_process_is_served_once_that_counts_as_d
 async def test_nothing_is_handed_to_a_process_that_is_silent_for_long(
     client_a: Redis, admin: Redis, start: StartWorker
 ) -> None:
-    """It would hear of it, as far as the server knows, and do nothing with it."""
+    """It is connected, as far as the server knows, and would do nothing with a permit."""
     semaphore = FairSemaphore(client_a, "jobs", 1, lease=30.0)
     holder = await semaphore.acquire()
-    silent = await start("wait", kind="FairSemaphore", name="jobs", lease=1.0)
+    silent = await start("wait", kind=FairSemaphore, lease=1.0)
     await silent.heard("waits")
     hub = (await semaphore.status()).waiters[0].client.id
     silent.stop()
@@ -235,7 +227,7 @@ async def test_a_stopped_head_costs_a_short_lease_only(
     """Its connection lives, so it is handed the permit; it does not keep it."""
     semaphore = FairSemaphore(client_a, "jobs", 1, lease=30.0)
     holder = await semaphore.acquire()
-    head = await start("wait", kind="FairSemaphore", name="jobs", lease=3.0)
+    head = await start("wait", kind=FairSemaphore, lease=3.0)
     await head.heard("waits")
     second = await waits_in_line(semaphore, place=2)
     head.stop()
@@ -247,17 +239,20 @@ async def test_a_stopped_head_costs_a_short_lease_only(
     await head.heard("held")
 
 
+# -- forks
+
+
 @pytest.mark.fault(8)
 async def test_a_fork_leaves_the_permit_with_the_parent(
     kind: Kind, start: StartWorker, proxy: Proxy
 ) -> None:
-    """The child has a copy of everything, and must neither use it nor spoil it."""
-    parent = await start("fork", kind=kind.__name__, name="jobs", limit=2, url=proxy.url)
+    """The child has a copy of everything; it neither uses it nor spoils it, nor by dropping it."""
+    parent = await start("fork", kind=kind, limit=2, url=proxy.url)
     held = await parent.heard("held")
     child = await parent.heard("child")
     ended = await parent.heard("child ended")
-    [inherited] = {sent.connection for sent in proxy.operations("acquire")[:1]}
-    before = [sent for sent in proxy.sent if sent.connection == inherited]
+    inherited = proxy.operations("acquire")[0].connection
+    before = [sent.operation for sent in proxy.sent if sent.connection == inherited]
 
     assert ended["status"] == 0
     assert child["lost"]
@@ -267,8 +262,8 @@ async def test_a_fork_leaves_the_permit_with_the_parent(
     assert child["id"].partition(".")[0] != held["id"].partition(".")[0]
     assert not proxy.connections[inherited].closed, "the child closed the parent's connection"
     # All that came over the parent's connection is the parent's own, from before the fork.
-    assert [sent.operation for sent in before].count("acquire") == 1
-    assert not {"release", "abandon"} & {sent.operation for sent in before}
+    assert before.count("acquire") == 1
+    assert not {"release", "abandon"} & {*before}
 
     parent.go_on()
     assert not (await parent.heard("refreshed"))["lost"]
@@ -278,38 +273,48 @@ async def test_a_fork_leaves_the_permit_with_the_parent(
 
 
 @pytest.mark.fault(8)
-async def test_collecting_an_inherited_permit_does_not_release_it(
-    kind: Kind, start: StartWorker, proxy: Proxy
-) -> None:
-    """Children drop what they do not need; warnings are errors there."""
-    parent = await start("fork_and_drop", kind=kind.__name__, name="jobs", url=proxy.url)
-    await parent.heard("held")
-    assert (await parent.heard("child ended"))["status"] == 0
-    assert not (await parent.heard("refreshed"))["lost"]
-    assert await parent.ended() == 0
-
-
-@pytest.mark.fault(8)
 async def test_a_semaphore_at_module_level_survives_forks(
     kind: Kind, client_a: Redis, start: StartWorker
 ) -> None:
     """Ids drawn before the fork would be the same in both children."""
-    parent = await start("fork_twice", kind=kind.__name__, name="jobs")
-    ids: list[str] = []
-    pids: list[int] = []
+    parent = await start("fork_twice", kind=kind)
+    held: list[dict[str, Any]] = []
     while said := await parent.next():
         if said["event"] == "held":
-            ids.append(said["id"])
-            pids.append(said["pid"])
+            held.append(said)
         else:
-            assert said["event"] == "child ended"
-            assert said["status"] == 0
+            assert (said["event"], said["status"]) == ("child ended", 0)
     assert await parent.ended() == 0
-    assert len(ids) == 4
-    assert len(set(pids)) == 3
-    assert len({held.partition(".")[0] for held in ids[:3]}) == 3
-    assert len(set(ids)) == 4
+    assert len(held) == len({each["id"] for each in held}) == 4
+    assert len({each["pid"] for each in held}) == 3
+    assert len({each["id"].partition(".")[0] for each in held[:3]}) == 3
     await all_free(kind(client_a, "jobs", 1))
+
+
+@pytest.mark.fault(8)
+async def test_a_forked_child_has_neither_the_thread_nor_the_permit(
+    kind: Kind, client_a: Redis, start: StartWorker
+) -> None:
+    """The parent's thread goes on while the parent waits for a child that has its own."""
+    parent = await start(
+        "fork_guarded", kind=kind, limit=2, lease=1.0, heartbeat="thread", seconds=3.2
+    )
+    held = await parent.heard("held")
+    child = await parent.heard("child")
+    assert (held["guardians"], child["guardians"], child["lost"]) == (1, 0, True)
+    computed = await parent.heard("child computed")
+    assert (computed["guardians"], computed["lost"]) == (1, False)
+    assert computed["id"] != held["id"]
+    assert (await parent.heard("child ends"))["guardians"] == 0
+    assert (await parent.heard("child ended"))["status"] == 0
+    waited = await parent.heard("waited")
+    assert (waited["guardians"], waited["lost"]) == (1, False)
+    assert (await parent.heard("released"))["held"]
+    assert await parent.ended() == 0
+    await all_free(kind(client_a, "jobs", 2))
+
+
+# -- ends
 
 
 @pytest.mark.fault(9)
@@ -320,9 +325,7 @@ async def test_a_program_that_ends_releases(
     """However the tasks are cancelled, the permit does not wait for its lease."""
     semaphore = kind(client_a, "jobs", 1, lease=60.0)
     interrupted = scenario == "interrupt"
-    worker = await start(
-        "hold" if interrupted else scenario, kind=kind.__name__, name="jobs", lease=60.0
-    )
+    worker = await start("hold" if interrupted else scenario, kind=kind, lease=60.0)
     await worker.heard("held")
     assert (await semaphore.status(0)).held == 1
     if interrupted:
@@ -341,31 +344,11 @@ async def test_an_interrupted_waiter_leaves_the_line(
     """Nobody is to be served after Ctrl-C."""
     semaphore = kind(client_a, "jobs", 1, lease=60.0)
     holder = await semaphore.acquire()
-    worker = await start("wait", kind=kind.__name__, name="jobs", lease=60.0)
+    worker = await start("wait", kind=kind, lease=60.0)
     await worker.heard("waits")
     worker.interrupt()
     await worker.heard("interrupted")
     assert await worker.ended() == 0
-
-    async def nobody_waits() -> bool:
-        return (await semaphore.status(0)).waiting == 0
-
-    await until(nobody_waits, "the line is empty", within=0.5)
+    await waiting(semaphore, 0, within=0.5)
     assert await holder.release()
     await all_free(semaphore, within=0.5)
-
-
-@pytest.mark.fault(12)
-async def test_a_permit_lost_elsewhere_raises_in_the_process_that_held_it(
-    kind: Kind, client_a: Redis, start: StartWorker
-) -> None:
-    """A release by id, from another process, is a loss to the holder, at once."""
-    semaphore = kind(client_a, "jobs", 1, lease=60.0)
-    worker = await start("hold", kind=kind.__name__, name="jobs", lease=60.0)
-    held = await worker.heard("held")
-    assert await semaphore.release(held["id"])
-    assert not await semaphore.release(held["id"])
-    await worker.heard("cancelled", within=2.0)
-    await worker.heard("lost")
-    with pytest.raises(PermitLost):
-        await semaphore.adopt(held["id"])

@@ -24,44 +24,37 @@ from tests.harness.wait import (
 PAUSE = 1.0  # seconds at most between two attempts to reach a server
 
 
-async def answers_with(server: EmbeddedRedis, word: str) -> bool:
-    """Whether a server refuses whoever asks, with that error."""
+async def refuses(server: EmbeddedRedis, kind: type[errors.RedisError], word: str) -> bool:
+    """Whether a server refuses a command with that error."""
     try:
         await tell(server, "ZCARD", "anything")
     except errors.RedisError as error:
-        names = {"LOADING": errors.BusyLoadingError, "MASTERDOWN": errors.MasterDownError}
-        return isinstance(error, names[word]) or word in str(error)
+        return isinstance(error, kind) or word in str(error)
     return False
-
-
-@pytest.fixture
-def slow_to_load(embedded: StartServer) -> EmbeddedRedis:
-    """A server that takes its time over each key that it loads, and answers meanwhile."""
-    return embedded(
-        *("--dbfilename", "slow.rdb", "--rdbcompression", "no"),
-        *("--key-load-delay", "10000"),  # microseconds
-    )
 
 
 @pytest.mark.fault(32)
 async def test_a_server_that_loads_its_data_is_waited_for(
-    kind: Kind, slow_to_load: EmbeddedRedis, connect: Connect
+    kind: Kind, embedded: StartServer, connect: Connect
 ) -> None:
-    """LOADING: it comes back with all that it kept, and who held still holds."""
-    server = slow_to_load
+    """LOADING: it comes back with all that it kept, and each holder still holds."""
+    # It takes its time over each key, and answers after every two megabytes.
+    server = embedded(
+        *("--dbfilename", "slow.rdb", "--rdbcompression", "no"),
+        *("--key-load-delay", "10000"),  # microseconds
+    )
     held = kind(connect(server.url), "jobs", 1, lease=30.0)
     waiting = kind(connect(server.url), "jobs", 1, lease=30.0)
     holder = await held.acquire()
     waiter = await waits_in_line(waiting)
     async with Redis.from_url(server.url) as admin:
-        # It looks up, and answers, after every two megabytes.
         await admin.mset({f"ballast-{n}": "x" * 64_000 for n in range(300)})
         await admin.save()
     server.kill()
     coming_back = asyncio.create_task(asyncio.to_thread(server.restart))
 
     async def loading() -> bool:
-        return await answers_with(server, "LOADING")
+        return await refuses(server, errors.BusyLoadingError, "LOADING")
 
     await until(loading, "it is loading")
     with takes_at_most(0.4), pytest.raises(BackendUnavailable):
@@ -88,10 +81,10 @@ async def test_a_replica_without_its_master_is_waited_for(
     await tell(replica, "CONFIG", "SET", "replica-serve-stale-data", "no")
     replicated.master.kill()
 
-    async def refuses() -> bool:
-        return await answers_with(replica, "MASTERDOWN")
+    async def alone() -> bool:
+        return await refuses(replica, errors.MasterDownError, "MASTERDOWN")
 
-    await until(refuses, "it knows that its master is gone")
+    await until(alone, "it knows that its master is gone")
     semaphore = kind(connect(replica.url), "jobs", 1)
     with takes_at_most(0.4), pytest.raises(BackendUnavailable, match="MASTERDOWN"):
         await semaphore.acquire(timeout=0.4)

@@ -1,10 +1,12 @@
-"""What the processes of the fault tests do; they say in lines of JSON how it goes.
+"""What the processes of the fault tests do; they report in lines of JSON.
 
 Run as ``child.py SCENARIO OPTIONS``, the options in JSON. Times are of the monotonic clock,
 which the processes of one machine share.
 """
 
 import asyncio
+import gc
+import inspect
 import json
 import math
 import os
@@ -51,45 +53,29 @@ async def told_to_go_on() -> None:
     await asyncio.to_thread(sys.stdin.readline)
 
 
-class TurnStarts(selectors.DefaultSelector):
-    """Knows when the loop took up its present turn."""
+class Turns(selectors.DefaultSelector):
+    """Of the event loop: when it took up its present one."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.last = -math.inf
+    began = -math.inf
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         events = super().select(timeout)
-        self.last = time.monotonic()
+        Turns.began = time.monotonic()
         return events
 
 
-class Loop(asyncio.SelectorEventLoop):
-    """A loop that knows since when it is at its present turn."""
-
-    def __init__(self) -> None:
-        self._turns = TurnStarts()
-        super().__init__(self._turns)
-
-    @property
-    def turn_began(self) -> float:
-        return self._turns.last
-
-
 async def trust_when_woken(permit: Permit) -> float:
-    """Sleep a moment; give the seconds of trust left when the loop took up the turn that wakes us.
+    """Sleep a moment; the seconds of trust left when the loop took up the turn that wakes us.
 
     What stops the process during that turn finds our step on its way: nobody can call it back.
     """
-    loop = asyncio.get_running_loop()
-    assert isinstance(loop, Loop)
-    woken: asyncio.Future[float] = loop.create_future()
+    woken: asyncio.Future[float] = asyncio.get_running_loop().create_future()
 
     def wake() -> None:
         if not woken.done():
-            woken.set_result(permit.expires_in + time.monotonic() - loop.turn_began)
+            woken.set_result(permit.expires_in + time.monotonic() - Turns.began)
 
-    loop.call_later(0.01, wake)
+    asyncio.get_running_loop().call_later(0.01, wake)
     return await woken
 
 
@@ -113,7 +99,7 @@ async def hold(on_step: Callable[[], object] = bool) -> None:
 
 
 async def wait() -> None:
-    """Wait for a permit, and hold it for as long as nobody says otherwise."""
+    """Wait for a permit, and hold it until the test goes on."""
     semaphore = make()
     waiter = asyncio.ensure_future(semaphore.acquire(permits=OPTIONS.get("permits", 1)))
     while (await semaphore.status(0)).waiting == 0:  # noqa: ASYNC110 - the server says no more
@@ -142,45 +128,28 @@ async def block() -> None:
     await blocking
 
 
-async def cpu() -> None:
-    """The body never comes back to the loop, and asks now and then."""
-    semaphore = make()
-    began = time.monotonic()
-    try:
-        async with semaphore as permit:
-            began = time.monotonic()
-            say("held")
-            while True:
-                permit.check()
-                if time.monotonic() - began > 10 * semaphore.lease:
-                    say("never told")
-                    return
-    except PermitLost as lost:
-        say("lost", reason=lost.reason, after=time.monotonic() - began)
+def count_turns() -> list[None]:
+    """A list that the loop makes longer, a hundred times a second, while it is not blocked."""
+    turns: list[None] = []
+    loop = asyncio.get_running_loop()
 
+    def count() -> None:
+        turns.append(None)
+        loop.call_later(0.01, count)
 
-class Turns:
-    """Counts the turns of the event loop, a hundred a second at most, while it is not blocked."""
-
-    def __init__(self) -> None:
-        self.taken = 0
-        self._loop = asyncio.get_running_loop()
-        self._take()
-
-    def _take(self) -> None:
-        self.taken += 1
-        self._loop.call_later(0.01, self._take)
+    count()
+    return turns
 
 
 async def compute() -> None:
     """The body computes in Python, for so long, and may await something afterwards."""
     semaphore = make()
-    turns = Turns()
+    turns = count_turns()
     try:
         async with semaphore as permit:
             await asyncio.sleep(OPTIONS.get("after", 0.0))
             say("held", id=permit.id, token=permit.fencing_token)
-            before, lowest = turns.taken, math.inf
+            before, lowest = len(turns), math.inf
             ends = time.monotonic() + OPTIONS["seconds"]
             try:
                 while time.monotonic() < ends:
@@ -189,7 +158,7 @@ async def compute() -> None:
                     if OPTIONS.get("asks"):
                         permit.check()
             finally:
-                say("computed", lost=permit.lost, lowest=lowest, turns=turns.taken - before)
+                say("computed", lost=permit.lost, lowest=lowest, turns=len(turns) - before)
             try:
                 if OPTIONS.get("awaits"):
                     await asyncio.sleep(OPTIONS["awaits"])
@@ -263,22 +232,22 @@ def in_child(work: Callable[[], None]) -> None:
 
 
 async def fork() -> None:
-    """Fork while holding; the child tries what it can with the parent's permit."""
+    """Fork while holding; the child tries what it can with the parent's permit, and drops it."""
     semaphore = make()
-    permit = await semaphore.acquire()
-    say("held", id=permit.id)
+    held = [await semaphore.acquire()]
+    say("held", id=held[0].id)
 
     def child() -> None:
-        lost, checked, released, own_id = permit.lost, "", "", ""
+        lost, checked, released, own_id = held[0].lost, "", "", ""
         try:
-            permit.check()
+            held[0].check()
         except PermitLost as error:
             checked = error.reason
 
         async def in_a_loop_of_its_own() -> None:
             nonlocal released, own_id
             try:
-                released = repr(await permit.release())
+                released = repr(await held[0].release())
             except RuntimeError as error:
                 released = type(error).__name__
             own = await semaphore.try_acquire()
@@ -288,12 +257,14 @@ async def fork() -> None:
 
         asyncio.run(in_a_loop_of_its_own())
         say("child", lost=lost, checked=checked, released=released, id=own_id)
+        held.clear()
+        gc.collect()
 
     in_child(child)
     await told_to_go_on()
-    await permit.refresh()
-    say("refreshed", lost=permit.lost)
-    say("released", held=await permit.release())
+    await held[0].refresh()
+    say("refreshed", lost=held[0].lost)
+    say("released", held=await held[0].release())
 
 
 def fork_twice() -> None:
@@ -311,26 +282,6 @@ def fork_twice() -> None:
     in_child(child)
     in_child(child)
     asyncio.run(once())
-
-
-async def fork_and_drop() -> None:
-    """The child drops what it inherited, and collects it: the parent must not notice."""
-    semaphore = make()
-    held = [await semaphore.acquire()]
-    say("held", id=held[0].id)
-
-    def child() -> None:
-        import gc
-
-        nonlocal semaphore
-        held.clear()
-        del semaphore
-        gc.collect()
-
-    in_child(child)
-    await held[0].refresh()
-    say("refreshed", lost=held[0].lost)
-    await held[0].release()
 
 
 async def end_of_run() -> None:
@@ -392,35 +343,34 @@ async def hammer() -> None:
     say("done", stays=stays, cancelled=cancelled)
 
 
-SCENARIOS: dict[str, Callable[[], Awaitable[None]]] = {
+SCENARIOS: dict[str, Callable[[], Awaitable[None] | None]] = {
     work.__name__: work
     for work in (
-        *(hold, wait, block, cpu, compute, fork, fork_and_drop, fork_guarded),
-        *(end_of_run, group_fails, hammer),
+        *(hold, wait, block, compute, fork, fork_guarded, fork_twice),
+        *(close_the_loop, end_of_run, group_fails, hammer),
     )
 }
 
 
 def main() -> NoReturn:
-    scenario = sys.argv[1]
+    work = SCENARIOS[sys.argv[1]]
+
+    async def run() -> None:
+        if (running := work()) is not None:
+            await running
+
     try:
-        if scenario == "fork_twice":
-            fork_twice()
-        elif scenario == "close_the_loop":
-            close_the_loop()
+        if inspect.iscoroutinefunction(work):
+            with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(Turns())) as runner:
+                runner.run(run())
         else:
-            with asyncio.Runner(loop_factory=Loop) as runner:
-                runner.run(_run(SCENARIOS[scenario]))
+            work()
     except KeyboardInterrupt:
         say("interrupted")
     except SemaphoreError as error:
         say("failed", error=repr(error))
         sys.exit(1)
     sys.exit(0)
-
-
-async def _run(work: Callable[[], Awaitable[None]]) -> None:
-    await work()
 
 
 if __name__ == "__main__":

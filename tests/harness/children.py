@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 _SCRIPT = Path(__file__).with_name("child.py")
 
@@ -17,29 +17,31 @@ class Worker:
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
 
-    @staticmethod
-    async def spawn(scenario: str, options: dict[str, Any]) -> asyncio.subprocess.Process:
-        return await asyncio.create_subprocess_exec(
+    @classmethod
+    async def spawn(cls, scenario: str, options: dict[str, Any]) -> Self:
+        """Start a scenario; an option that is a class is given by its name."""
+        process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-X", "dev", "-W", "error", str(_SCRIPT)),
-            *(scenario, json.dumps(options)),
+            *(scenario, json.dumps(options, default=lambda kind: kind.__name__)),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             limit=1 << 24,
         )
+        return cls(process)
 
     @property
     def pid(self) -> int:
         return self._process.pid
 
-    async def heard(self, event: str, within: float = 15.0) -> dict[str, Any]:
-        """The next thing that it says, which is *event*."""
+    async def heard(self, event: str, within: float = 30.0) -> dict[str, Any]:
+        """The next line of its output, which is about *event*."""
         said = await self.next(within)
-        assert said is not None, f"it ended, and never said {event!r}"
+        assert said is not None, f"it ended without {event!r}"
         assert said["event"] == event, said
         return said
 
-    async def next(self, within: float = 15.0) -> dict[str, Any] | None:
-        """The next thing that it says; None when it has ended."""
+    async def next(self, within: float = 30.0) -> dict[str, Any] | None:
+        """The next line of its output; None when it has ended."""
         assert self._process.stdout is not None
         line = await asyncio.wait_for(self._process.stdout.readline(), within)
         said: dict[str, Any] | None = json.loads(line) if line else None
@@ -64,8 +66,8 @@ class Worker:
         self._process.kill()
         assert await self._process.wait() == -signal.SIGKILL
 
-    async def ended(self, within: float = 15.0) -> int:
-        """How it ended of its own accord."""
+    async def ended(self, within: float = 30.0) -> int:
+        """Its exit code, when it has ended of its own accord."""
         return await asyncio.wait_for(self._process.wait(), within)
 
     async def end(self) -> None:
@@ -75,6 +77,6 @@ class Worker:
 
 
 class StartWorker(Protocol):
-    """What `start` gives: a process that runs a scenario of `child.py`."""
+    """What `start` gives: a process that runs a scenario of `child.py`, on ``jobs``."""
 
     async def __call__(self, scenario: str, **options: Any) -> Worker: ...

@@ -1,17 +1,28 @@
-"""Clients and semaphores of the tests, and what the server knows of them."""
+"""Clients and semaphores of the tests, and what the server has of them."""
 
 from collections.abc import AsyncIterator
 from typing import Any, Protocol, cast
 
+import pytest
 from redis.asyncio import Redis
 
 from redsem_async import AnySemaphore, FairSemaphore, Permit, Semaphore
 from redsem_async.testing import MemoryBackend
+from tests.harness.wait import until
 
 Client = Redis | MemoryBackend
 Kind = type[Semaphore] | type[FairSemaphore]
 
 KEYS = ("holders", "tokens", "meta", "hubs", "extra", "limit")
+LINES: dict[type[AnySemaphore], str] = {
+    Semaphore: "waiting",
+    FairSemaphore: "queue",
+}  # the key of the line
+EACH_KEY = [
+    pytest.param(kind, key, id=f"{'fair' if kind is FairSemaphore else 'zset'}-{key}")
+    for kind, line in LINES.items()
+    for key in (*KEYS, line)
+]
 
 
 class Connect(Protocol):
@@ -24,6 +35,12 @@ class Make(Protocol):
     """Makes a semaphore of the kind, client and name of the test."""
 
     def __call__(self, limit: int = 1, *, client: Any = None, **options: Any) -> AnySemaphore: ...
+
+
+class MakePair(Protocol):
+    """Makes two semaphores of one name, in two processes as far as the server can see."""
+
+    def __call__(self, limit: int = 1, **options: Any) -> tuple[AnySemaphore, AnySemaphore]: ...
 
 
 def key_of(semaphore: AnySemaphore, what: str) -> str:
@@ -62,7 +79,7 @@ async def kill_connection(admin: Redis, client_name: str) -> int:
 
 
 async def kill_connections(admin: Redis, client_name: str) -> None:
-    """CLIENT KILL whatever has that name: a hub that hears no messages cannot be told apart."""
+    """CLIENT KILL all connections with that name: without messages, a hub has no mark."""
     named = [c["id"] for c in await admin.client_list() if c["name"] == client_name]
     assert named
     for number in named:
@@ -74,3 +91,19 @@ async def scripts_run(admin: Redis) -> int:
     stats: dict[str, dict[str, Any]] = await admin.info("commandstats")
     calls = (stats.get(f"cmdstat_{command}", {}) for command in ("eval", "evalsha"))
     return sum(stat.get("calls", 0) for stat in calls)
+
+
+async def connections(admin: Redis) -> int:
+    """How many connections the server has, but for the one that asks."""
+    clients: list[dict[str, str]] = await admin.client_list()
+    own = str(await admin.client_id())
+    return sum(client["id"] != own for client in clients)
+
+
+async def disconnected(admin: Redis) -> None:
+    """Wait until the server has noticed that all other connections are closed."""
+
+    async def none_is_left() -> bool:
+        return await connections(admin) == 0
+
+    await until(none_is_left, "all connections are closed")

@@ -1,4 +1,4 @@
-"""A TCP proxy in front of a server, that loses, delays and holds back what it is told to.
+"""A TCP proxy in front of a server, that loses, delays and holds back what a test asks for.
 
 It reads the commands that pass, so that a fault can strike one operation of the library and
 no other, and it says when it did: a test of a lost reply proves that the reply was lost.
@@ -48,11 +48,6 @@ class Sent:
     operation: str
     arguments: list[bytes]
     raw: bytes
-
-    @property
-    def requests(self) -> list[bytes]:
-        """The numbers of an acquire's requests, or what else comes after its keys and facts."""
-        return self.arguments[3 + int(self.arguments[2]) + 10 :]
 
 
 Strike = Literal["cut", "swallow", "hold", "answer"]
@@ -154,7 +149,7 @@ class Proxy:
             connection.dead = True
 
     def mute(self) -> None:
-        """Pass nothing on of what the server says over the present connections."""
+        """Pass nothing on of what the server writes to the present connections."""
         for connection in self.connections:
             connection.muted = True
 
@@ -163,7 +158,7 @@ class Proxy:
         self._upstream = port
 
     def inject(self, data: bytes) -> None:
-        """Say something to the clients in the server's name."""
+        """Write something to the clients as if the server had."""
         for connection in self.open_connections():
             connection.to_client.write(data)
 

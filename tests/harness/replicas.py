@@ -1,4 +1,4 @@
-"""A master and its replicas, and the sentinels that watch them."""
+"""A master and its replicas, and the sentinels that watch them; see `topologies.py`."""
 
 import shlex
 from collections.abc import Generator
@@ -14,46 +14,33 @@ from tests.harness.topologies import PATIENCE, REPLICATION, ask, in_sync, settle
 from tests.harness.wait import until
 
 SERVICE: Final = "mymaster"
-_NOWHERE: Final = ("127.0.0.1", 1)
 
 
 @final
 class Replicated:
-    """A master and its replicas, as they were at the start."""
+    """A master and its replicas, as they were at the start; tests use the first of these."""
 
     def __init__(self, master: EmbeddedRedis, replicas: tuple[EmbeddedRedis, ...]) -> None:
         self.master: Final = master
         self.replicas: Final = replicas
 
-    @property
-    def servers(self) -> tuple[EmbeddedRedis, ...]:
-        return (self.master, *self.replicas)
+    async def caught_up(self) -> None:
+        """See that the replica has all that the master wrote so far."""
+        await until_caught_up(self.replicas[0], self.master)
 
-    async def caught_up(self, replica: EmbeddedRedis | None = None) -> None:
-        """See that a replica has all that the master wrote so far."""
-        replica = replica or self.replicas[0]
-        _, written, _ = await tell(self.master, "ROLE")
+    async def cut_off(self) -> None:
+        """The replica gets no more of what the master writes; it keeps what it has."""
+        await tell(self.replicas[0], "REPLICAOF", "127.0.0.1", 1)
 
-        async def has_it() -> bool:
-            role: list[Any] = await tell(replica, "ROLE")
-            return bool(role[3] == "connected" and role[4] >= written)
-
-        await until(has_it, "the replica caught up", PATIENCE)
-
-    async def cut_off(self, replica: EmbeddedRedis | None = None) -> None:
-        """Let a replica hear no more of what the master writes; it keeps what it has."""
-        replica = replica or self.replicas[0]
-        await tell(replica, "REPLICAOF", *_NOWHERE)
-
-        async def unheard() -> bool:
+        async def alone() -> bool:
             _, _, followers = await tell(self.master, "ROLE")
-            return all(int(follower[1]) != replica.port for follower in followers)
+            return all(int(follower[1]) != self.replicas[0].port for follower in followers)
 
-        await until(unheard, "the replica hears no more", PATIENCE)
+        await until(alone, "the replica is cut off", PATIENCE)
 
-    async def promote(self, replica: EmbeddedRedis | None = None) -> EmbeddedRedis:
-        """Make a master of a replica, with what it has."""
-        replica = replica or self.replicas[0]
+    async def promote(self) -> EmbeddedRedis:
+        """Make a master of the replica, with what it has."""
+        replica = self.replicas[0]
         await tell(replica, "REPLICAOF", "NO", "ONE")
         assert (await tell(replica, "ROLE"))[0] == "master"
         return replica
@@ -64,25 +51,33 @@ class Replicated:
         assert (await tell(server, "ROLE"))[0] == "slave"
 
 
+async def until_caught_up(replica: EmbeddedRedis, master: EmbeddedRedis) -> None:
+    _, written, _ = await tell(master, "ROLE")
+
+    async def has_it() -> bool:
+        role: list[Any] = await tell(replica, "ROLE")
+        return bool(role[3] == "connected" and role[4] >= written)
+
+    await until(has_it, "the replica caught up", PATIENCE)
+
+
 @contextmanager
-def embedded_replicas(*arguments: str, replicas: int = 1) -> Generator[Replicated]:
+def embedded_replicas(replicas: int = 1) -> Generator[Replicated]:
     """Run a master and replicas of it, in sync, for the length of a ``with`` block."""
     with ExitStack() as stack:
-
-        def start(*more: str) -> EmbeddedRedis:
-            return stack.enter_context(embedded_redis(*REPLICATION, *arguments, *more))
-
-        master = start()
-        followers = tuple(
-            start("--replicaof", "127.0.0.1", str(master.port)) for _ in range(replicas)
-        )
+        master = stack.enter_context(embedded_redis(*REPLICATION))
+        follow = (*REPLICATION, "--replicaof", "127.0.0.1", str(master.port))
+        followers = tuple(stack.enter_context(embedded_redis(*follow)) for _ in range(replicas))
         settle(lambda: all(in_sync(each) for each in followers), "the replicas are in sync")
         yield Replicated(master, followers)
 
 
+# -- sentinels
+
+
 @final
 class Flock:
-    """A master, its replicas, and three sentinels who agree on who is who."""
+    """A master, its replicas, and three sentinels that agree on which is which."""
 
     def __init__(self, servers: Replicated, sentinels: tuple[EmbeddedRedis, ...]) -> None:
         self.servers: Final = servers
@@ -95,7 +90,7 @@ class Flock:
         return made
 
     async def master(self) -> EmbeddedRedis:
-        """Whom all the sentinels take for the master."""
+        """The server that all the sentinels take for the master."""
         found: set[int] = set()
 
         async def agreed() -> bool:
@@ -106,7 +101,8 @@ class Flock:
             return len(found) == 1
 
         await until(agreed, "the sentinels agree", PATIENCE)
-        return next(server for server in self.servers.servers if server.port in found)
+        servers = (self.servers.master, *self.servers.replicas)
+        return next(server for server in servers if server.port in found)
 
     async def failed_over(self, old: EmbeddedRedis) -> EmbeddedRedis:
         """See that the sentinels have made a master of another than *old*."""
@@ -120,23 +116,19 @@ class Flock:
 
 
 @contextmanager
-def embedded_sentinels(
-    servers: Replicated, *, count: int = 3, down_after_ms: int = 500
-) -> Generator[Flock]:
-    """Run sentinels that know *servers* and one another, for the length of a ``with`` block."""
+def embedded_sentinels(servers: Replicated) -> Generator[Flock]:
+    """Run three sentinels that know *servers* and one another, for a ``with`` block."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="redsem-sentinels-")))
         sentinels = tuple(
             stack.enter_context(embedded_redis(binary=_sentinel(folder / str(number))))
-            for number in range(count)
+            for number in range(3)
         )
         for each in sentinels:
-            quorum = count // 2 + 1
-            port = servers.master.port
-            ask(each, "SENTINEL", "MONITOR", SERVICE, "127.0.0.1", port, quorum)
-            ask(each, "SENTINEL", "SET", SERVICE, "down-after-milliseconds", down_after_ms)
+            ask(each, "SENTINEL", "MONITOR", SERVICE, "127.0.0.1", servers.master.port, 2)
+            ask(each, "SENTINEL", "SET", SERVICE, "down-after-milliseconds", 500)
             ask(each, "SENTINEL", "SET", SERVICE, "failover-timeout", 5000)
-        settle(lambda: all(_knows_all(each, servers, count) for each in sentinels), "a flock")
+        settle(lambda: all(_knows_all(each, servers) for each in sentinels), "the sentinels know")
         yield Flock(servers, sentinels)
 
 
@@ -144,17 +136,14 @@ def _sentinel(file: Path) -> Path:
     """A program that takes the arguments of a server, and is a sentinel with a file of its own."""
     settings = file.with_suffix(".conf")
     settings.touch()
-    words = shlex.join([str(find_server()), str(settings), "--sentinel"])
-    file.write_text(f'#!/bin/sh\nexec {words} "$@"\n')
+    command = shlex.join([str(find_server()), str(settings), "--sentinel"])
+    file.write_text(f'#!/bin/sh\nexec {command} "$@"\n')
     file.chmod(0o755)
     return file
 
 
-def _knows_all(sentinel: EmbeddedRedis, servers: Replicated, count: int) -> bool:
-    answer: list[Any] = ask(sentinel, "SENTINEL", "MASTER", SERVICE)
-    facts: dict[str, str] = dict(zip(answer[::2], answer[1::2], strict=True))
-    return (
-        facts["flags"] == "master"
-        and int(facts["num-other-sentinels"]) == count - 1
-        and int(facts["num-slaves"]) == len(servers.replicas)
-    )
+def _knows_all(sentinel: EmbeddedRedis, servers: Replicated) -> bool:
+    answer: list[str] = ask(sentinel, "SENTINEL", "MASTER", SERVICE)
+    facts = dict(zip(answer[::2], answer[1::2], strict=True))
+    known = [facts["flags"], facts["num-other-sentinels"], facts["num-slaves"]]
+    return known == ["master", "2", str(len(servers.replicas))]

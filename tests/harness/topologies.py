@@ -1,13 +1,12 @@
-"""Servers that belong together: clusters here, replicas and sentinels in their own file.
+"""Servers that belong together: clusters here, replicas and sentinels in `replicas.py`.
 
-All of them are embedded ones on loopback, and end with their ``with`` block or with us.
-Whoever starts them is blocked until they are in order; what a test does to them later is
-awaited.
+All of them are embedded ones on loopback, and end with their ``with`` block. A fixture blocks
+until they are in order; what a test does to them later is awaited.
 """
 
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Generator, Iterable
+from collections.abc import Callable, Generator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, final
@@ -27,8 +26,8 @@ PATIENCE: Final = 30.0  # seconds for servers to agree, on a machine that others
 
 REPLICATION: Final = ("--repl-diskless-sync", "yes", "--repl-diskless-sync-delay", "0")
 
-
 _PLAIN: Final[dict[str, Any]] = {"decode_responses": True, "protocol": 2}
+
 
 # -- one server, asked in passing
 
@@ -53,6 +52,17 @@ def settle(holds: Callable[[], bool], what: str, within: float = PATIENCE) -> No
     while not holds():
         assert time.monotonic() < deadline, f"not within {within} s: {what}"
         time.sleep(0.01)
+
+
+def is_alive(server: EmbeddedRedis) -> bool:
+    with contextlib.suppress(RedisError, OSError):
+        return bool(ask(server, "PING"))
+    return False
+
+
+def in_sync(server: EmbeddedRedis) -> bool:
+    role: list[Any] = ask(server, "ROLE")
+    return bool(role[0] == "slave" and role[3] == "connected")
 
 
 # -- a cluster
@@ -102,7 +112,7 @@ class Cluster:
 
     def living(self) -> list[Node]:
         """The nodes that answer."""
-        return [node for node in self.nodes if _alive(node)]
+        return [node for node in self.nodes if is_alive(node.server)]
 
     async def slot_of(self, name: str) -> int:
         """The slot of every key of a semaphore of that name."""
@@ -110,7 +120,7 @@ class Cluster:
         return slot
 
     async def owner_of(self, name: str) -> Node:
-        """The master that serves a name now, as somebody who is alive sees it."""
+        """The master that serves a name now, as a node that is alive sees it."""
         return await self.owner_of_slot(await self.slot_of(name))
 
     async def owner_of_slot(self, slot: int) -> Node:
@@ -129,19 +139,12 @@ class Cluster:
                 return f"{stem}-{number}"
         raise AssertionError("no such name")
 
-    async def move(
-        self, name: str, to: Node, between: Callable[[str], Awaitable[object]] | None = None
-    ) -> list[str]:
-        """Move the slot of *name* key by key, and say which keys it had, in that order.
-
-        *between* is awaited with each key, once it has moved and the next has not.
-        """
-        async with contextlib.AsyncExitStack() as stack:
-            move = await self.begin_to_move(name, to)
-            stack.push_async_callback(move.finish)
-            while (key := await move.move_one()) is not None:
-                if between is not None:
-                    await between(key)
+    async def move(self, name: str, to: Node) -> list[str]:
+        """Move the slot of *name* key by key, and say which keys it had, in that order."""
+        move = await self.begin_to_move(name, to)
+        while await move.move_one() is not None:
+            pass
+        await move.finish()
         return move.moved
 
     async def begin_to_move(self, name: str, to: Node) -> "Move":
@@ -160,7 +163,7 @@ class Cluster:
         first, _ = _range_of(self.shards.index(shard), len(self.shards))
 
         async def promoted() -> bool:
-            states = [await self._sees(node, first) for node in self.nodes if _alive(node)]
+            states = [await self._sees(node, first) for node in self.living()]
             return all(ok and owner not in {None, old.id} for ok, owner in states)
 
         await until(promoted, "a replica was promoted", PATIENCE)
@@ -186,11 +189,12 @@ class Cluster:
         """Kill -9 every server of *shard*, and see that the others call it failed."""
         for node in shard.nodes:
             node.server.kill()
-        survivors = self.living()
 
         async def noticed() -> bool:
-            views = [_table(await tell(node.server, "CLUSTER", "NODES")) for node in survivors]
-            return all("fail" in view[shard.master.id].flags for view in views)
+            views = [await tell(node.server, "CLUSTER", "NODES") for node in self.living()]
+            lines = [line.split() for view in views for line in view.splitlines()]
+            flags = [line[2].split(",") for line in lines if line[0] == shard.master.id]
+            return all("fail" in each for each in flags)
 
         await until(noticed, "the shard is called failed", PATIENCE)
 
@@ -200,24 +204,23 @@ class Cluster:
             node.server.restart()
 
         async def in_order() -> bool:
-            living = [node for node in self.nodes if _alive(node)]
-            return all([(await self._sees(node, 0))[0] for node in living])
+            return all([(await self._sees(node, 0))[0] for node in self.living()])
 
         await until(in_order, "the cluster is in order", PATIENCE)
 
     def _somebody(self) -> EmbeddedRedis:
-        return next(node.server for node in self.nodes if _alive(node))
+        return self.living()[0].server
 
     def _node(self, id: str) -> Node:
         return next(node for node in self.nodes if node.id == id)
 
     async def _sees(self, node: Node, slot: int) -> tuple[bool, str | None]:
-        """Whether a node finds the cluster in order, and whom it takes for a slot's owner."""
-        info = await tell(node.server, "CLUSTER", "INFO")
+        """Whether a node finds the cluster in order, and which it takes for a slot's owner."""
+        in_order = _is_ok(await tell(node.server, "CLUSTER", "INFO"))
         for first, last, master, *_ in await tell(node.server, "CLUSTER", "SLOTS"):
             if first <= slot <= last:
-                return _is_ok(info), master[2]
-        return _is_ok(info), None
+                return in_order, master[2]
+        return in_order, None
 
 
 @final
@@ -252,17 +255,16 @@ class Move:
 
     async def finish(self) -> None:
         """Give the slot to the target, and see that every node knows."""
-        nodes = [self.target, self.source, *self._cluster.nodes]
-        for node in nodes:
-            if _alive(node) and await _is_master(node):
+        for node in (self.target, self.source, *self._cluster.living()):
+            if (await tell(node.server, "ROLE"))[0] == "master":
                 await tell(node.server, "CLUSTER", "SETSLOT", self.slot, "NODE", self.target.id)
 
         async def known() -> bool:
-            nodes = [node for node in self._cluster.nodes if _alive(node)]
-            seen = [await self._cluster._sees(node, self.slot) for node in nodes]
+            living = self._cluster.living()
+            seen = [await self._cluster._sees(node, self.slot) for node in living]
             return all(owner == self.target.id for _, owner in seen)
 
-        await until(known, "every node knows who owns the slot", PATIENCE)
+        await until(known, "every node knows the owner of the slot", PATIENCE)
 
 
 @contextmanager
@@ -305,66 +307,28 @@ def _introduce(nodes: list[Node]) -> None:
         ask(node.server, "CLUSTER", "MEET", "127.0.0.1", nodes[0].server.port)
 
     def all_known() -> bool:
-        views = [_table(ask(node.server, "CLUSTER", "NODES")) for node in nodes]
-        ids = {node.id for node in nodes}
-        return all(set(view) == ids and not _strangers(view.values()) for view in views)
+        views = [ask(node.server, "CLUSTER", "NODES") for node in nodes]
+        return all(
+            len(view.splitlines()) == len(nodes) and "handshake" not in view for view in views
+        )
 
     settle(all_known, "every node knows every other")
 
 
 def _in_order(cluster: Cluster, node: Node) -> bool:
-    view = _table(ask(node.server, "CLUSTER", "NODES"))
-    for shard in cluster.shards:
-        if view[shard.master.id].slots != 1:
-            return False
-        if any(view[replica.id].master != shard.master.id for replica in shard.replicas):
-            return False
+    """Whether *node* sees the shards as they are meant to be, and a replica has its data."""
+    seen = {
+        row[2][2]: {each[2] for each in row[3:]} for row in ask(node.server, "CLUSTER", "SLOTS")
+    }
+    meant = {shard.master.id: {each.id for each in shard.replicas} for shard in cluster.shards}
     if node in cluster.shard_of(node).replicas and not in_sync(node.server):
         return False
-    return _is_ok(ask(node.server, "CLUSTER", "INFO"))
+    return seen == meant and _is_ok(ask(node.server, "CLUSTER", "INFO"))
 
 
 def _range_of(number: int, shards: int) -> tuple[int, int]:
     return number * SLOTS // shards, (number + 1) * SLOTS // shards - 1
 
 
-@dataclass(frozen=True, slots=True)
-class _Line:
-    """What CLUSTER NODES says of one node; *slots* counts ranges, not slots."""
-
-    flags: list[str]
-    master: str
-    slots: int
-
-
-def _table(nodes: str) -> dict[str, _Line]:
-    rows = [line.split() for line in nodes.splitlines()]
-    return {row[0]: _Line(row[2].split(","), row[3], len(row[8:])) for row in rows}
-
-
-def _strangers(lines: Iterable[_Line]) -> bool:
-    return any({"handshake", "noaddr"} & set(line.flags) for line in lines)
-
-
 def _is_ok(info: str) -> bool:
     return "cluster_state:ok" in info
-
-
-def is_alive(server: EmbeddedRedis) -> bool:
-    with contextlib.suppress(RedisError, OSError):
-        return bool(ask(server, "PING"))
-    return False
-
-
-def _alive(node: Node) -> bool:
-    return is_alive(node.server)
-
-
-async def _is_master(node: Node) -> bool:
-    role: list[Any] = await tell(node.server, "ROLE")
-    return bool(role[0] == "master")
-
-
-def in_sync(server: EmbeddedRedis) -> bool:
-    role: list[Any] = ask(server, "ROLE")
-    return bool(role[0] == "slave" and role[3] == "connected")

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from redsem_async import AnySemaphore, FairSemaphore, Permit
 
-EPSILON = 0.1  # seconds by which the promises may be late, as RELIABILITY has them
+EPSILON = 0.1  # seconds by which the promises may be late, as docs/guarantees.md has them
 NOISE = 0.25  # seconds more, for two cores that others use as well
 
 Result = TypeVar("Result")
@@ -67,17 +67,14 @@ def takes_at_most(seconds: float) -> Generator[None]:
         assert took <= seconds + NOISE, f"took {took:.3f} s, not {seconds:.3f}"
 
 
-async def waits_in_line(
-    semaphore: AnySemaphore, *, timeout: float | None = 30.0, permits: int = 1, place: int = 1
-) -> "asyncio.Task[Permit]":
-    """A task that waits for a permit, of which the server knows by now."""
-    waiter = in_background(semaphore.acquire(timeout=timeout, permits=permits))
-
-    async def known() -> bool:
-        return (await semaphore.status(0)).waiting >= place
-
-    await until(known, "the waiter is in line")
-    return waiter
+async def is_served(
+    waiter: Awaitable[Permit], within: float = 30.0, *, after: Permit | int = 0
+) -> None:
+    """*waiter* gets a permit in time, with a higher token than the one before; release it."""
+    with takes_at_most(within):
+        permit = await soon(waiter, within + 10)
+    assert permit.fencing_token > (after if isinstance(after, int) else after.fencing_token)
+    assert await permit.release()
 
 
 async def all_free(semaphore: AnySemaphore, within: float = 2.0) -> None:
@@ -90,25 +87,46 @@ async def all_free(semaphore: AnySemaphore, within: float = 2.0) -> None:
     await until(free, "all permits are free", within)
 
 
-async def waiting(semaphore: AnySemaphore, count: int) -> None:
+async def available(semaphore: AnySemaphore, count: int, within: float = 2.0) -> None:
+    """Wait until *count* permits are free."""
+
+    async def free() -> bool:
+        return await semaphore.available() == count
+
+    await until(free, f"{count} permits are free", within)
+
+
+async def waiting(
+    semaphore: AnySemaphore, count: int, within: float = 5.0, *, or_more: bool = False
+) -> None:
     """Wait until *count* requests stand in line (in ZSET mode: were announced)."""
 
     async def they_wait() -> bool:
-        return (await semaphore.status(max_entries=0)).waiting == count
+        found = (await semaphore.status(max_entries=0)).waiting
+        return found == count or (or_more and found > count)
 
-    await until(they_wait, f"{count} wait")
+    await until(they_wait, f"{count} wait", within)
+
+
+async def waits_in_line(
+    semaphore: AnySemaphore, *, timeout: float | None = 30.0, permits: int = 1, place: int = 1
+) -> "asyncio.Task[Permit]":
+    """A task that waits for a permit; *place* requests are in line by now, in either mode."""
+    waiter = in_background(semaphore.acquire(timeout=timeout, permits=permits))
+    await waiting(semaphore, place, or_more=True)
+    return waiter
 
 
 async def queue_up(semaphore: AnySemaphore, **arguments: Any) -> "asyncio.Task[Permit]":
-    """Start a task that waits for a permit, and come back when it stands in line."""
+    """A task that waits for a permit, of which the server knows; in ZSET mode, not how many."""
     before = (await semaphore.status(max_entries=0)).waiting
     task = in_background(semaphore.acquire(**arguments))
     await asyncio.sleep(0)
     if isinstance(semaphore, FairSemaphore):
         await waiting(semaphore, before + 1)
     else:
-        # No queue is kept on the server, and what processes announce may lag: but whatever was
-        # asked before the first of these was answered before the second.
+        # What processes announce may lag: but whatever was asked before the first of these
+        # was answered before the second.
         await semaphore.status(max_entries=0)
         await semaphore.status(max_entries=0)
     assert not task.done()

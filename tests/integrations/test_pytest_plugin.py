@@ -117,7 +117,6 @@ def test_a_test_may_run_a_loop_of_its_own(tmp_path: Path) -> None:
 
 
 def test_the_plugin_loads_only_when_asked(tmp_path: Path) -> None:
-    """Nobody's test run is changed by having the library installed."""
     silent = "import sys\n\ndef test_it():\n    assert 'redsem_async' not in sys.modules\n"
     done = run(written(tmp_path, test_it=silent))
     assert done.returncode == 0, done.stdout

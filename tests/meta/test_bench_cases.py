@@ -8,11 +8,9 @@ import pytest
 
 from benchmarks._report import as_json, as_markdown
 from benchmarks._results import Table
-from benchmarks._run import Run, facts_about, loops_for, plan
-from benchmarks._servers import Server
+from benchmarks._run import Run
 from benchmarks._setup import Effort, Setup, runner_of
 from benchmarks.cases import CASES
-from benchmarks.libraries import BOOK, OURS
 
 pytestmark = pytest.mark.release
 
@@ -55,7 +53,6 @@ def no_node(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_case_yields_a_table_whose_aims_are_judged(
     case: str, server_url: str, tmp_path: Path
 ) -> None:
-    """Cases must work although they are rarely run."""
     table = run(case, server_url)
     assert table.case == case
     assert table.rows
@@ -78,34 +75,9 @@ def test_a_case_yields_a_table_whose_aims_are_judged(
 def test_what_is_not_installed_is_named_as_not_measured(
     server_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A missing peer must be visible in the report."""
     monkeypatch.setattr("benchmarks.libraries._base.find_spec", nowhere)
     table = run("P3", server_url)
     absent = {one.label: one.why for one in table.absent}
     assert absent["steindamm"] == "not measured: not installed"
     assert absent["Node redis-semaphore"].startswith("not measured: not installed")
     assert "| steindamm | not measured: not installed |" in as_markdown(Run({}, [table]))
-
-
-def test_both_loops_are_measured_only_if_the_case_needs_it() -> None:
-    """An idle process is idle on either loop."""
-    planned = plan([CASES["P1"], CASES["P5"]], ["asyncio", "uvloop"])
-    assert [(case.name, loop) for case, loop in planned] == [
-        ("P1", "asyncio"),
-        ("P1", "uvloop"),
-        ("P5", "asyncio"),
-    ]
-    assert loops_for("asyncio") == ["asyncio"]
-
-
-def test_a_report_states_machine_and_versions() -> None:
-    """Figures depend on them."""
-    facts = facts_about(Server("redis://localhost", "Redis 8.0"))
-    assert facts["server"] == "Redis 8.0"
-    assert {"date", "command", "machine", "CPU", "Python", "packages", "peers"} <= set(facts)
-
-
-def test_polling_libraries_have_a_smaller_bulk() -> None:
-    """Ten thousand polling waiters would overload any server."""
-    assert TINY.bulk_of(OURS[0]) == 20
-    assert TINY.bulk_of(BOOK) == 1

@@ -5,17 +5,13 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcon
 
 import pytest
 
-from benchmarks._bulk import Hold
-from benchmarks._children import child
-from benchmarks._comparison import Comparison, opened
-from benchmarks._limit_check import Leaked, LimitCheck, LimitExceeded, check_spans
+from benchmarks._comparison import Comparison
+from benchmarks._limit_check import LimitExceeded, check_spans
 from benchmarks._measure import Load, burst
-from benchmarks._report import as_markdown, number
+from benchmarks._report import as_markdown
 from benchmarks._results import Acquire, Aim, Figure, Row, Table
 from benchmarks._run import Run
 from benchmarks._setup import Effort, Setup
-from benchmarks._statistics import jain
-from benchmarks._usage import ReportUsage
 from benchmarks.libraries import IN_PROCESS, Library, Options
 
 pytestmark = pytest.mark.release
@@ -54,45 +50,25 @@ def setup() -> Setup:
     return Setup(url="none", loop="asyncio", effort=effort, progress=lambda _: None)
 
 
-def test_the_limit_check_fails_above_the_limit() -> None:
-    """Otherwise the fastest semaphore would be none at all."""
-    check = LimitCheck(2)
-    check.enter()
-    check.enter()
-    with pytest.raises(LimitExceeded, match="3 permits were in use at once, limit 2"):
-        check.enter()
-
-
 async def test_a_load_on_a_library_without_limit_fails() -> None:
-    """Every measured permit is counted."""
     with pytest.raises(ExceptionGroup) as caught:
         await burst(Careless(0), LOAD, 0.05)
     assert caught.group_contains(LimitExceeded)
 
 
 async def test_a_load_on_a_correct_library_passes() -> None:
-    """And every acquire is timed."""
     async with IN_PROCESS.open(TERMS) as semaphore:
         done = await burst(semaphore, LOAD, 0.05)
     assert done.pairs == len(done.waits) > 0
 
 
 def test_spans_of_several_processes_are_counted_together() -> None:
-    """Each process alone is within the limit here."""
     check_spans([(0.0, 1.0), (1.0, 2.0), (0.5, 1.5)], limit=2)
     with pytest.raises(LimitExceeded):
         check_spans([(0.0, 1.0), (0.9, 2.0), (0.5, 1.5)], limit=2)
 
 
-async def test_a_permit_held_at_the_end_is_a_leak() -> None:
-    """It would block later requests."""
-    with pytest.raises(Leaked, match="1 permits are held, expected 0"):
-        async with opened(careless(still_held=1), TERMS):
-            pass
-
-
 async def test_a_failure_of_this_library_ends_the_run() -> None:
-    """Figures of an incorrect semaphore must not be published."""
     with pytest.raises(LimitExceeded):
         async with Comparison(setup()) as comparison:
             await comparison.enter_all([careless(ours=True)], LOAD)
@@ -100,16 +76,15 @@ async def test_a_failure_of_this_library_ends_the_run() -> None:
 
 
 @pytest.mark.parametrize(
-    ("peer", "why"),
+    ("load", "why"),
     [
-        (careless(), "failed: LimitExceeded: 3 permits were in use at once, limit 2"),
-        (careless(still_held=2), "failed: LimitExceeded"),
+        (LOAD, "failed: LimitExceeded: 3 permits were in use at once, limit 2"),
+        (Load(tasks=1, limit=1), "failed: Leaked: 2 permits are held, expected 0"),
     ],
 )
-async def test_a_failing_peer_is_left_out_with_a_reason(peer: Library, why: str) -> None:
-    """The others are still measured."""
+async def test_a_failing_peer_is_left_out_with_a_reason(load: Load, why: str) -> None:
     async with Comparison(setup()) as comparison:
-        await comparison.enter_all([peer, IN_PROCESS], LOAD)
+        await comparison.enter_all([careless(still_held=2), IN_PROCESS], load)
         await comparison.run()
     assert set(comparison.bursts) == {IN_PROCESS.label}
     assert len(comparison.bursts[IN_PROCESS.label]) == 2
@@ -118,17 +93,7 @@ async def test_a_failing_peer_is_left_out_with_a_reason(peer: Library, why: str)
     assert absent.why.startswith(why)
 
 
-async def test_a_peer_that_leaks_is_left_out() -> None:
-    """Without exceeding the limit."""
-    async with Comparison(setup()) as comparison:
-        await comparison.enter_all([careless(still_held=2)], Load(tasks=1, limit=1))
-        await comparison.run()
-    assert not comparison.bursts
-    assert comparison.absent[0].why == "failed: Leaked: 2 permits are held, expected 0"
-
-
 def test_percentiles_are_those_of_all_times() -> None:
-    """Rare long durations are visible."""
     acquire = Acquire.of([*[0.001] * 985, *[0.1] * 14, 2.0])
     assert acquire is not None
     assert acquire.count == 1000
@@ -138,14 +103,6 @@ def test_percentiles_are_those_of_all_times() -> None:
     assert acquire.longest == 2.0
     assert len(acquire.percentiles) == 101
     assert list(acquire.percentiles) == sorted(acquire.percentiles)
-
-
-def test_percentiles_of_one_time_are_that_time() -> None:
-    """A round may have a single hand-off."""
-    acquire = Acquire.of([0.5])
-    assert acquire is not None
-    assert acquire.p50 == acquire.p999 == acquire.longest == 0.5
-    assert Acquire.of([]) is None
 
 
 def table_with(values: tuple[float, ...], aim: Aim) -> Table:
@@ -165,42 +122,8 @@ def table_with(values: tuple[float, ...], aim: Aim) -> Table:
 def test_an_aim_is_met_or_missed_by_the_median(
     values: tuple[float, ...], aim: Aim, verdict: str
 ) -> None:
-    """The report states the verdict."""
     run = Run({}, [table_with(values, aim)])
     report = as_markdown(run)
     assert verdict in report
     assert "(0.500–0.900)" in report
     assert run.missed == (["P0 (asyncio): ours: ratio"] if "missed" in verdict else [])
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (0.0, "0"),
-        (0.01234, "0.0123"),
-        (1.5, "1.50"),
-        (99.4, "99.4"),
-        (99.96, "100"),
-        (123456.7, "123,457"),
-    ],
-)
-def test_numbers_have_three_digits(value: float, text: str) -> None:
-    """More digits would be noise."""
-    assert number(value) == text
-
-
-def test_jains_index() -> None:
-    """1 if all shares are equal, 1/n if one of n has everything."""
-    assert jain([5, 5, 5, 5]) == 1
-    assert jain([20, 0, 0, 0]) == 0.25
-    assert jain([0, 0]) == 1
-
-
-async def test_an_error_in_a_child_is_raised_and_the_child_continues() -> None:
-    """A dead process would be measured as idle."""
-    unknown = Hold("nobody's", TERMS, count=1)
-    async with child("asyncio") as other:
-        for _ in range(2):
-            with pytest.raises(KeyError, match="nobody's"):
-                await other.run(unknown)
-        assert (await other.run(ReportUsage())).memory > 0

@@ -43,7 +43,6 @@ class Results:
 
 
 def main() -> int:
-    """Run the mutants, and say what caught them."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
     parser.add_argument("--only", nargs="*", metavar="PATTERN", help="names of mutants")
     parser.add_argument("--part", metavar="K/N", help="every Nth mutant, from the Kth on")

@@ -21,7 +21,6 @@ class Edit:
     new: str
 
     def applied_to(self, text: str) -> str:
-        """The text with the change in it."""
         count = text.count(self.old)
         if count != 1:
             raise Stale(f"{self.path} has {count} times, and not once: {self.old!r}")
@@ -44,12 +43,10 @@ class Mutant:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """The files that it changes."""
         return tuple(dict.fromkeys(edit.path for edit in self.edits))
 
     @property
     def kind(self) -> str:
-        """What it is a mutant of."""
         if any(path.startswith(SPECIFICATION) for path in self.paths):
             return "design"
         return "script" if self.paths[0].startswith(SCRIPTS) else "client"
@@ -63,7 +60,6 @@ class Mutant:
         return texts
 
     def apply(self, root: Path) -> None:
-        """Change the files below *root*."""
         for path, text in self.texts(root).items():
             (root / path).write_text(text, encoding="utf-8")
 

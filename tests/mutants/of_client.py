@@ -60,7 +60,7 @@ OF_CLIENT = (
     mutant(
         "no abandon after a cancellation",
         "a cancelled acquire leaves nothing",
-        "faults/test_lost_replies.py::test_cancelled_after_it_was_sent",
+        "promises/test_given_up.py::test_cancelled_after_it_was_sent",
         (
             "_hub/operations/abandon.py",
             "            ledger.leaving.append(claim)\n            ledger.wake()\n        elif",
@@ -71,7 +71,7 @@ OF_CLIENT = (
         "a grant in the tick of the cancellation is kept",
         "grant and cancellation in the same tick: given back exactly once",
         (
-            "faults/test_lost_replies.py"
+            "promises/test_given_up.py"
             "::test_a_cancelled_waiter_hands_on_what_it_was_granted_in_the_same_tick"
         ),
         (
@@ -103,7 +103,7 @@ OF_CLIENT = (
     mutant(
         "an acquire sent again draws a new id",
         "a command that is sent again is one permit",
-        "faults/test_lost_replies.py::test_a_lost_reply_of_acquire_is_one_permit",
+        "promises/test_duplicates.py::test_a_lost_reply_of_acquire_is_one_permit",
         (
             "_hub/operations/acquire.py",
             "                claim.was_sent = True\n",
@@ -113,7 +113,7 @@ OF_CLIENT = (
     mutant(
         "what was unanswered is not sent again",
         "a lost connection costs nobody an answer",
-        "faults/test_lost_replies.py::test_a_lost_request_is_sent_again",
+        "promises/test_duplicates.py::test_a_lost_request_is_sent_again",
         (
             "_hub/pipeline.py",
             "            batch.write_again(arrived=arrived)\n",
@@ -143,23 +143,43 @@ OF_CLIENT = (
     mutant(
         "a lost permit's release says true",
         "a late release is False",
-        "promises/test_loss.py::test_a_permit_by_itself_cancels_nobody",
+        "promises/test_loss_detection.py::test_a_permit_by_itself_cancels_nobody",
         ("_api/permit.py", "        return held and not lost\n", "        return True\n"),
     ),
     mutant(
         "a release is not waited for when cancelled",
-        "leaving a block releases, confirmed, also under cancellation",
-        "faults/test_peers_bugs.py::test_bug_5_cancellation_at_exit_is_not_swallowed",
+        "release() is confirmed, also under cancellation",
+        "promises/test_peers_bugs.py::test_bug_5_cancellation_of_a_release_is_not_swallowed",
         (
             "_api/permit.py",
-            "                await finish(pending.future, 2 * reply_timeout(claim.terms.lease))\n",
+            "                await finish(future, 2 * reply_timeout(claim.terms.lease))\n",
             "                pass\n",
+        ),
+    ),
+    mutant(
+        "a release is kept when its lease has ended",
+        "what leaving a block handed over is sent until the lease has ended",
+        "promises/test_leaving.py::test_a_release_is_dropped_when_the_lease_has_ended",
+        (
+            "_hub/operations/release.py",
+            "        self.lease_ends: float = asked_at + lease\n",
+            "        self.lease_ends: float = math.inf\n",
+        ),
+    ),
+    mutant(
+        "leaving a block sends the release by itself",
+        "the release leaves in this turn of the loop, with what that turn asks",
+        "promises/test_leaving.py::test_the_release_and_the_next_acquire_are_one_write",
+        (
+            "_hub/operations/release.py",
+            "self._ledger.wake(asked=future is not None, size=len(releases))",
+            "self._ledger.wake(asked=True, size=len(releases))",
         ),
     ),
     mutant(
         "a hint that nobody wants is dropped",
         "a hint that nobody wants reaches another process",
-        "faults/test_long_lines.py::test_a_hint_that_nobody_here_wants_is_passed_on",
+        "promises/test_hints.py::test_a_hint_that_nobody_here_wants_is_passed_on",
         (
             "_hub/remote_semaphore.py",
             "return self._heartbeat()  # no claim here",
@@ -169,7 +189,7 @@ OF_CLIENT = (
     mutant(
         "a kept permit is forgotten when its taker leaves",
         "a waiter who leaves does not take the wake-up along",
-        "faults/test_quick_path.py::test_a_kept_permit_whose_taker_leaves_is_passed_on",
+        "promises/test_hints.py::test_a_kept_permit_whose_taker_leaves_is_passed_on",
         ("_hub/zset.py", "        self.hint += kept  #", "        #"),
     ),
     mutant(
@@ -195,7 +215,7 @@ OF_CLIENT = (
     mutant(
         "nobody is asked about after a reconnect",
         "a waiter is served within a reconnect and a trip",
-        "faults/test_lost_replies.py::test_a_subscription_that_ends_unasked_is_made_anew",
+        "faults/test_network.py::test_a_subscription_that_ends_unasked_is_made_anew",
         (
             "_hub/remote_semaphore.py",
             "        if self.ledger.waiting:\n            self.heartbeats.beat()\n        if self.ref.recovers:",
@@ -205,7 +225,7 @@ OF_CLIENT = (
     mutant(
         "the subscription is not renewed on a new connection",
         "a waiter hears of its grant after a reconnect",
-        "faults/test_lost_replies.py::test_a_subscription_that_ends_unasked_is_made_anew",
+        "faults/test_network.py::test_a_subscription_that_ends_unasked_is_made_anew",
         (
             "_redis/connection.py",
             "        self._subscriptions = Subscriptions(self._hub, sharded=opened.sharded)\n",
@@ -215,7 +235,7 @@ OF_CLIENT = (
     mutant(
         "a subscription that ends is not missed",
         "a waiter hears of its grant, or asks",
-        "faults/test_lost_replies.py::test_a_subscription_that_ends_unasked_is_made_anew",
+        "faults/test_network.py::test_a_subscription_that_ends_unasked_is_made_anew",
         (
             "_redis/connection.py",
             '                raise connection_error("the server ended the subscription")\n',
@@ -225,7 +245,7 @@ OF_CLIENT = (
     mutant(
         "whose reply it is is not looked at",
         "no reply is taken for another's",
-        "faults/test_lost_replies.py::test_a_reply_that_comes_in_anothers_place_is_noticed",
+        "faults/test_messages.py::test_a_reply_that_comes_in_anothers_place_is_noticed",
         (
             "_redis/connection.py",
             '            fits = reply[0] == b"%d" % slot.tag\n',
@@ -235,7 +255,7 @@ OF_CLIENT = (
     mutant(
         "a silent connection is not noticed",
         "a half-open connection is noticed",
-        "faults/test_lost_replies.py::test_a_half_open_connection_is_noticed",
+        "faults/test_network.py::test_a_half_open_connection_is_noticed",
         (
             "_hub/pipeline.py",
             '            self._drop(TimeoutError("no answer came"))\n',
@@ -281,7 +301,7 @@ OF_CLIENT = (
     mutant(
         "no refreshes",
         "a held permit outlives its lease",
-        "promises/test_loss.py::test_a_held_permit_outlives_its_lease",
+        "promises/test_loss_detection.py::test_a_held_permit_outlives_its_lease",
         (
             "_keepalive/refresher.py",
             "            outcome = await remote.refreshes.refresh(claim)\n",
@@ -291,7 +311,7 @@ OF_CLIENT = (
     mutant(
         "a refusal to renew is overlooked",
         "lost is set when the server says so",
-        "promises/test_loss.py::test_refresh_finds_it_out_now",
+        "promises/test_loss_detection.py::test_refresh_finds_it_out_now",
         (
             "_core/lease.py",
             '    if outcome is Outcome.GONE:\n        return Lost("the server does not hold it any more")\n',
@@ -326,7 +346,7 @@ OF_CLIENT = (
     mutant(
         "check() says yes while it is held",
         "check() raises unless the permit may be trusted now",
-        "promises/test_loss.py::test_loss_that_the_body_finds_itself",
+        "promises/test_loss_detection.py::test_loss_that_the_body_finds_itself",
         (
             "_api/permit.py",
             "        if claim.trusted_at(clock()):\n            return True\n        loop, ledger =",
@@ -336,7 +356,7 @@ OF_CLIENT = (
     mutant(
         "a clock that a suspended host stops",
         "a suspended host's permits are lost when it wakes",
-        "faults/test_holders.py::test_a_suspended_host",
+        "promises/test_holders.py::test_a_suspended_host",
         (
             "_core/clock.py",
             "return max(time.clock_gettime(time.CLOCK_BOOTTIME), time.monotonic())",
@@ -388,7 +408,7 @@ OF_CLIENT = (
     mutant(
         "a dropped permit is not released",
         "a permit that is dropped is released",
-        "promises/test_loss.py::test_a_dropped_permit_warns_and_is_released",
+        "promises/test_loss_detection.py::test_a_dropped_permit_warns_and_is_released",
         (
             "_api/permit.py",
             "        loop.call_soon_threadsafe(_release_dropped, self._bound, claim)\n",
@@ -424,7 +444,7 @@ OF_CLIENT = (
     mutant(
         "nothing is put back after a loss of state",
         "holders come back before anybody new is admitted",
-        "faults/test_recovery.py::test_holders_come_back_before_anybody_new_is_admitted",
+        "promises/test_recovery.py::test_holders_come_back_before_anybody_new_is_admitted",
         (
             "_hub/operations/refresh.py",
             "            elif self.semaphore.recovers and pending.claim.trusted_at(clock()):\n                self._queue.restore(pending)\n",
@@ -455,7 +475,7 @@ OF_CLIENT = (
         "writing a detach leaves trust as it is",
         "from the moment a detach is sent, trust ends before the server may let go",
         (
-            "faults/test_detach.py"
+            "promises/test_detach.py"
             "::test_a_detach_without_an_answer_is_trusted_no_longer_than_it_may_have_asked_for"
         ),
         (
@@ -467,7 +487,7 @@ OF_CLIENT = (
     mutant(
         "a refresh from before a detach renews trust",
         "from the moment a detach is sent, trust ends before the server may let go",
-        "faults/test_detach.py::test_a_refresh_that_was_sent_before_a_detach_renews_no_trust",
+        "promises/test_detach.py::test_a_refresh_that_was_sent_before_a_detach_renews_no_trust",
         (
             "_hub/operations/refresh.py",
             "if outcome is Outcome.RENEWED and sent_at <= claim.renewable_after:\n",
@@ -478,7 +498,7 @@ OF_CLIENT = (
         "a refresh of the thread's from before a detach renews trust",
         "from the moment a detach is sent, trust ends before the server may let go",
         (
-            "faults/test_detach.py"
+            "promises/test_detach.py"
             "::test_a_refresh_of_the_threads_that_was_sent_before_a_detach_renews_no_trust"
         ),
         (
@@ -490,13 +510,13 @@ OF_CLIENT = (
     mutant(
         "a refresh renews trust while a detach may arrive late",
         "from the moment a detach is sent, trust ends before the server may let go",
-        "faults/test_detach.py::test_no_refresh_renews_trust_while_a_detach_may_arrive_late",
+        "promises/test_detach.py::test_no_refresh_renews_trust_while_a_detach_may_arrive_late",
         ("_hub/claim.py", "        self.renewable_after = math.inf\n", ""),
     ),
     mutant(
         "a cancelled detach is not made void",
         "a call that nobody asks for any more does not act",
-        "faults/test_detach.py::test_a_detach_that_nobody_asks_for_any_more_is_made_void",
+        "promises/test_detach.py::test_a_detach_that_nobody_asks_for_any_more_is_made_void",
         (
             "_hub/operations/query.py",
             "        if self.numbered and self.was_sent:\n",
@@ -506,7 +526,7 @@ OF_CLIENT = (
     mutant(
         "no refresh follows a detach that was cancelled",
         "where a detach is cancelled, the permit is held on",
-        "faults/test_detach.py::test_a_detach_that_is_cancelled_leaves_the_permit_held",
+        "promises/test_detach.py::test_a_detach_that_is_cancelled_leaves_the_permit_held",
         (
             "_hub/operations/detach.py",
             "                _ = self._refreshes.refresh(claim)\n",
@@ -516,7 +536,7 @@ OF_CLIENT = (
     mutant(
         "a detach keeps its number when it is void",
         "a detach whose reply was lost gives the job all of its time",
-        "faults/test_detach.py::test_a_detach_that_is_sent_again_counts_once_more",
+        "promises/test_detach.py::test_a_detach_that_is_sent_again_counts_once_more",
         (
             "_hub/operations/query.py",
             "        elif not query.alone:\n            query.renumber = True\n",
@@ -527,7 +547,7 @@ OF_CLIENT = (
         "a limit is written beside other calls that act once",
         "a limit that was set is set",
         (
-            "faults/test_once.py"
+            "promises/test_duplicates.py"
             "::test_a_limit_that_was_not_taken_at_first_is_set_whatever_was_asked_beside_it"
         ),
         (
@@ -539,7 +559,7 @@ OF_CLIENT = (
     mutant(
         "a limit that is sent again has a new number",
         "calls that change something act once, however late they arrive",
-        "faults/test_once.py::test_a_limit_whose_reply_was_lost_is_not_set_again",
+        "promises/test_duplicates.py::test_a_limit_whose_reply_was_lost_is_not_set_again",
         (
             "_hub/operations/query.py",
             "            query.was_sent = True\n",
@@ -549,13 +569,13 @@ OF_CLIENT = (
     mutant(
         "an adoption keeps its number when it is void",
         "an adoption ends as PermitLost where the id holds nothing, and nowhere else",
-        "faults/test_once.py::test_an_adoption_is_not_lost_to_a_later_one_that_is_given_up",
+        "promises/test_duplicates.py::test_an_adoption_is_not_lost_to_a_later_call_that_is_given_up",
         ("_hub/operations/adopt.py", "        adopt.renumber |= not arrived\n", ""),
     ),
     mutant(
         "VOID is an error",
         "what has to be sent again is, unseen",
-        "faults/test_detach.py::test_a_detach_that_is_sent_again_counts_once_more",
+        "promises/test_detach.py::test_a_detach_that_is_sent_again_counts_once_more",
         (
             "_redis/faults.py",
             "(NOSCRIPT|REORDERED|STRANGER|VOID)",
@@ -583,7 +603,7 @@ OF_CLIENT = (
     mutant(
         "full is what was ever said",
         "who could not ask is told so, and not that it is full",
-        "faults/test_deadlines.py::test_who_is_cut_off_is_not_told_that_it_is_full",
+        "promises/test_deadlines.py::test_who_is_cut_off_is_not_told_that_it_is_full",
         (
             "_hub/deadlines.py",
             "claim.replies_since = max(young, claim.started) if waits else -math.inf",
@@ -593,7 +613,7 @@ OF_CLIENT = (
     mutant(
         "what is due is no work",
         "a process that ends says that nobody waits there any more",
-        "promises/test_hub_life.py::test_a_program_that_ends_says_that_nobody_waits",
+        "promises/test_lifecycle.py::test_a_program_that_ends_says_that_nobody_waits",
         ("_hub/remote_semaphore.py", "            or self._worth_a_command\n", ""),
     ),
     mutant(

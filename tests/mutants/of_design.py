@@ -182,7 +182,7 @@ OF_DESIGN = (
     mutant(
         "design: a whole lease for whoever is handed a permit",
         "handing a permit to a stopped process costs less than a lease",
-        "faults/test_peers_bugs.py::test_bug_12_a_crash_between_the_hand_over_and_its_hearing",
+        "promises/test_peers_bugs.py::test_bug_12_a_crash_between_the_hand_over_and_its_hearing",
         (
             "lua/fair/prelude.lua",
             "    grant[3] = math.min(grant[3], math.max(2 * heartbeat_interval(grant[3]), 1000))\n",
@@ -279,7 +279,7 @@ OF_DESIGN = (
     mutant(
         "design: a hint is not passed on",
         "a hint that nobody wants reaches another process",
-        "faults/test_quick_path.py::test_a_hint_survives_the_acquire_that_carries_it",
+        "promises/test_hints.py::test_a_hint_survives_the_acquire_that_carries_it",
         ("lua/zset/acquire.lua", "freed + hinted - granted", "freed - granted"),
         ("lua/zset/heartbeat.lua", "freed = freed + hinted\n", ""),
         (_ZSET, "context.freed + call.hinted - taken", "context.freed - taken"),
@@ -288,7 +288,7 @@ OF_DESIGN = (
     mutant(
         "design: a grace period admits newcomers",
         "holders come back before anybody new is admitted",
-        "faults/test_recovery.py::test_a_new_name_waits_for_a_lease_once",
+        "promises/test_recovery.py::test_a_new_name_waits_for_a_lease_once",
         ("lua/prelude.lua", "  grace = now + lease\n", "  grace = now\n"),
         (
             _STATE,
@@ -299,7 +299,7 @@ OF_DESIGN = (
     mutant(
         "design: calls act each time they arrive",
         "calls that change something act once, however late they arrive",
-        "faults/test_once.py::test_a_limit_that_arrives_late_is_not_set_again",
+        "promises/test_duplicates.py::test_a_limit_that_arrives_late_is_not_set_again",
         (
             "lua/prelude.lua",
             "  return number <= (tonumber(call('HGET', meta, hub .. ':calls')) or 0)\n",
@@ -314,14 +314,14 @@ OF_DESIGN = (
     mutant(
         "design: a clear forgets which numbers were used",
         "what was released before a clear does not come back after it",
-        "faults/test_once.py::test_a_clear_leaves_acquires_that_are_late_void",
+        "promises/test_duplicates.py::test_a_clear_leaves_acquires_that_are_late_void",
         ("lua/clear.lua", "call('HDEL', meta, owner .. ':who',", "call('HDEL', meta, owner,"),
         (_BASE, "record.alive_until, record.mark, last_call", "record.alive_until, last_call"),
     ),
     mutant(
         "design: a raised limit brings nobody back",
         "what was set aside is served once the limit allows it",
-        "faults/test_long_lines.py::test_a_light_request_is_not_hidden_behind_heavy_ones",
+        "promises/test_long_queue.py::test_a_light_request_is_not_hidden_behind_heavy_ones",
         (
             "lua/set_limit.lua",
             "    call('HSET', meta, 'aside', 0)\n    aside_due = 0\n",
@@ -336,7 +336,7 @@ OF_DESIGN = (
     mutant(
         "design: a process that is heard from gets new tickets",
         "a process that was cut off comes back to its place",
-        "faults/test_long_lines.py::test_a_process_that_lives_is_not_hidden_behind_one_that_was_killed",
+        "promises/test_long_queue.py::test_a_process_that_lives_is_not_hidden_behind_one_that_was_killed",
         (
             "lua/fair/prelude.lua",
             "    set_aside(undelivered, undelivered_until)\n",
@@ -355,7 +355,7 @@ OF_DESIGN = (
     mutant(
         "design: a hint goes by the limit of who passes it on",
         "a hint that nobody wants reaches another process",
-        "faults/test_long_lines.py::test_a_hint_that_came_too_late_for_its_process_is_passed_on",
+        "promises/test_hints.py::test_a_hint_goes_to_who_can_use_it[expired]",
         (
             "lua/zset/acquire.lua",
             "freed = math.max(0, freed + hinted - granted)",

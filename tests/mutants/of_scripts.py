@@ -7,7 +7,7 @@ OF_SCRIPTS = (
     mutant(
         "no id check (fair)",
         "a delayed duplicate of an acquire brings nothing back",
-        "faults/test_lost_replies.py::test_a_delayed_duplicate_brings_nothing_back[fair-released]",
+        "promises/test_duplicates.py::test_a_delayed_duplicate_brings_nothing_back[fair-released]",
         ("lua/fair/acquire.lua", "local old_mark = mark\n", "local old_mark = 0\n"),
         (
             "lua/quick/acquire.lua",
@@ -18,7 +18,7 @@ OF_SCRIPTS = (
     mutant(
         "no id check (zset)",
         "a delayed duplicate of an acquire brings nothing back",
-        "faults/test_lost_replies.py::test_a_delayed_duplicate_brings_nothing_back[zset-released]",
+        "promises/test_duplicates.py::test_a_delayed_duplicate_brings_nothing_back[zset-released]",
         ("lua/zset/acquire.lua", "local old_mark = mark\n", "local old_mark = 0\n"),
         (
             "lua/quick/acquire.lua",
@@ -29,7 +29,7 @@ OF_SCRIPTS = (
     mutant(
         "an abandon does not raise the mark",
         "an acquire that is run after its abandon is not granted",
-        "faults/test_lost_replies.py::test_a_delayed_duplicate_brings_nothing_back[fair-abandoned]",
+        "promises/test_duplicates.py::test_a_delayed_duplicate_brings_nothing_back[fair-abandoned]",
         ("lua/abandon.lua", "raise_mark(highest)\n", ""),
     ),
     mutant(
@@ -51,7 +51,7 @@ OF_SCRIPTS = (
     mutant(
         "the quick path leaves the expired",
         "nothing is left of a permit but while somebody holds it",
-        "faults/test_holders.py::test_a_newcomer_clears_up_after_who_has_expired",
+        "promises/test_quick_path.py::test_a_newcomer_clears_up_after_who_has_expired",
         ("lua/quick/acquire.lua", " or used > 0 and call('ZCOUNT', holders, '-inf', now) > 0", ""),
     ),
     mutant(
@@ -95,7 +95,7 @@ OF_SCRIPTS = (
     mutant(
         "a hint is not passed on",
         "a hint that nobody wants reaches another process",
-        "faults/test_quick_path.py::test_a_hint_survives_the_acquire_that_carries_it",
+        "promises/test_hints.py::test_a_hint_survives_the_acquire_that_carries_it",
         ("lua/zset/acquire.lua", "freed + hinted - granted", "freed - granted"),
         ("lua/zset/heartbeat.lua", "freed = freed + hinted\n", ""),
     ),
@@ -118,7 +118,7 @@ OF_SCRIPTS = (
     mutant(
         "a release is always held",
         "release says whether the permit was held until then",
-        "faults/test_quick_path.py::test_release_after_the_holders_were_evicted",
+        "promises/test_quick_path.py::test_release_after_the_holders_were_evicted",
         (
             "lua/release.lua",
             "held[i] = expiry and tonumber(expiry) > now and not seen[ids[i]] and 1 or 0",
@@ -128,7 +128,7 @@ OF_SCRIPTS = (
     mutant(
         "a permit released twice in a call was held twice",
         "a double release is False",
-        "faults/test_quick_path.py::test_released_twice_in_one_turn",
+        "promises/test_quick_path.py::test_released_twice_in_one_turn",
         ("lua/release.lua", " and not seen[ids[i]] and 1 or 0", " and 1 or 0"),
     ),
     mutant(
@@ -144,7 +144,7 @@ OF_SCRIPTS = (
     mutant(
         "a refresh of the expired",
         "a refresh never brings back what is gone",
-        "faults/test_holders.py::test_an_expired_permit_is_not_refreshed",
+        "promises/test_quick_path.py::test_an_expired_permit_is_not_refreshed",
         (
             "lua/refresh.lua",
             "held[i] = expiry and expiry > now and 1 or 0",
@@ -176,7 +176,7 @@ OF_SCRIPTS = (
     mutant(
         "the quick path overlooks weights",
         "never more permits than the limit",
-        "faults/test_quick_path.py::test_nobody_is_one_too_many",
+        "promises/test_quick_path.py::test_nobody_is_one_too_many",
         (
             "lua/quick/acquire.lua",
             "call('EXISTS', extra, limit, line)",
@@ -186,7 +186,7 @@ OF_SCRIPTS = (
     mutant(
         "the quick path grants one too many",
         "never more permits than the limit",
-        "faults/test_quick_path.py::test_nobody_is_one_too_many",
+        "promises/test_quick_path.py::test_nobody_is_one_too_many",
         (
             "lua/quick/acquire.lua",
             "if used + count > effective_limit or",
@@ -212,7 +212,7 @@ OF_SCRIPTS = (
     mutant(
         "the quick path overtakes the line",
         "permits are granted strictly in ticket order",
-        "faults/test_quick_path.py::test_nobody_overtakes_the_line",
+        "promises/test_quick_path.py::test_nobody_overtakes_the_line",
         (
             "lua/quick/acquire.lua",
             "call('EXISTS', extra, limit, line)",
@@ -245,7 +245,7 @@ OF_SCRIPTS = (
     mutant(
         "the quick path overlooks a set limit",
         "a set limit wins over every client's own",
-        "faults/test_quick_path.py::test_nobody_is_one_too_many",
+        "promises/test_quick_path.py::test_nobody_is_one_too_many",
         (
             "lua/quick/acquire.lua",
             "call('EXISTS', extra, limit, line)",
@@ -357,7 +357,7 @@ OF_SCRIPTS = (
     mutant(
         "a nearer expiry is not told of",
         "a permit that is detached for a short while is missed in time",
-        "faults/test_detach.py::test_a_waiter_is_told_of_a_nearer_expiry",
+        "promises/test_detach.py::test_a_waiter_is_told_of_a_nearer_expiry",
         ("lua/detach.lua", "if expires < held[2] and waiting > 0 then notify_head() end\n", ""),
     ),
     mutant(
@@ -436,13 +436,13 @@ OF_SCRIPTS = (
     mutant(
         "a grace period admits newcomers (fair)",
         "holders come back before anybody new is admitted",
-        "faults/test_recovery.py::test_waiters_are_served_when_the_grace_period_ends[fair]",
+        "promises/test_recovery.py::test_waiters_are_served_when_the_grace_period_ends[fair]",
         ("lua/fair/acquire.lua", "elseif open and grace <= now and", "elseif open and"),
     ),
     mutant(
         "a grace period admits newcomers (zset)",
         "holders come back before anybody new is admitted",
-        "faults/test_recovery.py::test_waiters_are_served_when_the_grace_period_ends[zset]",
+        "promises/test_recovery.py::test_waiters_are_served_when_the_grace_period_ends[zset]",
         (
             "lua/zset/acquire.lua",
             "elseif grace <= now and used + permits <= effective_limit then",
@@ -452,7 +452,7 @@ OF_SCRIPTS = (
     mutant(
         "a restart is no loss",
         "a restarted server is seen to have lost state",
-        "faults/test_recovery.py::test_another_server_is_a_loss",
+        "promises/test_recovery.py::test_another_server_is_a_loss",
         (
             "lua/prelude.lua",
             "  if marker_server ~= server then\n",
@@ -462,7 +462,7 @@ OF_SCRIPTS = (
     mutant(
         "a restored permit gets a new token",
         "a holder's token stays what it was told",
-        "faults/test_recovery.py::test_holders_come_back_before_anybody_new_is_admitted",
+        "promises/test_recovery.py::test_holders_come_back_before_anybody_new_is_admitted",
         (
             "lua/restore.lua",
             "restored[#restored + 1] = { id, token,",
@@ -472,7 +472,7 @@ OF_SCRIPTS = (
     mutant(
         "a released permit is put back",
         "what was released in a grace period stays released",
-        "faults/test_recovery.py::test_what_was_released_is_not_put_back",
+        "promises/test_recovery.py::test_what_was_released_is_not_put_back",
         (
             "lua/prelude.lua",
             "  for _, id in ipairs(ids) do call('ZADD', released, now, id) end\n",
@@ -488,7 +488,7 @@ OF_SCRIPTS = (
     mutant(
         "a detach acts each time it arrives",
         "calls that change something act once, however late they arrive",
-        "faults/test_detach.py::test_a_detach_that_nobody_asks_for_any_more_is_made_void",
+        "promises/test_detach.py::test_a_detach_that_nobody_asks_for_any_more_is_made_void",
         (
             "lua/detach.lua",
             "if already_ran(number) then return redis.error_reply('VOID') end\n",
@@ -498,19 +498,19 @@ OF_SCRIPTS = (
     mutant(
         "a limit is set each time it arrives",
         "calls that change something act once, however late they arrive",
-        "faults/test_once.py::test_a_limit_that_arrives_late_is_not_set_again",
+        "promises/test_duplicates.py::test_a_limit_that_arrives_late_is_not_set_again",
         ("lua/set_limit.lua", "if not already_ran(number) then\n", "if number then\n"),
     ),
     mutant(
         "a clear clears each time it arrives",
         "calls that change something act once, however late they arrive",
-        "faults/test_once.py::test_a_clear_that_arrives_late_takes_nothing",
+        "promises/test_duplicates.py::test_a_clear_that_arrives_late_takes_nothing",
         ("lua/clear.lua", "if already_ran(number) then return { tag } end\n", ""),
     ),
     mutant(
         "an adoption that was given up adopts",
         "calls that change something act once, however late they arrive",
-        "faults/test_once.py::test_an_adoption_that_was_given_up_arrives_late",
+        "promises/test_duplicates.py::test_an_adoption_that_was_given_up_arrives_late",
         (
             "lua/adopt.lua",
             "if not grant and already_ran(number) then return redis.error_reply('VOID') end\n",
@@ -521,7 +521,7 @@ OF_SCRIPTS = (
         "a repeated adoption finds nothing",
         "whatever is sent again because its reply was lost answers the same",
         (
-            "faults/test_lost_replies.py"
+            "promises/test_duplicates.py"
             "::test_an_adoption_that_was_answered_late_is_trusted_for_what_is_left"
         ),
         ("lua/adopt.lua", "local grant = current_grant(new_id)\n", "local grant = nil\n"),
@@ -529,7 +529,7 @@ OF_SCRIPTS = (
     mutant(
         "an adoption is void where a later acquire was given up",
         "an adoption ends as PermitLost where the id holds nothing, and nowhere else",
-        "faults/test_once.py::test_an_adoption_is_not_lost_to_the_abandon_of_a_later_acquire",
+        "promises/test_duplicates.py::test_an_adoption_is_not_lost_to_a_later_call_that_is_given_up",
         (
             "lua/adopt.lua",
             "local grant = current_grant(new_id)\n",
@@ -542,19 +542,19 @@ OF_SCRIPTS = (
     mutant(
         "an abandon makes no call void",
         "a call that nobody asks for any more does not act",
-        "faults/test_detach.py::test_a_detach_that_nobody_asks_for_any_more_is_made_void",
+        "promises/test_detach.py::test_a_detach_that_nobody_asks_for_any_more_is_made_void",
         ("lua/abandon.lua", "  note_call(void)\n", ""),
     ),
     mutant(
         "a clear forgets which numbers were used",
         "what was released before a clear does not come back after it",
-        "faults/test_once.py::test_a_clear_leaves_acquires_that_are_late_void",
+        "promises/test_duplicates.py::test_a_clear_leaves_acquires_that_are_late_void",
         ("lua/clear.lua", "call('HDEL', meta, owner .. ':who',", "call('HDEL', meta, owner,"),
     ),
     mutant(
         "a clear forgets which calls have acted",
         "calls that change something act once, however late they arrive",
-        "faults/test_once.py::test_a_clear_leaves_limits_that_are_late_void",
+        "promises/test_duplicates.py::test_a_clear_leaves_limits_that_are_late_void",
         (
             "lua/clear.lua",
             "call('HDEL', meta, owner .. ':who',",
@@ -564,13 +564,13 @@ OF_SCRIPTS = (
     mutant(
         "heavy requests stay in the way",
         "nobody is hidden behind those who cannot be served",
-        "faults/test_long_lines.py::test_a_light_request_is_not_hidden_behind_heavy_ones",
+        "promises/test_long_queue.py::test_a_light_request_is_not_hidden_behind_heavy_ones",
         ("lua/fair/prelude.lua", "    set_aside(aside, aside_until)\n", ""),
     ),
     mutant(
         "a raised limit brings nobody back",
         "what was set aside is served once the limit allows it",
-        "faults/test_long_lines.py::test_a_light_request_is_not_hidden_behind_heavy_ones",
+        "promises/test_long_queue.py::test_a_light_request_is_not_hidden_behind_heavy_ones",
         (
             "lua/set_limit.lua",
             "    call('HSET', meta, 'aside', 0)\n    aside_due = 0\n",
@@ -580,7 +580,7 @@ OF_SCRIPTS = (
     mutant(
         "a scan that stopped early does not say so",
         "a call that stopped early says so, and its caller goes on",
-        "faults/test_long_lines.py::test_newcomers_overtake_nobody_who_was_not_looked_at",
+        "promises/test_long_queue.py::test_newcomers_overtake_nobody_who_was_not_looked_at",
         (
             "lua/fair/prelude.lua",
             "  open, more = false, true\nend\n",
@@ -590,7 +590,7 @@ OF_SCRIPTS = (
     mutant(
         "bringing back in part does not say so",
         "a call that stopped early says so, and its caller goes on",
-        "faults/test_long_lines.py::test_a_light_request_is_not_hidden_behind_heavy_ones",
+        "promises/test_long_queue.py::test_a_light_request_is_not_hidden_behind_heavy_ones",
         (
             "lua/fair/prelude.lua",
             "    open, more = false, true\n    return\n",
@@ -600,7 +600,7 @@ OF_SCRIPTS = (
     mutant(
         "a newcomer overtakes who was not looked at",
         "permits are granted strictly in ticket order",
-        "faults/test_long_lines.py::test_newcomers_overtake_nobody_who_was_not_looked_at",
+        "promises/test_long_queue.py::test_newcomers_overtake_nobody_who_was_not_looked_at",
         (
             "lua/fair/prelude.lua",
             "  open, more = false, true\nend\n",
@@ -610,7 +610,7 @@ OF_SCRIPTS = (
     mutant(
         "nobody comes back who is heard from",
         "a process that was cut off comes back to its place",
-        "faults/test_long_lines.py::test_a_process_that_lives_is_not_hidden_behind_one_that_was_killed",
+        "promises/test_long_queue.py::test_a_process_that_lives_is_not_hidden_behind_one_that_was_killed",
         (
             "lua/prelude.lua",
             "    call('HSET', meta, 'aside', 0)\n    unreachable, aside_due = nil, 0\n",
@@ -620,7 +620,7 @@ OF_SCRIPTS = (
     mutant(
         "nobody notes who does not hear",
         "a process that was cut off comes back to its place",
-        "faults/test_long_lines.py::test_a_process_that_lives_is_not_hidden_behind_one_that_was_killed",
+        "promises/test_long_queue.py::test_a_process_that_lives_is_not_hidden_behind_one_that_was_killed",
         (
             "lua/fair/prelude.lua",
             "      call('HSET', meta, recipient.owner .. ':gone', '1')\n",
@@ -630,13 +630,13 @@ OF_SCRIPTS = (
     mutant(
         "who does not hear is never heard of again",
         "a process that was cut off comes back to its place",
-        "faults/test_long_lines.py::test_a_process_that_lives_is_not_hidden_behind_one_that_was_killed",
+        "promises/test_long_queue.py::test_a_process_that_lives_is_not_hidden_behind_one_that_was_killed",
         ("lua/prelude.lua", "    call('HDEL', meta, hub .. ':gone')\n", ""),
     ),
     mutant(
         "a request that was set aside gets a new ticket",
         "a process that was cut off comes back to its place",
-        "faults/test_long_lines.py::test_a_process_that_lives_is_not_hidden_behind_one_that_was_killed",
+        "promises/test_long_queue.py::test_a_process_that_lives_is_not_hidden_behind_one_that_was_killed",
         (
             "lua/fair/prelude.lua",
             "scores[i], scores[i + 1] = exact(entries[i + 1] + ASIDE), entries[i]",
@@ -646,7 +646,7 @@ OF_SCRIPTS = (
     mutant(
         "a request of who was not heard is dropped",
         "a process that was cut off comes back to its place",
-        "faults/test_long_lines.py::test_a_process_that_lives_is_not_hidden_behind_one_that_was_killed",
+        "promises/test_long_queue.py::test_a_process_that_lives_is_not_hidden_behind_one_that_was_killed",
         (
             "lua/fair/prelude.lua",
             "    set_aside(undelivered, undelivered_until)\n",
@@ -661,7 +661,7 @@ OF_SCRIPTS = (
         "the dead stay where they were set aside",
         "max_waiters goes by those who live",
         (
-            "faults/test_long_lines.py"
+            "promises/test_long_queue.py"
             "::test_requests_of_a_process_that_is_dead_are_dropped_from_where_they_were_set_aside"
         ),
         ("lua/fair/prelude.lua", "    call('HSET', meta, 'aside', aside_due)\n", ""),
@@ -669,13 +669,13 @@ OF_SCRIPTS = (
     mutant(
         "permits beyond the first stay when their holder is lost",
         "permits of holders that are gone are free when their lease would have ended",
-        "faults/test_quick_path.py::test_permits_of_the_dead_end_with_their_lease_in_a_grace_period_too",
+        "faults/test_memory.py::test_permits_of_the_dead_end_with_their_lease_in_a_grace_period_too",
         ("lua/prelude.lua", "      if #ended > 0 then freed", "      if false then freed"),
     ),
     mutant(
         "permits beyond the first are counted when they have expired",
         "status tells how many permits are in use",
-        "faults/test_quick_path.py::test_heavy_permits_that_have_expired_are_not_counted",
+        "promises/test_quick_path.py::test_heavy_permits_that_have_expired_are_not_counted",
         (
             "lua/prelude.lua",
             "call('ZCOUNT', extra, '(' .. exact(from + now), '(' .. exact(from + BAND))",
@@ -685,7 +685,7 @@ OF_SCRIPTS = (
     mutant(
         "a refresh renews the first permit alone",
         "never more permits than the limit",
-        "faults/test_quick_path.py::test_a_heavy_permit_stays_whole_for_as_long_as_it_is_refreshed",
+        "promises/test_quick_path.py::test_a_heavy_permit_stays_whole_for_as_long_as_it_is_refreshed",
         (
             "lua/refresh.lua",
             "      list_extra(entries, ids[i], tonumber(string.match(permit, ':(%d+)$')), expiry)\n",
@@ -695,7 +695,7 @@ OF_SCRIPTS = (
     mutant(
         "a hint goes to who has no room for it",
         "a hint goes to a process whose own limit leaves room",
-        "faults/test_long_lines.py::test_a_hint_goes_to_who_can_use_it",
+        "promises/test_hints.py::test_a_hint_goes_to_who_can_use_it",
         (
             "lua/zset/prelude.lua",
             "math.min(freed, count, (set_limit or declared) - used)",
@@ -705,7 +705,7 @@ OF_SCRIPTS = (
     mutant(
         "a hint is cut to the limit of who passes it on",
         "a hint that nobody wants reaches another process",
-        "faults/test_long_lines.py::test_a_hint_that_came_too_late_for_its_process_is_passed_on",
+        "promises/test_hints.py::test_a_hint_goes_to_who_can_use_it[expired]",
         (
             "lua/zset/acquire.lua",
             "freed = math.max(0, freed + hinted - granted)",
@@ -720,7 +720,7 @@ OF_SCRIPTS = (
     mutant(
         "a hint that fits nobody goes round",
         "hints do not circulate for ever",
-        "faults/test_long_lines.py::test_a_hint_that_fits_nobody_does_not_go_round_for_ever",
+        "promises/test_hints.py::test_a_hint_that_fits_nobody_does_not_go_round_for_ever",
         (
             "lua/zset/prelude.lua",
             "  turn = passes_hint and turn\n",
@@ -730,19 +730,19 @@ OF_SCRIPTS = (
     mutant(
         "a late heartbeat announces who has left",
         "hints go to those who wait",
-        "faults/test_once.py::test_what_waits_in_a_process_is_told_by_its_latest_call",
+        "promises/test_duplicates.py::test_what_waits_in_a_process_is_told_by_its_latest_call",
         ("lua/zset/heartbeat.lua", "if number > mark then\n", "if number > 0 then\n"),
     ),
     mutant(
         "a late acquire announces who has left",
         "hints go to those who wait",
-        "faults/test_once.py::test_what_waits_in_a_process_is_told_by_its_latest_call",
+        "promises/test_duplicates.py::test_what_waits_in_a_process_is_told_by_its_latest_call",
         ("lua/zset/acquire.lua", "if mark > old_mark then", "if mark >= old_mark then"),
     ),
     mutant(
         "the quick path admits newcomers in a grace period (fair)",
         "holders come back before anybody new is admitted",
-        "faults/test_recovery.py::test_nobody_slips_in_by_asking_again[fair]",
+        "promises/test_recovery.py::test_nobody_slips_in_by_asking_again[fair]",
         (
             "lua/quick/acquire.lua",
             "      or grace > now or call('EXISTS'",
@@ -752,7 +752,7 @@ OF_SCRIPTS = (
     mutant(
         "the quick path admits newcomers in a grace period (zset)",
         "holders come back before anybody new is admitted",
-        "faults/test_recovery.py::test_nobody_slips_in_by_asking_again[zset]",
+        "promises/test_recovery.py::test_nobody_slips_in_by_asking_again[zset]",
         (
             "lua/quick/acquire.lua",
             "      or grace > now or call('EXISTS'",
@@ -762,7 +762,7 @@ OF_SCRIPTS = (
     mutant(
         "a release on the quick path is forgotten in a grace period",
         "what was released in a grace period stays released",
-        "faults/test_recovery.py::test_what_was_put_back_and_released_does_not_come_back_late",
+        "promises/test_recovery.py::test_what_was_put_back_and_released_does_not_come_back_late",
         (
             "lua/quick/release.lua",
             "if ARGV[5] ~= hub or grace > now or call(",
@@ -772,7 +772,7 @@ OF_SCRIPTS = (
     mutant(
         "the head of the line alone is told of a nearer expiry",
         "a permit that is detached for a short while is missed in time",
-        "faults/test_detach.py::test_a_nearer_expiry_is_told_past_who_does_not_hear",
+        "promises/test_detach.py::test_a_nearer_expiry_is_told_past_who_does_not_hear",
         (
             "lua/fair/prelude.lua",
             "    if publish_to((parse_request(head)), 'hint', '0') ~= 0 then return end\n",

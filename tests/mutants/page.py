@@ -31,7 +31,6 @@ _KINDS = {
 
 
 def page(mutants: Sequence[Mutant], verdicts: Mapping[str, Verdict]) -> str:
-    """The text of the page."""
     commands = {mutant.target for mutant in mutants if not is_test(mutant.target)}
     introduction = _INTRODUCTION.format(mutants=len(mutants), simulation=" ".join(commands))
     lines = [introduction.rstrip()]

@@ -9,14 +9,9 @@ import shlex
 SIMULATION = "python -m tests.worlds.simulation --operations 30000 --most-violations 1"
 AGREEMENT = "scripts/test_spec.py::test_memory_and_redis_agree"
 JOURNAL = "scripts/test_journal_checker.py::test_nothing_is_wrong_with_what_the_scripts_did"
-JOURNAL_UNDER_FAULTS = (
-    "scripts/test_journal_under_faults.py"
-    "::test_the_journal_is_that_of_the_specification_under_faults"
-)
 
 
 def is_test(target: str) -> bool:
-    """Whether *target* is a test; it is a command otherwise."""
     return not target.startswith("python ")
 
 

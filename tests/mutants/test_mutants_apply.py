@@ -90,7 +90,6 @@ def test_every_target_exists() -> None:
 
 
 def scripts() -> set[str]:
-    """All scripts, as the server receives them."""
     read = inspect.unwrap(loading.script)
     operations = {file.stem for file in (PACKAGE / "lua").rglob("*.lua")} - NO_OPERATIONS
     kinds = itertools.product(MODES, operations, (False, True))

@@ -122,7 +122,6 @@ class _Run:
 
     @property
     def complaint(self) -> str:
-        """Why it could not tell, if so."""
         if self.code is None:
             return "it did not end in time"
         if self.code == 0 or self.failed or self.violation:

@@ -9,7 +9,7 @@ from redis.asyncio import Redis
 
 from redsem_async import AnySemaphore, FairSemaphore
 from redsem_async.testing import MemoryBackend
-from tests.harness.clients import Client, Kind, Make
+from tests.harness.clients import Client, Kind, Make, MakePair
 
 
 @pytest.fixture(params=["redis", "memory"])
@@ -51,6 +51,18 @@ def make_fair(client: Client, name: str) -> Make:
 
 
 @pytest.fixture
+def pair(make: Make, other: Client) -> MakePair:
+    """Makes two semaphores that share a name, each with a client of its own."""
+    return _pairs(make, other)
+
+
+@pytest.fixture
+def fair_pair(make_fair: Make, other: Client) -> MakePair:
+    """Makes two such fair semaphores."""
+    return _pairs(make_fair, other)
+
+
+@pytest.fixture
 def make_on_redis(kind: Kind, redis: Redis, name: str) -> Make:
     """Makes semaphores that share a name, in Redis: for tests that look into the server."""
     return _maker(kind, redis, name)
@@ -70,3 +82,10 @@ def _maker(kind: Kind, first: Client, name: str) -> Make:
         return kind(client or first, options.pop("name", name), limit, **options)
 
     return make
+
+
+def _pairs(make: Make, other: Client) -> MakePair:
+    def pair(limit: int = 1, **options: Any) -> tuple[AnySemaphore, AnySemaphore]:
+        return make(limit, **options), make(limit, client=other, **options)
+
+    return pair

@@ -11,32 +11,23 @@ import math
 import selectors
 import sys
 import tracemalloc
+import types
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Coroutine, Generator, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Coroutine, Generator
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import pytest
-from redis import Redis as SyncRedis
 from redis.asyncio import Redis
 
 import redsem_async
-from redsem_async import AnySemaphore, FairSemaphore, Semaphore
+from redsem_async import AnySemaphore
 from redsem_async.testing import EmbeddedRedis
-from tests.harness.servers import StartServer
+from tests.harness.clients import Kind
 
 PAIRS = 100
 OURS = str(Path(redsem_async.__file__).parent)
-
-Kind = type[Semaphore] | type[FairSemaphore]
-
-
-@pytest.fixture(params=[Semaphore, FairSemaphore], ids=["zset", "fair"])
-def kind(request: pytest.FixtureRequest) -> Kind:
-    """The class under test."""
-    made: Kind = request.param
-    return made
 
 
 @pytest.fixture(autouse=True)
@@ -45,93 +36,72 @@ def near_by(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("redsem_async._hub.window.FAR", math.inf)
 
 
-@pytest.fixture
-def server(embedded: StartServer) -> EmbeddedRedis:
-    """A server that nobody else asks anything."""
-    return embedded()
-
-
-@pytest.fixture
-def admin(server: EmbeddedRedis) -> Iterator[SyncRedis]:
-    """Looks on."""
-    with SyncRedis.from_url(server.url) as client:
-        yield client
-
-
-@pytest.fixture
-async def client(server: EmbeddedRedis) -> AsyncIterator[Redis]:
-    """The client that pays."""
-    async with Redis.from_url(server.url) as made:
-        yield made
-
-
 async def pairs(semaphore: AnySemaphore, count: int = PAIRS) -> None:
     for _ in range(count):
         async with semaphore.acquire():
             pass
 
 
-async def together(semaphore: AnySemaphore, tasks: int, each: int) -> None:
-    await asyncio.gather(*(pairs(semaphore, each) for _ in range(tasks)))
+async def together(semaphore: AnySemaphore, each: int) -> None:
+    """Pairs of fifty tasks at once."""
+    await asyncio.gather(*(pairs(semaphore, each) for _ in range(50)))
 
 
-@contextlib.contextmanager
-def commands(admin: SyncRedis) -> Generator[Counter[str]]:
+@pytest.fixture
+async def semaphore(kind: Kind, client_a: Redis) -> AnySemaphore:
+    """A semaphore with room for all, after its first uses."""
+    made = kind(client_a, "jobs", 100)
+    await together(made, 2)
+    return made
+
+
+@contextlib.asynccontextmanager
+async def commands(admin: Redis) -> AsyncGenerator[Counter[str]]:
     """Counts what the server carried out, by name; what scripts call is counted too."""
     counts: Counter[str] = Counter()
-    admin.config_resetstat()
+    await admin.config_resetstat()
     yield counts
-    for name, stats in admin.info("commandstats").items():
+    for name, stats in (await admin.info("commandstats")).items():
         counts[name.removeprefix("cmdstat_").upper()] = stats["calls"]
     for looking_on in ("CONFIG|RESETSTAT", "CONFIG", "INFO"):  # 6.2 does not tell subcommands
         del counts[looking_on]
 
 
 async def test_a_lone_pair_is_two_script_calls_of_few_commands(
-    kind: Kind, client: Redis, admin: SyncRedis
+    semaphore: AnySemaphore, admin: Redis
 ) -> None:
     """One trip to acquire, one to release, and on the quick path."""
-    semaphore = kind(client, "jobs", 10)
-    await pairs(semaphore, 2)
-    with commands(admin) as counts:
+    async with commands(admin) as counts:
         await pairs(semaphore)
     assert counts["EVALSHA"] == 2 * PAIRS
     assert counts.total() - counts["EVALSHA"] <= 15 * PAIRS, counts
 
 
-async def test_fifty_tasks_share_their_script_calls(
-    kind: Kind, client: Redis, admin: SyncRedis
-) -> None:
+async def test_fifty_tasks_share_their_script_calls(semaphore: AnySemaphore, admin: Redis) -> None:
     """Group commit: what is asked for in one turn travels in one command."""
-    semaphore = kind(client, "jobs", 100)
-    await together(semaphore, 50, 2)
-    with commands(admin) as counts:
-        await together(semaphore, 50, 10)
+    async with commands(admin) as counts:
+        await together(semaphore, 10)
     assert counts["EVALSHA"] <= 2 * 10 + 2
     assert counts.total() <= 14 * counts["EVALSHA"], counts
 
 
 async def test_contended_pairs_share_their_script_calls(
-    kind: Kind, client: Redis, admin: SyncRedis
+    kind: Kind, client_a: Redis, admin: Redis
 ) -> None:
     """Full, a pair is asked for, granted with somebody's release, and given back."""
-    semaphore = kind(client, "jobs", 5)
-    await together(semaphore, 50, 2)
-    with commands(admin) as counts:
-        await together(semaphore, 50, 10)
+    semaphore = kind(client_a, "jobs", 5)
+    await together(semaphore, 2)
+    async with commands(admin) as counts:
+        await together(semaphore, 10)
     assert counts["EVALSHA"] <= 250
     assert counts["PUBLISH"] == 0  # who waits in the same process is told by the reply
 
 
-async def test_a_lone_pair_is_two_trips_on_the_wire(
-    kind: Kind, client: Redis, admin: SyncRedis
-) -> None:
+async def test_a_lone_pair_is_two_trips_on_the_wire(semaphore: AnySemaphore, admin: Redis) -> None:
     """Few bytes each: the scripts travel once, by digest ever after."""
-    semaphore = kind(client, "jobs", 10)
-    await pairs(semaphore, 2)
-    start, idle = traffic(admin), traffic(admin)
+    start, idle = await traffic(admin), await traffic(admin)
     await pairs(semaphore)
-    busy = traffic(admin)
+    busy = await traffic(admin)
     looking_on = idle - start
     used = busy - idle - looking_on
     print(f"bytes a pair: {used['in'] / PAIRS:.0f} asked, {used['out'] / PAIRS:.0f} answered")
@@ -139,9 +109,9 @@ async def test_a_lone_pair_is_two_trips_on_the_wire(
     assert 0 < used["out"] <= 60 * PAIRS
 
 
-def traffic(admin: SyncRedis) -> Counter[str]:
+async def traffic(admin: Redis) -> Counter[str]:
     """Bytes that the server has read and written so far."""
-    stats = admin.info("stats")
+    stats = await admin.info("stats")
     return Counter({"in": stats["total_net_input_bytes"], "out": stats["total_net_output_bytes"]})
 
 
@@ -155,8 +125,8 @@ class CountingSelector(selectors.DefaultSelector):
         return super().select(timeout)
 
 
-def test_a_lone_pair_takes_four_turns_of_the_loop(kind: Kind, server: EmbeddedRedis) -> None:
-    """An answer is one turn, the task that it wakes the next; a lone command leaves at once."""
+def test_a_lone_pair_takes_two_turns_of_the_loop(kind: Kind, server: EmbeddedRedis) -> None:
+    """The replies are one turn, the task that they wake the next: it leaves and asks again."""
     selector = CountingSelector()
 
     async def main() -> int:
@@ -168,33 +138,22 @@ def test_a_lone_pair_takes_four_turns_of_the_loop(kind: Kind, server: EmbeddedRe
             return selector.turns - before
 
     with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(selector)) as runner:
-        assert runner.run(main()) <= 4 * PAIRS + 5
+        assert runner.run(main()) <= 2 * PAIRS + 5
 
 
-async def test_a_pair_suspends_its_task_once(kind: Kind, client: Redis) -> None:
-    """For the reply to the acquire; leaving the block waits for nothing."""
-    semaphore = kind(client, "jobs", 10)
-    await pairs(semaphore, 2)
-    assert await steps(pairs(semaphore)) == PAIRS
+@types.coroutine
+def suspensions(work: Coroutine[Any, Any, None]) -> Generator[Any, Any, int]:
+    """How often *work* is suspended."""
+    count = 0
+    for waits_for in work.__await__():
+        count += 1
+        yield waits_for
+    return count
 
 
-class Counted:
-    """Awaits a coroutine and counts how often it is suspended."""
-
-    def __init__(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        self.suspended = 0
-        self._coroutine = coroutine
-
-    def __await__(self) -> Generator[Any, Any, None]:
-        for waits_for in self._coroutine.__await__():
-            self.suspended += 1
-            yield waits_for
-
-
-async def steps(coroutine: Coroutine[Any, Any, None]) -> int:
-    counted = Counted(coroutine)
-    await counted
-    return counted.suspended
+async def test_a_pair_suspends_its_task_once(semaphore: AnySemaphore) -> None:
+    """For the reply to the acquire: leaving the block waits for nothing."""
+    assert await suspensions(pairs(semaphore)) == PAIRS
 
 
 async def calls(work: Awaitable[None]) -> int:
@@ -213,24 +172,18 @@ async def calls(work: Awaitable[None]) -> int:
     return count
 
 
-async def test_a_lone_pair_calls_few_functions(kind: Kind, client: Redis) -> None:
+async def test_a_lone_pair_calls_few_functions(semaphore: AnySemaphore) -> None:
     """What a lone pair costs is mostly this and the two trips."""
-    semaphore = kind(client, "jobs", 10)
-    await pairs(semaphore, 2)
     assert await calls(pairs(semaphore)) <= 125 * PAIRS
 
 
-async def test_fifty_tasks_call_fewer_functions_each(kind: Kind, client: Redis) -> None:
+async def test_fifty_tasks_call_fewer_functions_each(semaphore: AnySemaphore) -> None:
     """What is done once for a batch is not done for each of it."""
-    semaphore = kind(client, "jobs", 100)
-    await together(semaphore, 50, 2)
-    assert await calls(together(semaphore, 50, 10)) <= 50 * 500
+    assert await calls(together(semaphore, 10)) <= 50 * 500
 
 
-async def test_a_pair_leaves_nothing_to_the_collector(kind: Kind, client: Redis) -> None:
+async def test_a_pair_leaves_nothing_to_the_collector(semaphore: AnySemaphore) -> None:
     """No reference cycles: what a pair was made of is gone when it ends."""
-    semaphore = kind(client, "jobs", 10)
-    await pairs(semaphore, 2)
     gc.collect()
     gc.disable()
     try:
@@ -240,11 +193,9 @@ async def test_a_pair_leaves_nothing_to_the_collector(kind: Kind, client: Redis)
         gc.enable()
 
 
-async def test_what_a_held_permit_weighs(
-    kind: Kind, client: Redis, server: EmbeddedRedis, admin: SyncRedis
-) -> None:
+async def test_what_a_held_permit_weighs(kind: Kind, client_a: Redis, admin: Redis) -> None:
     """Bytes for each of 1,000, here and in Redis."""
-    semaphore = kind(client, "jobs", 2000, lease=60.0)  # no refresh begins, however slow it is
+    semaphore = kind(client_a, "jobs", 2000, lease=60.0)  # no refresh begins, however slow it is
     await pairs(semaphore, 2)
     tracemalloc.start()
     try:
@@ -253,7 +204,8 @@ async def test_what_a_held_permit_weighs(
         weight = tracemalloc.get_traced_memory()[0] - before
     finally:
         tracemalloc.stop()
-    there = sum(admin.memory_usage(key, samples=0) or 0 for key in admin.keys("*jobs*"))
+    keys = await admin.keys("*jobs*")
+    there = sum([await admin.memory_usage(key, samples=0) or 0 for key in keys])
     await asyncio.gather(*(permit.release() for permit in held))
     assert weight <= 1000 * 1000
     assert there <= 1000 * 400

@@ -13,7 +13,6 @@ from redis.asyncio import Redis
 import redsem_async
 from redsem_async import (
     AcquireTimeout,
-    AnySemaphore,
     BackendError,
     BackendUnavailable,
     ModeMismatch,
@@ -22,40 +21,27 @@ from redsem_async import (
     SemaphoreClosed,
     SemaphoreError,
 )
-from redsem_async.testing import MemoryBackend
-from tests.harness.clients import Client, Make
+from tests.harness.clients import Client, Kind, Make
 from tests.harness.wait import cancelled, queue_up, soon
 
 pytestmark = pytest.mark.one_mode
 
-ERRORS: list[tuple[SemaphoreError, dict[str, object]]] = [
-    (
-        AcquireTimeout("openai", 2.0, 1.5),
-        {"name": "openai", "waited": 2.0, "retry_after": 1.5},
-    ),
-    (QueueFull("openai", 10, 3.25), {"name": "openai", "max_waiters": 10, "retry_after": 3.25}),
-    (
-        PermitLost("openai", "secret.1", "released by its id"),
-        {"name": "openai", "permit_id": "secret.1", "reason": "released by its id"},
-    ),
-    (
-        ModeMismatch("openai", "fair server", "zset server", False, True, 187.0),
-        {
-            "name": "openai",
-            "wanted": "fair server",
-            "found": "zset server",
-            "held": False,
-            "unused": True,
-            "free_in": 187.0,
-        },
-    ),
-    (SemaphoreClosed("openai"), {"name": "openai"}),
-    (BackendError("openai", "WRONGTYPE"), {"name": "openai", "detail": "WRONGTYPE"}),
-    (
-        BackendUnavailable("openai", "nobody there"),
-        {"name": "openai", "detail": "nobody there"},
-    ),
-]
+FACTS: dict[type[SemaphoreError], dict[str, object]] = {
+    AcquireTimeout: {"name": "openai", "waited": 2.0, "retry_after": 1.5},
+    QueueFull: {"name": "openai", "max_waiters": 10, "retry_after": 3.25},
+    PermitLost: {"name": "openai", "permit_id": "secret.1", "reason": "released by its id"},
+    ModeMismatch: {
+        "name": "openai",
+        "wanted": "fair server",
+        "found": "zset server",
+        "held": False,
+        "unused": True,
+        "free_in": 187.0,
+    },
+    SemaphoreClosed: {"name": "openai"},
+    BackendError: {"name": "openai", "detail": "WRONGTYPE"},
+    BackendUnavailable: {"name": "openai", "detail": "no connection"},
+}
 
 
 def _pickled(protocol: int) -> Callable[[SemaphoreError], SemaphoreError]:
@@ -67,45 +53,28 @@ def _pickled(protocol: int) -> Callable[[SemaphoreError], SemaphoreError]:
 
 
 THROUGH = [copy.copy, copy.deepcopy, *map(_pickled, range(pickle.HIGHEST_PROTOCOL + 1))]
-IDS = [type(error).__name__ for error, _ in ERRORS]
 
 
 def test_no_error_was_forgotten() -> None:
-    """The tests below are only worth something when they try all of them."""
     public = {getattr(redsem_async, name) for name in redsem_async.__all__}
     classes = {found for found in public if inspect.isclass(found)}
     errors = {found for found in classes if issubclass(found, BaseException)}
-    assert {type(error) for error, _ in ERRORS} | {SemaphoreError} == errors
+    assert {*FACTS, SemaphoreError} == errors
 
 
-@pytest.mark.parametrize(("error", "facts"), ERRORS, ids=IDS)
+@pytest.mark.parametrize("kind", FACTS)
 @pytest.mark.parametrize("through", THROUGH)
 def test_facts_survive(
-    through: Callable[[SemaphoreError], SemaphoreError],
-    error: SemaphoreError,
-    facts: dict[str, object],
+    through: Callable[[SemaphoreError], SemaphoreError], kind: type[SemaphoreError]
 ) -> None:
-    """Task queues pickle errors, and OSError's family truncates its arguments."""
-    again = through(error)
-    assert type(again) is type(error)
-    assert str(again) == str(error)
-    assert again.args == error.args
-    for attribute, value in facts.items():
-        assert getattr(again, attribute) == value
-
-
-@pytest.mark.parametrize(("error", "facts"), ERRORS, ids=IDS)
-def test_facts_survive_twice_and_with_notes(
-    error: SemaphoreError, facts: dict[str, object]
-) -> None:
-    """From worker to broker to client; what was noted on the way goes along."""
-    noted = copy.copy(error)
-    noted.add_note("seen by the worker")
-    again = pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(noted))))
+    """Task queues pickle errors, more than once, and OSError's family truncates its arguments."""
+    error = kind(**FACTS[kind])
+    error.add_note("seen by the worker")
+    again = through(through(error))
+    assert type(again) is kind
+    assert (str(again), again.args) == (str(error), error.args)
     assert again.__notes__ == ["seen by the worker"]
-    assert str(again) == str(error)
-    for attribute, value in facts.items():
-        assert getattr(again, attribute) == value
+    assert {fact: getattr(again, fact) for fact in FACTS[kind]} == FACTS[kind]
 
 
 class _MyTimeout(AcquireTimeout):
@@ -119,14 +88,15 @@ def test_subclasses_stay_what_they_are() -> None:
     assert (again.name, again.waited, again.retry_after) == ("openai", 1.0, 2.0)
 
 
-@pytest.mark.parametrize(("error", "facts"), ERRORS, ids=IDS)
-def test_one_except_catches_all(error: SemaphoreError, facts: dict[str, object]) -> None:
+@pytest.mark.parametrize("kind", FACTS)
+def test_one_except_catches_all(kind: type[SemaphoreError]) -> None:
     """And none is a cancellation, which would pass as one."""
-    assert isinstance(error, SemaphoreError)
-    assert isinstance(error, Exception)
-    assert not isinstance(error, asyncio.CancelledError)
-    assert "openai" in str(error)
-    assert "\n" not in str(error)
+    assert issubclass(kind, SemaphoreError)
+    assert issubclass(kind, Exception)
+    assert not issubclass(kind, asyncio.CancelledError)
+    message = str(kind(**FACTS[kind]))
+    assert "openai" in message
+    assert "\n" not in message
 
 
 def test_built_in_parents() -> None:
@@ -140,15 +110,14 @@ def test_built_in_parents() -> None:
 
 
 def test_messages_say_what_is_true_now() -> None:
-    """For people, in one sentence."""
     assert str(AcquireTimeout("openai", 2.0)) == "no permit of 'openai' became free in 2.0 s"
     assert "10" in str(QueueFull("openai", 10))
     assert "lost" in str(PermitLost("openai", "secret.1", "why"))
     assert "why" in str(PermitLost("openai", "secret.1", "why"))
 
 
-def test_a_mismatch_says_who_has_the_name_and_how_to_free_it() -> None:
-    """In the words of whoever wrote the program, with the class to call `clear` of."""
+def test_a_mismatch_says_what_has_the_name_and_how_to_free_it() -> None:
+    """In the names of the API, with the class to call `clear` of."""
     held = ModeMismatch("jobs", "zset server", "fair server", held=True, free_in=187.2)
     assert str(held) == (
         "'jobs' is in use as a FairSemaphore, but this client uses it as a Semaphore;"
@@ -172,30 +141,11 @@ def test_a_mismatch_says_who_has_the_name_and_how_to_free_it() -> None:
 
 
 def test_ids_stay_out_of_messages() -> None:
-    """Messages end up in logs, and whoever knows an id can release the permit."""
+    """Messages end up in logs, and an id is enough to release the permit."""
     error = PermitLost("openai", "secret.1", "released by its id")
     assert "secret" not in str(error)
     assert "secret" not in repr(error)
     assert "secret" not in "".join(map(str, error.args))
-
-
-async def test_ids_stay_out_of_real_messages(make: Make, other: Client) -> None:
-    """The same for those that are really raised."""
-    here, there = make(1), make(1, client=other)
-    permit = await here.acquire()
-    await there.release(permit.id)
-    lost = await soon(permit.wait_lost())
-    assert lost.permit_id == permit.id
-    assert lost.name == here.name
-    assert lost.reason in str(lost)
-    hub_id = permit.id.partition(".")[0]
-    assert hub_id not in str(lost)
-    with pytest.raises(PermitLost) as caught:
-        permit.check()
-    assert hub_id not in str(caught.value)
-    with pytest.raises(PermitLost) as caught:
-        await there.adopt(permit.id)
-    assert hub_id not in str(caught.value)
 
 
 async def test_real_errors_carry_real_facts(make: Make) -> None:
@@ -226,9 +176,9 @@ async def test_retry_after_is_an_estimate_and_never_negative(
     permit = await here.acquire()
     await permit.detach(max(lease, 0.3))
     estimates: list[float] = []
-    for _ in range(20):
+    for _ in range(8):
         try:
-            late = await there.acquire(timeout=0.02)
+            late = await there.acquire(timeout=0.1)
         except AcquireTimeout as error:
             estimates.append(error.retry_after)
         else:
@@ -239,7 +189,7 @@ async def test_retry_after_is_an_estimate_and_never_negative(
 
 
 async def test_a_real_mismatch_carries_real_facts(make: Make, other: Client) -> None:
-    """And survives a pickle as it is raised: Redis's words become seconds and truth values."""
+    """And survives a pickle as it is raised: Redis's texts become seconds and truth values."""
     sem = make(1)
     async with sem:
         pass
@@ -256,15 +206,15 @@ async def test_a_real_mismatch_carries_real_facts(make: Make, other: Client) -> 
 
 
 async def test_retry_after_with_a_paused_semaphore(make: Make) -> None:
-    """Nobody holds anything, so there is no expiry to count from."""
+    """Nothing is held, so there is no expiry to count from."""
     sem = make(0)
     with pytest.raises(AcquireTimeout) as caught:
         await sem.acquire(timeout=0)
     assert 0 <= caught.value.retry_after < 1000
 
 
-async def test_unreachable_names_the_place_but_no_credentials(kind: type[AnySemaphore]) -> None:
-    """An operator needs the address; the log must not learn the password."""
+async def test_unreachable_names_the_place_but_no_credentials(kind: Kind) -> None:
+    """An operator needs the address; the password must stay out of the log."""
     redis = Redis.from_url("redis://somebody:hunter2@127.0.0.1:1/3")
     sem = kind(redis, "openai", 1)
     with pytest.raises(BackendUnavailable) as caught:
@@ -275,21 +225,7 @@ async def test_unreachable_names_the_place_but_no_credentials(kind: type[AnySema
     assert caught.value.__cause__ is not None
 
 
-async def test_a_memory_backend_that_is_down_is_unreachable(kind: type[AnySemaphore]) -> None:
-    """Users try their own handling of an outage on it."""
-    memory = MemoryBackend()
-    sem = kind(memory, "openai", 1)
-    memory.down()
-    with pytest.raises(BackendUnavailable):
-        await soon(sem.try_acquire())
-    memory.up()
-    async with sem.acquire(timeout=2.0):
-        pass
-
-
-async def test_wrong_credentials_are_refused_at_once(
-    kind: type[AnySemaphore], server_url: str
-) -> None:
+async def test_wrong_credentials_are_refused_at_once(kind: Kind, server_url: str) -> None:
     """Trying again does not help: neither waiting nor backing off."""
     separator = server_url.partition("://")[2].rpartition("@")[2]
     async with Redis.from_url(f"redis://nobody:wrong@{separator}") as redis:

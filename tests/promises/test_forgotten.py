@@ -1,17 +1,14 @@
-"""Free permits that nobody saw to, in orders of events that an exhaustive search came upon."""
+"""Waiters beside free permits, in orders of events that an exhaustive search found."""
 
 import asyncio
-from contextlib import AsyncExitStack
 
 import pytest
-from redis.asyncio import Redis
 
 from redsem_async import FairSemaphore, Semaphore
 from redsem_async._core.clock import now
 from redsem_async._hub import handout
 from redsem_async.testing import MemoryBackend
-from tests.harness.clients import Client, scripts_run
-from tests.harness.servers import StartServer
+from tests.harness.clients import Client
 from tests.harness.wait import all_free, queue_up, soon, waiting
 
 
@@ -64,25 +61,3 @@ async def test_a_permit_confirmed_too_late_is_given_back(
         permit = await soon(waiter)
     await permit.release()
     await all_free(here)
-
-
-async def test_a_hint_too_small_for_anybody_ends(embedded: StartServer) -> None:
-    """Heavy requests wait for more than is free: they must not ask again and again meanwhile."""
-    async with AsyncExitStack() as stack:
-        url = embedded().url
-        clients = [await stack.enter_async_context(Redis.from_url(url)) for _ in range(4)]
-        heavy = [Semaphore(client, "jobs", 3, lease=30) for client in clients[:3]]
-        holder = Semaphore(clients[3], "jobs", 3, lease=30)
-        held = [await holder.acquire() for _ in range(3)]
-        waiters = [await queue_up(semaphore, permits=3) for semaphore in heavy]
-        await held.pop().release()
-        await held.pop().release()
-        before = await scripts_run(clients[3])
-        await asyncio.sleep(0.3)  # in which nothing happens that anybody could wait for
-        assert await scripts_run(clients[3]) - before < 20
-        await held.pop().release()
-        for _ in heavy:
-            done, _ = await asyncio.wait(waiters, timeout=2, return_when="FIRST_COMPLETED")
-            await (await done.pop()).release()
-            waiters = [waiter for waiter in waiters if not waiter.done()]
-        await all_free(holder)

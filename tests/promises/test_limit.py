@@ -2,11 +2,15 @@
 
 import asyncio
 
+import pytest
 from redis.asyncio import Redis
 
-from redsem_async import AnySemaphore
-from tests.harness.clients import Client, Make, keys_of
-from tests.harness.wait import all_free, queue_up, soon, until
+from redsem_async import BackendUnavailable, Semaphore
+from redsem_async.testing import MemoryBackend
+from tests.harness.clients import Client, Make, MakePair, keys_of
+from tests.harness.wait import all_free, available, queue_up, soon
+
+# -- the declared limit
 
 
 async def test_each_client_goes_by_its_own_limit(make: Make, other: Client) -> None:
@@ -21,8 +25,45 @@ async def test_each_client_goes_by_its_own_limit(make: Make, other: Client) -> N
             assert await old.available() == 0
 
 
+async def test_whoever_stands_in_line_goes_by_its_own_limit(make: Make, other: Client) -> None:
+    """Served by the same release as the one before it, whose limit is higher."""
+    wide, narrow = make(3), make(2, client=other)
+    async with wide:
+        heavy = await wide.acquire(permits=2)
+        first, second = await queue_up(wide), await queue_up(narrow)
+        await heavy.release()
+        async with await soon(first):
+            assert await wide.available() == 1
+            assert not second.done()
+        await (await soon(second)).release()
+
+
+async def test_mixed_limits_in_one_process(make: Make) -> None:
+    """Two objects of one name share a connection, but each goes by what it declares."""
+    narrow, wide = make(1), make(3)
+    async with wide:
+        assert await narrow.try_acquire() is None
+        async with wide, wide:
+            waiters = [await queue_up(narrow), await queue_up(wide)]
+    for waiter in waiters:
+        await (await soon(waiter)).release()
+    await all_free(wide)
+
+
+async def test_a_declared_limit_of_zero_waits_for_a_set_one(make: Make) -> None:
+    """Zero is a limit, and any weight may be asked for under it."""
+    sem = make(0)
+    assert await sem.try_acquire() is None
+    waiter = await queue_up(sem, permits=3)
+    await sem.set_limit(3)
+    await (await soon(waiter, 0.5)).release()
+
+
+# -- the set limit
+
+
 async def test_the_set_limit_wins_over_every_clients_own(make: Make, other: Client) -> None:
-    """An operator's word counts for all, and can be taken back."""
+    """Whether it is higher or lower; and it can be taken away."""
     here, there = make(1), make(5, client=other)
     await here.set_limit(2)
     assert here.limit == 1  # the declared one
@@ -36,33 +77,30 @@ async def test_the_set_limit_wins_over_every_clients_own(make: Make, other: Clie
     assert await there.available() == 5
 
 
-async def test_raising_the_limit_serves_waiters_at_once(make: Make, other: Client) -> None:
-    """Wherever they wait: nobody polls for it."""
-    here, there = make(1, lease=60.0), make(1, client=other, lease=60.0)
+@pytest.mark.fault(41)
+@pytest.mark.parametrize("raised", [3, None], ids=["higher", "taken away"])
+async def test_raising_the_limit_serves_waiters_at_once(
+    pair: MakePair, raised: int | None
+) -> None:
+    """In whichever process they wait: nothing polls."""
+    here, there = pair(3, lease=60.0)
+    await here.set_limit(1)
     async with here:
-        waiters = [await queue_up(here), await queue_up(there)]
-        await here.set_limit(3)
+        waiters = [await queue_up(there), await queue_up(here)]
+        await here.set_limit(raised)
         for waiter in waiters:
             await (await soon(waiter, 0.5)).release()
 
 
-async def test_taking_the_set_limit_away_serves_waiters_at_once(make: Make, other: Client) -> None:
-    """Their own limits rule again, and may be higher."""
-    here, there = make(2, lease=60.0), make(2, client=other, lease=60.0)
-    await here.set_limit(0)
-    waiters = [await queue_up(there), await queue_up(here)]
-    await here.set_limit(None)
-    for waiter in waiters:
-        await (await soon(waiter, 0.5)).release()
-
-
+@pytest.mark.fault(41)
 async def test_lowering_the_limit_evicts_nobody(make: Make) -> None:
-    """Who holds a permit keeps it; nobody new comes in until it fits."""
+    """Every permit stays held; nobody new comes in until it fits."""
     sem = make(3)
     permits = [await sem.acquire() for _ in range(3)]
     await sem.set_limit(1)
     status = await sem.status()
     assert (status.held, status.limit, status.available) == (3, 1, 0)
+    assert await sem.available() == 0  # and not less
     for permit in permits:
         await permit.refresh()
         assert not permit.lost
@@ -90,13 +128,19 @@ async def test_a_limit_of_zero_pauses(make: Make) -> None:
     await (await soon(waiter, 0.5)).release()
 
 
-async def test_a_declared_limit_of_zero_waits_for_a_set_one(make: Make) -> None:
-    """Zero is a limit, and any weight may be asked for under it."""
-    sem = make(0)
-    assert await sem.try_acquire() is None
-    waiter = await queue_up(sem, permits=3)
-    await sem.set_limit(3)
-    await (await soon(waiter, 0.5)).release()
+async def test_a_limit_that_could_not_be_set_is_not_set_later() -> None:
+    """After the error nobody expects it, minutes later."""
+    backend = MemoryBackend()
+    sem, there = Semaphore(backend, "jobs", 1), Semaphore(backend.peer(), "jobs", 1)
+    backend.down()
+    with pytest.raises(BackendUnavailable):
+        await sem.set_limit(0)
+    backend.up()
+    assert (await sem.status()).limit == 1
+    await (await there.acquire()).release()
+
+
+# -- how long things are kept
 
 
 async def test_a_set_limit_stays_while_the_semaphore_is_idle(
@@ -108,11 +152,9 @@ async def test_a_set_limit_stays_while_the_semaphore_is_idle(
     async with sem.acquire(permits=2):
         ttls = {key: await redis.pttl(key) for key in await keys_of(redis, sem)}
         assert len(ttls) > 3
-        kept = {key: ttl for key, ttl in ttls.items() if ttl < 0}
-        assert len(kept) == 1
-        (key,) = kept
-        assert await redis.get(key) == b"2"
-        ttls.pop(key)
+        [kept] = [key for key, ttl in ttls.items() if ttl < 0]
+        assert await redis.get(kept) == b"2"
+        ttls.pop(kept)
     await redis.unlink(*ttls)  # what time would do
     assert (await sem.status()).limit == 2
     assert await sem.exists()
@@ -123,7 +165,6 @@ async def test_a_set_limit_stays_while_the_semaphore_is_idle(
 async def test_without_a_set_limit_everything_has_an_expiry(
     make_on_redis: Make, redis: Redis
 ) -> None:
-    """What nobody uses any more goes away by itself."""
     sem = make_on_redis(1)
     async with sem:
         waiter = await queue_up(sem)
@@ -134,65 +175,18 @@ async def test_without_a_set_limit_everything_has_an_expiry(
     await (await soon(waiter)).release()
 
 
-async def test_a_set_limit_that_is_raised_while_idle_holds(make: Make) -> None:
-    """Nobody holds and nobody waits when the operator comes."""
-    sem = make(1)
-    await sem.set_limit(3)
-    async with sem, sem, sem:
-        assert await sem.try_acquire() is None
-    await all_free(sem)
-    assert await sem.available() == 3
-
-
-async def test_whoever_stands_in_line_goes_by_its_own_limit(make: Make, other: Client) -> None:
-    """Served by the same release as the one before it, whose limit is higher."""
-    wide, narrow = make(3), make(2, client=other)
-    async with wide:
-        heavy = await wide.acquire(permits=2)
-        first, second = await queue_up(wide), await queue_up(narrow)
-        await heavy.release()
-        async with await soon(first):
-            assert await wide.available() == 1
-            assert not second.done()
-        await (await soon(second)).release()
-
-
+@pytest.mark.fault(42)
 async def test_mixed_leases_leave_each_other_alone(make: Make, other: Client) -> None:
-    """A short lease must not cut a long one, nor take the keys of both along when it ends."""
+    """A short lease cuts no long one, and is not made longer by it; the keys of both stay."""
     short, long = make(2, lease=0.1), make(2, client=other, lease=30.0)
     permit = await long.acquire()
     for _ in range(20):
         async with short.acquire(timeout=1.0):
             await asyncio.sleep(0.02)
-    status = await long.status()
-    assert status.held == 1
-    assert status.holders[0].expires_in > 20
+    await (await short.acquire()).detach(0.2)
+    assert await short.available() == 0
+    await available(short, 1, within=0.5)
+    [holder] = (await long.status()).holders
+    assert holder.expires_in > 20
     await permit.refresh()
     assert await permit.release() is True
-
-
-async def test_mixed_leases_expire_each_in_its_time(make: Make, other: Client) -> None:
-    """Neither outlives its own because of the other's."""
-    short, long = make(2, lease=0.2), make(2, client=other, lease=30.0)
-    async with long:
-        permit = await short.acquire()
-        await permit.detach()
-        assert await short.available() == 0
-
-        async def one_is_free() -> bool:
-            return await short.available() == 1
-
-        await until(one_is_free, within=0.5)
-
-
-async def test_mixed_limits_in_one_process(make: Make) -> None:
-    """Two objects of one name share a connection, but each goes by what it declares."""
-    narrow: AnySemaphore = make(1)
-    wide: AnySemaphore = make(3)
-    async with wide:
-        assert await narrow.try_acquire() is None
-        async with wide, wide:
-            waiters = [await queue_up(narrow), await queue_up(wide)]
-    for waiter in waiters:
-        await (await soon(waiter)).release()
-    await all_free(wide)

@@ -2,70 +2,56 @@
 
 import asyncio
 import time
-from typing import Literal
 
 import pytest
 
-from redsem_async import BackendUnavailable, FairSemaphore, PermitLost, Semaphore
+from redsem_async import BackendUnavailable, FairSemaphore, PermitLost
 from redsem_async.testing import MemoryBackend
+from tests.harness.clients import Make, MakePair
 from tests.harness.wait import queue_up, soon
 
-KINDS = [Semaphore, FairSemaphore]
+
+@pytest.fixture
+def client() -> MemoryBackend:
+    """What `make` and `pair` use."""
+    return MemoryBackend()
 
 
-@pytest.mark.parametrize("kind", KINDS)
-async def test_lose_cancels_the_block(kind: type[Semaphore | FairSemaphore]) -> None:
+async def test_lose_cancels_the_block(make: Make, client: MemoryBackend) -> None:
     """Losing a permit is rare, and has to be tried on purpose."""
-    backend = MemoryBackend()
+    sem = make(1)
     with pytest.raises(PermitLost):
-        async with kind(backend, "jobs", 1) as permit:
-            backend.lose(permit)
+        async with sem as permit:
+            client.lose(permit)
             await asyncio.sleep(5)
-    assert await kind(backend, "jobs", 1).available() == 1
+    assert await sem.available() == 1
 
 
-@pytest.mark.parametrize("kind", KINDS)
-async def test_down_is_unreachable_and_up_goes_on(kind: type[Semaphore | FairSemaphore]) -> None:
-    """An outage is ridden out by who waits, and costs it nothing."""
-    backend = MemoryBackend()
-    sem, there = kind(backend, "jobs", 1), kind(backend.peer(), "jobs", 1)
+async def test_down_is_unreachable_and_up_goes_on(pair: MakePair, client: MemoryBackend) -> None:
+    """A waiter rides out an outage, which costs it nothing."""
+    sem, there = pair(1)
     holder = await there.acquire()
     waiter = await queue_up(sem)
-    backend.down()
+    client.down()
     with pytest.raises(BackendUnavailable):
         await sem.try_acquire()
     assert not waiter.done()
-    backend.up()
+    client.up()
     assert await holder.release()
     assert await (await soon(waiter)).release()
 
 
-@pytest.mark.parametrize("kind", KINDS)
-async def test_advance_ends_leases(kind: type[Semaphore | FairSemaphore]) -> None:
-    """Nobody wants to wait ten seconds in a unit test."""
-    backend = MemoryBackend()
-    sem = kind(backend, "jobs", 1)
-    await (await kind(backend.peer(), "jobs", 1).acquire()).detach(30.0)
-    assert await sem.try_acquire() is None
-    backend.advance(31.0)
-    permit = await sem.try_acquire()
-    assert permit is not None
-    assert await permit.release()
-
-
-@pytest.mark.parametrize("kind", KINDS)
 async def test_a_lease_that_the_clock_ends_is_lost_and_served_at_once(
-    kind: type[Semaphore | FairSemaphore],
+    pair: MakePair, client: MemoryBackend
 ) -> None:
-    """What a suspended host finds when it wakes up: the permit is gone, and who waits has it."""
-    backend = MemoryBackend()
-    sem, there = kind(backend, "jobs", 1, lease=60), kind(backend.peer(), "jobs", 1, lease=60)
+    """What a suspended host finds when it wakes up: a waiter has the permit."""
+    sem, there = pair(1, lease=60)
     began = asyncio.get_running_loop().time()
     permit = await sem.acquire()
     waiter = await queue_up(there)
     with pytest.raises(PermitLost):
         async with permit:
-            backend.advance(61.0)
+            client.advance(61.0)
             assert permit.lost
             await asyncio.sleep(60)
     taken = await soon(waiter)
@@ -74,34 +60,30 @@ async def test_a_lease_that_the_clock_ends_is_lost_and_served_at_once(
     assert asyncio.get_running_loop().time() - began < 5
 
 
-@pytest.mark.parametrize("kind", KINDS)
 async def test_time_in_steps_shorter_than_the_lease_ends_no_holder(
-    kind: type[Semaphore | FairSemaphore],
+    make: Make, pair: MakePair, client: MemoryBackend
 ) -> None:
-    """Its process runs, and refreshes; only what nobody refreshes ends."""
-    backend = MemoryBackend()
-    sem, there = kind(backend, "jobs", 3), kind(backend.peer(), "jobs", 3)
+    """Its process runs, and refreshes; what nothing refreshes ends."""
+    sem, there = pair(3)
     await (await there.acquire()).detach(25.0)
     async with sem as permit, there as theirs:
-        waiter = await queue_up(kind(backend.peer(), "jobs", 3))
+        waiter = await queue_up(make(3, client=client.peer()))
         for _ in range(4):
             assert not waiter.done()
-            backend.advance(6.0)
+            client.advance(6.0)
         assert await sem.available() == 0
-        backend.advance(6.0)
+        client.advance(6.0)
         assert await (await soon(waiter)).release()
         permit.check()
         theirs.check()
 
 
-async def test_waiters_keep_their_order_whatever_the_clock_says() -> None:
-    """They live: who takes them for dead because the clock has moved breaks the line."""
-    backend = MemoryBackend()
-    clients = [backend, backend.peer(), backend.peer()]
-    holder = await FairSemaphore(backend.peer(), "jobs", 1).acquire()
-    sems = [FairSemaphore(client, "jobs", 1) for client in clients]
-    waiters = [await queue_up(sem) for sem in sems]
-    backend.advance(3600.0)
+async def test_waiters_keep_their_order_whatever_the_clock_says(client: MemoryBackend) -> None:
+    """Their processes live: an advance of the clock must not make them count as dead."""
+    clients = [client, client.peer(), client.peer()]
+    holder = await FairSemaphore(client.peer(), "jobs", 1).acquire()
+    waiters = [await queue_up(FairSemaphore(each, "jobs", 1)) for each in clients]
+    client.advance(3600.0)
     assert holder.lost
     for number, waiter in enumerate(waiters):
         permit = await soon(waiter)
@@ -109,41 +91,37 @@ async def test_waiters_keep_their_order_whatever_the_clock_says() -> None:
         assert await permit.release()
 
 
-@pytest.mark.parametrize("kind", KINDS)
 async def test_an_outage_that_outlasts_the_lease_ends_a_holder(
-    kind: type[Semaphore | FairSemaphore],
+    make: Make, client: MemoryBackend
 ) -> None:
-    """And it is told when trust ends, not when somebody can be asked again."""
-    backend = MemoryBackend()
-    sem = kind(backend, "jobs", 1, lease=10)
+    """When trust ends, and not when the backend can be asked again."""
+    sem = make(1, lease=10)
     with pytest.raises(PermitLost):
         async with sem as permit, asyncio.timeout(2):
-            backend.down()
-            backend.advance(6.0)
+            client.down()
+            client.advance(6.0)
             permit.check()
-            backend.advance(3.8)
+            client.advance(3.8)
             permit.check()
             await asyncio.sleep(5)
-    backend.up()
+    client.up()
     assert await soon(sem.available()) == 1
 
 
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("clock", ["server", "local"])
 @pytest.mark.parametrize("hours", [1, -1])
 async def test_a_step_of_the_wall_clock_changes_no_lease(
-    kind: type[Semaphore | FairSemaphore],
-    clock: Literal["server", "local"],
+    pair: MakePair,
+    client: MemoryBackend,
+    clock: str,
     hours: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A test freezes or moves the wall clock for reasons of its own: leases are not its business.
+    """A test freezes or moves the wall clock for reasons of its own: leases do not follow it.
 
     Forward, no lease ends early and nobody else enters; back, no lease lasts longer.
     """
-    backend = MemoryBackend()
-    sem = kind(backend, "jobs", 2, clock=clock)
-    there = kind(backend.peer(), "jobs", 2, clock=clock)
+    sem, there = pair(2, clock=clock)
     await (await there.acquire()).detach(30.0)
     async with sem as permit:
         really, really_ns = time.time, time.time_ns
@@ -157,7 +135,7 @@ async def test_a_step_of_the_wall_clock_changes_no_lease(
         waiter = await queue_up(there)
         for _ in range(5):
             assert not waiter.done()
-            backend.advance(6.0)
+            client.advance(6.0)
         taken = await soon(waiter)  # of the permit that was detached for 30 s
         assert taken.fencing_token > permit.fencing_token
         assert abs(taken.fencing_token / 1e6 - really()) < 60
@@ -166,17 +144,13 @@ async def test_a_step_of_the_wall_clock_changes_no_lease(
 
 
 @pytest.mark.parametrize("seconds", [-1.0, float("nan"), float("inf")])
-def test_the_clock_does_not_go_back(seconds: float) -> None:
-    """A typo, rather than a test of something."""
+def test_the_clock_does_not_go_back(client: MemoryBackend, seconds: float) -> None:
     with pytest.raises(ValueError, match="negative"):
-        MemoryBackend().advance(seconds)
+        client.advance(seconds)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-async def test_memory_recovers_from_losses_that_it_never_has(
-    kind: type[Semaphore | FairSemaphore],
-) -> None:
+async def test_memory_recovers_from_losses_that_it_never_has(make: Make) -> None:
     """The option may stay on in a test: nothing was lost, so nobody waits for a lease."""
-    semaphore = kind(MemoryBackend(), "jobs", 1, lease=10, recovery="grace")
-    async with semaphore.acquire(timeout=1):
-        assert await semaphore.try_acquire() is None
+    sem = make(1, lease=10, recovery="grace")
+    async with sem.acquire(timeout=1):
+        assert await sem.try_acquire() is None

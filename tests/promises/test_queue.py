@@ -1,49 +1,32 @@
-"""Who is served next, and how soon."""
-
-# ruff: noqa: ASYNC220 - starting a process takes a moment, and nobody is kept waiting
+"""Which waiter is served next, and how soon."""
 
 import asyncio
-import signal
-import subprocess
-import sys
 import time
+from collections import OrderedDict
 
-import pytest
-from redis.asyncio import Redis
-
-from redsem_async import AnySemaphore, FairSemaphore, Permit, Semaphore
-from redsem_async._hub.claim import State
+from redsem_async import AnySemaphore, FairSemaphore, Permit, Semaphore, aclose
+from redsem_async._hub.claim import Claim, State
 from redsem_async._hub.pipeline import Pipeline
+from redsem_async._protocol.operations import Acquire
 from redsem_async._protocol.pushes import Hint
 from redsem_async.testing import MemoryBackend
-from tests.harness.clients import Client, Make
+from tests.harness.clients import Client, Kind, MakePair
+from tests.harness.memory import Gated
 from tests.harness.wait import all_free, cancelled, queue_up, soon, until
 
-HOLDER = """
-import asyncio, sys
-from redis.asyncio import Redis
-import redsem_async
-
-async def main(kind, url, name, lease):
-    sem = getattr(redsem_async, kind)(Redis.from_url(url), name, 1, lease=float(lease))
-    async with sem:
-        print("held", flush=True)
-        await asyncio.sleep(60)
-
-asyncio.run(main(*sys.argv[1:]))
-"""
+# -- order
 
 
-async def test_fair_is_first_come_first_served_across_clients(
-    make_fair: Make, other: Client
-) -> None:
-    """Two clients are two processes to the server: the line is one all the same."""
-    here, there = make_fair(1), make_fair(1, client=other)
+async def test_fair_is_first_come_first_served_across_clients(fair_pair: MakePair) -> None:
+    """Two clients are two processes to the server, and have one line."""
+    here, there = fair_pair(1)
     order: list[int] = []
+    tokens: list[int] = []
 
     async def work(number: int, waiter: asyncio.Task[Permit]) -> None:
-        async with await waiter:
+        async with await waiter as permit:
             order.append(number)
+            tokens.append(permit.fencing_token)
 
     first = await here.acquire()
     async with asyncio.TaskGroup() as group:
@@ -53,26 +36,13 @@ async def test_fair_is_first_come_first_served_across_clients(
             group.create_task(work(number, waiter))
         await first.release()
     assert order == list(range(10))
+    assert tokens == sorted(set(tokens))
     await all_free(here)
 
 
-async def test_fair_grants_tokens_in_the_order_of_the_line(make_fair: Make, other: Client) -> None:
-    """A fencing token that was drawn later belongs to a later holder."""
-    here, there = make_fair(1), make_fair(1, client=other)
-    first = await here.acquire()
-    waiters = [await queue_up(there if number % 2 else here) for number in range(6)]
-    tokens = [first.fencing_token]
-    await first.release()
-    for waiter in waiters:
-        permit = await soon(waiter)
-        tokens.append(permit.fencing_token)
-        await permit.release()
-    assert tokens == sorted(set(tokens))
-
-
-async def test_fair_lets_nobody_pass_a_heavy_head(make_fair: Make, other: Client) -> None:
-    """That is what keeps the heavy one from starving."""
-    here, there = make_fair(4), make_fair(4, client=other)
+async def test_fair_lets_nobody_pass_a_heavy_head(fair_pair: MakePair) -> None:
+    """That keeps the heavy request from starving."""
+    here, there = fair_pair(4)
     held = [await here.acquire() for _ in range(3)]
     heavy = await queue_up(here, permits=3)
     light = await queue_up(there)
@@ -92,7 +62,7 @@ async def test_fair_lets_nobody_pass_a_heavy_head(make_fair: Make, other: Client
 
 
 async def test_zset_gives_to_whoever_asks_when_there_is_room(client: Client, name: str) -> None:
-    """Room for one is used, although somebody waits for more than that."""
+    """A free permit is used, although a waiter needs more than that."""
     sem = Semaphore(client, name, 4)
     held = [await sem.acquire() for _ in range(3)]
     heavy = await queue_up(sem, permits=3)
@@ -106,7 +76,7 @@ async def test_zset_gives_to_whoever_asks_when_there_is_room(client: Client, nam
 async def test_zset_keeps_the_order_within_a_process(
     client: Client, other: Client, name: str
 ) -> None:
-    """Who came first asks first, also when a hint comes while a later one is being written."""
+    """Also when a hint arrives while a later request is being written."""
     sem, away = Semaphore(client, name, 1, lease=30.0), Semaphore(other, name, 1, lease=30.0)
     holder = await away.acquire()
     first = await queue_up(sem)
@@ -119,6 +89,157 @@ async def test_zset_keeps_the_order_within_a_process(
     await holder.release()
     await (await soon(first)).release()
     await (await soon(second)).release()
+
+
+class CountingDict(OrderedDict[Claim, None]):
+    """Counts how often an entry is moved."""
+
+    moved = 0
+
+    def move_to_end(self, key: Claim, last: bool = True) -> None:
+        self.moved += 1
+        super().move_to_end(key, last)
+
+
+async def test_what_it_costs_to_keep_the_order_grows_with_the_waiters() -> None:
+    """After a clear all of them ask again, in several commands: not the square of their number."""
+    backend = MemoryBackend()
+    sem = Semaphore(backend, "jobs", 1)
+    remote, loop = sem._bound().remote, asyncio.get_running_loop()
+    waiting = remote.ledger.waiting = CountingDict()
+    claims = [
+        Claim(remote.address, sem._terms, 1, float(number), True, loop.create_future())
+        for number in range(1000)
+    ]
+    remote.waiters.must_wait(claims)
+    for claim in reversed(claims):
+        remote.ledger.ask_anew(claim)
+    for claim in claims:
+        claim.written()
+    for start in range(0, 1000, 250):  # four commands, each with its reply
+        remote.waiters.must_wait(claims[start : start + 250])
+    assert list(waiting) == claims
+    assert waiting.moved <= 10 * 1000
+    remote.ledger.new.clear()
+    remote.ledger.waiting.clear()
+    await aclose(backend)
+
+
+# -- waiters that leave
+
+
+async def test_the_first_in_line_leave_and_the_next_is_served(pair: MakePair) -> None:
+    here, there = pair(1)
+    first = await here.acquire()
+    leaving = [await queue_up(here), await queue_up(there)]
+    staying = await queue_up(there)
+    await cancelled(*leaving)
+    await first.release()
+    await (await soon(staying)).release()
+
+
+async def test_the_heavy_head_leaves_and_the_next_is_served_at_once(fair_pair: MakePair) -> None:
+    """There was room for the next one all along: nothing else happens to wake it."""
+    here, there = fair_pair(2)
+    async with here:
+        heavy = await queue_up(here, permits=2)
+        light = await queue_up(there)
+        await cancelled(heavy)
+        await (await soon(light, 0.5)).release()
+
+
+# -- how soon
+
+
+async def test_a_release_reaches_a_waiter_elsewhere_at_once(pair: MakePair) -> None:
+    """By a message: nothing polls."""
+    here, there = pair(1, lease=60.0)
+    took: list[float] = []
+    for _ in range(5):
+        held = await here.acquire()
+        waiter = await queue_up(there)
+        start = time.monotonic()
+        await held.release()
+        permit = await soon(waiter)
+        took.append(time.monotonic() - start)
+        await permit.release()
+    assert min(took) < 0.1
+    assert max(took) < 1.0
+
+
+async def test_a_long_line_is_served_to_its_end(pair: MakePair) -> None:
+    """Thousands of waiters in two clients, from few permits: none lies idle meanwhile."""
+    here, there = pair(10, lease=60.0)
+    served = 0
+
+    async def work(sem: AnySemaphore) -> None:
+        nonlocal served
+        async with sem:
+            served += 1
+
+    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+        for _ in range(1_000):
+            group.create_task(work(here))
+            group.create_task(work(there))
+    assert served == 2_000
+    await all_free(here)
+
+
+async def test_an_expired_holder_gives_way(pair: MakePair) -> None:
+    """A timer at the expiry wakes the next one: there is no message to wait for."""
+    here, there = pair(1, lease=30.0)
+    permit = await here.acquire()
+    await permit.detach(0.4)  # as a holder that has crashed
+    start = time.monotonic()
+    await (await soon(there.acquire())).release()
+    assert 0.3 < time.monotonic() - start < 0.5
+
+
+async def test_a_detach_does_not_make_waiters_forget_when_a_lease_ends(kind: Kind) -> None:
+    """Its reply says nothing of that; the next heartbeat is seconds away."""
+    backend = MemoryBackend()
+    sem, there = kind(backend, "jobs", 2), kind(backend.peer(), "jobs", 2)
+    await (await there.acquire()).detach(0.5)  # and nobody adopts it
+    permit = await sem.acquire()
+    waiter = await queue_up(sem)
+    await permit.detach(30)
+    await (await soon(waiter, 1.5)).release()
+
+
+async def test_a_waiter_is_announced_although_others_asked_meanwhile() -> None:
+    """A request that does not wait, sent before the waiter's reply, must not hide the waiter."""
+    backend = MemoryBackend()
+    sem, there = Semaphore(backend, "jobs", 1), Semaphore(backend.peer(), "jobs", 1)
+    hasty = Semaphore(backend, "jobs", 1, lease=9.0)  # another command of the same write
+    async with there:
+        waiter = asyncio.create_task(sem.acquire())
+        other = asyncio.create_task(hasty.try_acquire())
+        assert await other is None
+        await asyncio.sleep(0.02)
+    # Long before the heartbeat that would find it too.
+    await (await asyncio.wait_for(waiter, 1.0)).release()
+
+
+async def test_a_reply_about_an_earlier_request_is_not_taken_for_the_present_one() -> None:
+    """A waiter that has started anew gets what a heartbeat had asked about it before."""
+    backend = Gated()
+    sem = FairSemaphore(backend, "jobs", 1, lease=0.2)
+    first = await sem.acquire()
+    waiter = await queue_up(sem)
+    backend.shut = True
+    release = asyncio.create_task(first.release())
+    await until(lambda: len(backend.kept) == 1)  # it grants the waiter
+    sem._bound().remote.heartbeats.beat()
+    await until(lambda: len(backend.kept) == 2)  # and this finds the grant
+    await asyncio.sleep(0.2)
+    backend.pass_one()  # too late: the waiter asks anew
+    await until(lambda: any(isinstance(command.operation, Acquire) for command, _ in backend.kept))
+    backend.open()
+    await soon(release)
+    permit = await soon(waiter)
+    (holder,) = (await sem.status()).holders
+    assert (permit.id, permit.fencing_token) == (holder.id, holder.fencing_token)
+    await permit.release()
 
 
 async def test_zset_waiters_that_asked_apart_keep_their_order() -> None:
@@ -139,200 +260,3 @@ async def test_zset_waiters_that_asked_apart_keep_their_order() -> None:
     await holder.release()
     for task in tasks:
         await (await soon(task)).release()
-
-
-async def test_the_fast_path_is_open_when_nobody_waits(make: Make) -> None:
-    """With room and no line a permit takes one trip, also after others have waited."""
-    sem = make(2)
-    held = [await sem.acquire(), await sem.acquire()]
-    waiter = await queue_up(sem)
-    await held[0].release()
-    await (await soon(waiter)).release()
-    permit = await sem.try_acquire()
-    assert permit is not None
-    await permit.release()
-    await held[1].release()
-
-
-async def test_a_line_of_waiters_that_left_is_no_line(make: Make, other: Client) -> None:
-    """Those who gave up are not in anybody's way."""
-    here, there = make(1), make(1, client=other)
-    first = await here.acquire()
-    leaving = [await queue_up(here), await queue_up(there)]
-    await cancelled(*leaving)
-    await first.release()
-    permit = await soon(there.acquire(), 0.5)
-    await permit.release()
-
-
-async def test_the_first_in_line_leaves_and_the_next_is_served(make: Make, other: Client) -> None:
-    """Whoever leaves takes nobody's turn along."""
-    here, there = make(1), make(1, client=other)
-    first = await here.acquire()
-    leaving, staying = await queue_up(here), await queue_up(there)
-    await cancelled(leaving)
-    await first.release()
-    await (await soon(staying)).release()
-
-
-async def test_the_heavy_head_leaves_and_the_next_is_served_at_once(
-    make_fair: Make, other: Client
-) -> None:
-    """There was room for the next one all along: nothing else happens to wake it."""
-    here, there = make_fair(2), make_fair(2, client=other)
-    async with here:
-        heavy = await queue_up(here, permits=2)
-        light = await queue_up(there)
-        await cancelled(heavy)
-        await (await soon(light, 0.5)).release()
-
-
-async def test_a_release_reaches_a_waiter_elsewhere_at_once(make: Make, other: Client) -> None:
-    """By a message, not by somebody's polling."""
-    here, there = make(1, lease=60.0), make(1, client=other, lease=60.0)
-    took: list[float] = []
-    for _ in range(5):
-        held = await here.acquire()
-        waiter = await queue_up(there)
-        start = time.monotonic()
-        await held.release()
-        permit = await soon(waiter)
-        took.append(time.monotonic() - start)
-        await permit.release()
-    assert min(took) < 0.1
-    assert max(took) < 1.0
-
-
-async def test_waiters_in_two_clients_are_all_served(make: Make, other: Client) -> None:
-    """No freed permit may lie idle while somebody waits for one."""
-    here, there = make(3, lease=60.0), make(3, client=other, lease=60.0)
-
-    async def work(sem: AnySemaphore) -> None:
-        async with sem:
-            await asyncio.sleep(0)
-
-    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
-        for _ in range(200):
-            group.create_task(work(here))
-            group.create_task(work(there))
-    await all_free(here)
-
-
-async def test_an_expired_holder_gives_way(make: Make, other: Client) -> None:
-    """A timer at the expiry wakes the next one: there is no message to wait for."""
-    here, there = make(1, lease=30.0), make(1, client=other, lease=30.0)
-    permit = await here.acquire()
-    await permit.detach(0.4)  # as a holder that will never be heard of again
-    start = time.monotonic()
-    await (await soon(there.acquire())).release()
-    assert 0.3 < time.monotonic() - start < 0.5
-
-
-async def test_a_permit_that_ends_early_gives_way_to_who_waits_already(
-    make: Make, other: Client
-) -> None:
-    """A waiter went to sleep until the lease's end: the expiry that came nearer must count."""
-    here, there = make(1, lease=30.0), make(1, client=other, lease=30.0)
-    permit = await here.acquire()
-    waiter = await queue_up(there)
-    await permit.detach(0.4)
-    await (await soon(waiter, 1.5)).release()
-
-
-async def test_an_expired_holder_gives_way_to_who_comes_later(make: Make) -> None:
-    """With nobody in line, the next request finds the place free."""
-    sem = make(1)
-    permit = await sem.acquire()
-    await permit.detach(0.05)
-
-    async def is_free() -> bool:
-        return await sem.available() == 1
-
-    await until(is_free, within=0.5)
-    await (await sem.acquire(timeout=0)).release()
-
-
-async def test_a_killed_holder_gives_way_within_a_lease(
-    kind: type[AnySemaphore], redis: Redis, server_url: str, name: str
-) -> None:
-    """A process that is killed has no time for manners."""
-    lease = 0.6
-    arguments = [sys.executable, "-c", HOLDER, kind.__name__, server_url, name, str(lease)]
-    with subprocess.Popen(arguments, stdout=subprocess.PIPE) as holder:
-        try:
-            assert holder.stdout is not None
-            assert await asyncio.to_thread(holder.stdout.readline) == b"held\n"
-            waiter = await queue_up(kind(redis, name, 1))
-            await asyncio.sleep(lease)  # it is refreshed, so nobody gets in
-            assert not waiter.done()
-            holder.send_signal(signal.SIGKILL)
-            start = time.monotonic()
-            permit = await soon(waiter)
-            assert time.monotonic() - start < lease + 0.1
-            await permit.release()
-        finally:
-            holder.kill()
-
-
-async def test_a_waiter_whose_process_was_killed_is_passed_over(
-    redis: Redis, server_url: str, name: str
-) -> None:
-    """The head of the line may be dead: those behind it must not wait for it."""
-    sem = FairSemaphore(redis, name, 1)
-    first = await sem.acquire()
-    arguments = [sys.executable, "-c", HOLDER, "FairSemaphore", server_url, name, "10"]
-    with subprocess.Popen(arguments, stdout=subprocess.DEVNULL) as dead:
-        try:
-
-            async def it_waits() -> bool:
-                return (await sem.status()).waiting == 1
-
-            await until(it_waits)
-            waiter = await queue_up(sem)
-        finally:
-            dead.kill()
-    start = time.monotonic()
-    await first.release()
-    permit = await soon(waiter)
-    assert time.monotonic() - start < 0.3
-    await permit.release()
-
-
-async def test_a_stopped_process_keeps_a_permit_that_it_was_handed_only_for_a_moment(
-    redis: Redis, server_url: str, name: str
-) -> None:
-    """It is alive to the server, and hears nothing: that must not cost a whole lease."""
-    sem = FairSemaphore(redis, name, 1, lease=20.0)
-    first = await sem.acquire()
-    arguments = [sys.executable, "-c", HOLDER, "FairSemaphore", server_url, name, "1.5"]
-    with subprocess.Popen(arguments, stdout=subprocess.DEVNULL) as stopped:
-        try:
-
-            async def it_waits() -> bool:
-                return (await sem.status()).waiting == 1
-
-            await until(it_waits)
-            waiter = await queue_up(sem)
-            stopped.send_signal(signal.SIGSTOP)
-            await first.release()
-            await (await soon(waiter, 2.5)).release()
-        finally:
-            stopped.kill()
-
-
-@pytest.mark.parametrize("count", [2_000])
-async def test_a_long_line_is_served_to_its_end(make: Make, count: int) -> None:
-    """Thousands of waiters, from few permits."""
-    sem = make(10, lease=60.0)
-    served = 0
-
-    async def work() -> None:
-        nonlocal served
-        async with sem:
-            served += 1
-
-    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
-        for _ in range(count):
-            group.create_task(work())
-    assert served == count
-    await all_free(sem)

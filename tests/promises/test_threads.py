@@ -1,8 +1,4 @@
-"""One semaphore in several threads at once, each with an event loop of its own.
-
-Threads take turns where the interpreter likes. Here one is given its turn at every single
-instruction of what the other does, so that nothing is left to luck.
-"""
+"""One semaphore in several event loops: in turn, and at once in several threads."""
 
 import asyncio
 import sys
@@ -10,17 +6,73 @@ import threading
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from types import CodeType, FrameType
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
+from redis.asyncio import Redis
 
-from redsem_async import AnySemaphore
+from redsem_async import AnySemaphore, Permit
 from redsem_async.testing import MemoryBackend
+from tests.harness.clients import Kind
 
 pytestmark = pytest.mark.one_mode
 
-Result = TypeVar("Result")
 InThread = Callable[[Callable[[], Any]], Any]
+
+
+def test_one_client_in_several_loops_in_turn(kind: Kind, server_url: str, name: str) -> None:
+    """Each `asyncio.run` of a script, each test of a suite."""
+    sem = kind(Redis.from_url(server_url), name, 1)
+    tokens: list[int] = []
+
+    async def work() -> None:
+        async with sem as permit:
+            tokens.append(permit.fencing_token)
+            assert await sem.available() == 0
+
+    for _ in range(3):
+        asyncio.run(work())
+    assert tokens == sorted(set(tokens))
+
+
+def test_one_client_in_several_loops_at_once(kind: Kind, server_url: str, name: str) -> None:
+    """A loop in each thread: the limit holds among them."""
+    sem = kind(Redis.from_url(server_url), name, 2)
+    inside: list[int] = []
+    most: list[int] = []
+
+    async def work() -> None:
+        for _ in range(30):
+            async with sem:
+                inside.append(1)
+                most.append(len(inside))
+                await asyncio.sleep(0.001)
+                inside.pop()
+
+    threads = [threading.Thread(target=lambda: asyncio.run(work())) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert len(most) == 120
+    assert max(most) <= 2
+
+
+def test_a_permit_belongs_to_one_loop(kind: Kind, server_url: str, name: str) -> None:
+    """What it would wait for elsewhere never comes there."""
+    sem = kind(Redis.from_url(server_url), name, 1)
+    with asyncio.Runner() as own, asyncio.Runner() as foreign:
+        acquire: Any = sem.acquire()
+        permit: Permit = own.run(acquire)
+
+        async def enter() -> None:
+            async with permit:
+                pytest.fail("entered in another loop")
+
+        for use in (permit.release, permit.refresh, permit.wait_lost, permit.detach, enter):
+            with pytest.raises(RuntimeError, match="loop"):
+                foreign.run(use())
+        assert own.run(permit.release()) is True
 
 
 @pytest.fixture
@@ -47,7 +99,10 @@ def there() -> Iterator[InThread]:
 
 @contextmanager
 def interrupted(code: CodeType, step: int, turn: Callable[[], object]) -> Generator[list[int]]:
-    """Have *turn* taken before instruction *step* of *code*. Gives those that were reached."""
+    """Call *turn* before instruction *step* of *code*, where another thread may run as well.
+
+    Gives the instructions that were reached.
+    """
     reached: list[int] = []
 
     def trace(frame: FrameType, event: str, _: object) -> Any:
@@ -69,7 +124,7 @@ def interrupted(code: CodeType, step: int, turn: Callable[[], object]) -> Genera
 
 
 async def test_threads_that_share_a_semaphore_keep_to_their_own_loops(
-    kind: type[AnySemaphore], there: InThread
+    kind: Kind, there: InThread
 ) -> None:
     """A permit of one loop that another refreshes is lost when that one ends, or is busy."""
     semaphore = kind(MemoryBackend(), "shared", 1)
@@ -83,13 +138,13 @@ async def test_threads_that_share_a_semaphore_keep_to_their_own_loops(
             assert bound.remote.identity.loop is loop
             assert bound.refresher._loop is loop
             reached, step = reached[step:], step + 1
-        assert step > 10, "nobody was interrupted"
+        assert step > 10, "nothing was interrupted"
 
 
 async def test_a_block_that_another_task_leaves_is_of_its_own_loop(
-    kind: type[AnySemaphore], there: InThread
+    kind: Kind, there: InThread
 ) -> None:
-    """The exit may come in a task that entered nothing, but never in another thread's stead."""
+    """The exit may come in a task that entered nothing, but not for another thread's block."""
     semaphore = kind(MemoryBackend(), "shared", 2)
 
     async def enter() -> object:

@@ -1,8 +1,7 @@
-"""What cannot be meant is refused at the call, in words that help, and nothing is sent."""
+"""What cannot be meant is refused at the call, with a message that helps, and nothing is sent."""
 
 import asyncio
 import math
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -10,97 +9,96 @@ import pytest
 import redis
 from redis.asyncio import Redis
 
-from redsem_async import AnySemaphore, FairSemaphore, Mutex, SemaphoreGroup, aclose
+from redsem_async import Mutex, aclose
 from redsem_async.testing import MemoryBackend
-from tests.harness.clients import Client, Make
+from tests.harness.clients import Client, Kind, Make
 
 pytestmark = pytest.mark.one_mode
 
 NAN, INFINITY = math.nan, math.inf
+REFUSED = (TypeError, ValueError)
 
-BAD_OPTIONS: list[tuple[dict[str, Any], type[Exception], str]] = [
-    ({"limit": True}, TypeError, "limit must be an int"),
-    ({"limit": False}, TypeError, "limit must be an int"),
-    ({"limit": 2.0}, TypeError, "limit must be an int"),
-    ({"limit": "2"}, TypeError, "limit must be an int"),
-    ({"limit": None}, TypeError, "limit must be an int"),
-    ({"limit": -1}, ValueError, "limit must be at least 0"),
-    ({"limit": 10**15 + 1}, ValueError, "limit must be at most"),
-    ({"limit": 10**400}, ValueError, "limit must be at most"),
-    ({"lease": 0.049}, ValueError, "lease must be .*at least 0.05"),
-    ({"lease": 0}, ValueError, "lease must be"),
-    ({"lease": -1.0}, ValueError, "lease must be"),
-    ({"lease": NAN}, ValueError, "lease must be"),
-    ({"lease": INFINITY}, ValueError, "lease must be finite"),
-    ({"lease": -INFINITY}, ValueError, "lease must be"),
-    ({"lease": "10"}, TypeError, "lease must be"),
-    ({"lease": True}, TypeError, "lease must be"),
-    ({"lease": None}, TypeError, "lease must be"),
-    ({"refresh_interval": 0}, ValueError, "refresh_interval must be"),
-    ({"refresh_interval": -1}, ValueError, "refresh_interval must be"),
-    ({"refresh_interval": NAN}, ValueError, "refresh_interval must be"),
-    ({"refresh_interval": INFINITY}, ValueError, "refresh_interval must be"),
-    ({"refresh_interval": 10.0, "lease": 10.0}, ValueError, "refresh_interval .*lease"),
-    ({"refresh_interval": "1"}, TypeError, "refresh_interval must be"),
-    ({"timeout": -0.001}, ValueError, "timeout must not be negative"),
-    ({"timeout": -INFINITY}, ValueError, "timeout must not be negative"),
-    ({"timeout": NAN}, ValueError, "timeout must be a number"),
-    ({"timeout": "1"}, TypeError, "timeout must be a number"),
-    ({"timeout": True}, TypeError, "timeout must be a number"),
-    ({"max_waiters": -1}, ValueError, "max_waiters must be at least 0"),
-    ({"max_waiters": 1.5}, TypeError, "max_waiters must be an int"),
-    ({"max_waiters": True}, TypeError, "max_waiters must be an int"),
-    ({"cancel_on_loss": None}, TypeError, "cancel_on_loss must be True or False"),
-    ({"cancel_on_loss": 1}, TypeError, "cancel_on_loss must be True or False"),
-    ({"clock": "servers"}, ValueError, "'server' or 'local'"),
-    ({"clock": None}, ValueError, "'server' or 'local'"),
-    ({"heartbeat": "threads"}, ValueError, "'task' or 'thread'"),
-    ({"heartbeat": None}, ValueError, "'task' or 'thread'"),
-    ({"longest_stall": 60.0}, ValueError, "longest_stall .*heartbeat='thread'"),
-    ({"heartbeat": "thread", "longest_stall": 9.9}, ValueError, "at least the lease of 10"),
-    ({"heartbeat": "thread", "longest_stall": INFINITY}, ValueError, "must be finite"),
-    ({"heartbeat": "thread", "longest_stall": NAN}, ValueError, "longest_stall must be a number"),
-    ({"heartbeat": "thread", "longest_stall": "60"}, TypeError, "longest_stall must be a number"),
-    ({"heartbeat": "thread", "longest_stall": True}, TypeError, "longest_stall must be a number"),
-    ({"name": ""}, ValueError, "name must have 1 to 512 bytes"),
-    ({"name": "x" * 513}, ValueError, "name must have 1 to 512 bytes, not 513"),
-    ({"name": "é" * 257}, ValueError, "name must have 1 to 512 bytes, not 514"),
-    ({"name": "a{b"}, ValueError, "name must not contain a brace"),
-    ({"name": "a}b"}, ValueError, "name must not contain a brace"),
-    ({"name": "{tag}"}, ValueError, "name must not contain a brace"),
-    ({"name": "\ud800"}, ValueError, "name must be text"),
-    ({"name": b"bytes"}, TypeError, "name must be a str"),
-    ({"name": None}, TypeError, "name must be a str"),
-    ({"name": 7}, TypeError, "name must be a str"),
-    ({"prefix": ""}, ValueError, "prefix must"),
-    ({"prefix": "a{b}"}, ValueError, "prefix must not contain a brace"),
-    ({"prefix": 7}, TypeError, "prefix must be a str"),
-    ({"label": 7}, TypeError, "label must be a str"),
-    ({"label": "x" * 513}, ValueError, "label must have 1 to 512 bytes"),
-    ({"prefix": "x" * 513}, ValueError, "prefix must have 1 to 512 bytes"),
-    ({"max_waiters": 10**400}, ValueError, "max_waiters must be at most"),
+Bad = tuple[str, type[Exception], str, list[Any]]
+
+BAD_TIMEOUTS: list[Bad] = [
+    ("timeout", ValueError, "timeout must not be negative", [-1, -0.001, -INFINITY]),
+    ("timeout", ValueError, "timeout must be a number", [NAN]),
+    ("timeout", TypeError, "timeout must be a number", ["1", True, False]),
+]
+BAD_OPTIONS: list[Bad] = [
+    *BAD_TIMEOUTS,
+    ("limit", TypeError, "limit must be an int", [True, False, 2.0, "2", None]),
+    ("limit", ValueError, "limit must be at least 0", [-1]),
+    ("limit", ValueError, "limit must be at most", [10**15 + 1, 10**400]),
+    ("lease", ValueError, "lease must be .*at least 0.05", [0.049]),
+    ("lease", ValueError, "lease must be", [0, -1.0, NAN, -INFINITY]),
+    ("lease", ValueError, "lease must be finite", [INFINITY]),
+    ("lease", TypeError, "lease must be", ["10", True, None]),
+    ("refresh_interval", ValueError, "refresh_interval must be", [0, -1, NAN, INFINITY]),
+    ("refresh_interval", ValueError, "refresh_interval .*lease", [10.0]),
+    ("refresh_interval", TypeError, "refresh_interval must be", ["1"]),
+    ("max_waiters", ValueError, "max_waiters must be at least 0", [-1]),
+    ("max_waiters", ValueError, "max_waiters must be at most", [10**400]),
+    ("max_waiters", TypeError, "max_waiters must be an int", [1.5, True]),
+    ("cancel_on_loss", TypeError, "cancel_on_loss must be True or False", [None, 1]),
+    ("clock", ValueError, "'server' or 'local'", ["servers", None]),
+    ("heartbeat", ValueError, "'task' or 'thread'", ["threads", None]),
+    ("longest_stall", ValueError, "longest_stall .*heartbeat='thread'", [60.0]),
+    ("name", ValueError, "name must have 1 to 512 bytes", [""]),
+    ("name", ValueError, "name must have 1 to 512 bytes, not 513", ["x" * 513]),
+    ("name", ValueError, "name must have 1 to 512 bytes, not 514", ["é" * 257]),
+    ("name", ValueError, "name must not contain a brace", ["a{b", "a}b", "{tag}"]),
+    ("name", ValueError, "name must be text", ["\ud800"]),
+    ("name", TypeError, "name must be a str", [b"bytes", None, 7]),
+    ("prefix", ValueError, "prefix must have 1 to 512 bytes", ["", "x" * 513]),
+    ("prefix", ValueError, "prefix must not contain a brace", ["a{b}"]),
+    ("prefix", TypeError, "prefix must be a str", [7]),
+    ("label", TypeError, "label must be a str", [7]),
+    ("label", ValueError, "label must have 1 to 512 bytes", ["x" * 513]),
+]
+BAD_STALLS: list[Bad] = [
+    ("longest_stall", ValueError, "at least the lease of 10", [9.9]),
+    ("longest_stall", ValueError, "must be finite", [INFINITY]),
+    ("longest_stall", ValueError, "longest_stall must be a number", [NAN]),
+    ("longest_stall", TypeError, "longest_stall must be a number", ["60", True]),
+]
+BAD_WEIGHTS: list[Bad] = [
+    ("permits", ValueError, "permits must be at least 1", [0, -1]),
+    ("permits", ValueError, "permits must be at most the limit of 3", [4]),
+    ("permits", TypeError, "permits must be an int", [True, 1.0, "1", None]),
 ]
 
 
-@pytest.mark.parametrize(
-    ("options", "error", "message"),
-    BAD_OPTIONS,
-    ids=[re.sub(r"\W+", "-", repr(options))[:40] for options, _, _ in BAD_OPTIONS],
-)
+def each(bad: list[Bad], **beside: Any) -> pytest.MarkDecorator:
+    """A run of the test with each bad value of the table."""
+    runs = [
+        pytest.param({argument: value, **beside}, error, message, id=f"{argument}-{value!a:.20}")
+        for argument, error, message, values in bad
+        for value in values
+    ]
+    return pytest.mark.parametrize(("given", "error", "message"), runs)
+
+
+@each(BAD_OPTIONS)
 def test_bad_options(
-    kind: type[AnySemaphore],
-    options: dict[str, Any],
-    error: type[Exception],
-    message: str,
+    kind: Kind, given: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     """At the call, where the traceback shows the mistake: not at the first acquire."""
-    given: dict[str, Any] = {"name": "good", "limit": 1, **options}
-    name, limit = given.pop("name"), given.pop("limit")
+    untyped: Any = kind
+    options = {"name": "good", "limit": 1, **given}
     with pytest.raises(error, match=message):
-        kind(MemoryBackend(), name, limit, **given)
+        untyped(MemoryBackend(), options.pop("name"), options.pop("limit"), **options)
 
 
-def test_odd_options_that_are_fine(kind: type[AnySemaphore]) -> None:
+@each(BAD_STALLS, heartbeat="thread")
+def test_bad_options_of_the_thread(
+    kind: Kind, given: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        kind(MemoryBackend(), "good", 1, **given)
+
+
+def test_odd_options_that_are_fine(kind: Kind) -> None:
     """Strictness must not refuse what can be meant."""
     backend = MemoryBackend()
     kind(backend, "x" * 512, 0)
@@ -112,71 +110,44 @@ def test_odd_options_that_are_fine(kind: type[AnySemaphore]) -> None:
     kind(backend, "x", 1, lease=1, heartbeat="thread", longest_stall=1)
 
 
-BAD_REQUESTS: list[tuple[dict[str, Any], type[Exception], str]] = [
-    ({"permits": 0}, ValueError, "permits must be at least 1"),
-    ({"permits": -1}, ValueError, "permits must be at least 1"),
-    ({"permits": True}, TypeError, "permits must be an int"),
-    ({"permits": 1.0}, TypeError, "permits must be an int"),
-    ({"permits": "1"}, TypeError, "permits must be an int"),
-    ({"permits": None}, TypeError, "permits must be an int"),
-    ({"permits": 4}, ValueError, "permits must be at most the limit of 3"),
-]
-BAD_TIMEOUTS: list[tuple[dict[str, Any], type[Exception], str]] = [
-    ({"timeout": -1}, ValueError, "timeout must not be negative"),
-    ({"timeout": -0.0001}, ValueError, "timeout must not be negative"),
-    ({"timeout": NAN}, ValueError, "timeout must be a number"),
-    ({"timeout": "1"}, TypeError, "timeout must be a number"),
-    ({"timeout": False}, TypeError, "timeout must be a number"),
-]
+# -- calls
 
 
-@pytest.mark.parametrize(("arguments", "error", "message"), [*BAD_REQUESTS, *BAD_TIMEOUTS])
+@each([*BAD_WEIGHTS, *BAD_TIMEOUTS])
 async def test_bad_acquires_are_refused_at_the_call(
-    make: Make, arguments: dict[str, Any], error: type[Exception], message: str
+    make: Make, given: dict[str, Any], error: type[Exception], message: str
 ) -> None:
-    """`acquire(...)` itself raises: nobody has to await it to learn of the mistake."""
-    untyped: Any = make(3)
+    """`acquire(...)` itself raises, before it is awaited."""
+    sem: Any = make(3)
     with pytest.raises(error, match=message):
-        untyped.acquire(**arguments)
+        sem.acquire(**given)
+    if "timeout" not in given:
+        with pytest.raises(error, match=message):
+            await sem.try_acquire(**given)
 
 
-@pytest.mark.parametrize(("arguments", "error", "message"), BAD_REQUESTS)
-async def test_bad_try_acquires(
-    make: Make, arguments: dict[str, Any], error: type[Exception], message: str
-) -> None:
-    """The same rules."""
-    with pytest.raises(error, match=message):
-        await make(3).try_acquire(**arguments)
-
-
-async def _calls(sem: AnySemaphore) -> list[tuple[Callable[[], Any], type[Exception], str]]:
-    untyped: Any = sem
+def _bad_calls(sem: Any) -> list[tuple[Callable[[], Any], type[Exception], str]]:
     return [
-        (untyped.release, TypeError, "release.*Permit|Permit.*release"),
-        (lambda: untyped.release(None), TypeError, "[Pp]ermit"),
-        (lambda: untyped.release(7), TypeError, "[Pp]ermit"),
-        (lambda: untyped.release(b"0.1"), TypeError, "[Pp]ermit"),
-        (untyped.adopt, TypeError, "permit_id|id"),
-        (lambda: untyped.adopt(None), TypeError, "id"),
-        (lambda: untyped.adopt(7), TypeError, "id"),
-        (lambda: untyped.set_limit(-1), ValueError, "limit must be at least 0"),
-        (lambda: untyped.set_limit(1.5), TypeError, "limit must be an int"),
-        (lambda: untyped.set_limit(True), TypeError, "limit must be an int"),
-        (lambda: untyped.set_limit("3"), TypeError, "limit must be an int"),
-        (lambda: untyped.status(max_entries=-1), ValueError, "max_entries must be"),
-        (lambda: untyped.status(max_entries=True), TypeError, "max_entries must be"),
-        (lambda: untyped.acquire(permits=0), ValueError, "permits must be"),
-        (lambda: untyped.acquire(timeout=-1), ValueError, "timeout must not be negative"),
-        (lambda: untyped.acquire(2.0), TypeError, "positional"),  # a time, or a number?
+        (sem.release, TypeError, "release.*Permit|Permit.*release"),
+        (lambda: sem.release(None), TypeError, "[Pp]ermit"),
+        (lambda: sem.release(7), TypeError, "[Pp]ermit"),
+        (lambda: sem.release(b"0.1"), TypeError, "[Pp]ermit"),
+        (sem.adopt, TypeError, "permit_id|id"),
+        (lambda: sem.adopt(None), TypeError, "id"),
+        (lambda: sem.adopt(7), TypeError, "id"),
+        (lambda: sem.set_limit(-1), ValueError, "limit must be at least 0"),
+        (lambda: sem.set_limit(1.5), TypeError, "limit must be an int"),
+        (lambda: sem.set_limit(True), TypeError, "limit must be an int"),
+        (lambda: sem.set_limit("3"), TypeError, "limit must be an int"),
+        (lambda: sem.status(max_entries=-1), ValueError, "max_entries must be"),
+        (lambda: sem.status(max_entries=True), TypeError, "max_entries must be"),
+        (lambda: sem.acquire(permits=0), ValueError, "permits must be"),
+        (lambda: sem.acquire(timeout=-1), ValueError, "timeout must not be negative"),
+        (lambda: sem.acquire(2.0), TypeError, "positional"),  # a time, or a number?
     ]
 
 
-async def _refused(call: Callable[[], Any], error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
-        await call()
-
-
-async def test_bad_calls_send_nothing(kind: type[AnySemaphore]) -> None:
+async def test_bad_calls_send_nothing(kind: Kind) -> None:
     """No server is needed to refuse them: none is even connected to."""
     connected = 0
 
@@ -187,17 +158,16 @@ async def test_bad_calls_send_nothing(kind: type[AnySemaphore]) -> None:
 
     async with await asyncio.start_server(count, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
-        sem = kind(Redis(port=port), "nothing is sent", 3)
-        for call, error, message in await _calls(sem):
-            await _refused(call, error, message)
+        for call, error, message in _bad_calls(kind(Redis(port=port), "nothing is sent", 3)):
+            with pytest.raises(error, match=message):
+                await call()
     assert connected == 0
 
 
 async def test_release_of_a_permit_says_how(make: Make) -> None:
     """The likeliest slip: the message has to name the way out."""
-    sem = make(1)
-    untyped: Any = sem
-    async with sem as permit:
+    untyped: Any = make(1)
+    async with untyped as permit:
         with pytest.raises(TypeError, match=r"Permit.*release\(\)|release.*Permit"):
             await untyped.release(permit)
         with pytest.raises(TypeError, match=r"Permit"):
@@ -207,111 +177,83 @@ async def test_release_of_a_permit_says_how(make: Make) -> None:
 
 @pytest.mark.parametrize("expires_in", [0, -1, 0.01, NAN, INFINITY, "5", True])
 async def test_bad_detaches_detach_nothing(make: Make, expires_in: Any) -> None:
-    """A permit that was detached by mistake would be nobody's."""
     async with make(1) as permit:
-        with pytest.raises((ValueError, TypeError), match="expires_in must be"):
+        with pytest.raises(REFUSED, match="expires_in must be"):
             await permit.detach(expires_in)
         permit.check()
         await permit.refresh()
 
 
-def test_a_synchronous_client_is_refused(kind: type[AnySemaphore]) -> None:
-    """It would block the event loop; the message says which one to use."""
-    untyped: Any = redis.Redis(port=1)
-    with untyped, pytest.raises(TypeError, match=r"redis\.asyncio"):
-        kind(untyped, "good", 1)
+@pytest.mark.parametrize("drain", [-1, -0.001, NAN, "1", True])
+async def test_bad_drains(client: Client, drain: Any) -> None:
+    """Infinity is fine: somebody may want to wait for ever."""
+    with pytest.raises(REFUSED, match="drain must"):
+        await aclose(client, drain=drain)
+
+
+# -- clients, and arguments of the classes
+
+
+NO_CLIENTS: dict[str, Any] = {
+    "None": None,
+    "url": "redis://localhost",
+    "object": object(),
+    "class": Redis,
+    "synchronous": redis.Redis(port=1),  # it would block the event loop
+}
+
+
+@pytest.mark.parametrize("client", NO_CLIENTS.values(), ids=NO_CLIENTS)
+async def test_what_is_no_client_is_refused(kind: Kind, client: Any) -> None:
+    """When a semaphore is made, and when it is closed: in silence it would hide a mistake."""
+    with pytest.raises(TypeError, match=r"redis\.asyncio"):
+        kind(client, "good", 1)
+    with pytest.raises(TypeError):
+        await aclose(client)
 
 
 @pytest.mark.parametrize(
-    "client", [None, "redis://localhost", object(), Redis], ids=["None", "url", "object", "class"]
+    ("arguments", "options", "message"),
+    [
+        ((3, "good"), {}, r"str|int"),  # in the wrong order
+        (("good",), {}, "missing .*'limit'"),
+        (("good", 3, 10.0), {}, "positional"),
+        (("good", 3), {"leese": 10.0}, "unexpected"),
+        (("good",), {"mode": "fair"}, "unexpected|missing"),
+    ],
 )
-def test_what_is_no_client_is_refused(kind: type[AnySemaphore], client: Any) -> None:
-    """A URL is the likeliest."""
-    with pytest.raises(TypeError, match=r"redis\.asyncio"):
-        kind(client, "good", 1)
-
-
-def test_arguments_in_the_wrong_order_are_refused(kind: type[AnySemaphore]) -> None:
-    """Name and limit are easily swapped."""
-    untyped: Any = kind
-    with pytest.raises(TypeError, match=r"str|int"):
-        untyped(MemoryBackend(), 3, "good")
-    with pytest.raises(TypeError):
-        untyped(MemoryBackend(), "good")
-    with pytest.raises(TypeError, match="positional"):
-        untyped(MemoryBackend(), "good", 3, 10.0)
-    with pytest.raises(TypeError, match="unexpected"):
-        untyped(MemoryBackend(), "good", 3, leese=10.0)
-
-
-@pytest.mark.parametrize("options", [{}, {"limit": 3, "leese": 10.0}, {"mode": "fair"}])
 def test_wrong_arguments_name_the_class_that_was_called(
-    kind: type[AnySemaphore], options: dict[str, Any]
+    kind: Kind, arguments: tuple[Any, ...], options: dict[str, Any], message: str
 ) -> None:
-    """The base class is not what the user wrote, and the message shows the right call."""
-    untyped: Any = kind
-    with pytest.raises(TypeError) as caught:
-        untyped(MemoryBackend(), "good", **options)
-    message = str(caught.value)
-    assert message.startswith(f"{kind.__name__}(): ")
-    assert f"use {kind.__name__}(redis, name, limit), with options as keywords" in message
-    assert "AnySemaphore" not in message
-    assert "__init__" not in message
-
-
-def test_wrong_arguments_of_a_subclass_name_the_subclass() -> None:
-    """It inherits the constructor."""
-
-    class Slots(FairSemaphore):
-        pass
-
-    untyped: Any = Slots
-    with pytest.raises(TypeError, match=r"^Slots\(\): missing .*'limit'; use Slots\(redis"):
-        untyped(MemoryBackend(), "good")
+    """Not one of its bases, and the message shows the right call."""
+    subclass: Any = type("Slots", (kind,), {})
+    for called in (kind, subclass):
+        with pytest.raises(TypeError, match=message) as caught:
+            called(MemoryBackend(), *arguments, **options)
+        said = str(caught.value)
+        assert "AnySemaphore" not in said
+        assert "__init__" not in said
+        if arguments[0] == "good":
+            assert said.startswith(f"{called.__name__}(): ")
+            assert f"use {called.__name__}(redis, name, limit), with options as keywords" in said
 
 
 def test_a_mutex_takes_no_limit() -> None:
-    """The message says which class takes one."""
+    """The message says which class takes one; other options are those of its base."""
     untyped: Any = Mutex
     with pytest.raises(TypeError, match=r"limit of a Mutex is 1: .*FairSemaphore"):
         untyped(MemoryBackend(), "good", limit=2)
     for arguments, options in [((2,), {}), ((), {"leese": 1.0})]:
         with pytest.raises(TypeError, match=r"^Mutex\(\): .*use Mutex\(redis, name\)"):
             untyped(MemoryBackend(), "good", *arguments, **options)
-
-
-def test_an_unknown_option_of_a_group_names_the_group() -> None:
-    """It makes the semaphores, and the user has not called their class."""
-    untyped: Any = SemaphoreGroup
-    for option in ("leese", "name"):
-        with pytest.raises(TypeError, match=rf"^SemaphoreGroup\(\): .*'{option}'"):
-            untyped(MemoryBackend(), "good", 1, **{option: 1})
-
-
-def test_a_mutex_is_as_strict() -> None:
-    """It passes its options on."""
     with pytest.raises(ValueError, match="lease must be"):
         Mutex(MemoryBackend(), "good", lease=0.01)
     with pytest.raises(ValueError, match="name must"):
         Mutex(MemoryBackend(), "")
 
 
-@pytest.mark.parametrize("drain", [-1, -0.001, NAN, "1", True])
-async def test_bad_drains(client: Client, drain: Any) -> None:
-    """Infinity is fine: whoever wants to wait for ever may."""
-    with pytest.raises((ValueError, TypeError), match="drain must"):
-        await aclose(client, drain=drain)
-
-
-@pytest.mark.parametrize("client", [None, "redis://localhost", 7], ids=repr)
-async def test_what_is_no_client_cannot_be_closed(client: Any) -> None:
-    """Closing nothing in silence would hide a mistake."""
-    with pytest.raises(TypeError):
-        await aclose(client)
-
-
 async def test_the_facts_of_a_semaphore_are_read_only(make: Make) -> None:
-    """Assigning a limit would change this object only, and not what was promised of it."""
+    """Assigning a limit would change this object only."""
     sem: Any = make(1)
     for attribute in ("name", "limit", "lease"):
         with pytest.raises(AttributeError):

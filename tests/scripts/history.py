@@ -1,10 +1,8 @@
-"""What clients saw, beside the journal: what they were handed, held for certain, and gave back.
+"""What clients saw, beside the journal: their stays, from having a permit to letting it go.
 
-All times are seconds of the server's clock. Clients count by the machine's monotonic clock, which
-its processes share; whoever hands their words over adds the same for all. A stay is the time in
-which a client trusted a permit: from having it to asking for its release, or to the end of trust,
-whichever came first. It is not cut to what the journal says of the same permit: stays that overlap
-are too many, whatever the server thought.
+All times are seconds of the server's clock. A stay is the time in which a client trusted a permit:
+until it asked for its release, or until trust ended. It is not cut to what the journal says of the
+same permit: stays that overlap are too many, whatever the server held.
 """
 
 import heapq
@@ -17,6 +15,7 @@ from typing import Literal
 from tests.scripts.violations import Findings
 
 SLACK = 0.003  # seconds by which two readings of the machine's clocks may be apart
+LATE = 1.0  # seconds by which the journal and the clients' reports may be behind each other
 
 End = Literal["released", "abandoned", "expired", "taken", "flushed"]
 
@@ -36,24 +35,30 @@ class Tenure:
 
 @dataclass(slots=True)
 class Stay:
-    """A permit as a client had it."""
+    """A permit as a client had it.
+
+    Attributes:
+        trusted_until: as it was known when the client had it first.
+        asked: when release was called.
+        released: what that returned.
+        killed: the client was, and could not report its last calls.
+    """
 
     client: str
     name: str
     token: int
     permits: int
     since: float
-    trusted_until: float  # as it was known when the permit was handed out
-    index: int = 0
+    trusted_until: float
     until: float | None = None
-    asked: float | None = None  # when release was called
+    asked: float | None = None
     released: bool | None = None
-    killed: bool = False  # what it did last it could not say
+    killed: bool = False
 
 
 @dataclass(slots=True)
 class _Window:
-    """Permits held for certain, on one name, up to where everybody has been heard."""
+    """Permits held for certain, on one name, up to where all is reported."""
 
     inside: int = 0
     edges: list[tuple[float, int]] = field(default_factory=list[tuple[float, int]])
@@ -71,14 +76,13 @@ class History:
         self.joined = 0
         self.most_inside: defaultdict[str, int] = defaultdict(int)
         self._findings = findings
-        self._ceiling = {} if ceiling is None else ceiling
+        self._ceiling = ceiling or {}
         self._recovering = recovering
         self._tenures: dict[str, Tenure] = {}
         self._stays: dict[str, Stay] = {}
-        self._open_by_client: defaultdict[str, set[str]] = defaultdict(set)
         self._ended: deque[tuple[float, str]] = deque()
         self._windows: defaultdict[str, _Window] = defaultdict(_Window)
-        self._heard: dict[str, float] = {}
+        self._reported: dict[str, float] = {}  # until when each client has reported all
 
     def __len__(self) -> int:
         return len(self._tenures) + len(self._stays)
@@ -114,22 +118,13 @@ class History:
             self._ended.append((at, identity))
 
     def flushed(self, at: float) -> None:
-        """The server lost everything."""
-        for identity, tenure in list(self._tenures.items()):
-            if tenure.until is None:
-                self.ended(identity, at, "flushed")
+        for identity in list(self._tenures):
+            self.ended(identity, at, "flushed")
 
     # -- from the clients
 
-    def joins(self, client: str) -> None:
-        """A client whose word is waited for from now on."""
-        self._heard[client] = -math.inf
-
     def got(self, identity: str, stay: Stay) -> None:
-        """A client was handed a permit."""
-        stay.index = self._findings.index
         self._stays[identity] = stay
-        self._open_by_client[stay.client].add(identity)
 
     def doubts(self, identity: str, at: float) -> None:
         """A client may trust a permit for less from now on: a killed one cannot say how long."""
@@ -139,35 +134,32 @@ class History:
     def left(
         self, identity: str, until: float, asked: float | None, released: bool | None
     ) -> None:
-        """A client's certain holding ended; it may have been told whether it was held then."""
-        stay = self._stays.get(identity)
-        if stay is None:
-            return  # reported already
-        stay.until, stay.asked, stay.released = until, asked, released
-        self._open_by_client[stay.client].discard(identity)
-        self._join_if_same(identity)
+        """A client's certain holding ended."""
+        if (stay := self._stays.get(identity)) is not None:  # or a violation already
+            stay.until, stay.asked, stay.released = until, asked, released
+            self._join_if_same(identity)
 
-    def heard(self, client: str, until: float) -> None:
-        """All that *client* did before *until* has been told."""
-        self._heard[client] = until
+    def reported(self, client: str, until: float = -math.inf) -> None:
+        """All that *client* did before *until* is known."""
+        self._reported[client] = until
 
     def died(self, client: str, at: float) -> None:
-        """A client was killed: what it held for certain it held until then."""
-        for identity in list(self._open_by_client[client]):
-            stay = self._stays[identity]
-            stay.killed = True
-            self.left(identity, min(at, max(stay.trusted_until, stay.since)), None, None)
-        self._heard.pop(client, None)
+        """A killed client held until then what it held for certain."""
+        for identity, stay in list(self._stays.items()):
+            if stay.client == client and stay.until is None:
+                stay.killed = True
+                self.left(identity, min(at, max(stay.trusted_until, stay.since)), None, None)
+        self._reported.pop(client, None)
 
     # -- both
 
     def advance(self, journalled: float) -> None:
-        """Judge what is before *journalled* and has been told by all: the past is complete."""
-        settled = min((journalled, *self._heard.values()))
+        """Judge what is before *journalled* and is reported by all: the past is complete."""
+        settled = min((journalled, *self._reported.values()))
         for identity, tenure in list(self._tenures.items()):
-            if tenure.until is None and tenure.expiry < settled - 1.0:
+            if tenure.until is None and tenure.expiry < settled - LATE:
                 self.ended(identity, tenure.expiry, "expired")  # and no script has come by since
-        while self._ended and self._ended[0][0] < settled - 1.0:
+        while self._ended and self._ended[0][0] < settled - LATE:
             identity = self._ended.popleft()[1]
             last = self._tenures.get(identity)
             if identity not in self._stays and last is not None and last.until is not None:
@@ -183,35 +175,36 @@ class History:
                 del self._windows[name]
 
     def finish(self) -> None:
-        """Everybody has said all, and the journal is at its end."""
+        """All is reported, and the journal is at its end."""
         for identity, stay in list(self._stays.items()):
             if stay.until is None:
                 self._broken("each stay ends", stay.name, f"{identity} of {stay.client}")
                 self.left(identity, stay.trusted_until, None, None)
-        self._heard.clear()
+        self._reported.clear()
         self.advance(math.inf)
         self._tenures.clear()
 
     def _settle(self, settled: float) -> None:
-        """Judge stays of which nothing more will be heard."""
         for identity, stay in list(self._stays.items()):
             tenure = self._tenures.get(identity)
-            if stay.since >= settled - 1.0:
+            if stay.since >= settled - LATE:
                 continue
             if tenure is None:
-                self._unknown(identity, stay)
+                detail = f"{stay.client} has {identity}, which was not granted"
+                self._broken("what is handed out was granted", stay.name, detail)
+                del self._stays[identity]
             elif (
                 tenure.until is not None
                 and stay.until is not None
                 # The journal may have yet to say that it was restored after a flush.
-                and (tenure.how != "flushed" or stay.until < settled - 1.0)
+                and (tenure.how != "flushed" or stay.until < settled - LATE)
             ):
                 self._join(identity, tenure, stay)
 
     def _join_if_same(self, identity: str) -> bool:
         """Join what has ended on both sides.
 
-        After all was lost an acquire that was never answered is asked, and granted, again: then
+        After a loss of state an acquire that was not answered is sent, and granted, again: then
         the tenure that the stay belongs to may be yet to come.
         """
         tenure, stay = self._tenures.get(identity), self._stays.get(identity)
@@ -222,33 +215,26 @@ class History:
         self._join(identity, tenure, stay)
         return True
 
-    def _unknown(self, identity: str, stay: Stay) -> None:
-        detail = f"{stay.client} was handed {identity}, which was not granted"
-        self._broken("what is handed out was granted", stay.name, detail)
-        del self._stays[identity]
-        self._open_by_client[stay.client].discard(identity)
-
     def _join(self, identity: str, tenure: Tenure, stay: Stay) -> None:
         assert tenure.until is not None
         assert stay.until is not None
         del self._tenures[identity], self._stays[identity]
         self.joined += 1
-        name = stay.name
+        name, detail = stay.name, f"{identity}: {stay} of {tenure}"
         if (stay.name, stay.token, stay.permits) != (tenure.name, tenure.token, tenure.permits):
-            self._broken("tokens are the journal's", name, f"{identity}: {stay} of {tenure}")
+            self._broken("tokens are the journal's", name, detail)
         if stay.since < tenure.since - SLACK:
-            self._broken("nothing before its grant", name, f"{identity}: {stay} of {tenure}")
-        # Of what somebody else took, a client that is cut off knows when the lease ends that the
-        # server had confirmed. What a killed one gave back at last it could not say.
+            self._broken("nothing before its grant", name, detail)
+        # A client that is cut off cannot know that its permit was taken: it trusts it until the
+        # confirmed lease ends. What a killed one gave back at last it could not say.
         taken = tenure.how in ("taken", "flushed")
         gave_back = tenure.how in ("released", "abandoned") and stay.killed
         most = tenure.expiry if taken else tenure.until
         if stay.until > most + SLACK and not gave_back:
-            self._broken("trust ends first", name, f"{identity}: {stay} of {tenure}")
+            self._broken("trust ends first", name, detail)
         # Sent twice, because the first was lost: then it was trusted when it was first sent.
         held = tenure.how == "released" or (stay.asked or math.inf) <= tenure.expiry + SLACK
         if stay.released and not held:
-            detail = f"{identity}: {stay} of {tenure}"
             self._broken("released only if it was held", name, detail)
         until = stay.until
         in_grace = tenure.how == "flushed" and name in self._recovering
@@ -260,12 +246,12 @@ class History:
             heapq.heappush(edges, (until, -stay.permits))
 
     def _sweep(self, name: str, window: _Window, horizon: float) -> None:
-        most = self._ceiling.get(name)
+        most = self._ceiling.get(name, math.inf)
         while window.edges and window.edges[0][0] < horizon:
             at, change = heapq.heappop(window.edges)
             window.inside += change
             self.most_inside[name] = max(self.most_inside[name], window.inside)
-            if most is not None and change > 0 and window.inside > most:
+            if change > 0 and window.inside > most:
                 detail = f"{window.inside} of {most} permits were held for certain at {at:.6f}"
                 self._broken("certain holding fits the limit", name, detail)
 

@@ -14,25 +14,10 @@ from typing import Any, NamedTuple, cast
 
 import hiredis
 
+import redsem_async._protocol.operations as op
 import redsem_async._redis.codec as wire
 from redsem_async._core.keys import Mode
 from redsem_async._protocol.hub_info import HubInfo
-from redsem_async._protocol.operations import (
-    Abandon,
-    Acquire,
-    Adopt,
-    Clear,
-    Detach,
-    Heartbeat,
-    Operation,
-    Reap,
-    Refresh,
-    Release,
-    Request,
-    Restore,
-    SetLimit,
-    Status,
-)
 from redsem_async._redis.scripts import Script, script
 from tests.harness import restricted
 
@@ -72,9 +57,9 @@ def journal_key(prefix: str) -> str:
 
 
 class Write(NamedTuple):
-    """A command by which a script changed something, or told somebody."""
+    """A command by which a script changed something, or published a message."""
 
-    heard: int
+    receivers: int
     command: str
     key: str
     arguments: Sequence[str]
@@ -112,13 +97,11 @@ class Record(NamedTuple):
         return len(self.present) > _KEYS
 
     @property
-    def call(self) -> Operation:
-        """What was asked."""
+    def call(self) -> op.Operation:
         return call_of(self.mode, self.operation, self.arguments[4:], recovers=self.recovers)
 
     @property
     def reply(self) -> Any:
-        """What was answered, as a client reads it."""
         return _read(self.raw_reply)
 
 
@@ -141,7 +124,6 @@ def _read(data: bytes) -> Any:
 
 
 def record_of(data: bytes) -> Record:
-    """A record as it stands in the journal."""
     _records.feed(data)
     said = cast("list[Any]", _records.gets())
     mode, operation, seconds, us, present, key, arguments, writes, reply = said
@@ -152,78 +134,65 @@ def record_of(data: bytes) -> Record:
         present,
         key,
         arguments,
-        [Write(heard, command, *_args(rest)) for heard, command, *rest in writes],
+        [Write(n, command, key, [*map(str, rest)]) for n, command, key, *rest in writes],
         reply.encode("utf-8", "surrogateescape"),
     )
 
 
-def _args(rest: Sequence[str | int]) -> tuple[str, Sequence[str]]:
-    first, *others = map(str, rest)
-    return first, others
-
-
-def call_of(mode: Mode, operation: str, own: Sequence[str], *, recovers: bool) -> Operation:
+def call_of(mode: Mode, operation: str, own: Sequence[str], *, recovers: bool) -> op.Operation:
     """The call that a script was given as arguments: what `Codec.command` does, undone."""
     fair = mode == "fair"
 
-    def introduced(who: str, deaf: str) -> HubInfo | None:
-        return HubInfo(who, deaf == "1", recovers) if who else None
+    def introduced(who: str, no_push: str) -> HubInfo | None:
+        return HubInfo(who, no_push == "1", recovers) if who else None
 
     match operation:
         case "acquire":
-            lease, limit, first, second, who, deaf, *asked = own
+            lease, limit, first, second, who, no_push, *asked = own
             numbers, unusual = _asked(asked)
-            hub_info = introduced(who, deaf)
+            hub_info = introduced(who, no_push)
+            call = op.Acquire(numbers, int(lease), int(limit), unusual, hub_info=hub_info)
             if fair:
                 most = None if first == "-1" else int(first)
-                return Acquire(
-                    *(numbers, int(lease), int(limit), unusual),
-                    max_waiters=most,
-                    after=int(second),
-                    hub_info=hub_info,
-                )
+                return call._replace(max_waiters=most, after=int(second))
             waits, _, highest = first.partition(":")
-            return Acquire(
-                *(numbers, int(lease), int(limit), unusual),
-                waits=int(waits),
-                highest=int(highest or 0),
-                hinted=int(second),
-                hub_info=hub_info,
-            )
+            return call._replace(waits=int(waits), highest=int(highest or 0), hinted=int(second))
         case "release":
-            return Release(own[0], [int(number) for number in own[2:]], int(own[1]))
+            return op.Release(own[0], [int(number) for number in own[2:]], int(own[1]))
         case "refresh":
             parts = [text.partition(":") for text in own[1:]]
             heavy = {int(n): int(permits) for n, _, permits in parts if permits}
-            return Refresh([int(n) for n, _, _ in parts], int(own[0]), heavy)
+            return op.Refresh([int(n) for n, _, _ in parts], int(own[0]), heavy)
         case "abandon":
-            return Abandon([_request(text) for text in own[1:]], int(own[0]))
+            return op.Abandon([_request(text) for text in own[1:]], int(own[0]))
         case "heartbeat":
-            lease, who, deaf, *rest = own
-            hub_info = introduced(who, deaf)
+            lease, who, no_push, *rest = own
+            hub_info = introduced(who, no_push)
             if fair:
                 requests = [_request(text) for text in rest]
-                return Heartbeat(int(lease), requests, hub_info=hub_info)
-            told = [int(fact) for fact in rest]
-            return Heartbeat(int(lease), (), told[0], told[1], told[2], hub_info, number=told[3])
+                return op.Heartbeat(int(lease), requests, hub_info=hub_info)
+            facts = [int(fact) for fact in rest]
+            return op.Heartbeat(
+                int(lease), (), facts[0], facts[1], facts[2], hub_info, number=facts[3]
+            )
         case "adopt":
-            lease, who, deaf, owner, old, new, number = own
-            hub_info = introduced(who, deaf)
-            return Adopt(owner, int(old), int(new), int(lease), hub_info, int(number))
+            lease, who, no_push, owner, old, new, number = own
+            hub_info = introduced(who, no_push)
+            return op.Adopt(owner, int(old), int(new), int(lease), hub_info, int(number))
         case "restore":
-            lease, who, deaf, *back = own
+            lease, who, no_push, *back = own
             permits = [_permit(text) for text in back]
-            return Restore(permits, int(lease), introduced(who, deaf))
+            return op.Restore(permits, int(lease), introduced(who, no_push))
         case "detach":
-            return Detach(int(own[0]), int(own[1]), int(own[2]))
+            return op.Detach(int(own[0]), int(own[1]), int(own[2]))
         case "status":
-            return Status(int(own[0]))
+            return op.Status(int(own[0]))
         case "set_limit":
-            return SetLimit(int(own[0]) if own[0] else None, int(own[1]))
+            return op.SetLimit(int(own[0]) if own[0] else None, int(own[1]))
         case "reap":
-            return Reap()
+            return op.Reap()
         case "clear":
-            return Clear(int(own[0]))
+            return op.Clear(int(own[0]))
         case _:
             raise AssertionError(f"no such operation: {operation}")
 
@@ -245,8 +214,8 @@ def _permit(text: str) -> tuple[int, int, int]:
     return number, token, permits
 
 
-def _request(text: str) -> Request:
+def _request(text: str) -> op.Request:
     """A request as it stands in line; of a zset abandon, its number alone."""
     number, *rest = map(int, text.split(":"))
     lease, limit, permits = rest or (0, 0, 1)
-    return Request(number, lease, limit, permits)
+    return op.Request(number, lease, limit, permits)

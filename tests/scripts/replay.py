@@ -1,6 +1,7 @@
 """The journal against the executable specification: call by call, at the journal's time.
 
-The answer, the messages and who heard them, and what is held afterwards have to be the same.
+The answer, the messages, and then what is held, who is in line and what is known of the caller
+have to be the same.
 """
 
 from collections import deque
@@ -16,12 +17,21 @@ from redsem_async._protocol.replies import AdoptReply, AnyReply, Holding, Reply,
 from redsem_async._redis.codec import Codec, push_of
 from redsem_async.testing._spec.base import Specification
 from redsem_async.testing._spec.fair import FairSpecification
-from redsem_async.testing._spec.records import HolderRecord, ModeInUse, Reordered, UnknownHub, Void
+from redsem_async.testing._spec.records import (
+    HolderRecord,
+    ModeInUse,
+    QueuedRequest,
+    Reordered,
+    UnknownHub,
+    Void,
+)
 from redsem_async.testing._spec.state import Counter
 from redsem_async.testing._spec.zset import ZsetSpecification
 from tests.scripts.recording import Record, Write
 from tests.scripts.violations import Findings
+from tests.scripts.writes import Keys
 
+ASIDE = 2**52  # the score of a request that was set aside is its ticket less this
 _ERRORS = {Reordered: "REORDERED", UnknownHub: "STRANGER", Void: "VOID", ModeInUse: "MODE"}
 
 
@@ -35,11 +45,11 @@ class Replay:
 
     def __init__(self, mode: Mode, findings: Findings) -> None:
         kind = FairSpecification if mode == "fair" else ZsetSpecification
-        self.model: Specification = kind(self._tell)
+        self.model: Specification = kind(self._publish)
         self.broken = False  # it went another way: what follows would say nothing more
         self._mode: Mode = mode
         self._findings = findings
-        self._heard: deque[tuple[str, Push | None, int]] = deque()
+        self._published: deque[tuple[str, Push | None, int]] = deque()
         self._astray: list[str] = []
 
     def follow(self, record: Record, gone: Sequence[str]) -> None:
@@ -48,7 +58,7 @@ class Replay:
             return
         for kind in gone:
             self._forget(kind)
-        self._heard.extend(map(_told, (w for w in record.writes if w.command in _SAYS)))
+        self._published.extend(map(_message, (w for w in record.writes if w.command in _PUBLISH)))
         prefix, _, rest = record.base.partition(":{")
         wire = _wire_of(self._mode, prefix, rest[:-2], record.arguments[2])
         call = record.call
@@ -70,12 +80,12 @@ class Replay:
             agree = not isinstance(expected, str) and plain(answered) == plain(expected)
         if not agree:
             self._differ(record, f"{call} was answered {answered}, not {expected}")
-        for told in self._astray:
-            self._differ(record, f"{call}: {told}")
-        if self._heard:
-            self._differ(record, f"{call}: told more than due: {list(self._heard)}")
+        for astray in self._astray:
+            self._differ(record, f"{call}: {astray}")
+        if self._published:
+            self._differ(record, f"{call} published too much: {list(self._published)}")
         self._astray.clear()
-        self._heard.clear()
+        self._published.clear()
 
     def _know_server(self, record: Record) -> None:
         """Which server it was, which only a script can say: in the marker that it wrote."""
@@ -84,70 +94,61 @@ class Replay:
         marker = self.model.state.marker or "one that the marker should name"
         self.model.server = next(noted, marker)
 
-    def compare(
-        self,
-        record: Record,
-        now: int,
-        ids: Sequence[str],
-        actual: Mapping[str, float],
-        tokens: Mapping[str, str],
-        weights: Mapping[str, int],
-    ) -> None:
-        """Whether *ids*, if live, are held here as they are in the keys."""
+    def compare(self, record: Record, keys: Keys) -> None:
+        """Whether what is held and who is in line are the same in the keys."""
         if self.broken:
             return
-        for identity in ids:
-            expiry = actual.get(identity, 0)
-            found = None
-            if expiry > now:
-                token, permits = tokens.get(identity, "0"), 1 + weights.get(identity, 0)
-                found = HolderRecord(int(expiry), int(token), permits)
-            expected = self.model.state.holders.get(identity)
-            if expected is not None and expected.expiry_ms <= now:
-                expected = None
-            if found != expected:
-                self._differ(record, f"{identity} is kept as {found}, not {expected}")
+        model = self.model
+        held = _live(keys.held(), keys.now)
+        expected = _live(model.state.holders, keys.now)
+        if held != expected:
+            self._differ(record, f"after {record.call} {held} is held, not {expected}")
+        line: Mapping[str, float] = {}
+        if isinstance(model, FairSpecification):
+            line = {_member(queued): _score(queued) for queued in model.line}
+        elif isinstance(model, ZsetSpecification):
+            line = model.line
+        if keys.line != line:
+            self._differ(record, f"after {record.call} in line are {keys.line}, not {line}")
+        self._compare_meta(record, keys)
 
-    def compare_meta(self, record: Record, meta: Mapping[str, str]) -> None:
+    def _compare_meta(self, record: Record, keys: Keys) -> None:
         """Whether the counter, and what is known of the caller's hub, are the same in the keys."""
-        if self.broken:
-            return
-        model, hub = self.model, record.hub
+        model, hub, meta = self.model, record.hub, keys.meta
         state, known = model.state, model.state.look_up(hub)
+        limit = None if state.set_limit is None else str(state.set_limit)
         facts: dict[str, tuple[object, object]] = {
             "counter": (int(meta.get("counter", 0)), state.counter.last),
             "mark": (int(meta.get(hub, 0)), known.mark),
             "calls": (int(meta.get(f"{hub}:calls", 0)), known.last_call),
             "gone": (f"{hub}:gone" in meta, known.unreachable),
-            "deaf": (meta.get(f"{hub}:deaf") == "1", known.no_push),
+            "no push": (meta.get(f"{hub}:deaf") == "1", known.no_push),
             "grace": (int(meta.get("grace", 0)), state.grace.until),
+            "limit": (keys.texts.get("limit"), limit),
         }
         if isinstance(model, FairSpecification):
             aside = int(meta["aside"]) if "aside" in meta else None
             facts["aside"] = (aside, model.look_again)
         elif known.waits or f"{hub}:waits" in meta:
-            told = meta.get(f"{hub}:waits", "0:0")
-            facts["waits"] = (told, f"{known.waits}:{known.highest_limit if known.waits else 0}")
-        for what, (kept, expected) in facts.items():
-            if kept != expected:
-                self._differ(record, f"{record.call}: {what} is kept as {kept}, not {expected}")
+            kept = meta.get(f"{hub}:waits", "0:0")
+            facts["waits"] = (kept, f"{known.waits}:{known.highest_limit if known.waits else 0}")
+        for what, (found, expected) in facts.items():
+            if found != expected:
+                self._differ(record, f"{record.call}: {what} is kept as {found}, not {expected}")
 
     def _differ(self, record: Record, detail: str) -> None:
         self.broken = True
         self._findings.add("agrees with the specification", record.base, detail)
 
-    def _tell(self, owner: str, due: Push) -> int:
-        """The journal says who was told what, and how many heard it."""
-        heard = 1
-        while True:
-            said = self._heard.popleft() if self._heard else None
-            if said is None:
-                self._astray.append(f"{owner} was not told {due}")
-                return heard
-            hub, told, heard = said
-            if hub != owner or plain(told) != plain(due):
-                self._astray.append(f"{hub} was told {told}, and {owner} not {due}")
-            return abs(heard)
+    def _publish(self, owner: str, push: Push) -> int:
+        """Take the next message of the record, which has to be this one."""
+        if not self._published:
+            self._astray.append(f"{push} was not published to {owner}")
+            return 1
+        hub, published, receivers = self._published.popleft()
+        if hub != owner or plain(published) != plain(push):
+            self._astray.append(f"{published} was published to {hub}, and not {push} to {owner}")
+        return abs(receivers)
 
     def _forget(self, kind: str) -> None:
         model, state = self.model, self.model.state
@@ -160,7 +161,6 @@ class Replay:
                 state.counter = Counter()
                 state.grace.lost_at = state.grace.until = 0
             case "hubs":
-                # Nobody buries any more those who were in it.
                 for known in state.hubs.values():
                     known.alive_until = 0
             case "released":
@@ -172,11 +172,24 @@ class Replay:
                 pass
 
 
-_SAYS = ("PUBLISH", "SPUBLISH")
+_PUBLISH = ("PUBLISH", "SPUBLISH")
 
 
-def _told(write: Write) -> tuple[str, Push | None, int]:
-    return write.key.rpartition("@")[2], push_of(write.arguments[0].encode()), write.heard
+def _message(write: Write) -> tuple[str, Push | None, int]:
+    return write.key.rpartition("@")[2], push_of(write.arguments[0].encode()), write.receivers
+
+
+def _live(holders: Mapping[str, HolderRecord], now: int) -> dict[str, HolderRecord]:
+    return {i: holder for i, holder in holders.items() if holder.expiry_ms > now}
+
+
+def _member(queued: QueuedRequest) -> str:
+    _, lease_ms, limit, permits, _ = queued.request
+    return f"{queued.id}:{lease_ms}:{limit}:{permits}"
+
+
+def _score(queued: QueuedRequest) -> int:
+    return queued.ticket - (ASIDE if queued.set_aside else 0)
 
 
 def plain(answer: object) -> object:

@@ -10,43 +10,28 @@ from pathlib import Path
 
 import pytest
 
+import redsem_async._protocol.operations as op
 from redsem_async._core.keys import Address, Mode
 from redsem_async._protocol.hub_info import HubInfo
-from redsem_async._protocol.operations import (
-    Abandon,
-    Acquire,
-    Adopt,
-    Clear,
-    Detach,
-    Heartbeat,
-    Operation,
-    Reap,
-    Refresh,
-    Release,
-    Request,
-    Restore,
-    SetLimit,
-    Status,
-)
 from redsem_async._redis.codec import Codec
 from redsem_async._redis.scripts import script
 
 HUB = "f" * 32
-REQUEST = Request(7, 1000, 3)
+REQUEST = op.Request(7, 1000, 3)
 WHO = HubInfo("somebody")
-CALLS: dict[str, Operation] = {
-    "acquire": Acquire([7], 1000, 3, hub_info=WHO),
-    "release": Release(HUB, [7]),
-    "restore": Restore([(7, 1, 1)], 1000, WHO),
-    "refresh": Refresh([7], 1000, {7: 2}),
-    "abandon": Abandon([REQUEST]),
-    "heartbeat": Heartbeat(1000, [REQUEST], hub_info=WHO),
-    "adopt": Adopt(HUB, 7, 8, 1000, WHO),
-    "detach": Detach(7, 1000),
-    "status": Status(10),
-    "set_limit": SetLimit(3),
-    "reap": Reap(),
-    "clear": Clear(),
+CALLS: dict[str, op.Operation] = {
+    "acquire": op.Acquire([7], 1000, 3, hub_info=WHO),
+    "release": op.Release(HUB, [7]),
+    "restore": op.Restore([(7, 1, 1)], 1000, WHO),
+    "refresh": op.Refresh([7], 1000, {7: 2}),
+    "abandon": op.Abandon([REQUEST]),
+    "heartbeat": op.Heartbeat(1000, [REQUEST], hub_info=WHO),
+    "adopt": op.Adopt(HUB, 7, 8, 1000, WHO),
+    "detach": op.Detach(7, 1000),
+    "status": op.Status(10),
+    "set_limit": op.SetLimit(3),
+    "reap": op.Reap(),
+    "clear": op.Clear(),
 }
 COMMON_ARGUMENTS = ["tag", "clock_us", "mode", "hub"]
 BOTH: list[Mode] = ["fair", "zset"]
@@ -147,7 +132,6 @@ def uses_match(text: str, shared: set[str]) -> None:
 
 
 def uses(text: str) -> tuple[set[str], set[str]]:
-    """The names under USES in the contract of *text*: those only read, and those set."""
     section = re.search(r"^-- USES +(.*(?:\n-- {10}.*)*)", text, re.MULTILINE)
     assert section is not None
     read, _, changed = re.sub(r"\n-- +", " ", section[1]).partition("sets ")
@@ -168,12 +152,10 @@ def code(text: str) -> str:
 
 
 def names_in(body: str) -> set[str]:
-    """The names in *body*, but for the fields of tables."""
     return set(re.findall(r"(?<![\w.])[A-Za-z_]\w*", body))
 
 
 def declared_in(body: str) -> set[str]:
-    """The names that *body* declares as local."""
     found = re.findall(r"\blocal (?:function )?([\w, ]+)", body)
     return {name.strip() for names in found for name in names.split(",")}
 

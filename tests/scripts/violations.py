@@ -1,7 +1,6 @@
 """What a checker found."""
 
 from collections import Counter
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 MOST_KEPT = 200
@@ -19,22 +18,18 @@ class Violation(NamedTuple):
         return f"{self.rule}: {self.detail} ({self.where}, entry {self.entry})"
 
 
-@dataclass
 class Findings:
     """The violations: all are counted, the first are kept."""
 
-    violations: list[Violation] = field(default_factory=list[Violation])
-    counts: Counter[str] = field(default_factory=Counter[str])
-    index: int = 0  # of the entry that is looked at
+    def __init__(self) -> None:
+        self.violations: list[Violation] = []
+        self.counts: Counter[str] = Counter()
+        self.index = 0  # of the current entry
 
     def add(self, rule: str, where: str, detail: str) -> None:
         self.counts[rule] += 1
         if len(self.violations) < MOST_KEPT:
             self.violations.append(Violation(rule, where, self.index, detail))
 
-    def __bool__(self) -> bool:
-        return bool(self.counts)
-
     def __str__(self) -> str:
-        lines = [f"{count} x {rule}" for rule, count in self.counts.most_common()]
-        return "\n".join([*lines, *map(str, self.violations[:10])])
+        return "\n".join(map(str, (dict(self.counts), *self.violations[:10])))

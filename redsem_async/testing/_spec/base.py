@@ -229,6 +229,8 @@ class Specification(ABC):
         self._forget()
         if state.counter.last < context.wall_us:
             state.counter.last = 0  # the clock is higher, so no token is drawn twice
+        if not state.hubs and not state.counter.last:
+            state.kept_until = 0  # nothing is left of `meta`, so its expiry is gone too
         state.note_call(context, call.call)
         state.keep(context, state.counter.lead_ms(context.wall_us) + SLACK_MS)
         return Reply()

@@ -9,7 +9,7 @@ spec = spec_from_file_location(
 )
 assert spec is not None
 assert spec.loader is not None
-# Under the name by which the tests know it: what they tell it is for the same module.
+# Under the name by which the tests import it: what they set is set in the same module.
 restricted = sys.modules[spec.name] = module_from_spec(spec)
 spec.loader.exec_module(restricted)
 restricted.restrict()

@@ -1,10 +1,9 @@
-"""The processes of a path: loops and links that do what they are told, and jobs on them."""
+"""The processes of a path: loops and links whose events the search decides, and their jobs."""
 
 import asyncio
 import math
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redsem_async import (
@@ -19,7 +18,7 @@ from redsem_async._protocol.backend import Command, Link, Listener, OneNode
 from redsem_async._protocol.errors import CommandError
 from redsem_async._protocol.pushes import Push
 from redsem_async._protocol.replies import AnyReply
-from tests.worlds.simulation.loop import RESOLUTION, SimulatedLoop, close_coroutine
+from tests.worlds.loop import RESOLUTION, SimulatedLoop, running
 
 from .scenario import Script
 
@@ -34,15 +33,6 @@ class Wrong(AssertionError):
     """A promise was broken."""
 
 
-@contextmanager
-def running(loop: asyncio.AbstractEventLoop) -> Generator[None]:
-    asyncio._set_running_loop(loop)
-    try:
-        yield
-    finally:
-        asyncio._set_running_loop(None)
-
-
 class Said(NamedTuple):
     """Something on its way from the server: an answer to a command, or a message."""
 
@@ -52,7 +42,7 @@ class Said(NamedTuple):
 
 
 class Loop(SimulatedLoop):
-    """A loop that knows its tasks: whoever asks asyncio for them goes through everybody's."""
+    """A loop that knows its tasks, since `asyncio.all_tasks` looks at those of all loops."""
 
     process: "Process"
 
@@ -66,22 +56,16 @@ class Loop(SimulatedLoop):
         return task
 
     def bury(self) -> None:
-        self.gone = True
-        self.set_exception_handler(lambda loop, context: None)
-        while self._own:
-            task = self._own.pop()
-            if not task.done():
-                task._log_destroy_pending = False  # type: ignore[attr-defined]
-                close_coroutine(task.get_coro())
-        self._ready.clear()
-        self._scheduled.clear()
-        # The package knows loops for as long as their hubs, which nothing of them must keep.
-        self._clock = float
+        super().bury()
         del self.process
+
+    def _unburied(self) -> "list[asyncio.Task[Any]]":
+        own, self._own = self._own, []
+        return [task for task in own if not task.done()]
 
 
 class FakeLink:
-    """A link whose commands lie where they are until they are run, and heard of."""
+    """A link whose commands and answers stay where they are until the search moves them."""
 
     def __init__(self, process: "Process", listener: Listener) -> None:
         self.fresh_at: float | None = None
@@ -159,14 +143,12 @@ class Job:
     # -- for scripts
 
     async def pause(self, before: str) -> None:
-        """Wait until the search lets it go on."""
         self.waits_for = before
         self._going = self.process.loop.create_future()
         await self._going
 
-    async def mail(self) -> str:
-        """Wait for the id of a permit that another job has sent, and take it."""
-        self.waits_for = "mail"
+    async def receive_id(self) -> str:
+        self.waits_for = "an id"
         self._going = self.process.loop.create_future()
         return await self._going
 
@@ -181,7 +163,6 @@ class Job:
         return permit
 
     async def release(self, permit: Permit) -> None:
-        """Release, and have nothing to do with it any more, whatever comes of that."""
         try:
             await permit.release()
         finally:
@@ -196,13 +177,13 @@ class Job:
         return identity
 
     async def adopt(self, identity: str) -> Permit:
-        """Adopt; whoever is told that it is lost must not find it there."""
+        """Adopt; where that says that the permit is lost, the server does not hold it."""
         world = self.world
         try:
             permit = await self.semaphore.adopt(identity)
         except PermitLost:
             if world.holds(identity):
-                raise Wrong(f"{self.process.name} was told that what it adopts is lost") from None
+                raise Wrong(f"{self.process.name} adopts what is held, as lost") from None
             raise
         self.process.permits.append(permit)
         return permit
@@ -234,16 +215,15 @@ class Job:
 
     @property
     def may_go(self) -> bool:
-        if self.waits_for == "mail":
-            return bool(self.world.mail)
+        if self.waits_for == "an id":
+            return bool(self.world.ids)
         if self.waits_for == AT_END:
             return self.world.ending
         return self.waits_for is not None
 
     def go(self) -> str:
-        """Let it go on, with the mail it waits for."""
         what, self.waits_for = self.waits_for, None
-        text = self.world.mail.popleft() if what == "mail" else ""
+        text = self.world.ids.popleft() if what == "an id" else ""
         if self._going is None:
             self.task = self.process.loop.create_task(self._run())
         else:
@@ -287,7 +267,7 @@ class Process:
         self.late: list[deque[tuple[Command, str]]] = []  # of links that are closed
         self.dialling: asyncio.Future[None] | None = None
         self.permits: list[Permit] = []
-        self.heard = 0  # all that it was told so far, as a number
+        self.seen = 0  # everything that came to it so far, as a number
         node = FakeNode(self)
         kind = FairSemaphore if world.scenario.mode == "fair" else Semaphore
         self.semaphore = kind(node, "jobs", party.limit, lease=party.lease)
@@ -305,7 +285,6 @@ class Process:
         return self.dialling is None and not (link and (link.going or link.coming))
 
     def closed(self, link: FakeLink) -> None:
-        """Its end of *link* is closed."""
         if link.going:
             self.late.append(link.going)
             link.going = deque()
@@ -325,7 +304,7 @@ class Process:
             return
         for turn in range(TURNS):
             if turn % 50 == 49:
-                self.world.now += RESOLUTION  # a timer came early, by less than a clock can tell
+                self.world.now += RESOLUTION  # a timer came early, by less than a clock shows
             timer = None if loop.ready else loop.next_timer()
             if not loop.ready and (timer is None or timer > self.world.now + RESOLUTION):
                 return

@@ -28,7 +28,6 @@ class Before(NamedTuple):
 
 
 def look(world: "World") -> Before:
-    """See how the server stands."""
     model = world.model
     line = tuple(model.line) if isinstance(model, FairSpecification) else ()
     return Before({i: held.token for i, held in model.state.holders.items()}, line)
@@ -59,7 +58,7 @@ def check_call(world: "World", before: Before, call: Operation) -> None:
 
 
 def _check_order(world: "World", before: Before, granted: list[str]) -> None:
-    """Nobody is granted while another waits who was in line before, and could have had it."""
+    """No grant passes an older request in line that could have been granted."""
     model = world.model
     if not granted or not isinstance(model, FairSpecification):
         return
@@ -76,7 +75,7 @@ def _check_order(world: "World", before: Before, granted: list[str]) -> None:
 
 
 def _excuse(world: "World", before: Before, call: Operation) -> None:
-    """Whoever trusts a permit that somebody took by right has not heard of it yet."""
+    """A permit that was taken away by right may be trusted until its holder learns of it."""
     ledger = world.ledger
     match call:
         case Clear() if ledger.clearing:
@@ -94,7 +93,6 @@ def _excuse(world: "World", before: Before, call: Operation) -> None:
 
 
 def check(world: "World") -> None:
-    """Raise Wrong where something must not be as it is."""
     if world.unhandled:
         raise Wrong(world.unhandled[0])
     _check_jobs(world)
@@ -144,7 +142,6 @@ def _check_detached(world: "World") -> None:
 
 
 def check_depth(events: int) -> None:
-    """Raise Wrong where so many events have followed each other, and more come."""
     if events > DEEPEST:
         raise Wrong("events beget events without end")
 
@@ -205,27 +202,26 @@ def _would_serve(world: "World") -> bool:
     """Whether a waiter would be granted something if anybody called now."""
     if not world.model.waiting:
         return False
-    told: list[Push] = []
+    sent: list[Push] = []
     model: Specification = copy.copy(world.model)
     for name, value in vars(world.model).items():
         if name != "_publish":
             setattr(model, name, copy.deepcopy(value))
 
-    def tell(_owner: str, message: Push) -> int:
-        told.append(message)
+    def publish(_owner: str, message: Push) -> int:
+        sent.append(message)
         return 1
 
-    model._publish = tell
+    model._publish = publish
     address = world.processes[0].semaphore._address
     model.run(address, Reap(), NOBODY, world.server_us)
-    return any(isinstance(message, Granted) for message in told)
+    return any(isinstance(message, Granted) for message in sent)
 
 
 # -- of the end
 
 
 def check_end(world: "World") -> None:
-    """Raise Wrong unless everything has ended."""
     for process in world.processes:
         for job in process.jobs:
             if process.alive and job.in_call:
@@ -241,7 +237,6 @@ def _live(world: "World") -> list[str]:
 
 
 def name_of(world: "World", identity: str) -> str:
-    """Whose permit that is, to be read."""
     hub, _, number = identity.partition(".")
     process = world.owners.get(hub)
     if process is None:

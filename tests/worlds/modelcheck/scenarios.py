@@ -5,8 +5,9 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
-from redsem_async import AcquireTimeout, PermitLost
+from redsem_async import AcquireTimeout, Permit, PermitLost
 from redsem_async._core.keys import Mode
 
 from .process import AT_END, Job
@@ -15,38 +16,35 @@ from .scenario import Budget, Party, Scenario
 LONG = os.environ.get("REDSEM_MODELCHECK") == "long"
 
 
-def opened(*jobs: tuple[int, int]) -> tuple[tuple[str, int, int], ...]:
-    """Each of these has begun, and heard of what it asked for."""
+Opening = tuple[tuple[str, int, int], ...]
+
+
+def opened(*jobs: tuple[int, int]) -> Opening:
+    """Each of these has begun, and has the answer to its first call."""
     rest = ("rest", 0, 0)
     return tuple(event for who, which in jobs for event in (("go", who, which), rest))
 
 
 async def holds(job: Job) -> None:
-    """Acquire, and release."""
-    permit = await job.acquire()
-    await job.pause("to release")
-    await job.release(permit)
+    await _keep(job, await job.acquire())
 
 
 async def stays(job: Job) -> None:
     """Acquire, and hold on until the search is over."""
-    permit = await job.acquire()
-    await job.pause(AT_END)
-    await job.release(permit)
+    await _keep(job, await job.acquire(), AT_END)
 
 
 async def tries(job: Job) -> None:
-    """Acquire, for as long as a deadline allows."""
     with suppress(AcquireTimeout):
-        permit = await job.acquire(timeout=0.3)
-        await job.pause("to release")
-        await job.release(permit)
+        await _keep(job, await job.acquire(timeout=0.3))
 
 
 async def holds_two(job: Job) -> None:
-    """Acquire a permit that counts as two."""
-    permit = await job.acquire(permits=2)
-    await job.pause("to release")
+    await _keep(job, await job.acquire(permits=2))
+
+
+async def _keep(job: Job, permit: Permit, until: str = "to release") -> None:
+    await job.pause(until)
     await job.release(permit)
 
 
@@ -59,8 +57,7 @@ async def detaches(job: Job) -> None:
             await job.detach(permit, 0.5)
     finally:
         if permit in job.process.permits:
-            await job.pause("to release")
-            await job.release(permit)
+            await _keep(job, permit)
 
 
 async def detaches_again(job: Job) -> None:
@@ -78,146 +75,154 @@ async def detaches_again(job: Job) -> None:
 async def sends(job: Job) -> None:
     """Acquire, detach for long, and send the id."""
     permit = await job.acquire()
-    job.world.mail.append(await job.detach(permit, 20.0))
+    job.world.ids.append(await job.detach(permit, 20.0))
 
 
 async def sends_twice(job: Job) -> None:
     """The same, and the job that carries the id is delivered twice."""
     await sends(job)
-    job.world.mail.append(job.world.mail[0])
+    job.world.ids.append(job.world.ids[0])
 
 
 async def adopts(job: Job) -> None:
-    """Adopt what is sent."""
     with suppress(PermitLost):
-        permit = await job.adopt(await job.mail())
-        await job.pause("to release")
-        await job.release(permit)
+        await _keep(job, await job.adopt(await job.receive_id()))
 
 
 async def limits(job: Job) -> None:
-    """Set a limit, and then another."""
     await job.set_limit(3)
     await job.set_limit(2)
 
 
 async def pauses(job: Job) -> None:
-    """Let nobody in for a while."""
     await job.set_limit(0)
     await job.set_limit(None)
 
 
 async def clears(job: Job) -> None:
-    """Clear, and then acquire."""
     await job.clear()
     await holds(job)
 
 
 def _scenarios(mode: Mode) -> Iterator[Scenario]:
+    def scenario(
+        name: str, parties: tuple[Party, ...], budget: Budget, *opening: Opening, **more: Any
+    ) -> Scenario:
+        events = tuple(event for part in opening for event in part)
+        return Scenario(name, mode, parties, budget, opening=events, **more)
+
     more = int(LONG)
     still = Party((holds,), cancels=(), breaks=False, dies=False)
     waiter = still if LONG else replace(still, scripts=(stays,))
     open_minded = Party((holds,))
-    yield Scenario(
-        *("a cancellation", mode, (still, open_minded, replace(waiter, cancels=(0,) * more))),
+    sender = replace(still, scripts=(sends,))
+    two = replace(still, limit=2)
+    short = replace(still, lease=3.0)
+
+    def begun(*jobs: tuple[int, int]) -> Opening:
+        """Opened, but in the long form."""
+        return () if LONG else opened(*jobs)
+
+    yield scenario(
+        "a cancellation",
+        (still, open_minded, replace(waiter, cancels=(0,) * more)),
         Budget(cancels=1 + more),
-        opening=() if LONG else opened((0, 0)),
+        begun((0, 0)),
     )
-    yield Scenario(
-        *("a lost link and a cancellation", mode, (open_minded, still)),
+    yield scenario(
+        "a lost link and a cancellation",
+        (open_minded, still),
         Budget(cancels=1, cuts=1, lates=more),
-        opening=() if LONG else opened((1, 0)),
+        begun((1, 0)),
     )
-    yield Scenario(
-        *("a lost link and late commands", mode, (open_minded, still)),
+    yield scenario(
+        "a lost link and late commands",
+        (open_minded, still),
         Budget(cuts=1, unnoticed=1, lates=1 + more),
-        opening=() if LONG else opened((1, 0)),
+        begun((1, 0)),
     )
-    yield Scenario(
-        *("a waiter's deadline", mode, (still, Party((tries,)))),
+    yield scenario(
+        "a waiter's deadline",
+        (still, Party((tries,))),
         Budget(cancels=more, ticks=1 + more, cuts=more),
-        opening=opened((0, 0), (1, 0)),
+        opened((0, 0), (1, 0)),
         grain=0.2,
     )
     if LONG:  # or else a part of "a detach, again"
-        yield Scenario(
-            *("a detach that is cancelled", mode, (Party((detaches,)), waiter)),
+        yield scenario(
+            "a detach that is cancelled",
+            (Party((detaches,)), waiter),
             Budget(cancels=1, ticks=2),
-            opening=opened((0, 0)),
+            opened((0, 0)),
         )
-    yield Scenario(
-        *("a detach that is lost", mode, (Party((detaches,), cancels=()), waiter)),
+    yield scenario(
+        "a detach that is lost",
+        (Party((detaches,), cancels=()), waiter),
         Budget(cuts=1, ticks=1 + more, lates=more),
-        opening=opened((0, 0)) if LONG else (*opened((0, 0), (1, 0)), ("go", 0, 0)),
+        opened((0, 0)),
+        () if LONG else (*opened((1, 0)), ("go", 0, 0)),
     )
-    yield Scenario(
-        *("a detach, again", mode, (Party((detaches_again,)), waiter)),
+    yield scenario(
+        "a detach, again",
+        (Party((detaches_again,)), waiter),
         Budget(cancels=1, ticks=1, cuts=more, lates=more),
-        opening=(*opened((0, 0), (1, 0)), ("go", 0, 0)),
+        (*opened((0, 0), (1, 0)), ("go", 0, 0)),
         grain=0.05 if LONG else 0.4,
     )
-    sender = replace(still, scripts=(sends,))
-    yield Scenario(
+    yield scenario(
         "an adoption and a cancelled acquire",
-        mode,
         (sender, Party((adopts, holds), cancels=(1,))),
         Budget(cancels=1, cuts=1, lates=more),
-        opening=opened((0, 0)) + tuple(("go", 1, k) for k in (0, 0, 1)),
+        (*opened((0, 0)), ("go", 1, 0), ("go", 1, 0), ("go", 1, 1)),
     )
-    yield Scenario(
-        *("an adoption that is cancelled", mode, (sender, Party((adopts,)))),
+    yield scenario(
+        "an adoption that is cancelled",
+        (sender, Party((adopts,))),
         Budget(cancels=1, cuts=1, lates=1),
-        opening=opened((0, 0)),
+        opened((0, 0)),
     )
-    yield Scenario(
-        *(
-            "two adopters",
-            mode,
-            (replace(sender, scripts=(sends_twice,)), Party((adopts, adopts))),
-        ),
+    yield scenario(
+        "two adopters",
+        (replace(sender, scripts=(sends_twice,)), Party((adopts, adopts))),
         Budget(cuts=1, lates=more, cancels=more),
-        opening=opened((0, 0), (1, 0), (1, 1)),
+        opened((0, 0), (1, 0), (1, 1)),
     )
-    yield Scenario(
-        *("two limits", mode, (Party((limits,)), still)),
+    yield scenario(
+        "two limits",
+        (Party((limits,)), still),
         Budget(cuts=1, lates=1, cancels=more),
         most=3,
     )
-    yield Scenario(
-        *("a pause", mode, (Party((pauses,)), still)),
-        Budget(cuts=1, lates=1),
-    )
-    yield Scenario(
-        *("a clear", mode, (Party((clears,)), still)),
+    yield scenario("a pause", (Party((pauses,)), still), Budget(cuts=1, lates=1))
+    yield scenario(
+        "a clear",
+        (Party((clears,)), still),
         Budget(cuts=1, lates=1, cancels=more),
-        opening=() if LONG else opened((1, 0)),
+        begun((1, 0)),
     )
-    yield Scenario(
-        *(
-            "weights",
-            mode,
-            (Party((holds_two,), 2), replace(still, limit=2), replace(still, limit=2)),
-        ),
+    yield scenario(
+        "weights",
+        (Party((holds_two,), 2), two, two),
         Budget(cancels=1),
-        opening=() if LONG else opened((2, 0), (0, 0)),
+        begun((2, 0), (0, 0)),
     )
-    yield Scenario(
+    yield scenario(
         "mixed limits",
-        mode,
         (Party((holds,), 2), Party((holds,), 1), Party((holds, holds), 2)),
         Budget(cancels=more),
-        opening=opened((0, 0), (2, 0), (1, 0), (2, 1)),
+        opened((0, 0), (2, 0), (1, 0), (2, 1)),
     )
-    short = replace(still, lease=3.0)
-    yield Scenario(
-        *("a process dies", mode, (replace(short, dies=True), short)),
+    yield scenario(
+        "a process dies",
+        (replace(short, dies=True), short),
         Budget(kills=1, unnoticed=1, ticks=more),
     )
-    yield Scenario(
-        *("a process stands still", mode, (replace(short, dies=True), replace(waiter, lease=3.0))),
+    yield scenario(
+        "a process stands still",
+        (replace(short, dies=True), replace(waiter, lease=3.0)),
         Budget(stops=1, ticks=1 + more),
+        begun((0, 0), (1, 0)),
         grain=1.6,
-        opening=() if LONG else opened((0, 0), (1, 0)),
     )
 
 

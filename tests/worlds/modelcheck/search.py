@@ -4,14 +4,16 @@ A path cannot be taken back, so every branch is a new run from the start. What p
 the key of a state (`World.key`): what was explored from it once is not explored again.
 """
 
+import asyncio
 import gc
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from tests.worlds.stand_ins import in_place
+
 from . import rules
-from .process import Wrong
+from .process import Loop, Wrong
 from .scenario import Budget, Scenario
-from .stand_ins import Clock
 from .world import Event, Make, World
 
 ROUND = 400  # events in a row in which no time passes
@@ -49,6 +51,24 @@ class _Node:
     untried: list[Event]
 
 
+class _Even:
+    """Chance that is always the same, so that a process has no input but what comes to it."""
+
+    @staticmethod
+    def random() -> float:
+        return 0.5
+
+
+class _Ids:
+    """Ids that name their process, and depend on no other's."""
+
+    @staticmethod
+    def token_hex(count: int) -> str:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, Loop)
+        return loop.process.new_hub()
+
+
 class Search:
     """One scenario, explored.
 
@@ -61,7 +81,7 @@ class Search:
     ) -> None:
         self._scenario = scenario
         self._make = make
-        self._clock = Clock()
+        self._world: World
         self._seen: set[bytes] = set()
         self._after: dict[tuple[bytes, Event], bytes] = {}
         self._distrustful = distrustful
@@ -74,7 +94,7 @@ class Search:
         gc.disable()
         gc.freeze()
         try:
-            with self._clock.in_place():
+            with in_place(lambda: self._world.now, _Even, _Ids):
                 self._explore(most)
         finally:
             gc.unfreeze()
@@ -91,7 +111,7 @@ class Search:
             wrong = self._descend(path, nodes)
             if wrong is not None:
                 outcome.path = self._shortened(path, wrong)
-                outcome.wrong, outcome.trace = self._told_again(outcome.path)
+                outcome.wrong, _ = self._replayed(outcome.path, outcome.trace)
                 return
             while nodes and not nodes[-1].untried:
                 nodes.pop()
@@ -181,8 +201,7 @@ class Search:
                 taken += 1
                 if taken > ROUND:
                     raise Wrong("commands beget commands without end")
-                if world.trace is not None:
-                    world.trace.append(f"  {world.now - 1000:7.3f} {describe(world, due)}")
+                world.note(describe(world, due))
                 world.do(due)
                 rules.check(world)
                 continue
@@ -201,7 +220,7 @@ class Search:
         outcome.runs += 1
         if outcome.runs % COLLECT == 0:
             gc.collect()
-        world = self._clock.world = World(self._scenario, self._make)
+        world = self._world = World(self._scenario, self._make)
         return world
 
     def _open(self, world: World) -> None:
@@ -212,20 +231,25 @@ class Search:
             while moving := [e for e in world.due() if e.what != "go"]:
                 world.do(moving[0])
 
-    # -- telling
+    # -- explaining
 
-    def _wrong_with(self, path: Sequence[Event]) -> tuple[str | None, list[Event]]:
+    def _replayed(
+        self, path: Sequence[Event], trace: list[str] | None = None
+    ) -> tuple[str | None, list[Event]]:
         """What is wrong with *path*, less what cannot happen, and how much of it it takes."""
         world = self._begin()
+        world.trace = trace
         taken: list[Event] = []
         try:
             self._open(world)
             for event in path:
                 if event in world.enabled():
                     taken.append(event)
+                    world.note(describe(world, event))
                     world.do(event)
                     rules.check(world)
                     rules.check_quiet(world)
+            world.note("from here on nothing goes wrong any more")
             self._end(world)
         except Wrong as wrong:
             return str(wrong), taken
@@ -235,7 +259,7 @@ class Search:
 
     def _shortened(self, path: Sequence[Event], wrong: str) -> list[Event]:
         """The same fault with fewer events, where leaving one out leaves it."""
-        found, shortest = self._wrong_with(path)
+        found, shortest = self._replayed(path)
         if found is None:
             return list(path)
         kind = _kind(found)
@@ -243,37 +267,19 @@ class Search:
         while shorter:
             shorter = False
             for i in reversed(range(len(shortest))):
-                found, taken = self._wrong_with(shortest[:i] + shortest[i + 1 :])
+                found, taken = self._replayed(shortest[:i] + shortest[i + 1 :])
                 if found is not None and _kind(found) == kind and len(taken) < len(shortest):
                     shortest, shorter = taken, True
                     break
         return shortest
 
-    def _told_again(self, path: Sequence[Event]) -> tuple[str, list[str]]:
-        world = self._begin()
-        lines = world.trace = []
-        try:
-            self._open(world)
-            for event in path:
-                lines.append(f"  {world.now - 1000:7.3f} {describe(world, event)}")
-                world.do(event)
-                rules.check(world)
-                rules.check_quiet(world)
-            lines.append("  from here on nothing goes wrong any more")
-            self._end(world)
-        except Wrong as wrong:
-            return f"{wrong} (at {world.now - 1000:.3f})", lines
-        finally:
-            world.end()
-        return "it was not wrong again", lines
-
 
 _AT_SERVER = frozenset({"run", "run late"})
-_IN_PROCESS = frozenset({"hear", "hear and cancel", "cancel", "go", "connect"})
+_IN_PROCESS = frozenset({"receive", "receive and cancel", "cancel", "go", "connect"})
 
 
 def independent(one: Event, other: Event) -> bool:
-    """Whether nobody could tell in which order they happened."""
+    """Whether their order makes no difference."""
     if "tick" in (one.what, other.what):
         return False
     at_server = (one.what in _AT_SERVER) + (other.what in _AT_SERVER)
@@ -283,12 +289,10 @@ def independent(one: Event, other: Event) -> bool:
 
 
 def _kind(wrong: str) -> str:
-    """A message without its numbers."""
     return "".join(c for c in wrong if not (c.isdigit() or c == "."))
 
 
 def describe(world: World, event: Event) -> str:
-    """An event, to be read."""
     what, who, which = event
     process = world.processes[who]
     match what:
@@ -297,7 +301,7 @@ def describe(world: World, event: Event) -> str:
         case "go":
             job = process.jobs[which]
             return f"{process.name}: {job.name} goes on {job.waits_for}"
-        case "cancel" | "hear and cancel":
+        case "cancel" | "receive and cancel":
             return f"{process.name}: {what} {process.jobs[which].name}"
         case "cut" | "kill" if which:
             return f"{process.name}: {what}, and the server does not notice"

@@ -1,4 +1,4 @@
-"""One path through a scenario: the real client on loops and links that do what they are told.
+"""One path through a scenario: the real client on loops and links that the search moves.
 
 Everything from the public methods down to the commands is the package's own code; the server is
 the executable specification. Nothing happens by itself: `enabled` says what could happen next, and
@@ -12,20 +12,17 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from redsem_async._protocol.backend import Command
-from redsem_async._protocol.errors import CommandError, ErrorKind
+from redsem_async._protocol.errors import CommandError
 from redsem_async._protocol.pushes import Push
 from redsem_async._protocol.replies import AnyReply
 from redsem_async.testing._spec.base import Specification
-from redsem_async.testing._spec.fair import FairSpecification
-from redsem_async.testing._spec.records import HolderRecord, Publish, Reordered, UnknownHub, Void
-from redsem_async.testing._spec.zset import ZsetSpecification
-from tests.worlds.simulation.loop import RESOLUTION
+from redsem_async.testing._spec.records import HolderRecord, Publish
+from tests.worlds.loop import RESOLUTION, running
+from tests.worlds.specification import START_US, carry_out, specification
 
 from . import rules
-from .process import Process, Said, running
+from .process import Process, Said
 from .scenario import Budget, Scenario
-
-START_US = 1_700_000_000_000_000  # by the server's clock
 
 Make = Callable[[Publish], Specification]
 
@@ -63,34 +60,33 @@ class World:
         self.late = False  # a command of a broken link has run
         self.forgotten_since: float | None = None  # a permit is free, and somebody waits
         self.owners: dict[str, Process] = {}
-        self.mail: deque[str] = deque()
+        self.ids: deque[str] = deque()
         self.ledger = Ledger()
         self.unhandled: list[str] = []
         self.trace: list[str] | None = None
-        standard: Make = FairSpecification if scenario.mode == "fair" else ZsetSpecification
-        self.model = (make or standard)(self._tell)
+        self.model = make(self._publish) if make else specification(scenario.mode, self._publish)
         self.model.state.marker = self.model.server
         self.processes = [Process(self, index) for index in range(len(scenario.parties))]
 
+    def note(self, line: str) -> None:
+        if self.trace is not None:
+            self.trace.append(f"  {self.now - 1000:7.3f} {line}")
+
     def end(self) -> None:
-        """Take everything apart."""
         for process in self.processes:
             process.loop.bury()
 
     # -- what can happen
 
     def enabled(self) -> list[Event]:
-        """Everything that can happen next, within the budget."""
         return [*self.due(), *self._unkind()]
 
     def choices(self) -> list[Event]:
         """What has to be explored from here: all that can happen, or as much as stands for it.
 
-        Where time does not pass meanwhile and nothing unkind can come between, it makes no
-        difference when a process hears what it is sure to hear next, or begins, while others
-        act: it is told the same. So that comes first, and the orders in which others act before
-        it are left out. No rule is looked at too late: what a process has not heard yet, the
-        server has done, and that was looked at.
+        Where no time passes and no fault can come between, the events that a process is sure of
+        are the same whenever they happen, so they come first, and other orders are left out. No
+        rule is checked too late: what a process has not received yet was checked at the server.
         """
         if not self.budget.ticks:
             for process in self.processes:
@@ -103,7 +99,7 @@ class World:
         budget, party, link = self.budget, process.party, process.link
         if not process.runs or (party.dies and (budget.kills or budget.stops)):
             return None
-        if any(job.waits_for == "mail" for job in process.jobs):
+        if any(job.waits_for == "an id" for job in process.jobs):
             return None
         gos = [Event("go", process.index, k) for k, job in enumerate(process.jobs) if job.may_go]
         if not process.hubs:
@@ -112,7 +108,7 @@ class World:
         if gos or cancels or (party.breaks and budget.cuts):
             return None
         if link is not None and link.coming:
-            return [Event("hear", process.index)]
+            return [Event("receive", process.index)]
         if process.dialling is not None and not process.dialling.done():
             return [Event("connect", process.index)]
         return None
@@ -128,7 +124,7 @@ class World:
                     yield Event("go on", i)
                 continue
             if link is not None and link.coming:
-                yield Event("hear", i)
+                yield Event("receive", i)
             if process.dialling is not None and not process.dialling.done():
                 yield Event("connect", i)
             for k, job in enumerate(process.jobs):
@@ -165,7 +161,7 @@ class World:
                 if process.jobs[k].in_call:
                     yield Event("cancel", i, k)
                     if link is not None and link.coming:
-                        yield Event("hear and cancel", i, k)
+                        yield Event("receive and cancel", i, k)
 
     # -- what happens
 
@@ -184,27 +180,27 @@ class World:
             case "run" | "run late":
                 self._run(process, which, late=what == "run late")
                 return
-            case "hear":
-                self._hear(process)
-            case "hear and cancel":
+            case "receive":
+                self._receive(process)
+            case "receive and cancel":
                 self._spend(cancels=1)
-                self._hear(process)
+                self._receive(process)
                 process.jobs[which].cancel()
-                self._told(process, event)
+                self._note(process, event)
             case "cancel":
                 self._spend(cancels=1)
                 process.jobs[which].cancel()
-                self._told(process, event)
+                self._note(process, event)
             case "connect":
                 assert process.dialling is not None
                 process.dialling.set_result(None)
-                self._told(process, event)
+                self._note(process, event)
             case "go":
-                self._told(process, event, process.jobs[which].go())
+                self._note(process, event, process.jobs[which].go())
             case "cut":
                 self._spend(cuts=1, unnoticed=which)
                 self._cut(process, unnoticed=bool(which))
-                self._told(process, event)
+                self._note(process, event)
             case "kill":
                 self._spend(kills=1, unnoticed=which)
                 process.alive = False
@@ -212,12 +208,12 @@ class World:
                     if which:
                         process.ghosts.append(process.link)
                     process.link.abort()
-                self._told(process, event)
+                self._note(process, event)
             case "stop" | "go on":
                 if what == "stop":
                     self._spend(stops=1)
                 process.stopped = what == "stop"
-                self._told(process, event)
+                self._note(process, event)
             case _:
                 raise AssertionError(event)
         process.settle()
@@ -228,8 +224,8 @@ class World:
         if not costs.keys() <= {"cancels", "ticks"}:
             self.calm = False
 
-    def _told(self, process: Process, *what: object) -> None:
-        process.heard = number_of((process.heard, self.now, repr(what)))
+    def _note(self, process: Process, *what: object) -> None:
+        process.seen = number_of((process.seen, self.now, repr(what)))
 
     def _run(self, process: Process, which: int, *, late: bool) -> None:
         if late:
@@ -245,37 +241,32 @@ class World:
         answer = self._carry_out(command, hub)
         if link is not None:
             link.coming.append(Said(command, "", answer))
-        if self.trace is not None:
-            self.trace.append(f"    {process.name}: {command.operation} -> {answer}")
+        self.note(f"  {process.name}: {command.operation} -> {answer}")
 
     def _carry_out(self, command: Command, hub: str) -> AnyReply | CommandError:
         before = rules.look(self)
-        try:
-            answer = self.model.run(
-                command.semaphore.address, command.operation, hub, self.server_us
-            )
-        except (Reordered, UnknownHub, Void) as again:
-            return CommandError(ErrorKind.RETRY_NOW, again)
-        rules.check_call(self, before, command.operation)
+        address = command.semaphore.address
+        answer = carry_out(self.model, address, command.operation, hub, self.server_us)
+        if not isinstance(answer, CommandError):
+            rules.check_call(self, before, command.operation)
         return answer
 
-    def _tell(self, owner: str, message: Push) -> int:
+    def _publish(self, owner: str, message: Push) -> int:
         process = self.owners.get(owner)
         if process is None:
             return 0
         link = process.link
-        if self.trace is not None:
-            self.trace.append(f"    {process.name} is told {message}")
+        self.note(f"  {process.name} is sent {message}")
         if link is not None and link.known and link.listener.hub_id == owner:
             link.coming.append(Said(None, "redsem", message))
             return 1
         return sum(ghost.known and ghost.listener.hub_id == owner for ghost in process.ghosts)
 
-    def _hear(self, process: Process) -> None:
+    def _receive(self, process: Process) -> None:
         link = process.link
         assert link is not None
         command, prefix, content = link.coming.popleft()
-        self._told(process, "hear", content)
+        self._note(process, "receive", content)
         with running(process.loop):
             if command is None:
                 link.listener.push_received(prefix, content)  # type: ignore[arg-type]
@@ -299,7 +290,6 @@ class World:
         return START_US + round(self.now * 1_000_000)
 
     def seconds_left(self, expiry_ms: int) -> float:
-        """Until a moment by the server's clock."""
         return (1000 * expiry_ms - self.server_us) / 1e6
 
     def next_moment(self, grain: float = 0.0) -> float | None:
@@ -316,12 +306,10 @@ class World:
         return self.model.state.holders.values()
 
     def holds(self, identity: str) -> bool:
-        """Whether the server holds that permit now."""
         held = self.model.state.holders.get(identity)
         return held is not None and self.seconds_left(held.expiry_ms) > 0
 
     def pass_time(self, until: float) -> None:
-        """Let time pass, and every timer run at its own time."""
         self.ticked = True
         while True:
             timers = [p.loop.next_timer() for p in self.processes if p.runs]
@@ -335,11 +323,10 @@ class World:
     # -- where it stands
 
     def key(self) -> bytes:
-        """What tells this state from others.
+        """What distinguishes this state from others.
 
-        A process is what it was told, and when: it has no other input. The server is what the
-        specification keeps. So two orders of events that no process and not the server could
-        tell apart come to one state, and what is not the same is never taken for it.
+        A process is what came to it, and when: it has no other input. The server is what the
+        specification keeps. So orders of events that neither can distinguish are one state.
         """
         model = {k: v for k, v in vars(self.model).items() if k != "_publish"}
         standing = [self._standing(process) for process in self.processes]
@@ -350,7 +337,7 @@ class World:
             self.forgotten_since,
             model,
             self.ledger,
-            self.mail,
+            self.ids,
             standing,
         )
         return hashlib.blake2b(repr(all_of_it).encode(), digest_size=16).digest()
@@ -362,12 +349,11 @@ class World:
             there = (link.known, len(link.going), [said.content for said in link.coming])
         late = tuple(len(commands) for commands in process.late)
         ghosts = tuple(ghost.known for ghost in process.ghosts)
-        return process.heard, there, late, ghosts
+        return process.seen, there, late, ghosts
 
 
 _numbers: dict[object, int] = {}
 
 
 def number_of(thing: object) -> int:
-    """The same number for the same thing."""
     return _numbers.setdefault(thing, len(_numbers) + 1)

@@ -1,4 +1,4 @@
-"""What the simulated processes do: every way there is to come by a permit and to part with it."""
+"""What the simulated processes do: every way to acquire a permit and to give it back."""
 
 import asyncio
 import math
@@ -30,19 +30,19 @@ class Habits:
 
 
 @dataclass
-class Office:
+class Common:
     """What the tasks of all processes share."""
 
     world: World
     holdings: Holdings
     habits: Habits
-    mail: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+    detached: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     highest: dict[str, int] = field(default_factory=dict[str, int])  # limit ever in force
     healed: bool = False  # nothing goes wrong any more
     over: bool = False
 
-    def post(self, name: str, identity: str) -> None:
-        self.mail.setdefault(name, []).append(identity)
+    def detach(self, name: str, identity: str) -> None:
+        self.detached.setdefault(name, []).append(identity)
 
     async def order(
         self,
@@ -52,7 +52,7 @@ class Office:
         *,
         clears: bool = False,
     ) -> None:
-        """Set a limit, or clear, and tell the judge from when to when that is asked for."""
+        """Set a limit, or clear; the judge knows from when to when that is asked for."""
         judge = self.holdings.judge_of(semaphore.name)
         order = judge.ordered(process, limit, clears=clears)
         try:
@@ -72,32 +72,32 @@ class Actor:
 
     def __init__(
         self,
-        office: Office,
+        common: Common,
         process: Process,
         backend: SimulatedBackend,
         semaphores: list[AnySemaphore],
     ) -> None:
-        self._office = office
-        self._world = office.world
-        self._random = office.world.random
+        self._common = common
+        self._world = common.world
+        self._random = common.world.random
         self._process = process
         self._backend = backend
         self._semaphores = semaphores
 
     async def run(self, attempts: int) -> None:
         for _ in range(attempts):
-            await asyncio.sleep(self._random.random() * self._office.habits.rest)
-            if self._office.over:
+            await asyncio.sleep(self._random.random() * self._common.habits.rest)
+            if self._common.over:
                 return
-            await self._one(self._random.choice(self._office.habits.actions))
+            await self._one(self._random.choice(self._common.habits.actions))
 
     async def _one(self, action: str) -> None:
-        random, habits = self._random, self._office.habits
+        random, habits = self._random, self._common.habits
         semaphore = random.choice(self._semaphores)
-        if action in _ERRANDS:
-            if self._office.healed:
+        if action in _OTHER_CALLS:
+            if self._common.healed:
                 return
-            await _ERRANDS[action](self, semaphore)
+            await _OTHER_CALLS[action](self, semaphore)
             return
         permits = 1
         if habits.heaviest > 1 and random.random() < 0.3 and action != "enter":
@@ -114,7 +114,7 @@ class Actor:
             detaches=action == "detach",
             guarded=action in ("enter", "guard") and semaphore._cancel_on_loss,
         )
-        self._office.holdings.ask(attempt)
+        self._common.holdings.ask(attempt)
         self._world.note(self._process.name, action, semaphore.name, permits, timeout)
         task = asyncio.create_task(_WAYS[action](self, attempt))
         if random.random() < habits.cancelled:
@@ -122,7 +122,7 @@ class Actor:
             self._cancel_some_time(task)
         await asyncio.wait([task])
         self._world.note(self._process.name, action, "ended", task.cancelled() or task.exception())
-        self._office.holdings.judge_end(attempt, task)
+        self._common.holdings.judge_end(attempt, task)
 
     def _cancel_some_time(self, task: "asyncio.Task[None]") -> None:
         """Cancel *task* at some await: after some turns of the loop, or some time."""
@@ -147,43 +147,34 @@ class Actor:
             await self._body(attempt, permit)
 
     async def _bare(self, attempt: Attempt) -> None:
-        permit = await attempt.semaphore.acquire(timeout=attempt.timeout, permits=attempt.permits)
-        hold = self._office.holdings.granted(attempt, permit)
-        try:
-            await asyncio.sleep(self._random.random() * self._office.habits.work)
-        finally:
-            await self._part(hold, permit)
+        await self._keep(attempt, await self._acquired(attempt))
 
     async def _try(self, attempt: Attempt) -> None:
         permit = await attempt.semaphore.try_acquire(permits=attempt.permits)
         if permit is None:
-            self._office.holdings.answered(attempt)
-            return
-        hold = self._office.holdings.granted(attempt, permit)
-        try:
-            await asyncio.sleep(self._random.random() * self._office.habits.work)
-        finally:
-            await self._part(hold, permit)
+            self._common.holdings.answered(attempt)
+        else:
+            await self._keep(attempt, permit)
 
     async def _drop(self, attempt: Attempt) -> None:
-        permit = await attempt.semaphore.acquire(timeout=attempt.timeout, permits=attempt.permits)
-        hold = self._office.holdings.granted(attempt, permit)
+        permit = await self._acquired(attempt)
+        hold = self._common.holdings.granted(attempt, permit)
         try:
-            await asyncio.sleep(self._random.random() * self._office.habits.work)
+            await self._work()
         finally:
-            self._office.holdings.end(hold, permit)
+            self._common.holdings.end(hold, permit)
             del permit
 
     async def _detach(self, attempt: Attempt) -> None:
-        permit = await attempt.semaphore.acquire(timeout=attempt.timeout, permits=attempt.permits)
-        hold = self._office.holdings.granted(attempt, permit)
+        permit = await self._acquired(attempt)
+        hold = self._common.holdings.granted(attempt, permit)
         try:
             if self._random.random() < 0.1:
-                self._office.post(permit.name, permit.id)  # too early: it is taken from us
+                self._common.detach(permit.name, permit.id)  # too early: it is taken away
                 hold.risked = True
             for _ in range(self._random.choice((1, 1, 2, 3))):
-                await asyncio.sleep(self._random.random() * self._office.habits.work)
-                given_up = hold.ended < math.inf or self._office.healed
+                await self._work()
+                given_up = hold.ended < math.inf or self._common.healed
                 if given_up or await self._try_to_detach(attempt, hold, permit):
                     return
         finally:
@@ -210,7 +201,7 @@ class Actor:
             world.fault("detach cancelled")
         for result in results:
             if isinstance(result, str):
-                self._office.post(permit.name, result)
+                self._common.detach(permit.name, result)
                 return True
             if isinstance(result, SemaphoreError):
                 world.fault("detach failed")
@@ -219,51 +210,59 @@ class Actor:
         return False
 
     async def _adopt(self, attempt: Attempt) -> None:
-        mail = self._office.mail.get(attempt.semaphore.name)
-        if not mail:
-            self._office.holdings.answered(attempt)
+        ids = self._common.detached.get(attempt.semaphore.name)
+        if not ids:
+            self._common.holdings.answered(attempt)
             return
-        identity = self._random.choice(mail)
+        identity = self._random.choice(ids)
         if self._random.random() < 0.5:
-            mail.remove(identity)  # otherwise it is delivered once more
-        self._office.holdings.adopt(attempt, identity)
+            ids.remove(identity)  # otherwise it is delivered once more
+        self._common.holdings.adopt(attempt, identity)
         permit = await attempt.semaphore.adopt(identity)
         self._world.fault("adoption")
-        hold = self._office.holdings.granted(attempt, permit)
+        await self._keep(attempt, permit)
+
+    async def _acquired(self, attempt: Attempt) -> Permit:
+        return await attempt.semaphore.acquire(timeout=attempt.timeout, permits=attempt.permits)
+
+    async def _keep(self, attempt: Attempt, permit: Permit) -> None:
+        hold = self._common.holdings.granted(attempt, permit)
         try:
-            await asyncio.sleep(self._random.random() * self._office.habits.work)
+            await self._work()
         finally:
             await self._part(hold, permit)
 
+    async def _work(self) -> None:
+        await asyncio.sleep(self._random.random() * self._common.habits.work)
+
     async def _part(self, hold: Hold, permit: Permit) -> None:
         """Give back by hand; as in a block, an error here does not hide why it was left."""
-        self._office.holdings.end(hold, permit)
+        self._common.holdings.end(hold, permit)
         with suppress(BackendUnavailable, SemaphoreClosed):
             await permit.release()
 
     async def _body(self, attempt: Attempt, permit: Permit) -> None:
-        """The body of a block that the permit guards."""
-        holdings, random, work = self._office.holdings, self._random, self._office.habits.work
+        holdings, random, work = self._common.holdings, self._random, self._common.habits.work
         hold = holdings.granted(attempt, permit)
         try:
             for _ in range(random.randint(1, 3)):
                 await asyncio.sleep(random.random() * work / 2)
-                self._see_that_it_was_told(attempt, permit)
+                self._see_that_it_was_cancelled(attempt, permit)
                 if random.random() < 0.1:
                     await permit.refresh()
-                if random.random() < self._office.habits.blocked and not self._office.healed:
+                if random.random() < self._common.habits.blocked and not self._common.healed:
                     self._process.block(random.random() * 2 * attempt.semaphore.lease)
         finally:
             holdings.end(hold, permit)
 
-    def _see_that_it_was_told(self, attempt: Attempt, permit: Permit) -> None:
+    def _see_that_it_was_cancelled(self, attempt: Attempt, permit: Permit) -> None:
         if attempt.guarded and permit.lost and not self._process.woken_busy:
             self._world.violated(f"the body of {permit.id} went on, having lost its permit")
 
-    # -- errands
+    # -- other calls
 
     async def _foreign(self, semaphore: AnySemaphore) -> None:
-        held = [h for h in self._office.holdings.holds if h.name == semaphore.name]
+        held = [h for h in self._common.holdings.holds if h.name == semaphore.name]
         if held:
             with suppress(SemaphoreError):
                 self._world.fault("foreign release")
@@ -271,12 +270,12 @@ class Actor:
 
     async def _limit(self, semaphore: AnySemaphore) -> None:
         limit = self._random.choice((None, None, 0, 1, 2, 3, 5))
-        highest = self._office.highest
+        highest = self._common.highest
         highest[semaphore.name] = max(highest[semaphore.name], limit or 0)
-        await self._office.order(self._process, semaphore, limit)
+        await self._common.order(self._process, semaphore, limit)
 
     async def _clear(self, semaphore: AnySemaphore) -> None:
-        await self._office.order(self._process, semaphore, None, clears=True)
+        await self._common.order(self._process, semaphore, None, clears=True)
 
     async def _look(self, semaphore: AnySemaphore) -> None:
         with suppress(SemaphoreError):
@@ -286,7 +285,7 @@ class Actor:
             await semaphore.reap()
 
     async def _close(self, semaphore: AnySemaphore) -> None:
-        self._office.holdings.closed.add(self._process)
+        self._common.holdings.closed.add(self._process)
         self._world.fault("closed client")
         drain = self._random.choice((0.0, 0.1, 1.0))
         await redsem_async.aclose(self._backend, drain=drain)
@@ -305,7 +304,7 @@ _WAYS: dict[str, Callable[[Actor, Attempt], Coroutine[Any, Any, None]]] = {
     "detach": Actor._detach,
     "adopt": Actor._adopt,
 }
-_ERRANDS: dict[str, Callable[[Actor, AnySemaphore], Awaitable[None]]] = {
+_OTHER_CALLS: dict[str, Callable[[Actor, AnySemaphore], Awaitable[None]]] = {
     "foreign": Actor._foreign,
     "limit": Actor._limit,
     "clear": Actor._clear,

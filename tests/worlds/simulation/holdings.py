@@ -1,4 +1,4 @@
-"""What must be true of the clients: when they may be certain to hold, and how asking ends."""
+"""What must be true of the clients: when they may be certain to hold, and how attempts end."""
 
 import asyncio
 import math
@@ -20,10 +20,11 @@ from redsem_async import (
 from redsem_async._core.lease import clock_margin, heartbeat_interval
 from redsem_async._hub.claim import Claim, State
 
-from .judge import Judge, Tenure
+from .books import Tenure
+from .judge import Judge
 from .world import Process, World
 
-NEWS = 0.06  # seconds that the server's last word may be old: grace, or a process's turn
+NEWS = 0.06  # seconds that the last answer may be old: grace, or a process's turn
 LATE = 0.1 + 0.06  # seconds by which a deadline may be missed: a look at an outage, and grace
 RENEWED = 8.1  # trips: the answer that a refresh follows, and its own, by clocks that differ
 FAR = 20  # trips: to connect, and to wait for others' commands and for one's own
@@ -32,10 +33,7 @@ PRECISION = 1e-6
 
 @dataclass(eq=False)
 class Hold:
-    """A permit, for as long as its holder trusts it: what `Permit.check` would say, all the time.
-
-    Looked at after each turn of its process: until then went what was so after the last one.
-    """
+    """A permit, for as long as its holder trusts it; looked at after each turn of its process."""
 
     process: Process
     name: str
@@ -47,7 +45,7 @@ class Hold:
     certain: float = 0.0  # until when it was trusted, by what has happened so far
     ended: float = math.inf
     lost: bool = False  # when it ended
-    risked: bool = False  # its holder asked for a near expiry, or told its id too early
+    risked: bool = False  # its holder asked for a near expiry, or sent its id too early
     _until: float = -math.inf  # when trust ends, if nothing happens
 
     def __post_init__(self) -> None:
@@ -60,7 +58,6 @@ class Hold:
         return f"{self.id} held by {self.process.name} from {self.began:.6f} to {self.ended:.6f}"
 
     def look(self) -> None:
-        """See whether its holder trusts it still."""
         if self.ended < math.inf:
             return
         claim = self.claim
@@ -71,7 +68,6 @@ class Hold:
             self.end()
 
     def end(self) -> None:
-        """Its holder does not count on it from now on, if it still did."""
         if self.ended == math.inf:
             self.certain = max(self.certain, min(self.process.world.now, self._until))
             self.ended = self.certain
@@ -80,7 +76,7 @@ class Hold:
 
 @dataclass(eq=False)
 class Attempt:
-    """One task's asking for a permit."""
+    """One task's attempt to acquire or adopt a permit."""
 
     process: Process
     semaphore: AnySemaphore
@@ -126,7 +122,6 @@ class Holdings:
         self.pending[attempt] = None
 
     def granted(self, attempt: Attempt, permit: Permit) -> Hold:
-        """A caller was given *permit*."""
         world = self._world
         self.answered(attempt)
         process = attempt.process
@@ -139,12 +134,10 @@ class Holdings:
         return hold
 
     def adopt(self, attempt: Attempt, identity: str) -> None:
-        """*attempt* is for the permit that is known as *identity*."""
         attempt.old = identity
         self._adopters[attempt.process, identity] += 1
 
     def answered(self, attempt: Attempt) -> None:
-        """A caller has its answer, whatever it is."""
         if self.pending.pop(attempt, self) is self:
             return
         attempt.answered = self._world.now
@@ -160,19 +153,18 @@ class Holdings:
             )
 
     def end(self, hold: Hold, permit: Permit) -> None:
-        """The holder is about to release, or notices that it holds no more."""
         hold.lost |= permit.lost
         hold.end()
         self._world.note(hold.process.name, "lets go", hold.id[32:], hold.lost)
 
     def gone(self, identity: str) -> None:
-        """A process was told just now that the server does not hold *identity* any more."""
+        """A process learnt just now that the server does not hold *identity* any more."""
         for hold in self.holds:
             if hold.id == identity:
                 self._must_have_ended(hold)
 
     def cleared(self, process: Process, name: str) -> None:
-        """A process was told just now that nobody holds a permit of *name*."""
+        """A process learnt just now that no permit of *name* is held."""
         for hold in list(process.watched):
             if hold.name == name:
                 self._must_have_ended(hold)
@@ -180,7 +172,9 @@ class Holdings:
     def _must_have_ended(self, hold: Hold) -> None:
         hold.look()
         if hold.ended == math.inf:
-            self._world.violated(f"{hold.process.name} was told that {hold.id} is gone")
+            self._world.violated(
+                f"{hold.process.name} trusts {hold.id}, which it knows to be gone"
+            )
 
     def killed(self, process: Process) -> None:
         """What a killed process held ends with it, or with its trust."""
@@ -244,10 +238,10 @@ class Holdings:
                 return False
 
     def _was_full(self, attempt: Attempt) -> bool:
-        """Whether *attempt* had to wait a moment ago: what it was told is no older than that."""
+        """Whether *attempt* had to wait a moment ago: its answer is no older than that."""
         process, now = attempt.process, self._world.now
         since = now - NEWS - 4 * self._world.trip
-        if process.stalled_until > since:  # what it was told lay there meanwhile
+        if process.stalled_until > since:  # the answer lay there meanwhile
             since = min(since, process.stalled_at - NEWS - 4 * self._world.trip)
         judge = self.judge_of(attempt.semaphore.name)
         if judge.flushed_at > since - heartbeat_interval(attempt.semaphore.lease):
@@ -272,7 +266,7 @@ class Holdings:
         heir = judge.heir.get(attempt.old, "")
         alone = self._adopters[process, attempt.old] == 1
         if alone and heir.partition(".")[0] in process.hubs:
-            return judge.held_since(heir) < math.inf  # by itself, and was not told so
+            return judge.held_since(heir) < math.inf  # by itself, without an answer
         return since <= attempt.began
 
     def _cuts_it_fine(self, attempt: Attempt) -> bool:
@@ -284,7 +278,6 @@ class Holdings:
     # -- at the end
 
     def judge(self, judges: dict[str, Judge], limits: dict[str, int]) -> None:
-        """Compare what clients trusted with what others were granted."""
         holds: dict[tuple[str, int], Hold] = {}
         for hold in self.holds:
             hold.end()
@@ -300,9 +293,8 @@ class Holdings:
     def _judge_trust(self, hold: Hold, tenure: Tenure) -> None:
         """Trust ends before the server lets go.
 
-        Where somebody else made it let go, the holder learns of it by a message or by its next
-        refresh, and loses the permit at that very moment (`gone` and `cleared` see to that). One
-        that is cut off meanwhile goes on until the lease ends that the server had confirmed.
+        A permit that was taken away is trusted until a message or a refresh says so (see `gone`
+        and `cleared`), or else until the confirmed lease ends.
         """
         most = self._world.by_server_clock(tenure.expiry_ms) if tenure.taken else tenure.ended
         self._check(
@@ -318,10 +310,9 @@ class Holdings:
         holds: dict[tuple[str, int], Hold],
         highest: int,
     ) -> None:
-        """Whoever is granted a permit finds room beside all who trust theirs, or are granted one.
+        """A grant finds room beside all permits that clients trust, whatever the server holds.
 
-        It is the clients' word that counts here, and not what the server thinks of it: but for
-        those of whom somebody else took a permit, and who cannot know it yet.
+        Excused are permits that were taken away, which their holders cannot know yet.
         """
         steps: list[tuple[float, bool, int, int, int]] = []  # in the order of the server
         for known, tenure in tenures.items():

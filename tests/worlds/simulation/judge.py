@@ -1,7 +1,6 @@
 """What must be true of the server after every call, whatever its clients do.
 
-The judge keeps its own books: who asked for what, which tokens were given, who held from when to
-when. It looks at the model before and after each call, and compares.
+The judge keeps books of requests, tokens and holders, and looks at the model around each call.
 """
 
 import math
@@ -9,118 +8,21 @@ import sys
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 from operator import attrgetter, itemgetter
-from typing import NamedTuple
 
+import redsem_async._protocol.operations as op
 from redsem_async._core.keys import permit_id
 from redsem_async._protocol.errors import CommandError
-from redsem_async._protocol.operations import (
-    Abandon,
-    Acquire,
-    Adopt,
-    Clear,
-    Detach,
-    Heartbeat,
-    Operation,
-    Reap,
-    Refresh,
-    Release,
-    Restore,
-    SetLimit,
-)
 from redsem_async._protocol.replies import FULL, AnyReply, Holding, Reply
 from redsem_async.testing._spec.base import Specification
 from redsem_async.testing._spec.fair import FairSpecification
 from redsem_async.testing._spec.records import QueuedRequest, requests_of
 
+from .books import Around, Look, Order, Permit, Tenure, in_use, own_ids
 from .world import Process, World
 
 REMEMBERED = 60.0  # seconds for which the judge remembers how everything stood
-_SERVING = (Acquire, Abandon, Release, Heartbeat, SetLimit, Reap)
-
-
-class Permit(NamedTuple):
-    """A holder, as it was at some moment."""
-
-    expiry_ms: int
-    token: int
-    permits: int
-
-
-class Look(NamedTuple):
-    """How a model stood at some moment."""
-
-    now: int
-    holders: dict[str, Permit]
-    tickets: dict[str, int]
-    set_limit: int | None
-    grace_until: int
-
-    @property
-    def live(self) -> dict[str, Permit]:
-        return {i: permit for i, permit in self.holders.items() if permit.expiry_ms > self.now}
-
-    @property
-    def idle(self) -> bool:
-        """Whether there is nothing that a clear could take away."""
-        return not (self.live or self.tickets) and self.set_limit is None
-
-    def used(self, now: int) -> int:
-        return sum(permit.permits for permit in self.holders.values() if permit.expiry_ms > now)
-
-
-@dataclass
-class Tenure:
-    """From when to when the server had an id as a holder, and how that ended."""
-
-    id: str
-    began: float
-    since: float  # the last time that it began: later than at first, where it was put back
-    token: int
-    permits: int
-    expiry_ms: int
-    limit: int | None  # in force when it was granted; None for one that was taken over
-    ended: float = math.inf
-    cause: str = ""
-    in_grace: bool = False  # nobody else is let in until it would have expired
-
-    @property
-    def taken(self) -> bool:
-        """Whether somebody else than its holder ended it, before its lease did."""
-        return self.cause in ("cleared", "flushed", "released by somebody else", "adopted")
-
-
-class Asked(NamedTuple):
-    """What a request was for."""
-
-    limit: int
-    permits: int
-    lease_ms: int
-
-
-@dataclass(eq=False)
-class Order:
-    """A `set_limit` or a `clear` of somebody's: it takes effect once, while it is asked for.
-
-    One that nobody asks for any more may still come late, until its process was answered another.
-    """
-
-    by: Process
-    limit: int | None
-    clears: bool
-    asked: float
-    given_up: float = math.inf
-    ended: float = math.inf  # from when on it must have no effect
-    done: bool = False
-
-
-class Around(NamedTuple):
-    """What went on around a call: hubs that were told, and whether its link was closed before."""
-
-    heard: frozenset[str]
-    reached: frozenset[str]
-    late: bool
+_SERVING = (op.Acquire, op.Abandon, op.Release, op.Heartbeat, op.SetLimit, op.Reap)
 
 
 class Judge:
@@ -142,13 +44,12 @@ class Judge:
         self._limits: list[tuple[float, int | None]] = [(0.0, None)]  # from when on which was set
         self._looks: deque[tuple[float, Look]] = deque()  # the last ones, each after a call
         self._world = world
-        self._asked: dict[str, Asked] = {}
+        self._asked: dict[str, op.Request] = {}
         self._current: dict[str, Tenure] = {}
         self._began: set[str] = set()
         self._closed: set[str] = set()  # given up or given back by their own hub
 
     def look(self, model: Specification, now: int) -> Look:
-        """See how *model* stands."""
         state = model.state
         holders = {i: Permit(h.expiry_ms, h.token, h.permits) for i, h in state.holders.items()}
         tickets: dict[str, int] = {}
@@ -160,7 +61,7 @@ class Judge:
         self,
         model: Specification,
         before: Look,
-        call: Operation,
+        call: op.Operation,
         hub: str,
         answer: AnyReply | CommandError,
         around: Around,
@@ -170,8 +71,9 @@ class Judge:
         if isinstance(answer, CommandError):
             self._check(before == after, "a call that was sent back changed something")
             return False
-        self._note_what_was_asked(call, hub)
-        if isinstance(call, Clear) and before != after:  # and was not too late
+        if isinstance(call, op.Acquire):
+            self._asked |= {permit_id(hub, r.number): r for r in requests_of(call)}
+        if isinstance(call, op.Clear) and before != after:  # and was not too late
             self._forget("cleared")
             for tenure in self.tenures.values():
                 tenure.in_grace = False  # a clear ends the grace period of an earlier flush
@@ -180,9 +82,9 @@ class Judge:
         self._expire(before)
         self._judge_gone(gone, call, hub)
         self._judge_orders(before, after, call, hub, around)
-        if isinstance(call, Restore):
+        if isinstance(call, op.Restore):
             self._judge_restored(new, after, call, hub)
-        elif isinstance(call, Adopt):
+        elif isinstance(call, op.Adopt):
             self._judge_adopted(new, before, after, call, hub)
         else:
             self._judge_granted(new, before, after, call, hub)
@@ -190,22 +92,19 @@ class Judge:
         self._judge_answers(before, after, call, hub, answer)
         if isinstance(model, FairSpecification):
             self._judge_line(model, new, before, after, call, hub)
-            for owner in {identity.partition(".")[0] for identity in new} - around.heard - {hub}:
+            for owner in (
+                {identity.partition(".")[0] for identity in new} - around.notified - {hub}
+            ):
                 no_push = model.state.hub_record(owner).no_push
-                self._check(no_push, f"{new} were granted, and nobody was told")
-        match call:
-            case Abandon():
-                self._closed |= {permit_id(hub, request.number) for request in call.requests}
-            case Release() if call.owner == hub:
-                self._closed |= {permit_id(hub, number) for number in call.numbers}
-            case Detach():
-                self.detached.add(permit_id(hub, call.number))
-            case _:
-                pass
+                self._check(no_push, f"{new} were granted, and nobody was notified")
+        if isinstance(call, op.Abandon) or (isinstance(call, op.Release) and call.owner == hub):
+            self._closed |= own_ids(call, hub)
+        elif isinstance(call, op.Detach):
+            self.detached |= own_ids(call, hub)
         if around.late and self.forgot:
             self.revived |= new
             self.revived_line |= after.tickets.keys() - before.tickets.keys()
-        # One whose process is told of it gives it back.
+        # A process that the message reaches gives it back.
         self.revived |= {
             i for i in new & self.revived_line if i.partition(".")[0] not in around.reached
         }
@@ -225,19 +124,17 @@ class Judge:
 
     @property
     def forgot(self) -> bool:
-        """Whether the marks were lost that stop delayed duplicates."""
         return self.flushed_at > -math.inf
 
-    # -- what the clients ask for, and are told
+    # -- what the clients ask for
 
     def ordered(self, by: Process, limit: int | None, *, clears: bool = False) -> Order:
-        """*by* asks for a *limit*, or that everything is cleared."""
         order = Order(by, limit, clears, self._world.now)
         self._orders.append(order)
         return order
 
     def obeyed(self, order: Order) -> None:
-        """Who asked for *order* was told that it took effect: it did, and will not again."""
+        """*order* was answered: it took effect, and will not again."""
         now = self._world.now
         order.ended = now
         for earlier in self._orders:
@@ -254,7 +151,7 @@ class Judge:
             self._check(order.limit in set_to, f"a limit of {order.limit} was not set")
 
     def given_up(self, order: Order) -> None:
-        """Who asked for *order* does not wait for an answer any more."""
+        """Nobody waits for an answer to *order* any more."""
         order.given_up = self._world.now
 
     def held_since(self, identity: str) -> float:
@@ -284,23 +181,9 @@ class Judge:
         return not looks
 
     def limit_of(self, identity: str) -> int:
-        """The limit in force for a request."""
         return self._asked[identity].limit if self.set_limit is None else self.set_limit
 
-    def used(self, model: Specification, now: int) -> int:
-        holders = model.state.holders.values()
-        return sum(held.permits for held in holders if held.expiry_ms > now)
-
     # -- books
-
-    def _note_what_was_asked(self, call: Operation, hub: str) -> None:
-        match call:
-            case Acquire():
-                for request in requests_of(call):
-                    asked = Asked(request.limit, request.permits, request.lease_ms)
-                    self._asked[permit_id(hub, request.number)] = asked
-            case _:
-                pass
 
     def _forget(self, cause: str) -> None:
         for tenure in list(self._current.values()):
@@ -320,18 +203,17 @@ class Judge:
 
     # -- the rules
 
-    def _judge_gone(self, gone: Iterable[str], call: Operation, hub: str) -> None:
+    def _judge_gone(self, gone: Iterable[str], call: op.Operation, hub: str) -> None:
         """Only a release, an abandon, an adoption and a clearing take live permits away."""
+        allowed = own_ids(call, hub)
         match call:
-            case Release():
-                allowed = {permit_id(call.owner, number) for number in call.numbers}
+            case op.Release():
                 cause = "released" if call.owner == hub else "released by somebody else"
-            case Abandon():
-                allowed = {permit_id(hub, request.number) for request in call.requests}
+            case op.Abandon():
                 cause = "abandoned"
-            case Adopt():
-                allowed, cause = {permit_id(call.owner, call.old)}, "adopted"
-            case Clear():
+            case op.Adopt():
+                cause = "adopted"
+            case op.Clear():
                 allowed, cause = set(gone), "cleared"
             case _:
                 allowed, cause = set[str](), "taken"
@@ -341,20 +223,20 @@ class Judge:
                 self._end(self._current[identity], cause)
 
     def _judge_orders(
-        self, before: Look, after: Look, call: Operation, hub: str, around: Around
+        self, before: Look, after: Look, call: op.Operation, hub: str, around: Around
     ) -> None:
         """What is set and cleared is what somebody asks for now, and who did not get it yet."""
         self._limit_is(after.set_limit)
-        cleared = isinstance(call, Clear) and before != after and not before.idle
+        cleared = isinstance(call, op.Clear) and before != after and not before.idle
         if before.set_limit == after.set_limit and not cleared:
             return
         now = self._world.now
         fit = [
             order
             for order in self._orders
-            if isinstance(call, Clear | SetLimit)
+            if isinstance(call, op.Clear | op.SetLimit)
             and hub in order.by.hubs
-            and order.clears is isinstance(call, Clear)
+            and order.clears is isinstance(call, op.Clear)
             and (order.clears or order.limit == after.set_limit)
             and not order.done
             and order.ended >= now
@@ -369,7 +251,7 @@ class Judge:
             self.set_limit = limit
             self._limits.append((self._world.now, limit))
 
-    def _judge_restored(self, new: Iterable[str], after: Look, call: Restore, hub: str) -> None:
+    def _judge_restored(self, new: Iterable[str], after: Look, call: op.Restore, hub: str) -> None:
         """Only what was lost with the state is put back, as it was."""
         asked = {permit_id(hub, n): (token, permits) for n, token, permits in call.permits}
         for identity in new:
@@ -391,7 +273,7 @@ class Judge:
             self._world.fault("permit put back")
 
     def _judge_adopted(
-        self, new: Iterable[str], before: Look, after: Look, call: Adopt, hub: str
+        self, new: Iterable[str], before: Look, after: Look, call: op.Adopt, hub: str
     ) -> None:
         old = permit_id(call.owner, call.old)
         for identity in new:
@@ -403,20 +285,16 @@ class Judge:
                 self._begin(identity, after.live[identity], None)
                 self.heir[old] = identity
                 limit = self._asked[old].limit if old in self._asked else 0
-                permit = after.live[identity]
-                self._asked[identity] = Asked(limit, permit.permits, call.lease_ms)
+                permits = after.live[identity].permits
+                self._asked[identity] = op.Request(call.new, call.lease_ms, limit, permits)
 
     def _judge_granted(
-        self, new: Iterable[str], before: Look, after: Look, call: Operation, hub: str
+        self, new: Iterable[str], before: Look, after: Look, call: op.Operation, hub: str
     ) -> None:
         """Tokens grow, limits hold, and nobody is granted who did not ask, or asked before."""
         granted = sorted(new, key=lambda identity: after.live[identity].token)
         used = sum(p.permits for i, p in after.live.items() if i not in granted)
-        asked_now = (
-            {permit_id(hub, number) for number in call.numbers}
-            if isinstance(call, Acquire)
-            else set[str]()
-        )
+        asked_now = own_ids(call, hub) if isinstance(call, op.Acquire) else set[str]()
         for identity in granted:
             permit = after.live[identity]
             self._check(
@@ -447,43 +325,36 @@ class Judge:
             identity, now, now, permit.token, permit.permits, permit.expiry_ms, limit
         )
 
-    def _judge_kept(self, before: Look, after: Look, call: Operation, hub: str) -> None:
+    def _judge_kept(self, before: Look, after: Look, call: op.Operation, hub: str) -> None:
         """Only a refresh and a detach change a permit, and only the caller's own."""
+        own = own_ids(call, hub)
         for identity, was in before.live.items():
             now = after.live.get(identity)
             if now is None or now == was:
                 continue
             self._current[identity].expiry_ms = now.expiry_ms
-            expected = was
-            match call:
-                case Refresh() if identity in {permit_id(hub, n) for n in call.numbers}:
-                    expiry_ms = max(was.expiry_ms, before.now + call.lease_ms)
-                    expected = was._replace(expiry_ms=expiry_ms)
-                case Restore() if identity in {permit_id(hub, n) for n, _, _ in call.permits}:
-                    expiry_ms = max(was.expiry_ms, before.now + call.lease_ms)
-                    expected = was._replace(expiry_ms=expiry_ms)
-                case Detach() if identity == permit_id(hub, call.number):
-                    expected = was._replace(expiry_ms=before.now + call.expires_ms)
-                case _:
-                    pass
+            expiry_ms = was.expiry_ms
+            if isinstance(call, op.Refresh | op.Restore) and identity in own:
+                expiry_ms = max(expiry_ms, before.now + call.lease_ms)
+            elif isinstance(call, op.Detach) and identity in own:
+                expiry_ms = before.now + call.expires_ms
+            expected = was._replace(expiry_ms=expiry_ms)
             self._check(now == expected, f"{identity} became {now} by {call}, not {expected}")
 
     def _judge_answers(
-        self, before: Look, after: Look, call: Operation, hub: str, answer: AnyReply
+        self, before: Look, after: Look, call: op.Operation, hub: str, answer: AnyReply
     ) -> None:
-        """An answer says what is so."""
         if not isinstance(answer, Reply):
             return
         match call:
-            case Release() | Refresh():
-                owner = call.owner if isinstance(call, Release) else hub
+            case op.Release() | op.Refresh():
+                owner = call.owner if isinstance(call, op.Release) else hub
                 held = [int(permit_id(owner, n) in before.live) for n in call.numbers]
-                if isinstance(call, Release):  # twice in one call, the second finds nothing
+                if isinstance(call, op.Release):  # twice in one call, the second finds nothing
                     first = {n: i for i, n in reversed(list(enumerate(call.numbers)))}
                     held = [said * (first[call.numbers[i]] == i) for i, said in enumerate(held)]
                 self._check(list(answer.answers) == held, f"{answer.answers} to {call}")
-            case Acquire():
-                used = sum(permit.permits for permit in after.live.values())
+            case op.Acquire():
                 in_grace = after.grace_until > before.now
                 for number, said in zip(call.numbers, answer.answers, strict=True):
                     identity = permit_id(hub, number)
@@ -491,11 +362,13 @@ class Judge:
                     if token > 0:
                         permit = after.live.get(identity)
                         right = permit is not None and permit.token == token
-                        self._check(right, f"{identity} was told {said}, and has {permit}")
+                        self._check(right, f"{identity} was answered {said}, and has {permit}")
                     elif said == FULL and not (before.tickets or after.tickets or in_grace):
-                        room = self.limit_of(identity) - used
+                        room = self.limit_of(identity) - after.used(before.now)
                         asked = self._asked[identity]
-                        self._check(asked.permits > room, f"{identity} was told full: {room} left")
+                        self._check(
+                            asked.permits > room, f"{identity} was answered full: {room} left"
+                        )
             case _:
                 pass
         for number, token in answer.granted:
@@ -509,14 +382,14 @@ class Judge:
         new: Iterable[str],
         before: Look,
         after: Look,
-        call: Operation,
+        call: op.Operation,
         hub: str,
     ) -> None:
         """First come, first served; and nobody waits for what is free."""
         both = after.tickets.keys() & after.live.keys()
         self._check(not both, f"{both} hold and wait")
         first = self.first(model, before.now)
-        if first and not isinstance(call, Adopt):
+        if first and not isinstance(call, op.Adopt):
             for identity in new:
                 # One who was not in line drew its token only now, from the tickets' counter.
                 ticket = before.tickets.get(identity, after.live[identity].token)
@@ -533,7 +406,7 @@ class Judge:
         return waiter.request.limit if self.set_limit is None else self.set_limit
 
     def room(self, model: Specification, waiter: QueuedRequest, now: int) -> int:
-        return self._most(waiter) - self.used(model, now)
+        return self._most(waiter) - in_use(model.state.holders, now)
 
     def first(self, model: FairSpecification, now: int) -> QueuedRequest | None:
         """The first in line whose turn it is."""
@@ -541,7 +414,7 @@ class Judge:
         return next(turns, None)
 
     def _eligible(self, model: FairSpecification, waiter: QueuedRequest, now: int) -> bool:
-        """Alive, there to be told, and not heavier than the limit."""
+        """Alive, reachable, and not heavier than the limit."""
         known = model.state.hubs.get(waiter.hub)
         if known is None or known.alive_until <= now or known.unreachable:
             return False

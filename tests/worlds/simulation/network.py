@@ -13,8 +13,8 @@ from redsem_async._protocol.errors import CommandError, ErrorKind
 from redsem_async._protocol.operations import Adopt, Clear, Detach, Refresh, Restore, SetLimit
 from redsem_async._protocol.pushes import Cleared, Granted, Push, Revoked
 from redsem_async._protocol.replies import AnyReply, Reply
+from tests.worlds.loop import SimulatedLoop
 
-from .loop import SimulatedLoop
 from .world import Process, World
 
 if TYPE_CHECKING:
@@ -33,10 +33,10 @@ class Weather:
 
     trip: float = 0.001  # seconds one way, about
     lose_reply: float = 0.0
-    lose_letter: float = 0.0
+    lose_command: float = 0.0
     run_late: float = 0.0
     overtaken: float = 0.0  # that something which is done once runs late, from a closed link
-    unanswered: float = 0.0  # that nothing is heard any more, once it has run
+    unanswered: float = 0.0  # that nothing comes back any more, once it has run
     half_open: float = 0.0
     refuse: float = 0.0
     hang: float = 0.0
@@ -57,7 +57,7 @@ class Network:
         self.server: Server
         self.holdings: Holdings
         self.reached: set[str] = set()  # hubs that a message of this call is sure to reach
-        self.heard: set[str] = set()  # and those that the server believes it to
+        self.notified: set[str] = set()  # and those that the server believes it to
         self._unanswered: list[tuple[SimulatedLoop, asyncio.Future[None]]] = []
 
     def trip(self) -> float:
@@ -66,16 +66,16 @@ class Network:
     def chance(self, probability: float) -> bool:
         return probability > 0 and self.world.random.random() < probability
 
-    def tell(self, prefix: str, owner: str, message: Push) -> int:
-        """Publish *message* to a hub; the server believes that so many heard it."""
-        heard = [link for link in self.links if link.hears(prefix, owner)]
-        for link in heard:
-            link.deliver(partial(link.told, prefix, message))
-            self.heard.add(owner)
+    def publish(self, prefix: str, owner: str, message: Push) -> int:
+        """Publish *message* to a hub. Returns how many connections it went to."""
+        receivers = [link for link in self.links if link.subscribed(prefix, owner)]
+        for link in receivers:
+            link.deliver(partial(link.notified, prefix, message))
+            self.notified.add(owner)
             if link.sound:
                 self.reached.add(owner)
-        self.world.note("tell", owner[:4], message, "->", len(heard))
-        return len(heard)
+        self.world.note("publish", owner[:4], message, "->", len(receivers))
+        return len(receivers)
 
     def heal(self) -> None:
         """From now on nothing goes wrong any more; what is under way arrives."""
@@ -88,7 +88,6 @@ class Network:
         self._unanswered.clear()
 
     async def answered_again(self, loop: SimulatedLoop) -> None:
-        """Wait until the network is healed."""
         attempt: asyncio.Future[None] = loop.create_future()
         self._unanswered.append((loop, attempt))
         await attempt
@@ -150,8 +149,8 @@ class SimulatedLink:
         self._down_cut = False
         self._paused = False
         network.links.append(self)
-        if process.deaf:
-            self._world.fault("deaf link")
+        if process.no_push:
+            self._world.fault("link without messages")
             listener.push_unavailable(PermissionError("the simulated server denies subscriptions"))
 
     # -- the process's end
@@ -194,17 +193,15 @@ class SimulatedLink:
 
     # -- the server's end
 
-    def hears(self, prefix: str, owner: str) -> bool:
-        """Whether the server believes that messages to the hub *owner* go out here."""
+    def subscribed(self, prefix: str, owner: str) -> bool:
+        """Whether messages to the hub *owner* go out here, as the server believes."""
         return self.open_there and (prefix, owner) in self._subscribed
 
     @property
     def sound(self) -> bool:
-        """Whether what the server says arrives."""
         return self.open_here and not self._down_cut and self.process.alive
 
     def deliver(self, arrival: Callable[[], None]) -> None:
-        """Bring something to the process, after what is on its way already."""
         if not self._down_cut:
             self._downward = max(self._downward, self._world.now + self._network.trip())
             self._world.at(self._downward, partial(self._delivered, arrival))
@@ -217,7 +214,7 @@ class SimulatedLink:
         if self.open_here:
             arrival()
 
-    def told(self, prefix: str, message: Push) -> None:
+    def notified(self, prefix: str, message: Push) -> None:
         """Hand a message over, and see what becomes of what it grants, or takes."""
         self.listener.push_received(prefix, message)
         holdings, hub = self._network.holdings, self.listener.hub_id
@@ -249,7 +246,6 @@ class SimulatedLink:
         self.read()
 
     def read(self) -> None:
-        """Have the server run what has arrived, as soon as it can."""
         while self._inbox:
             wait = max(self._blocked_until, self._network.server.stalled_until)
             if wait > self._world.now and not self._up_cut:
@@ -265,14 +261,14 @@ class SimulatedLink:
             return
         if self.open_here:
             weather = network.weather
-            if network.chance(weather.lose_letter):
+            if network.chance(weather.lose_command):
                 world.fault("lost command")
-                self.lose_letters()
+                self.lose_commands()
                 return
             once = isinstance(command.operation, ONCE)
             if network.chance(weather.overtaken if once else weather.run_late):
                 self._inbox.appendleft((command, hub))
-                self.delay_letters()
+                self.delay_commands()
                 return
             if network.chance(weather.half_open):
                 self.half_open()
@@ -281,7 +277,7 @@ class SimulatedLink:
         late = not self.open_here or self._down_cut
         if late:
             world.fault("command of a closed link" if not self.open_here else "unheard reply")
-        if not self.process.deaf:
+        if not self.process.no_push:
             self._subscribed.add((command.semaphore.address.prefix, hub))
         answer = server.run(command.semaphore.address, command.operation, hub, self)
         if isinstance(command.operation, ONCE) and network.chance(network.weather.unanswered):
@@ -324,31 +320,28 @@ class SimulatedLink:
 
     def _break(self, *, server_knows: bool = True) -> None:
         """The process learns that the link is gone; the server sooner or later, too."""
+        self._reset()
+        delay = self._network.trip() if server_knows else self._world.random.uniform(0, 20)
+        self._world.after(delay, self._forgotten)
+
+    def _reset(self) -> None:
         error = ConnectionResetError("the simulated network broke the link")
         moment = max(self._downward, self._world.now + self._network.trip())
         self._world.at(moment, partial(self._delivered, partial(self._fail, error)))
         self._down_cut = True
-        delay = self._network.trip() if server_knows else self._world.random.uniform(0, 20)
-        self._world.after(delay, self._forgotten)
 
     def _forgotten(self) -> None:
         self.open_there = False
 
-    def lose_letters(self) -> None:
-        """Drop what is on its way to the server, and the link."""
+    def lose_commands(self) -> None:
         self._up_cut = True
         self._break(server_knows=self._world.random.random() < 0.5)
 
-    def delay_letters(self) -> None:
+    def delay_commands(self) -> None:
         """Break the link; what is on its way to the server will run there, later."""
         most = self._network.weather.longest_delay
         self._blocked_until = self._world.now + self._world.random.uniform(0.0, most)
-        error = ConnectionResetError("the simulated network broke the link")
-        self._world.at(
-            max(self._downward, self._world.now + self._network.trip()),
-            partial(self._delivered, partial(self._fail, error)),
-        )
-        self._down_cut = True
+        self._reset()
 
     def heal(self) -> None:
         """What was blocked passes; what is broken is known to be."""
@@ -358,7 +351,7 @@ class SimulatedLink:
             self._break()
 
     def half_open(self) -> None:
-        """From now on nothing is heard over it, and nobody says so."""
+        """From now on nothing arrives over it, and no error says so."""
         world = self._world
         if not self.open_here or self._down_cut:
             return
@@ -366,14 +359,14 @@ class SimulatedLink:
         self._down_cut = True
         self._watch_silence()
         form = world.random.randrange(3)
-        if form == 0:  # nothing arrives there either, and the server does not know for long
+        if form == 0:  # nor at the server, which does not know for long
             self._up_cut = True
             world.after(world.random.uniform(0, 20), self._forgotten)
         elif form == 1:  # what is sent arrives late
             self._blocked_until = world.now + world.random.uniform(0, 5)
 
     def _see_that_it_was_noticed(self, stalled: float) -> None:
-        """A process that ran, and heard nothing for so long, has given the link up."""
+        """A process that ran, and received nothing for so long, has given the link up."""
         process, world = self.process, self._world
         if not (self.open_here and process.alive):
             return
@@ -387,10 +380,9 @@ class SimulatedLink:
         self._world.after(PATIENCE, partial(self._see_that_it_was_noticed, stalled))
 
     def cut(self) -> None:
-        """Break the link, in one of the ways there are."""
         if self.open_here and not self._down_cut:
             self._world.fault("broken link")
             if self._world.random.random() < 0.5:
-                self.lose_letters()
+                self.lose_commands()
             else:
-                self.delay_letters()
+                self.delay_commands()

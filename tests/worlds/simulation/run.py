@@ -1,20 +1,14 @@
-"""Running a seed: the package's clock, randomness and ids are the world's meanwhile."""
+"""Running a seed: the package's clock, randomness and ids come from it."""
 
 import asyncio
 import gc
 import itertools
-import logging
 import random
-import sys
-import warnings
-from collections.abc import Generator
-from contextlib import contextmanager
 
-from redsem_async._core import clock, keys
-from redsem_async._hub import introduction
+from tests.worlds.stand_ins import in_place
 
 from .schedule import Outcome, Schedule
-from .world import Violation, World
+from .world import Violation
 
 COLLECT = 25  # schedules between two collections of garbage
 
@@ -31,43 +25,8 @@ class _Secrets:
         return f"{self._source.getrandbits(8 * count):0{2 * count}x}"
 
 
-@contextmanager
-def virtual(world: World) -> Generator[None]:
-    """Put the world's clock, randomness and ids in the place of the real ones."""
-    chance = random.Random(world.seed + 1)
-    replaced: list[tuple[object, str, object]] = [
-        (introduction, "describe", _nobody),
-        (keys, "secrets", _Secrets(random.Random(world.seed + 2))),
-    ]
-    for name, module in list(sys.modules.items()):
-        if name.startswith("redsem_async"):
-            for key, value in list(vars(module).items()):
-                if value is clock.now:
-                    replaced.append((module, key, _now))
-                elif value is random:
-                    replaced.append((module, key, chance))
-    saved = [(owner, name, getattr(owner, name)) for owner, name, _ in replaced]
-    logger = logging.getLogger("redsem_async")
-    level = logger.level
-    for owner, name, stand_in in replaced:
-        setattr(owner, name, stand_in)
-    logger.setLevel(logging.CRITICAL)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ResourceWarning)  # permits are dropped on purpose
-            yield
-    finally:
-        for owner, name, original in saved:
-            setattr(owner, name, original)
-        logger.setLevel(level)
-
-
 def _now() -> float:
     return asyncio.get_running_loop().time()
-
-
-def _nobody(**facts: object) -> str:
-    return "a simulated process"
 
 
 def simulate(seed: int, *, traced: bool = False) -> Outcome:
@@ -78,7 +37,8 @@ def simulate(seed: int, *, traced: bool = False) -> Outcome:
         gc.collect()
     try:
         schedule = Schedule(seed, traced=traced)
-        with virtual(schedule.world):
+        chance, ids = random.Random(seed + 1), _Secrets(random.Random(seed + 2))
+        with in_place(_now, chance, ids):
             return schedule.run()
     finally:
         if collecting:

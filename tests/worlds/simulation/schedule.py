@@ -4,24 +4,22 @@ import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
-from redsem_async import (
-    AnySemaphore,
-    FairSemaphore,
-    Semaphore,
-)
+from redsem_async import AnySemaphore, FairSemaphore, Semaphore
 from redsem_async._core.lease import heartbeat_interval
 from redsem_async._hub.hub import known_hub
 from redsem_async.testing._spec.base import Specification
 from redsem_async.testing._spec.fair import FairSpecification
 from redsem_async.testing._spec.zset import ZsetSpecification
+from tests.worlds.loop import running
 
-from .actors import Actor, Habits, Office
+from .actors import Actor, Common, Habits
+from .books import in_use
 from .holdings import Attempt, Holdings
 from .network import Network, SimulatedBackend, Weather
 from .server import Server
+from .storm import Storm
 from .world import Process, World
 
 QUIET = 1.6  # seconds after which nothing is on its way any more, once all is healed
@@ -62,12 +60,13 @@ class Schedule:
         self.network.holdings = self.holdings
         self.holdings.unruly = not self.calm
         self.holdings.judge_of = self.server.judge
+        self.faults = Storm(self.world, self.network, self.server, self.holdings, self.lease)
         self.world.trip = self.network.weather.trip
-        self.office = Office(self.world, self.holdings, self._habits())
+        self.common = Common(self.world, self.holdings, self._habits())
         self.kind = draw.choice((Semaphore, FairSemaphore))
         names = ["jobs", "more"][: draw.choice((1, 1, 1, 2))]
         self.limits = {name: draw.choice((1, 1, 2, 3, 5)) for name in names}
-        self.office.highest = dict(self.limits)
+        self.common.highest = dict(self.limits)
         self.mixed = draw.random() < 0.15
         self.server.recovers = not self.mixed and draw.random() < 0.2
         self.clients: list[tuple[Process, SimulatedBackend]] = []
@@ -85,7 +84,7 @@ class Schedule:
         if self.calm:
             return weather
         if self.gusty:
-            weather.lose_reply = weather.lose_letter = 0.03
+            weather.lose_reply = weather.lose_command = 0.03
             return weather
         weather.longest_delay = draw.choice((0.5, 5.0))
         strength = draw.choice((0.003, 0.02, 0.06))
@@ -135,14 +134,14 @@ class Schedule:
     def _make_process(self, number: int) -> None:
         draw = self.random
         process = Process(self.world, f"p{number}", rate=1 + draw.uniform(-0.004, 0.004))
-        process.deaf = draw.random() < 0.05
+        process.no_push = draw.random() < 0.05
         backend = SimulatedBackend(self.network, process)
         self.clients.append((process, backend))
         semaphores = self.semaphores[process] = []
         for name, usual in self.limits.items():
             limit = draw.choice((1, 2, 4)) if self.mixed else usual
             if self.mixed:
-                self.office.highest[name] = max(self.office.highest[name], limit)
+                self.common.highest[name] = max(self.common.highest[name], limit)
             lease = draw.choice((1.0, 2.0)) * self.lease if self.mixed else self.lease
             interval = None if draw.random() < 0.8 else lease * draw.uniform(0.1, 0.95)
             semaphores.append(
@@ -160,85 +159,9 @@ class Schedule:
             )
         actors = draw.choice((1, 2, 2, 4, 8))
         for _ in range(actors):
-            actor = Actor(self.office, process, backend, semaphores)
+            actor = Actor(self.common, process, backend, semaphores)
             attempts = draw.randint(1, 5)
             self.workers.append((process, process.start(actor.run(attempts))))
-
-    def _plan_faults(self) -> None:
-        draw, world = self.random, self.world
-        kinds = draw.sample(_STORMS, draw.randint(0, 4))
-        kinds += ["flush"] * (self.server.recovers and "flush" not in kinds)
-        for kind in kinds:
-            for _ in range(draw.choice((1, 1, 2, 4))):
-                world.at(draw.random() * self.storm, partial(self._strike, kind))
-
-    # -- faults
-
-    def _strike(self, kind: str) -> None:
-        if not self.office.healed:
-            getattr(self, "_" + kind)()
-
-    def _some_process(self) -> Process | None:
-        alive = [process for process in self.world.processes if process.alive]
-        return self.random.choice(alive) if alive else None
-
-    def _stall_process(self) -> None:
-        if process := self._some_process():
-            process.stall(self.random.random() * 1.5 * self.lease)
-
-    def _kill_process(self) -> None:
-        alive = [process for process in self.world.processes if process.alive]
-        if len(alive) < 2:
-            return
-        process = self.random.choice(alive)
-        process.kill()
-        self.holdings.killed(process)
-        for link in self.network.links:
-            if link.process is process:
-                if self.random.random() < 0.7:
-                    link.abort()
-                else:
-                    link.half_open()  # the whole machine went
-
-    def _stall_server(self) -> None:
-        self.server.stall(self.random.random() * 1.5 * self.lease)
-
-    def _make_busy(self) -> None:
-        self.server.busy_until = self.world.now + self.random.random() * self.lease
-
-    def _demote(self) -> None:
-        self.server.demoted_until = self.world.now + self.random.random() * self.lease
-
-    def _fill_up(self) -> None:
-        self.holdings.out_of_memory = True
-        self.server.full_until = self.world.now + self.random.random() * self.lease
-
-    def _refuse_refreshes(self) -> None:
-        self.server.strict_until = self.world.now + self.random.random() * 1.5 * self.lease
-
-    def _forget_scripts(self) -> None:
-        self.server.forgetful = 0.3
-
-    def _flush(self) -> None:
-        for link in list(self.network.links):
-            if self.random.random() < 0.3:
-                link.cut()  # what runs late finds nothing of what was there
-        self.server.flush()
-
-    def _refuse(self) -> None:
-        self.network.refusing_until = self.world.now + self.random.random() * 2 * self.lease
-        for link in list(self.network.links):
-            link.cut()
-
-    def _cut_links(self) -> None:
-        for link in list(self.network.links):
-            if self.random.random() < 0.5:
-                link.cut()
-
-    def _open_half(self) -> None:
-        for link in list(self.network.links):
-            if self.random.random() < 0.5:
-                link.half_open()
 
     # -- the run
 
@@ -247,23 +170,23 @@ class Schedule:
         if self.calm or self.gusty:
             world.after(LOOK, self._look_for_idle_permits)
         else:
-            self._plan_faults()
+            self.faults.plan(self.storm)
         if not world.run(self.storm, self._all_done):
             self._heal()
             patience = 30 + 20 * self.lease + sum(5.0 for _ in self.workers)
-            if not world.run(patience + 40 * self.office.habits.work, self._all_done):
+            if not world.run(patience + 40 * self.common.habits.work, self._all_done):
                 stuck = [str(attempt) for attempt in self.holdings.pending]
                 self._unless_violated(f"not everybody was served: {stuck}")
         else:
             self._heal()
         world.note("everybody is done")
-        self.office.over = True
+        self.common.over = True
         world.run(QUIET)
         self._see_that_nothing_is_taken()
         world.run(60 + 4 * self.lease, self._idle)
         self._see_that_nothing_is_left()
         if not world.violations:
-            self.holdings.judge(self.server.judges, self.office.highest)
+            self.holdings.judge(self.server.judges, self.common.highest)
         self._bury()
         return Outcome(
             world.seed,
@@ -284,14 +207,13 @@ class Schedule:
         return all(task.done() for process, task in self.workers if process.alive)
 
     def _heal(self) -> None:
-        """From now on nothing goes wrong any more."""
-        self.office.healed = True
+        self.common.healed = self.faults.over = True
         self.world.note("healed")
         self.server.heal()
         self.network.heal()
         for process in self.world.processes:
             process.resume()
-        chosen = self._some_process()
+        chosen = self.faults.some_process()
         assert chosen is not None
         if not (self.calm or self.gusty):
             self.world.after(LOOK, self._look_for_idle_permits)
@@ -299,11 +221,11 @@ class Schedule:
 
     async def _lift_limits(self, process: Process) -> None:
         """A paused semaphore serves nobody, and is not to blame."""
-        while not self.office.over:
+        while not self.common.over:
             for semaphore in self.semaphores[process]:
                 judge = self.server.judges.get(semaphore.name)
                 if judge is not None and judge.set_limit is not None:
-                    await self.office.order(process, semaphore, None)
+                    await self.common.order(process, semaphore, None)
             await asyncio.sleep(0.5)
 
     def _look_for_idle_permits(self) -> None:
@@ -312,20 +234,20 @@ class Schedule:
         for name, model in self.server.models.items():
             judge = self.server.judge(name)
             since, grants = self._idle_since.get(name, (world.now, -1))
-            waiting = self._could_be_served(name, model) if not self.office.over else []
+            waiting = self._could_be_served(name, model) if not self.common.over else []
             if not waiting or grants != judge.grants:  # somebody got one meanwhile
                 since = world.now
             self._idle_since[name] = since, judge.grants
             if world.now - since > self._prompt(waiting):
                 world.violated(f"there is room in {name} since {since:.3f} for {waiting[0]}")
-        if not self.office.over:
+        if not self.common.over:
             world.after(LOOK, self._look_for_idle_permits)
 
     def _could_be_served(self, name: str, model: Specification) -> list[Attempt]:
         """Those who wait, where there is room for one whose turn it is."""
         now, judge = self.world.server_us // 1000, self.server.judge(name)
         pending = [a for a in self.holdings.pending if a.semaphore.name == name and a.waits]
-        used = judge.used(model, now)
+        used = in_use(model.state.holders, now)
         first = judge.first(model, now) if isinstance(model, FairSpecification) else None
         if not pending or model.state.grace.until > now:
             return []
@@ -343,14 +265,14 @@ class Schedule:
         prompt = BROKEN if self.gusty else PROMPT + 10 * self.world.trip
         if not (self.calm or self.gusty):
             prompt += RECOVERY
-        elif not any(attempt.process.deaf for attempt in waiting):
+        elif not any(attempt.process.no_push for attempt in waiting):
             return prompt
         return prompt + heartbeat_interval(2 * self.lease)
 
     # -- what is left
 
     def _survives(self, identity: str) -> bool:
-        """Whether its process lives, and was not closed with nobody there to tell."""
+        """Whether its process lives, and was not closed while the server was unreachable."""
         owner = self.network.owners.get(identity.partition(".")[0])
         closed = self.holdings.unruly and owner in self.holdings.closed
         return owner is not None and owner.alive and not closed
@@ -389,9 +311,8 @@ class Schedule:
                 self._unless_violated(
                     f"{process.name} does not come to rest: {len(tasks)} tasks, {timer}"
                 )
-            asyncio._set_running_loop(process.loop)
-            hub = known_hub(backend)
-            asyncio._set_running_loop(None)
+            with running(process.loop):
+                hub = known_hub(backend)
             for remote in list(hub._semaphores.values()) if hub else ():
                 ledger = remote.ledger
                 kept = (
@@ -413,7 +334,7 @@ class Schedule:
 
 _UNKIND = (
     "lose_reply",
-    "lose_letter",
+    "lose_command",
     "run_late",
     "overtaken",
     "unanswered",
@@ -421,18 +342,4 @@ _UNKIND = (
     "refuse",
     "hang",
     "back_pressure",
-)
-_STORMS = (
-    "stall_process",
-    "kill_process",
-    "stall_server",
-    "make_busy",
-    "demote",
-    "fill_up",
-    "refuse_refreshes",
-    "forget_scripts",
-    "flush",
-    "refuse",
-    "cut_links",
-    "open_half",
 )

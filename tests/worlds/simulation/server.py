@@ -1,20 +1,17 @@
 """The server: the executable specification, run in virtual time and watched by a judge."""
 
 import math
-from collections.abc import Callable
 from functools import partial
 
 from redsem_async._core.keys import Address
 from redsem_async._protocol.errors import CommandError, ErrorKind
 from redsem_async._protocol.operations import Acquire, Adopt, Operation, Refresh, Release
-from redsem_async._protocol.pushes import Push
 from redsem_async._protocol.replies import AnyReply
 from redsem_async.testing._spec.base import Specification
-from redsem_async.testing._spec.fair import FairSpecification
-from redsem_async.testing._spec.records import Reordered, UnknownHub, Void
-from redsem_async.testing._spec.zset import ZsetSpecification
+from tests.worlds.specification import carry_out, specification
 
-from .judge import Around, Judge, Look
+from .books import Around, Look
+from .judge import Judge
 from .network import ONCE, Network, SimulatedLink
 from .world import World
 
@@ -67,25 +64,22 @@ class Server:
             world.fault(f"late {type(call).__name__.lower()}")
         model = self.models.get(address.name)
         if model is None:
-            kind = FairSpecification if address.mode == "fair" else ZsetSpecification
-            model = self.models[address.name] = kind(self._teller(address.prefix))
+            publish = partial(self._network.publish, address.prefix)
+            model = self.models[address.name] = specification(address.mode, publish)
             model.recovers = self.recovers
         gone = {name for name, known in model.state.hubs.items() if known.unreachable}
         judge = self.judge(address.name)
-        self._network.heard.clear()
+        self._network.notified.clear()
         self._network.reached.clear()
         now_us = world.server_us
         before = judge.look(model, now_us // 1000)
-        answer: AnyReply | CommandError
-        try:
-            answer = model.run(address, call, hub, now_us)
-        except (Reordered, UnknownHub, Void) as again:
-            world.note("again", type(again).__name__)
-            answer = CommandError(ErrorKind.RETRY_NOW, again)
+        answer = carry_out(model, address, call, hub, now_us)
         world.note("run", link.process.name, hub[:4], address.name, call, "->", answer)
         self._note_what_is_rare(model, call, hub, gone, before)
         network = self._network
-        around = Around(frozenset(network.heard), frozenset(network.reached), not link.open_here)
+        around = Around(
+            frozenset(network.notified), frozenset(network.reached), not link.open_here
+        )
         if judge.ran(model, before, call, hub, answer, around):
             self._idle_since, self._idle_calls = world.now, 0
         self._see_that_nothing_spins()
@@ -133,15 +127,10 @@ class Server:
             elif ran_on < link.serial:
                 self._world.fault("acquire sent again")
 
-    def _teller(self, prefix: str) -> Callable[[str, Push], int]:
-        return partial(self._network.tell, prefix)
-
     def answered_since(self, moment: float) -> bool:
-        """Whether it has done what it was asked ever since."""
         return max(self._troubled_at, self.stalled_until) < moment
 
     def holds(self, name: str, identity: str) -> bool:
-        """Whether a permit is held under *identity* now."""
         model = self.models.get(name)
         held = model.state.holders.get(identity) if model else None
         return held is not None and held.expiry_ms > self._world.server_us // 1000
@@ -149,12 +138,10 @@ class Server:
     # -- trouble
 
     def stall(self, seconds: float) -> None:
-        """Answer nothing for a while, and then everything."""
         self._world.fault("stalled server")
         self.stalled_until = self._world.now + seconds
 
     def flush(self) -> None:
-        """Forget everything, as FLUSHALL does."""
         self._world.fault("flushed server")
         self.stalled_until = max(self.stalled_until, self._world.now + FLUSH_TIME)
         self.models.clear()
@@ -162,7 +149,6 @@ class Server:
             judge.flushed()
 
     def heal(self) -> None:
-        """Nothing is wrong any more."""
         self.stalled_until = min(self.stalled_until, self._world.now + FLUSH_TIME)
         self.busy_until = self.demoted_until = self.full_until = self.strict_until = 0.0
         self.forgetful = 0.0

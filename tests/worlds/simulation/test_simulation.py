@@ -1,4 +1,4 @@
-"""Thousands of short schedules, each drawn from a seed that a failure tells."""
+"""Thousands of short schedules, each drawn from a seed, which a failure names."""
 
 import os
 from collections import Counter
@@ -27,7 +27,7 @@ FAULTS = {
     "closed client",
     "connection not answered",
     "connection refused",
-    "deaf link",
+    "link without messages",
     "detach cancelled",
     "flushed server",
     "foreign release",
@@ -69,7 +69,7 @@ def seeds_of(chunk: int) -> range:
     [pytest.param(n, marks=pytest.mark.release if n > 1 else ()) for n in range(CHUNKS)],
 )
 def test_every_promise_is_kept_whatever_happens(chunk: int) -> None:
-    """Faults come together in ways that nobody thinks of; a seed does not have to think."""
+    """Faults come together in ways that nobody thinks of."""
     faults: Counter[str] = Counter()
     for seed in seeds_of(chunk):
         outcome = simulate(seed)

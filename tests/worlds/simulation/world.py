@@ -9,10 +9,10 @@ from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from .loop import RESOLUTION, SimulatedLoop
+from tests.worlds.loop import RESOLUTION, SimulatedLoop, running
+from tests.worlds.specification import START_US
 
 TURN = 2e-6  # seconds that a turn of a loop takes: time goes on even when all are busy
-START_US = 1_700_000_000_000_000  # by the server's clock
 
 if TYPE_CHECKING:
     from .holdings import Hold
@@ -39,20 +39,17 @@ class World:
         self._events: list[Event] = []
         self._count = 0
 
-    # -- what there is to tell
+    # -- what happens
 
     def note(self, *what: object) -> None:
-        """Add a line to the trace, if one is kept."""
         if self.trace is not None:
             self.trace.append(f"{self.now:12.6f} " + " ".join(map(str, what)))
 
     def fault(self, kind: str) -> None:
-        """A fault happened."""
         self.faults[kind] += 1
         self.note("FAULT", kind)
 
     def violated(self, what: str) -> None:
-        """A promise was broken: the run ends here."""
         self.violations.append(f"at {self.now:.6f}: {what}")
         self.note("VIOLATED", what)
 
@@ -60,7 +57,6 @@ class World:
 
     @property
     def server_us(self) -> int:
-        """The server's clock."""
         return self.server_us_at(self.now)
 
     @staticmethod
@@ -126,7 +122,7 @@ class Process:
         self.world = world
         self.name = name
         self.alive = True
-        self.deaf = False
+        self.no_push = False
         self.hubs: set[str] = set()  # the ids that it was known by
         self.stalled_at = self.stalled_until = 0.0
         self.stalled = 0.0  # seconds, altogether
@@ -146,7 +142,6 @@ class Process:
         return self.loop.create_task(coroutine)
 
     def world_time(self, local: float) -> float:
-        """The world's time when this process's clock shows *local*."""
         return (local - self._offset) / self._rate
 
     # -- turns
@@ -159,7 +154,6 @@ class Process:
         return done or not self.alive
 
     def able(self) -> bool:
-        """Whether there is something for it to do now."""
         if not self.alive or self.stalled_until > self.world.now:
             return False
         if self.loop.ready:
@@ -171,7 +165,6 @@ class Process:
         return timer is not None and timer < self.loop.time() + RESOLUTION
 
     def next_moment(self) -> float:
-        """When there will be something for it to do, as far as it knows."""
         if not self.alive:
             return math.inf
         timer = self.loop.next_timer()
@@ -203,13 +196,10 @@ class Process:
 
     def cancel(self, task: "asyncio.Task[Any]") -> None:
         """Cancel *task* from outside, and remember it where that has to be obeyed."""
-        asyncio._set_running_loop(self.loop)
-        try:
+        with running(self.loop):
             if self.alive and task.cancel("by the simulation"):
                 self.world.fault("cancelled task")
                 self.cancelled.add(task)
-        finally:
-            asyncio._set_running_loop(None)
 
     @property
     def stalled_so_far(self) -> float:
@@ -236,13 +226,11 @@ class Process:
         self.world.at(self.stalled_until, lambda: None)
 
     def kill(self) -> None:
-        """Its tasks vanish."""
         self.alive = False
         self.world.fault("killed process")
         self.world.note(self.name, "is killed")
 
     def resume(self) -> None:
-        """Nothing stops it any more."""
         self._stall_due = None
         self.stalled_until = min(self.stalled_until, self.world.now)
 

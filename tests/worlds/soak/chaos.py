@@ -18,7 +18,7 @@ _SCRIPTS = ("EVAL", "EVALSHA")
 
 
 class Chaos:
-    """Causes faults until it is told to stop, and counts those that happened, by kind."""
+    """Causes faults until its end, and counts those that happened, by kind."""
 
     def __init__(
         self,
@@ -64,7 +64,6 @@ class Chaos:
 
     @property
     def complete(self) -> bool:
-        """Whether every kind of fault has happened."""
         return all(self.happened[fault] for fault in self._plan.faults)
 
     async def _all_done(self) -> None:
@@ -196,7 +195,7 @@ class Chaos:
         if worker is None:
             return False
         before = worker.blocks
-        worker.tell("block", seconds)
+        worker.command("block", seconds)
         await asyncio.sleep(seconds + 0.5)
         return worker.blocks > before
 

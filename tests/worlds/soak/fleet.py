@@ -1,4 +1,4 @@
-"""The processes of a soak, as seen from outside: started, stopped, killed, and listened to."""
+"""The processes of a soak, as seen from outside: started, stopped, killed, and read from."""
 
 import asyncio
 import json
@@ -28,15 +28,14 @@ runpy.run_module("tests.worlds.soak.worker", run_name="__main__")
 
 @dataclass
 class Sizes:
-    """What a process said of its size, and when."""
+    """What a process reported of its size."""
 
-    at: list[float] = field(default_factory=list[float])
     sizes: list[dict[str, int]] = field(default_factory=list[dict[str, int]])
     rest: dict[str, int] | None = None
 
 
 class Worker:
-    """One process. What it says goes to the checker."""
+    """One process. Its reports go to the checker."""
 
     def __init__(self, number: int, plan: Plan, urls: Sequence[str], tally: "Tally") -> None:
         self.number = number
@@ -49,7 +48,7 @@ class Worker:
         self._incarnation = 0
         self._killed_at: float | None = None
         self._process: asyncio.subprocess.Process | None = None
-        self._listening: asyncio.Task[None] | None = None
+        self._reading: asyncio.Task[None] | None = None
 
     @property
     def name(self) -> str:
@@ -78,13 +77,13 @@ class Worker:
         )
         self._process = process
         self._tally.sizes.append(self.sizes)
-        self._tally.checker.history.joins(self.name)
-        self._listening = asyncio.create_task(self._listen(process))
+        self._tally.checker.history.reported(self.name)
+        self._reading = asyncio.create_task(self._read(process))
 
-    def tell(self, *command: object) -> None:
+    def command(self, *words: object) -> None:
         assert self._process is not None
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(command).encode() + b"\n")
+        self._process.stdin.write(json.dumps(words).encode() + b"\n")
 
     def stop(self) -> None:
         self._signal(signal.SIGSTOP)
@@ -100,14 +99,13 @@ class Worker:
         await self.ended()
 
     async def ended(self) -> int:
-        """Wait for it to end, and for what it said last. Returns how it ended."""
+        """Wait for it to end, and for its last report. Returns how it ended."""
         assert self._process is not None
-        assert self._listening is not None
-        await self._listening
+        assert self._reading is not None
+        await self._reading
         return await self._process.wait()
 
     async def end(self) -> None:
-        """It is not needed any more."""
         if self.alive:
             await self.kill()
 
@@ -123,11 +121,11 @@ class Worker:
         assert self._process is not None
         os.kill(self._process.pid, number)
 
-    async def _listen(self, process: asyncio.subprocess.Process) -> None:
+    async def _read(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdout is not None
         name, count = self.name, 0
         while (line := await process.stdout.readline()).endswith(b"\n"):
-            self._heard(name, json.loads(line))
+            self._note(name, json.loads(line))
             count += 1
             if count % 100 == 0:
                 await asyncio.sleep(0)
@@ -140,7 +138,7 @@ class Worker:
             if code != 0:
                 self._tally.wrong(name, f"ended with {code}")
 
-    def _heard(self, name: str, said: list[Any]) -> None:
+    def _note(self, name: str, said: list[Any]) -> None:
         history, at = self._tally.checker.history, self._tally.at
         match said:
             case ["got", identity, place, token, permits, since, trusted]:
@@ -151,10 +149,9 @@ class Worker:
                 history.doubts(identity, at(moment))
             case ["left", identity, until, asked, released]:
                 history.left(identity, at(until), at(asked), released)
-            case ["heard", until]:
-                history.heard(name, at(until))
+            case ["reported", until]:
+                history.reported(name, at(until))
             case ["size", size]:
-                self.sizes.at.append(time.time())
                 self.sizes.sizes.append(size)
             case ["rest", size]:
                 self.sizes.rest = size
@@ -169,7 +166,7 @@ class Worker:
 
 
 class Tally:
-    """What all processes said, beside what the checker is told."""
+    """What all processes reported, beside what the checker has."""
 
     def __init__(self, checker: JournalChecker) -> None:
         self.checker = checker

@@ -75,11 +75,9 @@ class Place:
         return HIGHEST_LIMIT if self.mutable else self.limit + self.mixed
 
     def declared(self, process: int) -> int:
-        """The limit that a process declares."""
         return self.limit + (self.mixed and process % 2)
 
     def semaphore(self, client: Any, process: int) -> AnySemaphore:
-        """The semaphore, as that process uses it."""
         kind = FairSemaphore if self.mode == "fair" else Semaphore
         return kind(
             client,

@@ -5,7 +5,7 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -49,7 +49,6 @@ class Report:
     sizes: list[tuple[dict[str, float], dict[str, float]]] = field(
         default_factory=list[tuple[dict[str, float], dict[str, float]]]
     )
-    server: list[dict[str, int]] = field(default_factory=list[dict[str, int]])
     tried: int = 0  # semaphores of which every permit was there afterwards
     keys_left: int = 0
     longest_ttl: float = 0.0
@@ -108,18 +107,10 @@ class Drain:
             await self._check(fetched)
             self._checker.feed([Flushed(at)])
 
-    async def look(self) -> dict[str, int]:
-        """How the server does."""
-        async with self._turn:
-            clients: dict[str, Any] = await self._redis.info("clients")
-            memory: dict[str, Any] = await self._redis.info("memory")
-            journal = int(await self._redis.memory_usage(JOURNAL) or 0)
-            return {
-                "behind": int(await self._redis.llen(JOURNAL)),
-                "connections": clients["connected_clients"],
-                "keys": int(await self._redis.dbsize()),
-                "memory": memory["used_memory"] - journal,
-            }
+    async def behind(self) -> int:
+        """How many records are not checked yet."""
+        async with self._turn:  # not while the server restarts
+            return int(await self._redis.llen(JOURNAL))
 
     async def _check(self, fetched: Sequence[bytes]) -> None:
         for start in range(0, len(fetched), SLICE):
@@ -130,7 +121,6 @@ class Drain:
 
 
 async def soak(plan: Plan) -> Report:
-    """Run a soak to its end."""
     known = places(plan)
     recovering = {place.name for place in known if place.recovers}
     checker = JournalChecker({place.name: place.ceiling for place in known}, recovering)
@@ -152,7 +142,7 @@ async def soak(plan: Plan) -> Report:
             await asyncio.gather(*(worker.start() for worker in workers))
             await _go_on(plan, report, workers, proxies, drain, chaos)
             for worker in workers:
-                worker.tell("end")
+                worker.command("end")
             await asyncio.wait_for(_all_end(workers, drain), 60)
         finally:
             for worker in workers:
@@ -172,7 +162,6 @@ async def soak(plan: Plan) -> Report:
 async def _surroundings(
     plan: Plan,
 ) -> AsyncGenerator[tuple[EmbeddedRedis, Redis, Redis, list[Proxy]]]:
-    """A server, a client to cause trouble with, one to read with, and ways to the server."""
     async with AsyncExitStack() as stack:
         server = stack.enter_context(embedded_redis())
         admin, reader = [
@@ -195,7 +184,6 @@ async def _go_on(
     drain: Drain,
     chaos: Chaos,
 ) -> None:
-    """Let it go on for its time, checking along the way."""
     ending = asyncio.Event()
     await until(lambda: all(worker.sizes.sizes for worker in workers), "all have begun", 60)
     causing = asyncio.create_task(chaos.go_on(ending))
@@ -210,12 +198,11 @@ async def _go_on(
             await asyncio.sleep(0.05)
         if time.monotonic() - looked > 2.0:
             looked = time.monotonic()
-            report.server.append(await drain.look())
-            behind = report.server[-1]["behind"] > MOST_BEHIND
+            behind = await drain.behind() > MOST_BEHIND
             if behind is not resting:
                 resting = behind
                 for worker in workers:
-                    worker.tell("rest", RESTING if behind else plan.rest)
+                    worker.command("rest", RESTING if behind else plan.rest)
             for proxy in proxies:
                 forget_the_past(proxy)
     ending.set()
@@ -270,7 +257,6 @@ async def _look_for_leftovers(
         keys = {place: place.semaphore(client, 0) for place in known}
         used = {key.split(b"}")[0] for key in await _keys(admin)}
         there = [p for p in known if f"{PREFIX}:{{{p.name}".encode() in used]
-        await _until_idle([keys[place] for place in there], left)
         for start in range(0, len(there), 50):
             some = there[start : start + 50]
             await asyncio.gather(*(_take_all(place, keys[place], left) for place in some))
@@ -283,7 +269,7 @@ async def _look_for_leftovers(
         report.longest_ttl = max(report.longest_ttl, ttl / 1000)
         kind = key.rpartition(b":")[2]
         expires = ttl >= 0 and kind in (b"meta", b"hubs", b"released")
-        if not expires and kind != b"marker":  # which tells idle from lost, and stays
+        if not expires and kind != b"marker":  # which is there when idle and not when lost
             left.append(f"{key!r} was left, for {ttl} ms")
 
 
@@ -292,38 +278,22 @@ async def _keys(admin: Redis) -> list[bytes]:
     return [key async for key in keys]
 
 
-async def _until_idle(semaphores: Sequence[redsem_async.AnySemaphore], left: list[str]) -> None:
-    """Killed processes hold and wait until their time has run out, and no longer."""
-    ends = time.monotonic() + 4 * LONGEST_LEASE
-    busy = list(semaphores)
-    while busy:
-        still: list[redsem_async.AnySemaphore] = []
-        for start in range(0, len(busy), 50):
-            some = busy[start : start + 50]
-            used = await asyncio.gather(*map(_in_use, some))
-            still += [semaphore for semaphore, so in zip(some, used, strict=True) if so]
-        busy = still
-        if time.monotonic() > ends:
-            left.extend(f"{semaphore.name} is still in use" for semaphore in busy)
-            return
-        await asyncio.sleep(0.1)
-
-
-async def _in_use(semaphore: redsem_async.AnySemaphore) -> bool:
-    try:
-        await semaphore.reap()
-        status = await semaphore.status()
-    except redsem_async.BackendUnavailable:
-        return True  # a machine that is busy with other things: not known
-    return bool(status.held or status.waiting)
-
-
 async def _take_all(place: Place, semaphore: redsem_async.AnySemaphore, left: list[str]) -> None:
+    """Killed processes hold and wait until their time has run out; then every permit is there."""
+
+    async def idle() -> bool:
+        with suppress(redsem_async.BackendUnavailable):  # a busy machine: not known
+            await semaphore.reap()
+            status = await semaphore.status()
+            return not (status.held or status.waiting)
+        return False
+
     try:
+        await until(idle, f"{place.name} is idle", 4 * LONGEST_LEASE)
         if place.mutable:
             await semaphore.set_limit(None)
         # Not at once: after a loss of state some admit nobody for a lease.
         timeout = 2 * place.lease + 5.0
         await (await semaphore.acquire(permits=semaphore.limit, timeout=timeout)).release()
-    except SemaphoreError as error:
+    except (AssertionError, SemaphoreError) as error:
         left.append(f"a permit of {place.name} is missing: {error!r}")

@@ -1,8 +1,7 @@
-"""A process of the soak: its tasks take and give back permits, and it says what it saw.
+"""A process of the soak: its tasks acquire and release permits, and it reports what it saw.
 
-It is given its options as JSON, reads a command a line, and says a line for each event, at once:
-what it was handed it has said before anything else happens. Times are of the monotonic clock that
-trust is counted by, and that all processes of a machine share.
+Its options are JSON; it reads a command a line, and reports each event at once, in a line. Times
+are of the monotonic clock that trust is counted by, and that all processes of a machine share.
 """
 
 import asyncio
@@ -27,8 +26,8 @@ from tests.scripts.recording import install
 from tests.worlds.soak.plan import HIGHEST_LIMIT, Place, Plan, places
 
 SEMAPHORES = 100  # that a process keeps; of others it makes new ones
-TICK = 0.25  # seconds between two words of how far it has come
-SAMPLE_EVERY = 8  # of these words, with one about its size
+TICK = 0.25  # seconds between two reports of how far it has come
+SAMPLE_EVERY = 8  # of these, with one about its size
 
 
 @dataclass(slots=True)
@@ -61,9 +60,9 @@ class Process:
         self.ending = asyncio.Event()
         self.outcomes: dict[str, int] = {}
 
-    # -- saying
+    # -- reports
 
-    def say(self, event: str, *facts: object) -> None:
+    def report(self, event: str, *facts: object) -> None:
         line = json.dumps([event, *facts]) + "\n"
         os.write(1, line.encode())
 
@@ -71,22 +70,22 @@ class Process:
         since = now()
         self.open[permit.id] = Open(permit)
         facts = (permit.id, place.name, permit.fencing_token, permit.permits)
-        self.say("got", *facts, since, permit._claim.trusted_until)
+        self.report("got", *facts, since, permit._claim.trusted_until)
 
     def left(self, permit: Permit, released: bool | None = None) -> None:
         stay = self.open.pop(permit.id)
         asked = stay.asked or now()
         until = min(asked, stay.certain_until)
-        self.say("left", permit.id, until, asked, released)
+        self.report("left", permit.id, until, asked, released)
 
     async def tick(self) -> None:
-        """Say how far it has come: nothing that is before that will be said any more."""
+        """Report how far it has come: nothing from before that will follow."""
         count = 0
         while True:
             trusted = (stay.certain_until for stay in self.open.values())
-            self.say("heard", min((now(), *trusted)))
+            self.report("reported", min((now(), *trusted)))
             if count % SAMPLE_EVERY == 0:
-                self.say("size", size())
+                self.report("size", size())
             count += 1
             await asyncio.sleep(TICK)
 
@@ -114,9 +113,9 @@ class Process:
             await client.aclose()
         while len(asyncio.all_tasks()) > 2:  # noqa: ASYNC110 - this one, and who reads commands
             await asyncio.sleep(0.01)
-        self.say("heard", now())
-        self.say("outcomes", self.outcomes)
-        self.say("rest", size())
+        self.report("reported", now())
+        self.report("outcomes", self.outcomes)
+        self.report("rest", size())
 
     async def work(self) -> None:
         dice = self.dice
@@ -137,7 +136,7 @@ class Process:
         elif (error := attempt.exception()) is not None:
             outcome = type(error).__name__
             if not isinstance(error, SemaphoreError):
-                self.say("wrong", f"{error!r}")
+                self.report("wrong", f"{error!r}")
         else:
             outcome = attempt.result()
         self.count_one(outcome)
@@ -227,7 +226,7 @@ class Process:
         """Detach for less than a lease or for more, with little patience perhaps, and again."""
         dice = self.dice
         while True:
-            self.say("doubts", permit.id, now())
+            self.report("doubts", permit.id, now())
             try:
                 async with asyncio.timeout(dice.choice((None, None, None, 0.0005, 0.02))):
                     return await permit.detach(dice.choice((0.2, 1.0, 2.0)) * place.lease)
@@ -239,7 +238,6 @@ class Process:
     # -- commands
 
     async def obey(self) -> None:
-        """Do what comes in on the standard input."""
         reader = asyncio.StreamReader()
         protocol = asyncio.StreamReaderProtocol(reader)
         transport, _ = await asyncio.get_running_loop().connect_read_pipe(
@@ -250,7 +248,7 @@ class Process:
                 match json.loads(line):
                     case ["block", seconds]:
                         time.sleep(seconds)  # noqa: ASYNC251 - that is the fault
-                        self.say("blocked")
+                        self.report("blocked")
                     case ["rest", seconds]:
                         self.plan = Plan(**{**vars(self.plan), "rest": seconds})
                     case _:
@@ -281,7 +279,7 @@ def size() -> dict[str, int]:
 
 async def main(options: dict[str, Any]) -> None:
     process = Process(options["number"], Plan(**options["plan"]), options["urls"], options["seed"])
-    process.say("size", size())
+    process.report("size", size())
     obeying = asyncio.create_task(process.obey())
     await process.run()
     await obeying
@@ -290,6 +288,6 @@ async def main(options: dict[str, Any]) -> None:
 if __name__ == "__main__":
     install()
     if hasattr(fcntl, "F_SETPIPE_SZ"):
-        fcntl.fcntl(1, fcntl.F_SETPIPE_SZ, 1 << 20)  # whoever listens may be busy
+        fcntl.fcntl(1, fcntl.F_SETPIPE_SZ, 1 << 20)  # the reader may be busy
     logging.getLogger("redsem_async").setLevel(logging.ERROR)  # of outages it warns, and rightly
     asyncio.run(main(json.loads(sys.argv[1])))

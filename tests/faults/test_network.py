@@ -1,0 +1,306 @@
+"""Connections that break, fall silent or are slow: no permit is lost, and no waiter forgotten."""
+
+import asyncio
+import os
+import signal
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+from redis.asyncio.cluster import RedisCluster
+
+import redsem_async
+import redsem_async._redis.dial as dialling
+from redsem_async import AnySemaphore, FairSemaphore
+from redsem_async._redis.dial import Target
+from tests.harness.clients import (
+    Kind,
+    connection_of,
+    hub_of,
+    key_of,
+    kill_connection,
+    kill_connections,
+)
+from tests.harness.proxy import Proxy
+from tests.harness.topologies import Cluster, embedded_cluster, tell
+from tests.harness.wait import (
+    EPSILON,
+    all_free,
+    in_background,
+    takes_at_most,
+    until,
+    waits_in_line,
+)
+
+LEASE = 30.0  # with a heartbeat every ten seconds: nothing is found by one
+
+
+@pytest.fixture
+def here(kind: Kind, proxied: Redis) -> AnySemaphore:
+    """A semaphore of a process behind the proxy."""
+    return kind(proxied, "jobs", 1, lease=LEASE)
+
+
+@pytest.fixture
+def there(kind: Kind, client_b: Redis) -> AnySemaphore:
+    """The same semaphore in another process."""
+    return kind(client_b, "jobs", 1, lease=LEASE)
+
+
+# -- a connection that ends
+
+
+@pytest.mark.fault(23)
+@pytest.mark.parametrize("killed", [["here"], ["there"], ["here", "there"]], ids="-".join)
+async def test_the_connection_is_killed_during_a_release(
+    kind: Kind, client_a: Redis, there: AnySemaphore, admin: Redis, killed: list[str]
+) -> None:
+    """The waiter's or the releaser's: served after a reconnection and a trip."""
+    semaphore = kind(client_a, "jobs", 1, lease=LEASE)
+    for _ in range(5):
+        holder = await there.acquire(timeout=1)
+        waiter = await waits_in_line(semaphore)
+        releasing = in_background(holder.release())
+        await asyncio.sleep(0)  # it is being written
+        numbers = {name: await kill_connection(admin, name) for name in killed}
+        assert await releasing
+        with takes_at_most(EPSILON):
+            permit = await waiter
+        for name, number in numbers.items():
+            # One that has nothing to say any more need not come back.
+            assert await connection_of(admin, name) != number
+        assert await permit.release()
+    await all_free(semaphore)
+
+
+@pytest.mark.fault(23)
+async def test_a_killed_connection_costs_a_holder_nothing(
+    kind: Kind, client_a: Redis, admin: Redis
+) -> None:
+    """Time and again, while it is refreshed."""
+    semaphore = kind(client_a, "jobs", 1, lease=1.0, refresh_interval=0.1)
+    async with semaphore as permit:
+        for _ in range(8):
+            number = await kill_connection(admin, "here")
+
+            async def back(number: int = number) -> bool:
+                return await connection_of(admin, "here") not in (number, None)
+
+            await until(back, "it is back", within=0.5)
+            await asyncio.sleep(0.15)
+        assert not permit.lost
+        assert (await semaphore.status()).holders[0].id == permit.id
+    await all_free(semaphore)
+
+
+@pytest.mark.fault(23)
+@pytest.mark.parametrize("lost", ["the message", "its refresh"])
+async def test_a_grant_whose_message_was_lost_is_found(
+    proxied: Redis, proxy: Proxy, client_b: Redis, lost: str
+) -> None:
+    """It went to a connection that broke: the new one asks, or renews (fair)."""
+    here, there = (FairSemaphore(redis, "jobs", 1, lease=LEASE) for redis in (proxied, client_b))
+    holder = await there.acquire()
+    waiter = await waits_in_line(here)
+    if lost == "the message":
+        proxy.mute()
+    else:
+        proxy.cut("refresh")
+    assert await holder.release()
+    status = await there.status()
+    assert (status.held, status.waiting) == (1, 0), "it was handed over"
+    if lost == "the message":
+        assert not waiter.done()
+        proxy.drop()
+    with takes_at_most(0.2):
+        permit = await waiter
+    assert [entry.id for entry in status.holders] == [permit.id]
+    await until(lambda: permit.expires_in > LEASE - 1, "it is made a whole lease", within=0.5)
+    assert len(proxy.connections) == 2
+    assert await permit.release()
+
+
+@pytest.mark.fault(25)
+async def test_a_subscription_that_ends_unasked_is_made_anew(
+    here: AnySemaphore, there: AnySemaphore, proxy: Proxy, admin: Redis
+) -> None:
+    """Without it grants would go unnoticed."""
+    holder = await there.acquire()
+    waiter = await waits_in_line(here)
+    first = await connection_of(admin, "proxied")
+    channel = proxy.operations("SUBSCRIBE")[0].arguments[1]
+    proxy.inject(b">3\r\n$11\r\nunsubscribe\r\n$%d\r\n%s\r\n:0\r\n" % (len(channel), channel))
+
+    async def has_another() -> bool:
+        return await connection_of(admin, "proxied") not in (first, None)
+
+    await until(has_another, "it subscribed on a new connection", within=1.0)
+    assert await holder.release()
+    with takes_at_most(EPSILON):
+        permit = await waiter
+    assert await permit.release()
+
+
+@pytest.mark.fault(26)
+async def test_it_listens_before_it_asks(here: AnySemaphore, proxy: Proxy) -> None:
+    """On each connection anew: a grant before the subscription would go unnoticed."""
+    for number in range(2):
+        assert await (await here.acquire()).release()
+        spoken = [sent.operation for sent in proxy.sent if sent.connection == number]
+        assert spoken.index("SUBSCRIBE") < spoken.index("acquire")
+        proxy.drop()
+        await until(lambda: not proxy.open_connections(), "the connection is closed")
+
+
+@pytest.mark.one_mode
+@pytest.mark.parametrize("end", ["reset", "closed"])
+async def test_a_connection_that_ended_before_it_was_ours_is_noticed(
+    kind: Kind, end: str, client_a: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """redis-py's reader knew of its end, which nobody reads: no caller may wait for answers."""
+    made: list[Any] = []
+    connected = dialling._connected
+
+    async def ended(target: Target, protocol: int) -> Any:
+        connection = await connected(target, protocol)
+        made.append(connection)
+        if len(made) == 1:
+            if end == "reset":
+                connection._writer.transport.abort()
+            else:
+                await connection.send_command("QUIT")
+                assert await connection.read_response() == b"OK"
+            await until(connection._reader.at_eof, "its reader knows")
+        return connection
+
+    monkeypatch.setattr(dialling, "_connected", ended)
+    with takes_at_most(0.2):
+        permit = await kind(client_a, "jobs", 1).acquire()
+    assert len(made) == 2
+    assert await permit.release()
+
+
+# -- a connection that is silent or slow
+
+
+@pytest.mark.fault(24)
+@pytest.mark.parametrize("waiting", [False, True], ids=["holding", "waiting"])
+async def test_a_half_open_connection_is_noticed(
+    kind: Kind, proxied: Redis, proxy: Proxy, there: AnySemaphore, waiting: bool
+) -> None:
+    """Nothing comes and nothing ends: a question that stays unanswered tells."""
+    semaphore = kind(proxied, "jobs", 1, lease=3.0)
+    if waiting:
+        holder = await there.acquire()
+        waiter = await waits_in_line(semaphore)
+        proxy.half_open()
+        assert await holder.release()
+        with takes_at_most(2.0 + EPSILON):  # a heartbeat, and the patience for its answer
+            permit = await waiter
+        assert len(proxy.connections) == 2
+        assert await permit.release()
+    else:
+        async with semaphore as permit:
+            proxy.half_open()
+            await until(lambda: len(proxy.connections) == 2, "it reconnected", within=2.5)
+            await until(lambda: permit.expires_in > 2.5, "it is refreshed", within=1.0)
+            assert not permit.lost
+    await all_free(there)
+
+
+@pytest.mark.fault(24)
+async def test_a_lost_reply_of_refresh_is_no_loss(
+    kind: Kind, proxied: Redis, proxy: Proxy
+) -> None:
+    """No answer is not a no."""
+    semaphore = kind(proxied, "jobs", 1, lease=1.5, refresh_interval=0.3)
+    async with semaphore as permit:
+        fault = proxy.swallow("refresh")
+        await asyncio.wait_for(fault.struck.wait(), 2)
+        await until(lambda: len(proxy.operations("refresh")) >= 2, "it is sent again")
+        await asyncio.sleep(1.5)
+        assert not permit.lost
+        assert (await semaphore.status(0)).held == 1
+
+
+async def test_used_again_after_a_heartbeat_that_aclose_left_unanswered(
+    kind: Kind, proxied: Redis, proxy: Proxy, client_b: Redis, admin: Redis
+) -> None:
+    """The semaphores may be used again after aclose, and waiters are served at an expiry."""
+    semaphore, there = kind(proxied, "jobs", 1, lease=9.0), kind(client_b, "jobs", 1, lease=9.0)
+    permit = await semaphore.acquire()
+    assert await permit.release()
+    holder = await there.acquire()
+    waiter = await waits_in_line(semaphore)
+    fault = proxy.hold("heartbeat")
+    await admin.publish(f"redsem:@{hub_of(permit)}", "hint 0 jobs")
+    await fault.struck.wait()
+    await redsem_async.aclose(proxied)
+    with pytest.raises(redsem_async.SemaphoreClosed):
+        await waiter
+    fault.lift()
+    assert await holder.release()
+    await (await there.acquire(timeout=1)).detach(1.0)
+    with takes_at_most(1.0 + EPSILON):
+        permit = await semaphore.acquire(timeout=8)
+    assert await permit.release()
+    assert not semaphore._bound().remote.ledger.by_number  # or the hub never idles
+
+
+# -- other nodes
+
+
+@pytest.mark.release
+async def test_silent_neighbours_cost_no_permit(kind: Kind) -> None:
+    """A lost connection is made again at once, although the other nodes of the cluster stall."""
+    with embedded_cluster(node_timeout_ms=60_000) as cluster, ExitStack() as stalled:
+        first, *others = (shard.master.server for shard in cluster.shards)
+        client = RedisCluster.from_url(cluster.url, client_name="here")
+        semaphore = kind(client, await cluster.name_on(cluster.shards[0]), 1, lease=2.0)
+        permit = await semaphore.acquire(timeout=5)
+        for other in others:
+            os.kill(other.pid, signal.SIGSTOP)
+            stalled.callback(os.kill, other.pid, signal.SIGCONT)
+        async with Redis.from_url(first.url) as admin:
+            await kill_connections(admin, "here")
+        await asyncio.sleep(3.0)  # longer than its lease
+        assert not permit.lost
+        stalled.close()
+        await permit.release()
+        await redsem_async.aclose(client)
+        await client.aclose()
+
+
+@pytest.mark.release
+def test_the_end_of_a_program_releases_where_the_slot_went(kind: Kind, cluster: Cluster) -> None:
+    """asyncio.run ends, and only then is it learned that the slot has moved."""
+    kept: list[object] = []
+
+    async def main() -> str:
+        name = await cluster.name_on(cluster.shards[0])
+        client = RedisCluster.from_url(cluster.url)
+        semaphore = kind(client, name, 1, lease=30.0)
+        kept.extend([client, await semaphore.acquire(timeout=5)])
+        await cluster.move(name, cluster.shards[1].master)
+        return key_of(semaphore, "holders")
+
+    key = asyncio.run(main())
+    assert asyncio.run(tell(cluster.shards[1].master.server, "ZCARD", key)) == 0
+
+
+@pytest.mark.release
+async def test_replicas_that_are_missing_cost_nobody_else_a_permit(
+    kind: Kind, client_a: Redis
+) -> None:
+    """WAIT blocks the connection that refreshes other semaphores' permits."""
+    async with kind(client_a, "held", 1, lease=0.5) as permit:
+        waiters = [
+            in_background(kind(client_a, f"confirmed-{n}", 1, min_replicas=1).acquire(timeout=4))
+            for n in range(4)
+        ]
+        await asyncio.sleep(3.0)  # six leases
+        assert not permit.lost
+        assert not any(waiter.done() for waiter in waiters)
+        for waiter in waiters:
+            waiter.cancel()

@@ -1,0 +1,367 @@
+"""The documented user can do everything, and could do with no command less."""
+
+import asyncio
+import gc
+import logging
+import re
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+import pytest
+import redis.exceptions as errors
+from redis.asyncio import Redis, RedisCluster
+
+from redsem_async import (
+    AnySemaphore,
+    BackendError,
+    BackendUnavailable,
+    FairSemaphore,
+    Permit,
+    PermitLost,
+    Semaphore,
+    aclose,
+)
+from redsem_async._redis.acl import COMMANDS, HARMLESS_DENIALS, Addition, acl_rules
+from redsem_async.testing import EmbeddedRedis
+from tests.harness import restricted
+from tests.harness.clients import Kind, scripts_run
+from tests.harness.servers import StartServer
+from tests.harness.topologies import Cluster, in_sync, settle, tell
+from tests.harness.wait import in_background, takes_at_most, until
+
+pytestmark = pytest.mark.release
+
+LATER = 2.5  # seconds: a heartbeat of a lease of 3 s is sent every 1 to 1.5
+AT_ONCE = 0.5
+HARMLESS = {*HARMLESS_DENIALS, "client"}  # 6.2 does not log the subcommand
+FALLBACKS = {"publish", "subscribe"}  # without these, heartbeats find the grants
+
+DENIED = re.compile("NOPERM|no permission|can't (access|run)", re.IGNORECASE)
+
+Make = Callable[..., AnySemaphore]
+
+
+async def allow(servers: Iterable[EmbeddedRedis], rules: Iterable[str]) -> None:
+    """Make the restricted user on *servers* anew, and forget what was denied to it."""
+    for server in servers:
+        await tell(server, "ACL", "SETUSER", "semaphores", "reset", "on", ">secret", *rules)
+        await tell(server, "ACL", "LOG", "RESET")
+
+
+async def denied_on(servers: Iterable[EmbeddedRedis]) -> set[str]:
+    """What the servers' logs say was denied."""
+    found: set[str] = set()
+    for server in servers:
+        async with Redis.from_url(server.url) as admin:
+            found |= {str(entry["object"]).lower() for entry in await admin.acl_log()}
+    return found
+
+
+def rules_without(command: str, *additions: Addition) -> list[str]:
+    return [rule for rule in acl_rules(additions=additions) if rule != f"+{command}"]
+
+
+@asynccontextmanager
+async def two_processes(
+    server: EmbeddedRedis, kind: Any = Redis, **options: Any
+) -> AsyncGenerator[tuple[Any, Any]]:
+    """Two clients of the restricted user: to the semaphores, two processes."""
+    url = f"redis://semaphores:secret@127.0.0.1:{server.port}"
+    # Not entered: a cluster's client would begin by asking what it does not need for this.
+    clients = kind.from_url(url, **options), kind.from_url(url, **options)
+    try:
+        yield clients
+    finally:
+        for client in clients:
+            await aclose(client)
+            await client.aclose()
+
+
+async def in_line(semaphore: AnySemaphore) -> "asyncio.Task[Permit]":
+    """A task that waits for a permit, of which the server knows; raises the error of a refusal."""
+    task = in_background(semaphore.acquire(timeout=30.0))
+
+    async def known() -> bool:
+        return task.done() or (await semaphore.status(0)).waiting > 0
+
+    await until(known, "it is in line, or was refused")
+    if task.done():
+        pytest.fail(f"it did not have to wait for {await task}")
+    return task
+
+
+async def everything(kind: Make, here: Any, there: Any, name: str, *, within: float) -> None:
+    """All that semaphores do, each step of which raises when it was denied."""
+    ours, theirs = kind(here, name, 3, lease=3.0), kind(there, name, 3, lease=3.0)
+    for _ in range(3):  # the first and the quick path
+        assert await (await ours.acquire()).release()
+
+    permit = await theirs.acquire(permits=3)
+    assert await ours.try_acquire() is None
+    waiter = await in_line(ours)
+    await permit.refresh()
+    status = await ours.status()
+    assert (status.held, status.waiting) == (3, 1)
+    assert await permit.release()
+    permit = await asyncio.wait_for(waiter, within)
+
+    await theirs.set_limit(1)
+    assert await ours.try_acquire() is None
+    await theirs.set_limit(None)
+    await theirs.reap()
+
+    job = await permit.detach(5.0)
+    adopted = await theirs.adopt(job)
+    assert adopted.fencing_token == permit.fencing_token
+    assert await ours.release(adopted.id)
+    assert not await adopted.release()
+
+    abandoned = await ours.acquire(permits=3)
+    late = await in_line(theirs)
+    late.cancel()
+    await asyncio.wait([late])
+    assert await abandoned.release()
+
+    await (await ours.acquire(permits=2)).detach(5.0)
+    assert await ours.exists()
+    await ours.clear()
+    assert await theirs.available() == 3
+
+
+@pytest.mark.parametrize("prefix", ["redsem", "a*b [c]"])
+async def test_the_documented_user_can_do_everything(
+    server: EmbeddedRedis, kind: Kind, prefix: str
+) -> None:
+    """With messages; what the server's log has of denials is redis-py's own."""
+    await allow([server], acl_rules(prefix))
+    async with two_processes(server) as (here, there):
+        await everything(partial(kind, prefix=prefix), here, there, "jobs", within=AT_ONCE)
+    assert await denied_on([server]) <= HARMLESS
+
+
+@pytest.mark.filterwarnings("ignore:.*was dropped without release:ResourceWarning")
+async def test_not_one_command_is_idle(server: EmbeddedRedis, kind: Kind) -> None:
+    """A rule that is never missed would be there for an intruder alone."""
+    needless: list[str] = []
+    for command in sorted({*COMMANDS} - FALLBACKS):
+        await allow([server], rules_without(command))
+        async with two_processes(server) as (here, there):
+            try:
+                await everything(kind, here, there, command, within=AT_ONCE)
+            except BackendError:
+                assert command in await denied_on([server])
+            else:
+                needless.append(command)
+    assert needless == []
+
+
+@pytest.mark.fault(28)
+@pytest.mark.parametrize("command", sorted(FALLBACKS))
+async def test_without_messages_heartbeats_find_the_grants(
+    server: EmbeddedRedis, kind: Kind, command: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Later, and nothing else is missing."""
+    await allow([server], rules_without(command))
+    with caplog.at_level(logging.WARNING, "redsem_async"):
+        async with two_processes(server) as (here, there):
+            await everything(kind, here, there, "jobs", within=LATER)
+    assert len(caplog.messages) == (2 if command == "subscribe" else 0), caplog.messages
+    assert all("heartbeats" in message for message in caplog.messages)
+
+
+CLIENTS: dict[Addition, dict[str, Any]] = {
+    "client_name": {"client_name": "us"},
+    "database": {"db": 1},
+    "grace": {},
+    "min_replicas": {},
+}
+SEMAPHORES: dict[Addition, dict[str, Any]] = {
+    "grace": {"recovery": "grace"},
+    "min_replicas": {"min_replicas": 1},
+}
+
+
+@pytest.mark.parametrize("addition", CLIENTS)
+async def test_additions_are_for_what_they_say(
+    embedded: StartServer, server: EmbeddedRedis, kind: Kind, addition: Addition
+) -> None:
+    """Without one, what needs it is refused; with it, all works."""
+    if addition == "min_replicas":
+        await tell(server, "CONFIG", "SET", "repl-diskless-sync-delay", 0)
+        replica = embedded("--replicaof", "127.0.0.1", str(server.port))
+        settle(lambda: in_sync(replica), "the replica is in sync")
+    await allow([server], acl_rules())
+    made: Make = partial(kind, **SEMAPHORES.get(addition, {}))
+    async with two_processes(server, **CLIENTS[addition]) as (here, there):
+        with pytest.raises(BackendError, match=DENIED):
+            await made(here, "jobs", 1).acquire(timeout=2)
+        await allow([server], acl_rules(additions=[addition]))
+        within = AT_ONCE if addition != "grace" else 3.0 + AT_ONCE
+        await everything(made, here, there, "others", within=within)
+
+
+async def test_recovery_that_cannot_be_had_is_not_done_without(
+    server: EmbeddedRedis, admin: Redis, kind: Kind
+) -> None:
+    """Without INFO a loss of state cannot be noticed: each caller gets the error, once."""
+    await allow([server], acl_rules())
+    async with two_processes(server) as (here, _):
+        semaphore = kind(here, "jobs", 1, lease=3.0, recovery="grace")
+        before = await scripts_run(admin)
+        for _ in range(2):
+            for asked in (
+                semaphore.acquire(timeout=2),
+                semaphore.adopt(f"{'0' * 32}.1"),
+                semaphore.try_acquire(),
+            ):
+                with takes_at_most(0.2), pytest.raises(BackendError, match=DENIED):
+                    await asked
+        assert await scripts_run(admin) - before < 30
+        assert await admin.zcard("redsem:{jobs}:holders") == 0
+
+
+# -- clusters
+
+
+def servers_of(cluster: Cluster) -> list[EmbeddedRedis]:
+    return [node.server for node in cluster.nodes]
+
+
+def additions_of(cluster: Cluster) -> list[Addition]:
+    server = cluster.nodes[0].server
+    sharded = server.flavour == "valkey" or server.version >= (7,)
+    return ["cluster", "sharded"] if sharded else ["cluster"]
+
+
+async def while_a_slot_moves(kind: Kind, client: Any, cluster: Cluster) -> None:
+    """A semaphore is used where it was, on its way, and where it is now."""
+    name = await cluster.name_on(cluster.shards[0], "moving")
+    semaphore = kind(client, name, 1)
+    permit = await semaphore.acquire(timeout=2)
+    move = await cluster.begin_to_move(name, cluster.shards[1].master)
+    try:
+        while await move.move_one() is not None:
+            pass
+        await permit.refresh()  # there already, and not officially
+    finally:
+        await move.finish()
+    assert await permit.release()
+
+
+async def a_semaphore_passes(kind: Kind, client: Any, cluster: Cluster) -> bool:
+    """Use a semaphore, then another of its shard; whether the first is still subscribed to."""
+    passing = kind(client, "passing", 1)
+    assert await (await passing.acquire(timeout=2)).release()
+    node = await cluster.owner_of("passing")
+    [channel] = await tell(node.server, "PUBSUB", "SHARDCHANNELS", "*{passing}*")
+    del passing
+    gc.collect()
+    other = kind(client, await cluster.name_on(cluster.shard_of(node), "other"), 1)
+    for _ in range(2):
+        assert await (await other.acquire(timeout=2)).release()
+    return channel in await tell(node.server, "PUBSUB", "SHARDCHANNELS")
+
+
+async def test_the_documented_user_is_enough_in_a_cluster(kind: Kind, cluster: Cluster) -> None:
+    """Messages within a shard, slots that move, and semaphores that come and go."""
+    additions = additions_of(cluster)
+    await allow(servers_of(cluster), acl_rules(additions=additions))
+    async with two_processes(cluster.nodes[0].server, RedisCluster) as (here, there):
+        within = AT_ONCE if "sharded" in additions else LATER
+        await everything(kind, here, there, "jobs", within=within)
+        await while_a_slot_moves(kind, here, cluster)
+        if "sharded" in additions:
+            assert not await a_semaphore_passes(kind, here, cluster)
+    assert await denied_on(servers_of(cluster)) <= HARMLESS
+
+
+@pytest.mark.filterwarnings("ignore:.*was dropped without release:ResourceWarning")
+async def test_not_one_command_is_idle_in_a_cluster(cluster: Cluster) -> None:
+    """As with the others: one that is denied is missed, or is in the log."""
+    servers, additions = servers_of(cluster), additions_of(cluster)
+    await allow(servers, rules_without("asking", *additions))
+    async with two_processes(servers[0], RedisCluster) as (here, _):
+        with pytest.raises((BackendError, PermitLost)):
+            await while_a_slot_moves(FairSemaphore, here, cluster)
+    assert "asking" in await denied_on(servers)
+
+    for command in ("spublish", "ssubscribe") if "sharded" in additions else ():
+        await allow(servers, rules_without(command, *additions))
+        async with two_processes(servers[0], RedisCluster) as (here, there):
+            await everything(FairSemaphore, here, there, command, within=LATER)
+        assert command in await denied_on(servers)
+
+
+async def test_a_denied_end_of_a_subscription_is_no_reply_to_anything_else(
+    kind: Kind, cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its error is not taken for the reply to another command, and messages still come."""
+    servers, additions = servers_of(cluster), additions_of(cluster)
+    if "sharded" not in additions:
+        return
+    await allow(servers, rules_without("sunsubscribe", *additions))
+    with caplog.at_level(logging.WARNING, "redsem_async"):
+        async with two_processes(servers[0], RedisCluster) as (here, there):
+            await a_semaphore_passes(kind, here, cluster)
+            await everything(kind, here, there, "jobs", within=AT_ONCE)
+    assert "sunsubscribe" in await denied_on(servers)
+    assert not [record for record in caplog.records if record.name == "redsem_async"]
+
+
+async def test_a_map_is_needed_when_a_node_dies(replicated_cluster: Cluster) -> None:
+    """Until then, a node that is asked in vain names the one that keeps the slot."""
+    cluster, [shard, *_] = replicated_cluster, replicated_cluster.shards
+    additions = additions_of(cluster)
+    survivors = [server for server in servers_of(cluster) if server is not shard.master.server]
+    await allow(servers_of(cluster), rules_without("cluster|slots", *additions))
+    async with two_processes(survivors[-1], RedisCluster) as (here, _):
+        semaphore = FairSemaphore(here, await cluster.name_on(shard), 1)
+        assert await (await semaphore.acquire(timeout=2)).release()
+        await cluster.fail_over(shard)
+        with pytest.raises(BackendUnavailable):
+            await semaphore.acquire(timeout=1)
+        assert await denied_on(survivors) & {"cluster|slots", "cluster"}
+        await allow(survivors, acl_rules(additions=additions))
+        assert await (await semaphore.acquire(timeout=5)).release()
+
+
+# -- and no more
+
+
+Denied = Callable[[Redis], Awaitable[Any]]
+BEYOND: dict[str, Denied] = {
+    "read other keys": lambda client: client.get("theirs"),
+    "write other keys": lambda client: client.set("theirs", "x"),
+    "a prefix that only begins alike": lambda client: client.set("redsem-other:{x}:limit", "1"),
+    "list keys": lambda client: client.keys("*"),
+    "list clients": lambda client: client.client_list(),
+    "read the settings": lambda client: client.config_get("*"),
+    "make users": lambda client: client.acl_setuser("mine", enabled=True),
+    "flush": lambda client: client.flushall(),
+    "other channels": lambda client: client.publish("theirs", "x"),
+    "other keys in a script": lambda client: client.eval("return redis.call('GET', 'theirs')", 0),
+}
+
+
+@pytest.mark.parametrize("deed", BEYOND)
+async def test_the_documented_user_can_do_nothing_else(
+    server: EmbeddedRedis, admin: Redis, deed: str
+) -> None:
+    """What a stolen password is worth."""
+    await allow([server], acl_rules())
+    await admin.set("theirs", "secret")
+    async with two_processes(server) as (client, _):
+        with pytest.raises(errors.ResponseError, match=DENIED):
+            await BEYOND[deed](client)
+    assert await admin.get("theirs") == b"secret"
+
+
+async def test_the_suite_runs_as_the_user_that_it_names(redis: Redis, name: str) -> None:
+    """Else a run under the documented user would show nothing."""
+    expected = restricted.USER if restricted.REQUESTED else "default"
+    async with Semaphore(redis, name, 1), FairSemaphore(redis, f"{name} fair", 1):
+        subscribed = [c for c in await redis.client_list() if c["sub"] == "1"]
+        assert {c["user"] for c in subscribed} == {expected}
+        assert (await redis.acl_whoami()) in ("default", b"default")

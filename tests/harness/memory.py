@@ -1,0 +1,61 @@
+"""Replies and confirmations that a test can hold back, without a server."""
+
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import cast
+
+from redsem_async import AnySemaphore
+from redsem_async._hub.claim import Claim, State
+from redsem_async._protocol.backend import Command, Link, Listener
+from redsem_async._protocol.errors import CommandError
+from redsem_async._protocol.replies import AnyReply
+from redsem_async.testing import MemoryBackend
+from redsem_async.testing._memory import MemoryLink
+from tests.harness.wait import until
+
+
+class Gated(MemoryBackend):
+    """Keeps replies back while it is shut."""
+
+    shut = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept: deque[tuple[Command, Callable[[], None]]] = deque()
+
+    async def connect(self, listener: Listener) -> Link:
+        link = cast("MemoryLink", await super().connect(listener))
+        deliver = link._reply_received
+
+        def gated(command: Command, reply: AnyReply | CommandError) -> None:
+            self.kept.append((command, partial(deliver, command, reply)))
+            if not self.shut:
+                self.open()
+
+        setattr(link, "_reply_received", gated)  # noqa: B010 - no checker lets a method be replaced
+        return link
+
+    def pass_one(self) -> None:
+        """Deliver the oldest reply."""
+        self.kept.popleft()[1]()
+
+    def open(self) -> None:
+        """Deliver all of them, and those to come."""
+        self.shut = False
+        while self.kept:
+            self.pass_one()
+
+
+class Unconfirmed:
+    """The grants of a semaphore with `min_replicas`, which only the test confirms."""
+
+    def __init__(self, semaphore: AnySemaphore) -> None:
+        self.remote = semaphore._bound().remote
+        self.claims: list[Claim] = []
+        self.remote.handout._confirm = self.claims.append
+
+    async def granted(self) -> Claim:
+        await until(lambda: bool(self.claims))
+        assert self.claims[0].state is State.GRANTED
+        return self.claims[0]

@@ -1,0 +1,144 @@
+"""`ThrottledTaskGroup`: asyncio's task group, with a permit for each task."""
+
+import asyncio
+import gc
+import itertools
+from typing import Any, cast
+
+import pytest
+
+from redsem_async import AcquireTimeout, FairSemaphore, PermitLost, QueueFull, SemaphoreGroup
+from redsem_async.testing import MemoryBackend
+from redsem_async.throttle import ThrottledTaskGroup
+from tests.harness.wait import all_free, soon, until, waiting
+from tests.integrations.background.load import Load
+
+pytestmark = pytest.mark.usefixtures("nothing_is_left")
+
+
+async def test_tasks_of_a_group_stay_within_the_limit_and_in_order(
+    sem: FairSemaphore, load: Load
+) -> None:
+    began: list[int] = []
+
+    async def job(number: int) -> int:
+        began.append(number)
+        return await load.job(number)
+
+    async with ThrottledTaskGroup(sem) as group:
+        tasks = [group.create_task(job(n), name=f"job {n}") for n in range(12)]
+    assert [task.result() for task in tasks] == began == list(range(12))
+    assert tasks[3].get_name() == "job 3"
+    assert load.most == 2
+
+
+async def test_a_failing_task_ends_the_group_as_asyncio_does(
+    sem: FairSemaphore, load: Load
+) -> None:
+    """Running tasks are cancelled, waiting ones leave the queue, and no coroutine warns."""
+
+    async def fail() -> None:
+        await until(lambda: load.now)
+        await waiting(sem, 3)
+        raise ZeroDivisionError
+
+    tasks: list[asyncio.Task[None]] = []
+    with pytest.raises(ExceptionGroup) as caught:
+        async with ThrottledTaskGroup(sem) as group:
+            _ = group.create_task(fail())
+            tasks += [group.create_task(load.stays()) for _ in range(4)]
+    assert [type(error) for error in caught.value.exceptions] == [ZeroDivisionError]
+    assert all(task.cancelled() for task in tasks)
+    assert load.now == 0
+    assert load.began <= 2, "one had a permit, and one may have got that of the failing task"
+
+
+@pytest.mark.parametrize("turns", range(6))
+@pytest.mark.parametrize("raises", [True, False], ids=["raises", "is cancelled"])
+async def test_a_body_that_ends_early_leaves_nothing(
+    sem: FairSemaphore, load: Load, turns: int, raises: bool
+) -> None:
+    """At whatever point: before the tasks have begun, in the queue, or with a permit."""
+
+    async def run() -> None:
+        async with ThrottledTaskGroup(sem) as group:
+            for _ in range(6):
+                _ = group.create_task(load.stays())
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            if raises:
+                raise KeyError
+            task.cancel()
+
+    task = asyncio.create_task(run())
+    with pytest.raises(ExceptionGroup if raises else asyncio.CancelledError) as caught:
+        await soon(task)
+    if isinstance(caught.value, ExceptionGroup):
+        assert [type(error) for error in caught.value.exceptions] == [KeyError]
+    assert load.now == 0
+
+
+async def test_a_lost_permit_ends_the_group(sem: FairSemaphore, load: Load) -> None:
+    """It is an error of that task, like any other."""
+    with pytest.raises(ExceptionGroup) as caught:
+        async with ThrottledTaskGroup(sem) as group:
+            for _ in range(3):
+                _ = group.create_task(load.stays())
+            await waiting(sem, 1)
+            assert await sem.release((await sem.status()).holders[0].id)
+    assert [type(error) for error in caught.value.exceptions] == [PermitLost]
+
+
+async def test_a_full_queue_ends_the_group(backend: MemoryBackend, load: Load) -> None:
+    narrow = FairSemaphore(backend, "narrow", 1, max_waiters=1)
+    with pytest.raises(ExceptionGroup) as caught:
+        async with ThrottledTaskGroup(narrow) as group:
+            for _ in range(3):
+                _ = group.create_task(load.stays())
+    assert [type(error) for error in caught.value.exceptions] == [QueueFull]
+    await all_free(narrow)
+
+
+async def test_the_timeout_is_for_the_queue_alone(sem: FairSemaphore, load: Load) -> None:
+    async with ThrottledTaskGroup(sem, timeout=0.05) as group:
+        _ = group.create_task(asyncio.sleep(0.2))
+    async with sem, sem:
+        with pytest.raises(ExceptionGroup) as caught:
+            async with ThrottledTaskGroup(sem, timeout=0.01) as group:
+                _ = group.create_task(load.stays())
+    assert [type(error) for error in caught.value.exceptions] == [AcquireTimeout]
+
+
+async def test_tasks_may_choose_from_a_group_of_semaphores(backend: MemoryBackend) -> None:
+    group = SemaphoreGroup(backend, "domain", 1)
+    inside = {"a": Load(), "b": Load()}
+    async with ThrottledTaskGroup(group) as tasks:
+        for _, key in itertools.product(range(4), "ab"):
+            _ = tasks.create_task(inside[key].job(), key=key)
+    assert (inside["a"].most, inside["b"].most) == (1, 1)
+    done = asyncio.Event()
+    async with ThrottledTaskGroup(group, key=lambda coro: coro.__name__) as tasks:
+        _ = tasks.create_task(done.wait())
+        await until(group["wait"].locked)
+        _ = tasks.create_task(inside["a"].job(), key="a")
+        done.set()
+    assert inside["a"].began == 5
+
+
+async def test_what_create_task_refuses_is_closed(
+    backend: MemoryBackend, sem: FairSemaphore
+) -> None:
+    """No `coroutine was never awaited` beside the error that says why."""
+    group, keyed = ThrottledTaskGroup(sem), ThrottledTaskGroup(SemaphoreGroup(backend, "g", 1))
+    with pytest.raises(RuntimeError, match="has not been entered"):
+        _ = group.create_task(asyncio.sleep(0))
+    async with group, keyed:
+        with pytest.raises(TypeError, match="key="):
+            _ = keyed.create_task(asyncio.sleep(0))
+        with pytest.raises(TypeError, match="key="):
+            _ = group.create_task(asyncio.sleep(0), key="a")
+        with pytest.raises(TypeError, match="a coroutine was expected"):
+            _ = group.create_task(cast("Any", asyncio.sleep))
+    with pytest.raises(RuntimeError, match="is finished"):
+        _ = group.create_task(asyncio.sleep(0))
+    gc.collect()

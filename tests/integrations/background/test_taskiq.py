@@ -1,0 +1,222 @@
+"""taskiq tasks hold a permit while they run, here in memory."""
+
+import asyncio
+import traceback
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+from taskiq import (
+    InMemoryBroker,
+    SimpleRetryMiddleware,
+    TaskiqDepends,
+    TaskiqMessage,
+    TaskiqResult,
+)
+
+import redsem_async.taskiq
+from redsem_async import AcquireTimeout, FairSemaphore, PermitLost, SemaphoreGroup
+from redsem_async.taskiq import SemaphoreMiddleware
+from redsem_async.testing import MemoryBackend
+from tests.harness.wait import in_background, until, waiting
+from tests.integrations.background.load import Load
+
+pytestmark = [pytest.mark.release, pytest.mark.usefixtures("nothing_is_left")]
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[InMemoryBroker]:
+    """A broker whose tasks run here."""
+    made = InMemoryBroker()
+    await made.startup()
+    yield made
+    await made.shutdown()
+
+
+@pytest.fixture
+def limited(broker: InMemoryBroker, sem: FairSemaphore) -> InMemoryBroker:
+    """One whose tasks need permits."""
+    broker.add_middlewares(SemaphoreMiddleware(sem))
+    return broker
+
+
+def function(method: Callable[[], Awaitable[Any]]) -> Callable[[], Awaitable[Any]]:
+    """What taskiq can make a task of."""
+
+    async def job() -> Any:
+        return await method()
+
+    return job
+
+
+async def outcome(task: Any, **labels: str) -> TaskiqResult[Any]:
+    """Have *task* run."""
+    kicked = await task.kicker().with_labels(**labels).kiq()
+    result: TaskiqResult[Any] = await kicked.wait_result(check_interval=0.005, timeout=5)
+    return result
+
+
+async def test_tasks_stay_within_the_limit(
+    sem: FairSemaphore, limited: InMemoryBroker, load: Load
+) -> None:
+    @limited.task
+    async def visit() -> int:
+        await load.job()
+        return await sem.available()
+
+    results = await asyncio.gather(*(outcome(visit) for _ in range(10)))
+    assert {result.is_err for result in results} == {False}
+    assert load.most == 2
+    assert max(result.return_value for result in results) < 2, "each held a permit"
+
+
+async def test_a_task_that_gets_no_permit_has_that_as_its_error(
+    sem: FairSemaphore, broker: InMemoryBroker, load: Load
+) -> None:
+    broker.add_middlewares(SemaphoreMiddleware(sem, timeout=0))
+    job = broker.task(function(load.job))
+    async with sem, sem:
+        assert isinstance((await outcome(job)).error, AcquireTimeout)
+    assert load.began == 0
+
+
+async def test_a_retry_middleware_tries_again(sem: FairSemaphore, broker: InMemoryBroker) -> None:
+    """It acts on errors of tasks, and a full semaphore is one."""
+    broker.add_middlewares(SimpleRetryMiddleware(50), SemaphoreMiddleware(sem, timeout=0.01))
+
+    @broker.task(retry_on_error=True)
+    async def job() -> str:
+        return "done"
+
+    async with sem, sem:
+        running = in_background(outcome(job))
+        await asyncio.sleep(0.03)
+    assert (await running).return_value == "done"
+
+
+async def test_a_task_that_loses_its_permit_is_cancelled(
+    sem: FairSemaphore, limited: InMemoryBroker, load: Load
+) -> None:
+    running = in_background(outcome(limited.task(function(load.stays))))
+    await until(lambda: load.now)
+    assert await sem.release((await sem.status()).holders[0].id)
+    assert isinstance((await running).error, PermitLost)
+    assert load.now == 0
+
+
+async def test_the_timeout_of_a_task_ends_its_waiting_too(
+    sem: FairSemaphore, limited: InMemoryBroker, load: Load
+) -> None:
+    job = limited.task(timeout=0.02)(function(load.job))
+    async with sem, sem:
+        assert isinstance((await outcome(job)).error, TimeoutError)
+        await waiting(sem, 0)
+
+
+async def test_the_message_chooses_from_a_group(broker: InMemoryBroker) -> None:
+    """By a label, say; a task without one needs no permit."""
+    models = SemaphoreGroup(MemoryBackend(), "model", 1)
+
+    def model(message: TaskiqMessage) -> str | None:
+        return message.labels.get("model")
+
+    broker.add_middlewares(SemaphoreMiddleware(models, key=model))
+
+    @broker.task
+    async def ask() -> tuple[int, int]:
+        return await models["large"].available(), await models["small"].available()
+
+    assert (await outcome(ask, model="large")).return_value == (0, 1)
+    assert (await outcome(ask, model="small")).return_value == (1, 0)
+    assert (await outcome(ask)).return_value == (1, 1)
+
+
+async def test_a_key_that_fails_is_the_tasks_error(broker: InMemoryBroker, load: Load) -> None:
+    models = SemaphoreGroup(MemoryBackend(), "model", 1)
+    broker.add_middlewares(SemaphoreMiddleware(models, key=lambda task: task.labels["model"]))
+    assert isinstance((await outcome(broker.task(function(load.job)))).error, KeyError)
+
+
+async def test_a_task_called_by_another_is_a_part_of_it(broker: InMemoryBroker) -> None:
+    """It would wait for the permit that its caller holds."""
+    broker.add_middlewares(SemaphoreMiddleware(FairSemaphore(MemoryBackend(), "one", 1)))
+
+    @broker.task
+    async def inner() -> str:
+        return "done"
+
+    @broker.task
+    async def outer() -> str:
+        return await inner()
+
+    assert (await outcome(inner)).return_value == "done"
+    assert (await outcome(outer)).return_value == "done"
+    assert await inner() == "done"
+
+
+async def test_a_dependency_that_calls_a_task_leaves_the_permit_to_its_own(
+    sem: FairSemaphore, limited: InMemoryBroker
+) -> None:
+    """Dependencies run before the function does, and without its permit."""
+
+    @limited.task
+    async def inner() -> int:
+        return await sem.available()
+
+    async def needed() -> int:
+        return await inner()
+
+    @limited.task
+    async def outer(before: int = TaskiqDepends(needed)) -> list[int]:
+        return [before, await sem.available()]
+
+    assert (await outcome(inner)).return_value == 1
+    assert (await outcome(outer)).return_value == [2, 1]
+
+
+async def test_a_function_that_is_not_async_is_refused(limited: InMemoryBroker) -> None:
+    """As the task's error; called directly it is what it was."""
+
+    @limited.task
+    def job() -> str:
+        return "done"
+
+    result = await outcome(job)
+    assert isinstance(result.error, TypeError)
+    assert "asyncio.to_thread" in str(result.error)
+    assert job() == "done"
+
+
+async def test_a_task_may_need_permits_of_several(
+    sem: FairSemaphore, limited: InMemoryBroker
+) -> None:
+    """One of all and one of its tenant, say; and each run is like the first."""
+    tenants = SemaphoreGroup(MemoryBackend(), "tenant", 1)
+    limited.add_middlewares(SemaphoreMiddleware(tenants, key=lambda task: task.labels["tenant"]))
+
+    @limited.task
+    async def job() -> tuple[int, int, int]:
+        depth = len(traceback.extract_stack())
+        return await sem.available(), await tenants["acme"].available(), depth
+
+    results = [(await outcome(job, tenant="acme")).return_value for _ in range(3)]
+    assert {result[:2] for result in results} == {(1, 0)}
+    assert len({depth for _, _, depth in results}) == 1, "one more guard with each run"
+
+
+def test_bad_arguments_are_refused_at_once(sem: FairSemaphore) -> None:
+    """When the worker starts, not by its first task."""
+    with pytest.raises(TypeError, match="single semaphore"):
+        SemaphoreMiddleware(sem, key=lambda _: "a")
+    with pytest.raises(TypeError, match="needs key="):
+        SemaphoreMiddleware(SemaphoreGroup(MemoryBackend(), "g", 1))
+    with pytest.raises(ValueError, match="limit of 2"):
+        SemaphoreMiddleware(sem, permits=3)
+
+
+def test_a_taskiq_that_cannot_keep_the_promise_is_refused() -> None:
+    """In 0.11 a function that is not async would have run without a permit."""
+    with pytest.raises(ImportError, match=r"0\.12 or newer, not 0\.11\.20: until then"):
+        redsem_async.taskiq._see_that_contexts_are_kept("0.11.20")
+    for fine in ("0.12.0", "0.13.0", "1.0.0"):
+        redsem_async.taskiq._see_that_contexts_are_kept(fine)

@@ -1,0 +1,149 @@
+"""`throttled`: calls of a function wait for permits; and the arguments of all three tools."""
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from redsem_async import AcquireTimeout, FairSemaphore, PermitLost, SemaphoreGroup
+from redsem_async.testing import MemoryBackend
+from redsem_async.throttle import ThrottledTaskGroup, throttled, throttled_map
+from tests.integrations.background.load import Load, echo
+
+pytestmark = pytest.mark.usefixtures("nothing_is_left")
+
+
+async def test_calls_of_a_throttled_function_stay_within_the_limit(
+    sem: FairSemaphore, load: Load
+) -> None:
+    """And it looks like the function that it wraps."""
+
+    @throttled(sem)
+    async def double(number: int, /, *, by: int = 2) -> int:
+        """Twice as much."""
+        return by * await load.job(number)
+
+    assert await asyncio.gather(*(double(n) for n in range(20))) == [2 * n for n in range(20)]
+    assert await double(2, by=5) == 10
+    assert load.most == 2
+    assert (double.__name__, double.__doc__) == ("double", "Twice as much.")
+    assert str(inspect.signature(double)) == "(number: int, /, *, by: int = 2) -> int"
+    assert inspect.iscoroutinefunction(double)
+
+
+async def test_methods_may_be_throttled(backend: MemoryBackend) -> None:
+    """And the key may come from the object."""
+    group = SemaphoreGroup(backend, "tenant", 1)
+
+    def tenant_of(account: "Account", _other: str) -> str:
+        return account.tenant
+
+    def name_of(cls: type) -> str:
+        return cls.__name__
+
+    class Account:
+        tenant = "acme"
+
+        @throttled(group, key=tenant_of)
+        async def held(self, other: str) -> tuple[int, int]:
+            return await group[self.tenant].available(), await group[other].available()
+
+        @classmethod
+        @throttled(group, key=name_of)
+        async def of_the_class(cls) -> int:
+            return await group["Account"].available()
+
+        @staticmethod
+        @throttled(group, key=lambda: "nobody")
+        async def of_nobody() -> int:
+            return await group["nobody"].available()
+
+    assert await Account().held("umbrella") == (0, 1)
+    assert await Account.of_the_class() == 0
+    assert await Account.of_nobody() == 0
+
+
+async def test_a_call_that_gets_no_permit_never_begins(sem: FairSemaphore, load: Load) -> None:
+    async with sem, sem:
+        with pytest.raises(AcquireTimeout):
+            await throttled(sem, timeout=0)(load.job)(1)
+    assert load.began == 0
+
+
+async def test_a_call_that_loses_its_permit_is_cancelled(sem: FairSemaphore, load: Load) -> None:
+    """And cleans up first."""
+
+    @throttled(sem)
+    async def job() -> None:
+        async with load:
+            [holder] = (await sem.status()).holders
+            assert await sem.release(holder.id)
+            await asyncio.Event().wait()
+
+    with pytest.raises(PermitLost):
+        await job()
+    assert (load.began, load.now) == (1, 0)
+
+
+def plain(_: object = None) -> int:
+    return 1
+
+
+async def generator() -> AsyncIterator[int]:
+    yield 1
+
+
+NO_ASYNC_FUNCTIONS: list[tuple[object, str]] = [
+    (plain, "plain is not: make it `async def`, .* asyncio.to_thread"),
+    (generator, "generator is an async generator"),
+    (classmethod(plain), "below @classmethod"),
+    (staticmethod(generator), "below @classmethod or @staticmethod"),
+    (Load, "Load is not"),
+]
+
+
+@pytest.mark.parametrize(("function", "says"), NO_ASYNC_FUNCTIONS)
+async def test_what_is_not_an_async_function_is_refused(
+    sem: FairSemaphore, function: Any, says: str
+) -> None:
+    """Where it is decorated, not where it is called the first time."""
+    with pytest.raises(TypeError, match=says):
+        throttled(sem)(function)
+
+
+def map_nothing(sem: Any, **options: Any) -> object:
+    return throttled_map(sem, echo, list[int](), **options)
+
+
+MAKERS: list[Any] = [throttled, ThrottledTaskGroup, map_nothing]
+
+
+@pytest.mark.parametrize("make", MAKERS)
+@pytest.mark.parametrize(
+    ("grouped", "options", "error", "says"),
+    [
+        (None, {}, TypeError, "a semaphore or a SemaphoreGroup is needed"),
+        (False, {"key": str}, TypeError, "this is a single semaphore"),
+        (True, {"key": "acme"}, TypeError, "needs key=, a function"),
+        (False, {"permits": 3}, ValueError, "limit of 2"),
+        (True, {"key": str, "permits": 0}, ValueError, "permits"),
+        (True, {"key": str, "timeout": -1}, ValueError, "timeout"),
+    ],
+)
+async def test_bad_arguments_are_refused_at_once(
+    backend: MemoryBackend,
+    sem: FairSemaphore,
+    make: Callable[..., Any],
+    grouped: bool | None,
+    options: dict[str, Any],
+    error: type[Exception],
+    says: str,
+) -> None:
+    """Not by the first job, at night."""
+    source: Any = echo  # as if the brackets of the decorator had been forgotten
+    if grouped is not None:
+        source = SemaphoreGroup(backend, "g", 2) if grouped else sem
+    with pytest.raises(error, match=says):
+        make(source, **options)

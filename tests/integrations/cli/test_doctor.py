@@ -1,0 +1,370 @@
+"""``redsem-async doctor`` finds problems, recommends changes, and deletes its keys."""
+
+import os
+import re
+import signal
+from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+
+import redsem_async
+from redsem_async import FairSemaphore
+from redsem_async._redis.acl import COMMANDS, acl_rules
+from redsem_async.cli.doctor import _clocks, _examine, _server
+from redsem_async.cli.doctor._finding import Finding, Verdict
+from redsem_async.cli.doctor._handover import verdict_on
+from redsem_async.testing import EmbeddedRedis
+from tests.harness.clocks import SteppedServer, start_with_a_clock_of_its_own
+from tests.harness.servers import StartServer
+from tests.harness.topologies import REPLICATION, embedded_cluster, in_sync, settle
+from tests.integrations.cli.commands import PASSWORD, Result, as_user, command, execute, program
+
+pytestmark = pytest.mark.release
+
+
+@pytest.fixture
+def server(embedded: StartServer) -> EmbeddedRedis:
+    """A server for this test alone, with fast replication."""
+    return embedded(*REPLICATION)
+
+
+@pytest.fixture
+async def admin(server: EmbeddedRedis) -> AsyncIterator[Redis]:
+    """A client with all permissions."""
+    async with Redis.from_url(server.url) as client:
+        yield client
+
+
+def without(*commands: str) -> tuple[str, ...]:
+    return tuple(rule for rule in acl_rules() if rule not in {f"+{name}" for name in commands})
+
+
+async def examined(url: str, *arguments: str) -> tuple[Result, dict[str, list[dict[str, str]]]]:
+    """Run doctor; return its result, and its findings by subject."""
+    result = await command("doctor", "--json", *arguments, url=url)
+    assert PASSWORD not in result.out + result.err
+    found: dict[str, list[dict[str, str]]] = {}
+    for finding in result.json_output["findings"]:
+        found.setdefault(finding["about"], []).append(finding)
+    healthy = all(f["verdict"] != "problem" for about in found.values() for f in about)
+    assert result.json_output["ok"] == healthy
+    assert result.code == (0 if healthy else 1)
+    return result, found
+
+
+def problems(found: Mapping[str, list[dict[str, str]]]) -> list[dict[str, str]]:
+    """The findings that are problems. Each has advice."""
+    bad = [finding for about in found.values() for finding in about]
+    bad = [finding for finding in bad if finding["verdict"] == "problem"]
+    assert all(finding["advice"] for finding in bad)
+    return bad
+
+
+async def test_a_healthy_server_has_no_problem(server: EmbeddedRedis, admin: Redis) -> None:
+    result, found = await examined(server.url)
+    assert result.code == 0
+    [flavour] = found["server"]
+    assert flavour["text"].split()[0].lower() == server.flavour
+    for about in ("memory", "rights", "clock", "latency", "FairSemaphore", "Semaphore"):
+        assert found[about][0]["verdict"] == "ok", found[about]
+    assert "1 with prefix" not in found["semaphores"][0]["text"]
+    assert await admin.keys() == []
+
+    shown = await program("doctor", "--url", server.url)
+    assert (shown.code, shown.err) == (0, "")
+    first, *rest = shown.out.splitlines()
+    assert first == f"ok       connection: {server.url}"
+    assert any(line.startswith("note     persistence: ") for line in rest)
+    assert any(line.startswith("         -> ") for line in rest)
+
+
+async def test_a_server_that_evicts_is_a_problem(server: EmbeddedRedis, admin: Redis) -> None:
+    await admin.config_set("maxmemory", 100 * 2**20)
+    await admin.config_set("maxmemory-policy", "allkeys-lru")
+    _, found = await examined(server.url)
+    [evicting] = problems(found)
+    assert "allkeys-lru" in evicting["text"]
+    assert "noeviction" in evicting["advice"]
+
+
+async def test_a_full_server_is_a_problem(server: EmbeddedRedis, admin: Redis) -> None:
+    await admin.config_set("maxmemory", 1)
+    _, found = await examined(server.url)
+    assert {finding["about"] for finding in problems(found)} >= {"memory", "FairSemaphore"}
+
+
+async def test_an_unreachable_server_is_a_problem() -> None:
+    _, found = await examined(f"redis://us:{PASSWORD}@127.0.0.1:1/0")
+    [away] = problems(found)
+    assert "127.0.0.1:1" in away["text"]
+    assert "is the server up" in away["advice"]
+
+
+async def test_a_server_that_does_not_reply_is_a_problem(
+    server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("redsem_async.cli._target.CONNECT_TIMEOUT", 0.2)
+    monkeypatch.setattr("redsem_async.cli._target.REPLY_TIMEOUT", 0.2)
+    os.kill(server.pid, signal.SIGSTOP)
+    try:
+        _, found = await examined(server.url)
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
+    [no_push] = problems(found)
+    assert "imeout" in no_push["text"]
+
+
+async def test_a_wrong_password_is_a_problem(server: EmbeddedRedis, admin: Redis) -> None:
+    await as_user(admin, server.url, *acl_rules())
+    _, found = await examined(f"redis://semaphores:not-{PASSWORD}@127.0.0.1:{server.port}/0")
+    [refused] = problems(found)
+    assert "password" in refused["advice"]
+
+
+async def test_the_documented_user_is_healthy(server: EmbeddedRedis, admin: Redis) -> None:
+    _, found = await examined(await as_user(admin, server.url, *acl_rules()))
+    assert problems(found) == []
+    [memory] = found["memory, persistence"]
+    assert (memory["verdict"], "+info" in memory["advice"]) == ("unknown", True)
+    [semaphores] = found["semaphores"]
+    assert (semaphores["verdict"], "+scan" in semaphores["advice"]) == ("unknown", True)
+    [flavour] = found["server"]
+    assert flavour["text"].split()[0].lower() == server.flavour  # from HELLO
+    assert {note["verdict"] for note in found["rights"]} == {"ok", "note"}
+    assert any("recovery='grace'" in note["text"] for note in found["rights"])
+
+
+@pytest.mark.parametrize("missing", COMMANDS)
+async def test_a_denied_command_is_named(
+    missing: str, server: EmbeddedRedis, admin: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def nothing(*_: object, **__: object) -> list[Finding]:
+        return []
+
+    monkeypatch.setattr(_examine, "check_handover", nothing)  # tested elsewhere
+    _, found = await examined(await as_user(admin, server.url, *without(missing)))
+    [denied] = problems(found)
+    assert denied["about"] == "rights"
+    assert denied["text"].removeprefix("denied: ").split(":")[0] == missing.upper()
+    assert denied["advice"] == f"ACL SETUSER ... +{missing}"
+    assert await admin.keys() == []
+
+
+@pytest.mark.parametrize(("rule", "what"), [("~redsem:*", "keys"), ("&redsem:*", "channels")])
+async def test_denied_keys_and_channels_are_named(
+    rule: str, what: str, server: EmbeddedRedis, admin: Redis
+) -> None:
+    rules = [rule.replace("redsem", "other") if rule == r else r for r in acl_rules()]
+    _, found = await examined(await as_user(admin, server.url, *rules))
+    named = [f for f in problems(found) if f["about"] == "rights"]
+    assert [f["text"].split()[0] for f in named] == [what]
+    assert named[0]["advice"] == f"ACL SETUSER ... {rule}"
+
+
+async def test_messages_that_do_not_arrive_are_a_problem(
+    server: EmbeddedRedis, admin: Redis
+) -> None:
+    _, found = await examined(await as_user(admin, server.url, *without("publish")))
+    late = {finding["about"] for finding in problems(found)}
+    assert late == {"rights", "FairSemaphore", "Semaphore"}
+    assert "heartbeat" in found["FairSemaphore"][0]["text"]
+
+
+async def test_a_replica_is_a_problem(embedded: StartServer, server: EmbeddedRedis) -> None:
+    replica = embedded("--replicaof", "127.0.0.1", str(server.port))
+    _, found = await examined(replica.url)
+    [role] = found["role"]
+    assert role["verdict"] == "problem"
+    assert f"127.0.0.1:{server.port}" in role["text"]
+
+
+@pytest.fixture
+def stepped_replica(embedded: StartServer, server: EmbeddedRedis, tmp_path: Path) -> SteppedServer:
+    """A synchronized replica whose clock the test can step."""
+    follow = ("--replicaof", "127.0.0.1", str(server.port))
+    replica = start_with_a_clock_of_its_own(embedded, tmp_path, *REPLICATION, *follow)
+    settle(lambda: in_sync(replica.server), "the replica is in sync")
+    return replica
+
+
+@pytest.mark.parametrize(
+    ("step", "verdict", "says"),
+    [
+        (0.0, "ok", ""),
+        (0.2, "note", "two processes may hold one permit"),
+        (2.0, "problem", "two processes may hold one permit"),
+        (-2.0, "problem", "crashed holders"),
+    ],
+)
+async def test_a_replica_whose_clock_differs_is_found(
+    step: float, verdict: str, says: str, server: EmbeddedRedis, stepped_replica: SteppedServer
+) -> None:
+    stepped_replica.step(step)
+    _, found = await examined(server.url)
+    [clock] = found["replica clock"]
+    assert clock["verdict"] == verdict
+    assert says in clock["text"]
+    reading = re.fullmatch(
+        rf"127\.0\.0\.1:{stepped_replica.server.port} is ([\d.]+) s (ahead of|behind) its master"
+        r" \(within ([\d.]+) s\).*",
+        clock["text"],
+    )
+    assert reading is not None, clock["text"]
+    measured = float(reading[1]) * (1 if reading[2] == "ahead of" else -1)
+    assert abs(measured - step) <= float(reading[3]) + 0.0001, "the error is larger than stated"
+    assert ("recovery='grace'" in clock["advice"]) == (verdict != "ok")
+
+
+async def test_an_unreachable_replica_is_a_note(
+    embedded: StartServer, server: EmbeddedRedis
+) -> None:
+    announce = ("--replica-announce-port", "1")
+    replica = embedded(*REPLICATION, "--replicaof", "127.0.0.1", str(server.port), *announce)
+    settle(lambda: in_sync(replica), "the replica is in sync")
+    result, found = await examined(server.url)
+    [clock] = found["replica clock"]
+    assert clock["verdict"] == "note"
+    assert clock["text"].startswith("127.0.0.1:1 could not be queried")
+    assert clock["advice"]
+    assert problems(found) == []
+    assert result.code == 0
+    assert "FairSemaphore" in found
+
+
+@pytest.mark.parametrize(
+    ("ahead", "error", "verdict"),
+    [
+        (0.049, 0.001, Verdict.OK),
+        (0.3, 0.26, Verdict.OK),
+        (0.3, 0.001, Verdict.NOTE),
+        (-0.3, 0.001, Verdict.NOTE),
+        (0.6, 0.2, Verdict.NOTE),
+        (0.6, 0.001, Verdict.PROBLEM),
+        (-0.6, 0.001, Verdict.PROBLEM),
+    ],
+)
+def test_the_certain_part_of_a_difference_decides(
+    ahead: float, error: float, verdict: Verdict
+) -> None:
+    assert _clocks.verdict_on("replica:6379", _clocks.Offset(ahead, error)).verdict is verdict
+
+
+async def test_a_clock_that_was_set_back_is_reported_later(
+    server: EmbeddedRedis, admin: Redis
+) -> None:
+    async with Redis.from_url(server.url) as redis:
+        permit = await FairSemaphore(redis, "jobs", 1).acquire()
+        await admin.hset("redsem:{jobs}:meta", "ahead", 3_600_000_000)
+        _, found = await examined(server.url)
+        [semaphores] = found["semaphores"]
+        assert semaphores["verdict"] == "note"
+        assert "set back by 3.6e+03 s" in semaphores["text"]
+        await permit.release()
+        await redsem_async.aclose(redis)
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        ("SET", "redsem:{foreign}:meta", "text"),
+        ("HSET", "redsem:{foreign}:meta", "ahead", "soon"),
+    ],
+)
+async def test_foreign_keys_are_a_problem(
+    written: tuple[str, ...], server: EmbeddedRedis, admin: Redis
+) -> None:
+    await execute(admin, *written)
+    result, found = await examined(server.url)
+    [problem] = problems(found)
+    assert "'foreign'" in problem["text"]
+    assert {"FairSemaphore", "Semaphore"} <= set(found)
+    assert result.code == 1
+
+
+class Clock:
+    """A stand-in for a client, with a list of times."""
+
+    def __init__(self, *times: float) -> None:
+        self._times = list(times)
+
+    async def time(self) -> tuple[int, int]:
+        reading = self._times.pop(0) if self._times[1:] else self._times[0]
+        return int(reading), int(reading % 1 * 1e6)
+
+
+async def test_a_wrong_clock_is_a_note() -> None:
+    found = await _examine._clock(Clock(1000.0))
+    assert found.verdict is Verdict.NOTE
+    assert "behind" in found.text
+    assert "clock='local'" in found.advice
+
+
+INFO = {"redis_version": "7.2.4", "maxmemory": 0, "aof_enabled": 1}
+
+
+@pytest.mark.parametrize(
+    ("check", "facts", "verdict"),
+    [
+        (_server.version, {"redis_version": "6.0.20"}, Verdict.PROBLEM),
+        (_server.version, {"redis_version": "6.2.14"}, Verdict.OK),
+        (_server.version, {"valkey_version": "8.1.0"}, Verdict.OK),
+        (_server.version, {"dragonfly_version": "1.30"}, Verdict.NOTE),
+        (_server.memory, {"maxmemory_policy": "allkeys-lru"}, Verdict.OK),
+        (_server.memory, {"maxmemory": 100, "used_memory": 95}, Verdict.PROBLEM),
+        (_server.memory, {"maxmemory": 100, "used_memory": 50}, Verdict.OK),
+        (
+            _server.memory,
+            {"maxmemory": 100, "maxmemory_policy": "volatile-ttl"},
+            Verdict.PROBLEM,
+        ),
+        (_server.clients, {"maxclients": 100, "connected_clients": 95}, Verdict.PROBLEM),
+    ],
+)
+def test_the_fields_of_info_are_judged(
+    check: Callable[[Mapping[str, Any]], Finding], facts: dict[str, Any], verdict: Verdict
+) -> None:
+    found = check(INFO | facts)
+    assert found.verdict is verdict
+    assert found.advice or verdict is Verdict.OK
+
+
+def test_data_loss_at_a_restart_or_failover_is_reported() -> None:
+    found = _server.durability(INFO | {"aof_enabled": 0, "connected_slaves": 2})
+    assert [finding.verdict for finding in found] == [Verdict.NOTE, Verdict.NOTE]
+    assert "recovery='grace'" in found[0].advice
+    assert "min_replicas=1" in found[1].advice
+    [failed, _] = _server.durability(INFO | {"rdb_last_bgsave_status": "err"})
+    assert failed.verdict is Verdict.PROBLEM
+
+
+@pytest.mark.parametrize(
+    ("took", "no_push", "verdict"),
+    [
+        (0.003, False, Verdict.OK),
+        (0.003, True, Verdict.OK),
+        (3.3, False, Verdict.PROBLEM),
+        (3.3, True, Verdict.NOTE),
+    ],
+)
+def test_a_late_hand_over_is_judged(took: float, no_push: bool, verdict: Verdict) -> None:
+    found = verdict_on(FairSemaphore, took, no_push=no_push)
+    assert found.verdict is verdict
+    assert found.advice or verdict is Verdict.OK
+
+
+async def test_a_cluster_is_examined_server_by_server() -> None:
+    with embedded_cluster() as cluster:
+        _, found = await examined(cluster.url, "--cluster")
+        assert problems(found) == []
+        for node in cluster.nodes:
+            assert f"rights of {node.address}" in found
+            assert f"memory of {node.address}" in found
+        server = cluster.nodes[0].server
+        sharded = server.flavour == "valkey" or server.version >= (7,)
+        assert found["FairSemaphore"][0]["verdict"] == ("ok" if sharded else "note")
+
+        _, found = await examined(cluster.url)
+        assert any("--cluster" in finding["advice"] for finding in problems(found))

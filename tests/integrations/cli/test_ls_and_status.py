@@ -1,0 +1,224 @@
+"""``ls`` and ``status``: what is in use, and by which clients."""
+
+import asyncio
+import os
+import re
+
+import pytest
+from redis.asyncio import Redis
+
+from redsem_async import FairSemaphore, Semaphore
+from redsem_async._core.keys import parse_permit_id
+from tests.harness.clients import Connect, Kind
+from tests.harness.wait import cancelled
+from tests.integrations.cli.commands import (
+    command,
+    execute,
+    program,
+    queued,
+)
+
+
+async def test_ls_lists_what_is_in_use(url: str, redis: Redis) -> None:
+    fair, fast = FairSemaphore(redis, "openai", 2), Semaphore(redis, "gpu:a b", 30)
+    held = [await fair.acquire(permits=2), await fast.acquire(permits=3)]
+    held.append(await Semaphore(redis, "elsewhere", 1, prefix="redsem:other").acquire())
+    tasks = await queued(fair, 2)
+    await fast.set_limit(7)
+
+    listed = (await command("ls", "--json", url=url)).json_output
+    assert [(row["name"], row["mode"], row["class"], row["clock"]) for row in listed] == [
+        ("gpu:a b", "zset", "Semaphore", "server"),
+        ("openai", "fair", "FairSemaphore", "server"),
+    ]
+    assert [(row["limit"], row["set_limit"], row["declared"]) for row in listed] == [
+        (7, 7, [30]),
+        (2, None, [2]),
+    ]
+    assert [(row["held"], row["waiting"]) for row in listed] == [(3, 0), (2, 2)]
+
+    shown = await command("ls", url=url)
+    heading, *rows = shown.out.splitlines()
+    assert heading.split() == ["NAME", "CLASS", "LIMIT", "HELD", "WAITING"]
+    assert rows[0].split() == ["gpu:a", "b", "Semaphore", "7", "(set)", "3", "0"]
+    assert (await command("ls", "gpu*", "--json", url=url)).json_output == listed[:1]
+    [other] = (await command("ls", "--prefix", "redsem:other", "--json", url=url)).json_output
+    assert other["name"] == "elsewhere"
+    await cancelled(*tasks)
+    await asyncio.gather(*(permit.release() for permit in held))
+
+
+async def test_ls_where_nothing_is_in_use(url: str) -> None:
+    assert (await command("ls", "--json", url=url)).json_output == []
+    result = await command("ls", url=url)
+    assert (result.code, result.out, result.err) == (
+        0,
+        "",
+        "No semaphores in use (prefix 'redsem').\n",
+    )
+
+
+FOREIGN: dict[str, tuple[str | int, ...]] = {
+    "text for a table": ("SET", "redsem:{foreign}:meta", "text"),
+    "no number": ("SET", "redsem:{foreign}:limit", "many"),
+    "no time": ("HSET", "redsem:{foreign}:meta", "mode", "fair server", "ahead", "soon"),
+}
+
+
+@pytest.mark.parametrize("written", FOREIGN.values(), ids=FOREIGN)
+async def test_foreign_keys_are_an_error_of_that_name_only(
+    written: tuple[str | int, ...], url: str, redis: Redis
+) -> None:
+    permit = await FairSemaphore(redis, "good", 1).acquire()
+    await execute(redis, *written)
+    result = await command("ls", "--json", url=url)
+    assert result.code == 1
+    assert [row["name"] for row in result.json_output] == ["good"]
+    [line] = result.err.splitlines()
+    assert "'foreign': its keys do not hold a semaphore" in line
+    result = await command("status", "foreign", url=url)
+    assert result.code == 1
+    assert "'foreign': its keys do not hold a semaphore" in result.error_line
+    await permit.release()
+
+
+async def test_status_shows_holders_and_waiters(url: str, redis: Redis, connect: Connect) -> None:
+    here = FairSemaphore(redis, "jobs", 3, label="api")
+    there = FairSemaphore(connect(url), "jobs", 3, label="batch")
+    permit, other = await here.acquire(), await there.acquire(permits=2)
+    first = await queued(there)
+    second = await queued(here)
+
+    facts = (await command("status", "jobs", "--json", url=url)).json_output
+    assert facts["limit"] == 3
+    holders = {holder["id"]: holder for holder in facts["holders"]}
+    assert holders[permit.id]["fencing_token"] == permit.fencing_token
+    assert holders[permit.id]["client"]["label"] == "api"
+    assert holders[permit.id]["client"]["pid"] == os.getpid()
+    assert holders[other.id]["permits"] == 2
+    assert 0 <= holders[permit.id]["age"] < 10
+    assert 0 < holders[permit.id]["expires_in"] <= 10
+    waiters = [(waiter["position"], waiter["client"]["label"]) for waiter in facts["waiters"]]
+    assert waiters == [(0, "batch"), (1, "api")]
+
+    shown = (await command("status", "jobs", url=url)).out
+    assert shown.splitlines()[0] == "jobs: FairSemaphore, limit 3, 3 held, 2 waiting"
+    assert re.search(
+        rf"api \(\S+, pid {os.getpid()}\) +[\d.]+ s +[\d.]+ s +{permit.fencing_token} +1 +"
+        rf"{re.escape(permit.id)}",
+        shown,
+    )
+    assert re.search(r"^1 +batch .*\n2 +api ", shown, re.MULTILINE)
+    await cancelled(*first + second)
+    await asyncio.gather(permit.release(), other.release())
+
+
+async def test_status_lists_a_limited_number(url: str, redis: Redis) -> None:
+    semaphore = FairSemaphore(redis, "jobs", 5)
+    held = [await semaphore.acquire() for _ in range(5)]
+    tasks = await queued(semaphore, 4)
+    result = (await command("status", "jobs", "--most", "2", url=url)).out
+    assert "... and 3 more permits held" in result
+    assert "... and 2 more requests waiting" in result
+    await cancelled(*tasks)
+    await asyncio.gather(*(permit.release() for permit in held))
+
+
+@pytest.mark.parametrize("clock", ["server", "local"])
+async def test_mode_and_clock_are_detected(kind: Kind, clock: str, url: str, redis: Redis) -> None:
+    semaphore = kind(redis, "jobs", 1, clock=clock)  # type: ignore[arg-type]
+    permit = await semaphore.acquire()
+    tasks = await queued(semaphore)
+    facts = (await command("status", "jobs", "--json", url=url)).json_output
+    assert (facts["mode"], facts["clock"]) == (semaphore._mode, clock)
+    assert facts["class"] == kind.__name__
+    assert f"jobs: {kind.__name__}, " in (await command("status", "jobs", url=url)).out
+    assert (facts["held"], facts["waiting"]) == (1, 1)
+    assert (await command("pause", "jobs", url=url)).code == 0
+    assert (await command("kick", "jobs", permit.id, url=url)).code == 0
+    assert not tasks[0].done()
+    assert (await command("resume", "jobs", url=url)).code == 0
+    assert await (await tasks[0]).release()
+    assert (await command("clear", "jobs", "--yes", url=url)).code == 0
+    assert not await semaphore.exists()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("status", "typo"),
+        ("kick", "typo", f"{'0' * 32}.1"),
+        ("clear", "typo", "--yes"),
+        ("resume", "typo"),
+        ("set-limit", "typo", "--clear"),
+    ],
+    ids=lambda arguments: str(arguments[0]),
+)
+async def test_an_unknown_name_is_an_error(arguments: tuple[str, ...], url: str) -> None:
+    result = await command(*arguments, url=url)
+    assert result.code == 3
+    assert result.error_line == "No semaphore named 'typo' (prefix 'redsem')."
+    async with Redis.from_url(url) as redis:
+        assert await redis.keys() == []
+
+
+async def test_a_misspelt_name_gets_a_suggestion(url: str, redis: Redis) -> None:
+    permits = [await FairSemaphore(redis, name, 1).acquire() for name in ("openai", "gpu")]
+    result = await command("status", "opnai", url=url)
+    assert result.code == 3
+    assert result.error_line == (
+        "No semaphore named 'opnai' (prefix 'redsem'). Did you mean 'openai'?"
+    )
+    result = await command("resume", "billing", url=url)
+    assert (result.code, result.error_line) == (
+        3,
+        "No semaphore named 'billing' (prefix 'redsem').",
+    )
+    await asyncio.gather(*(permit.release() for permit in permits))
+
+
+async def test_clients_that_declare_different_limits_are_shown(
+    url: str, redis: Redis, connect: Connect
+) -> None:
+    old, new = FairSemaphore(redis, "jobs", 20), FairSemaphore(connect(url), "jobs", 30)
+    held = [await old.acquire(), await new.acquire()]
+    facts = (await command("status", "jobs", "--json", url=url)).json_output
+    assert (facts["limit"], facts["declared"]) == (None, [20, 30])
+    assert {holder["client"]["limit"] for holder in facts["holders"]} == {20, 30}
+    assert "limit 20 or 30" in (await command("status", "jobs", url=url)).out
+    await asyncio.gather(*(permit.release() for permit in held))
+
+
+async def test_control_characters_are_escaped(url: str, redis: Redis) -> None:
+    evil = "a\x1b[2Jb\rc"
+    permit = await FairSemaphore(redis, f"jobs {evil}", 1, label=evil).acquire()
+    for arguments in (("ls",), ("status", f"jobs {evil}"), ("watch", f"jobs {evil}")):
+        more = ("--count", "1") if arguments[0] == "watch" else ()
+        result = await command(*arguments, *more, url=url)
+        assert result.code == 0
+        assert "jobs a\\x1b[2Jb\\rc" in result.out
+        assert "\x1b" not in result.out
+    result = await command("status", f"other {evil}", url=url)
+    assert "\x1b" not in result.error_line
+    await permit.release()
+
+
+async def test_characters_outside_the_encoding_are_escaped(url: str, redis: Redis) -> None:
+    permit = await FairSemaphore(redis, "限流", 1).acquire()
+    for arguments in (("ls",), ("status", "限流"), ("watch", "限流", "--count", "1")):
+        result = await program(*arguments, REDIS_URL=url, PYTHONIOENCODING="latin-1")
+        assert (result.code, result.err) == (0, "")
+        assert "\\u9650\\u6d41" in result.out
+    await permit.release()
+
+
+async def test_a_client_without_description_is_listed(url: str, redis: Redis) -> None:
+    permit = await FairSemaphore(redis, "jobs", 1).acquire()
+    known = parse_permit_id(permit.id)
+    assert known is not None
+    await redis.hset("redsem:{jobs}:meta", f"{known[0]}:who", "not JSON")
+    result = await command("status", "jobs", url=url)
+    assert result.code == 0
+    assert f"unknown client {known[0][:8]}" in result.out
+    assert (await command("ls", "--json", url=url)).json_output[0]["limit"] is None
+    await permit.release()

@@ -1,0 +1,314 @@
+"""SemaphoreTransport of httpx and httpx2: a permit from before the request to its body's end."""
+
+import asyncio
+import gc
+import pickle
+from typing import Any
+
+import pytest
+
+from redsem_async import (
+    AcquireTimeout,
+    AnySemaphore,
+    BackendUnavailable,
+    FairSemaphore,
+    PermitLost,
+    QueueFull,
+    Semaphore,
+    SemaphoreGroup,
+)
+from redsem_async.testing import MemoryBackend
+from tests.harness.wait import all_free, cancelled, soon, until, waiting
+from tests.integrations.outbound.upstream import Upstream
+
+pytestmark = pytest.mark.one_mode
+
+EITHER_PART = pytest.mark.parametrize("path", ["/silent", "/slow"], ids=["headers", "body"])
+
+
+async def test_no_more_requests_run_than_there_are_permits(
+    http: Any, leaf: Any, backend: MemoryBackend, upstream: Upstream
+) -> None:
+    """The upstream counts, and it knows nothing of semaphores."""
+    sem = FairSemaphore(backend, "upstream", 3)
+    async with http.AsyncClient(transport=leaf.SemaphoreTransport(sem)) as client:
+        urls = [f"{upstream.url}/quick"] * 30
+        answers = await asyncio.gather(*(client.get(url) for url in urls))
+    assert {answer.status_code for answer in answers} == {200}
+    assert upstream.most == 3
+    await all_free(sem)
+
+
+async def test_a_streamed_body_holds_the_permit_until_it_was_read(
+    client: Any, sem: AnySemaphore, upstream: Upstream
+) -> None:
+    """The headers are where the work begins: an LLM's answer, say."""
+    async with client.stream("GET", "/slow") as response:
+        chunks = response.aiter_bytes()
+        assert await anext(chunks) == b"{ "
+        assert await sem.locked()
+        upstream.go.set()
+        assert b"".join([chunk async for chunk in chunks]) == b'"answer":"a"}'
+        assert not await sem.locked(), "before the block is left"
+    assert (await client.get("/slow")).json() == {"answer": "a"}
+    await all_free(sem)
+
+
+async def test_a_body_that_is_closed_unread_gives_the_permit_back(
+    client: Any, sem: AnySemaphore
+) -> None:
+    async with client.stream("GET", "/slow"):
+        assert await sem.locked()
+    assert not await sem.locked()
+    async with client.stream("GET", "/slow") as response:
+        async for _ in response.aiter_bytes():
+            break
+    assert not await sem.locked()
+
+
+async def test_another_task_may_close_the_body(client: Any, sem: AnySemaphore) -> None:
+    """As clients do that hand a response about."""
+    request = client.build_request("GET", "/slow")
+    response = await asyncio.create_task(client.send(request, stream=True))
+    assert await sem.locked()
+    await asyncio.create_task(response.aclose())
+    await all_free(sem)
+
+
+@pytest.mark.parametrize("path", ["/broken", "/refused"])
+async def test_a_failed_request_gives_the_permit_back(
+    http: Any, client: Any, sem: AnySemaphore, path: str
+) -> None:
+    """Before the headers or in the middle of the body."""
+    with pytest.raises(http.RemoteProtocolError):
+        await client.get(path)
+    await all_free(sem)
+
+
+@EITHER_PART
+async def test_a_cancelled_request_gives_the_permit_back(
+    client: Any, sem: AnySemaphore, upstream: Upstream, path: str
+) -> None:
+    request = asyncio.create_task(client.get(path))
+    await until(lambda: upstream.inside == 1)
+    await cancelled(request)
+    await all_free(sem)
+
+
+async def test_a_request_cancelled_in_the_queue_leaves_nothing_behind(
+    client: Any, sem: AnySemaphore, upstream: Upstream
+) -> None:
+    """Nor does it ever reach the upstream."""
+    async with sem:
+        request = asyncio.create_task(client.get("/quick"))
+        await waiting(sem, 1)
+        await cancelled(request)
+        assert request.cancelled()
+        await waiting(sem, 0)
+    assert upstream.requests == 0
+    await all_free(sem)
+
+
+async def test_no_permit_in_time_is_a_timeout_of_both_kinds(
+    http: Any, leaf: Any, sem: AnySemaphore, upstream: Upstream
+) -> None:
+    """An SDK that tries again after httpx's timeouts does so here; nothing was sent."""
+    transport = leaf.SemaphoreTransport(sem, timeout=0.05)
+    async with http.AsyncClient(transport=transport) as client, sem:
+        with pytest.raises(http.TimeoutException) as raised:
+            await client.get(f"{upstream.url}/quick")
+    error: Any = raised.value
+    for kind in (leaf.PermitTimeout, AcquireTimeout, http.PoolTimeout, TimeoutError):
+        assert isinstance(error, kind)
+    assert (error.name, error.waited >= 0.05, error.retry_after >= 0) == ("upstream", True, True)
+    assert str(error.request.url).endswith("/quick")
+    assert "no permit of 'upstream'" in str(error)
+    assert upstream.requests == 0
+    copy = pickle.loads(pickle.dumps(error))
+    assert (copy.name, copy.waited, str(copy)) == (error.name, error.waited, str(error))
+    with pytest.raises(RuntimeError):
+        _ = leaf.PermitTimeout("upstream", 1.0).request  # as in the library's own
+
+
+async def test_a_full_queue_is_an_error_of_both_kinds(
+    http: Any, leaf: Any, backend: MemoryBackend, upstream: Upstream
+) -> None:
+    sem = FairSemaphore(backend, "upstream", 1, max_waiters=0)
+    async with http.AsyncClient(transport=leaf.SemaphoreTransport(sem)) as client, sem:
+        with pytest.raises(http.PoolTimeout) as raised:
+            await client.get(f"{upstream.url}/quick")
+    error: Any = raised.value
+    for kind in (leaf.PermitsQueueFull, QueueFull, http.PoolTimeout):
+        assert isinstance(error, kind)
+    assert error.max_waiters == 0
+    assert str(error.request.url).endswith("/quick")
+    assert pickle.loads(pickle.dumps(error)).name == "upstream"
+
+
+async def test_an_outage_of_redis_is_not_one_of_the_upstream(
+    http: Any, leaf: Any, sem: AnySemaphore, backend: MemoryBackend
+) -> None:
+    backend.down()
+    transport = leaf.SemaphoreTransport(sem, timeout=0.05)
+    async with http.AsyncClient(transport=transport) as client:
+        with pytest.raises(BackendUnavailable):
+            await client.get("http://upstream/")
+
+
+@EITHER_PART
+async def test_a_lost_permit_cancels_the_request(
+    client: Any, sem: AnySemaphore, upstream: Upstream, path: str
+) -> None:
+    """And the task itself lives on."""
+    request = asyncio.create_task(client.get(path))
+    await until(lambda: upstream.inside == 1)
+    await sem.clear()
+    with pytest.raises(PermitLost):
+        await request
+    assert not request.cancelling()
+    await all_free(sem)
+
+
+async def test_a_request_does_not_outlive_its_permit_in_an_outage(
+    http: Any, leaf: Any, backend: MemoryBackend
+) -> None:
+    """Giving it back takes its time then, and others may hold the permit already."""
+    sem = Semaphore(backend, "upstream", 1, lease=0.3)
+    began, ended = asyncio.Event(), asyncio.Event()
+
+    async def answer(request: Any) -> Any:
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    transport = leaf.SemaphoreTransport(sem, http.MockTransport(answer))
+    async with http.AsyncClient(transport=transport) as client:
+        request = asyncio.create_task(client.get("http://upstream/"))
+        await began.wait()
+        backend.down()
+        await soon(ended.wait(), within=0.8)  # a release is given a second at least
+        with pytest.raises(PermitLost):
+            await request
+
+
+async def test_a_loss_between_two_chunks_is_raised_by_the_next(
+    client: Any, sem: AnySemaphore
+) -> None:
+    """While the caller does something else nothing may cancel it."""
+    async with client.stream("GET", "/slow") as response:
+        chunks = response.aiter_bytes()
+        await anext(chunks)
+        await sem.clear()
+        await asyncio.sleep(0.05)  # something else
+        with pytest.raises(PermitLost):
+            await anext(chunks)
+    await all_free(sem)
+
+
+async def test_without_cancel_on_loss_a_response_is_read_to_its_end(
+    http: Any, leaf: Any, backend: MemoryBackend, upstream: Upstream
+) -> None:
+    """Where the limit caps load, half an answer would help nobody."""
+    sem = Semaphore(backend, "upstream", 1, cancel_on_loss=False)
+    async with http.AsyncClient(transport=leaf.SemaphoreTransport(sem)) as client:
+        request = asyncio.create_task(client.get(f"{upstream.url}/slow"))
+        await until(sem.locked)
+        await sem.clear()
+        upstream.go.set()
+        assert (await request).json() == {"answer": "a"}
+
+
+async def test_a_redirect_waits_for_a_permit_of_its_own(
+    client: Any, sem: AnySemaphore, upstream: Upstream
+) -> None:
+    """It must not wait for the one that its first answer holds."""
+    upstream.go.set()
+    answer = await soon(client.get("/redirect", follow_redirects=True))
+    assert answer.json() == {"answer": "a"}
+    assert upstream.requests == 2
+    await all_free(sem)
+
+
+async def test_a_group_has_a_limit_for_each_host(
+    http: Any, leaf: Any, backend: MemoryBackend, upstream: Upstream
+) -> None:
+    """Or whatever `key` makes of the request."""
+    group = SemaphoreGroup(backend, "hosts", 1)
+    async with http.AsyncClient(transport=leaf.SemaphoreTransport(group)) as client:
+        request = asyncio.create_task(client.get(f"{upstream.url}/silent"))
+        await until(group["127.0.0.1"].locked)
+        other = f"http://localhost:{upstream.port}/quick"
+        assert (await client.get(other)).status_code == 200
+        upstream.go.set()
+        await request
+
+    def path(request: Any) -> str:
+        found: str = request.url.path
+        return found
+
+    by_path = leaf.SemaphoreTransport(group, key=path)
+    async with http.AsyncClient(transport=by_path) as client, group["/quick"]:
+        assert (await client.get(f"{upstream.url}/silent")).status_code == 200
+
+
+async def test_a_response_made_with_its_content_holds_nothing(
+    http: Any, leaf: Any, sem: AnySemaphore
+) -> None:
+    """As mocks make them: nobody ever closes these."""
+
+    def answer(request: Any) -> Any:
+        if request.url.path == "/bad":
+            return http.Response(200, content=iter([b"not async"]))
+        return http.Response(200, json={"answer": "yes"})
+
+    transport = leaf.SemaphoreTransport(sem, http.MockTransport(answer))
+    async with http.AsyncClient(transport=transport, base_url="http://upstream") as client:
+        for _ in range(3):
+            assert (await client.get("/")).json() == {"answer": "yes"}
+            await all_free(sem)
+        with pytest.raises(AssertionError):
+            await client.get("/bad")
+        await all_free(sem)
+
+
+@pytest.mark.parametrize("cancel_on_loss", [True, False])
+async def test_a_response_that_is_dropped_gives_its_permit_back(
+    http: Any, leaf: Any, backend: MemoryBackend, upstream: Upstream, *, cancel_on_loss: bool
+) -> None:
+    """In a cycle, as tracebacks make them: the collector must not find the task that holds it."""
+    sem = Semaphore(backend, "upstream", 1, cancel_on_loss=cancel_on_loss)
+    complaints: list[Any] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: complaints.append(context["message"]))
+    async with http.AsyncClient(transport=leaf.SemaphoreTransport(sem)) as client:
+        request = client.build_request("GET", f"{upstream.url}/slow")
+        responses = [await client.send(request, stream=True)]
+        responses[0].extensions["itself"] = responses
+        assert await sem.locked()
+        del responses
+        with pytest.warns(ResourceWarning, match="dropped unread"):
+            gc.collect()
+        await all_free(sem)
+    assert not complaints
+
+
+async def test_it_opens_and_closes_what_it_wraps(http: Any, leaf: Any, sem: AnySemaphore) -> None:
+    calls: list[str] = []
+
+    class Wrapped:
+        async def __aenter__(self) -> Any:
+            calls.append("opened")
+            return self
+
+        async def __aexit__(self, *exc: object) -> None:
+            calls.append("left")
+
+        async def aclose(self) -> None:
+            calls.append("closed")
+
+    async with http.AsyncClient(transport=leaf.SemaphoreTransport(sem, Wrapped())):
+        pass
+    await leaf.SemaphoreTransport(sem, Wrapped()).aclose()
+    assert calls == ["opened", "left", "closed"]

@@ -1,0 +1,243 @@
+"""What ConcurrencyLimitMiddleware does beside the promises of every front."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from redsem_async import FairSemaphore, Permit, PermitLost
+from redsem_async.asgi import ConcurrencyLimitMiddleware
+from redsem_async.testing import MemoryBackend
+from tests.harness.wait import all_free, soon, until, waiting
+from tests.integrations.web.exchange import Exchange, Message
+
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+START: Message = {"type": "http.response.start", "status": 200, "headers": []}
+PART: Message = {"type": "http.response.body", "body": b".", "more_body": True}
+END: Message = {"type": "http.response.body", "body": b"."}
+
+
+class App:
+    """One application for each path."""
+
+    def __init__(self) -> None:
+        self.go = asyncio.Event()
+        self.permits: list[Permit | None] = []
+        self.error: BaseException | None = None
+
+    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+        self.permits.append(scope.get("redsem_async.permit"))
+        try:
+            await getattr(self, scope["path"].strip("/") or "plain")(receive, send)
+        except BaseException as error:
+            self.error = error
+            raise
+
+    async def plain(self, receive: Receive, send: Send) -> None:
+        await self.go.wait()
+        await send(START)
+        await send(END)
+
+    async def reads(self, receive: Receive, send: Send) -> None:
+        await receive()
+        await self.plain(receive, send)
+
+    async def stream(self, receive: Receive, send: Send) -> None:
+        await send(START)
+        while True:
+            await send(PART)
+
+    async def trailers(self, receive: Receive, send: Send) -> None:
+        await send({**START, "trailers": True})
+        await send(END)
+        await self.go.wait()
+        await send({"type": "http.response.trailers", "headers": [], "more_trailers": False})
+
+    async def afterwards(self, receive: Receive, send: Send) -> None:
+        await send(START)
+        await send(END)
+        await self.go.wait()
+
+    async def loss(self, receive: Receive, send: Send) -> None:
+        raise PermitLost("another", "id", "for a test")
+
+    async def idle(self, receive: Receive, send: Send) -> None:
+        await receive()
+        await send({"type": "websocket.accept"})
+        await self.go.wait()
+
+
+@pytest.fixture
+def backend() -> MemoryBackend:
+    return MemoryBackend()
+
+
+@pytest.fixture
+def sem(backend: MemoryBackend) -> FairSemaphore:
+    """One permit."""
+    return FairSemaphore(backend, "web", 1)
+
+
+@pytest.fixture
+def app() -> App:
+    return App()
+
+
+@pytest.fixture
+def limited(app: App, sem: FairSemaphore) -> ConcurrencyLimitMiddleware:
+    return ConcurrencyLimitMiddleware(
+        app, sem, timeout=0.5, on_outage="open", exempt=lambda scope: scope["path"] == "/alive"
+    )
+
+
+async def test_little_of_a_body_is_read_in_the_queue(app: App, sem: FairSemaphore) -> None:
+    """Uploads that wait must not fill the memory of the process."""
+    limited = ConcurrencyLimitMiddleware(app, sem)
+    async with sem, Exchange(limited, "/reads", body=None) as upload:
+        await waiting(sem, 1)
+        for _ in range(100):
+            upload.say({"type": "http.request", "body": b"x" * 16_384, "more_body": True})
+        await until(lambda: upload.unread <= 96)
+        await sem.status()
+        assert upload.unread == 96
+
+
+async def test_few_empty_messages_are_read_ahead(
+    app: App, limited: ConcurrencyLimitMiddleware, sem: FairSemaphore
+) -> None:
+    """They carry nothing, and take memory all the same."""
+    async with Exchange(limited, "/idle", kind="websocket") as flood:
+        for _ in range(2000):
+            flood.say({"type": "websocket.receive", "text": ""})
+        await flood.heard("websocket.accept")
+        for _ in range(2000):
+            await asyncio.sleep(0)
+        assert flood.unread > 1000
+        app.go.set()
+        await flood.done()
+
+
+async def test_a_stream_whose_client_left_is_ended(
+    app: App, limited: ConcurrencyLimitMiddleware, sem: FairSemaphore
+) -> None:
+    """Not every application listens for a disconnect: the next chunk raises an OSError."""
+    async with Exchange(limited, "/stream") as stream:
+        await stream.heard("http.response.body", 3)
+        stream.hang_up()
+        await stream.done()
+    assert isinstance(app.error, OSError)
+    await all_free(sem)
+
+
+async def test_what_an_application_does_afterwards_is_not_counted(
+    app: App, limited: ConcurrencyLimitMiddleware, sem: FairSemaphore
+) -> None:
+    """Background tasks have no client: a limit on requests is not for them."""
+    async with Exchange(limited, "/afterwards") as exchange:
+        await exchange.heard("http.response.body")
+        await all_free(sem)
+        assert not exchange.task.done()
+
+
+async def test_trailers_belong_to_the_response(
+    app: App, limited: ConcurrencyLimitMiddleware, sem: FairSemaphore
+) -> None:
+    async with Exchange(limited, "/trailers") as exchange:
+        await exchange.heard("http.response.body")
+        assert await sem.locked()
+        app.go.set()
+        await exchange.done()
+    await all_free(sem)
+
+
+async def test_an_applications_own_loss_stays_its_own(
+    app: App, limited: ConcurrencyLimitMiddleware, sem: FairSemaphore
+) -> None:
+    """It may use other semaphores: their errors are for its own handlers."""
+    async with Exchange(limited, "/loss") as exchange:
+        with pytest.raises(PermitLost) as raised:
+            await exchange.done()
+    assert raised.value is app.error
+    assert exchange.sent == []
+    await all_free(sem)
+
+
+async def test_lifespan_and_exempt_requests_need_no_permit(
+    app: App, limited: ConcurrencyLimitMiddleware, sem: FairSemaphore
+) -> None:
+    """A health check that waits would have the process killed for being busy."""
+    seen: list[str] = []
+
+    async def alive(receive: Receive, send: Send) -> None:
+        seen.append("alive")
+
+    app.alive = app.plain = alive  # type: ignore[attr-defined, method-assign]
+    async with sem:
+        await Exchange(limited, kind="lifespan").done()
+        await Exchange(limited, "/alive").done()
+    assert seen == ["alive"] * 2
+    assert app.permits == [None] * 2
+
+
+async def test_an_outage_is_logged_once(
+    app: App, sem: FairSemaphore, backend: MemoryBackend, caplog: pytest.LogCaptureFixture
+) -> None:
+    app.go.set()
+    limited = ConcurrencyLimitMiddleware(app, sem, timeout=0.05)
+    backend.down()
+    for _ in range(3):
+        assert (await Exchange(limited).done()).status == 503
+    backend.up()
+    assert (await Exchange(limited).done()).status == 200
+    assert [record.message for record in caplog.records if "Redis is" in record.message] == [
+        "Redis is unavailable: rejecting requests (on_outage='closed')",
+        "Redis is available again: requests need a permit",
+    ]
+
+
+async def test_one_request_at_a_time_asks_whether_an_outage_is_over(
+    app: App,
+    limited: ConcurrencyLimitMiddleware,
+    sem: FairSemaphore,
+    backend: MemoryBackend,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where Redis is silent this takes seconds, which the others must not wait for."""
+    app.go.set()
+    backend.down()
+    await Exchange(limited).done()
+    acquire, asked, silence = sem.acquire, asyncio.Event(), asyncio.Event()
+
+    async def asks(**options: Any) -> Permit:
+        asked.set()
+        await silence.wait()
+        return await acquire(**options)
+
+    monkeypatch.setattr(sem, "acquire", asks)
+    async with Exchange(limited) as first:
+        await asked.wait()
+        await soon(asyncio.gather(*(Exchange(limited).done() for _ in range(9))))
+        assert not first.task.done()
+        backend.up()
+        silence.set()
+        await first.done()
+    await soon(Exchange(limited).done())
+    assert [permit is None for permit in app.permits] == [True] * 10 + [False] * 2
+
+
+async def test_an_error_of_the_server_reaches_the_application(
+    app: App, limited: ConcurrencyLimitMiddleware, sem: FairSemaphore
+) -> None:
+    """Reading ahead must not hide it."""
+
+    async def receive() -> Message:
+        raise ZeroDivisionError
+
+    async def send(message: Message) -> None: ...
+
+    with pytest.raises(ZeroDivisionError):
+        await limited({"type": "http", "path": "/reads", "headers": []}, receive, send)
+    await all_free(sem)

@@ -1,0 +1,75 @@
+"""`aclose` in the midst of something: each call ends, and no permit is given that is not held."""
+
+import asyncio
+
+import pytest
+
+from redsem_async import FairSemaphore, SemaphoreClosed, aclose
+from redsem_async.testing import MemoryBackend
+from tests.harness.clients import Kind
+from tests.harness.memory import Gated, Unconfirmed
+from tests.harness.wait import soon, until
+
+
+async def test_acquiring_works_after_a_close_that_came_at_once(kind: Kind) -> None:
+    """A hub that was closed before it came to connect must not keep the next one waiting."""
+    backend = MemoryBackend()
+    sem = kind(backend, "jobs", 1)
+    first = asyncio.create_task(sem.acquire())
+    await asyncio.sleep(0)
+    await aclose(backend)
+    with pytest.raises(SemaphoreClosed):
+        await first
+    await (await soon(sem.acquire())).release()
+
+
+async def test_a_grant_that_a_close_takes_back_is_not_handed_out(kind: Kind) -> None:
+    """Its caller was woken, and had not run yet."""
+    backend = Gated()
+    sem = kind(backend, "jobs", 1)
+    backend.shut = True
+    acquiring = asyncio.create_task(sem.acquire())
+    await until(lambda: backend.kept)
+    backend.open()
+    assert not acquiring.done()
+    await aclose(backend)
+    with pytest.raises(SemaphoreClosed):
+        await soon(acquiring)
+    await (await sem.acquire()).release()
+
+
+async def test_a_grant_that_is_closed_before_its_confirmation_is_not_handed_out() -> None:
+    backend = MemoryBackend()
+    sem = FairSemaphore(backend, "jobs", 1, min_replicas=1)
+    unconfirmed = Unconfirmed(sem)
+    acquiring = asyncio.create_task(sem.acquire())
+    claim = await unconfirmed.granted()
+    unconfirmed.remote.close(claim)
+    with pytest.raises(SemaphoreClosed):
+        await soon(acquiring)
+    await aclose(backend)
+
+
+async def test_of_two_closes_at_once_both_come_to_an_end(kind: Kind) -> None:
+    """Until the slower one has ended, nothing new is granted."""
+    backend = MemoryBackend()
+    sem = kind(backend, "jobs", 1)
+    slow = asyncio.create_task(aclose(backend, drain=0.2))
+    await aclose(backend)
+    if not slow.done():
+        with pytest.raises(SemaphoreClosed):
+            await sem.acquire()
+    await slow
+    await (await sem.acquire()).release()
+
+
+async def test_closing_ends_a_release_without_a_reply(kind: Kind) -> None:
+    """A release is confirmed or fails, within a bounded time."""
+    backend = Gated()
+    permit = await kind(backend, "jobs", 1).acquire()
+    backend.shut = True
+    release = asyncio.create_task(permit.release())
+    await asyncio.sleep(0)
+    await aclose(backend)
+    with pytest.raises(SemaphoreClosed):
+        await soon(release)

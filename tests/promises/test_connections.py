@@ -1,0 +1,231 @@
+"""One connection for each client, few commands on it, and any client of redis.asyncio will do."""
+
+import asyncio
+import ssl
+import time
+from collections.abc import Callable
+from urllib.parse import urlsplit
+
+import pytest
+from redis.asyncio import BlockingConnectionPool, Redis
+
+from redsem_async import AnySemaphore, FairSemaphore, Permit, Semaphore, aclose, connect, from_url
+from redsem_async.testing import EmbeddedRedis
+from tests.harness.clients import Kind, connections, disconnected, scripts_run
+from tests.harness.servers import StartServer, tls_in_front_of
+from tests.harness.wait import all_free, cancelled, queue_up, soon
+
+pytestmark = pytest.mark.one_mode
+
+
+async def test_one_connection_for_everything(admin: Redis, client_a: Redis) -> None:
+    """However many semaphores, waiters and permits: a fleet of workers must not exhaust Redis."""
+    sems: list[AnySemaphore] = [
+        kind(client_a, f"{kind.__name__} {number}", 2)
+        for kind in (Semaphore, FairSemaphore)
+        for number in range(10)
+    ]
+    held = await asyncio.gather(*(sem.acquire() for sem in sems for _ in range(2)))
+    waiters = [asyncio.create_task(sem.acquire()) for sem in sems for _ in range(5)]
+    for sem in sems:
+        await sem.status()
+    assert await connections(admin) == 1
+    await asyncio.gather(*(permit.refresh() for permit in held))
+    await asyncio.gather(*(permit.release() for permit in held))
+
+    async def finish(waiter: asyncio.Task[Permit]) -> None:
+        await (await waiter).release()
+
+    await soon(asyncio.gather(*map(finish, waiters)))
+    assert await connections(admin) == 1
+
+
+async def test_500_waiters_for_three_seconds_cost_next_to_nothing(
+    kind: Kind, admin: Redis, client_a: Redis
+) -> None:
+    """Nothing polls: fewer than 15 script calls, from the first to the last."""
+    sem = kind(client_a, "crowded", 1, lease=60.0)
+    async with sem:
+        before = await scripts_run(admin)
+        waiters = [asyncio.create_task(sem.acquire()) for _ in range(500)]
+        await asyncio.sleep(3)
+        calls = await scripts_run(admin) - before
+        assert not any(waiter.done() for waiter in waiters)
+        assert calls < 15
+        assert await connections(admin) == 1
+        await cancelled(*waiters)
+    await all_free(sem)
+
+
+async def test_10_000_permits_are_refreshed_in_a_handful_of_commands(
+    kind: Kind, admin: Redis, client_a: Redis
+) -> None:
+    """Each has its own refresh task, but they travel together."""
+    sem = kind(client_a, "held by many", 10_000, lease=6.0)
+    permits = await asyncio.gather(*(sem.acquire() for _ in range(10_000)))
+    before, start = await scripts_run(admin), time.monotonic()
+    await asyncio.sleep(3.3)
+    calls, took = await scripts_run(admin) - before, time.monotonic() - start
+    assert not any(permit.lost for permit in permits)
+    assert calls >= 8  # 1,250 of them in each
+    assert calls / took < 20
+    assert await sem.available() == 0
+    assert all(await asyncio.gather(*(permit.release() for permit in permits)))
+    assert await sem.available() == 10_000
+
+
+async def test_a_held_permit_by_itself_costs_three_refreshes_a_lease(
+    kind: Kind, admin: Redis, client_a: Redis
+) -> None:
+    """And nothing beside them."""
+    sem = kind(client_a, "held", 1, lease=0.9)
+    async with sem:
+        before = await scripts_run(admin)
+        await asyncio.sleep(1.8)
+        assert 5 <= await scripts_run(admin) - before <= 9
+
+
+@pytest.mark.fault(20)
+async def test_1000_acquires_at_once_on_a_default_client(
+    kind: Kind, server: EmbeddedRedis, admin: Redis
+) -> None:
+    """Its pool raises at 100 connections."""
+    async with Redis(host="127.0.0.1", port=server.port) as redis:
+        sem = kind(redis, "thousand", 1_000)
+        permits = await asyncio.gather(*(sem.acquire() for _ in range(1_000)))
+        assert await connections(admin) == 1
+        await asyncio.gather(*(permit.release() for permit in permits))
+
+
+# -- a client of ours
+
+
+async def test_connect_closes_everything(kind: Kind, server: EmbeddedRedis, admin: Redis) -> None:
+    async with connect(server.url) as redis:
+        assert await redis.ping()
+        sem = kind(redis, "connected", 1)
+        permit = await sem.acquire()
+        assert await connections(admin) >= 1
+    assert permit.lost
+    await disconnected(admin)
+    assert await admin.zcard("redsem:{connected}:holders") == 0
+
+
+async def test_from_url_takes_options(server_url: str, kind: Kind, name: str) -> None:
+    """A client like any other, whose options win over what was chosen for it."""
+    async with from_url(server_url, decode_responses=True, client_name="mine") as redis:
+        assert await redis.client_getname() == "mine"
+        async with kind(redis, name, 1) as permit:
+            assert await kind(redis, name, 1).available() == 0
+            permit.check()
+
+
+# -- any client of redis.asyncio
+
+Setup = Callable[[str], Redis]
+
+
+def _default(url: str) -> Redis:
+    address = urlsplit(url)
+    return Redis(
+        host=address.hostname or "localhost", port=address.port or 6379, password=address.password
+    )
+
+
+CLIENTS: dict[str, Setup] = {
+    "default": _default,
+    "ours": from_url,
+    "decoding": lambda url: Redis.from_url(url, decode_responses=True),
+    "RESP2": lambda url: Redis.from_url(url, protocol=2),
+    "RESP2, decoding": lambda url: Redis.from_url(url, protocol=2, decode_responses=True),
+    "RESP3": lambda url: Redis.from_url(url, protocol=3),
+    "RESP3, decoding": lambda url: Redis.from_url(url, protocol=3, decode_responses=True),
+    "single connection": lambda url: Redis.from_url(url, single_connection_client=True),
+    "pool of one": lambda url: Redis.from_url(url, max_connections=1),
+    "blocking pool of one": lambda url: Redis.from_pool(
+        BlockingConnectionPool.from_url(url, max_connections=1, timeout=1)
+    ),
+    "short socket timeout": lambda url: Redis.from_url(
+        url, socket_timeout=0.05, socket_connect_timeout=2
+    ),
+    "health checks": lambda url: Redis.from_url(url, health_check_interval=1),
+    "latin-1": lambda url: Redis.from_url(url, encoding="latin-1", decode_responses=True),
+}
+
+
+async def _works(kind: Kind, redis: Redis, other: Redis, name: str) -> None:
+    """The whole of it: grants, messages, refreshes, loss, and the user's own commands beside."""
+    here = kind(redis, name, 1, lease=3.0, label="größe")
+    there = kind(other, name, 1, lease=3.0)
+    async with here as permit:
+        assert await there.try_acquire() is None
+        waiter = await queue_up(there)
+        await permit.refresh()
+        assert (await here.status()).holders[0].client.label == "größe"
+        assert await redis.ping()
+    async with await soon(waiter, 0.5):  # it learns by a message
+        waiter = await queue_up(here)
+    permit = await soon(waiter, 0.5)
+    assert await there.release(permit.id) is True
+    await soon(permit.wait_lost(), 0.5)
+    assert await redis.echo("still in order") in ("still in order", b"still in order")
+    await all_free(here)
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+async def test_any_client_will_do(
+    kind: Kind, server_url: str, other_redis: Redis, name: str, client: str
+) -> None:
+    """As the user has it, and without changing what the user does with it."""
+    async with CLIENTS[client](server_url) as redis:
+        await _works(kind, redis, other_redis, name)
+
+
+@pytest.mark.fault(21)
+async def test_a_pool_that_is_used_up_is_not_needed(
+    kind: Kind, server_url: str, other_redis: Redis, name: str
+) -> None:
+    """The user's blocking commands hold its connections: the semaphores have their own."""
+    async with Redis.from_url(server_url, max_connections=1) as redis:
+        blocking = asyncio.ensure_future(redis.blpop([f"{name} list"], timeout=5))
+        await asyncio.sleep(0.05)
+        sem = kind(redis, name, 1)
+        async with sem.acquire(timeout=1.0):
+            assert not blocking.done()
+        await other_redis.rpush(f"{name} list", "end")
+        await soon(blocking)
+
+
+async def test_a_unix_socket_will_do(kind: Kind, server: EmbeddedRedis, client_a: Redis) -> None:
+    """And meets the others on the same server."""
+    async with Redis.from_url(server.unix_url) as redis:
+        await _works(kind, redis, client_a, "unix")
+
+
+async def test_a_password_and_another_database_will_do(kind: Kind, embedded: StartServer) -> None:
+    """Both come from the client's settings."""
+    server = embedded("--requirepass", "hunter2")
+    url = f"redis://:hunter2@127.0.0.1:{server.port}"
+    async with Redis.from_url(f"{url}/3") as redis, Redis.from_url(f"{url}/3") as other:
+        await _works(kind, redis, other, "third")
+        async with kind(redis, "third", 1), Redis.from_url(f"{url}/0") as elsewhere:
+            assert await kind(elsewhere, "third", 1).exists() is False
+
+
+async def test_tls_will_do(kind: Kind, server: EmbeddedRedis, client_a: Redis) -> None:
+    """Certificates and all that is said about them come from the client's settings."""
+    import trustme
+
+    authority = trustme.CA()
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert("localhost").configure_cert(context)
+    with authority.cert_pem.tempfile() as trusted:
+        async with tls_in_front_of(server, context) as port:
+            url = f"rediss://localhost:{port}"
+            async with Redis.from_url(url, ssl_ca_certs=trusted) as redis:
+                await _works(kind, redis, client_a, "tls")
+                await aclose(redis)
+            async with Redis.from_url(url) as distrustful:
+                with pytest.raises(ConnectionError):
+                    await kind(distrustful, "tls", 1).acquire(timeout=0.3)
+                await aclose(distrustful)

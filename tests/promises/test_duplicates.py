@@ -1,0 +1,335 @@
+"""Commands that are lost, sent again, or run late from a closed connection take effect once."""
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+
+from redsem_async import AnySemaphore, Semaphore
+from redsem_async.testing._embedded import EmbeddedRedis
+from tests.harness.clients import Kind, key_of
+from tests.harness.proxy import Proxy, Sent, say_again
+from tests.harness.wait import (
+    all_free,
+    cancelled,
+    in_background,
+    takes_at_most,
+    until,
+    waiting,
+    waits_in_line,
+)
+
+LIMIT = 3
+LEASE = 3.0
+
+
+@pytest.fixture
+async def here(kind: Kind, proxied: Redis) -> AnySemaphore:
+    """A semaphore of a process behind the proxy, which is connected."""
+    semaphore = kind(proxied, "jobs", LIMIT, lease=LEASE)
+    await semaphore.reap()
+    return semaphore
+
+
+@pytest.fixture
+def there(kind: Kind, client_b: Redis) -> AnySemaphore:
+    """The same semaphore in another process."""
+    return kind(client_b, "jobs", LIMIT, lease=LEASE)
+
+
+# -- acquire and release
+
+
+@pytest.mark.fault(17)
+@pytest.mark.parametrize("full", [False, True], ids=["granted", "queued"])
+async def test_a_lost_reply_of_acquire_is_one_permit(
+    here: AnySemaphore, there: AnySemaphore, proxy: Proxy, full: bool
+) -> None:
+    """The command ran; sent again, it finds what it made."""
+    holders = [await there.acquire() for _ in range(LIMIT)] if full else []
+    fault = proxy.swallow("acquire")
+    acquiring = in_background(here.acquire(timeout=10))
+    await asyncio.wait_for(fault.struck.wait(), 5)
+    await until(lambda: any(c.closed for c in proxy.connections), "its connection is closed")
+    if full:
+        await until(lambda: len(proxy.open_connections()) == 1, "the hub is back")
+        assert (await there.status(0)).waiting <= 1
+        assert await holders.pop().release()
+    with takes_at_most(0.5):
+        permit = await acquiring
+    assert len(proxy.operations("acquire")) + len(proxy.operations("heartbeat")) >= 2
+    assert (await there.status()).held == 1 + len(holders)
+    for held in (permit, *holders):
+        assert await held.release()
+    await all_free(there)
+
+
+@pytest.mark.fault(17)
+async def test_a_lost_request_is_sent_again(here: AnySemaphore, proxy: Proxy) -> None:
+    """The command never arrived: the same code path, the same answer."""
+    fault = proxy.cut("acquire")
+    with takes_at_most(0.5):
+        permit = await here.acquire(timeout=10)
+    assert fault.struck.is_set()
+    assert (await here.status(0)).held == 1
+    assert await permit.release()
+    await all_free(here)
+
+
+@pytest.mark.fault(12, 17)
+async def test_a_lost_reply_of_release_is_one_release(
+    kind: Kind, proxied: Redis, proxy: Proxy, client_b: Redis
+) -> None:
+    """It was held, and is free once: True, although the second asking finds nothing."""
+    here, there = kind(proxied, "jobs", 1), kind(client_b, "jobs", 1)
+    permit = await here.acquire()
+    waiters = [await waits_in_line(there, place=n) for n in (1, 2)]
+    fault = proxy.swallow("release")
+    assert await permit.release()
+    assert fault.struck.is_set()
+    assert len(proxy.operations("release")) == 2
+    done, pending = await asyncio.wait(waiters, timeout=0.5)
+    assert len(done) == 1
+    assert not await permit.release()
+    assert await done.pop().result().release()
+    assert await (await pending.pop()).release()
+    await all_free(there)
+
+
+@pytest.mark.fault(18)
+@pytest.mark.parametrize("end", ["released", "abandoned"])
+async def test_a_delayed_duplicate_brings_nothing_back(
+    here: AnySemaphore, proxy: Proxy, server: EmbeddedRedis, end: str
+) -> None:
+    """Closing a socket recalls nothing: what was sent on it may run much later."""
+    if end == "released":
+        assert await (await here.acquire()).release()
+    else:
+        fault = proxy.cut("acquire")
+        acquiring = in_background(here.acquire())
+        await fault.struck.wait()
+        await cancelled(acquiring)
+        await until(lambda: proxy.operations("abandon"), "it is given up")
+    await all_free(here)
+    reply = await say_again(server.port, proxy.operations("acquire")[0])
+    assert isinstance(reply, list)
+    assert reply[-1] == -1, "the duplicate did not run, or was granted"
+    assert not await here.exists()
+    assert await here.available() == LIMIT
+
+
+@pytest.mark.fault(18)
+async def test_duplicates_of_everything_change_nothing(
+    here: AnySemaphore, there: AnySemaphore, proxy: Proxy, server: EmbeddedRedis
+) -> None:
+    """Release, refresh, abandon and heartbeat too, while another process holds."""
+    permit = await here.acquire()
+    await permit.refresh()
+    assert await permit.release()
+    successor = await there.acquire(timeout=0, permits=LIMIT)
+    await cancelled(await waits_in_line(here))
+    await waiting(there, 0)
+    operations = {"acquire", "refresh", "release", "abandon", "heartbeat"}
+    for sent in [sent for sent in proxy.sent if sent.operation in operations]:
+        assert isinstance(await say_again(server.port, sent), list)
+    status = await there.status()
+    assert [entry.id for entry in status.holders] == [successor.id]
+    assert not status.waiters
+    assert await successor.release()
+
+
+@pytest.mark.fault(46)
+async def test_what_waits_in_a_process_is_told_by_its_latest_call(
+    proxied: Redis, proxy: Proxy, server: EmbeddedRedis, client_b: Redis
+) -> None:
+    """A heartbeat and an acquire that arrive late announce a waiter that has left (zset)."""
+    holder = await Semaphore(client_b, "jobs", 1, lease=LEASE).acquire()
+    semaphore = Semaphore(proxied, "jobs", 1, lease=LEASE)
+    waiters = [await waits_in_line(semaphore, place=place) for place in (1, 2)]
+    await until(lambda: proxy.operations("heartbeat"), "a heartbeat was sent", within=10)
+    await cancelled(*waiters)
+    await waiting(semaphore, 0)
+    for sent in (*proxy.operations("acquire"), proxy.operations("heartbeat")[0]):
+        await say_again(server.port, sent)
+        assert (await semaphore.status(0)).waiting == 0
+    assert await holder.release()
+
+
+# -- administrative calls
+
+
+@pytest.mark.fault(46)
+async def test_a_limit_that_arrives_late_is_not_set_again(
+    here: AnySemaphore, proxy: Proxy, server: EmbeddedRedis
+) -> None:
+    """The network kept a copy of a call that was answered, and a later one counts."""
+    await here.set_limit(5)
+    await here.set_limit(2)
+    [first, _] = proxy.operations("set_limit")
+    await say_again(server.port, first)
+    assert (await here.status()).set_limit == 2
+    await here.set_limit(None)
+    await say_again(server.port, first)
+    assert (await here.status()).set_limit is None
+
+
+@pytest.mark.fault(46)
+async def test_a_limit_whose_reply_was_lost_is_not_set_again(
+    here: AnySemaphore, there: AnySemaphore, proxy: Proxy
+) -> None:
+    """Carried out, and sent again after another process has set another."""
+    fault = proxy.swallow("set_limit")
+    setting = in_background(here.set_limit(5))
+    proxy.refusing = True
+    await fault.struck.wait()
+    assert (await there.status()).set_limit == 5
+    await there.set_limit(2)
+    proxy.refusing = False
+    await setting
+    assert len(proxy.operations("set_limit")) >= 2, "it was sent again"
+    assert (await there.status()).set_limit == 2
+
+
+@pytest.mark.fault(46)
+async def test_calls_that_are_sent_again_together_act_in_their_order(
+    here: AnySemaphore, proxy: Proxy, server: EmbeddedRedis, admin: Redis
+) -> None:
+    """Each waits for the answer of the one before, also where the server has lost its scripts."""
+    await here.set_limit(9)
+    fault = proxy.swallow("set_limit")
+    calls = [in_background(here.set_limit(limit)) for limit in (1, 2, 3)]
+    proxy.refusing = True
+    await fault.struck.wait()
+    await admin.script_flush()
+    proxy.refusing = False
+    await asyncio.gather(*calls)
+    assert (await here.status()).set_limit == 3
+    for sent in proxy.operations("set_limit"):
+        await say_again(server.port, sent)
+    assert (await here.status()).set_limit == 3
+
+
+async def test_a_limit_that_was_not_taken_at_first_is_set_whatever_was_asked_beside_it(
+    here: AnySemaphore, proxy: Proxy
+) -> None:
+    """Had the detach been written behind it, the limit would come after it, and be void."""
+    permit = await here.acquire()
+    fault = proxy.answer("set_limit", "NOSCRIPT No matching script.")
+    setting = in_background(here.set_limit(5))
+    detaching = in_background(permit.detach(expires_in=LEASE))
+    await setting
+    identity = await detaching
+    assert fault.struck.is_set()
+    assert (await here.status()).set_limit == 5
+    assert await here.release(identity)
+
+
+@pytest.mark.fault(46)
+async def test_a_clear_that_arrives_late_takes_nothing(
+    here: AnySemaphore, proxy: Proxy, server: EmbeddedRedis
+) -> None:
+    """Cleared once: what was acquired afterwards stays."""
+    await here.clear()
+    permit = await here.acquire()
+    [clear] = proxy.operations("clear")
+    await say_again(server.port, clear)
+    assert (await here.status()).held == 1
+    await permit.refresh()
+    assert await permit.release()
+
+
+@pytest.mark.fault(46)
+async def test_a_clear_leaves_acquires_that_are_late_void(
+    here: AnySemaphore, there: AnySemaphore, proxy: Proxy, server: EmbeddedRedis
+) -> None:
+    """The numbers that a hub has used outlive the semaphore: nothing that ended comes back."""
+    await (await here.acquire()).release()
+    await there.clear()
+    [acquire] = proxy.operations("acquire")
+    await say_again(server.port, acquire)
+    assert (await here.status()).held == 0
+
+
+async def test_a_clear_leaves_limits_that_are_late_void(
+    here: AnySemaphore, there: AnySemaphore, proxy: Proxy, server: EmbeddedRedis
+) -> None:
+    """Another process cleared, and knows nothing of the numbers of this one."""
+    await here.set_limit(5)
+    await there.clear()
+    [limit] = proxy.operations("set_limit")
+    await say_again(server.port, limit)
+    assert (await here.status()).set_limit is None
+
+
+# -- adoptions
+
+
+@pytest.mark.fault(47)
+@pytest.mark.parametrize("later", ["acquire", "adopt"])
+async def test_an_adoption_is_not_lost_to_a_later_call_that_is_given_up(
+    here: AnySemaphore, there: AnySemaphore, proxy: Proxy, later: str
+) -> None:
+    """Both are lost with the link, and the later one is cancelled: its abandon goes first."""
+    permits = [await there.acquire(), await there.acquire()]
+    identities = [await permit.detach(expires_in=60) for permit in permits]
+    proxy.half_open()
+    adopting = in_background(here.adopt(identities[0]))
+    leaving = in_background(
+        here.acquire() if later == "acquire" else here.adopt(identities[1]),
+    )
+
+    def sent() -> int:
+        return len([*proxy.operations("adopt"), *proxy.operations("acquire")])
+
+    await until(lambda: sent() == 2, "both were sent")
+    proxy.drop()
+    await cancelled(leaving)
+    permit = await asyncio.wait_for(adopting, 5)
+    assert proxy.operations("abandon"), "the later one was given up"
+    if later == "adopt":
+        assert sent() == 4, "it was void, and asked for anew"
+    assert {entry.id for entry in (await there.status()).holders} == {permit.id, identities[1]}
+    assert await permit.release()
+    assert await there.release(identities[1])
+
+
+@pytest.mark.fault(47)
+async def test_an_adoption_that_was_given_up_arrives_late(
+    here: AnySemaphore, there: AnySemaphore, proxy: Proxy, server: EmbeddedRedis
+) -> None:
+    """Nobody would hold what it takes: the id stays where it is, for the next adopter."""
+    identity = await (await there.acquire()).detach(expires_in=60)
+    fault = proxy.cut("adopt")
+    adopting = in_background(here.adopt(identity))
+    await fault.struck.wait()
+    await cancelled(adopting)
+    await until(lambda: proxy.operations("abandon"), "it was given up")
+    await here.reap()
+    assert fault.sent is not None
+    assert "VOID" in str(await say_again(server.port, fault.sent))
+    assert await (await there.adopt(identity)).release()
+
+
+async def test_an_adoption_that_was_answered_late_is_trusted_for_what_is_left(
+    here: AnySemaphore, there: AnySemaphore, proxy: Proxy, admin: Redis
+) -> None:
+    """It is asked for again, and answered as found: by then some of the lease has passed."""
+    identity = await (await there.acquire()).detach()
+    lost = proxy.swallow("adopt")
+    slowed = asyncio.Event()
+
+    async def slow_to_connect(sent: Sent) -> None:
+        if sent.operation == "HELLO" and not slowed.is_set():
+            slowed.set()
+            await asyncio.sleep(1.0)
+
+    proxy.before = slow_to_connect
+    permit = await here.adopt(identity)
+    trusted_until = time.time() + permit.expires_in
+    expiry: Any = await admin.zscore(key_of(here, "holders"), permit.id)
+    assert slowed.is_set() and lost.struck.is_set()
+    assert len(proxy.operations("adopt")) == 2
+    assert trusted_until <= expiry / 1000
+    assert await permit.release()

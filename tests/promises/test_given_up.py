@@ -1,0 +1,102 @@
+"""Acquires that are given up, at any moment: nothing leaks, and the next one is served."""
+
+import asyncio
+
+import pytest
+from redis.asyncio import Redis
+
+from redsem_async import AcquireTimeout, FairSemaphore, Permit
+from tests.harness.clients import Kind
+from tests.harness.proxy import Proxy
+from tests.harness.wait import all_free, cancelled, in_background, until, waits_in_line
+
+
+@pytest.mark.fault(13)
+@pytest.mark.parametrize("when", ["at once", "while connecting"])
+async def test_cancelled_before_anything_was_sent(
+    kind: Kind, proxied: Redis, proxy: Proxy, when: str
+) -> None:
+    """There is no trace of it, on the wire or on the server."""
+    semaphore = kind(proxied, "jobs", 1)
+    if when == "at once":
+        await semaphore.reap()
+    proxy.delay = 0.05
+    acquiring = in_background(semaphore.acquire())
+    if when == "while connecting":
+        await until(lambda: proxy.sent, "the handshake is under way")
+    await cancelled(acquiring)
+    assert acquiring.cancelled()
+    proxy.delay = 0.0
+    assert not await semaphore.exists()
+    assert not proxy.operations("acquire")
+    assert not proxy.operations("abandon")
+
+
+@pytest.mark.fault(14)
+async def test_cancelled_after_it_was_sent(kind: Kind, proxied: Redis, proxy: Proxy) -> None:
+    """The server grants it all the same, so it is given back, in one round trip."""
+    semaphore = kind(proxied, "jobs", 1)
+    await semaphore.reap()
+    fault = proxy.hold("acquire")
+    acquiring = in_background(semaphore.acquire())
+    await fault.struck.wait()  # the server has granted it
+    acquiring.cancel()
+    await asyncio.wait([acquiring], timeout=1)
+    assert acquiring.cancelled()
+    await until(lambda: proxy.operations("abandon"), "it is given back", within=0.5)
+    fault.lift()
+    await all_free(semaphore, within=0.5)
+
+
+@pytest.mark.fault(15)
+async def test_a_cancelled_waiter_hands_on_what_it_was_granted_in_the_same_tick(
+    kind: Kind, client_a: Redis, client_b: Redis
+) -> None:
+    """The grant is here, and the task has not run yet when it is cancelled."""
+    semaphore, there = kind(client_a, "jobs", 1, lease=30.0), kind(client_b, "jobs", 1, lease=30.0)
+    holder = await there.acquire()
+    waiter = await waits_in_line(semaphore)
+    [claim] = semaphore._bound().remote.ledger.waiting
+    # A Semaphore's waiters have no order across processes: there, the next one is in this one.
+    next_one = in_background((there if kind is FairSemaphore else semaphore).acquire(timeout=30))
+    loop = asyncio.get_running_loop()
+    met = False
+
+    def cancel_when_granted() -> None:
+        nonlocal met
+        if claim.future.done() or waiter.done():
+            met = not waiter.done()
+            waiter.cancel()
+        else:
+            loop.call_soon(cancel_when_granted)
+
+    cancel_when_granted()
+    assert await holder.release()
+    await asyncio.wait([waiter])
+    assert met, "the task ran before it could be cancelled"
+    assert waiter.cancelled()
+    permit = await asyncio.wait_for(next_one, 1.0)
+    status = await semaphore.status()
+    assert [entry.id for entry in status.holders] == [permit.id]
+    assert await permit.release()
+    await all_free(semaphore, within=0.5)
+
+
+@pytest.mark.fault(16)
+async def test_a_grant_that_meets_its_deadline_is_a_permit_or_a_timeout(
+    kind: Kind, client_a: Redis, client_b: Redis
+) -> None:
+    """Whichever it is, nothing leaks."""
+    here, there = kind(client_a, "jobs", 1), kind(client_b, "jobs", 1)
+    await here.reap()
+    for attempt in range(60):
+        holder = await there.acquire(timeout=2)
+        acquiring = in_background(here.acquire(timeout=0.004 + 0.0002 * (attempt % 12)))
+        await asyncio.sleep(0.004)
+        assert await holder.release()
+        [ended] = await asyncio.gather(acquiring, return_exceptions=True)
+        if isinstance(ended, Permit):
+            assert await ended.release()
+        else:
+            assert isinstance(ended, AcquireTimeout)
+    await all_free(here, within=0.5)

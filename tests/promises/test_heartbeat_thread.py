@@ -1,0 +1,127 @@
+"""heartbeat="thread": what the thread does to a permit that the event loop knows as well."""
+
+import asyncio
+import logging
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from redsem_async import Permit, PermitLost, aclose
+from redsem_async._core.clock import now as clock
+from redsem_async._core.lease import Outcome
+from redsem_async._keepalive.watchdog_connection import WatchdogConnection
+from redsem_async.testing import MemoryBackend
+from tests.harness.clients import Kind
+
+pytestmark = pytest.mark.one_mode
+
+LEASE = 10.0
+
+
+@pytest.fixture
+async def permit(kind: Kind) -> AsyncIterator[Permit]:
+    """A permit that a thread keeps."""
+    backend = MemoryBackend()
+    semaphore = kind(backend, "jobs", 1, lease=LEASE, heartbeat="thread", cancel_on_loss=False)
+    async with semaphore as permit:
+        yield permit
+    await aclose(backend)
+
+
+@pytest.fixture
+async def connection(permit: Permit) -> AsyncIterator[WatchdogConnection]:
+    """The thread's connection, in this loop: so nothing happens between two steps."""
+    remote, refresher, _ = permit._bound
+    watchdog = refresher.watchdog()
+    assert watchdog.thread is not None
+    connection = WatchdogConnection(
+        watchdog.hub_id,
+        watchdog.backend,
+        remote.route.link.node,
+        watchdog.trust_lock,
+        lease=lambda: LEASE,
+        look_soon=lambda: None,
+        moved=watchdog.thread.moved,
+        to_loop=watchdog.to_loop,
+    )
+    yield connection
+    await connection.close()
+
+
+async def test_a_renewal_counts_from_sending(
+    permit: Permit, connection: WatchdogConnection
+) -> None:
+    """The server started its own count no earlier."""
+    sent_at = clock()
+    permit._claim.trusted_until = sent_at + 3
+    connection._refreshed(permit._bound.remote, permit._claim, Outcome.RENEWED, sent_at)
+    assert LEASE - 1 < permit._claim.trusted_until - sent_at < LEASE
+    connection._refreshed(permit._bound.remote, permit._claim, Outcome.RENEWED, sent_at - 5)
+    assert LEASE - 1 < permit._claim.trusted_until - sent_at, "a late answer shortened trust"
+
+
+async def test_trust_that_ended_is_not_revived(
+    permit: Permit, connection: WatchdogConnection
+) -> None:
+    """The process was stopped: the body may know by now that the permit is lost."""
+    permit._claim.trusted_until = clock() - 0.001
+    connection._refreshed(permit._bound.remote, permit._claim, Outcome.RENEWED, clock() - 0.002)
+    with pytest.raises(PermitLost):
+        permit.check()
+
+
+async def test_gone_is_seen_at_once_and_for_good(
+    permit: Permit, connection: WatchdogConnection
+) -> None:
+    """Before the loop comes to it, by a body that blocks the loop."""
+    connection._refreshed(permit._bound.remote, permit._claim, Outcome.GONE, clock())
+    with ThreadPoolExecutor() as pool, pytest.raises(PermitLost) as caught:
+        pool.submit(permit.check).result()
+    assert permit.lost
+    connection._refreshed(permit._bound.remote, permit._claim, Outcome.RENEWED, clock())
+    assert permit.lost
+    lost = await permit.wait_lost()
+    assert caught.value.reason == lost.reason == "the server does not hold it any more"
+
+
+async def test_gone_after_a_release_is_no_loss(
+    permit: Permit, connection: WatchdogConnection
+) -> None:
+    """A refresh that the release overtook finds nothing, as it should."""
+    released = asyncio.ensure_future(permit.release())
+    await asyncio.sleep(0)  # asked for, and not answered
+    connection._refreshed(permit._bound.remote, permit._claim, Outcome.GONE, clock())
+    assert await released
+    assert not permit.lost
+
+
+async def test_a_permit_is_held_though_there_can_be_no_thread(
+    kind: Kind, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What the loop does is still done, and the log says what is not."""
+
+    def refuses(self: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    backend = MemoryBackend()
+    semaphore = kind(backend, "jobs", 1, lease=LEASE, heartbeat="thread")
+    with monkeypatch.context() as patch, caplog.at_level(logging.WARNING, "redsem_async"):
+        patch.setattr(threading.Thread, "start", refuses)
+        async with semaphore as permit:
+            assert not permit.lost
+    assert "can't start new thread" in caplog.text
+    assert await semaphore.available() == 1
+    await aclose(backend)
+
+
+def test_the_thread_is_imported_where_it_is_asked_for() -> None:
+    code = "import sys, redsem_async; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    assert "redsem_async._keepalive.refresher" in loaded
+    assert not loaded & {"redsem_async._keepalive.watchdog"}

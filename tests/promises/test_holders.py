@@ -1,0 +1,178 @@
+"""Holders under faults: bodies that do not behave, blocks left elsewhere, limits that move."""
+
+import asyncio
+import threading
+import time
+
+import pytest
+from redis.asyncio import Redis
+
+from redsem_async import Permit, PermitLost
+from tests.harness.clients import Kind, key_of
+from tests.harness.proxy import Proxy
+from tests.harness.wait import (
+    EPSILON,
+    all_free,
+    takes_at_most,
+    waits_in_line,
+)
+
+
+@pytest.mark.fault(6)
+async def test_a_body_in_a_thread(kind: Kind, client_a: Redis, admin: Redis) -> None:
+    """The block is left as lost; the thread itself cannot be stopped, and runs on."""
+    semaphore = kind(client_a, "jobs", 1, lease=3.0, refresh_interval=0.2)
+    stop, ran_on = threading.Event(), threading.Event()
+
+    def work() -> None:
+        stop.wait(10)
+        ran_on.set()
+
+    with takes_at_most(0.2 + EPSILON), pytest.raises(PermitLost):
+        async with semaphore:
+            await admin.delete(key_of(semaphore, "holders"))
+            await asyncio.to_thread(work)
+    assert not ran_on.is_set()
+    stop.set()
+    assert await asyncio.to_thread(ran_on.wait, 5)
+
+
+@pytest.mark.fault(7)
+async def test_a_suspended_host(
+    kind: Kind, client_a: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The monotonic clock stands still meanwhile; the leases go on.
+
+    No test can suspend its host: the clock is patched here, as it is after a night.
+    """
+    clock_boottime = getattr(time, "CLOCK_BOOTTIME", None)
+    if clock_boottime is None:
+        pytest.skip("this system has no clock that goes on while it is suspended")
+    permit = await kind(client_a, "jobs", 1, lease=10.0).acquire()
+    assert not permit.lost
+    real = time.clock_gettime
+
+    def after_a_night(clock: int) -> float:
+        return real(clock) + (10.0 if clock == clock_boottime else 0.0)
+
+    monkeypatch.setattr(time, "clock_gettime", after_a_night)
+    assert permit.expires_in <= 0
+    with pytest.raises(PermitLost):
+        permit.check()
+    assert permit.lost
+    monkeypatch.undo()
+    assert not await permit.release()
+
+
+@pytest.mark.fault(10)
+async def test_a_body_that_swallows_the_cancellation(
+    kind: Kind, client_a: Redis, admin: Redis
+) -> None:
+    """PermitLost leaves the block all the same, and the task is not left cancelled."""
+    semaphore = kind(client_a, "jobs", 1, lease=3.0, refresh_interval=0.2)
+    swallowed = False
+    with pytest.raises(PermitLost):
+        async with semaphore:
+            await admin.delete(key_of(semaphore, "holders"))
+            try:
+                await asyncio.sleep(5)
+            except asyncio.CancelledError:
+                swallowed = True
+            await asyncio.sleep(0.01)  # the body's own clean-up may await
+    assert swallowed
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0
+
+
+@pytest.mark.fault(11)
+@pytest.mark.parametrize("lose", [False, True], ids=["held", "lost"])
+async def test_a_block_that_is_left_in_another_task(
+    kind: Kind, client_a: Redis, admin: Redis, lose: bool
+) -> None:
+    """Fixtures and some frameworks do that: it releases, and raises after a loss."""
+    semaphore = kind(client_a, "jobs", 1, lease=3.0, refresh_interval=0.2)
+
+    async def enter() -> Permit:
+        return await semaphore.__aenter__()
+
+    async def leave() -> None:
+        await semaphore.__aexit__(None, None, None)
+
+    permit = await asyncio.create_task(enter())
+    if lose:
+        await admin.delete(key_of(semaphore, "holders"))
+        await asyncio.wait_for(permit.wait_lost(), 2)
+        with pytest.raises(PermitLost):
+            await asyncio.create_task(leave())
+    else:
+        await asyncio.create_task(leave())
+        assert not permit.lost
+    await all_free(semaphore)
+
+
+@pytest.mark.fault(41)
+async def test_a_limit_that_moves(kind: Kind, client_a: Redis, client_b: Redis) -> None:
+    """Lowered, it evicts nobody, and admits nobody until it fits; raised, it serves at once."""
+    here, there = kind(client_a, "jobs", 3), kind(client_b, "jobs", 3)
+    permits = [await here.acquire() for _ in range(3)]
+    waiters = [await waits_in_line(there, place=n) for n in (1, 2)]
+    await there.set_limit(1)
+    for permit in permits[:2]:
+        assert await permit.release()
+        assert await there.try_acquire() is None
+        assert not any(waiter.done() for waiter in waiters)
+    await permits[2].refresh()
+    assert (await there.status(0)).held == 1
+    with takes_at_most(EPSILON):
+        await there.set_limit(2)
+        done, pending = await asyncio.wait(waiters, return_when=asyncio.FIRST_COMPLETED)
+    assert len(pending) == 1
+    with takes_at_most(EPSILON):
+        await there.set_limit(None)
+        done |= (await asyncio.wait(pending))[0]
+    for held in (permits[2], *(waiter.result() for waiter in done)):
+        assert await held.release()
+    await all_free(here)
+
+
+@pytest.mark.fault(42)
+async def test_different_leases_and_limits_leave_one_another_alone(
+    kind: Kind, client_a: Redis, client_b: Redis, admin: Redis
+) -> None:
+    """Each request goes by its own client's limit, and no key dies before the longest lease."""
+    narrow, wide = kind(client_a, "jobs", 2, lease=0.3), kind(client_b, "jobs", 3, lease=60.0)
+    permit = await wide.acquire()
+    for _ in range(3):
+        async with narrow.acquire(timeout=1):
+            assert await narrow.try_acquire() is None
+            assert await (await wide.acquire(timeout=0)).release()
+            await asyncio.sleep(0.35)  # past its lease: refreshed
+    assert not permit.lost
+    assert (await narrow.status()).holders[0].id == permit.id
+    for key in ("holders", "tokens", "meta"):
+        assert await admin.pttl(key_of(wide, key)) > 55_000, key
+    assert await permit.release()
+    await all_free(wide)
+
+
+@pytest.mark.parametrize("how", ["release", "adopt", "clear"])
+async def test_a_holder_that_is_cut_off_learns_late_of_what_was_taken_from_it(
+    kind: Kind, proxy: Proxy, proxied: Redis, client_b: Redis, how: str
+) -> None:
+    """No message reaches it, and the permit has another holder at once: for a lease at most."""
+    lease = 4.0
+    here, there = kind(proxied, "jobs", 1, lease=lease), kind(client_b, "jobs", 1, lease=lease)
+    permit = await here.acquire()
+    proxy.lead_to(1)  # where nobody listens
+    proxy.drop()
+    if how == "adopt":
+        successor = await there.adopt(permit.id)
+    else:
+        await (there.clear() if how == "clear" else there.release(permit.id))
+        successor = await there.acquire(timeout=5)
+    permit.check()  # two hold what is for one
+    with takes_at_most(lease):
+        await asyncio.wait_for(permit.wait_lost(), 30)
+    assert not successor.lost
+    assert await successor.release()

@@ -1,0 +1,341 @@
+"""How a semaphore comes and goes with loops, programs and clients, and leaves nothing behind."""
+
+import asyncio
+import subprocess
+import sys
+import textwrap
+import time
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+
+from redsem_async import Permit, PermitLost, SemaphoreClosed, aclose
+from redsem_async.testing import EmbeddedRedis
+from tests.harness.clients import Client, Connect, Kind, Make, connections, disconnected
+from tests.harness.holder import Holder
+from tests.harness.servers import complaints
+from tests.harness.wait import all_free, queue_up, soon, takes_at_most, until, waiting
+
+pytestmark = pytest.mark.one_mode
+
+
+@pytest.fixture
+def soon_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("redsem_async._hub.reconnect.IDLE", 0.05)
+
+
+def _no_task_is_left() -> bool:
+    return asyncio.all_tasks() == {asyncio.current_task()}
+
+
+# -- idle, and back
+
+
+@pytest.mark.usefixtures("soon_idle")
+async def test_an_idle_hub_closes_its_connection_and_comes_back(
+    kind: Kind, admin: Redis, client_a: Redis
+) -> None:
+    """Nothing is left when the work is done, and the next hub has another id."""
+    sem = kind(client_a, "now and then", 1)
+    hubs: set[str] = set()
+
+    for _ in range(3):
+        async with sem as permit:
+            hubs.add(permit.id.partition(".")[0])
+            assert await connections(admin) == 1
+        await disconnected(admin)
+        await until(_no_task_is_left, within=2.0)
+    assert len(hubs) == 3
+
+
+@pytest.mark.usefixtures("soon_idle")
+async def test_a_hub_with_something_held_is_not_idle(
+    kind: Kind, admin: Redis, client_a: Redis
+) -> None:
+    """Nor with something waited for, however quiet it is."""
+    sem = kind(client_a, "quiet", 1, lease=60.0)
+    async with sem:
+        waiter = await queue_up(sem)
+        await asyncio.sleep(0.3)
+        assert await connections(admin) == 1
+    await (await soon(waiter, 0.5)).release()
+
+
+async def test_work_that_comes_while_the_hub_goes(
+    kind: Kind, client_a: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is no moment at which a request falls between two hubs."""
+    monkeypatch.setattr("redsem_async._hub.reconnect.IDLE", 0.01)
+    sem = kind(client_a, "between", 1)
+    for number in range(60):
+        async with sem.acquire(timeout=2.0):
+            pass
+        await asyncio.sleep(0.008 + 0.0002 * number)
+
+
+@pytest.mark.usefixtures("soon_idle")
+async def test_an_unreachable_server_is_not_tried_for_ever(kind: Kind, nowhere: Redis) -> None:
+    """When nothing waits any more, the hub goes too."""
+    sem = kind(nowhere, "unreachable", 1)
+    with pytest.raises(ConnectionError):
+        await sem.acquire(timeout=0.1)
+    with pytest.raises(ConnectionError):
+        await sem.try_acquire()
+    await until(_no_task_is_left, within=2.0)
+
+
+# -- programs that just end
+
+PROGRAM = """
+import asyncio, os, signal, sys
+from redis.asyncio import Redis
+import redsem_async
+
+kind, url, name = sys.argv[1:]
+sem = getattr(redsem_async, kind)(Redis.from_url(url), name, 2, lease=60.0)
+kept = []
+
+async def hold_on():
+    async with sem:
+        await asyncio.sleep(60)
+
+async def main():
+{main}
+
+try:
+    asyncio.run(main())
+except (KeyboardInterrupt, ZeroDivisionError, redsem_async.PermitLost):
+    pass
+print("ended")
+"""
+
+ENDINGS = {
+    "idle": """
+async with sem:
+    pass
+""",
+    "held": """
+kept.append(await sem.acquire())
+""",
+    "waiting": """
+kept.extend([await sem.acquire(), await sem.acquire()])
+kept.append(asyncio.create_task(sem.acquire()))
+await asyncio.sleep(0.05)
+""",
+    "just asked": """
+kept.append(asyncio.create_task(sem.acquire()))
+await asyncio.sleep(0)
+""",
+    "interrupted while tasks hold and wait": """
+kept.extend(asyncio.create_task(hold_on()) for _ in range(5))
+while await sem.available():
+    await asyncio.sleep(0.01)
+os.kill(os.getpid(), signal.SIGINT)
+await asyncio.sleep(60)
+""",
+    "failed in a task group": """
+try:
+    async with asyncio.TaskGroup() as group:
+        for _ in range(5):
+            group.create_task(hold_on())
+        while await sem.available():
+            await asyncio.sleep(0.01)
+        1 / 0
+except* ZeroDivisionError:
+    pass
+""",
+    "cleaning up slowly": """
+async def slow():
+    async with sem as permit:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0.2)
+            permit.check()
+            await permit.refresh()
+kept.append(asyncio.create_task(slow()))
+while await sem.available() == 2:
+    await asyncio.sleep(0.01)
+""",
+    "exiting": """
+kept.append(await sem.acquire())
+try:
+    sys.exit(0)
+finally:
+    print("ended")
+""",
+}
+
+
+async def _silently_ends(
+    kind: Kind, main: str, url: str, name: str, *, within: float = 8.0
+) -> None:
+    """Run the program with *main* as its main, in debug mode, with warnings as errors."""
+    program = PROGRAM.format(main=textwrap.indent(main, "    "))
+    arguments = [sys.executable, "-X", "dev", "-W", "error", "-c", program]
+    with takes_at_most(within):
+        run = await asyncio.to_thread(
+            subprocess.run,
+            [*arguments, kind.__name__, url, name],
+            capture_output=True,
+            text=True,
+            timeout=20,
+            check=False,
+        )
+    assert (run.stdout, complaints(run.stderr), run.returncode) == ("ended\n", [], 0)
+
+
+@pytest.mark.fault(9)
+@pytest.mark.parametrize("ending", ENDINGS)
+async def test_a_program_that_just_ends_is_silent_and_releases(
+    kind: Kind, redis: Redis, server_url: str, name: str, ending: str
+) -> None:
+    """Nothing has to be closed: no task, connection or warning is left."""
+    await _silently_ends(kind, ENDINGS[ending], server_url, name)
+    await all_free(kind(redis, name, 2), 1.0)
+
+
+@pytest.mark.parametrize("first", ["waiter", "hub"])
+def test_a_program_that_ends_says_that_nobody_waits(
+    kind: Kind,
+    server_url: str,
+    name: str,
+    first: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Other processes would hand permits to it; in whatever order its tasks are cancelled."""
+    all_tasks = asyncio.all_tasks
+
+    async def main() -> None:
+        sem = kind(Redis.from_url(server_url), name, 1)
+        await sem.set_limit(0)
+        waiter = asyncio.create_task(sem.acquire(), name="waiter")
+        await waiting(sem, 1)
+        assert not waiter.done()
+        monkeypatch.setattr("asyncio.tasks.all_tasks", in_order)
+
+    def in_order(loop: asyncio.AbstractEventLoop) -> list[asyncio.Task[Any]]:
+        tasks = all_tasks(loop)
+        assert {task.get_name() for task in tasks} >= {"waiter", "redsem-hub"}
+        return sorted(tasks, key=lambda task: not task.get_name().endswith(first))
+
+    async def look() -> None:
+        sem = kind(Redis.from_url(server_url), name, 1)
+        assert (await sem.status(0)).waiting == 0
+        await sem.clear()
+
+    asyncio.run(main())
+    monkeypatch.undo()
+    asyncio.run(look())
+
+
+async def test_a_program_whose_server_is_gone_ends_soon(kind: Kind, server: EmbeddedRedis) -> None:
+    main = f"""
+kept.append(await sem.acquire())
+os.kill({server.pid}, signal.SIGKILL)
+await asyncio.sleep(0.05)
+"""
+    await _silently_ends(kind, main, server.url, "gone", within=10.0)
+
+
+# -- aclose
+
+
+async def test_aclose_ends_waiting_and_the_bodies_of_what_is_held(
+    make: Make, client: Client
+) -> None:
+    """Also of permits that no block guards."""
+    sem = make(2, lease=60.0)
+    holder, other_permit = Holder(sem, elsewhere=sem), await sem.acquire()
+
+    async def closed(_: Permit) -> None:
+        waiters = [await queue_up(sem) for _ in range(3)]
+        await soon(aclose(client))
+        for waiter in waiters:
+            with pytest.raises(SemaphoreClosed) as caught:
+                await waiter
+            assert caught.value.name == sem.name
+
+    with pytest.raises(PermitLost):
+        await holder.lose_during(holder.block, closed)
+    assert other_permit.lost
+
+
+async def test_aclose_lets_holders_finish(make: Make, client: Client) -> None:
+    """For `drain` seconds, and no longer than they need."""
+    sem = make(2, lease=60.0)
+    holder = Holder(sem, elsewhere=sem)
+
+    async def work() -> None:
+        async with sem as permit:
+            await holder.body(permit)
+            await asyncio.sleep(0.05)
+            permit.check()
+
+    async def closed(_: Permit) -> None:
+        holder.may_end.set()
+        await soon(aclose(client, drain=30.0))
+
+    permit = await holder.lose_during(work, closed)
+    assert not permit.lost
+
+
+async def test_aclose_waits_no_longer_than_drain(make: Make, client: Client) -> None:
+    sem = make(1, lease=60.0)
+    permit = await sem.acquire()
+    start = time.monotonic()
+    await aclose(client, drain=0.2)
+    assert 0.19 < time.monotonic() - start < 1.0
+    assert permit.lost
+    await all_free(sem)
+
+
+async def test_aclose_closes_the_connection(kind: Kind, admin: Redis, client_a: Redis) -> None:
+    """And the hub's task ends; the client itself stays open, and works again."""
+    sem = kind(client_a, "closed", 1)
+
+    for _ in range(2):
+        async with sem:
+            pass
+        await aclose(client_a)
+        await until(_no_task_is_left)
+        await disconnected(admin)
+    await aclose(client_a)  # twice is fine
+    assert await client_a.ping()
+
+
+async def test_aclose_of_a_client_that_did_nothing(client: Client) -> None:
+    """A shutdown hook does not know what was used."""
+    await soon(aclose(client))
+
+
+async def test_aclose_leaves_other_clients_alone(
+    make: Make, client: Client, other: Client
+) -> None:
+    here, there = make(2, lease=60.0), make(2, client=other, lease=60.0)
+    async with there as permit:
+        ours = await here.acquire()
+        await aclose(client)
+        assert ours.lost
+        permit.check()
+        await permit.refresh()
+    await all_free(there)
+
+
+async def test_aclose_with_a_server_that_is_gone_is_bounded(
+    kind: Kind, server: EmbeddedRedis, connect: Connect
+) -> None:
+    """A shutdown must not hang on an outage; the semaphore works again after both."""
+    redis = connect(server.url)
+    sem = kind(redis, "gone", 1, lease=60.0)
+    permit = await sem.acquire()
+    waiter = await queue_up(sem)
+    server.kill()
+    await soon(aclose(redis), 3.0)
+    assert permit.lost
+    with pytest.raises(SemaphoreClosed):
+        await waiter
+    await asyncio.to_thread(server.restart)
+    async with sem.acquire(timeout=2):
+        pass

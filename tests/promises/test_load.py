@@ -1,0 +1,130 @@
+"""Under load the limit holds, and no command or write becomes as large as a program asks for."""
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+from redis.asyncio import Redis
+
+from redsem_async._core.keys import new_hub_id
+from redsem_async._hub.operations.acquire import MAX_ACQUIRES
+from redsem_async._hub.operations.refresh import MAX_REFRESHES
+from redsem_async._hub.operations.release import MAX_RELEASES
+from redsem_async._hub.window import MAX_WINDOW
+from tests.harness.children import StartWorker
+from tests.harness.clients import Kind
+from tests.harness.proxy import Proxy, Sent
+from tests.harness.wait import all_free
+
+Stay = tuple[float, float, float, int, int]  # asked, entered, left, fencing token, permits
+
+
+def most_inside(stays: list[Stay]) -> int:
+    """How many permits were in use at the worst moment.
+
+    Where one leaves in the instant in which another enters, it left before.
+    """
+    edges = [edge for _, entered, left, _, n in stays for edge in ((entered, n), (left, -n))]
+    inside = most = 0
+    for _, change in sorted(edges):
+        inside += change
+        most = max(most, inside)
+    return most
+
+
+def regressions(stays: list[Stay]) -> Iterator[tuple[int, int]]:
+    """Tokens that are not above those of all who had left before they were asked for."""
+    leaving = iter(sorted((left, token) for _, _, left, token, _ in stays))
+    highest = 0
+    left, token = next(leaving)
+    for asked, _, _, own, _ in sorted(stays):
+        while left < asked:
+            highest = max(highest, token)
+            left, token = next(leaving)
+        if own <= highest:
+            yield highest, own
+
+
+@pytest.mark.parametrize("weights", [False, True], ids=["single", "weighted"])
+@pytest.mark.timeout(60)
+async def test_under_load_the_limit_holds(
+    kind: Kind, weights: bool, start: StartWorker, client_a: Redis, admin: Redis
+) -> None:
+    """Four processes of 25 tasks: tokens are unique and growing, and all is free at the end."""
+    limit = 7
+    workers = [
+        await start(
+            "hammer",
+            kind=kind.__name__,
+            name="jobs",
+            limit=limit,
+            lease=5.0,
+            seconds=2.0,
+            tasks=25,
+            weights=weights,
+            cancelled=0.2,
+            seed=seed,
+        )
+        for seed in range(4)
+    ]
+    for worker in workers:
+        await worker.heard("ready", within=40)
+    for worker in workers:
+        worker.go_on()
+    said = await asyncio.gather(*(worker.heard("done", within=40) for worker in workers))
+    for worker in workers:
+        assert await worker.ended() == 0
+    stays: list[Stay] = [tuple(stay) for each in said for stay in each["stays"]]
+    assert all(each["stays"] for each in said), "a process was never served"
+    assert sum(each["cancelled"] for each in said) > 10
+    assert len(stays) > 200
+    assert len({stay[3] for stay in stays}) == len(stays), "a token was given twice"
+    # Were the limit never reached, this would prove nothing.
+    assert limit - 1 <= most_inside(stays) <= limit
+    assert not list(regressions(stays)), "a later grant has a lower token"
+    await all_free(kind(client_a, "jobs", limit), within=0.5)
+    for key in await admin.keys("*"):
+        assert await admin.ttl(key) > 0, key
+
+
+async def test_batches_are_bounded(kind: Kind, proxied: Redis, proxy: Proxy) -> None:
+    """Redis runs one script at a time: thousands of ids are many short ones."""
+    many = 3000
+    semaphore = kind(proxied, "jobs", many, lease=30.0)
+    permits = await asyncio.gather(*(semaphore.acquire() for _ in range(many)))
+    await asyncio.gather(*(permit.refresh() for permit in permits))
+    await asyncio.gather(*(permit.release() for permit in permits))
+
+    def ids_in(sent: Sent, before: int) -> int:
+        """How many ids follow its keys, the four common arguments and its own."""
+        return len(sent.arguments) - 3 - int(sent.arguments[2]) - 4 - before
+
+    for operation, before, most in (
+        ("acquire", 6, MAX_ACQUIRES),
+        ("refresh", 1, MAX_REFRESHES),
+        ("release", 2, MAX_RELEASES),
+    ):
+        sizes = [ids_in(sent, before) for sent in proxy.operations(operation)]
+        assert sum(sizes) >= many
+        assert max(sizes) <= most
+
+
+async def test_letters_on_their_way_are_bounded(kind: Kind, proxied: Redis, proxy: Proxy) -> None:
+    """What waits for a slow server waits here, and not in its buffers."""
+    semaphores = [kind(proxied, f"jobs {number}", 1) for number in range(100)]
+    await asyncio.gather(*(semaphore.reap() for semaphore in semaphores))
+    before = len(proxy.sent)
+    held = proxy.hold("acquire")
+    acquiring = [asyncio.ensure_future(semaphore.acquire()) for semaphore in semaphores]
+    await asyncio.wait_for(held.struck.wait(), 2)
+    await asyncio.sleep(0.2)  # nothing tells that nothing more comes
+    assert len(proxy.sent) - before <= MAX_WINDOW
+    held.lift()
+    for permit in await asyncio.gather(*acquiring):
+        assert await permit.release()
+
+
+def test_ids_cannot_be_guessed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """128 bits of the system's randomness, whatever anybody has seeded."""
+    monkeypatch.setattr("secrets.token_hex", "{} bytes".format)
+    assert new_hub_id() == "16 bytes"

@@ -1,0 +1,225 @@
+"""Queues longer than one call looks through: no request is hidden behind ones that must wait."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from redis.asyncio import Redis
+
+from redsem_async import FairSemaphore, Permit
+from tests.harness.clients import Kind, key_of
+from tests.harness.proxy import Proxy
+from tests.harness.wait import (
+    NOISE,
+    all_free,
+    cancelled,
+    in_background,
+    until,
+    waiting,
+    waits_in_line,
+)
+
+MANY = 1100  # more than one call of a script looks at
+LEASE = 30.0  # with a heartbeat every ten seconds: nothing is found by one
+
+Waiters = list["asyncio.Task[Permit]"]
+
+
+@pytest.fixture
+async def crowd() -> AsyncIterator[Waiters]:
+    """Waiters that the test leaves behind."""
+    waiters: Waiters = []
+    yield waiters
+    await cancelled(*waiters)
+
+
+async def join(crowd: Waiters, semaphore: FairSemaphore, *, permits: int = 1) -> None:
+    """Have many wait, and all of them in line."""
+    crowd += [in_background(semaphore.acquire(permits=permits)) for _ in range(MANY)]
+
+    async def in_line() -> bool:
+        return (await semaphore.status(0)).waiting == MANY
+
+    await until(in_line, "all of them wait", within=20)
+
+
+async def cut_off(proxy: Proxy, semaphore: FairSemaphore, admin: Redis) -> None:
+    """Cut off the process that is first in line, and wait until the server has noticed."""
+    hub = (await semaphore.status(1)).waiters[0].client.id
+    proxy.refusing = True
+    proxy.drop()
+
+    async def nobody_listens() -> bool:
+        [(_, listeners)] = await admin.pubsub_numsub(f"redsem:@{hub}")
+        return listeners == 0
+
+    await until(nobody_listens, "the server has noticed")
+
+
+@pytest.mark.fault(48)
+async def test_a_light_request_is_not_hidden_behind_heavy_ones(
+    client_a: Redis, client_b: Redis, crowd: Waiters
+) -> None:
+    """The limit was lowered below what they ask for, and may stay there for long."""
+    here = FairSemaphore(client_a, "jobs", 2, lease=LEASE)
+    there = FairSemaphore(client_b, "jobs", 2, lease=LEASE)
+    holder = await there.acquire(permits=2)
+    await join(crowd, there, permits=2)
+    light = await waits_in_line(here, place=MANY + 1)
+    await there.set_limit(1)
+    assert await holder.release()
+    permit = await asyncio.wait_for(light, 1.0)
+    status = await here.status(MANY)
+    assert (status.held, status.waiting) == (1, MANY)
+    places = [waiter.position for waiter in status.waiters]
+    assert places == sorted(places), "they are listed in the order of their tickets"
+    assert await permit.release()
+    # Newcomers pass, too; and once the limit is raised, the first of the heavy ones is served.
+    async with here.acquire(timeout=1.0):
+        pass
+    await here.set_limit(None)
+    first = await asyncio.wait_for(crowd[0], 5.0)
+    assert not any(waiter.done() for waiter in crowd[1:])
+    late = in_background(here.acquire())
+    assert await first.release()
+    second = await asyncio.wait_for(crowd[1], 5.0)
+    assert not late.done(), "the one that came later waits for its turn"
+    assert await second.release()
+    await cancelled(late)
+
+
+async def test_newcomers_overtake_nobody_who_was_not_looked_at(
+    proxied: Redis, proxy: Proxy, client_a: Redis, client_b: Redis, admin: Redis, crowd: Waiters
+) -> None:
+    """A call looks at part of the line, and knows nothing of the requests behind that."""
+    here = FairSemaphore(proxied, "jobs", 2, lease=LEASE)
+    there = FairSemaphore(client_b, "jobs", 2, lease=LEASE)
+    holder = await FairSemaphore(client_a, "jobs", 2, lease=LEASE).acquire(permits=2)
+    await join(crowd, here, permits=2)
+    light = await waits_in_line(here, place=MANY + 1)
+    _ = proxy.stop("heartbeat")  # nothing looks at the line before the newcomer does
+    await admin.set(key_of(here, "limit"), 1)
+    await holder.detach(0.1)
+
+    async def nothing_is_held() -> bool:
+        return (await there.status(0)).held == 0
+
+    await until(nothing_is_held, "it has expired")
+    assert await there.try_acquire() is None
+    permit = await asyncio.wait_for(light, 5.0)
+    assert (await there.status(0)).held == 1
+    proxy.drop()
+    assert await permit.release()
+
+
+@pytest.mark.fault(48)
+async def test_a_process_that_lives_is_not_hidden_behind_one_that_was_killed(
+    proxied: Redis, proxy: Proxy, client_a: Redis, client_b: Redis, admin: Redis, crowd: Waiters
+) -> None:
+    """And one that was only cut off comes back to its place."""
+    dead = FairSemaphore(proxied, "jobs", 1, lease=LEASE)
+    here, there = (FairSemaphore(redis, "jobs", 1, lease=LEASE) for redis in (client_a, client_b))
+    holder = await here.acquire()
+    await join(crowd, dead)
+    waiters = [await waits_in_line(there, place=MANY + 1 + i) for i in range(2)]
+    await cut_off(proxy, here, admin)
+    assert await holder.release()
+    permit = await asyncio.wait_for(waiters[0], 1.0)
+    # It is back: all of its requests are older than what waits here.
+    proxy.refusing = False
+
+    async def is_back() -> bool:
+        connected = len(proxy.operations("heartbeat")) >= 2
+        return connected and (await here.status(0)).waiting == MANY + 1
+
+    await until(is_back, "it asks about its waiters", within=10)
+    assert await permit.release()
+    first = await asyncio.wait_for(crowd[0], 5.0)
+    assert not waiters[1].done()
+    assert await first.release()
+    await cancelled(waiters[1])
+
+
+@pytest.mark.fault(48)
+async def test_requests_of_a_process_that_is_dead_are_dropped_from_where_they_were_set_aside(
+    proxied: Redis, proxy: Proxy, client_a: Redis, admin: Redis, crowd: Waiters
+) -> None:
+    """They count as waiting until then, and `max_waiters` goes by that."""
+    here = FairSemaphore(client_a, "jobs", 1, lease=0.3)
+    holder = await here.acquire()
+    crowd += [await waits_in_line(FairSemaphore(proxied, "jobs", 1, lease=0.3))]
+    waiter = await waits_in_line(here, place=2)
+    await cut_off(proxy, here, admin)
+    assert await holder.release()  # no message reaches the first in line
+    permit = await asyncio.wait_for(waiter, 1.0)
+    last = await waits_in_line(here, place=2)
+    assert (await here.status(0)).waiting == 2
+
+    async def one_waits() -> bool:
+        return (await here.status(0)).waiting == 1
+
+    await until(one_waits, "the dead one is dropped", within=3 * 1.25 + 1.0 + NOISE)
+    assert await permit.release()
+    assert await (await asyncio.wait_for(last, 1.0)).release()
+    proxy.refusing = False
+
+
+@pytest.mark.release
+async def test_a_long_line_is_served_on_although_a_detach_comes_behind_the_limit(
+    client_a: Redis, client_b: Redis
+) -> None:
+    """The limit's answer says that there is more to serve; a detach has waited for it."""
+    here = FairSemaphore(client_a, "jobs", 300, lease=LEASE)
+    there = FairSemaphore(client_b, "jobs", 300, lease=LEASE)
+    permit = await here.acquire()
+    await here.set_limit(0)
+    waiters = [in_background(there.acquire()) for _ in range(200)]
+    await waiting(here, 200)
+    await asyncio.gather(here.set_limit(300), permit.detach(60))
+    async with asyncio.timeout(3.0):
+        permits = await asyncio.gather(*waiters)
+    for permit in permits:
+        await permit.release()
+
+
+@pytest.mark.release
+async def test_a_request_for_very_many_permits_waits_as_others_do(
+    kind: Kind, client_a: Redis, client_b: Redis
+) -> None:
+    """Its weight is written in full: no script fails on it."""
+    here, there = kind(client_a, "jobs", 10**15), kind(client_b, "jobs", 10**15)
+    holder = await there.acquire()
+    waiter = await waits_in_line(here, permits=10**15)
+    assert await holder.release()
+    permit = await asyncio.wait_for(waiter, 5)
+    assert (await there.status()).held == 10**15
+    assert await permit.release()
+
+
+async def test_under_load_the_order_is_that_of_the_tickets(
+    client_a: Redis, client_b: Redis, admin: Redis
+) -> None:
+    """First come, first served, across processes, also where some leave the line."""
+    here, there = FairSemaphore(client_a, "jobs", 1), FairSemaphore(client_b, "jobs", 1)
+    holder = await there.acquire()
+    order: list[int] = []
+
+    async def work(semaphore: FairSemaphore, number: int) -> None:
+        async with semaphore.acquire(timeout=30):
+            order.append(number)
+
+    tasks: list[asyncio.Task[None]] = []
+    for number in range(60):
+        tasks.append(in_background(work((here, there)[number * 7 % 5 % 2], number)))
+        await waiting(here, number + 1)
+    queue = await admin.zrange(key_of(here, "queue"), 0, -1, withscores=True)
+    tickets = [entry[1] for entry in queue]
+    assert tickets == sorted(set(tickets))
+    assert len(tickets) == 60
+    gone = range(60)[5::9]
+    for number in gone:
+        tasks[number].cancel()
+    assert await holder.release()
+    await asyncio.wait(tasks)
+    assert order == [number for number in range(60) if number not in gone]
+    await all_free(here)

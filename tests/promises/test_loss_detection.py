@@ -1,0 +1,323 @@
+"""How a holder learns that its permit is lost, and what keeps it from being lost."""
+
+import asyncio
+import gc
+import threading
+import time
+from collections.abc import Awaitable, Callable
+
+import pytest
+from redis.asyncio import Redis
+
+from redsem_async import AnySemaphore, Permit, PermitLost
+from redsem_async.testing import EmbeddedRedis
+from tests.harness.clients import Client, Kind, Make, key_of
+from tests.harness.holder import Holder, forever, nothing_is_left
+from tests.harness.servers import stopped
+from tests.harness.wait import all_free, cancelled, queue_up, soon, until
+
+pytestmark = pytest.mark.one_mode
+
+
+# -- a permit outside of a block
+
+
+async def test_a_permit_by_itself_cancels_nobody(make: Make, other: Client) -> None:
+    """`await sem.acquire()` arms nothing: there is no block to leave."""
+    sem = make(1, lease=60.0)
+    permit = await sem.acquire()
+    assert await make(client=other).release(permit.id)
+    lost = await soon(permit.wait_lost())
+    assert isinstance(lost, PermitLost)
+    assert lost.permit_id == permit.id
+    assert permit.lost
+    assert permit.expires_in <= 0
+    with pytest.raises(PermitLost):
+        permit.check()
+    with pytest.raises(PermitLost):
+        await permit.refresh()
+    assert await permit.release() is False
+    await nothing_is_left()
+    await all_free(sem)
+
+
+async def test_wait_lost_serves_many_and_can_be_cancelled(make: Make, other: Client) -> None:
+    permit = await make(1, lease=60.0).acquire()
+    watchers = [asyncio.create_task(permit.wait_lost()) for _ in range(3)]
+    await asyncio.sleep(0)
+    await cancelled(watchers[0])
+    permit.check()
+    assert await make(client=other).release(permit.id)
+    for watching in (*watchers[1:], permit.wait_lost()):
+        assert (await soon(watching)).permit_id == permit.id
+
+
+async def test_wait_lost_does_not_wake_for_a_release(make: Make) -> None:
+    async with make(1) as permit:
+        watcher = asyncio.create_task(permit.wait_lost())
+        await asyncio.sleep(0)
+    assert permit.lost is False
+    assert not watcher.done()
+    await cancelled(watcher)
+
+
+# -- the server says so
+
+
+async def test_what_the_server_removed_is_found_by_the_next_refresh(
+    make_on_redis: Make, redis: Redis
+) -> None:
+    """Evicted, flushed or edited by hand: no message says so."""
+    sem = make_on_redis(1, lease=0.9)
+    holder = Holder(sem, elsewhere=sem)
+
+    async def removed(permit: Permit) -> None:
+        assert await redis.zrem(key_of(sem, "holders"), permit.id) == 1
+        await soon(permit.wait_lost(), 0.6)
+
+    with pytest.raises(PermitLost):
+        await holder.lose_during(holder.block, removed)
+    assert holder.cancellations == 1
+
+
+async def test_refresh_finds_it_out_now(make_on_redis: Make, redis: Redis) -> None:
+    """Before a step that matters."""
+    sem = make_on_redis(1, lease=60.0)
+    permit = await sem.acquire()
+    await permit.refresh()
+    await redis.zrem(key_of(sem, "holders"), permit.id)
+    with pytest.raises(PermitLost):
+        await permit.refresh()
+    assert permit.lost
+
+
+async def test_refresh_renews(make: Make) -> None:
+    async with make(1, lease=2.0, refresh_interval=1.9) as permit:
+        await until(lambda: permit.expires_in < 1.9)
+        await permit.refresh()
+        assert permit.expires_in > 1.9
+
+
+async def test_a_held_permit_outlives_its_lease(make: Make, other: Client) -> None:
+    sem, rival = make(1, lease=0.2), make(1, client=other)
+    async with sem as permit:
+        waiter = await queue_up(rival)
+        await asyncio.sleep(0.7)
+        permit.check()
+        assert not waiter.done()
+    await (await soon(waiter)).release()
+
+
+async def test_refreshing_goes_on_during_the_clean_up(make: Make, other: Client) -> None:
+    """The clean-up of a cancelled body still works on what the permit guards."""
+    sem, rival = make(1, lease=0.3), make(1, client=other, lease=0.3)
+    entered, cleaning, clean = (asyncio.Event() for _ in range(3))
+
+    async def work() -> None:
+        async with sem as permit:
+            try:
+                entered.set()
+                await forever()
+            finally:
+                cleaning.set()
+                await clean.wait()
+                permit.check()
+
+    task = asyncio.create_task(work())
+    await soon(entered.wait())
+    task.cancel()
+    await soon(cleaning.wait())
+    end = time.monotonic() + 1.0  # more than three leases
+    while time.monotonic() < end:
+        assert await rival.try_acquire() is None
+        await asyncio.sleep(0.05)
+    clean.set()
+    with pytest.raises(asyncio.CancelledError):
+        await soon(task)
+    await all_free(sem)
+
+
+# -- the lease runs out while the loop stands still
+
+
+@pytest.mark.parametrize("ask", ["lost", "check", None])
+async def test_loss_that_the_body_finds_itself(make: Make, ask: str | None) -> None:
+    """It never awaits, so it cannot be cancelled: no cancellation may come later instead."""
+    sem = make(1, lease=0.1)
+    with pytest.raises(PermitLost):
+        async with sem as permit:
+            time.sleep(0.15)  # noqa: ASYNC251 the loop stands still
+            if ask == "lost":
+                assert permit.lost is True
+            elif ask == "check":
+                with pytest.raises(PermitLost):
+                    permit.check()
+    await nothing_is_left()
+    await all_free(sem)
+
+
+@pytest.mark.parametrize("still", [False, True], ids=["the loop runs", "the loop stands still"])
+async def test_check_from_a_thread(make: Make, other: Client, still: bool) -> None:
+    """A thread that is the first to find the loss does not reach into the loop from there."""
+    holder = Holder(make(1, lease=0.2 if still else 60.0), elsewhere=make(1, client=other))
+    found = threading.Event()
+    loop = asyncio.get_running_loop()
+    loop.set_debug(True)  # in which asyncio refuses calls from the wrong thread
+
+    def compute(permit: Permit) -> None:
+        loop.call_soon_threadsafe(holder.entered.set_result, permit)
+        deadline = time.monotonic() + 5
+        with pytest.raises(PermitLost):
+            while time.monotonic() < deadline:
+                permit.check()
+                time.sleep(0.001)
+        found.set()
+
+    async def work() -> None:
+        async with holder.sem as permit:
+            await asyncio.to_thread(compute, permit)
+
+    async def lost(permit: Permit) -> None:
+        if still:
+            assert found.wait(2)
+        else:
+            await holder.take(permit)
+
+    with pytest.raises(PermitLost):
+        await holder.lose_during(work, lost)
+    loop.set_debug(False)
+    assert await asyncio.to_thread(found.wait, 2)
+
+
+async def test_a_loop_that_stood_still_for_longer_than_the_lease(
+    make: Make, other: Client
+) -> None:
+    """As a process that was stopped: the permit has another holder by now."""
+    rival = make(1, client=other)
+    holder = Holder(make(1, lease=0.15), elsewhere=rival)
+
+    async def stands_still(permit: Permit) -> None:
+        time.sleep(0.25)  # noqa: ASYNC251 on purpose
+        assert permit.lost
+        successor = await soon(rival.acquire())
+        assert successor.fencing_token > permit.fencing_token
+        await successor.release()
+
+    with pytest.raises(PermitLost):
+        await holder.lose_during(holder.block, stands_still)
+    assert holder.cancellations == 1
+
+
+async def test_nobody_is_handed_what_was_lost_while_the_loop_stood_still(
+    make_on_redis: Make,
+) -> None:
+    """The answer lay in the socket for longer than the lease: it is asked again."""
+    sem = make_on_redis(1, lease=0.15)
+    first = await sem.acquire()
+    await first.release()
+    acquiring = asyncio.create_task(sem.acquire(timeout=5.0))
+    while not sem._bound().remote.ledger.acquires_in_flight:  # noqa: ASYNC110 the very turn of the loop
+        await asyncio.sleep(0)
+    time.sleep(0.25)  # noqa: ASYNC251 on purpose
+    permit = await soon(acquiring)
+    assert not permit.lost
+    numbers = [int(p.id.partition(".")[2]) for p in (first, permit)]
+    assert numbers[1] - numbers[0] > 1, "the first grant was not lost: nothing is shown"
+    await permit.release()
+
+
+# -- the server does not answer
+
+
+async def test_entering_what_is_lost_says_so_when_it_cannot_be_given_back(
+    kind: Kind, server: EmbeddedRedis, client_a: Redis
+) -> None:
+    permit = await kind(client_a, "stalled", 1, lease=0.6).acquire()
+    with stopped(server):
+        await soon(permit.wait_lost())
+        with pytest.raises(PermitLost):
+            async with permit:
+                pytest.fail("the body runs")
+
+
+@pytest.mark.parametrize("cancellations", [0, 3])
+async def test_leaving_a_block_is_bounded_however_long_the_lease(
+    kind: Kind, server: EmbeddedRedis, client_a: Redis, cancellations: int
+) -> None:
+    sem = kind(client_a, "stalled", 1, lease=60.0)
+    holder = Holder(sem, elsewhere=sem)
+
+    async def leaves(_: Permit) -> None:
+        with stopped(server):
+            if not cancellations:
+                holder.may_end.set()
+            for _again in range(cancellations):
+                holder.task.cancel()
+                await asyncio.sleep(0.05)
+            await soon(holder.finished(), 8.0)
+
+    losing = holder.lose_during(holder.block, leaves, cancelling=cancellations)
+    if cancellations:
+        with pytest.raises(asyncio.CancelledError):
+            await losing
+    else:
+        await losing
+
+
+# -- dropped
+
+Drop = Callable[[AnySemaphore], Awaitable[None]]
+
+
+async def _at_once(sem: AnySemaphore) -> None:
+    await sem.acquire()
+    gc.collect()
+
+
+async def _after_refreshes(sem: AnySemaphore) -> None:
+    permit = await sem.acquire()
+    await asyncio.sleep(0.3)
+    permit.check()
+    del permit
+    gc.collect()
+
+
+async def _in_a_thread(sem: AnySemaphore) -> None:
+    box = [await sem.acquire()]
+
+    def drop() -> None:
+        box.clear()
+        gc.collect()
+
+    await asyncio.to_thread(drop)
+
+
+async def _with_the_task_that_waited(sem: AnySemaphore) -> None:
+    task = asyncio.create_task(sem.acquire())
+    await until(task.done)
+    del task
+    gc.collect()
+
+
+@pytest.mark.parametrize(
+    "drop", [_at_once, _after_refreshes, _in_a_thread, _with_the_task_that_waited]
+)
+async def test_a_dropped_permit_warns_and_is_released(make: Make, drop: Drop) -> None:
+    """Refreshes do not keep it: it would stay held for ever."""
+    sem = make(1, lease=0.15 if drop is _after_refreshes else 60.0)
+    with pytest.warns(ResourceWarning, match=sem.name):
+        await drop(sem)
+    await all_free(sem)
+
+
+async def test_a_permit_that_is_lost_or_released_is_dropped_in_silence(
+    make: Make, other: Client
+) -> None:
+    """A warning would fail this test."""
+    sem = make(2, lease=60.0)
+    released, taken = await sem.acquire(), await sem.acquire()
+    await released.release()
+    assert await make(client=other).release(taken.id)
+    await soon(taken.wait_lost())
+    del released, taken
+    gc.collect()

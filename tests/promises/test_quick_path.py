@@ -1,0 +1,211 @@
+"""The short commands of a process that the server knows: they keep every promise, too."""
+
+import asyncio
+
+import pytest
+from redis.asyncio import Redis
+
+from redsem_async import (
+    AcquireTimeout,
+    AnySemaphore,
+    BackendError,
+    FairSemaphore,
+    ModeMismatch,
+    PermitLost,
+    Semaphore,
+)
+from tests.harness.clients import Kind, key_of
+from tests.harness.wait import all_free, until, waits_in_line
+
+
+async def nothing_is_held(semaphore: AnySemaphore) -> None:
+    async def none_held() -> bool:
+        return (await semaphore.status(0)).held == 0
+
+    await until(none_held, "all leases have ended")
+
+
+@pytest.mark.parametrize(
+    ("weights", "set_limit"),
+    [((1, 1), None), ((2,), None), ((1,), 1)],
+    ids=["full", "held by a heavy one", "above a set limit"],
+)
+async def test_nobody_is_one_too_many(
+    kind: Kind, client_a: Redis, client_b: Redis, weights: tuple[int, ...], set_limit: int | None
+) -> None:
+    """A process that is known asks for what most do, and there is no room for it."""
+    here, there = kind(client_a, "jobs", 2, lease=30.0), kind(client_b, "jobs", 2, lease=30.0)
+    async with there:
+        pass
+    await here.set_limit(set_limit)
+    permits = [await here.acquire(permits=weight) for weight in weights]
+    with pytest.raises(AcquireTimeout):
+        await there.acquire(timeout=0.2)
+    for permit in permits:
+        assert await permit.release()
+
+
+async def test_nobody_overtakes_the_line(client_a: Redis, client_b: Redis) -> None:
+    """There is room for the newcomer, and not for the waiter; both are known (fair)."""
+    here, there = FairSemaphore(client_a, "jobs", 2), FairSemaphore(client_b, "jobs", 2)
+    async with there:
+        pass
+    async with here.acquire():
+        heavy = await waits_in_line(here, permits=2)
+        with pytest.raises(AcquireTimeout):
+            await there.acquire(timeout=0.2)
+    assert await (await heavy).release()
+
+
+@pytest.mark.parametrize("before", ["refused", "flushed"])
+async def test_the_mode_is_noted_whatever_came_before(
+    client_a: Redis, client_b: Redis, admin: Redis, before: str
+) -> None:
+    """Another class on a name in use raises ModeMismatch, although the quick path notes none."""
+    here = FairSemaphore(client_a, "jobs", 2, lease=3.0)
+    if before == "refused":
+        await here.set_limit(0)
+        assert await here.try_acquire() is None
+        await here.set_limit(None)
+    else:
+        holder = await here.acquire(permits=2)
+        waiter = await waits_in_line(here)
+        await admin.flushall()
+        await (await waiter).release()
+        await holder.release()
+    async with here.acquire(timeout=2) as permit:
+        with pytest.raises(ModeMismatch):
+            await Semaphore(client_b, "jobs", 2).acquire(timeout=0.2)
+        await permit.refresh()
+
+
+# -- releases
+
+
+@pytest.mark.parametrize("elsewhere", [False, True], ids=["here", "elsewhere"])
+async def test_released_twice_in_one_turn(
+    kind: Kind, client_a: Redis, client_b: Redis, elsewhere: bool
+) -> None:
+    """By its id, in one call of the script: one of the two says that it was held."""
+    semaphore = kind(client_b if elsewhere else client_a, "jobs", 2)
+    await semaphore.reap()
+    identity = await (await kind(client_a, "jobs", 2).acquire()).detach(5.0)
+    released = await asyncio.gather(*(semaphore.release(identity) for _ in range(2)))
+    assert sorted(released) == [False, True]
+
+
+@pytest.mark.fault(30)
+async def test_release_after_the_holders_were_evicted(
+    kind: Kind, client_a: Redis, admin: Redis
+) -> None:
+    """The key is gone, so the permit was not held until now."""
+    semaphore = kind(client_a, "jobs", 1)
+    permit = await semaphore.acquire()
+    await admin.delete(key_of(semaphore, "holders"))
+    assert not await permit.release()
+
+
+@pytest.mark.fault(12)
+async def test_releases_that_are_not_due_change_nothing(
+    kind: Kind, client_a: Redis, client_b: Redis, admin: Redis
+) -> None:
+    """Twice, late, of another's, of nobody's: False, and no permit more."""
+    here, there = kind(client_a, "jobs", 2, lease=5.0), kind(client_b, "jobs", 2, lease=5.0)
+    twice, late = await here.acquire(), await here.acquire()
+    released = await asyncio.gather(*(twice.release() for _ in range(3)))
+    assert released == [True, False, False]
+    await admin.zadd(key_of(here, "holders"), {late.id: 1})  # its lease has ended
+    await there.reap()
+    assert not await late.release()
+    held = [await there.acquire(timeout=0) for _ in range(2)]
+    for identity in ("", "x", f"{'0' * 32}.1", twice.id, late.id, f"{held[0].id}0"):
+        assert not await here.release(identity)
+        assert not await there.release(identity)
+    assert (await here.status(0)).held == 2
+    with pytest.raises(AcquireTimeout):
+        await here.acquire(timeout=0)
+    for permit in held:
+        assert await permit.release()
+    await all_free(here)
+
+
+# -- leases that have ended
+
+
+@pytest.mark.fault(3)
+async def test_an_expired_permit_is_not_refreshed(
+    kind: Kind, client_a: Redis, admin: Redis
+) -> None:
+    """Another process may have it by now, or may be about to: it is lost."""
+    semaphore = kind(client_a, "jobs", 1, lease=30.0)
+    permit = await semaphore.acquire()
+    await admin.zadd(key_of(semaphore, "holders"), {permit.id: 1.0}, xx=True)
+    with pytest.raises(PermitLost):
+        await permit.refresh()
+    assert permit.lost
+    await all_free(semaphore)
+
+
+@pytest.mark.fault(1)
+async def test_a_newcomer_clears_up_after_who_has_expired(
+    kind: Kind, client_a: Redis, admin: Redis
+) -> None:
+    """Also where there is room beside them: nothing is left of a permit but its lease."""
+    semaphore = kind(client_a, "jobs", 2, lease=30.0)
+    async with semaphore:  # it is known from now on
+        pass
+    dead = f"{'f' * 32}.1"
+    await admin.zadd(key_of(semaphore, "holders"), {dead: 1.0})
+    await admin.hset(key_of(semaphore, "tokens"), dead, "1")
+    async with semaphore as permit:
+        assert await admin.zrange(key_of(semaphore, "holders"), 0, -1) == [permit.id.encode()]
+        assert await admin.hkeys(key_of(semaphore, "tokens")) == [permit.id.encode()]
+
+
+async def test_heavy_permits_that_have_expired_are_not_counted(
+    kind: Kind, client_a: Redis, client_b: Redis
+) -> None:
+    """Nor by one who only looks, and takes nothing out."""
+    await (await kind(client_a, "jobs", 4, lease=30.0).acquire(permits=4)).detach(0.1)
+    await nothing_is_held(kind(client_b, "jobs", 4))
+
+
+async def test_a_heavy_permit_stays_whole_for_as_long_as_it_is_refreshed(
+    kind: Kind, client_a: Redis, client_b: Redis
+) -> None:
+    """All of it is renewed, and not the first of its permits alone."""
+    there = kind(client_b, "jobs", 3)
+    async with kind(client_a, "jobs", 3, lease=0.5).acquire(permits=3):
+        await asyncio.sleep(0.8)  # past the expiry that it was granted with
+        status = await there.status()
+        assert (status.held, status.holders[0].permits) == (3, 3)
+        assert await there.try_acquire() is None
+
+
+# -- a key of another type
+
+
+@pytest.mark.fault(37)
+async def test_a_key_of_another_type_on_the_quick_path(
+    kind: Kind, client_a: Redis, admin: Redis
+) -> None:
+    """The quick paths, too, write nothing before they know that they can write all."""
+    semaphore = kind(client_a, "jobs", 2)
+    async with semaphore:
+        pass
+    holders, tokens, meta = (key_of(semaphore, what) for what in ("holders", "tokens", "meta"))
+    await admin.rpush(tokens, "not ours")
+    before = await admin.hgetall(meta)
+    with pytest.raises(BackendError):
+        await semaphore.acquire(timeout=2)
+    assert await admin.hgetall(meta) == before
+    assert not await admin.exists(holders)
+    await admin.delete(tokens)
+    permit = await semaphore.acquire()
+    await admin.delete(tokens)
+    await admin.rpush(tokens, "not ours")
+    with pytest.raises(BackendError):
+        await permit.release()
+    assert await admin.zcard(holders) == 1
+    await admin.delete(tokens)
+    assert await semaphore.release(permit.id)
