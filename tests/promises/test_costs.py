@@ -125,8 +125,8 @@ class CountingSelector(selectors.DefaultSelector):
         return super().select(timeout)
 
 
-def test_a_lone_pair_takes_two_turns_of_the_loop(kind: Kind, server: EmbeddedRedis) -> None:
-    """The replies are one turn, the task that they wake the next: it leaves and asks again."""
+def test_a_lone_pair_takes_three_turns_of_the_loop(kind: Kind, server: EmbeddedRedis) -> None:
+    """A write is one turn, the replies the next; then the task leaves its block and asks again."""
     selector = CountingSelector()
 
     async def main() -> int:
@@ -138,7 +138,7 @@ def test_a_lone_pair_takes_two_turns_of_the_loop(kind: Kind, server: EmbeddedRed
             return selector.turns - before
 
     with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(selector)) as runner:
-        assert runner.run(main()) <= 2 * PAIRS + 5
+        assert runner.run(main()) <= 3 * PAIRS + 5
 
 
 @types.coroutine

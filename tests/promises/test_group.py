@@ -14,6 +14,7 @@ from redsem_async._api.semaphore import backend_of
 from redsem_async._hub.hub import hub_for
 from redsem_async.testing import MemoryBackend
 from tests.harness.clients import Client, Kind
+from tests.harness.wait import until
 
 pytestmark = pytest.mark.one_mode
 

@@ -9,7 +9,7 @@ from redis.asyncio import Redis
 from redsem_async import AnySemaphore, FairSemaphore, ModeMismatch, Semaphore
 from redsem_async.testing import MemoryBackend
 from tests.harness.clients import Client, Kind, key_of
-from tests.harness.wait import cancelled, queue_up, soon
+from tests.harness.wait import all_free, cancelled, queue_up, soon
 
 MARGIN = 30.0  # seconds, in which a busy machine does what a test asks
 
