@@ -21,6 +21,13 @@ class Request(NamedTuple):
     waits: bool = True
 
 
+class RightRequest(NamedTuple):
+    """Ask for the right to reuse leases, for so long and under so high a declared limit."""
+
+    lasts_ms: int
+    limit: int
+
+
 class Acquire(NamedTuple):
     """Ask for permits, with one answer for each number.
 
@@ -33,6 +40,7 @@ class Acquire(NamedTuple):
         waits: how many requests of the hub wait beside these (zset).
         highest: the highest limit that the hub declares for them (zset).
         hinted: how many permits a hint was for (zset).
+        right: asks for the right to reuse leases.
     """
 
     numbers: Sequence[int]
@@ -45,6 +53,7 @@ class Acquire(NamedTuple):
     highest: int = 0
     hinted: int = 0
     hub_info: HubInfo | None = None
+    right: RightRequest | None = None
 
 
 class Release(NamedTuple):
@@ -104,6 +113,7 @@ class Heartbeat(NamedTuple):
         waits: how many wait (zset).
         hinted: permits of a hint that no waiter here wants (zset).
         number: of this call, in one order with those of requests: the latest counts (zset).
+        right: asks for the right to reuse leases.
     """
 
     lease_ms: int
@@ -113,6 +123,7 @@ class Heartbeat(NamedTuple):
     hinted: int = 0
     hub_info: HubInfo | None = None
     number: int = 0
+    right: RightRequest | None = None
 
 
 class Adopt(NamedTuple):

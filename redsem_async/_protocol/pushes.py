@@ -33,4 +33,10 @@ class Cleared(NamedTuple):
     name: str
 
 
-Push = Granted | Revoked | Hint | Cleared
+class Recalled(NamedTuple):
+    """The right to reuse leases has ended, because another hub wants the semaphore."""
+
+    name: str
+
+
+Push = Granted | Revoked | Hint | Cleared | Recalled

@@ -36,6 +36,7 @@ class Reply(NamedTuple):
         granted: number and token of waiters of the caller's hub that were served (fair).
         hinted: permits that the caller's own waiters may try for (zset).
         room: permits left (zset).
+        right: whether the caller's hub has the right to reuse leases that it asked for.
     """
 
     answers: Sequence[Answer] = ()
@@ -44,6 +45,7 @@ class Reply(NamedTuple):
     granted: Sequence[tuple[int, int]] = ()
     hinted: int = 0
     room: int = 0
+    right: bool = False
 
 
 class AdoptReply(NamedTuple):

@@ -23,10 +23,11 @@ from redsem_async._protocol.operations import (
     Release,
     Request,
     Restore,
+    RightRequest,
     SetLimit,
     Status,
 )
-from redsem_async._protocol.pushes import Cleared, Granted, Hint, Push, Revoked
+from redsem_async._protocol.pushes import Cleared, Granted, Hint, Push, Recalled, Revoked
 from redsem_async._protocol.replies import (
     AdoptReply,
     AnyReply,
@@ -97,7 +98,8 @@ class Codec:
                     waits = f"{operation.waits}:{operation.highest}" if operation.waits else 0
                     beside = (waits, operation.hinted)
                 described = _described(operation.hub_info)
-                head = (operation.lease_ms, operation.limit, *beside, *described)
+                right = _right(operation.right)
+                head = (operation.lease_ms, operation.limit, *beside, *described, right)
                 return "acquire", (*head, *_requests(operation))
             case Release(owner, numbers, keep):
                 return "release", (owner, keep, *numbers)
@@ -113,8 +115,8 @@ class Codec:
                 raise AssertionError("no script waits for replicas")
             case Abandon(requests, void):
                 return "abandon", (void, *(_queued(r) if fair else r.number for r in requests))
-            case Heartbeat(lease_ms, requests, limit, waits, hinted, hub_info, number):
-                common = (lease_ms, *_described(hub_info))
+            case Heartbeat(lease_ms, requests, limit, waits, hinted, hub_info, number, right):
+                common = (lease_ms, *_described(hub_info), _right(right))
                 if fair:
                     return "heartbeat", (*common, *map(_queued, requests))
                 return "heartbeat", (*common, limit, waits, hinted, number)
@@ -142,9 +144,13 @@ class Codec:
                 return Reply([1] * len(operation.numbers))
             case Acquire() | Heartbeat() | Release() | Abandon() | SetLimit() | Reap():
                 _, next_ms, waiting, mine, *answers = raw
-                room = 0
-                if not fair and isinstance(operation, Acquire | Heartbeat):
-                    room, *answers = answers
+                room, right = 0, False
+                if isinstance(operation, Acquire | Heartbeat):
+                    if not fair:
+                        room, *answers = answers
+                    if operation.right is not None:
+                        *answers, last = answers
+                        right = bool(last)
                 return Reply(
                     answers=[_answer(answer) for answer in answers],
                     next_ms=None if next_ms < 0 else next_ms,
@@ -152,6 +158,7 @@ class Codec:
                     granted=list(zip(mine[::2], mine[1::2], strict=True)) if fair else (),
                     hinted=0 if fair or not mine else mine[0],
                     room=room,
+                    right=right,
                 )
             case Refresh() | Restore() | Detach():
                 return Reply(answers=raw[1:])
@@ -173,6 +180,10 @@ def _counted(keys: Sequence[str]) -> tuple[Argument, ...]:
 
 def _described(hub_info: HubInfo | None) -> tuple[str, int]:
     return ("", 0) if hub_info is None else (hub_info.description, int(hub_info.no_push))
+
+
+def _right(asked: RightRequest | None) -> str:
+    return "" if asked is None else f"{asked.lasts_ms}:{asked.limit}"
 
 
 def _requests(operation: Acquire) -> Sequence[Argument]:
@@ -237,6 +248,8 @@ def push_of(raw: bytes) -> Push | None:
                 return Hint(name, _whole(facts, at_most=_MAX_HINTED))
             case "cleared":
                 return Cleared(name)
+            case "recall":
+                return Recalled(name)
             case _:
                 return None
     except (ValueError, TypeError):

@@ -21,7 +21,7 @@ end
 -- The marker stays, because the holders were deleted on purpose: no state was lost.
 call('UNLINK', holders, tokens, extra, limit, line)
 if released then call('UNLINK', released) end
-call('HDEL', meta, 'mode', 'ahead', 'offset', 'lost', 'grace', 'aside')
+call('HDEL', meta, 'mode', 'ahead', 'offset', 'lost', 'grace', 'aside', 'rights')
 -- A counter ahead of the server's clock stays, because its tokens must not be issued again.
 if last < wall_us then
   call('HDEL', meta, 'counter')

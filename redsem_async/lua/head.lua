@@ -9,6 +9,7 @@
 --                    ahead -> us by which the semaphore's clock leads the server's;
 --                    offset -> us by which tokens lead the semaphore's clock;
 --                    aside -> when requests that were set aside return to the line;
+--                    rights -> 'hub:until,...' of the hubs that may reuse leases: see the prelude;
 --                    after a loss of state, lost -> when it was detected, and grace -> end of
 --                    the grace period, until which only old holders are admitted.
 --                    For each hub: hub -> highest number that it has used here; hub:until ->
@@ -51,7 +52,7 @@ end
 
 local fields = call('HMGET', meta, 'mode', 'counter',
   hub, hub .. ':until', hub .. ':deaf', hub .. ':gone', 'grace', 'ahead', 'offset',
-  'aside')
+  'aside', 'rights')
 if fields[1] and fields[1] ~= mode then
   -- Count by the clock in use: the server's, if this caller's is a local one.
   if clock_us ~= '' and string.find(fields[1], 'server', 1, true) then
@@ -72,6 +73,7 @@ local unknown_hub = not fields[5]             -- meta has no facts about it
 local unreachable = fields[6]                 -- a push message to it had no subscriber
 local grace = tonumber(fields[7]) or 0        -- end of the grace period
 local aside_due = tonumber(fields[10])        -- when requests that were set aside return
+local rights = fields[11]                     -- which hubs may reuse leases
 
 -- The semaphore's clock is the server's, but never goes back. When the server's clock was set back
 -- by more than STEP, the counter shows it, and the semaphore's clock leads by the difference from

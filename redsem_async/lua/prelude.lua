@@ -167,6 +167,48 @@ local function purge()
   end
 end
 
+-- The right to reuse leases: a hub that has it may pass a released lease to its own next request
+-- without a command, because no other hub wants the semaphore. The right ends at a time that
+-- `rights` notes, so a lost recall delays other hubs until then at most.
+local MAX_RIGHTS = 64
+
+-- Ends the right of every hub, because the caller's hub wants more, or because the limit changes.
+local function recall_rights()
+  if not rights then return end
+  for owner, ends in string.gmatch(rights, '(%x+):(%d+)') do
+    if owner ~= hub and tonumber(ends) > now then publish_to(owner, 'recall', '-') end
+  end
+  call('HDEL', meta, 'rights')
+  rights = nil
+end
+
+-- Whether the caller's hub gets the right that it *asks* for, as 'ms:limit': 1 or 0. The right that
+-- it had is replaced, or ends. *others_wait*: another hub has a request in line.
+local function answer_right(asks, others_wait)
+  local lasts, declared = string.match(asks, '^(%d+):(%d+)$')
+  local noted, had = {}, false
+  for owner, ends in string.gmatch(rights or '', '(%x+):(%d+)') do
+    if owner == hub then
+      had = true
+    elseif tonumber(ends) > now then
+      noted[#noted + 1] = owner .. ':' .. ends
+    end
+  end
+  local effective_limit = set_limit or tonumber(declared)
+  local given = not others_wait and grace <= now and effective_limit > 0
+    and used <= effective_limit and #noted < MAX_RIGHTS
+  if given then noted[#noted + 1] = hub .. ':' .. exact(now + lasts) end
+  if given or had then
+    rights = table.concat(noted, ',')
+    if rights == '' then
+      call('HDEL', meta, 'rights')
+    else
+      call('HSET', meta, 'rights', rights)
+    end
+  end
+  return given and 1 or 0
+end
+
 -- Writes *grants*, each {id, token, lease, permits}, with one command for each key.
 local function write_grants(grants)
   if #grants == 0 then return end

@@ -4,7 +4,7 @@
 -- ARGV     new_limit  the limit, '' for none
 --          number     number of this operation, which runs at most once
 -- RETURNS  {tag, next_ms, waiting, own_grants}
--- USES     load_state, already_ran, note_call, waiting, purge, used, serve, reply_head
+-- USES     load_state, already_ran, note_call, recall_rights, waiting, purge, used, serve, reply_head
 --          sets set_limit, aside_due, freed
 
 local new_limit, number = ARGV[5], tonumber(ARGV[6])
@@ -18,6 +18,7 @@ if not already_ran(number) then
   end
   set_limit = tonumber(new_limit)
   note_call(number)
+  recall_rights()
   if waiting > 0 then
     -- A request that was heavier than the old limit may fit now.
     call('HSET', meta, 'aside', 0)

@@ -5,7 +5,7 @@ import logging
 import subprocess
 import sys
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from redis.asyncio import Redis
@@ -64,7 +64,7 @@ async def test_the_release_goes_before_what_is_asked_later(make: Make) -> None:
 
 
 async def test_the_release_and_the_next_acquire_are_one_write(
-    kind: Kind, proxied: Redis, proxy: Proxy
+    kind: Kind, proxied: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sem = kind(proxied, "jobs", 1)
     async with sem:
@@ -79,7 +79,7 @@ async def test_the_release_and_the_next_acquire_are_one_write(
         writes.append([type(command.operation).__name__ for command in commands])
         send(commands, now)
 
-    link.send = count  # type: ignore[method-assign]
+    monkeypatch.setattr(link, "send", count)
     for _ in range(3):
         async with sem:
             pass
@@ -201,7 +201,7 @@ async def test_a_loss_that_comes_later_is_nobodys_error(
 
 @pytest.mark.parametrize("heartbeat", ["task", "thread"])
 async def test_nothing_refreshes_a_permit_whose_block_was_left(
-    kind: Kind, redis: Redis, name: str, heartbeat: str
+    kind: Kind, redis: Redis, name: str, heartbeat: Literal["task", "thread"]
 ) -> None:
     sem = kind(redis, name, 1, lease=0.3, heartbeat=heartbeat)
     async with sem as permit:

@@ -32,6 +32,7 @@ LONGEST_MS = 60_000
 RUNS = int(os.environ.get("REDSEM_STATEFUL_RUNS", "60"))
 hubs = st.sampled_from(HUBS)
 leases = st.sampled_from(LEASES_MS)
+rights = st.sampled_from((None, None, op.RightRequest(1000, 1), op.RightRequest(4000, 3)))
 unusual = precondition(lambda self: not self.plain)
 
 
@@ -71,6 +72,7 @@ class Agreement(Comparison):
         max_waiters=st.sampled_from((None, None, 2)),
         beside=st.sampled_from((0, 0, 1, 3)),
         hub_info=st.sampled_from((None, None, None, HubInfo("x"), HubInfo("x", True))),
+        right=rights,
     )
     def acquire(
         self,
@@ -82,6 +84,7 @@ class Agreement(Comparison):
         max_waiters: int | None,
         beside: int,
         hub_info: HubInfo | None,
+        right: op.RightRequest | None,
     ) -> None:
         limit = self.limit + more
         self.ceiling = max(self.ceiling, limit)
@@ -100,6 +103,7 @@ class Agreement(Comparison):
             highest=limit + more,
             hinted=beside,
             hub_info=hub_info,
+            right=right,
         )
         self.requests[hub] += requests_of(call)
         self.send(hub, call)
@@ -110,23 +114,32 @@ class Agreement(Comparison):
         lease_ms=leases,
         times=st.sampled_from((1, 2)),
         keeps=st.booleans(),
+        right=rights,
     )
     def use_plainly(
-        self, hub: str, counts: list[int], lease_ms: int, times: int, keeps: bool
+        self,
+        hub: str,
+        counts: list[int],
+        lease_ms: int,
+        times: int,
+        keeps: bool,
+        right: op.RightRequest | None = None,
     ) -> None:
         """As most do, and that more than once: nothing is said but what is asked for."""
         for time_left in reversed(range(times)):
             for count in counts:
-                self._acquire_plainly(hub, count, lease_ms)
+                self._acquire_plainly(hub, count, lease_ms, right)
             while (not keeps or time_left) and (held := self._numbers_held(hub)):
                 self.send(hub, op.Release(hub, held[: counts[0]]))
 
-    def _acquire_plainly(self, hub: str, count: int, lease_ms: int) -> None:
+    def _acquire_plainly(
+        self, hub: str, count: int, lease_ms: int, right: op.RightRequest | None
+    ) -> None:
         known = hub in self.model.state.hubs and self.model.state.hubs[hub].description
         hub_info = None if known else HubInfo("x", recovers=self.recovers)
         numbers = range(self.numbers[hub] + 1, self.numbers[hub] + 1 + count)
         self.numbers[hub] = numbers[-1]
-        call = op.Acquire(numbers, lease_ms, self.limit, hub_info=hub_info)
+        call = op.Acquire(numbers, lease_ms, self.limit, hub_info=hub_info, right=right)
         self.requests[hub] += requests_of(call)
         self.send(hub, call)
 
@@ -178,17 +191,25 @@ class Agreement(Comparison):
         lease_ms=leases,
         waits=st.sampled_from((0, 1, 2)),
         hinted=st.sampled_from((0, 1)),
+        right=rights,
         data=st.data(),
     )
     def heartbeat(
-        self, hub: str, lease_ms: int, waits: int, hinted: int, data: st.DataObject
+        self,
+        hub: str,
+        lease_ms: int,
+        waits: int,
+        hinted: int,
+        right: op.RightRequest | None,
+        data: st.DataObject,
     ) -> None:
         asked: list[op.Request] = []
         if self.mode == "fair" and self.requests[hub]:
             asked = data.draw(st.lists(st.sampled_from(self.requests[hub]), max_size=4))
         self.numbers[hub] += self.mode == "zset"
         number = self.numbers[hub] if self.mode == "zset" else 0
-        self.send(hub, op.Heartbeat(lease_ms, asked, self.limit, waits, hinted, number=number))
+        common = (lease_ms, asked, self.limit, waits, hinted)
+        self.send(hub, op.Heartbeat(*common, number=number, right=right))
 
     @rule(hub=hubs, owner=hubs, data=st.data())
     def adopt(self, hub: str, owner: str, data: st.DataObject) -> None:
@@ -292,6 +313,14 @@ class Agreement(Comparison):
         return st.lists(one, min_size=1, max_size=4, unique=unique)
 
     # -- what holds after every step
+
+    @invariant()
+    def nobody_waits_behind_a_right(self) -> None:
+        """Whoever may reuse leases was told when another hub came to wait."""
+        now_ms = (self.now_us + self.model.state.counter.ahead_us) // 1000
+        rights = self.model.state.rights.items()
+        holders = {hub for hub, ends in rights if ends > now_ms}
+        assert all(not self.model.waiting_hubs() - {hub} for hub in holders)
 
     @invariant()
     def never_more_than_the_limit(self) -> None:

@@ -12,21 +12,23 @@
 --                       hub's mark is as high
 --          hub_info     facts about the caller's hub, '' when sent before
 --          no_push      '1' when no push message reaches the hub
+--          right        'ms:limit' to ask for the right to reuse leases, '' not to
 --          requests     from here on: 'number', or 'number:permits:waits' (waits 0 or 1)
 -- RETURNS  {tag, next_ms, waiting, own_grants, answer...}, an answer being a token (granted),
 --          {token, ms left} (holds a permit already), 0 (in line), -1 (gone: its number was used
 --          before, and it neither holds nor waits), -2 (no room, and it does not wait),
---          -3 (the line is too long);
+--          -3 (the line is too long); and where the right was asked for, 1 or 0 after these;
 --          the error REORDERED when the batch before has not run: it then changes nothing
 -- USES     load_state, unknown_hub, unknown_hub_error, mark, parse_requests, record_hub,
 --          detect_lost_holders, purge, serve, set_limit, current_grant, in_line, format_request,
 --          grace, now, next_token, last, write_grants, keep, liveness_timeout, save_counter,
---          append, reply_head
+--          recall_rights, answer_right, others_wait, append, reply_head
 --          sets open, used, waiting
 
 local lease, declared, max_waiters = tonumber(ARGV[5]), ARGV[6], tonumber(ARGV[7])
 local after, hub_info, no_push = tonumber(ARGV[8]), ARGV[9], ARGV[10]
-local REQUESTS = 11
+local right = ARGV[11]
+local REQUESTS = 12
 
 load_state()
 if unknown_hub and hub_info == '' then return unknown_hub_error() end
@@ -42,7 +44,7 @@ purge()
 serve()
 
 local effective_limit = set_limit or tonumber(declared)
-local answers, grants, queued = {}, {}, {}
+local answers, grants, queued, served = {}, {}, {}, true
 for i, request in ipairs(requests) do
   local number, value, permits, waits = unpack(request)
   local id = hub .. '.' .. number
@@ -50,15 +52,17 @@ for i, request in ipairs(requests) do
     answers[i] = current_grant(id)
       or (in_line(format_request(number, ARGV[5], declared, permits)) and 0)
       or -1
+    served = served and answers[i] ~= 0
   elseif open and grace <= now and used + permits <= effective_limit then
     used = used + permits
     grants[#grants + 1] = { id, next_token(), lease, permits }
     answers[i] = last
   elseif not waits then
-    answers[i] = -2
+    answers[i], served = -2, false
   elseif max_waiters >= 0 and waiting >= max_waiters then
-    answers[i] = -3
+    answers[i], served = -3, false
   else
+    served = false
     queued[#queued + 1] = next_token()
     queued[#queued + 1] = format_request(number, ARGV[5], declared, permits)
     waiting = waiting + 1
@@ -74,4 +78,6 @@ if #queued > 0 then
   keep(line, liveness_timeout(lease))
   save_counter(liveness_timeout(lease))
 end
+if not served then recall_rights() end
+if right ~= '' then answers[#answers + 1] = answer_right(right, others_wait()) end
 return append(reply_head(), answers)

@@ -4,15 +4,18 @@
 -- ARGV     lease_ms  the longest lease among the hub's waiters
 --          hub_info  facts about the caller's hub, '' when sent before
 --          no_push   '1' when no push message reaches the hub
+--          right     'ms:limit' to ask for the right to reuse leases, '' not to
 --          requests  from here on: 'number:lease_ms:limit:permits'
 -- RETURNS  {tag, next_ms, waiting, own_grants, answer...}, an answer being 0 (in line),
---          {token, ms left} (holds a permit) or -1 (gone)
+--          {token, ms left} (holds a permit) or -1 (gone); and where the right was asked for, 1 or
+--          0 after these
 -- USES     load_state, unknown_hub, unknown_hub_error, allow_writes_at_maxmemory, record_hub,
 --          waiting, keep, liveness_timeout, detect_lost_holders, purge, serve, reply_head,
---          parse_ids, in_line, current_grant
+--          parse_ids, in_line, current_grant, recall_rights, answer_right, others_wait, append
 
 local lease, hub_info, no_push = tonumber(ARGV[5]), ARGV[6], ARGV[7]
-local REQUESTS = 8
+local right = ARGV[8]
+local REQUESTS = 9
 
 load_state()
 if unknown_hub and hub_info == '' then return unknown_hub_error() end
@@ -23,9 +26,12 @@ detect_lost_holders(lease)
 purge()
 serve()
 
-local reply = reply_head()
+local answers, served = {}, true
 for i, id in ipairs(parse_ids(hub, REQUESTS)) do
   local answer = in_line(hub .. '.' .. ARGV[REQUESTS + i - 1]) and 0
-  reply[#reply + 1] = answer or current_grant(id) or -1
+  answers[i] = answer or current_grant(id) or -1
+  served = served and answer ~= 0
 end
-return reply
+if not served then recall_rights() end
+if right ~= '' then answers[#answers + 1] = answer_right(right, others_wait()) end
+return append(reply_head(), answers)

@@ -7,6 +7,7 @@
 local MAX_SCANNED = 1000  -- requests that one call reads at most
 local MAX_NOTIFIED = 10   -- requests whose hubs notify_head() tries at most
 local MAX_SERVED = 64     -- requests that one call grants, about
+local MAX_COMPARED = 64   -- requests that others_wait() looks at
 local ASIDE = 2 ^ 52      -- above any ticket
 
 local own_grants = {}   -- number and token of each grant to a waiter of the caller's hub
@@ -183,6 +184,15 @@ local function serve()
     size = math.min(size * 4, MAX_SERVED)
   end
   open, more = false, true
+end
+
+-- Whether another hub has a request in line, as far as MAX_COMPARED requests show.
+local function others_wait()
+  if waiting == 0 or waiting > MAX_COMPARED then return waiting > 0 end
+  for _, request in ipairs(call('ZRANGE', line, 0, MAX_COMPARED - 1)) do
+    if string.sub(request, 1, #hub) ~= hub then return true end
+  end
+  return false
 end
 
 -- In how many ms the line may change by itself: a holder expires, or the head's hub is dead; 0 when

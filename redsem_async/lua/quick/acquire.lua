@@ -6,7 +6,8 @@
 --   1. nothing precedes the requests. Fair: the batch before has run. Zset: no other request of
 --      the hub waits, and the call has no hint to pass on
 --   2. the hub is known, and no push message to it was lost
---   3. the semaphore exists, and the call has no facts about the hub to record
+--   3. the semaphore exists, and the call has no facts about the hub to record and does not ask
+--      for the right to reuse leases
 --   4. the hub counts as alive for long enough: meta then has an expiry that is far enough away
 --   5. there is no grace period
 --   6. no holder is heavy, no limit is set, and the line is empty
@@ -29,12 +30,12 @@ local function grant_all()
   end
   if not alone then return end
   local lease, hub_info = tonumber(ARGV[5]), ARGV[9]
-  if unknown_hub or unreachable or not fields[1] or hub_info ~= ''
+  if unknown_hub or unreachable or not fields[1] or hub_info ~= '' or ARGV[11] ~= ''
       or alive_until < now + liveness_timeout(lease)
       or grace > now or call('EXISTS', extra, limit, line) > 0 then
     return
   end
-  local count, effective_limit = #ARGV - 10, tonumber(ARGV[6])
+  local count, effective_limit = #ARGV - 11, tonumber(ARGV[6])
   local used = call('ZCARD', holders)
   if marker and used == 0 and call('HLEN', tokens) > 0 then return end
   if used + count > effective_limit or used > 0 and call('ZCOUNT', holders, '-inf', now) > 0 then
@@ -45,10 +46,10 @@ local function grant_all()
   local expiry = string.format('%.0f', now + lease)
   local scores, names = {}, {}
   for i = 1, count do
-    local number = tonumber(ARGV[10 + i])
+    local number = tonumber(ARGV[11 + i])
     if not number or number <= highest then return end
     highest = number
-    local id = hub .. '.' .. ARGV[10 + i]
+    local id = hub .. '.' .. ARGV[11 + i]
     scores[2 * i - 1], scores[2 * i] = expiry, id
     names[2 * i - 1], names[2 * i] = id, token + i - 1
   end

@@ -13,19 +13,23 @@
 --                    requests do not take
 --          hub_info  facts about the caller's hub, '' when sent before
 --          no_push   '1' when no push message reaches the hub
+--          right     'ms:limit' to ask for the right to reuse leases, '' not to
 --          requests  from here on: 'number', or 'number:permits:waits' (waits 0 or 1)
 -- RETURNS  {tag, next_ms, waiting, own_grants, room, answer...}, an answer being a token (granted),
 --          {token, ms left} (holds a permit already), -1 (gone: its number was used before, and it
---          does not hold) or -2 (no room); room is how many permits are left
+--          does not hold) or -2 (no room); room is how many permits are left; where the right was
+--          asked for, 1 or 0 comes after the answers
 -- USES     parse_waits, load_state, unknown_hub, unknown_hub_error, mark, parse_requests,
 --          record_hub, detect_lost_holders, purge, set_limit, current_grant, grace, now,
---          next_token, last, write_grants, announce, serve, append, reply_with_room
+--          next_token, last, write_grants, announce, serve, recall_rights, answer_right,
+--          others_wait, append, reply_with_room
 --          sets used, freed
 
 local lease, declared, hinted = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[8])
 local waits, highest = parse_waits(ARGV[7])
 local hub_info, no_push = ARGV[9], ARGV[10]
-local REQUESTS = 11
+local right = ARGV[11]
+local REQUESTS = 12
 
 load_state()
 if unknown_hub and hub_info == '' then return unknown_hub_error() end
@@ -39,7 +43,7 @@ detect_lost_holders(lease)
 purge()
 
 local effective_limit = set_limit or declared
-local answers, grants, granted = {}, {}, 0
+local answers, grants, granted, served = {}, {}, 0, waits == 0
 for i, request in ipairs(requests) do
   local number, value, permits, stays = unpack(request)
   local id = hub .. '.' .. number
@@ -51,7 +55,7 @@ for i, request in ipairs(requests) do
     grants[#grants + 1] = { id, next_token(), lease, permits }
     answers[i] = last
   else
-    answers[i] = -2
+    answers[i], served = -2, false
     if stays then waits = waits + 1 end
   end
 end
@@ -60,4 +64,6 @@ local passes_hint = freed == 0
 freed = math.max(0, freed + hinted - granted)
 if mark > old_mark then announce(waits, math.max(highest, declared), lease) end
 serve(false, true, passes_hint)
+if not served then recall_rights() end
+if right ~= '' then answers[#answers + 1] = answer_right(right, others_wait()) end
 return append(reply_with_room(effective_limit), answers)

@@ -79,6 +79,11 @@ local function announce(count, declared, lease)
   keep(line, liveness_timeout(lease))
 end
 
+-- Whether another hub is in line.
+local function others_wait()
+  return waiting > 1 or waiting == 1 and not call('ZSCORE', line, hub)
+end
+
 -- The beginning of a reply: {tag, next_ms, waiting, own_grants}.
 local function reply_head()
   local next_ms = more and 0 or waiting > 0 and next_expiry() or -1

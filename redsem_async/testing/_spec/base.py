@@ -19,10 +19,11 @@ from redsem_async._protocol.operations import (
     Refresh,
     Release,
     Restore,
+    RightRequest,
     SetLimit,
     Status,
 )
-from redsem_async._protocol.pushes import Cleared, Hint, Revoked
+from redsem_async._protocol.pushes import Cleared, Hint, Recalled, Revoked
 from redsem_async._protocol.replies import (
     AdoptReply,
     Answer,
@@ -37,6 +38,7 @@ from .records import SLACK_MS, CallContext, HubRecord, ModeInUse, Publish, Unkno
 from .state import State
 from .status import status
 
+MAX_RIGHTS = 64  # hubs that may reuse leases
 MAX_NOTIFIED = 10  # hubs at the head of the line that a change of an expiry is published to
 
 
@@ -198,6 +200,7 @@ class Specification(ABC):
         if not state.is_spent(context, call.call):
             state.set_limit = call.limit
             state.note_call(context, call.call)
+            self._recall_rights(context)
             if self.waiting:
                 self._return_set_aside()
         state.remove_expired(context)
@@ -269,6 +272,31 @@ class Specification(ABC):
             state.remove_expired(context)
             self._serve(context)
 
+    def _recall_rights(self, context: CallContext) -> None:
+        """End the right of every hub: the caller wants more, or the limit changes."""
+        for hub, ends in self.state.rights.items():
+            if hub != context.hub and ends > context.now:
+                self._publish(hub, Recalled(context.name))
+        self.state.rights.clear()
+
+    def _answer_right(self, context: CallContext, asked: RightRequest) -> bool:
+        """Whether the caller gets the right to reuse leases. The one that it had ends."""
+        state, now = self.state, context.now
+        others = {h: ends for h, ends in state.rights.items() if h != context.hub and ends > now}
+        limit = state.effective_limit(asked.limit)
+        given = (
+            not self._others_wait(context.hub)
+            and state.grace.until <= now
+            and limit > 0
+            and state.used(now) <= limit
+            and len(others) < MAX_RIGHTS
+        )
+        if given:
+            state.rights = others | {context.hub: now + asked.lasts_ms}
+        elif context.hub in state.rights:
+            state.rights = others
+        return given
+
     # -- what differs
 
     @property
@@ -279,6 +307,10 @@ class Specification(ABC):
     @abstractmethod
     def waiting_hubs(self) -> set[str]:
         """The hubs that have requests in line."""
+
+    def _others_wait(self, hub: str) -> bool:
+        """Whether another hub than *hub* has requests in line, as far as a script looks."""
+        return bool(self.waiting_hubs() - {hub})
 
     @abstractmethod
     def _hubs_in_turn(self) -> Sequence[str]:

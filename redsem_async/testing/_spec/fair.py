@@ -33,6 +33,9 @@ from .records import (
 )
 
 
+MAX_COMPARED = 64  # requests in line that are looked at before a right is given
+
+
 class FairSpecification(Specification):
     """A semaphore in fair mode.
 
@@ -57,6 +60,9 @@ class FairSpecification(Specification):
 
     def waiting_hubs(self) -> set[str]:
         return {queued.hub for queued in self.line}
+
+    def _others_wait(self, hub: str) -> bool:
+        return len(self.line) > MAX_COMPARED or super()._others_wait(hub)
 
     def _hubs_in_turn(self) -> Sequence[str]:
         return [queued.hub for queued in self.line if not queued.set_aside]
@@ -85,7 +91,10 @@ class FairSpecification(Specification):
         if context.queued:
             self.line += context.queued
             state.save_counter(context, liveness_timeout_ms(call.lease_ms))
-        return self._reply(context, answers)
+        if any(answer in (WAITING, FULL, QUEUE_FULL) for answer in answers):
+            self._recall_rights(context)
+        right = call.right is not None and self._answer_right(context, call.right)
+        return self._reply(context, answers)._replace(right=right)
 
     def _answer(self, context: CallContext, call: Acquire, request: Request, mark: int) -> Answer:
         """Grant, queue or refuse one request. One that is not above *mark* ran before."""
@@ -141,7 +150,10 @@ class FairSpecification(Specification):
             grant = self.state.current_grant(identity, context.now)
             in_line = self._is_in_line(context.hub, request)
             answers.append(WAITING if in_line else grant or GONE)
-        return self._reply(context, answers)
+        if WAITING in answers:
+            self._recall_rights(context)
+        right = call.right is not None and self._answer_right(context, call.right)
+        return self._reply(context, answers)._replace(right=right)
 
     # -- serving
 

@@ -95,6 +95,7 @@ class State:
         hubs: by hub id.
         grace: the period after the last loss of state.
         marker: the server that noted itself here, for clients that recover from losses.
+        rights: until when each hub may reuse leases, in milliseconds.
     """
 
     kind: str | None = None
@@ -105,6 +106,7 @@ class State:
     hubs: dict[str, HubRecord] = field(default_factory=dict[str, HubRecord])
     grace: Grace = field(default_factory=Grace)
     marker: str | None = None
+    rights: dict[str, int] = field(default_factory=dict[str, int])
 
     def effective_limit(self, declared: int) -> int:
         return declared if self.set_limit is None else self.set_limit
@@ -122,6 +124,7 @@ class State:
         self.counter.ahead_us = self.counter.offset_us = 0
         self.grace = Grace()
         self.holders.clear()
+        self.rights.clear()
 
     # -- how long it is kept
 

@@ -84,7 +84,10 @@ class ZsetSpecification(Specification):
             highest = call.highest if call.waits else 0
             self._announce(context, waits, max(highest, call.limit))
         self._serve(context)
-        return self._reply(context, answers, room)
+        if call.waits or FULL in answers:
+            self._recall_rights(context)
+        right = call.right is not None and self._answer_right(context, call.right)
+        return self._reply(context, answers, room)._replace(right=right)
 
     def _announce(self, context: CallContext, waits: int, highest_limit: int) -> None:
         """Note how many of the caller's requests wait: with one or more it is in the line."""
@@ -119,7 +122,10 @@ class ZsetSpecification(Specification):
             context.freed += call.hinted
             self._announce(context, call.waits, call.limit)
         self._serve(context)
-        return self._reply(context, room=self._room(context, call.limit))
+        if call.waits:
+            self._recall_rights(context)
+        right = call.right is not None and self._answer_right(context, call.right)
+        return self._reply(context, room=self._room(context, call.limit))._replace(right=right)
 
     # -- serving
 
