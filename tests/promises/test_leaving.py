@@ -5,7 +5,7 @@ import logging
 import subprocess
 import sys
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from redis.asyncio import Redis
@@ -201,7 +201,7 @@ async def test_a_loss_that_comes_later_is_nobodys_error(
 
 @pytest.mark.parametrize("heartbeat", ["task", "thread"])
 async def test_nothing_refreshes_a_permit_whose_block_was_left(
-    kind: Kind, redis: Redis, name: str, heartbeat: str
+    kind: Kind, redis: Redis, name: str, heartbeat: Literal["task", "thread"]
 ) -> None:
     sem = kind(redis, name, 1, lease=0.3, heartbeat=heartbeat)
     async with sem as permit:
