@@ -64,7 +64,7 @@ async def test_the_release_goes_before_what_is_asked_later(make: Make) -> None:
 
 
 async def test_the_release_and_the_next_acquire_are_one_write(
-    kind: Kind, proxied: Redis, proxy: Proxy
+    kind: Kind, proxied: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sem = kind(proxied, "jobs", 1)
     async with sem:
@@ -79,7 +79,7 @@ async def test_the_release_and_the_next_acquire_are_one_write(
         writes.append([type(command.operation).__name__ for command in commands])
         send(commands, now)
 
-    link.send = count  # type: ignore[method-assign]
+    monkeypatch.setattr(link, "send", count)
     for _ in range(3):
         async with sem:
             pass
