@@ -19,9 +19,9 @@
 --          -3 (the line is too long);
 --          the error REORDERED when the batch before has not run: it then changes nothing
 -- USES     load_state, unknown_hub, unknown_hub_error, mark, parse_requests, record_hub,
---          detect_lost_holders, purge, serve, set_limit, current_grant, in_line, format_request,
---          grace, now, next_token, last, write_grants, keep, liveness_timeout, save_counter,
---          append, reply_head
+--          detect_lost_holders, purge, leave_line, serve, set_limit, current_grant, in_line,
+--          format_request, grace, now, next_token, last, write_grants, keep, liveness_timeout,
+--          save_counter, append, reply_head
 --          sets open, used, waiting
 
 local lease, declared, max_waiters = tonumber(ARGV[5]), ARGV[6], tonumber(ARGV[7])
@@ -39,6 +39,14 @@ call('HSET', meta, 'mode', mode, hub, mark)
 record_hub(hub_info, no_push, lease)
 detect_lost_holders(lease)
 purge()
+if unknown_hub and waiting > 0 then
+  -- The line may still have these requests, if the hub was forgotten since: they ask anew.
+  local older = {}
+  for i, request in ipairs(requests) do
+    older[i] = format_request(request[1], ARGV[5], declared, request[3])
+  end
+  leave_line(older)
+end
 serve()
 
 local effective_limit = set_limit or tonumber(declared)
@@ -68,9 +76,7 @@ for i, request in ipairs(requests) do
 end
 write_grants(grants)
 if #queued > 0 then
-  -- The line may still have a request of a hub that was forgotten since. It gets a new ticket, and
-  -- is counted once.
-  waiting = waiting - #queued / 2 + call('ZADD', line, unpack(queued))
+  call('ZADD', line, unpack(queued))
   keep(line, liveness_timeout(lease))
   save_counter(liveness_timeout(lease))
 end

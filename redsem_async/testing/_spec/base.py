@@ -201,7 +201,8 @@ class Specification(ABC):
             if self.waiting:
                 self._return_set_aside()
         state.remove_expired(context)
-        room = math.inf if call.limit is None else call.limit - state.used(context.now)
+        limit = state.set_limit
+        room = math.inf if limit is None else limit - state.used(context.now)
         context.freed = max(0, room)
         self._serve(context)
         return self._reply(context)

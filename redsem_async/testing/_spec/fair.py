@@ -69,19 +69,19 @@ class FairSpecification(Specification):
     def _acquire(self, context: CallContext, call: Acquire) -> Reply:
         self._require_known(context, call.hub_info)
         state = self.state
-        known = context.hub in state.hubs
+        known = state.look_up(context.hub).description
         mark = state.look_up(context.hub).mark
         if mark < call.after:
             raise Reordered
         state.hub_record(context.hub).mark = max(mark, *call.numbers)
         self._introduce(context, call.lease_ms, call.hub_info)
         state.remove_expired(context)
+        if not known:
+            self._remove_older(context.hub, requests_of(call))
         self._serve(context)
         answers = [self._answer(context, call, request, mark) for request in requests_of(call)]
         if any(isinstance(answer, int) and answer > 0 for answer in answers):
             state.save_counter(context, call.lease_ms)
-        if not known:
-            self._remove_older(context.queued)
         if context.queued:
             self.line += context.queued
             state.save_counter(context, liveness_timeout_ms(call.lease_ms))
@@ -110,12 +110,12 @@ class FairSpecification(Specification):
             context.line_is_blocked = True
         return WAITING
 
-    def _remove_older(self, queued: Sequence[QueuedRequest]) -> None:
-        """Remove requests that joined the line before their hub was forgotten, and join again."""
+    def _remove_older(self, hub: str, requests: Sequence[Request]) -> None:
+        """Remove requests that joined the line before their hub was forgotten, and ask again."""
         self.line = [
             older
             for older in self.line
-            if not any(older.hub == new.hub and older.is_for(new.request) for new in queued)
+            if older.hub != hub or not any(older.is_for(request) for request in requests)
         ]
 
     def _abandon(self, context: CallContext, call: Abandon) -> Reply:
