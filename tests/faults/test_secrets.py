@@ -197,7 +197,7 @@ async def test_a_key_of_another_type(
         await admin.rpush(key_of(semaphore, "holders"), permit.id)
         with written.error(SemaphoreError):
             await semaphore.status()
-    assert written.has("could not be released")
+    await until(lambda: written.has("could not be released"), "the warning is logged")
     await admin.delete(key_of(semaphore, "holders"))
 
 

@@ -367,6 +367,7 @@ async def test_fencing_tokens_grow_strictly(pair: MakePair) -> None:
         highest = tokens[-1]
         if number % 2:
             await here.clear()
+            await asyncio.gather(*(soon(permit.wait_lost(), 20) for permit in permits))
         else:
             await asyncio.gather(*(permit.release() for permit in permits))
         del permits

@@ -91,11 +91,12 @@ async def test_idle_names_leave_nothing(kind: Kind, redis: Redis, name: str) -> 
     await asyncio.gather(*(visit(key) for key in range(500)))
     hub = hub_for(backend_of(redis), redis)
 
-    def none_is_left() -> bool:
-        gc.collect()
-        return not any(address.name.startswith(name) for address in hub._semaphores)
+    def all_are_idle() -> bool:
+        return not any(remote.active for remote in list(hub._semaphores.values()))
 
-    await until(none_is_left, "the semaphores are collected once their releases have replies")
+    await until(all_are_idle, "the releases have their replies")
+    gc.collect()
+    assert not [address for address in hub._semaphores if address.name.startswith(name)]
     kept = await redis.keys(f"redsem:{{{name}:*")
     assert kept
     for key in kept:
