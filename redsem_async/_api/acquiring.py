@@ -25,6 +25,11 @@ async def acquire(
     """Acquire a permit. Cancelled at any moment, it leaves nothing behind."""
     bound = bind()
     remote, _, loop = bound
+    if terms.linger:
+        await remote.reuse.let_others_run()
+        lease = remote.reuse.take(terms, permits)
+        if lease is not None:
+            return _use(bound, lease, lease, cancel_on_loss=cancel_on_loss)
     waits = timeout is None or timeout > 0
     claim = Claim(remote.address, terms, permits, clock(), waits, loop.create_future())
     if remote.identity.closing:
@@ -33,7 +38,11 @@ async def acquire(
         claim.deadline = loop.time() + (timeout if waits else reply_timeout(terms.lease))
         claim.timer = loop.call_at(claim.deadline, remote.deadlines.expire, claim)
     remote.submit(claim)
-    return await _take(bound, claim, cancel_on_loss=cancel_on_loss)
+    permit = await _take(bound, claim, cancel_on_loss=cancel_on_loss)
+    if permit is None:
+        left = None if timeout is None else max(0.0, claim.deadline - loop.time())
+        return await acquire(bind, terms, left, permits, cancel_on_loss=cancel_on_loss)
+    return permit
 
 
 async def adopt(
@@ -50,20 +59,31 @@ async def adopt(
         raise _refused(claim, SemaphoreClosed(claim.address.name))
     timeout = 2 * reply_timeout(terms.lease)
     claim.timer = loop.call_later(timeout, remote.deadlines.expire, claim)
+    claim.is_known = True
     remote.adopt(claim, *known)
-    return await _take(bound, claim, cancel_on_loss=cancel_on_loss)
+    permit = await _take(bound, claim, cancel_on_loss=cancel_on_loss)
+    assert permit is not None, "leases are passed to callers that wait"
+    return permit
 
 
-async def _take(bound: Bound, claim: Claim, *, cancel_on_loss: bool) -> Permit:
+async def _take(bound: Bound, claim: Claim, *, cancel_on_loss: bool) -> Permit | None:
+    """The permit of the caller. None where it was passed a lease that is gone: it asks again."""
     remote, refresher, _ = bound
     try:
         await claim.future
     except BaseException:
         # The server may have granted it, or may yet: whatever exists is given back.
         remote.abandons.leave(claim)
+        if claim.passed is not None:
+            remote.reuse.give_back(claim.passed)
         for notifier in observers.notifiers:
             notifier.abandoned(claim)
         raise
+    if (lease := claim.passed) is not None and not remote.identity.closing:
+        if lease.state is not State.KEPT:
+            return None
+        lease.reuse(claim.started)
+        return _use(bound, lease, claim, cancel_on_loss=cancel_on_loss)
     error = claim.error
     if error is None and claim.state is State.ENDED:
         # Closed, and given back, before its caller could run.
@@ -77,6 +97,17 @@ async def _take(bound: Bound, claim: Claim, *, cancel_on_loss: bool) -> Permit:
         notifier.granted(claim, permit.waited)
         if claim.state is State.LOST:  # before its caller came to know that it was granted
             notifier.lost(claim, claim.lost_reason or "", cancels=False)
+    return permit
+
+
+def _use(bound: Bound, lease: Claim, claim: Claim, *, cancel_on_loss: bool) -> Permit:
+    """A permit for the caller of *claim*, with a lease that was used before."""
+    remote, refresher, _ = bound
+    now = clock()
+    refresher.resume(lease, remote, now)
+    permit = Permit(bound, lease, now - claim.started, cancel_on_loss=cancel_on_loss)
+    for notifier in observers.notifiers:
+        notifier.granted(lease, permit.waited, claim)
     return permit
 
 

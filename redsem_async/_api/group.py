@@ -7,7 +7,8 @@ from urllib.parse import quote
 
 from redsem_async._core import config
 
-from .semaphore import AnySemaphore, FairSemaphore, Mutex, Options
+from .options import Options
+from .semaphore import AnySemaphore, FairSemaphore, Mutex
 
 if TYPE_CHECKING:
     from .semaphore import Client

@@ -11,7 +11,7 @@ from redsem_async._core.cancellation import finish
 from redsem_async._core.clock import now as clock
 from redsem_async._core.errors import BackendError, PermitLost, SemaphoreError
 from redsem_async._core.lease import Outcome, reply_timeout
-from redsem_async._hub.claim import Claim, State
+from redsem_async._hub.claim import Claim, SpentClaim, State
 from redsem_async._hub.operations.release import Confirmed
 
 from .bound import Bound
@@ -47,6 +47,7 @@ class Permit:
     @property
     def id(self) -> str:
         """The id of this permit in every process. A client that knows it can release it."""
+        self._claim.is_known = True
         return self._claim.id
 
     @property
@@ -68,6 +69,7 @@ class Permit:
         holders, even those of a holder that does not know yet that its permit is lost.
         docs/guarantees.md has an example.
         """
+        self._claim.is_known = True
         return self._claim.token
 
     @property
@@ -203,6 +205,7 @@ class Permit:
                     f" {config.SHORTEST_LEASE} s, not {expires}"
                 )
         self.check()
+        claim.is_known = True
         remote, refresher, _ = self._bound
         # A refresh written later would make a short expiry a whole lease again.
         refresher.remove(claim)
@@ -257,8 +260,14 @@ class Permit:
 
     def _leave(self, now: float) -> None:
         self._loop()
-        self._bound.refresher.remove(self._claim)
-        self._bound.remote.release(self._claim, now)
+        claim = self._claim
+        remote, refresher, _ = self._bound
+        if claim.terms.linger and remote.reuse.leave(claim, now):
+            refresher.pause(claim)
+            self._claim = SpentClaim(claim)  # this permit does not know of the lease any more
+            return
+        refresher.remove(claim)
+        remote.release(claim, now)
 
     def _loop(self) -> asyncio.AbstractEventLoop:
         loop = asyncio.get_running_loop()

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Coroutine
 from types import EllipsisType, TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, Unpack, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack, cast
 
 from redsem_async._core import config
 from redsem_async._core.config import Clock, HeartbeatBy, Recovery
@@ -23,6 +23,7 @@ from .arguments import names_the_class
 from .awaitables import Acquisition, AwaitableBool
 from .bound import Bound
 from .entered import EnteredPermits
+from .options import Options
 from .permit import Permit
 from .status import SemaphoreStatus, status_of
 
@@ -37,22 +38,6 @@ def backend_of(client: object) -> Backend:
     if callable(getattr(client, "connect", None)) and hasattr(client, "place"):
         return cast("Backend", client)
     return redis_backend(client)
-
-
-class Options(TypedDict, total=False):
-    """The keyword options of every semaphore class, except ``prefix``."""
-
-    lease: float
-    refresh_interval: float | None
-    timeout: float | None
-    max_waiters: int | None
-    clock: Clock
-    label: str | None
-    cancel_on_loss: bool
-    heartbeat: HeartbeatBy
-    longest_stall: float | None
-    recovery: Recovery | None
-    min_replicas: int
 
 
 class AnySemaphore:
@@ -94,6 +79,10 @@ class AnySemaphore:
         min_replicas: how many replicas have to confirm a grant (``WAIT``) before the caller gets
             it. It costs one round trip. It makes it unlikely, but not impossible, that a
             failover loses the grant.
+        linger: seconds for which an unused lease is kept for the next caller of this process, at
+            most the refresh interval. While no other process wants the semaphore, leaving a
+            block and entering the next send no command then. docs/guarantees.md says what others
+            see. Not for code that blocks the event loop: kept leases come back when it runs.
 
     Raises:
         ValueError, TypeError: for invalid arguments; the message says what to do.
@@ -120,12 +109,13 @@ class AnySemaphore:
         longest_stall: float | None = None,
         recovery: Recovery | None = None,
         min_replicas: int = 0,
+        linger: float = 0.0,
     ) -> None:
         if not hasattr(self, "_mode"):
             raise TypeError("AnySemaphore is for annotations: use Semaphore or FairSemaphore")
         self._backend = backend_of(redis)
         self._client = redis
-        terms = config.terms_of(limit, lease, refresh_interval, max_waiters, min_replicas)
+        terms = config.terms_of(limit, lease, refresh_interval, max_waiters, min_replicas, linger)
         stall = config.longest_stall_of(heartbeat, longest_stall, terms.lease)
         self._terms = terms._replace(longest_stall=stall)
         self._address = Address(

@@ -26,6 +26,7 @@ class Terms(NamedTuple):
         min_replicas: how many replicas confirm a grant before the caller gets it.
         longest_stall: seconds for which a thread refreshes permits while the event loop is
             blocked; ``None`` for no thread.
+        linger: seconds for which a lease that is not used is kept for the next caller.
     """
 
     lease: float
@@ -35,6 +36,7 @@ class Terms(NamedTuple):
     lease_ms: int
     min_replicas: int = 0
     longest_stall: float | None = None
+    linger: float = 0.0
 
 
 def whole(value: object, what: str, least: int) -> int:
@@ -105,6 +107,7 @@ def terms_of(
     refresh_interval: object,
     max_waiters: object,
     min_replicas: object,
+    linger: object,
 ) -> Terms:
     """Validate the options that requests depend on."""
     lease = seconds(lease, "lease")
@@ -121,6 +124,12 @@ def terms_of(
                 f"refresh_interval must be above 0 and below the lease of {lease} s,"
                 f" not {interval}"
             )
+    kept = seconds(linger, "linger")
+    if not 0 <= kept <= interval:
+        raise ValueError(
+            f"linger must be at least 0 and at most the refresh interval of {interval} s,"
+            f" not {kept}"
+        )
     return Terms(
         lease=lease,
         limit=whole(limit, "limit", 0),
@@ -128,6 +137,7 @@ def terms_of(
         refresh_interval=interval,
         lease_ms=math.ceil(1000 * lease),
         min_replicas=whole(min_replicas, "min_replicas", 0),
+        linger=kept,
     )
 
 

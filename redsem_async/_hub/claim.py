@@ -25,6 +25,7 @@ class State(enum.IntEnum):
     WAITING = enum.auto()  # the semaphore is full, and the caller waits
     GRANTED = enum.auto()  # granted, and not handed out: the grant is to be confirmed first
     HELD = enum.auto()  # the caller has the permit
+    KEPT = enum.auto()  # its lease is for the next caller of this process
     LOST = enum.auto()  # held, and not to be trusted any more
     ENDED = enum.auto()  # refused, left, given back or detached
 
@@ -35,6 +36,8 @@ class _Event(enum.IntEnum):
     ASKED_AGAIN = enum.auto()
     GRANTED = enum.auto()
     HANDED_OUT = enum.auto()
+    KEPT = enum.auto()
+    REUSED = enum.auto()
     LOST = enum.auto()
     ENDED = enum.auto()
 
@@ -52,6 +55,8 @@ _NEXT: dict[tuple[_Event, State], State] = {
     (_Event.GRANTED, State.SENT): State.GRANTED,
     (_Event.GRANTED, State.WAITING): State.GRANTED,
     (_Event.HANDED_OUT, State.GRANTED): State.HELD,
+    (_Event.KEPT, State.HELD): State.KEPT,
+    (_Event.REUSED, State.KEPT): State.HELD,
     (_Event.LOST, State.HELD): State.LOST,
 } | {(_Event.ENDED, state): State.ENDED for state in State}
 
@@ -90,6 +95,9 @@ class Claim:
         unsettled: how many detaches were written that may yet be carried out.
         on_lost: called when the permit is lost.
         refreshed_by: what refreshes it: see `_keepalive.refresher`.
+        is_known: somebody has read its id or token, so that its lease is for one permit only.
+        kept_until: when a kept lease is released unless it was used.
+        passed: the lease that its caller got from another caller of this process.
     """
 
     __slots__ = (
@@ -100,9 +108,12 @@ class Claim:
         "error",
         "future",
         "hub_id",
+        "is_known",
+        "kept_until",
         "lost_reason",
         "number",
         "on_lost",
+        "passed",
         "permits",
         "refreshed_by",
         "renewable_after",
@@ -159,6 +170,9 @@ class Claim:
         self.on_lost: Callable[[], None] | None = None
         self.wakes_on_loss: list[asyncio.Future[None]] | None = None
         self.refreshed_by: object = None
+        self.is_known: bool = False
+        self.kept_until: float = 0.0
+        self.passed: Claim | None = None
 
     # -- transitions
 
@@ -186,6 +200,21 @@ class Claim:
         self.state = _NEXT[_Event.HANDED_OUT, self.state]
         if self.timer is not None:
             self.stop_timer()
+        if not self.future.done():
+            self.future.set_result(None)
+
+    def keep(self) -> None:
+        """Its permit is given back here, and not to the server: the lease has no user."""
+        self.state = _NEXT[_Event.KEPT, self.state]
+
+    def reuse(self, started: float) -> None:
+        """Another caller of this process, which came at *started*, uses the lease."""
+        self.state = _NEXT[_Event.REUSED, self.state]
+        self.started = started
+
+    def pass_on(self, lease: "Claim") -> None:
+        """The caller, which has left the line, gets *lease* instead of one of its own."""
+        self.passed = lease
         if not self.future.done():
             self.future.set_result(None)
 
@@ -237,7 +266,15 @@ class Claim:
     @property
     def holding(self) -> bool:
         """Whether the server holds a permit for it, as far as is known here."""
-        return self.state is State.HELD or self.state is State.GRANTED
+        return State.GRANTED <= self.state <= State.KEPT
+
+    def fits(self, terms: Terms, permits: int) -> bool:
+        """Whether a caller with these terms may use the lease."""
+        return permits == self.permits and (terms is self.terms or terms == self.terms)
+
+    def refresh_is_due(self, now: float) -> bool:
+        """Whether the last refresh, or the grant, is a refresh interval ago."""
+        return self.trusted_until - now <= self.terms.lease - self.terms.refresh_interval
 
     def trusted_at(self, now: float) -> bool:
         """Whether the permit may be trusted, by what is known *now*."""
@@ -282,3 +319,18 @@ class Claim:
         assert self.timer is not None
         self.timer.cancel()
         self.timer = None
+
+
+class SpentClaim(Claim):
+    """What is left of a claim whose lease other permits use: facts, and that it has ended."""
+
+    __slots__ = ()
+
+    def __init__(self, lease: Claim) -> None:
+        self.address = lease.address
+        self.terms = lease.terms
+        self.permits = lease.permits
+        self.hub_id, self.number, self.token = lease.hub_id, lease.number, lease.token
+        self.state = State.ENDED
+        self.lost_reason = self.on_lost = self.wakes_on_loss = self.refreshed_by = None
+        self.trusted_until = -math.inf

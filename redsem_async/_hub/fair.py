@@ -33,6 +33,7 @@ class FairWaiters(Waiters):
             max_waiters=terms.max_waiters,
             after=max(before, default=0),
             hub_info=self._ledger.introduction.take(),
+            right=self._ledger.right.ask(),
         )
 
     def must_wait(self, claims: Sequence[Claim]) -> None:
@@ -57,6 +58,7 @@ class FairWaiters(Waiters):
             math.ceil(1000 * self._ledger.longest_lease),
             [claim.request for claim in asked],
             hub_info=self._ledger.introduction.take(),
+            right=self._ledger.right.ask(),
         )
 
     def asked_about(self) -> Sequence[Claim]:

@@ -97,6 +97,7 @@ class Hub:
         self.identity.closing = True
         try:
             for remote in list(self._semaphores.values()):
+                remote.ledger.right.end()
                 remote.fail_waiting(partial(SemaphoreClosed, remote.address.name))
             if drain > 0:
                 await self._until_quiet(drain)

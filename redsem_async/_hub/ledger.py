@@ -14,6 +14,7 @@ from redsem_async._protocol.backend import SemaphoreRef
 from .claim import Claim, LineReport, State
 from .identity import HubIdentity
 from .introduction import Introduction
+from .right import ReuseRight
 from .route import Route
 
 logger = logging.getLogger("redsem_async")
@@ -31,6 +32,7 @@ class Ledger:
         leaving: whose callers left, and that the server may still know.
         acquires_in_flight: the highest number of each acquire that has no reply yet.
         shortest_lease: of any claim so far, in seconds; longest_lease and highest_limit likewise.
+        right: to reuse leases.
         line_report: the last reply about the line that goes for every waiter (zset).
     """
 
@@ -57,6 +59,7 @@ class Ledger:
         self.shortest_lease: float = math.inf
         self.longest_lease: float = 0.0
         self.highest_limit: int = 0
+        self.right: ReuseRight = ReuseRight(identity.loop)
         self.line_report: LineReport | None = None
 
     # -- numbers

@@ -25,6 +25,7 @@ from .identity import HubIdentity
 from .operations.base import Batch
 from .operations.confirm import ConfirmBatch, PendingConfirm
 from .outage import Outage
+from .pushes import apply_push
 from .redirects import Ready, Redirects
 from .remote_semaphore import RemoteSemaphore, Writer
 from .route import LinkState
@@ -254,17 +255,19 @@ class Pipeline(Writer):
         for mode, kept_by in _KINDS:
             remote = self.semaphores.get(Address(mode, prefix, push.name, kept_by))
             if remote is not None:
-                remote.push_received(push, self.state.fresh_at)
+                apply_push(remote, push, self.state.fresh_at)
 
     def unsubscribed(self, address: Address) -> None:
         remote = self.semaphores.get(address)
         if remote is not None and remote.active:
+            remote.ledger.right.end()
             remote.heartbeats.beat()  # its reply says which server keeps the semaphore
 
     def push_unavailable(self, error: Exception) -> None:
         self.state.no_push = True
         for remote in self.semaphores.values():
             remote.introduction.sent = False
+            remote.ledger.right.end()
         if not self.identity.warned_of_no_push:
             self.identity.warned_of_no_push = True
             text = "no push messages come from %s (%s): waiters are served by heartbeats alone"
@@ -287,6 +290,8 @@ class Pipeline(Writer):
         self.stirred.set()
         if self.has_work():
             self.outage.begin(error)
+        for remote in list(self.semaphores.values()):
+            remote.ledger.right.end()
         self._write_again(arrived=True)
         # What is to be confirmed was written on the connection that is gone.
         unconfirmed, self._unconfirmed = self._unconfirmed, []

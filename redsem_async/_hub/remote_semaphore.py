@@ -5,7 +5,6 @@ what the server was sent agree.
 """
 
 import asyncio
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 
@@ -16,7 +15,6 @@ from redsem_async._core.lease import clock_margin, heartbeat_interval, reply_tim
 from redsem_async._observers.registry import observers
 from redsem_async._protocol.backend import SemaphoreRef
 from redsem_async._protocol.operations import Operation, Reap
-from redsem_async._protocol.pushes import Cleared, Granted, Hint, Push, Revoked
 from redsem_async._protocol.replies import AnyReply, Reply
 
 from .claim import Claim, State
@@ -37,6 +35,7 @@ from .operations.heartbeat import HeartbeatBatch
 from .operations.query import Query, QueryQueue
 from .operations.refresh import RefreshQueue
 from .operations.release import Confirmed, PendingRelease, ReleaseQueue
+from .reuse import Reuse
 from .route import LinkState, Route
 from .waiters import Waiters
 from .window import Window
@@ -96,6 +95,7 @@ class RemoteSemaphore:
             self.ledger, self.waiters, self.refreshes, self.apply
         )
         self.abandons: AbandonQueue = AbandonQueue(self.ledger, self.waiters, self.releases)
+        self.reuse: Reuse = Reuse(self.ledger, self.abandons, self.heartbeats.beat)
         self.handout: Handout = Handout(self.ledger, self.refreshes, self.abandons, self._confirm)
         self.deadlines: Deadlines = Deadlines(self.ledger, self.heartbeats, self.abandons)
         self.acquires: AcquireQueue = AcquireQueue(
@@ -121,6 +121,8 @@ class RemoteSemaphore:
             self.writer.expect_lease(terms.lease)
         ledger.longest_lease = max(ledger.longest_lease, terms.lease)
         ledger.highest_limit = max(ledger.highest_limit, terms.limit)
+        if terms.linger or self.reuse.kept:
+            self.reuse.requested(terms)
         if not claim.waits:
             self.writer.probe_now()
         elif ledger.waiting and self.waiters.join(claim):
@@ -289,24 +291,6 @@ class RemoteSemaphore:
         moment = None if reply.next_ms is None else reply.next_ms / 1000 + delay
         self.heartbeats.expect(moment, interval)
 
-    def push_received(self, push: Push, fresh_at: float | None) -> None:
-        """Apply a push message. The newest command with a reply was sent at *fresh_at*."""
-        match push:
-            case Granted(grants=grants):
-                # The server had carried out that command before it granted these.
-                sent_at = -math.inf if fresh_at is None else fresh_at
-                for number, holding in grants:
-                    self.handout.granted(number, holding.token, holding.left_ms / 1000, sent_at)
-            case Revoked(numbers=numbers):
-                self.revoked(numbers)
-            case Cleared():
-                self.cleared()
-            case Hint(permits=0):
-                if self.ledger.waiting:
-                    self.heartbeats.beat()  # something will change earlier than was said
-            case Hint(permits=permits):
-                self.waiters.hinted(permits)
-
     def revoked(self, numbers: Iterable[int]) -> None:
         """Another client released or adopted permits of this process."""
         for number in numbers:
@@ -317,6 +301,7 @@ class RemoteSemaphore:
     def cleared(self) -> None:
         """The semaphore was deleted: holders lose, waiters start again."""
         self.introduction.sent = False
+        self.ledger.right.end()
         for claim in self.ledger.holding():
             self.lose(claim, "the semaphore was cleared")
         for claim in reversed(list(self.ledger.waiting)):
@@ -327,6 +312,8 @@ class RemoteSemaphore:
         if claim.state is State.HELD:
             self.ledger.by_number.pop(claim.number, None)
             self.ledger.lose(claim, reason)
+        elif claim.state is State.KEPT:
+            self.reuse.drop(claim)
         else:
             self.handout.give_back_and_retry(claim)  # its caller does not have it yet
 
@@ -394,5 +381,7 @@ class RemoteSemaphore:
         if claim.state is State.HELD:
             self.ledger.lose(claim, "the semaphore was closed in this process", expected=True)
             self.release(claim, clock())
+        elif claim.state is State.KEPT:
+            self.reuse.give_back(claim)
         else:
             self.abandons.refuse(claim, SemaphoreClosed(self.address.name))

@@ -46,6 +46,7 @@ class ZsetWaiters(Waiters):
             highest=self._ledger.highest_limit,
             hinted=hinted,
             hub_info=self._ledger.introduction.take(),
+            right=self._ledger.right.ask(),
         )
 
     def must_wait(self, claims: Sequence[Claim]) -> None:
@@ -169,6 +170,7 @@ class ZsetWaiters(Waiters):
             hinted=hinted,
             hub_info=self._ledger.introduction.take(),
             number=self._ledger.identity.new_number(),
+            right=self._ledger.right.ask(),
         )
 
     def left(self) -> None:

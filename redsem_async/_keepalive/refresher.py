@@ -6,11 +6,12 @@ of many permits travel in one command.
 """
 
 import asyncio
+import math
 from typing import TYPE_CHECKING, cast
 
 from redsem_async._core.clock import now as clock
 from redsem_async._core.lease import Outcome, refresh_due
-from redsem_async._hub.claim import Claim
+from redsem_async._hub.claim import Claim, State
 from redsem_async._hub.hub import Hub
 from redsem_async._hub.remote_semaphore import RemoteSemaphore
 
@@ -30,9 +31,11 @@ class Refresher:
         self._turns: dict[float, list[asyncio.Future[None]]] = {}
         self._watchdog: Watchdog | None = None
 
-    def add(self, claim: Claim, remote: RemoteSemaphore, now: float) -> None:
-        """Keep the permit of *claim* refreshed from *now* on."""
-        due = refresh_due(now, claim.terms.refresh_interval)
+    def add(
+        self, claim: Claim, remote: RemoteSemaphore, now: float, latest: float = math.inf
+    ) -> None:
+        """Keep the permit of *claim* refreshed from *now* on, first at *latest* or before."""
+        due = max(now, min(refresh_due(now, claim.terms.refresh_interval), latest))
         if claim.trusted_until <= due:
             due = now  # granted late: there would be nothing left to renew
         group = self._due.get(due)
@@ -43,6 +46,18 @@ class Refresher:
         claim.refreshed_by = group
         if claim.terms.longest_stall is not None:
             self.watchdog().add(claim, remote, now)
+
+    def pause(self, claim: Claim) -> None:
+        """The lease is kept for another caller: it is released when a refresh is due."""
+        if self._watchdog is not None or not isinstance(claim.refreshed_by, dict):
+            self.remove(claim)
+
+    def resume(self, claim: Claim, remote: RemoteSemaphore, now: float) -> None:
+        """Another caller uses the lease: refresh it when that is due, whoever uses it."""
+        if claim.refreshed_by is None:
+            terms = claim.terms
+            latest = claim.trusted_until - (terms.lease - terms.refresh_interval)
+            self.add(claim, remote, now, latest)
 
     def remove(self, claim: Claim) -> None:
         """Stop refreshing."""
@@ -70,6 +85,9 @@ class Refresher:
 
     def _start(self, due: float) -> None:
         for claim, remote in self._due.pop(due).items():
+            if claim.state is State.KEPT:
+                remote.reuse.give_back(claim)
+                continue
             # Decided here and not by the task: this may come after a long stall, and the body
             # has to be cancelled before it goes on.
             if remote.ledger.lose_unless_trusted(claim):

@@ -51,11 +51,14 @@ class Notifier:
                 self._waiting.add(request)
                 self._notify("queued", events.Queued(**_facts(request)))
 
-    def granted(self, permit: Subject, waited: float) -> None:
-        """Its caller has a permit now."""
+    def granted(self, permit: Subject, waited: float, request: Subject | None = None) -> None:
+        """A caller has a permit now. Where its lease was used before, *request* asked for it."""
         self._held[permit] = clock()
-        outcome = self._outcome(permit, waited)
-        event = events.Granted(fencing_token=permit.token, permit_id=permit.id, **outcome)
+        outcome = self._outcome(request or permit, waited)
+        reused = request is not None
+        event = events.Granted(
+            fencing_token=permit.token, permit_id=permit.id, reused=reused, **outcome
+        )
         self._notify("granted", event)
 
     def refused(self, request: Subject, error: Exception) -> None:

@@ -172,14 +172,24 @@ end
 -- `rights` notes, so a lost recall delays other hubs until then at most.
 local MAX_RIGHTS = 64
 
--- Ends the right of every hub, because the caller's hub wants more, or because the limit changes.
+-- Ends the right of every other hub, because the caller's hub wants more, or the limit changes.
 local function recall_rights()
   if not rights then return end
+  local own
   for owner, ends in string.gmatch(rights, '(%x+):(%d+)') do
-    if owner ~= hub and tonumber(ends) > now then publish_to(owner, 'recall', '-') end
+    if owner == hub then
+      own = owner .. ':' .. ends
+    elseif tonumber(ends) > now then
+      publish_to(owner, 'recall', '-')
+    end
   end
-  call('HDEL', meta, 'rights')
-  rights = nil
+  if own == rights then return end
+  rights = own
+  if own then
+    call('HSET', meta, 'rights', own)
+  else
+    call('HDEL', meta, 'rights')
+  end
 end
 
 -- Whether the caller's hub gets the right that it *asks* for, as 'ms:limit': 1 or 0. The right that

@@ -18,6 +18,7 @@ from redsem_async import (
     SemaphoreClosed,
 )
 from redsem_async._core.lease import reply_timeout
+from redsem_async._hub.pushes import apply_push
 from redsem_async._hub.zset import HINT_TIME
 from redsem_async._protocol.pushes import Hint
 from redsem_async.testing._embedded import EmbeddedRedis
@@ -342,7 +343,7 @@ async def test_what_is_left_to_say_to_others_keeps_no_hub_in_an_outage(
     proxy.half_open()
     await cancelled(waiter)
     if hints:
-        remote.push_received(Hint("jobs", hints), None)
+        apply_push(remote, Hint("jobs", hints), None)
     await until(lambda: bool(proxy.operations("heartbeat")), "it says so, to nobody")
     with takes_at_most(reply_timeout(1.0) + HINT_TIME):
         await asyncio.wait([hub], timeout=10)

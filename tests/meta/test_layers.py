@@ -34,14 +34,14 @@ HUB = (
     {"hub"},
     {"reconnect", "shutdown"},
     {"pipeline"},
-    {"redirects", "outage"},
+    {"redirects", "outage", "pushes"},
     {"remote_semaphore"},
-    {"fair", "zset", "window"},
+    {"fair", "zset", "window", "reuse"},
     {"operations", "handout", "deadlines"},
     {"waiters"},
     {"heartbeat_timer"},
     {"ledger"},
-    {"introduction", "identity"},
+    {"introduction", "identity", "right"},
     {"route", "claim"},
 )
 LEAVES_OF_OPERATIONS = {"base", "refresh", "release", "abandon"}  # that `handout` stands on

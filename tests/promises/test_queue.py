@@ -7,6 +7,7 @@ from collections import OrderedDict
 from redsem_async import AnySemaphore, FairSemaphore, Permit, Semaphore, aclose
 from redsem_async._hub.claim import Claim, State
 from redsem_async._hub.pipeline import Pipeline
+from redsem_async._hub.pushes import apply_push
 from redsem_async._protocol.operations import Acquire
 from redsem_async._protocol.pushes import Hint
 from redsem_async.testing import MemoryBackend
@@ -84,7 +85,7 @@ async def test_zset_keeps_the_order_within_a_process(
     await asyncio.sleep(0)
     remote = sem._bound().remote
     assert len(remote.ledger.new) == 1, "it has nothing to write: nothing is shown"
-    remote.push_received(Hint(name, 1), None)
+    apply_push(remote, Hint(name, 1), None)
     assert len(remote.ledger.new) == 2
     await holder.release()
     await (await soon(first)).release()

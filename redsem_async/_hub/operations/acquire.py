@@ -149,6 +149,8 @@ class AcquireBatch(Batch):
             queue.waiters.must_wait(wait)
             queue.deadlines.ask_early(wait)
         waits = self.operation.waits
+        if (asked := self.operation.right) is not None:
+            ledger.right.answered(reply.right, asked, self.sent_at)
         queue.waiters.line_reported(report)
         if FULL in reply.answers:
             answers = zip(self._claims, reply.answers, strict=True)

@@ -46,6 +46,7 @@ class Batch(Command, ABC):
             self.apply(reply)
         elif reply.kind in _TO_WRITE_AGAIN:
             self.ledger.introduction.sent = False  # the server may have forgotten this hub
+            self.ledger.right.end()
             self.write_again(arrived=False)
         else:
             self.refused(error_for(self.ledger, reply))

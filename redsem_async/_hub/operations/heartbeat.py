@@ -50,6 +50,8 @@ class HeartbeatBatch(Batch):
                 gone.append(claim)
             else:
                 claim.report = report
+        if (asked := self.operation.right) is not None:
+            self.ledger.right.answered(reply.right, asked, self.sent_at)
         queue.apply(reply, self.sent_at, alive=True)
         waiters.announced(self.operation.waits)
         waiters.found_gone(gone)

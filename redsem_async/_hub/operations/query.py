@@ -220,6 +220,8 @@ class QueryBatch(Batch):
         if isinstance(reply, Reply) and isinstance(self.operation, Reap | SetLimit | Clear):
             continues = not (isinstance(self.operation, Reap) and query.future is not None)
             self._queue.apply(reply, self.sent_at, continues=continues)
+        if isinstance(self.operation, SetLimit | Clear):
+            self.ledger.right.end()
         query.settle(reply)
         query.ended()
         if isinstance(self.operation, Clear):

@@ -39,6 +39,7 @@ from .state import State
 from .status import status
 
 MAX_RIGHTS = 64  # hubs that may reuse leases
+MAX_COMPARED = 64  # entries of the line that are looked at before a right is given
 MAX_NOTIFIED = 10  # hubs at the head of the line that a change of an expiry is published to
 
 
@@ -274,11 +275,12 @@ class Specification(ABC):
             self._serve(context)
 
     def _recall_rights(self, context: CallContext) -> None:
-        """End the right of every hub: the caller wants more, or the limit changes."""
+        """End the right of every other hub: the caller wants more, or the limit changes."""
         for hub, ends in self.state.rights.items():
             if hub != context.hub and ends > context.now:
                 self._publish(hub, Recalled(context.name))
-        self.state.rights.clear()
+        rights = self.state.rights
+        self.state.rights = {hub: ends for hub, ends in rights.items() if hub == context.hub}
 
     def _answer_right(self, context: CallContext, asked: RightRequest) -> bool:
         """Whether the caller gets the right to reuse leases. The one that it had ends."""
@@ -286,7 +288,8 @@ class Specification(ABC):
         others = {h: ends for h, ends in state.rights.items() if h != context.hub and ends > now}
         limit = state.effective_limit(asked.limit)
         given = (
-            not self._others_wait(context.hub)
+            not self.waiting_hubs() - {context.hub}
+            and self.waiting <= MAX_COMPARED
             and state.grace.until <= now
             and limit > 0
             and state.used(now) <= limit
@@ -308,10 +311,6 @@ class Specification(ABC):
     @abstractmethod
     def waiting_hubs(self) -> set[str]:
         """The hubs that have requests in line."""
-
-    def _others_wait(self, hub: str) -> bool:
-        """Whether another hub than *hub* has requests in line, as far as a script looks."""
-        return bool(self.waiting_hubs() - {hub})
 
     @abstractmethod
     def _hubs_in_turn(self) -> Sequence[str]:

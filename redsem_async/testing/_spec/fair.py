@@ -33,9 +33,6 @@ from .records import (
 )
 
 
-MAX_COMPARED = 64  # requests in line that are looked at before a right is given
-
-
 class FairSpecification(Specification):
     """A semaphore in fair mode.
 
@@ -60,9 +57,6 @@ class FairSpecification(Specification):
 
     def waiting_hubs(self) -> set[str]:
         return {queued.hub for queued in self.line}
-
-    def _others_wait(self, hub: str) -> bool:
-        return len(self.line) > MAX_COMPARED or super()._others_wait(hub)
 
     def _hubs_in_turn(self) -> Sequence[str]:
         return [queued.hub for queued in self.line if not queued.set_aside]

@@ -1,0 +1,22 @@
+"""The keyword options of the semaphore classes."""
+
+from typing import TypedDict
+
+from redsem_async._core.config import Clock, HeartbeatBy, Recovery
+
+
+class Options(TypedDict, total=False):
+    """The keyword options of every semaphore class, except ``prefix``."""
+
+    lease: float
+    refresh_interval: float | None
+    timeout: float | None
+    max_waiters: int | None
+    clock: Clock
+    label: str | None
+    cancel_on_loss: bool
+    heartbeat: HeartbeatBy
+    longest_stall: float | None
+    recovery: Recovery | None
+    min_replicas: int
+    linger: float

@@ -1,0 +1,356 @@
+"""`linger`: a process reuses its leases while no other process wants the semaphore."""
+
+import asyncio
+import gc
+import math
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+
+from redsem_async import (
+    AcquireTimeout,
+    AnySemaphore,
+    FairSemaphore,
+    Mutex,
+    PermitLost,
+    SemaphoreGroup,
+    aclose,
+)
+from redsem_async.observer import Granted, Observer, observe
+from redsem_async.testing import MemoryBackend
+from tests.harness.clients import Client, Kind, Make, scripts_run
+from tests.harness.wait import all_free, queue_up, soon, until, waiting
+
+KEEPS: dict[str, Any] = {"linger": 3.0, "lease": 9.0}
+
+
+async def warm(sem: AnySemaphore, count: int = 1) -> None:
+    """Have *sem* keep *count* leases."""
+    permits = [await sem.acquire() for _ in range(count)]
+    for permit in permits:
+        async with permit:
+            pass
+    assert len(kept_of(sem)) == count
+
+
+def kept_of(sem: AnySemaphore) -> list[Any]:
+    return sem._bound().remote.reuse.kept
+
+
+# -- nobody else wants it
+
+
+async def test_a_warm_pair_sends_no_command_and_is_not_suspended(
+    kind: Kind, redis: Redis, name: str
+) -> None:
+    sem = kind(redis, name, 2, **KEEPS)
+    await warm(sem)
+    before = await scripts_run(redis)
+    for _ in range(10):
+        block = sem.acquire()
+        with pytest.raises(StopIteration):
+            block.__aenter__().send(None)
+        with pytest.raises(StopIteration):
+            block.__aexit__(None, None, None).send(None)
+    assert await scripts_run(redis) == before
+
+
+async def test_every_sixteenth_lets_the_loop_run(make: Make) -> None:
+    """A recall has to be read."""
+    sem = make(1, **KEEPS)
+    await warm(sem)
+    turns = 0
+
+    def turn() -> None:
+        nonlocal turns
+        turns += 1
+        loop.call_soon(turn)
+
+    loop = asyncio.get_running_loop()
+    loop.call_soon(turn)
+    for _ in range(64):
+        async with sem:
+            pass
+    assert turns >= 3
+
+
+async def test_a_kept_lease_counts_as_held(make: Make, other: Client) -> None:
+    sem = make(2, **KEEPS)
+    await warm(sem)
+    assert await make(2, client=other).available() == 1
+    assert (await sem.status()).held == 1
+
+
+async def test_an_unused_lease_goes_back_in_time(make: Make) -> None:
+    sem = make(1, linger=0.2, lease=9.0)
+    await warm(sem)
+    await all_free(sem, within=5)
+
+
+async def test_without_linger_no_lease_is_kept(make: Make) -> None:
+    sem = make(1)
+    async with sem:
+        pass
+    assert not kept_of(sem)
+    await all_free(sem)
+
+
+async def test_a_waiter_of_this_process_gets_the_lease(make: Make) -> None:
+    """The oldest one, without a command for it."""
+    sem = make(1, **KEEPS)
+    await warm(sem)
+    order: list[int] = []
+    token = 0
+
+    async def work(number: int) -> None:
+        async with sem:
+            order.append(number)
+
+    async with sem as permit:
+        token = permit._claim.token
+        tasks = [asyncio.create_task(work(number)) for number in range(4)]
+        await waiting(sem, 4)
+    await asyncio.gather(*tasks)
+    assert order == [0, 1, 2, 3]
+    assert [lease.token for lease in kept_of(sem)] == [token]
+    await until(lambda: not sem._bound().remote.ledger.leaving, "the requests are abandoned")
+    await all_free_but_kept(sem, 1)
+
+
+async def all_free_but_kept(sem: AnySemaphore, count: int) -> None:
+    async def so() -> bool:
+        status = await sem.status(0)
+        return (status.held, status.waiting) == (count, 0)
+
+    await until(so, "nothing but the kept leases is left")
+
+
+async def test_a_waiter_that_does_not_fit_is_not_passed_over(make: Make) -> None:
+    """It is heavier: the leases go back, so that it does not starve."""
+    sem = make(2, **KEEPS)
+    await warm(sem, 2)
+    async with sem, sem:
+        heavy = await queue_up(sem, permits=2)
+        light = asyncio.create_task(sem.acquire())
+    permit = await soon(heavy)
+    assert not light.done()
+    await permit.release()
+    await (await soon(light)).release()
+
+
+async def test_a_request_that_cannot_use_a_kept_lease_has_it_sent_back(make: Make) -> None:
+    sem = make(2, **KEEPS)
+    await warm(sem, 2)
+    async with sem.acquire(permits=2, timeout=2):
+        assert not kept_of(sem)
+
+
+async def test_a_waiter_that_is_cancelled_when_it_gets_the_lease_gives_it_back(
+    make: Make, other: Client
+) -> None:
+    sem = make(1, **KEEPS)
+    await warm(sem)
+    async with sem:
+        waiter = await queue_up(sem)
+    waiter.cancel()
+    await asyncio.wait([waiter])
+    assert waiter.cancelled()
+    async with make(1, client=other).acquire(timeout=2):
+        pass
+
+
+# -- an id or a token that was read belongs to one permit
+
+
+@pytest.mark.parametrize("fact", ["id", "fencing_token"])
+async def test_what_was_read_is_never_shared(make: Make, fact: str) -> None:
+    sem = make(1, **KEEPS)
+    seen: set[object] = set()
+    for _ in range(5):
+        async with sem as permit:
+            seen.add(getattr(permit, fact))
+        assert not kept_of(sem)
+    assert len(seen) == 5
+
+
+async def test_a_permit_whose_block_was_left_is_over(make: Make) -> None:
+    """Its lease may be in use again."""
+    sem = make(1, **KEEPS)
+    async with sem as first:
+        pass
+    async with sem as second:
+        assert not first.lost
+        assert first.expires_in == -math.inf
+        with pytest.raises(PermitLost):
+            first.check()
+        assert await first.release() is False
+        del first
+        gc.collect()
+        second.check()
+    assert len(kept_of(sem)) == 1
+
+
+async def test_release_is_confirmed_and_goes_to_the_server(make: Make, other: Client) -> None:
+    sem = make(1, **KEEPS)
+    permit = await sem.acquire()
+    assert await permit.release()
+    assert await make(1, client=other).available() == 1
+
+
+# -- another process wants it
+
+
+@pytest.mark.parametrize("theirs", [{}, KEEPS], ids=["plain", "lingers"])
+async def test_a_kept_lease_is_recalled_when_another_process_waits(
+    make: Make, other: Client, theirs: dict[str, Any]
+) -> None:
+    sem, there = make(2, **KEEPS), make(2, client=other, **theirs)
+    await warm(sem, 2)
+    async with there.acquire(timeout=2), there.acquire(timeout=2):
+        assert not kept_of(sem)
+
+
+async def test_an_attempt_that_does_not_wait_recalls(make: Make, other: Client) -> None:
+    """It sees *full*; the next one does not."""
+    sem, there = make(1, **KEEPS), make(1, client=other)
+    await warm(sem)
+    with pytest.raises(AcquireTimeout):
+        await there.acquire(timeout=0)
+    await all_free(sem)
+    async with there.acquire(timeout=0):
+        pass
+
+
+async def test_a_used_lease_goes_to_who_waits_elsewhere(make: Make, other: Client) -> None:
+    sem, there = make(1, **KEEPS), make(1, client=other)
+    await warm(sem)
+    async with sem:
+        waiter = await queue_up(there)
+        await until(lambda: sem._bound().remote.ledger.right.until < 0, "the right is recalled")
+    permit = await soon(waiter)
+    assert not kept_of(sem)
+    await permit.release()
+
+
+async def test_the_right_is_not_asked_for_soon_after_a_recall(make: Make, other: Client) -> None:
+    sem, there = make(1, **KEEPS), make(1, client=other)
+    await warm(sem)
+    async with there.acquire(timeout=2):
+        pass
+    await all_free(sem)
+    async with sem:
+        pass
+    assert not kept_of(sem)
+
+
+async def test_fair_order_holds_across_processes(client: Client, other: Client, name: str) -> None:
+    here = FairSemaphore(client, name, 1, linger=3.0, lease=9.0)
+    there = FairSemaphore(other, name, 1)
+    await warm(here)
+    order: list[str] = []
+
+    async def work(sem: AnySemaphore, who: str) -> None:
+        async with sem:
+            order.append(who)
+
+    async with here:
+        tasks: list[asyncio.Task[None]] = []
+        for count, (sem, who) in enumerate([(here, "a"), (there, "b"), (here, "c")], 1):
+            tasks.append(asyncio.create_task(work(sem, who)))
+            await waiting(here, count)
+    await soon(asyncio.gather(*tasks), 5)
+    assert order == ["a", "b", "c"]
+
+
+# -- limits and administrators
+
+
+@pytest.mark.parametrize("limit", [0, 1])
+async def test_a_lowered_limit_ends_the_right(make: Make, other: Client, limit: int) -> None:
+    sem, there = make(2, **KEEPS), make(2, client=other)
+    await warm(sem, 2)
+    await there.set_limit(limit)
+    await all_free(sem)
+    with pytest.raises(AcquireTimeout):
+        async with sem.acquire(permits=limit + 1, timeout=0.2):
+            pytest.fail("it is above the limit")
+
+
+async def test_ones_own_pause_ends_the_right(make: Make) -> None:
+    sem = make(1, **KEEPS)
+    await warm(sem)
+    await sem.set_limit(0)
+    with pytest.raises(AcquireTimeout):
+        await sem.acquire(timeout=0.2)
+    await sem.set_limit(None)
+
+
+@pytest.mark.parametrize("here", [True, False])
+async def test_a_clear_takes_kept_leases(make: Make, other: Client, here: bool) -> None:
+    sem, there = make(1, **KEEPS), make(1, client=other)
+    await warm(sem)
+    await (sem if here else there).clear()
+    await until(lambda: not kept_of(sem), "the kept lease is gone")
+    async with there.acquire(timeout=2), asyncio.timeout(2):
+        with pytest.raises(AcquireTimeout):
+            await sem.acquire(timeout=0)
+
+
+async def test_a_kept_lease_may_be_kicked(make: Make, other: Client) -> None:
+    sem, there = make(1, **KEEPS), make(1, client=other)
+    await warm(sem)
+    [lease] = kept_of(sem)
+    assert await there.release(lease.id)
+    async with there.acquire(timeout=1):
+        await until(lambda: not kept_of(sem), "the kept lease is dropped")
+    async with sem.acquire(timeout=2):
+        pass
+
+
+async def test_what_was_detached_or_adopted_is_not_reused(make: Make, other: Client) -> None:
+    sem, there = make(1, **KEEPS), make(1, client=other, **KEEPS)
+    await warm(sem)
+    async with sem as permit:
+        identity = await permit.detach()
+    assert not kept_of(sem)
+    async with there.adopt(identity):
+        pass
+    assert not kept_of(there)
+    await all_free(sem)
+
+
+async def test_aclose_sends_kept_leases_back(make: Make, client: Client, other: Client) -> None:
+    await warm(make(1, **KEEPS))
+    await aclose(client)
+    assert await make(1, client=other).available() == 1
+
+
+# -- observers, options
+
+
+async def test_observers_see_each_permit(make: Make) -> None:
+    seen: list[bool] = []
+
+    class Watches(Observer):
+        def granted(self, event: Granted) -> None:
+            seen.append(event.reused)
+
+    sem = make(1, **KEEPS)
+    with observe(Watches()):
+        for _ in range(3):
+            async with sem:
+                pass
+    assert seen == [False, True, True]
+
+
+@pytest.mark.parametrize("linger", [-1.0, 4.0, math.inf, math.nan, "1", True])
+def test_a_bad_linger_is_refused(linger: Any) -> None:
+    refused = pytest.raises((ValueError, TypeError), match="linger")
+    options: dict[str, Any] = {"lease": 9.0, "linger": linger}
+    with refused:
+        FairSemaphore(MemoryBackend(), "jobs", 1, **options)
+    with refused:
+        Mutex(MemoryBackend(), "jobs", **options)
+    with refused:
+        SemaphoreGroup(MemoryBackend(), "jobs", 1, **options)["x"]
