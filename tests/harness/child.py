@@ -43,7 +43,7 @@ def make() -> AnySemaphore:
     redis: Redis | RedisCluster = Redis.from_url(OPTIONS["url"])
     if OPTIONS.get("cluster"):
         redis = RedisCluster.from_url(OPTIONS["url"])
-    known = ("lease", "refresh_interval", "heartbeat", "longest_stall", "recovery")
+    known = ("lease", "refresh_interval", "heartbeat", "longest_stall", "recovery", "linger")
     options = {k: v for k, v in OPTIONS.items() if k in known}
     kind = KINDS[OPTIONS["kind"]]
     return kind(redis, OPTIONS["name"], OPTIONS.get("limit", 1), **options)
@@ -139,6 +139,17 @@ def count_turns() -> list[None]:
 
     count()
     return turns
+
+
+async def keep() -> None:
+    """Keep a lease, and use it again when told to go on."""
+    semaphore = make()
+    for event in ("kept", "entered"):
+        async with semaphore as permit:
+            token = permit._claim.token  # reading `fencing_token` would send the lease back
+        say(event, token=token)
+        if event == "kept":
+            await told_to_go_on()
 
 
 async def compute() -> None:
@@ -346,7 +357,7 @@ async def hammer() -> None:
 SCENARIOS: dict[str, Callable[[], Awaitable[None] | None]] = {
     work.__name__: work
     for work in (
-        *(hold, wait, block, compute, fork, fork_guarded, fork_twice),
+        *(hold, wait, block, keep, compute, fork, fork_guarded, fork_twice),
         *(close_the_loop, end_of_run, group_fails, hammer),
     )
 }
