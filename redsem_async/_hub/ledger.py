@@ -31,6 +31,7 @@ class Ledger:
         overdue: whose deadline has come: the next reply decides.
         leaving: whose callers left, and that the server may still know.
         acquires_in_flight: the highest number of each acquire that has no reply yet.
+        releases_in_flight: how many commands with releases have no reply yet.
         shortest_lease: of any claim so far, in seconds; longest_lease and highest_limit likewise.
         right: to reuse leases.
         line_report: the last reply about the line that goes for every waiter (zset).
@@ -56,6 +57,7 @@ class Ledger:
         self.overdue: dict[Claim, None] = {}
         self.leaving: list[Claim] = []
         self.acquires_in_flight: deque[int] = deque()
+        self.releases_in_flight: int = 0
         self.shortest_lease: float = math.inf
         self.longest_lease: float = 0.0
         self.highest_limit: int = 0

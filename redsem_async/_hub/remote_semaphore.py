@@ -202,7 +202,7 @@ class RemoteSemaphore:
     def eager(self) -> bool:
         """Whether there is more to write."""
         return bool(
-            self.ledger.new
+            (self.ledger.new and not self.waiters.lets_others_ask_first)
             or self.releases.by_owner
             or self.refreshes.by_number
             or self.refreshes.restores
@@ -255,7 +255,7 @@ class RemoteSemaphore:
             return self.queries.take()
         if self.heartbeats.due:
             return self._heartbeat()
-        batch = self.acquires.take()
+        batch = None if self.waiters.lets_others_ask_first else self.acquires.take()
         if batch is None and self.waiters.hint:
             return self._heartbeat()  # no claim here wants the permits: pass the hint on
         return batch
@@ -342,6 +342,7 @@ class RemoteSemaphore:
         self.waiters.forget_in_flight()
         self.queries.forget_in_flight()
         ledger.acquires_in_flight.clear()
+        ledger.releases_in_flight = 0
         ledger.by_number = {
             n: claim for n, claim in ledger.by_number.items() if claim.state is not State.ENDED
         }

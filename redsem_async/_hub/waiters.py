@@ -48,6 +48,11 @@ class Waiters(ABC):
         return 0
 
     @property
+    def lets_others_ask_first(self) -> bool:
+        """Whether new claims are written after the replies to releases in flight (zset)."""
+        return False
+
+    @property
     def hint_is_young(self) -> bool:
         """Whether passing the hint on is worth a new connection."""
         return False

@@ -138,6 +138,12 @@ class ZsetWaiters(Waiters):
     def behind(self) -> bool:
         return self._others_wait
 
+    @property
+    def lets_others_ask_first(self) -> bool:
+        # Written with the release, the next acquire would always come before the process that
+        # the release hints at.
+        return self._others_wait and self._ledger.releases_in_flight > 0
+
     # -- hints
 
     def hinted(self, permits: int) -> None:

@@ -167,6 +167,16 @@ OF_CLIENT = (
         ),
     ),
     mutant(
+        "the next acquire travels with the release while others wait",
+        "a process that asks on and on starves no other (zset)",
+        "promises/test_leaving.py::test_a_process_that_asks_on_and_on_starves_no_other[zset-redis]",
+        (
+            "_hub/zset.py",
+            "        return self._others_wait and self._ledger.releases_in_flight > 0\n",
+            "        return False\n",
+        ),
+    ),
+    mutant(
         "leaving a block sends the release by itself",
         "the release leaves in this turn of the loop, with what that turn asks",
         "promises/test_leaving.py::test_the_release_and_the_next_acquire_are_one_write",

@@ -285,3 +285,23 @@ async def test_release_by_itself_says_that_it_failed(
     server.kill()
     with pytest.raises(SemaphoreError):
         await permit.release()
+
+
+# -- other processes
+
+
+async def test_a_process_that_asks_on_and_on_starves_no_other(make: Make, other: Client) -> None:
+    """Its release and its next acquire would leave in one write, before the other's acquire."""
+    sem, there = make(1), make(1, client=other)
+
+    async def use_on_and_on() -> None:
+        while True:
+            async with sem:
+                await asyncio.sleep(0.01)  # for longer than the hint takes
+
+    using = asyncio.create_task(use_on_and_on())
+    for _ in range(5):
+        async with there.acquire(timeout=5):
+            pass
+    using.cancel()
+    await asyncio.wait([using])

@@ -11,6 +11,7 @@ from redsem_async._core.errors import SemaphoreError
 from redsem_async._hub.claim import Claim
 from redsem_async._hub.ledger import Ledger
 from redsem_async._hub.waiters import Waiters
+from redsem_async._protocol.errors import CommandError
 from redsem_async._protocol.operations import Release
 from redsem_async._protocol.replies import AnyReply, Reply
 
@@ -184,6 +185,7 @@ class ReleaseBatch(Batch):
         keep: int,
     ) -> None:
         super().__init__(ledger, Release(owner, [each.number for each in pending], keep))
+        ledger.releases_in_flight += 1
         self._queue = queue
         self._owner = owner
         self._pending = pending
@@ -191,6 +193,13 @@ class ReleaseBatch(Batch):
     @property
     def lone(self) -> bool:
         return len(self._pending) == 1
+
+    def settle(self, reply: AnyReply | CommandError) -> None:
+        self.ledger.releases_in_flight -= 1
+        super().settle(reply)
+        if self.ledger.new:
+            # A turn later, because the hint may be for another client of this event loop.
+            self.ledger.identity.loop.call_soon(self.ledger.wake)
 
     def apply(self, reply: AnyReply) -> None:
         assert isinstance(reply, Reply)
@@ -203,6 +212,8 @@ class ReleaseBatch(Batch):
         self._queue.fail(self._pending, error)
 
     def write_again(self, *, arrived: bool) -> None:
+        if arrived:
+            self.ledger.releases_in_flight -= 1  # no reply will come
         for pending in self._pending:
             pending.was_sent |= arrived
         self._queue.write_again(self._owner, self._pending)
