@@ -38,6 +38,7 @@ class ReuseRight:
         self._interval = 0.0  # 0: no semaphore object of this process has `linger`
         self._lowest_limit = 0
         self._ask_at = -math.inf
+        self._paused_until = -math.inf
         self._pause = FIRST_PAUSE
         self._recalled_at = -math.inf
         self._timer: asyncio.TimerHandle | None = None
@@ -52,7 +53,7 @@ class ReuseRight:
     def ask(self) -> RightRequest | None:
         """What the command that is written now asks for."""
         now = clock()
-        if not self._interval or now < self._ask_at:
+        if not self._interval or now < self._ask_at or now < self._paused_until:
             return None
         self._ask_at = now + self._interval / 4
         self.used = False
@@ -64,6 +65,7 @@ class ReuseRight:
         until = sent_at + lasts - clock_margin(lasts)
         if not given or sent_at <= self._recalled_at:
             self.end()
+            self._ask_at = clock() + self._interval / 4
         elif until > self.until:
             self.until, self.limit = until, asked.limit
             self._ask_at = until - self._interval / 2
@@ -76,11 +78,12 @@ class ReuseRight:
         # Each recall that follows soon on the one before it doubles the pause.
         again = now - self._recalled_at < 2 * self._pause + self._interval
         self._pause = min(2 * self._pause, LONGEST_PAUSE) if again else FIRST_PAUSE
-        self._recalled_at, self._ask_at = now, now + self._pause
+        self._recalled_at, self._paused_until = now, now + self._pause
         self.end()
 
     def end(self) -> None:
-        """It does not hold any more."""
+        """It does not hold any more: a link, a server or a limit has changed, say."""
+        self._ask_at = -math.inf
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

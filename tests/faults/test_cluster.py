@@ -76,6 +76,20 @@ async def other_than(cluster: Cluster, name: str) -> Node:
 # -- slots that move
 
 
+async def test_a_slot_that_moves_ends_the_right_to_reuse_leases(
+    kind: Kind, lasting: Cluster, connect_to: Connect, name: str
+) -> None:
+    here = kind(connect_to(lasting), name, 1, lease=LONG, linger=LONG / 4)
+    there = kind(connect_to(lasting), name, 1)
+    async with here:
+        pass
+    kept = here._bound().remote.reuse.kept
+    assert kept
+    await lasting.move(name, await other_than(lasting, name))
+    async with there.acquire(timeout=10):
+        assert not kept
+
+
 @pytest.mark.fault(40)
 async def test_a_slot_that_moved_is_followed(
     kind: Kind, lasting: Cluster, connect_to: Connect, name: str
