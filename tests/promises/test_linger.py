@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import math
+import random
 from typing import Any
 
 import pytest
@@ -354,3 +355,33 @@ def test_a_bad_linger_is_refused(linger: Any) -> None:
         Mutex(MemoryBackend(), "jobs", **options)
     with refused:
         SemaphoreGroup(MemoryBackend(), "jobs", 1, **options)["x"]
+
+
+@pytest.mark.parametrize("limit", [1, 3])
+async def test_under_load_the_limit_holds(
+    kind: Kind, client: Client, other: Client, name: str, limit: int
+) -> None:
+    """Two processes, one of which lingers, or both do, in bursts with pauses."""
+    draw = random.Random(limit)
+    held = most = reused = 0
+
+    async def work(sem: AnySemaphore) -> None:
+        nonlocal held, most, reused
+        for _ in range(40):
+            weight = draw.choice((1, 1, 1, limit))
+            async with sem.acquire(permits=weight, timeout=20) as permit:
+                reused += permit.waited == 0.0
+                held += weight
+                most = max(most, held)
+                await asyncio.sleep(draw.choice((0, 0, 0, 0.001)))
+                held -= weight
+            await asyncio.sleep(draw.choice((0, 0, 0.002)))
+
+    here = kind(client, name, limit, **KEEPS)
+    for there in (kind(other, name, limit), kind(other, name, limit, **KEEPS)):
+        await asyncio.gather(*(work(here) for _ in range(4)))
+        await asyncio.gather(*(work(sem) for sem in (here, there) * 4))
+        await asyncio.sleep(1.1)  # the pause after a recall: the right may be asked for again
+        await asyncio.gather(*(work(there) for _ in range(4)))
+    assert most == limit
+    assert held == 0
