@@ -78,9 +78,14 @@ async def test_a_lost_connection_ends_the_right(
 ) -> None:
     sem, there = lingers(kind, proxied), kind(client_b, "jobs", 1)
     await keep(sem)
+    proxy.refusing = True
     proxy.drop()
-    async with there.acquire(timeout=2):
-        assert not sem._bound().remote.reuse.kept
+    remote = sem._bound().remote
+    await until(lambda: remote.route.link.link is None, "the link is lost")
+    assert not remote.reuse.kept
+    proxy.refusing = False
+    async with there.acquire(timeout=5):
+        pass
 
 
 async def test_a_killed_process_keeps_what_it_kept_for_a_lease_at_most(

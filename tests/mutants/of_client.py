@@ -657,4 +657,74 @@ OF_CLIENT = (
             "        return (self._last_bound or bound) if here else self._bind()\n",
         ),
     ),
+    mutant(
+        "the right to reuse has no end",
+        "a lost recall delays others for a refresh interval at most",
+        "faults/test_linger.py::test_a_lost_recall_delays_others_for_a_refresh_interval_at_most",
+        (
+            "_hub/right.py",
+            "        until = sent_at + lasts - clock_margin(lasts)\n",
+            "        until = math.inf\n",
+        ),
+    ),
+    mutant(
+        "a recall is not applied",
+        "a kept lease is recalled when another process waits",
+        "promises/test_linger.py::test_a_used_lease_goes_to_who_waits_elsewhere",
+        (
+            "_hub/pushes.py",
+            "            remote.ledger.right.recalled()\n",
+            "            pass\n",
+        ),
+    ),
+    mutant(
+        "a lease is passed over a waiter that it does not fit",
+        "a waiter that needs more is not passed over",
+        "promises/test_linger.py::test_a_waiter_that_does_not_fit_is_not_passed_over",
+        (
+            "_hub/reuse.py",
+            "            if not lease.fits(oldest.terms, oldest.permits):\n                return False\n",
+            "            if not lease.fits(oldest.terms, oldest.permits):\n                oldest = next(reversed(ledger.waiting))\n",
+        ),
+    ),
+    mutant(
+        "a lease whose id was read is reused",
+        "an id or a token that was read belongs to one permit",
+        "promises/test_linger.py::test_what_was_read_is_never_shared",
+        (
+            "_hub/reuse.py",
+            "            and not lease.is_known\n",
+            "",
+        ),
+    ),
+    mutant(
+        "the right outlives the connection",
+        "the right to reuse ends with the connection",
+        "faults/test_linger.py::test_a_lost_connection_ends_the_right",
+        (
+            "_hub/pipeline.py",
+            "            remote.ledger.right.end()\n        self._write_again(arrived=True)\n",
+            "            pass\n        self._write_again(arrived=True)\n",
+        ),
+    ),
+    mutant(
+        "ones own pause leaves the right",
+        "a set limit ends the right to reuse",
+        "promises/test_linger.py::test_ones_own_pause_ends_the_right",
+        (
+            "_hub/operations/query.py",
+            "            self.ledger.right.end()\n",
+            "            pass\n",
+        ),
+    ),
+    mutant(
+        "kept leases stay beside a request",
+        "a request that cannot use a kept lease has it sent back",
+        "promises/test_linger.py::test_a_request_that_cannot_use_a_kept_lease_has_it_sent_back",
+        (
+            "_hub/reuse.py",
+            "        self.give_all_back()\n\n    def take",
+            "        pass\n\n    def take",
+        ),
+    ),
 )

@@ -779,4 +779,34 @@ OF_SCRIPTS = (
             "    if publish_to((parse_request(head)), 'hint', '0') or true then return end\n",
         ),
     ),
+    mutant(
+        "no recall for an attempt that does not wait (fair)",
+        "an attempt that does not wait recalls kept leases",
+        "promises/test_linger.py::test_an_attempt_that_does_not_wait_recalls[fair-redis]",
+        (
+            "lua/fair/acquire.lua",
+            "    answers[i], served = -2, false\n",
+            "    answers[i] = -2\n",
+        ),
+    ),
+    mutant(
+        "the right is given beside waiters of others",
+        "no other process waits where leases are reused",
+        "scripts/test_spec.py::test_memory_and_redis_agree",
+        (
+            "lua/prelude.lua",
+            "  local given = not others_wait and grace <= now",
+            "  local given = grace <= now",
+        ),
+    ),
+    mutant(
+        "the right is given above the limit",
+        "the right is given within the limit in force",
+        "scripts/test_spec.py::test_memory_and_redis_agree",
+        (
+            "lua/prelude.lua",
+            "    and used <= effective_limit and #noted",
+            "    and #noted",
+        ),
+    ),
 )

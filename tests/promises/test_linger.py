@@ -228,7 +228,8 @@ async def test_a_used_lease_goes_to_who_waits_elsewhere(make: Make, other: Clien
     await warm(sem)
     async with sem:
         waiter = await queue_up(there)
-        await until(lambda: sem._bound().remote.ledger.right.until < 0, "the right is recalled")
+        right = sem._bound().remote.ledger.right
+        await until(lambda: right.until < 0, "the right is recalled", within=1.0)
     permit = await soon(waiter)
     assert not kept_of(sem)
     await permit.release()
