@@ -4,7 +4,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from redsem_async._protocol.pushes import Cleared, Granted, Hint, Revoked
+from redsem_async._protocol.pushes import Cleared, Granted, Hint, Recalled, Revoked
 from redsem_async._protocol.replies import Holding
 from redsem_async._redis.codec import push_of
 
@@ -19,7 +19,7 @@ numbers = st.one_of(
 oddities = st.sampled_from(["", " 1", "+1", "1_0", "1.5", "1e3", "٣", "²", "-0", "nan", "x"])
 parts = st.one_of(numbers, oddities)
 lists = st.lists(st.lists(parts, max_size=4).map(":".join), max_size=4).map(",".join)
-kinds = st.sampled_from(["granted", "gone", "hint", "cleared", "nonsense", ""])
+kinds = st.sampled_from(["granted", "gone", "hint", "cleared", "recall", "nonsense", ""])
 texts = st.tuples(kinds, lists, st.text(max_size=5)).map(" ".join)
 
 
@@ -42,7 +42,7 @@ def test_numbers_of_messages_are_bounded(raw: bytes) -> None:
             assert all(0 <= number <= 2**53 for number in taken)
         case Hint(permits=permits):
             assert 0 <= permits <= 10**9
-        case Cleared() | None:
+        case Cleared() | Recalled() | None:
             pass
 
 

@@ -42,7 +42,7 @@ OF_CLIENT = (
             "::test_a_grant_that_was_on_its_way_for_long_is_trusted_for_what_is_left"
         ),
         (
-            "_hub/remote_semaphore.py",
+            "_hub/pushes.py",
             "sent_at = -math.inf if fresh_at is None else fresh_at",
             "sent_at = clock()",
         ),

@@ -100,7 +100,7 @@ async def test_batches_are_bounded(kind: Kind, proxied: Redis, proxy: Proxy) -> 
         return len(sent.arguments) - 3 - int(sent.arguments[2]) - 4 - before
 
     for operation, before, most in (
-        ("acquire", 6, MAX_ACQUIRES),
+        ("acquire", 7, MAX_ACQUIRES),
         ("refresh", 1, MAX_REFRESHES),
         ("release", 2, MAX_RELEASES),
     ):

@@ -148,10 +148,11 @@ def call_of(mode: Mode, operation: str, own: Sequence[str], *, recovers: bool) -
 
     match operation:
         case "acquire":
-            lease, limit, first, second, who, no_push, *asked = own
+            lease, limit, first, second, who, no_push, right, *asked = own
             numbers, unusual = _asked(asked)
             hub_info = introduced(who, no_push)
             call = op.Acquire(numbers, int(lease), int(limit), unusual, hub_info=hub_info)
+            call = call._replace(right=_right(right))
             if fair:
                 most = None if first == "-1" else int(first)
                 return call._replace(max_waiters=most, after=int(second))
@@ -166,15 +167,14 @@ def call_of(mode: Mode, operation: str, own: Sequence[str], *, recovers: bool) -
         case "abandon":
             return op.Abandon([_request(text) for text in own[1:]], int(own[0]))
         case "heartbeat":
-            lease, who, no_push, *rest = own
+            lease, who, no_push, right, *rest = own
             hub_info = introduced(who, no_push)
             if fair:
                 requests = [_request(text) for text in rest]
-                return op.Heartbeat(int(lease), requests, hub_info=hub_info)
+                return op.Heartbeat(int(lease), requests, hub_info=hub_info, right=_right(right))
             facts = [int(fact) for fact in rest]
-            return op.Heartbeat(
-                int(lease), (), facts[0], facts[1], facts[2], hub_info, number=facts[3]
-            )
+            beat = op.Heartbeat(int(lease), (), facts[0], facts[1], facts[2], hub_info, facts[3])
+            return beat._replace(right=_right(right))
         case "adopt":
             lease, who, no_push, owner, old, new, number = own
             hub_info = introduced(who, no_push)
@@ -195,6 +195,10 @@ def call_of(mode: Mode, operation: str, own: Sequence[str], *, recovers: bool) -
             return op.Clear(int(own[0]))
         case _:
             raise AssertionError(f"no such operation: {operation}")
+
+
+def _right(text: str) -> op.RightRequest | None:
+    return op.RightRequest(*map(int, text.split(":"))) if text else None
 
 
 def _asked(texts: Iterator[str] | Sequence[str]) -> tuple[list[int], dict[int, tuple[int, bool]]]:
