@@ -79,7 +79,10 @@ async def _take(bound: Bound, claim: Claim, *, cancel_on_loss: bool) -> Permit |
         for notifier in observers.notifiers:
             notifier.abandoned(claim)
         raise
-    if (lease := claim.passed) is not None and not remote.identity.closing:
+    if (lease := claim.passed) is not None:
+        if remote.identity.closing:
+            remote.reuse.give_back(lease)
+            raise _refused(claim, SemaphoreClosed(claim.address.name))
         if lease.state is not State.KEPT:
             return None
         lease.reuse(claim.started)

@@ -268,6 +268,11 @@ class Claim:
         """Whether the server holds a permit for it, as far as is known here."""
         return State.GRANTED <= self.state <= State.KEPT
 
+    @property
+    def may_outlast_its_lease(self) -> bool:
+        """Whether the server may hold it for longer: it was adopted, or a detach was written."""
+        return self.call != 0 or self.renewable_after != -math.inf
+
     def fits(self, terms: Terms, permits: int) -> bool:
         """Whether a caller with these terms may use the lease."""
         return permits == self.permits and (terms is self.terms or terms == self.terms)

@@ -38,7 +38,9 @@ class Reuse:
     def leave(self, lease: Claim, now: float) -> bool:
         """Pass *lease* on, or keep it. Returns False where it is to be released."""
         ledger = self._ledger
-        if now >= ledger.right.until or not self._may_be_reused(lease, now):
+        if now >= ledger.right.until or ledger.identity.closing:
+            return False
+        if not self._may_be_reused(lease, now):
             return False
         if ledger.waiting:
             oldest = next(iter(ledger.waiting))

@@ -109,7 +109,7 @@ async def test_batches_are_bounded(kind: Kind, proxied: Redis, proxy: Proxy) -> 
         assert max(sizes) <= most
 
 
-async def test_letters_on_their_way_are_bounded(kind: Kind, proxied: Redis, proxy: Proxy) -> None:
+async def test_commands_in_flight_are_bounded(kind: Kind, proxied: Redis, proxy: Proxy) -> None:
     """What waits for a slow server waits here, and not in its buffers."""
     semaphores = [kind(proxied, f"jobs {number}", 1) for number in range(100)]
     await asyncio.gather(*(semaphore.reap() for semaphore in semaphores))

@@ -104,7 +104,7 @@ class ReleaseQueue:
         self._ledger.by_number.pop(claim.number, None)
         if self._refreshes.by_number:
             self._refreshes.forget(claim)
-        lease = claim.terms.lease
+        lease = math.inf if claim.may_outlast_its_lease else claim.terms.lease
         pending = PendingRelease(claim.number, claim.permits, future, now, lease, trusted=trusted)
         releases = self.by_owner[claim.hub_id]
         releases.append(pending)
@@ -167,7 +167,7 @@ class ReleaseQueue:
         if unawaited:
             name = self._ledger.name
             facts = {"event": "not released", "semaphore": name, "permits": unawaited}
-            text = "%d permits of %r could not be released, and expire with their leases: %s"
+            text = "%d permit(s) of %r could not be released, and expire with their leases: %s"
             logger.warning(text, unawaited, name, error, extra=facts)
 
 
