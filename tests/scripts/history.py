@@ -1,5 +1,8 @@
 """What clients saw, beside the journal: their stays, from having a permit to letting it go.
 
+A tenure is a lease as the server kept it. With `linger` several stays use one lease, each after
+the one before it.
+
 All times are seconds of the server's clock. A stay is the time in which a client trusted a permit:
 until it asked for its release, or until trust ended. It is not cut to what the journal says of the
 same permit: stays that overlap are too many, whatever the server held.
@@ -7,7 +10,7 @@ same permit: stays that overlap are too many, whatever the server held.
 
 import heapq
 import math
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Literal
@@ -22,7 +25,7 @@ End = Literal["released", "abandoned", "expired", "taken", "flushed"]
 
 @dataclass(slots=True)
 class Tenure:
-    """A permit as the server kept it."""
+    """A lease as the server kept it."""
 
     name: str
     token: int
@@ -38,6 +41,7 @@ class Stay:
     """A permit as a client had it.
 
     Attributes:
+        lease: the id of the lease that it used.
         trusted_until: as it was known when the client had it first.
         asked: when release was called.
         released: what that returned.
@@ -45,6 +49,7 @@ class Stay:
     """
 
     client: str
+    lease: str
     name: str
     token: int
     permits: int
@@ -80,7 +85,6 @@ class History:
         self._recovering = recovering
         self._tenures: dict[str, Tenure] = {}
         self._stays: dict[str, Stay] = {}
-        self._ended: deque[tuple[float, str]] = deque()
         self._windows: defaultdict[str, _Window] = defaultdict(_Window)
         self._reported: dict[str, float] = {}  # until when each client has reported all
 
@@ -114,8 +118,6 @@ class History:
         if tenure is None or tenure.until is not None:
             return
         tenure.until, tenure.how = (tenure.expiry if how == "expired" else at), how
-        if not self._join_if_same(identity):
-            self._ended.append((at, identity))
 
     def flushed(self, at: float) -> None:
         for identity in list(self._tenures):
@@ -137,7 +139,6 @@ class History:
         """A client's certain holding ended."""
         if (stay := self._stays.get(identity)) is not None:  # or a violation already
             stay.until, stay.asked, stay.released = until, asked, released
-            self._join_if_same(identity)
 
     def reported(self, client: str, until: float = -math.inf) -> None:
         """All that *client* did before *until* is known."""
@@ -156,16 +157,15 @@ class History:
     def advance(self, journalled: float) -> None:
         """Judge what is before *journalled* and is reported by all: the past is complete."""
         settled = min((journalled, *self._reported.values()))
+        self._settle(settled)
+        in_use = {stay.lease for stay in self._stays.values()}
         for identity, tenure in list(self._tenures.items()):
             if tenure.until is None and tenure.expiry < settled - LATE:
                 self.ended(identity, tenure.expiry, "expired")  # and no script has come by since
-        while self._ended and self._ended[0][0] < settled - LATE:
-            identity = self._ended.popleft()[1]
-            last = self._tenures.get(identity)
-            if identity not in self._stays and last is not None and last.until is not None:
-                del self._tenures[identity]  # given back by the library, and never seen
-        self._settle(settled)
-        # A stay that is not over, or whose tenure is not, has edges to come.
+            over = tenure.until is not None and tenure.until < settled - LATE
+            if over and identity not in in_use:
+                del self._tenures[identity]
+        # A stay that is not over has edges to come.
         pending = (stay.since for stay in self._stays.values())
         horizon = min(settled, min(pending, default=math.inf))
         for name, window in list(self._windows.items()):
@@ -185,40 +185,24 @@ class History:
         self._tenures.clear()
 
     def _settle(self, settled: float) -> None:
+        """Judge each stay that is over, once the journal is past its end.
+
+        Not before: after a loss of state a lease may yet be restored, and an acquire that was not
+        answered is sent, and granted, again. Then its tenure is yet to come.
+        """
         for identity, stay in list(self._stays.items()):
-            tenure = self._tenures.get(identity)
-            if stay.since >= settled - LATE:
+            if stay.until is None or stay.until >= settled - LATE:
                 continue
+            del self._stays[identity]
+            tenure = self._tenures.get(stay.lease)
             if tenure is None:
                 detail = f"{stay.client} has {identity}, which was not granted"
                 self._broken("what is handed out was granted", stay.name, detail)
-                del self._stays[identity]
-            elif (
-                tenure.until is not None
-                and stay.until is not None
-                # The journal may have yet to say that it was restored after a flush.
-                and (tenure.how != "flushed" or stay.until < settled - LATE)
-            ):
+            else:
                 self._join(identity, tenure, stay)
 
-    def _join_if_same(self, identity: str) -> bool:
-        """Join what has ended on both sides.
-
-        After a loss of state an acquire that was not answered is sent, and granted, again: then
-        the tenure that the stay belongs to may be yet to come.
-        """
-        tenure, stay = self._tenures.get(identity), self._stays.get(identity)
-        if tenure is None or stay is None or tenure.until is None or stay.until is None:
-            return False
-        if tenure.token != stay.token or tenure.how == "flushed":
-            return False
-        self._join(identity, tenure, stay)
-        return True
-
     def _join(self, identity: str, tenure: Tenure, stay: Stay) -> None:
-        assert tenure.until is not None
         assert stay.until is not None
-        del self._tenures[identity], self._stays[identity]
         self.joined += 1
         name, detail = stay.name, f"{identity}: {stay} of {tenure}"
         if (stay.name, stay.token, stay.permits) != (tenure.name, tenure.token, tenure.permits):
@@ -229,7 +213,8 @@ class History:
         # confirmed lease ends. What a killed one gave back at last it could not say.
         taken = tenure.how in ("taken", "flushed")
         gave_back = tenure.how in ("released", "abandoned") and stay.killed
-        most = tenure.expiry if taken else tenure.until
+        ended = tenure.expiry if tenure.until is None else tenure.until
+        most = tenure.expiry if taken else ended
         if stay.until > most + SLACK and not gave_back:
             self._broken("trust ends first", name, detail)
         # Sent twice, because the first was lost: then it was trusted when it was first sent.
@@ -239,7 +224,7 @@ class History:
         until = stay.until
         in_grace = tenure.how == "flushed" and name in self._recovering
         if gave_back or (taken and not in_grace):
-            until = min(until, tenure.until)
+            until = min(until, ended)
         if until > stay.since:
             edges = self._windows[name].edges
             heapq.heappush(edges, (stay.since, stay.permits))

@@ -154,7 +154,7 @@ def test_a_journal_that_is_wrong_in_one_place(
 
 HUB = "a" * 32
 ID = f"{HUB}.1"
-STAY = Stay("w", "jobs", token=7, permits=1, since=10.0, trusted_until=12.0)
+STAY = Stay("w", ID, "jobs", token=7, permits=1, since=10.0, trusted_until=12.0)
 
 
 @pytest.mark.parametrize(
@@ -210,7 +210,7 @@ def test_trust_in_a_permit_that_was_given_to_another(
     for number, since, last in ((1, 10.0, until), (2, 10.5, 10.9)):
         identity = f"{HUB}.{number}"
         history.granted(identity, "jobs", 7 + number, 1, since, 12.0)
-        history.got(identity, Stay("w", "jobs", 7 + number, 1, since, 11.9))
+        history.got(identity, Stay("w", identity, "jobs", 7 + number, 1, since, 11.9))
         history.left(identity, last, last, released=None)
         history.ended(identity, 10.5 if number == 1 else 11.0, how if number == 1 else "released")
     history.finish()

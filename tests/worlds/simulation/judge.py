@@ -230,6 +230,8 @@ class Judge:
         cleared = isinstance(call, op.Clear) and before != after and not before.idle
         if before.set_limit == after.set_limit and not cleared:
             return
+        if around.late and self.forgot:
+            return  # with its marks the server forgot that it ran before, perhaps long ago
         now = self._world.now
         fit = [
             order
@@ -241,10 +243,9 @@ class Judge:
             and not order.done
             and order.ended >= now
         ]
+        self._check(bool(fit), f"{call} took effect, and nobody asks now")
         if fit:
             min(fit, key=attrgetter("ended")).done = True
-        else:  # with its marks the server forgot that it ran before
-            self._check(around.late and self.forgot, f"{call} took effect, and nobody asks now")
 
     def _limit_is(self, limit: int | None) -> None:
         if limit != self.set_limit:

@@ -68,6 +68,7 @@ class Place:
     mutable: bool  # its limit is set now and then
     clock: Clock
     recovers: bool  # admits nobody new for a lease after a loss of state
+    linger: float  # seconds, in every other process
 
     @property
     def ceiling(self) -> int:
@@ -87,6 +88,7 @@ class Place:
             prefix=PREFIX,
             clock=self.clock,
             recovery="grace" if self.recovers else None,
+            linger=self.linger * (process % 2),
         )
 
 
@@ -104,6 +106,7 @@ def places(plan: Plan) -> list[Place]:
             mutable=dice.random() < 0.1,
             clock="local" if dice.random() < 0.05 else "server",
             recovers=dice.random() < 0.2,
+            linger=dice.choice((0.02, 0.15)),
         )
         for number in range(plan.names)
     ]

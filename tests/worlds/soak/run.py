@@ -29,6 +29,7 @@ MOST_BEHIND = 20_000  # records, from which on the processes rest
 RESTING = 5.0  # seconds between two stays, while the journal is far behind
 LONGER = 60.0  # seconds that a busy machine may need for every fault to happen
 GROWTH = 8 << 20  # bytes that a process may grow by, beside a tenth
+SETTLED = 20  # samples, after which a process has made all that it keeps
 OBJECTS_GROWTH = 5000  # that the collector knows, and cannot collect
 OPEN_GROWTH = 25  # tasks or file descriptors
 
@@ -230,11 +231,11 @@ def _judge_growth(report: Report, all_sizes: Sequence[Sizes]) -> None:
         rest = sizes.rest
         if rest is not None and (rest["tasks"] > 2 or rest["fds"] > first["fds"] + 1):
             report.growth.append(f"process {number} was left with {rest}, not {first}")
-        if count < 12:
+        if count < 2 * SETTLED:
             continue
         early, late = (
             {what: statistics.median(size[what] for size in part) for what in first}
-            for part in (sizes.sizes[count // 5 : 2 * count // 5], sizes.sizes[-count // 5 :])
+            for part in (sizes.sizes[SETTLED : SETTLED + count // 5], sizes.sizes[-count // 5 :])
         )
         report.sizes.append((early, late))
         if late["rss"] > 1.1 * early["rss"] + GROWTH:

@@ -22,6 +22,7 @@ from redis.asyncio import Redis
 import redsem_async
 from redsem_async import AnySemaphore, Permit, PermitLost, SemaphoreError
 from redsem_async._core.clock import now
+from redsem_async.observer import Granted, Observer, observe
 from tests.scripts.recording import install
 from tests.worlds.soak.plan import HIGHEST_LIMIT, Place, Plan, places
 
@@ -43,6 +44,17 @@ class Open:
         return trusted_until if self.asked is None else min(self.asked, trusted_until)
 
 
+class Reuses(Observer):
+    """Counts the permits whose leases were used before."""
+
+    def __init__(self, process: "Process") -> None:
+        self._process = process
+
+    def granted(self, event: Granted) -> None:
+        if event.reused:
+            self._process.count_one("reused")
+
+
 class Process:
     """Everything that happens in one process."""
 
@@ -57,6 +69,7 @@ class Process:
         ]
         self.semaphores: dict[tuple[str, int], AnySemaphore] = {}
         self.open: dict[str, Open] = {}
+        self.stays = 0
         self.ending = asyncio.Event()
         self.outcomes: dict[str, int] = {}
 
@@ -66,17 +79,25 @@ class Process:
         line = json.dumps([event, *facts]) + "\n"
         os.write(1, line.encode())
 
-    def got(self, place: Place, permit: Permit) -> None:
-        since = now()
-        self.open[permit.id] = Open(permit)
-        facts = (permit.id, place.name, permit.fencing_token, permit.permits)
-        self.report("got", *facts, since, permit._claim.trusted_until)
+    def got(self, place: Place, permit: Permit) -> str:
+        """Report a stay, and return its name: several may use one lease.
 
-    def left(self, permit: Permit, released: bool | None = None) -> None:
-        stay = self.open.pop(permit.id)
-        asked = stay.asked or now()
-        until = min(asked, stay.certain_until)
-        self.report("left", permit.id, until, asked, released)
+        What the permit says of its id and its token is not read, because then its lease would be
+        for this permit only.
+        """
+        since, claim = now(), permit._claim
+        self.stays += 1
+        stay = f"{claim.id}/{self.stays}"
+        self.open[stay] = Open(permit)
+        facts = (claim.id, place.name, claim.token, claim.permits)
+        self.report("got", stay, *facts, since, claim.trusted_until)
+        return stay
+
+    def left(self, stay: str, released: bool | None = None) -> None:
+        known = self.open.pop(stay)
+        asked = known.asked or now()
+        until = min(asked, known.certain_until)
+        self.report("left", stay, until, asked, released)
 
     async def tick(self) -> None:
         """Report how far it has come: nothing from before that will follow."""
@@ -102,11 +123,13 @@ class Process:
         return found
 
     async def run(self) -> None:
+        watching = observe(Reuses(self))
         ticking = asyncio.create_task(self.tick())
         async with asyncio.TaskGroup() as group:
             for _ in range(self.plan.tasks):
                 group.create_task(self.work())
         ticking.cancel()
+        watching.stop()
         self.semaphores.clear()
         for client in self.clients:
             await redsem_async.aclose(client)
@@ -120,14 +143,15 @@ class Process:
     async def work(self) -> None:
         dice = self.dice
         while not self.ending.is_set():
-            # The first are asked for by all, the last by hardly anybody.
+            # The first are asked for by all, the last by hardly anybody; often several times.
             place = self.places[int(dice.random() ** 4 * len(self.places))]
-            attempt = asyncio.create_task(self.once(place))
-            if dice.random() < 0.1:
-                await asyncio.sleep(dice.choice((0.0, 0.001, 0.02)))
-                attempt.cancel()
-            await asyncio.wait([attempt])
-            self.count(attempt)
+            for _ in range(dice.choice((1, 1, 3, 10))):
+                attempt = asyncio.create_task(self.once(place))
+                if dice.random() < 0.1:
+                    await asyncio.sleep(dice.choice((0.0, 0.001, 0.02)))
+                    attempt.cancel()
+                await asyncio.wait([attempt])
+                self.count(attempt)
             await asyncio.sleep(dice.random() * self.plan.rest)
 
     def count(self, attempt: "asyncio.Task[str]") -> None:
@@ -163,12 +187,12 @@ class Process:
             await semaphore.clear()
             return "clear"
         if chance < 0.98 and self.open:
-            identity, known = dice.choice(list(self.open.items()))
+            known = dice.choice(list(self.open.values()))
             known.asked = known.asked or now()
             await (
                 place_of(self.places, known.permit)
                 .semaphore(self.clients[client], self.number)
-                .release(identity)
+                .release(known.permit.id)
             )
             return "released by its id"
         if place.mutable:
@@ -185,48 +209,47 @@ class Process:
         permits = dice.randint(1, semaphore.limit) if place.weighted else 1
         timeout = dice.choice((0, 0.05, 1.0, 1.0, 5.0))
         async with semaphore.acquire(timeout=timeout, permits=permits) as permit:
-            self.got(place, permit)
-            released = None
+            stay, released = self.got(place, permit), None
             try:
                 # Now and then for longer than a lease.
                 longest = 1.5 * place.lease if dice.random() < 0.02 else self.plan.hold
                 await asyncio.sleep(dice.random() * longest)
                 if dice.random() < 0.5:
-                    self.open[permit.id].asked = self.open[permit.id].asked or now()
+                    self.open[stay].asked = self.open[stay].asked or now()
                     released = await permit.release()
             finally:
-                self.left(permit, released)
+                self.left(stay, released)
         return "stayed"
 
     async def hand_over(self, place: Place, here: AnySemaphore, there: AnySemaphore) -> str:
         permit = await here.acquire(timeout=1.0)
-        self.got(place, permit)
+        stay = self.got(place, permit)
         try:
-            identity = await self.detach(place, permit)
+            identity = await self.detach(place, stay, permit)
         except BaseException:
-            stay = self.open[permit.id]
-            stay.asked = stay.asked or now()  # released by its id meanwhile, perhaps
+            known = self.open[stay]
+            known.asked = known.asked or now()  # released by its id meanwhile, perhaps
             with contextlib.suppress(SemaphoreError):
                 await permit.release()
             raise
         finally:
-            self.left(permit)
+            self.left(stay)
         async with there.adopt(identity) as adopted:
-            self.got(place, adopted)
+            stay = self.got(place, adopted)
             try:
                 with contextlib.suppress(PermitLost):
                     await there.adopt(identity)
                     raise AssertionError("a permit was adopted twice")
                 await asyncio.sleep(0.01)
             finally:
-                self.left(adopted)
+                self.left(stay)
         return "handed over"
 
-    async def detach(self, place: Place, permit: Permit) -> str:
+    async def detach(self, place: Place, stay: str, permit: Permit) -> str:
         """Detach for less than a lease or for more, with little patience perhaps, and again."""
         dice = self.dice
         while True:
-            self.report("doubts", permit.id, now())
+            self.report("doubts", stay, now())
             try:
                 async with asyncio.timeout(dice.choice((None, None, None, 0.0005, 0.02))):
                     return await permit.detach(dice.choice((0.2, 1.0, 2.0)) * place.lease)
