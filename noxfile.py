@@ -24,7 +24,7 @@ Environment = dict[str, str | None]
 HTTPX2 = Path("redsem_async/httpx2.py")
 
 # Tests mostly wait for their servers: more of them at a time than there are cores.
-DAILY = ["-n5", "--dist=worksteal", "-m", "not release"]
+DAILY = ["-n5", "--dist=worksteal", "-m", "not release and not timing"]
 
 nox.needs_version = ">=2025.5.1"
 
@@ -83,6 +83,13 @@ def tests(session: nox.Session) -> None:
 def release(session: nox.Session) -> None:
     """Run all tests on this Python: those too that take minutes, or a machine that is not busy."""
     pytest(session, env=installed(session))
+
+
+@here(default=False)
+def timing(session: nox.Session) -> None:
+    """Run the tests of times, on a machine that is not busy: with little allowance for noise."""
+    arguments = session.posargs or ["-n2", "-m", "not release", "tests/promises", "tests/faults"]
+    python(session, "pytest", *arguments, env=installed(session) | {"REDSEM_TIMING": "1"})
 
 
 @here(default=False)
@@ -259,7 +266,7 @@ def httpx2_module() -> str:
 
 def pytest(session: nox.Session, *wrapper: str, env: Environment) -> None:
     # Three workers, since a test mostly waits for its server; one for what was picked by hand.
-    shared = ["-n3", "--dist=worksteal"]
+    shared = ["-n3", "--dist=worksteal", "-m", "not timing"]
     python(session, *wrapper, "pytest", *(session.posargs or shared), env=env)
 
 

@@ -17,6 +17,7 @@ from tests.harness.clients import (
 from tests.harness.proxy import Proxy
 from tests.harness.wait import (
     EPSILON,
+    NOISE,
     all_free,
     in_background,
     takes_at_most,
@@ -102,7 +103,7 @@ async def test_a_forged_grant_is_found_out(client_a: Redis, client_b: Redis, adm
     assert await admin.publish(f"redsem:@{hub}", forged) == 1
     with pytest.raises(PermitLost):
         async with await waiting as permit:
-            lost = await asyncio.wait_for(permit.wait_lost(), 0.3)
+            lost = await asyncio.wait_for(permit.wait_lost(), EPSILON + NOISE)
             assert lost.permit_id == permit.id
             await asyncio.sleep(1)
     assert not holder.lost

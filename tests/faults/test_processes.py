@@ -12,7 +12,6 @@ from tests.harness.clients import Kind, key_of
 from tests.harness.proxy import Proxy
 from tests.harness.wait import (
     EPSILON,
-    NOISE,
     all_free,
     is_served,
     takes_at_most,
@@ -98,6 +97,7 @@ async def test_a_blocked_loop_cancels_the_body_before_it_goes_on(
     assert await successor.release()
 
 
+@pytest.mark.timing
 @pytest.mark.fault(5)
 async def test_a_body_that_never_awaits_can_ask(
     kind: Kind, client_a: Redis, start: StartWorker
@@ -179,7 +179,7 @@ async def test_a_process_that_is_silent_for_long_is_passed_over(
     silent.stop()
     await waiting(semaphore, 1, within=15)
     assert await holder.release()
-    await is_served(second, 5 - NOISE)  # less than until the next heartbeat
+    await is_served(second, 4.0)  # less than until the next heartbeat
 
 
 @pytest.mark.fault(19)
@@ -192,7 +192,7 @@ async def test_who_waits_behind_a_silent_process_is_served_once_that_counts_as_d
     await silent.heard("waits")
     second = await waits_in_line(FairSemaphore(client_a, "jobs", 2, lease=30.0), place=2)
     silent.stop()
-    await is_served(second, 7 - NOISE)  # it counts as alive for 3.75 s, and beats in 10
+    await is_served(second, 6.0)  # it counts as alive for 3.75 s, and beats in 10
     assert await holder.release()
 
 

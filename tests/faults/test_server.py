@@ -200,6 +200,7 @@ async def test_a_short_stall_costs_nothing(
     await all_free(semaphore)
 
 
+@pytest.mark.timing
 @pytest.mark.fault(31)
 @pytest.mark.parametrize("stall", STALLS)
 async def test_a_long_stall_cancels_bodies_in_time(

@@ -77,7 +77,7 @@ async def test_a_detach_without_an_answer_is_trusted_no_longer_than_it_may_have_
         if cancel:
             await until(lambda: proxy.operations("detach"), "it was sent")
             await cancelled(detaching)
-            await asyncio.wait_for(permit.wait_lost(), SHORT + EPSILON)
+            await asyncio.wait_for(permit.wait_lost(), SHORT + EPSILON + NOISE)
         else:
             with pytest.raises((PermitLost, BackendUnavailable)):
                 await detaching

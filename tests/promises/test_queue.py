@@ -13,7 +13,7 @@ from redsem_async._protocol.pushes import Hint
 from redsem_async.testing import MemoryBackend
 from tests.harness.clients import Client, Kind, MakePair
 from tests.harness.memory import Gated
-from tests.harness.wait import all_free, cancelled, queue_up, soon, until
+from tests.harness.wait import EPSILON, NOISE, all_free, cancelled, queue_up, soon, until
 
 # -- order
 
@@ -164,8 +164,7 @@ async def test_a_release_reaches_a_waiter_elsewhere_at_once(pair: MakePair) -> N
         permit = await soon(waiter)
         took.append(time.monotonic() - start)
         await permit.release()
-    assert min(took) < 0.1
-    assert max(took) < 1.0
+    assert max(took) < EPSILON + NOISE
 
 
 async def test_a_long_line_is_served_to_its_end(pair: MakePair) -> None:
@@ -193,7 +192,7 @@ async def test_an_expired_holder_gives_way(pair: MakePair) -> None:
     await permit.detach(0.4)  # as a holder that has crashed
     start = time.monotonic()
     await (await soon(there.acquire())).release()
-    assert 0.3 < time.monotonic() - start < 0.5
+    assert 0.3 < time.monotonic() - start < 0.4 + EPSILON + NOISE
 
 
 async def test_a_detach_does_not_make_waiters_forget_when_a_lease_ends(kind: Kind) -> None:

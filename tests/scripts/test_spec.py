@@ -29,7 +29,7 @@ from tests.scripts.comparison import HUBS, Comparison
 
 LEASES_MS = (1000, 4000, 10_000)
 LONGEST_MS = 60_000
-RUNS = int(os.environ.get("REDSEM_STATEFUL_RUNS", "60"))
+RUNS = int(os.environ.get("REDSEM_STATEFUL_RUNS", "30"))
 hubs = st.sampled_from(HUBS)
 leases = st.sampled_from(LEASES_MS)
 rights = st.sampled_from((None, None, op.RightRequest(1000, 1), op.RightRequest(4000, 3)))

@@ -55,6 +55,7 @@ class Scenario:
         prompt: whether a free permit and a waiter must meet without the slow heartbeat, where
             no link broke and nobody died or stood still.
         horizon: seconds in which everything has ended once nothing goes wrong any more.
+        release: whether the gate leaves it to a release, because it takes long.
     """
 
     name: str
@@ -66,6 +67,7 @@ class Scenario:
     opening: tuple[tuple[str, int, int], ...] = ()
     prompt: bool = True
     horizon: float = 90.0
+    release: bool = False
 
     @property
     def highest(self) -> int:

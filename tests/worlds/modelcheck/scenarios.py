@@ -16,6 +16,17 @@ from .scenario import Budget, Party, Scenario
 LONG = os.environ.get("REDSEM_MODELCHECK") == "long"
 
 
+# Those with the most states.
+FOR_A_RELEASE: dict[Mode, set[str]] = {
+    "fair": {
+        "an adoption and a cancelled acquire",
+        "a process stands still",
+        "two adopters",
+        "weights",
+    },
+    "zset": {"a lost link and a cancellation", "a detach that is lost"},
+}
+
 Opening = tuple[tuple[str, int, int], ...]
 
 
@@ -109,7 +120,8 @@ def _scenarios(mode: Mode) -> Iterator[Scenario]:
         name: str, parties: tuple[Party, ...], budget: Budget, *opening: Opening, **more: Any
     ) -> Scenario:
         events = tuple(event for part in opening for event in part)
-        return Scenario(name, mode, parties, budget, opening=events, **more)
+        release = name in FOR_A_RELEASE.get(mode, ())
+        return Scenario(name, mode, parties, budget, opening=events, release=release, **more)
 
     more = int(LONG)
     still = Party((holds,), cancels=(), breaks=False, dies=False)

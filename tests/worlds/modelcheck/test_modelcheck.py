@@ -30,7 +30,11 @@ def named(scenario: Scenario) -> str:
 
 
 @pytest.mark.timeout(0 if LONG else 300)
-@pytest.mark.parametrize("scenario", SCENARIOS, ids=named)
+@pytest.mark.parametrize(
+    "scenario",
+    [pytest.param(s, marks=pytest.mark.release if s.release else ()) for s in SCENARIOS],
+    ids=named,
+)
 def test_every_order_of_events(scenario: Scenario) -> None:
     """Safe at every step, and with an end to everything from every state."""
     found = Search(scenario).run(MOST)
