@@ -148,7 +148,7 @@ class RemoteSemaphore:
             del self.ledger.by_number[number]
             self.ledger.lose(claim, "released by its id", expected=True)
         elif claim is not None:
-            self.handout.give_back_and_retry(claim)  # its caller does not have it yet
+            self.lose(claim, "released by its id")
 
     async def detach(self, claim: Claim, expires: float) -> None:
         """Have the server keep a held permit for *expires* seconds more, and let go of it.

@@ -299,13 +299,14 @@ async def test_a_clear_takes_kept_leases(make: Make, other: Client, here: bool) 
             await sem.acquire(timeout=0)
 
 
-async def test_a_kept_lease_may_be_kicked(make: Make, other: Client) -> None:
+@pytest.mark.parametrize("here", [True, False])
+async def test_a_kept_lease_may_be_kicked(make: Make, other: Client, here: bool) -> None:
     sem, there = make(1, **KEEPS), make(1, client=other)
     await warm(sem)
     [lease] = kept_of(sem)
-    assert await there.release(lease.id)
-    async with there.acquire(timeout=1):
-        await until(lambda: not kept_of(sem), "the kept lease is dropped")
+    assert await (sem if here else there).release(lease.id)
+    await until(lambda: not kept_of(sem), "the kept lease is dropped", within=1)
+    assert await there.available() == 1
     async with sem.acquire(timeout=2):
         pass
 

@@ -43,6 +43,13 @@ def own_ids(call: op.Operation, hub: str) -> set[str]:
             return set()
 
 
+class InLine(NamedTuple):
+    """A request in line, and until when its process counts as alive."""
+
+    since: float
+    alive_until: int
+
+
 class Look(NamedTuple):
     """How a model stood at some moment."""
 

@@ -33,7 +33,10 @@ PRECISION = 1e-6
 
 @dataclass(eq=False)
 class Hold:
-    """A permit, for as long as its holder trusts it; looked at after each turn of its process."""
+    """A permit, for as long as its holder trusts it; looked at after each turn of its process.
+
+    With `linger` several use one lease, which has their id and their token.
+    """
 
     process: Process
     name: str
@@ -125,12 +128,19 @@ class Holdings:
         world = self._world
         self.answered(attempt)
         process = attempt.process
-        name, token = permit.name, permit.fencing_token
-        hold = Hold(process, name, permit.id, token, permit.permits, world.now, permit._claim)
+        # Not by the permit's own properties: nobody else uses a lease whose id was read.
+        name, claim = permit.name, permit._claim
+        hold = Hold(process, name, claim.id, claim.token, permit.permits, world.now, claim)
+        self._check(
+            attempt.adopts or hold.permits == attempt.permits, f"{attempt} got {hold.permits}"
+        )
         self.holds.append(hold)
-        self.ids.add(hold.id)
         attempt.holds.append(hold)
-        world.note(process.name, "holds", permit.id[:4], permit.id[32:], permit.fencing_token)
+        world.note(process.name, "holds", hold.id[:4], hold.id[32:], hold.token)
+        if hold.id in self.ids:
+            world.fault("lease used again")
+            self.judge_of(name).reused(hold.id.partition(".")[0], attempt.semaphore)
+        self.ids.add(hold.id)
         return hold
 
     def adopt(self, attempt: Attempt, identity: str) -> None:
@@ -278,9 +288,14 @@ class Holdings:
     # -- at the end
 
     def judge(self, judges: dict[str, Judge], limits: dict[str, int]) -> None:
-        holds: dict[tuple[str, int], Hold] = {}
+        holds: dict[tuple[str, int], Hold] = {}  # the last of each lease
         for hold in self.holds:
             hold.end()
+            before = holds.get((hold.id, hold.token))
+            self._check(
+                before is None or before.ended <= hold.began + PRECISION,
+                f"{before}, whose lease was used by {hold}",
+            )
             holds[hold.id, hold.token] = hold
             tenure = judges[hold.name].tenures.get((hold.id, hold.token))
             if tenure is None:

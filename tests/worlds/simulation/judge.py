@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable
 from operator import attrgetter, itemgetter
 
 import redsem_async._protocol.operations as op
+from redsem_async import AnySemaphore
 from redsem_async._core.keys import permit_id
 from redsem_async._protocol.errors import CommandError
 from redsem_async._protocol.replies import FULL, AnyReply, Holding, Reply
@@ -18,9 +19,10 @@ from redsem_async.testing._spec.base import Specification
 from redsem_async.testing._spec.fair import FairSpecification
 from redsem_async.testing._spec.records import QueuedRequest, requests_of
 
-from .books import Around, Look, Order, Permit, Tenure, in_use, own_ids
+from .books import Around, InLine, Look, Order, Permit, Tenure, in_use, own_ids
 from .world import Process, World
 
+CLOCKS = 1.01  # of two processes, beside each other
 REMEMBERED = 60.0  # seconds for which the judge remembers how everything stood
 _SERVING = (op.Acquire, op.Abandon, op.Release, op.Heartbeat, op.SetLimit, op.Reap)
 
@@ -40,6 +42,8 @@ class Judge:
         self.grants = 0
         self.heir: dict[str, str] = {}  # who adopted, by the id that it adopted
         self.flushed_at = -math.inf
+        self.prompt = math.inf  # seconds in which everybody learns who waits
+        self._in_line: dict[str, InLine] = {}  # those whose turn may come
         self._orders: list[Order] = []
         self._limits: list[tuple[float, int | None]] = [(0.0, None)]  # from when on which was set
         self._looks: deque[tuple[float, Look]] = deque()  # the last ones, each after a call
@@ -92,6 +96,7 @@ class Judge:
         self._judge_answers(before, after, call, hub, answer)
         if isinstance(model, FairSpecification):
             self._judge_line(model, new, before, after, call, hub)
+            self._note_line(model, before.now)
             for owner in (
                 {identity.partition(".")[0] for identity in new} - around.notified - {hub}
             ):
@@ -117,6 +122,7 @@ class Judge:
         """The server forgot everything, and the marks that stop delayed duplicates too."""
         self.flushed_at = self._world.now
         self._forget("flushed")
+        self._in_line.clear()
         for order in self._orders:
             order.done = False  # what is asked for still is carried out anew
         self._limit_is(None)
@@ -153,6 +159,20 @@ class Judge:
     def given_up(self, order: Order) -> None:
         """Nobody waits for an answer to *order* any more."""
         order.given_up = self._world.now
+
+    def reused(self, hub: str, semaphore: AnySemaphore) -> None:
+        """A lease of *hub* is used again: nobody of another process has waited for long.
+
+        Where *hub* does not learn of it, its right ends after a refresh interval.
+        """
+        now, world = self._world.server_us // 1000, self._world
+        longest = min(CLOCKS * semaphore._terms.refresh_interval, self.prompt)
+        for identity, (since, alive_until) in self._in_line.items():
+            others = not identity.startswith(hub) and alive_until > now
+            self._check(
+                not others or since > world.now - longest,
+                f"{hub} uses a lease again, and {identity} waits since {since:.3f}",
+            )
 
     def held_since(self, identity: str) -> float:
         """From when on a permit has been held under *identity*, without a break until now."""
@@ -402,6 +422,17 @@ class Judge:
             self._check(
                 first.request.permits > room, f"{first.id} waits with room for {room} ({call})"
             )
+
+    def _note_line(self, model: FairSpecification, now: int) -> None:
+        """Who stands in line, without a break in which its turn could not have come."""
+        old, self._in_line = self._in_line, {}
+        for waiter in model.line:
+            if self._eligible(model, waiter, now):
+                known = old.get(waiter.id)
+                steady = known is not None and known.alive_until > now
+                since = known.since if known is not None and steady else self._world.now
+                alive_until = model.state.hubs[waiter.hub].alive_until
+                self._in_line[waiter.id] = InLine(since, alive_until)
 
     def _most(self, waiter: QueuedRequest) -> int:
         return waiter.request.limit if self.set_limit is None else self.set_limit

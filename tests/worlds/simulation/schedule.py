@@ -17,6 +17,7 @@ from tests.worlds.loop import running
 from .actors import Actor, Common, Habits
 from .books import in_use
 from .holdings import Attempt, Holdings
+from .judge import CLOCKS
 from .network import Network, SimulatedBackend, Weather
 from .server import Server
 from .storm import Storm
@@ -69,6 +70,10 @@ class Schedule:
         self.common.highest = dict(self.limits)
         self.mixed = draw.random() < 0.15
         self.server.recovers = not self.mixed and draw.random() < 0.2
+        self.lingers = draw.random() < 0.5  # some of the processes do
+        self.longest_linger = 0.0
+        if self.calm:
+            self.server.prompt = PROMPT + 10 * self.world.trip
         self.clients: list[tuple[Process, SimulatedBackend]] = []
         self.workers: list[tuple[Process, asyncio.Task[Any]]] = []
         self.semaphores: dict[Process, list[AnySemaphore]] = {}
@@ -144,6 +149,10 @@ class Schedule:
                 self.common.highest[name] = max(self.common.highest[name], limit)
             lease = draw.choice((1.0, 2.0)) * self.lease if self.mixed else self.lease
             interval = None if draw.random() < 0.8 else lease * draw.uniform(0.1, 0.95)
+            linger = 0.0
+            if self.lingers:
+                linger = draw.choice((0.0, 0.05, 0.5, 1.0)) * (interval or lease / 3)
+            self.longest_linger = max(self.longest_linger, linger)
             semaphores.append(
                 self.kind(
                     backend,
@@ -155,12 +164,13 @@ class Schedule:
                     max_waiters=None if draw.random() < 0.8 else draw.randint(0, 3),
                     cancel_on_loss=draw.random() < 0.8,
                     recovery="grace" if self.server.recovers else None,
+                    linger=linger,
                 )
             )
         actors = draw.choice((1, 2, 2, 4, 8))
         for _ in range(actors):
             actor = Actor(self.common, process, backend, semaphores)
-            attempts = draw.randint(1, 5)
+            attempts = draw.randint(1, 15 if self.lingers else 5)
             self.workers.append((process, process.start(actor.run(attempts))))
 
     # -- the run
@@ -181,7 +191,7 @@ class Schedule:
             self._heal()
         world.note("everybody is done")
         self.common.over = True
-        world.run(QUIET)
+        world.run(QUIET + CLOCKS * self.longest_linger)
         self._see_that_nothing_is_taken()
         world.run(60 + 4 * self.lease, self._idle)
         self._see_that_nothing_is_left()
@@ -248,17 +258,30 @@ class Schedule:
         now, judge = self.world.server_us // 1000, self.server.judge(name)
         pending = [a for a in self.holdings.pending if a.semaphore.name == name and a.waits]
         used = in_use(model.state.holders, now)
+        kept = min(used, self._kept(name))  # is given back at once
         first = judge.first(model, now) if isinstance(model, FairSpecification) else None
         if not pending or model.state.grace.until > now:
             return []
         if first is not None:
-            return pending if judge.room(model, first, now) >= first.request.permits else []
-        set_to = judge.set_limit
+            return pending if judge.room(model, first, now) + kept >= first.request.permits else []
+        set_to, free = judge.set_limit, kept - used
         return [
             attempt
             for attempt in pending
-            if attempt.permits <= (attempt.semaphore.limit if set_to is None else set_to) - used
+            if attempt.permits <= (attempt.semaphore.limit if set_to is None else set_to) + free
         ]
+
+    def _kept(self, name: str) -> int:
+        """Permits of leases that nobody uses, in processes that could give them back."""
+        kept = 0
+        for process, backend in self.clients:
+            if process.alive and process.stalled_until <= self.world.now:
+                with running(process.loop):
+                    hub = known_hub(backend)
+                for remote in list(hub._semaphores.values()) if hub else ():
+                    if remote.address.name == name:
+                        kept += sum(lease.permits for lease in remote.reuse.kept)
+        return kept
 
     def _prompt(self, waiting: Sequence[Attempt]) -> float:
         """Seconds in which they meet: at once, or by a heartbeat where a message may be lost."""
