@@ -114,7 +114,7 @@ class Replay:
 
     def _compare_meta(self, record: Record, keys: Keys) -> None:
         """Whether the counter, and what is known of the caller's hub, are the same in the keys."""
-        model, hub, meta = self.model, record.hub, keys.meta
+        model, hub, meta, now = self.model, record.hub, keys.meta, keys.now
         state, known = model.state, model.state.look_up(hub)
         limit = None if state.set_limit is None else str(state.set_limit)
         facts: dict[str, tuple[object, object]] = {
@@ -124,6 +124,7 @@ class Replay:
             "gone": (f"{hub}:gone" in meta, known.unreachable),
             "no push": (meta.get(f"{hub}:deaf") == "1", known.no_push),
             "grace": (int(meta.get("grace", 0)), state.grace.until),
+            "rights": (_lasting(_rights(meta), now), _lasting(state.rights, now)),
             "limit": (keys.texts.get("limit"), limit),
         }
         if isinstance(model, FairSpecification):
@@ -159,6 +160,9 @@ class Replay:
                 state.hubs.clear()
                 state.kind = None
                 state.counter = Counter()
+                state.rights.clear()
+                if isinstance(model, FairSpecification):
+                    model.look_again = None
                 state.grace.lost_at = state.grace.until = 0
             case "hubs":
                 for known in state.hubs.values():
@@ -181,6 +185,15 @@ def _message(write: Write) -> tuple[str, Push | None, int]:
 
 def _live(holders: Mapping[str, HolderRecord], now: int) -> dict[str, HolderRecord]:
     return {i: holder for i, holder in holders.items() if holder.expiry_ms > now}
+
+
+def _rights(meta: Mapping[str, str]) -> dict[str, int]:
+    notes = (note.split(":") for note in meta.get("rights", "").split(",") if note)
+    return {hub: int(ends) for hub, ends in notes}
+
+
+def _lasting(rights: Mapping[str, int], now: int) -> dict[str, int]:
+    return {hub: ends for hub, ends in rights.items() if ends > now}
 
 
 def _member(queued: QueuedRequest) -> str:
