@@ -248,7 +248,7 @@ def mutants(session: nox.Session) -> None:
 
     `-- --results FILE --markdown docs/mutants.md` writes the table.
     """
-    environment = beside("tests", session, installed(session))
+    environment = beside("tests", session, installed(session)) | {"REDSEM_TIMING": "1"}
     python(session, "tests.mutants", *session.posargs, env=environment)
 
 

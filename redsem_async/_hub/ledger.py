@@ -61,7 +61,7 @@ class Ledger:
         self.shortest_lease: float = math.inf
         self.longest_lease: float = 0.0
         self.highest_limit: int = 0
-        self.right: ReuseRight = ReuseRight(identity.loop)
+        self.right: ReuseRight = ReuseRight(identity.loop, route)
         self.line_report: LineReport | None = None
 
     # -- numbers

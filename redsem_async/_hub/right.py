@@ -13,6 +13,8 @@ from redsem_async._core.clock import now as clock
 from redsem_async._core.lease import clock_margin
 from redsem_async._protocol.operations import RightRequest
 
+from .route import Route
+
 FIRST_PAUSE = 1.0  # seconds without asking after a recall; the next recall doubles it
 LONGEST_PAUSE = 30.0
 
@@ -28,13 +30,14 @@ class ReuseRight:
         used: whether a lease was reused since it was last asked for.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, route: Route) -> None:
         self.on_renew: Callable[[], None] | None = None
         self.on_end: Callable[[], None] | None = None
         self.until: float = -math.inf
         self.limit: int = 0
         self.used: bool = False
         self._loop = loop
+        self._route = route
         self._interval = 0.0  # 0: no semaphore object of this process has `linger`
         self._lowest_limit = 0
         self._ask_at = -math.inf
@@ -52,8 +55,11 @@ class ReuseRight:
 
     def ask(self) -> RightRequest | None:
         """What the command that is written now asks for."""
+        route = self._route
+        if not self._interval or route.redirect is not None or route.link.no_push:
+            return None  # nobody here has `linger`, or a recall would not come
         now = clock()
-        if not self._interval or now < self._ask_at or now < self._paused_until:
+        if now < self._ask_at or now < self._paused_until:
             return None
         self._ask_at = now + self._interval / 4
         self.used = False

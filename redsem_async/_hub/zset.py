@@ -51,7 +51,8 @@ class ZsetWaiters(Waiters):
 
     def must_wait(self, claims: Sequence[Claim]) -> None:
         ledger, waiting = self._ledger, self._ledger.waiting
-        back = [claim for claim in claims if claim.was_waiting]
+        last = next(reversed(waiting)).started if waiting else -math.inf
+        back = [claim for claim in claims if claim.was_waiting or claim.started < last]
         for claim in claims:
             ledger.forget_number(claim)
             bound = claim.terms.max_waiters

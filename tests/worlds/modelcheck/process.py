@@ -4,6 +4,7 @@ import asyncio
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redsem_async import (
@@ -14,9 +15,11 @@ from redsem_async import (
     PermitLost,
     Semaphore,
 )
+from redsem_async._hub.claim import Claim
+from redsem_async._hub.hub import known_hub
 from redsem_async._protocol.backend import Command, Link, Listener, OneNode
 from redsem_async._protocol.errors import CommandError
-from redsem_async._protocol.pushes import Push
+from redsem_async._protocol.pushes import Push, Recalled
 from redsem_async._protocol.replies import AnyReply
 from tests.worlds.loop import RESOLUTION, SimulatedLoop, running
 
@@ -31,6 +34,11 @@ TURNS = 1000  # of a loop, in which nothing comes from outside
 
 class Wrong(AssertionError):
     """A promise was broken."""
+
+
+def id_of(permit: Permit) -> str:
+    """The id of its lease. Nobody else uses a lease whose id a permit has told."""
+    return permit._claim.id
 
 
 class Said(NamedTuple):
@@ -159,8 +167,14 @@ class Job:
             permit = await self.semaphore.acquire(timeout=timeout, permits=permits)
         finally:
             self.acquiring = 0
-        self.process.permits.append(permit)
+        self.process.uses(permit)
         return permit
+
+    async def leave(self, permit: Permit) -> None:
+        """Leave the block of a permit: nothing is waited for."""
+        self.process.permits.remove(permit)
+        with suppress(PermitLost):
+            await permit.__aexit__(None, None, None)
 
     async def release(self, permit: Permit) -> None:
         try:
@@ -270,7 +284,9 @@ class Process:
         self.seen = 0  # everything that came to it so far, as a number
         node = FakeNode(self)
         kind = FairSemaphore if world.scenario.mode == "fair" else Semaphore
-        self.semaphore = kind(node, "jobs", party.limit, lease=party.lease)
+        self.semaphore = kind(node, "jobs", party.limit, lease=party.lease, linger=party.linger)
+        self._node = node
+        self._used: set[str] = set()  # leases
         self.jobs = [Job(self, script) for script in party.scripts]
         self.cancellable = [k for k in party.cancels if k < len(self.jobs)]
 
@@ -283,6 +299,24 @@ class Process:
         """Whether nothing is on its way to or from it."""
         link = self.link
         return self.dialling is None and not (link and (link.going or link.coming))
+
+    @property
+    def kept(self) -> list[Claim]:
+        """Leases that nobody uses."""
+        with running(self.loop):
+            hub = known_hub(self._node)
+        remotes = hub._semaphores.values() if hub else ()
+        return [lease for remote in remotes for lease in remote.reuse.kept]
+
+    def uses(self, permit: Permit) -> None:
+        """A permit is this process's from now on: nobody else has to have its lease first."""
+        identity = id_of(permit)
+        self.permits.append(permit)
+        link, others = self.link, self.world.waiting_elsewhere(self)
+        recalled = link is not None and any(isinstance(c.content, Recalled) for c in link.coming)
+        if identity in self._used and others and self.world.calm and not recalled:
+            raise Wrong(f"{self.name} uses a lease again, and another process waits")
+        self._used.add(identity)
 
     def closed(self, link: FakeLink) -> None:
         if link.going:

@@ -9,7 +9,7 @@ from redsem_async.testing._spec.base import Specification
 from redsem_async.testing._spec.fair import FairSpecification
 from redsem_async.testing._spec.records import QueuedRequest
 
-from .process import Wrong
+from .process import Wrong, id_of
 
 if TYPE_CHECKING:
     from .world import World
@@ -102,17 +102,17 @@ def check(world: "World") -> None:
         for process in world.processes
         if process.alive
         for permit in process.permits
-        if permit.expires_in > 0 and permit.id not in world.ledger.excused
+        if permit.expires_in > 0 and id_of(permit) not in world.ledger.excused
     ]
     if sum(permit.permits for permit in trusted) > world.scenario.highest:
-        names = ", ".join(name_of(world, permit.id) for permit in trusted)
+        names = ", ".join(name_of(world, id_of(permit)) for permit in trusted)
         raise Wrong(f"too many are trusted at a time: {names}")
     for permit in trusted:
-        held = world.model.state.holders.get(permit.id)
+        held = world.model.state.holders.get(id_of(permit))
         left = world.seconds_left(held.expiry_ms) if held is not None else 0.0
         trust = permit.expires_in
         if left < trust - MARGIN:
-            name = name_of(world, permit.id)
+            name = name_of(world, id_of(permit))
             raise Wrong(f"{name} is trusted for {trust:.3f} s, and held for {left:.3f} s")
 
 
@@ -168,7 +168,9 @@ def _has_owner(world: "World", identity: str) -> bool:
     process = world.owners[identity.partition(".")[0]]
     if not process.alive or identity in world.ledger.detached:
         return True
-    return any(permit.id == identity for permit in process.permits)
+    if any(lease.id == identity for lease in process.kept):
+        return True
+    return any(id_of(permit) == identity for permit in process.permits)
 
 
 def _check_prompt(world: "World") -> None:
@@ -188,7 +190,8 @@ def _forgotten(world: "World") -> str | None:
     model = world.model
     if isinstance(model, FairSpecification):
         return "somebody" if _would_serve(world) else None
-    used = sum(model.state.holders[identity].permits for identity in _live(world))
+    kept = _kept(world)
+    used = sum(model.state.holders[i].permits for i in _live(world) if i not in kept)
     set_limit = model.state.set_limit
     for process in world.processes:
         waits = [job.acquiring for job in process.jobs if job.in_call and job.acquiring]
@@ -196,6 +199,11 @@ def _forgotten(world: "World") -> str | None:
         if process.alive and waits and used + min(waits) <= most:
             return process.name
     return None
+
+
+def _kept(world: "World") -> set[str]:
+    """Leases that nobody uses: their process gives them back when it hears of a waiter."""
+    return {lease.id for process in world.processes if process.alive for lease in process.kept}
 
 
 def _would_serve(world: "World") -> bool:
@@ -207,6 +215,8 @@ def _would_serve(world: "World") -> bool:
     for name, value in vars(world.model).items():
         if name != "_publish":
             setattr(model, name, copy.deepcopy(value))
+    for identity in _kept(world):
+        model.state.holders.pop(identity, None)
 
     def publish(_owner: str, message: Push) -> int:
         sent.append(message)

@@ -104,6 +104,7 @@ class Order:
     clears: bool
     asked: float
     given_up: float = math.inf
+    hubs: frozenset[str] = frozenset()  # that its process was known by when it was given up
     ended: float = math.inf  # from when on it must have no effect
     done: bool = False
 

@@ -144,7 +144,9 @@ class Judge:
         now = self._world.now
         order.ended = now
         for earlier in self._orders:
-            if earlier.by is order.by and earlier.given_up < order.asked:
+            # Only the commands of one hub are in order: a client that was closed has another.
+            same = earlier.by is order.by and earlier.hubs == frozenset(order.by.hubs)
+            if same and earlier.given_up < order.asked:
                 earlier.ended = min(earlier.ended, now)
         if order.done:
             return
@@ -158,7 +160,7 @@ class Judge:
 
     def given_up(self, order: Order) -> None:
         """Nobody waits for an answer to *order* any more."""
-        order.given_up = self._world.now
+        order.given_up, order.hubs = self._world.now, frozenset(order.by.hubs)
 
     def reused(self, hub: str, semaphore: AnySemaphore) -> None:
         """A lease of *hub* is used again: nobody of another process has waited for long.
