@@ -18,6 +18,8 @@ class Client:
         host: its host name.
         pid: its process id there.
         limit: the limit that it declares.
+        reuses_leases: whether it may give a released permit to its own next caller (``linger``).
+            Then a permit that it holds may be one that it keeps, and that nobody uses.
     """
 
     id: str
@@ -25,6 +27,7 @@ class Client:
     host: str | None = None
     pid: int | None = None
     limit: int | None = None
+    reuses_leases: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +99,10 @@ class SemaphoreStatus:
 
 def status_of(name: str, declared: int, mode: Mode, reply: StatusReply) -> SemaphoreStatus:
     """Return the public status for a reply."""
-    clients = {hub: client_of(hub, description) for hub, description in reply.hubs.items()}
+    clients = {
+        hub: client_of(hub, description, reuses_leases=hub in reply.reusing)
+        for hub, description in reply.hubs.items()
+    }
     limit = declared if reply.set_limit is None else reply.set_limit
 
     def client(identity: str) -> Client:
@@ -138,7 +144,7 @@ def status_of(name: str, declared: int, mode: Mode, reply: StatusReply) -> Semap
     )
 
 
-def client_of(hub: str, description: str) -> Client:
+def client_of(hub: str, description: str, *, reuses_leases: bool = False) -> Client:
     """The process of *hub*, as it described itself."""
     facts = facts_of(description)
     return Client(
@@ -147,4 +153,5 @@ def client_of(hub: str, description: str) -> Client:
         host=cast("str | None", facts.get("host")),
         pid=cast("int | None", facts.get("pid")),
         limit=cast("int | None", facts.get("limit")),
+        reuses_leases=reuses_leases,
     )

@@ -1,6 +1,6 @@
 """What a store of semaphores replies to an operation."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -73,7 +73,12 @@ class LineEntry(NamedTuple):
 
 
 class StatusReply(NamedTuple):
-    """The reply to a status. Tokens and tickets follow the clock, so they give ages."""
+    """The reply to a status. Tokens and tickets follow the clock, so they give ages.
+
+    Attributes:
+        hubs: what each hub that occurs said of itself.
+        reusing: those of them that may reuse leases.
+    """
 
     set_limit: int | None
     held: int
@@ -82,6 +87,7 @@ class StatusReply(NamedTuple):
     holders: Sequence[HeldEntry] = ()
     line: Sequence[LineEntry] = ()
     hubs: Mapping[str, str] = MappingProxyType({})
+    reusing: Collection[str] = ()
 
 
 AnyReply = Reply | AdoptReply | StatusReply

@@ -230,7 +230,10 @@ def _status_reply(raw: Sequence[Any], *, fair: bool) -> StatusReply:
         line=line,
         hubs={
             hub.decode(): description.decode("utf-8", "replace")
-            for hub, description in zip(hubs[::2], hubs[1::2], strict=True)
+            for hub, description in zip(hubs[::3], hubs[1::3], strict=True)
+        },
+        reusing={
+            hub.decode() for hub, reuses in zip(hubs[::3], hubs[2::3], strict=True) if reuses
         },
     )
 

@@ -78,6 +78,7 @@ def details(info: SemaphoreInfo, status: SemaphoreStatus) -> RenderableType:
     if status.holders:
         parts += [Text(), _holders(status)]
         parts += _omitted(status.held - sum(h.permits for h in status.holders), "permits held")
+        parts += _reused(status)
     if status.waiters:
         parts += [Text(), _waiters(info, status)]
         fair = info.mode != "zset"
@@ -100,6 +101,16 @@ def _holders(status: SemaphoreStatus) -> Table:
             holder.id,
         )
     return table
+
+
+def _reused(status: SemaphoreStatus) -> list[Text]:
+    """That a listed permit may be in nobody's use."""
+    count = len({h.client.id for h in status.holders if h.client.reuses_leases})
+    if not count:
+        return []
+    who = "1 process keeps" if count == 1 else f"{count:,} processes keep"
+    text = f"{who} released permits for the next caller, until another process asks (linger)"
+    return [Text(text)]
 
 
 def _waiters(info: SemaphoreInfo, status: SemaphoreStatus) -> Table:

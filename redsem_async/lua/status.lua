@@ -4,13 +4,20 @@
 -- ARGV     max_entries  how many holders, and how many waiters, to list at most
 -- RETURNS  {tag, set limit or -1, permits in use, requests waiting, stamp_us, holders, line, hubs}:
 --          holders is id, ms left, token, permits ...; line is the entries of the mode's
---          list_line(); hubs is hub, facts about it ... for the hubs that occur
--- USES     load_state, exact, now, extra_permits, permits_of, list_line, set_limit, stamp_us
+--          list_line(); hubs is hub, facts about it, 1 if it may reuse leases ... for the hubs
+--          that occur
+-- USES     load_state, exact, now, extra_permits, permits_of, list_line, set_limit, stamp_us,
+--          rights
 
 local max_entries = tonumber(ARGV[5])
 
 load_state()
 local in_use = call('ZCOUNT', holders, '(' .. exact(now), '+inf') + extra_permits()
+
+local reuses = {}
+for owner, ends in string.gmatch(rights or '', '(%x+):(%d+)') do
+  if tonumber(ends) > now then reuses[owner] = 1 end
+end
 
 local held, seen, owners = {}, {}, {}
 local function list_owner(owner)
@@ -18,6 +25,7 @@ local function list_owner(owner)
     seen[owner] = true
     owners[#owners + 1] = owner
     owners[#owners + 1] = call('HGET', meta, owner .. ':who') or ''
+    owners[#owners + 1] = reuses[owner] or 0
   end
 end
 if max_entries > 0 then

@@ -83,6 +83,28 @@ async def test_a_kept_lease_counts_as_held(make: Make, other: Client) -> None:
     assert (await sem.status()).held == 1
 
 
+async def test_status_says_which_processes_may_keep_leases(make: Make, other: Client) -> None:
+    sem, there = make(2, **KEEPS), make(2, client=other)
+    await warm(sem)
+    [holder] = (await there.status()).holders
+    assert holder.client.reuses_leases
+    async with there.acquire(), there.acquire(timeout=1):  # it is recalled for this one
+        clients = [holder.client for holder in (await sem.status()).holders]
+    assert not any(client.reuses_leases for client in clients)
+
+
+async def test_without_push_messages_no_lease_is_kept(
+    kind: Kind, server_url: str, name: str
+) -> None:
+    """A recall would not come."""
+    async with Redis.from_url(server_url, protocol=2) as client:
+        sem = kind(client, name, 1, **KEEPS)
+        async with sem:
+            pass
+        await all_free(sem)
+        await aclose(client)
+
+
 async def test_an_unused_lease_goes_back_in_time(make: Make) -> None:
     sem = make(1, linger=0.2, lease=9.0)
     await warm(sem)

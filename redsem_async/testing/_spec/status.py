@@ -35,4 +35,5 @@ def status(
         holders=holders,
         line=line,
         hubs={hub: state.look_up(hub).description for hub in hubs},
+        reusing={hub for hub in hubs if state.rights.get(hub, 0) > context.now},
     )
