@@ -16,7 +16,7 @@ from .claim import Claim, State
 from .heartbeat_timer import HeartbeatTimer
 from .ledger import Ledger
 from .operations.abandon import AbandonQueue
-from .route import GRACE
+from .route import FRESH, GRACE
 
 
 class Deadlines:
@@ -36,7 +36,7 @@ class Deadlines:
         if claim.replies_since is None:
             # For a claim that has no reply yet, any reply decides.
             waits = claim.state is State.WAITING
-            young = clock() - max(0.0, GRACE - lead)
+            young = clock() - max(0.0, FRESH - lead)
             claim.replies_since = max(young, claim.started) if waits else -math.inf
             # A loop that was blocked notices a deadline late, and has GRACE from then on.
             claim.deadline = max(claim.deadline, self._loop.time() + lead)

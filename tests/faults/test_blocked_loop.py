@@ -228,6 +228,7 @@ async def test_a_refresh_whose_answer_is_lost_is_sent_again(
     await all_free(semaphore)
 
 
+@pytest.mark.timing
 async def test_the_second_connection_comes_and_goes_and_says_nothing(
     kind: Kind, proxied: Redis, proxy: Proxy
 ) -> None:

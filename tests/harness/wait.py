@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 from redsem_async import AnySemaphore, FairSemaphore, Permit
 
 EPSILON = 0.1  # seconds by which the promises may be late, as docs/guarantees.md has them
-# Seconds more, for a machine that others keep busy; `nox -s timing` allows for little of that.
-NOISE = 0.25 if os.environ.get("REDSEM_TIMING") else 1.0
+EXACT = bool(os.environ.get("REDSEM_TIMING"))  # `nox -s timing`
+NOISE = 0.25 if EXACT else 1.0  # seconds more, for a machine that others keep busy
 
 Result = TypeVar("Result")
 

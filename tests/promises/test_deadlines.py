@@ -42,8 +42,8 @@ def set_grace(monkeypatch: pytest.MonkeyPatch) -> SetGrace:
     """Sets the age at which a reply is too old to decide, and how long one is awaited."""
 
     def set_grace(seconds: float) -> None:
-        for module in ("_hub.route", "_hub.deadlines"):
-            monkeypatch.setattr(f"redsem_async.{module}.GRACE", seconds)
+        for constant in ("route.GRACE", "deadlines.GRACE", "deadlines.FRESH"):
+            monkeypatch.setattr(f"redsem_async._hub.{constant}", seconds)
 
     return set_grace
 
