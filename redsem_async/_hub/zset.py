@@ -64,7 +64,7 @@ class ZsetWaiters(Waiters):
             # To the front, among those there that came earlier and asked in another command.
             latest = max(claim.started for claim in back)
             front = dict.fromkeys(takewhile(lambda other: other.started < latest, waiting))
-            front |= dict.fromkeys(back)
+            front |= dict.fromkeys(claim for claim in back if claim in waiting)
             for claim in sorted(front, key=attrgetter("started"), reverse=True):
                 waiting.move_to_end(claim, last=False)
         queued = [claim for claim in claims if claim.state is State.WAITING]
