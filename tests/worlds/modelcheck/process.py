@@ -167,6 +167,8 @@ class Job:
             permit = await self.semaphore.acquire(timeout=timeout, permits=permits)
         finally:
             self.acquiring = 0
+        if permit.permits != permits:
+            raise Wrong(f"{self.process.name} got {permit.permits} permits, not {permits}")
         self.process.uses(permit)
         return permit
 
@@ -310,12 +312,14 @@ class Process:
 
     def uses(self, permit: Permit) -> None:
         """A permit is this process's from now on: nobody else has to have its lease first."""
-        identity = id_of(permit)
+        identity, link, state = id_of(permit), self.link, self.world.model.state
         self.permits.append(permit)
-        link, others = self.link, self.world.waiting_elsewhere(self)
         recalled = link is not None and any(isinstance(c.content, Recalled) for c in link.coming)
-        if identity in self._used and others and self.world.calm and not recalled:
-            raise Wrong(f"{self.name} uses a lease again, and another process waits")
+        if identity in self._used and self.world.calm and not recalled:
+            if self.world.waiting_elsewhere(self):
+                raise Wrong(f"{self.name} uses a lease again, and another process waits")
+            if state.set_limit == 0:
+                raise Wrong(f"{self.name} uses a lease again, and the semaphore is paused")
         self._used.add(identity)
 
     def closed(self, link: FakeLink) -> None:

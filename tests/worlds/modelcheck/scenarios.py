@@ -16,6 +16,12 @@ from .scenario import Budget, Party, Scenario
 LONG = os.environ.get("REDSEM_MODELCHECK") == "long"
 
 
+LARGEST = {
+    "a lease that is used again",
+    "a process stands still, with a kept lease",
+    "a recall that is lost",
+    "two that keep leases",
+}
 # Those with the most states.
 FOR_A_RELEASE: dict[Mode, set[str]] = {
     "fair": {
@@ -23,8 +29,9 @@ FOR_A_RELEASE: dict[Mode, set[str]] = {
         "a process stands still",
         "two adopters",
         "weights",
+        *LARGEST,
     },
-    "zset": {"a lost link and a cancellation", "a detach that is lost"},
+    "zset": {"a lost link and a cancellation", "a detach that is lost", *LARGEST},
 }
 
 Opening = tuple[tuple[str, int, int], ...]
@@ -115,6 +122,12 @@ async def limits(job: Job) -> None:
 
 async def pauses(job: Job) -> None:
     await job.set_limit(0)
+    await job.set_limit(None)
+
+
+async def pauses_for_a_while(job: Job) -> None:
+    await job.set_limit(0)
+    await job.pause("to resume")
     await job.set_limit(None)
 
 
@@ -266,7 +279,7 @@ def _scenarios(mode: Mode) -> Iterator[Scenario]:
     )
     yield scenario(
         "a pause, and a kept lease",
-        (keeps, Party((pauses,))),
+        (keeps, Party((pauses_for_a_while,))),
         Budget(cuts=1),
         opened((0, 0)),
     )

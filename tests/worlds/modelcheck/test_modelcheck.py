@@ -6,6 +6,8 @@ from unittest.mock import Mock
 import pytest
 
 from redsem_async._hub.claim import Claim
+from redsem_async._hub.reuse import Reuse
+from redsem_async._hub.right import ReuseRight
 from redsem_async._protocol.operations import Acquire, Release, Request
 from redsem_async._protocol.replies import Answer, Reply
 from redsem_async.testing._spec.fair import FairSpecification
@@ -108,11 +110,16 @@ def test_a_grant_too_many_is_found() -> None:
         ("two limits", (State, "is_spent"), "the set limit is 3, after 2 was confirmed"),
         ("a clear", (State, "is_spent"), "is trusted for"),
         ("a pause", (State, "is_spent"), "the set limit is 0, after None was confirmed"),
+        ("a lease that is used again", (ReuseRight, "recalled"), "another process waits"),
+        ("a pause, and a kept lease", (ReuseRight, "recalled"), "the semaphore is paused"),
+        ("a recall that is lost", (ReuseRight, "end"), "waits for a permit that is free"),
+        ("weights, and a kept lease", (Claim, "fits"), "got 1 permits, not 2"),
+        ("weights, and a kept lease", (Reuse, "give_all_back"), "waits for a permit that is free"),
     ],
 )
 def test_a_rule_that_is_taken_out_is_found(
     name: str, rule: tuple[type, str], wrong: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(*rule, Mock(return_value=None))
+    monkeypatch.setattr(*rule, Mock(return_value=True if rule[1] == "fits" else None))
     found = Search(scenario_called(f"fair {name}")).run()
     assert wrong in (found.wrong or ""), str(found)
