@@ -66,7 +66,6 @@ class Reuse:
             lease.state is State.HELD
             and not lease.is_known
             and not lease.wakes_on_loss
-            and not lease.unsettled
             and terms.limit >= self._ledger.right.limit
             and not lease.refresh_is_due(now)
         )

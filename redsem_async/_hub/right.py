@@ -55,9 +55,8 @@ class ReuseRight:
 
     def ask(self) -> RightRequest | None:
         """What the command that is written now asks for."""
-        route = self._route
-        if not self._interval or route.redirect is not None or route.link.no_push:
-            return None  # nobody here has `linger`, or a recall would not come
+        if not (self._interval and self._may_be_recalled):
+            return None
         now = clock()
         if now < self._ask_at or now < self._paused_until:
             return None
@@ -69,7 +68,7 @@ class ReuseRight:
         """The command that asked, sent at *sent_at*, has its reply."""
         lasts = asked.lasts_ms / 1000
         until = sent_at + lasts - clock_margin(lasts)
-        if not given or sent_at <= self._recalled_at:
+        if not (given and self._may_be_recalled and sent_at > self._recalled_at):
             self.end()
             self._ask_at = clock() + self._interval / 4
         elif until > self.until:
@@ -77,6 +76,11 @@ class ReuseRight:
             self._ask_at = until - self._interval / 2
             if self._timer is None:
                 self._set_timer()
+
+    @property
+    def _may_be_recalled(self) -> bool:
+        """Whether the push message would come."""
+        return self._route.redirect is None and not self._route.link.no_push
 
     def recalled(self) -> None:
         """Another process wants the semaphore."""

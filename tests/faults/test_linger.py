@@ -13,9 +13,9 @@ from redis.asyncio import Redis
 from redsem_async import AnySemaphore
 from redsem_async.testing._embedded import EmbeddedRedis
 from tests.harness.children import StartWorker
-from tests.harness.clients import Kind
+from tests.harness.clients import Connect, Kind
 from tests.harness.proxy import Proxy
-from tests.harness.servers import complaints
+from tests.harness.servers import StartServer, complaints
 from tests.harness.wait import all_free, in_background, takes_at_most, until
 
 LEASE = 3.0
@@ -54,6 +54,19 @@ async def test_a_lost_recall_delays_others_for_a_refresh_interval_at_most(
     assert lost, "no recall was lost: nothing is shown"
     using.cancel()
     await permit.release()
+
+
+@pytest.mark.parametrize("command", ["SUBSCRIBE", "HELLO"])
+async def test_without_push_messages_no_lease_is_kept(
+    kind: Kind, embedded: StartServer, connect: Connect, command: str
+) -> None:
+    """A recall would not come."""
+    server = embedded("--rename-command", command, "")
+    sem = lingers(kind, connect(server.url))
+    for _ in range(2):
+        async with sem:
+            assert sem._bound().remote.route.link.no_push, "messages come: nothing is shown"
+        assert not sem._bound().remote.reuse.kept
 
 
 async def test_the_right_lasts_for_as_long_as_it_is_used(kind: Kind, client_a: Redis) -> None:

@@ -727,4 +727,74 @@ OF_CLIENT = (
             "        pass\n\n    def take",
         ),
     ),
+    mutant(
+        "a recall does not keep the right away",
+        "the right to reuse is not asked for soon after a recall",
+        "promises/test_linger.py::test_the_right_is_not_asked_for_soon_after_a_recall",
+        (
+            "_hub/right.py",
+            "        self._recalled_at, self._paused_until = now, now + self._pause\n",
+            "        self._recalled_at, self._paused_until = now, now\n",
+        ),
+    ),
+    mutant(
+        "the right is asked for where no recall can come",
+        "leases are reused only while push messages arrive",
+        "faults/test_linger.py::test_without_push_messages_no_lease_is_kept",
+        (
+            "_hub/right.py",
+            " and not self._route.link.no_push\n",
+            "\n",
+        ),
+    ),
+    mutant(
+        "a process that reuses leases never yields",
+        "a recall is read although leases are reused in a tight loop",
+        "promises/test_linger.py::test_every_sixteenth_lets_the_loop_run",
+        (
+            "_hub/reuse.py",
+            "IN_A_ROW = 16 ",
+            "IN_A_ROW = 1600 ",
+        ),
+    ),
+    mutant(
+        "a kept lease that was taken away is used",
+        "what was released by its id is used by nobody",
+        "promises/test_linger.py::test_a_kept_lease_may_be_kicked",
+        (
+            "_hub/remote_semaphore.py",
+            "            self.reuse.drop(claim)\n",
+            "            pass\n",
+        ),
+    ),
+    mutant(
+        "a detached lease is kept",
+        "what was detached or adopted is not reused",
+        "promises/test_linger.py::test_a_detach_that_was_cancelled_leaves_nothing_to_reuse",
+        (
+            "_api/permit.py",
+            "        self.check()\n        claim.is_known = True\n        remote, refresher, _ = self._bound\n",
+            "        self.check()\n        remote, refresher, _ = self._bound\n",
+        ),
+    ),
+    mutant(
+        "a lease that is due for a refresh is reused",
+        "a lease is trusted by its last refresh, whoever uses it",
+        "worlds/simulation/test_simulation.py::test_every_promise_is_kept_whatever_happens[4]",
+        (
+            "_hub/claim.py",
+            "        return self.trusted_until - now <= self.terms.lease - self.terms.refresh_interval\n",
+            "        return False\n",
+        ),
+    ),
+    mutant(
+        "a lease is kept beside a request on its way",
+        "a request and a kept lease of one process meet",
+        "worlds/modelcheck/test_modelcheck.py::test_every_order_of_events[fair weights, and a kept lease]",
+        (
+            "_hub/reuse.py",
+            "        if ledger.new or ledger.acquires_in_flight:\n            return False\n",
+            "",
+        ),
+    ),
 )

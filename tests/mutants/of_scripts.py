@@ -809,4 +809,24 @@ OF_SCRIPTS = (
             "    and #noted",
         ),
     ),
+    mutant(
+        "a recall leaves its note",
+        "a process that was told of a recall has no right any more",
+        "scripts/test_spec.py::test_memory_and_redis_agree",
+        (
+            "lua/prelude.lua",
+            "  if own == rights then return end\n  rights = own\n",
+            "  if own ~= rights then return end\n  rights = own\n",
+        ),
+    ),
+    mutant(
+        "the right is given above the limit",
+        "a lowered limit ends the right to reuse",
+        "scripts/test_spec.py::test_memory_and_redis_agree",
+        (
+            "lua/prelude.lua",
+            "    and used <= effective_limit and #noted < MAX_RIGHTS",
+            "    and #noted < MAX_RIGHTS",
+        ),
+    ),
 )

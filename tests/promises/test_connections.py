@@ -61,7 +61,7 @@ async def test_10_000_permits_are_refreshed_in_a_handful_of_commands(
     kind: Kind, admin: Redis, client_a: Redis
 ) -> None:
     """Each has its own refresh task, but they travel together."""
-    sem = kind(client_a, "held by many", 10_000, lease=6.0)
+    sem = kind(client_a, "held by many", 10_000, lease=30.0, refresh_interval=2.0)
     permits = await asyncio.gather(*(sem.acquire() for _ in range(10_000)))
     before, start = await scripts_run(admin), time.monotonic()
     await asyncio.sleep(3.3)

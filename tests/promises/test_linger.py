@@ -21,7 +21,7 @@ from redsem_async import (
 from redsem_async.observer import Granted, Observer, observe
 from redsem_async.testing import MemoryBackend
 from tests.harness.clients import Client, Kind, Make, scripts_run
-from tests.harness.wait import all_free, queue_up, soon, until, waiting
+from tests.harness.wait import all_free, cancelled, queue_up, soon, until, waiting
 
 KEEPS: dict[str, Any] = {"linger": 3.0, "lease": 9.0}
 
@@ -91,18 +91,6 @@ async def test_status_says_which_processes_may_keep_leases(make: Make, other: Cl
     async with there.acquire(), there.acquire(timeout=1):  # it is recalled for this one
         clients = [holder.client for holder in (await sem.status()).holders]
     assert not any(client.reuses_leases for client in clients)
-
-
-async def test_without_push_messages_no_lease_is_kept(
-    kind: Kind, server_url: str, name: str
-) -> None:
-    """A recall would not come."""
-    async with Redis.from_url(server_url, protocol=2) as client:
-        sem = kind(client, name, 1, **KEEPS)
-        async with sem:
-            pass
-        await all_free(sem)
-        await aclose(client)
 
 
 async def test_an_unused_lease_goes_back_in_time(make: Make) -> None:
@@ -343,6 +331,17 @@ async def test_what_was_detached_or_adopted_is_not_reused(make: Make, other: Cli
         pass
     assert not kept_of(there)
     await all_free(sem)
+
+
+async def test_a_detach_that_was_cancelled_leaves_nothing_to_reuse(make: Make) -> None:
+    """It may be carried out yet, and shorten the lease."""
+    sem = make(1, **KEEPS)
+    await warm(sem)
+    async with sem as permit:
+        detaching = asyncio.create_task(permit.detach())
+        await asyncio.sleep(0)
+        await cancelled(detaching)
+    assert not kept_of(sem)
 
 
 async def test_aclose_sends_kept_leases_back(make: Make, client: Client, other: Client) -> None:

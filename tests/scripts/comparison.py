@@ -24,7 +24,7 @@ from redsem_async._redis.scripts import Script
 from redsem_async.testing._spec.fair import FairSpecification
 from redsem_async.testing._spec.records import Reordered, UnknownHub, Void
 from redsem_async.testing._spec.zset import ZsetSpecification
-from tests.scripts.replay import plain
+from tests.scripts.replay import lasting, plain, rights_in
 
 HUBS: tuple[str, ...] = ("a" * 32, "b" * 32, "c" * 32)
 START_US = 1_800_000_000_000_000
@@ -113,6 +113,7 @@ class Comparison(RuleBasedStateMachine):
         received = self._received()
         assert received == self._published, (call, received, self._published)
         self._compare_meta(call, before, began)
+        self._compare_rights(call)
         self._learn(call, real)
         return real
 
@@ -163,6 +164,12 @@ class Comparison(RuleBasedStateMachine):
         else:
             # The server caches its clock for some milliseconds.
             assert -500 - passed <= left - expected <= 500, (call, left, expected, passed)
+
+    def _compare_rights(self, call: Operation) -> None:
+        now = self.now_us // 1000
+        noted = cast("bytes | None", self.redis.hget(self.keys[2], "rights"))
+        kept = lasting(rights_in(noted.decode() if noted else None), now)
+        assert kept == lasting(self.model.state.rights, now), (call, noted)
 
     def _received(self) -> list[tuple[str, Push]]:
         self._subscriber.ping()

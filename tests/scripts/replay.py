@@ -124,7 +124,7 @@ class Replay:
             "gone": (f"{hub}:gone" in meta, known.unreachable),
             "no push": (meta.get(f"{hub}:deaf") == "1", known.no_push),
             "grace": (int(meta.get("grace", 0)), state.grace.until),
-            "rights": (_lasting(_rights(meta), now), _lasting(state.rights, now)),
+            "rights": (lasting(rights_in(meta.get("rights")), now), lasting(state.rights, now)),
             "limit": (keys.texts.get("limit"), limit),
         }
         if isinstance(model, FairSpecification):
@@ -187,12 +187,14 @@ def _live(holders: Mapping[str, HolderRecord], now: int) -> dict[str, HolderReco
     return {i: holder for i, holder in holders.items() if holder.expiry_ms > now}
 
 
-def _rights(meta: Mapping[str, str]) -> dict[str, int]:
-    notes = (note.split(":") for note in meta.get("rights", "").split(",") if note)
-    return {hub: int(ends) for hub, ends in notes}
+def rights_in(notes: str | None) -> dict[str, int]:
+    """Until when each hub may reuse leases, as the key `meta` has it."""
+    pairs = (note.split(":") for note in notes.split(",")) if notes else ()
+    return {hub: int(ends) for hub, ends in pairs}
 
 
-def _lasting(rights: Mapping[str, int], now: int) -> dict[str, int]:
+def lasting(rights: Mapping[str, int], now: int) -> dict[str, int]:
+    """Those that have not ended."""
     return {hub: ends for hub, ends in rights.items() if ends > now}
 
 

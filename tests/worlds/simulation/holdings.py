@@ -77,6 +77,12 @@ class Hold:
             self.process.watched.pop(self)
 
 
+def _is_fresh(hold: Hold) -> bool:
+    """Whether the last refresh of its lease is a refresh interval ago at most."""
+    terms, left = hold.claim.terms, hold.claim.trusted_until - hold.process.loop.time()
+    return left > terms.lease - terms.refresh_interval - NEWS / 10
+
+
 @dataclass(eq=False)
 class Attempt:
     """One task's attempt to acquire or adopt a permit."""
@@ -139,6 +145,7 @@ class Holdings:
         world.note(process.name, "holds", hold.id[:4], hold.id[32:], hold.token)
         if hold.id in self.ids:
             world.fault("lease used again")
+            self._check(self.unruly or _is_fresh(hold), f"{hold}, whose refresh is due")
             self.judge_of(name).reused(hold.id.partition(".")[0], attempt.semaphore)
         self.ids.add(hold.id)
         return hold
