@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks._node import LABEL
 from benchmarks._results import PERCENT, Table
-from benchmarks.libraries import OURS, PEERS, REDIS_LOCK
+from benchmarks.libraries import ALL_OURS, LINGERING, OURS, PEERS, REDIS_LOCK
 
 _SIZE = (9, 5.2)  # inches, at 110 dots each
 _COLORS = dict(
@@ -59,9 +59,15 @@ def _figure() -> tuple[Any, Any]:
 
 def _style(label: str) -> dict[str, Any]:
     """The line style of a library, the same in all plots."""
-    color = _COLORS.get(label, _BASELINE)
-    if label in {library.label for library in OURS}:
-        return {"color": color, "linewidth": 2.4, "zorder": 3}
+    color = _COLORS.get(label.removesuffix(", linger"), _BASELINE)
+    if label in {library.label for library in ALL_OURS}:
+        lingers = label in {library.label for library in LINGERING}
+        return {
+            "color": color,
+            "linewidth": 2.4,
+            "zorder": 3,
+            "linestyle": ":" if lingers else "-",
+        }
     return {"color": color, "linewidth": 1.3, "linestyle": "--"}
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any, cast
 
-from benchmarks._results import Aim, Figure, Row, Table
+from benchmarks._results import Figure, Row, Table
 from benchmarks._run import Run
 
 _ACQUIRE = ("acquire p50, ms", "p99", "p99.9")
@@ -35,10 +35,7 @@ def table_as_markdown(table: Table) -> str:
     """One case: title, method and table. The columns start with the times of acquiring."""
     columns = list(dict.fromkeys(figure.name for row in table.rows for figure in row.figures))
     headings = ["", *_ACQUIRE, *columns]
-    has_aims = any(row.aims for row in table.rows)
-    if has_aims:
-        headings.append("aim")
-    lines = [_cells(row, columns, has_aims=has_aims) for row in table.rows]
+    lines = [_cells(row, columns) for row in table.rows]
     lines += [[absent.label, absent.why, *[""] * (len(headings) - 2)] for absent in table.absent]
     return "\n\n".join(
         [f"## {table.case}: {table.title} ({table.loop})", table.how, _grid(headings, lines)]
@@ -58,7 +55,7 @@ def lines_of(table: Table) -> list[str]:
     return lines + [f"  {absent.label}: {absent.why}" for absent in table.absent]
 
 
-def _cells(row: Row, columns: Sequence[str], *, has_aims: bool) -> list[str]:
+def _cells(row: Row, columns: Sequence[str]) -> list[str]:
     figures = {figure.name: _with_spread(figure) for figure in row.figures}
     cells = [row.subject]
     if row.acquire is None:
@@ -66,16 +63,7 @@ def _cells(row: Row, columns: Sequence[str], *, has_aims: bool) -> list[str]:
     else:
         times = (row.acquire.p50, row.acquire.p99, row.acquire.p999)
         cells += [number(1000 * seconds) for seconds in times]
-    cells += [figures.get(name, "") for name in columns]
-    if has_aims:
-        verdicts = (_verdict(aim, met=met) for aim, met in row.verdicts())
-        cells.append("; ".join(verdicts))
-    return cells
-
-
-def _verdict(aim: Aim, *, met: bool) -> str:
-    bound = f"{'≤' if aim.at_most else '≥'} {number(aim.bound)}"
-    return f"{aim.figure} {bound}: {'met' if met else '**missed**'}"
+    return cells + [figures.get(name, "") for name in columns]
 
 
 def _with_spread(figure: Figure) -> str:

@@ -76,6 +76,9 @@ class Aim:
     bound: float
     at_most: bool = False
 
+    def __str__(self) -> str:
+        return f"{self.figure} {'≤' if self.at_most else '≥'} {self.bound:g}"
+
     def met_by(self, median: float) -> bool:
         """Whether *median* is within the bound."""
         return median <= self.bound if self.at_most else median >= self.bound

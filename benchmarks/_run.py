@@ -35,7 +35,8 @@ class Run:
     def missed(self) -> list[str]:
         """The missed aims, one line each."""
         return [
-            f"{table.case} ({table.loop}): {row.subject}: {aim.figure}"
+            f"{table.case} ({table.loop}): {row.subject}: {aim};"
+            f" it is {row.figure(aim.figure).median:.3g}"
             for table in self.tables
             for row in table.rows
             for aim, met in row.verdicts()

@@ -12,6 +12,7 @@ from benchmarks.cases import (
     p9_processes,
     p10_distance,
     p11_import,
+    p12_recall,
 )
 from benchmarks.cases._base import Case
 
@@ -29,6 +30,7 @@ CASES: dict[str, Case] = {
         p9_processes,
         p10_distance,
         p11_import,
+        p12_recall,
     )
 }
 

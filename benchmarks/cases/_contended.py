@@ -9,7 +9,7 @@ from benchmarks._measure import Load, all_waits, fastest, rates, ratio
 from benchmarks._node import LABEL, NodeUnavailable, node
 from benchmarks._results import Absent, Acquire, Aim, Row
 from benchmarks._setup import Setup
-from benchmarks.libraries import OURS, PEERS, Library
+from benchmarks.libraries import ALL_OURS, PEERS, Library
 
 PAIRS = "pairs/s"
 TO_PEER = "÷ best Python peer"
@@ -57,7 +57,7 @@ def rows_of(
         figures = [rates(PAIRS, own)]
         if label not in baselines:
             figures += [ratio(name, own, bursts[baseline]) for baseline, name in baselines.items()]
-        if label in {library.label for library in OURS}:
+        if label in {library.label for library in ALL_OURS}:
             figures += [ratio(to, own, bursts[peer]) for to, peer in peers.items() if peer]
         present = {figure.name for figure in figures}
         rows.append(

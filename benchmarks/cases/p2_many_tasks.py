@@ -8,11 +8,17 @@ from benchmarks._results import Absent, Aim, Row, Table
 from benchmarks._setup import Setup
 from benchmarks.cases._base import Case
 from benchmarks.cases._contended import TO_NODE, TO_PEER, compare, rows_of
-from benchmarks.libraries import OURS, PEERS
+from benchmarks.libraries import ALL_OURS, LINGERING, OURS, PEERS
 
 BASELINE = f"scripts of {BATCH} ids"
 TO_BASELINE = f"÷ scripts of {BATCH} ids"
-TO_BASELINE_AIMS = {50: 0.6, 200: 0.75, 1000: 0.8}
+AIMS = {
+    **{library.label: [Aim(TO_PEER, 12.0), Aim(TO_NODE, 1.1)] for library in OURS},
+    **{
+        library.label: [Aim(TO_PEER, 30.0), Aim(TO_NODE, 3.0), Aim(TO_BASELINE, 1.0)]
+        for library in LINGERING
+    },
+}
 HOW = (
     f"Each task acquires and releases repeatedly. Baseline: scripts that only add {BATCH} members"
     f" with an expiry, and remove them, called with redis-py one after the other: the cost of a"
@@ -26,17 +32,13 @@ async def measure(setup: Setup) -> Table:
     absent: dict[Absent, None] = {}
     for tasks in setup.effort.tasks:
         setup.progress(f"{tasks} tasks")
-        aims = [Aim(TO_PEER, 15.0), Aim(TO_NODE, 3.0)]
-        if tasks in TO_BASELINE_AIMS:
-            aims.insert(0, Aim(TO_BASELINE, TO_BASELINE_AIMS[tasks]))
         async with (
             Scripts.at(setup.url) as scripts,
-            compare(setup, (*OURS, *PEERS), Load(tasks=tasks, limit=2 * tasks)) as comparison,
+            compare(setup, (*ALL_OURS, *PEERS), Load(tasks=tasks, limit=2 * tasks)) as comparison,
         ):
             comparison.add(BASELINE, partial(scripts.batched, setup.effort.burst))
             await comparison.run()
-        ours = {library.label: aims for library in OURS}
-        rows += rows_of(comparison, f"{tasks:,} tasks", {BASELINE: TO_BASELINE}, ours)
+        rows += rows_of(comparison, f"{tasks:,} tasks", {BASELINE: TO_BASELINE}, AIMS)
         absent |= dict.fromkeys(comparison.absent)
     return Table(
         case="P2", title=CASE.title, how=HOW, loop=setup.loop, rows=rows, absent=[*absent]

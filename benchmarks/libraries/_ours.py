@@ -1,12 +1,16 @@
-"""This library, in both modes."""
+"""This library, in both modes, each also with leases that the process keeps."""
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 
 from redis.asyncio import Redis
 
 from benchmarks.libraries._base import Library, Options
 from redsem_async import AnySemaphore, FairSemaphore, Permit, Semaphore
+
+LINGER = 0.5  # seconds
 
 
 class OurSemaphore:
@@ -16,13 +20,15 @@ class OurSemaphore:
         native: the semaphore object.
     """
 
-    def __init__(self, semaphore: AnySemaphore) -> None:
+    def __init__(self, semaphore: AnySemaphore, linger: float) -> None:
         self.native = semaphore
+        self._linger = linger
 
     def permit(self) -> AbstractAsyncContextManager[Permit]:
         return self.native.acquire()
 
     async def held(self) -> int:
+        await asyncio.sleep(1.5 * self._linger)  # what the process keeps goes back
         return (await self.native.status(max_entries=0)).held
 
     async def clear(self) -> None:
@@ -31,20 +37,21 @@ class OurSemaphore:
 
 @asynccontextmanager
 async def open_ours(
-    kind: type[Semaphore | FairSemaphore], options: Options
+    options: Options, *, kind: type[Semaphore | FairSemaphore], lingers: bool
 ) -> AsyncGenerator[OurSemaphore]:
     """A semaphore with its own client."""
+    linger = min(LINGER, options.lease / 10) if lingers else 0.0
     async with Redis.from_url(options.url) as client:
-        yield OurSemaphore(kind(client, options.name, options.limit, lease=options.lease))
+        semaphore = kind(client, options.name, options.limit, lease=options.lease, linger=linger)
+        yield OurSemaphore(semaphore, linger)
 
 
-def open_fair(options: Options) -> AbstractAsyncContextManager[OurSemaphore]:
-    return open_ours(FairSemaphore, options)
+def _library(kind: type[Semaphore | FairSemaphore], *, lingers: bool) -> Library:
+    label = f"{kind.__name__}, linger" if lingers else kind.__name__
+    return Library(label=label, open=partial(open_ours, kind=kind, lingers=lingers), ours=True)
 
 
-def open_zset(options: Options) -> AbstractAsyncContextManager[OurSemaphore]:
-    return open_ours(Semaphore, options)
-
-
-FAIR = Library(label="FairSemaphore", open=open_fair, ours=True)
-ZSET = Library(label="Semaphore", open=open_zset, ours=True)
+FAIR = _library(FairSemaphore, lingers=False)
+ZSET = _library(Semaphore, lingers=False)
+FAIR_LINGER = _library(FairSemaphore, lingers=True)
+ZSET_LINGER = _library(Semaphore, lingers=True)
