@@ -280,6 +280,8 @@ class RemoteSemaphore:
             self.handout.granted(number, token, None, sent_at)
         if reply.next_ms == 0 and continues and not self.queries.reaps_next:
             self.queries.write_again(Query(Reap()))
+        if self.reuse.kept and self.ledger.waiting:
+            self.reuse.serve_waiting()
         self.waiters.apply(reply)
         if not self.ledger.waiting:
             self.heartbeats.stop()

@@ -42,23 +42,46 @@ class Reuse:
             return False
         if not self._may_be_reused(lease, now):
             return False
-        if ledger.waiting:
-            oldest = next(iter(ledger.waiting))
-            if not lease.fits(oldest.terms, oldest.permits):
+        if (claim := self._next_in_line()) is not None:
+            if not lease.fits(claim.terms, claim.permits):
                 return False
             self._end_use(lease)
-            # Its request is abandoned. If the server grants it meanwhile, that is given back.
-            self._abandons.leave(oldest)
-            oldest.pass_on(lease)
+            self._pass(lease, claim)
             return True
-        if ledger.new or ledger.acquires_in_flight:
-            return False
+        # A request in flight that is told to wait gets it then: see `serve_waiting`.
         self._end_use(lease)
         lease.kept_until = now + lease.terms.linger
         self.kept.append(lease)
         if self._timer is None:
             self._timer = self._loop.call_later(lease.terms.linger, self._time_passed)
         return True
+
+    def serve_waiting(self) -> None:
+        """Requests of this process were told to wait: pass what was kept meanwhile."""
+        ledger, now = self._ledger, clock()
+        while self.kept and ledger.waiting:
+            lease, oldest = self.kept[-1], next(iter(ledger.waiting))
+            fits = lease.fits(oldest.terms, oldest.permits) and not lease.refresh_is_due(now)
+            if now >= ledger.right.until or not fits:
+                self.give_all_back()
+                return
+            self.kept.pop()
+            self._pass(lease, oldest)
+
+    def _next_in_line(self) -> Claim | None:
+        """The oldest claim that waits, or else the oldest that is not written yet."""
+        waiting, new = self._ledger.waiting, self._ledger.new
+        if waiting:
+            return next(iter(waiting))
+        while new and new[0].state is not State.NEW:
+            new.popleft()  # its caller left, or was passed a lease
+        return new[0] if new else None
+
+    def _pass(self, lease: Claim, claim: Claim) -> None:
+        """The caller of *claim* gets *lease*."""
+        # Its request is abandoned. If the server grants it meanwhile, that is given back.
+        self._abandons.leave(claim)
+        claim.pass_on(lease)
 
     def _may_be_reused(self, lease: Claim, now: float) -> bool:
         terms = lease.terms

@@ -819,14 +819,4 @@ OF_SCRIPTS = (
             "  if own ~= rights then return end\n  rights = own\n",
         ),
     ),
-    mutant(
-        "the right is given above the limit",
-        "a lowered limit ends the right to reuse",
-        "scripts/test_spec.py::test_memory_and_redis_agree",
-        (
-            "lua/prelude.lua",
-            "    and used <= effective_limit and #noted < MAX_RIGHTS",
-            "    and #noted < MAX_RIGHTS",
-        ),
-    ),
 )

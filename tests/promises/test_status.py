@@ -49,6 +49,7 @@ async def test_exists_is_whether_anything_is_kept(pair: MakePair) -> None:
     assert await there.exists() is False
     async with here:
         assert await there.exists() is True
+    await all_free(there)
     assert await there.exists() is False
     await here.set_limit(0)
     assert await there.exists() is True
