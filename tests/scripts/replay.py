@@ -5,7 +5,7 @@ have to be the same.
 """
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any, cast
 
@@ -58,7 +58,8 @@ class Replay:
             return
         for kind in gone:
             self._forget(kind)
-        self._published.extend(map(_message, (w for w in record.writes if w.command in _PUBLISH)))
+        published = map(_message, (w for w in record.writes if w.command in _PUBLISH))
+        self._published.extend(joined(published))
         prefix, _, rest = record.base.partition(":{")
         wire = _wire_of(self._mode, prefix, rest[:-2], record.arguments[2])
         call = record.call
@@ -185,6 +186,26 @@ def _message(write: Write) -> tuple[str, Push | None, int]:
 
 def _live(holders: Mapping[str, HolderRecord], now: int) -> dict[str, HolderRecord]:
     return {i: holder for i, holder in holders.items() if holder.expiry_ms > now}
+
+
+def joined(
+    messages: Iterable[tuple[str, Push | None, int]],
+) -> list[tuple[str, Push | None, int]]:
+    """The same, with a hub's grants in a row as one message: a script reads the line in parts."""
+    found: list[tuple[str, Push | None, int]] = []
+    for hub, push, receivers in messages:
+        before = found[-1] if found else None
+        if (
+            before is not None
+            and isinstance(push, Granted)
+            and isinstance(before[1], Granted)
+            and (hub, bool(receivers)) == (before[0], bool(before[2]))
+        ):
+            grants = [*before[1].grants, *push.grants]
+            found[-1] = hub, before[1]._replace(grants=grants), receivers
+        else:
+            found.append((hub, push, receivers))
+    return found
 
 
 def rights_in(notes: str | None) -> dict[str, int]:

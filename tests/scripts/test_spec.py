@@ -394,6 +394,22 @@ def test_a_request_of_a_forgotten_hub_is_in_line_once(
         state.teardown()
 
 
+def test_grants_of_one_hub_may_be_two_messages(server_url: str, prefix: str) -> None:
+    """The script reads the line in parts, of eight first. The machine above found it."""
+    dead, waiter, holder = HUBS
+    state = machine("fair", "server", server_url, prefix)()
+    try:
+        state.choose(limit=2, recovers=False, plain=True)
+        for hub, count, lease_ms in ((holder, 2, 4000), (dead, 9, 1000), (waiter, 2, 10_000)):
+            state.use_plainly(hub=hub, counts=[count], lease_ms=lease_ms, times=1, keeps=True)
+        state.pass_time(ms=5000)
+        assert [queued.hub for queued in state.model.line] == [dead] * 7 + [waiter] * 2
+        state.call(holder, op.Heartbeat(1000, [], 2))
+        assert len(state._numbers_held(waiter)) == 2
+    finally:
+        state.teardown()
+
+
 @pytest.mark.parametrize("mode", ["fair", "zset"])
 def test_nothing_is_left_of_a_hub_that_is_silent_for_long(
     mode: Mode, server_url: str, prefix: str
