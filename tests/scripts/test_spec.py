@@ -403,7 +403,9 @@ def test_grants_of_one_hub_may_be_two_messages(server_url: str, prefix: str) -> 
         for hub, count, lease_ms in ((holder, 2, 4000), (dead, 9, 1000), (waiter, 2, 10_000)):
             state.use_plainly(hub=hub, counts=[count], lease_ms=lease_ms, times=1, keeps=True)
         state.pass_time(ms=5000)
-        assert [queued.hub for queued in state.model.line] == [dead] * 7 + [waiter] * 2
+        model = state.model
+        assert isinstance(model, FairSpecification)
+        assert [queued.hub for queued in model.line] == [dead] * 7 + [waiter] * 2
         state.call(holder, op.Heartbeat(1000, [], 2))
         assert len(state._numbers_held(waiter)) == 2
     finally:
