@@ -13,6 +13,7 @@ from redsem_async import AnySemaphore, FairSemaphore, Permit
 EPSILON = 0.1  # seconds by which the promises may be late, as docs/guarantees.md has them
 EXACT = bool(os.environ.get("REDSEM_TIMING"))  # `nox -s timing`
 NOISE = 0.25 if EXACT else 1.0  # seconds more, for a machine that others keep busy
+SOON = 2.0 if EXACT else 5.0  # seconds
 
 Result = TypeVar("Result")
 
@@ -45,7 +46,7 @@ async def until(
         await asyncio.sleep(0.005)
 
 
-async def soon(awaitable: Awaitable[Result], within: float = 5.0) -> Result:
+async def soon(awaitable: Awaitable[Result], within: float = SOON) -> Result:
     """The result of *awaitable*, which must not take long."""
     async with asyncio.timeout(within + NOISE):
         return await awaitable
