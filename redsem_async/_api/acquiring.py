@@ -40,7 +40,7 @@ async def acquire(
     remote.submit(claim)
     permit = await _take(bound, claim, cancel_on_loss=cancel_on_loss)
     if permit is None:
-        left = None if timeout is None else max(0.0, claim.deadline - loop.time())
+        left = max(0.0, claim.deadline - loop.time()) if timeout else timeout
         return await acquire(bind, terms, left, permits, cancel_on_loss=cancel_on_loss)
     return permit
 

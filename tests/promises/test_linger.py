@@ -18,6 +18,7 @@ from redsem_async import (
     SemaphoreGroup,
     aclose,
 )
+from redsem_async._core.clock import now
 from redsem_async.observer import Granted, Observer, observe
 from redsem_async.testing import MemoryBackend
 from tests.harness.clients import Client, Kind, Make, scripts_run
@@ -273,6 +274,26 @@ async def test_fair_order_holds_across_processes(client: Client, other: Client, 
             await waiting(here, count)
     await soon(asyncio.gather(*tasks), 5)
     assert order == ["a", "b", "c"]
+
+
+async def test_an_attempt_that_was_passed_a_lost_lease_does_not_wait(make: Make) -> None:
+    """Its request was not written yet. It asks again, and still has no time to wait."""
+    sem = make(1, **KEEPS)
+    await warm(sem)
+    permit = await sem.acquire()
+    lease, remote = permit._claim, sem._bound().remote
+    remote.writer.window.lone = False  # what is asked for is written a turn later
+    passed: list[bool] = []
+
+    def pass_and_lose() -> None:
+        passed.append(remote.reuse.leave(lease, now()))
+        remote.lose(lease, "it is gone")
+
+    attempt = asyncio.create_task(sem.try_acquire())
+    asyncio.get_running_loop().call_soon(pass_and_lose)
+    assert await soon(attempt, 0.5) is None
+    assert passed == [True], "no lease was passed: nothing is shown"
+    assert await sem.release(lease.id)
 
 
 # -- limits and administrators
