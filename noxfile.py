@@ -87,7 +87,7 @@ def release(session: nox.Session) -> None:
 
 @here(default=False)
 def timing(session: nox.Session) -> None:
-    """Run the tests of times, on a machine that is not busy: with little allowance for noise."""
+    """Run the timing-sensitive tests with tight bounds. For a machine that is otherwise idle."""
     arguments = session.posargs or ["-n2", "-m", "not release", "tests/promises", "tests/faults"]
     python(session, "pytest", *arguments, env=installed(session) | {"REDSEM_TIMING": "1"})
 

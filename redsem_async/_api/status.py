@@ -19,7 +19,7 @@ class Client:
         pid: its process id there.
         limit: the limit that it declares.
         reuses_leases: whether it may give a released permit to its own next caller (``linger``).
-            Then a permit that it holds may be one that it keeps, and that nobody uses.
+            Some of the permits that it holds may then be unused.
     """
 
     id: str

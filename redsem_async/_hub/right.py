@@ -92,7 +92,7 @@ class ReuseRight:
         self.end()
 
     def end(self) -> None:
-        """It does not hold any more: a link, a server or a limit has changed, say."""
+        """It is over, for example because the link, the server or the limit changed."""
         self._ask_at = -math.inf
         if self._timer is not None:
             self._timer.cancel()

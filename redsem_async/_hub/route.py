@@ -8,8 +8,8 @@ from redsem_async._core.backoff import delays
 from redsem_async._core.errors import BackendError, BackendUnavailable
 from redsem_async._protocol.backend import Link, Node
 
-FRESH = 0.05  # seconds: the reply to a command that was sent earlier does not decide at a deadline
-GRACE = 0.05  # seconds for which a reply that decides is awaited
+FRESH = 0.05  # seconds before a deadline: the reply to an earlier command does not decide it
+GRACE = 0.05  # seconds after a deadline: how long to wait for a reply that decides it
 MAX_HOLD = 0.2  # seconds between commands to a server that replies but cannot do as asked
 
 

@@ -104,7 +104,7 @@ def _holders(status: SemaphoreStatus) -> Table:
 
 
 def _reused(status: SemaphoreStatus) -> list[Text]:
-    """That a listed permit may be in nobody's use."""
+    """A note where listed permits may be unused."""
     count = len({h.client.id for h in status.holders if h.client.reuses_leases})
     if not count:
         return []
