@@ -13,7 +13,7 @@ from redsem_async import AnySemaphore, FairSemaphore, Permit
 EPSILON = 0.1  # seconds by which the promises may be late, as docs/guarantees.md has them
 EXACT = bool(os.environ.get("REDSEM_TIMING"))  # `nox -s timing`
 NOISE = 0.25 if EXACT else 1.0  # seconds more, for a machine that others keep busy
-SOON = 2.0 if EXACT else 5.0  # seconds
+SOON = 2.0 if EXACT else 5.0  # seconds in which a result has to come that needs no waiting
 
 Result = TypeVar("Result")
 

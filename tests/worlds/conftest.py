@@ -5,4 +5,4 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def patience() -> None:
-    """Nothing has to be changed."""
+    """GRACE stays as it is."""
