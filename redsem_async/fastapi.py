@@ -143,8 +143,8 @@ class RequirePermit:
             "headers": {"Retry-After": retry},
             "content": {"application/json": {"schema": detail}},
         }
-        full = {"description": "All places are taken: try again later.", **said}
-        unavailable = {"description": "No place can be given out now: try again later.", **said}
+        full = {"description": "All permits are in use: try again later.", **said}
+        unavailable = {"description": "No permit can be granted now: try again later.", **said}
         return {UNAVAILABLE: unavailable, self._admission.status: full}
 
 

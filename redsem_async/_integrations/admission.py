@@ -99,9 +99,9 @@ class Admission(Generic[Request]):
         try:
             permit = await self._acquire(semaphore, gone)
         except (AcquireTimeout, QueueFull) as full:
-            raise Rejected(self.status, "all places are taken", full.retry_after) from full
+            raise Rejected(self.status, "all permits are in use", full.retry_after) from full
         except SemaphoreClosed as closed:
-            raise Rejected(UNAVAILABLE, "this server is going down") from closed
+            raise Rejected(UNAVAILABLE, "this server is shutting down") from closed
         except BackendUnavailable as unavailable:
             self._note(away=True)
             self._refuse_in_outage(unavailable)
@@ -119,7 +119,7 @@ class Admission(Generic[Request]):
         except PermitLost as lost:
             if lost.permit_id != permit.id:
                 raise
-            raise Rejected(UNAVAILABLE, "the place of this request was lost") from lost
+            raise Rejected(UNAVAILABLE, "the permit of this request was lost") from lost
 
     async def _acquire(
         self, semaphore: AnySemaphore, gone: "asyncio.Future[Any] | None"
@@ -167,7 +167,7 @@ class Admission(Generic[Request]):
         if rule == "open":
             return
         if isinstance(rule, str) or self._inside >= rule:
-            raise Rejected(UNAVAILABLE, "places cannot be given out now") from unavailable
+            raise Rejected(UNAVAILABLE, "permits cannot be granted now") from unavailable
 
     def _consequence(self) -> str:
         match self._on_outage:

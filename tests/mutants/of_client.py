@@ -169,7 +169,7 @@ OF_CLIENT = (
     mutant(
         "the next acquire travels with the release while others wait",
         "a process that asks on and on starves no other (zset)",
-        "promises/test_leaving.py::test_a_process_that_asks_on_and_on_starves_no_other[zset-redis]",
+        "promises/test_leaving.py::test_they_are_two_writes_while_others_wait",
         (
             "_hub/zset.py",
             "        return self._others_wait and self._ledger.releases_in_flight > 0\n",

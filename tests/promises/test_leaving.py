@@ -11,7 +11,7 @@ from typing import Any, Literal
 import pytest
 from redis.asyncio import Redis
 
-from redsem_async import Mutex, PermitLost, SemaphoreError, aclose
+from redsem_async import AnySemaphore, Mutex, PermitLost, Semaphore, SemaphoreError, aclose
 from redsem_async.testing._embedded import EmbeddedRedis
 from tests.harness.clients import Client, Connect, Kind, Make, key_of
 from tests.harness.proxy import Proxy
@@ -64,13 +64,8 @@ async def test_the_release_goes_before_what_is_asked_later(make: Make) -> None:
     assert await sem.release(permit.id) is False
 
 
-async def test_the_release_and_the_next_acquire_are_one_write(
-    kind: Kind, proxied: Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sem = kind(proxied, "jobs", 1)
-    async with sem:
-        pass
-    await all_free(sem)
+def writes_of(sem: AnySemaphore, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The commands of each write, from now on."""
     writes: list[list[str]] = []
     link = sem._bound().remote.route.link.link
     assert link is not None
@@ -81,11 +76,44 @@ async def test_the_release_and_the_next_acquire_are_one_write(
         send(commands, now)
 
     monkeypatch.setattr(link, "send", count)
+    return writes
+
+
+async def test_the_release_and_the_next_acquire_are_one_write(
+    kind: Kind, proxied: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sem = kind(proxied, "jobs", 1)
+    async with sem:
+        pass
+    await all_free(sem)
+    writes = writes_of(sem, monkeypatch)
     for _ in range(3):
         async with sem:
             pass
     await all_free(sem)
     assert writes[:3] == [["Acquire"], ["Release", "Acquire"], ["Release", "Acquire"]]
+
+
+async def test_they_are_two_writes_while_others_wait(
+    redis: Redis,
+    connect: Connect,
+    server_url: str,
+    name: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In one write, the acquire would always come before that of the process that is hinted at."""
+    sem, there = Semaphore(redis, name, 2), Semaphore(connect(server_url), name, 2)
+    async with sem:
+        waiter = await queue_up(there, permits=2)
+        async with sem:
+            pass  # The reply to its release says that somebody waits elsewhere.
+        writes = writes_of(sem, monkeypatch)
+        for _ in range(3):
+            async with sem:
+                pass
+        acquires = [write for write in writes if "Acquire" in write]
+        assert acquires == [["Acquire"]] * 3
+    assert await (await soon(waiter)).release()
 
 
 async def test_a_waiter_elsewhere_is_served(make: Make, other: Client) -> None:

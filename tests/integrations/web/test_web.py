@@ -51,7 +51,7 @@ async def test_full_is_answered_with_retry_after(front: Front, status: int) -> N
     async with front.serve(timeout=0.1, status=status) as service, front.sem:
         refused = await service.ask("/wait").answer()
         assert refused.status == status
-        assert refused.body.replace(b": ", b":") == b'{"detail":"all places are taken"}'
+        assert refused.body.replace(b": ", b":") == b'{"detail":"all permits are in use"}'
         assert 1 <= refused.retry_after <= 60
         assert await service.entered() == 0
 
@@ -130,7 +130,7 @@ async def test_a_permit_lost_before_the_headers_gives_503(
     answer = await request.answer()
     await service.go()
     assert (answer.status, answer.retry_after) == (503, 1)
-    assert b"the place of this request was lost" in answer.body
+    assert b"the permit of this request was lost" in answer.body
     await all_free(front.sem)
 
 
@@ -185,7 +185,7 @@ async def test_a_websocket_is_closed_where_a_denial_cannot_be_sent(inside: InPro
     """The extension is optional for servers."""
     async with inside.serve(timeout=0.05) as here, inside.sem:
         refused = await here.start("/ws", kind="websocket", denial=False).done()
-        reason = "all places are taken"
+        reason = "all permits are in use"
         assert refused.sent == [{"type": "websocket.close", "code": 1013, "reason": reason}]
 
 
