@@ -155,6 +155,13 @@ def acl(session: nox.Session) -> None:
 
 
 @here(default=False)
+def linger(session: nox.Session) -> None:
+    """Run the tests of the promises on semaphores that keep their leases."""
+    arguments = session.posargs or ["-n3", "-m", "not release and not timing", "tests/promises"]
+    python(session, "pytest", *arguments, env=installed(session) | {"REDSEM_LINGER": "0.1"})
+
+
+@here(default=False)
 def modelcheck(session: nox.Session) -> None:
     """Explore the protocol exhaustively within larger bounds, and say how much that was."""
     environment = installed(session) | {"REDSEM_MODELCHECK": "long"}

@@ -1,5 +1,10 @@
-"""Semaphores in Redis and in memory."""
+"""Semaphores in Redis and in memory.
 
+With ``REDSEM_LINGER=0.1`` those of `make` keep their leases for that many seconds, as far as a
+test does not say what it needs.
+"""
+
+import os
 import socket
 from collections.abc import AsyncIterator
 from typing import Any
@@ -10,6 +15,8 @@ from redis.asyncio import Redis
 from redsem_async import AnySemaphore, FairSemaphore
 from redsem_async.testing import MemoryBackend
 from tests.harness.clients import Client, Kind, Make, MakePair
+
+LINGER = float(os.environ.get("REDSEM_LINGER", "0"))  # seconds
 
 
 @pytest.fixture(params=["redis", "memory"])
@@ -79,6 +86,9 @@ def nowhere() -> Redis:
 
 def _maker(kind: Kind, first: Client, name: str) -> Make:
     def make(limit: int = 1, *, client: Any = None, **options: Any) -> AnySemaphore:
+        if LINGER:
+            interval = options.get("refresh_interval") or options.get("lease", 60.0) / 3
+            options.setdefault("linger", min(LINGER, interval))
         return kind(client or first, options.pop("name", name), limit, **options)
 
     return make

@@ -55,7 +55,7 @@ async def test_every_form_gives_a_permit(
     make: Make, form: Callable[[AnySemaphore], Awaitable[Permit | None]]
 ) -> None:
     """People write it as they write other coroutines."""
-    sem = make(1)
+    sem = make(1, linger=0)
     permit = await form(sem)
     assert permit is not None
     async with permit:
@@ -290,7 +290,7 @@ async def test_an_outage_is_waited_out_until_the_deadline_or_for_one_lease(
 
 async def test_weights_are_counted(make: Make) -> None:
     """One permit may stand for several, and is given back as one."""
-    sem = make(5)
+    sem = make(5, linger=0)
     async with sem.acquire(permits=3) as permit:
         assert permit.permits == 3
         assert await sem.available() == 2
@@ -303,7 +303,7 @@ async def test_weights_are_counted(make: Make) -> None:
 
 async def test_a_heavy_request_waits_until_it_fits(make: Make) -> None:
     """It is given all at once, never in parts."""
-    sem = make(4)
+    sem = make(4, linger=0)
     held = [await sem.acquire() for _ in range(4)]
     heavy = await queue_up(sem, permits=3)
     for permit in held[:2]:

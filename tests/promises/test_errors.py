@@ -190,7 +190,7 @@ async def test_retry_after_is_an_estimate_and_never_negative(
 
 async def test_a_real_mismatch_carries_real_facts(make: Make, other: Client) -> None:
     """And survives a pickle as it is raised: Redis's texts become seconds and truth values."""
-    sem = make(1)
+    sem = make(1, linger=0)
     async with sem:
         pass
     clashing = make(1, client=other, clock="local")

@@ -50,7 +50,7 @@ async def test_a_mutex_too(client: Client, name: str) -> None:
 
 async def test_the_release_goes_before_what_is_asked_later(make: Make) -> None:
     """In this process, and whatever is asked next."""
-    sem = make(1)
+    sem = make(1, linger=0)
     async with sem:
         pass
     assert await sem.available() == 1

@@ -85,7 +85,7 @@ async def test_a_kept_lease_counts_as_held(make: Make, other: Client) -> None:
 
 
 async def test_status_says_which_processes_may_keep_leases(make: Make, other: Client) -> None:
-    sem, there = make(2, **KEEPS), make(2, client=other)
+    sem, there = make(2, **KEEPS), make(2, client=other, linger=0)
     await warm(sem)
     [holder] = (await there.status()).holders
     assert holder.client.reuses_leases
@@ -101,7 +101,7 @@ async def test_an_unused_lease_goes_back_in_time(make: Make) -> None:
 
 
 async def test_without_linger_no_lease_is_kept(make: Make) -> None:
-    sem = make(1)
+    sem = make(1, linger=0)
     async with sem:
         pass
     assert not kept_of(sem)

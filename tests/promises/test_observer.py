@@ -213,7 +213,7 @@ async def test_a_reap_says_how_many_it_dropped(kind: Kind, name: str) -> None:
 
 async def test_under_load_the_sums_come_out(make: Make, recorder: Recorder) -> None:
     """Fifty tasks that contend, some of which are cancelled or late."""
-    sem = make(5)
+    sem = make(5, linger=0)
 
     async def work(number: int) -> None:
         for _ in range(5):
@@ -297,7 +297,7 @@ async def test_an_observer_that_fails_harms_nobody(
             raise ValueError("no disk")
 
     with observe(Failing()):
-        async with (sem := make()):
+        async with (sem := make(linger=0)):
             pass
     assert recorder.kinds == [Granted, Released]
     assert await sem.available() == 1
