@@ -164,9 +164,11 @@ class Permit:
         if claim.state is State.ENDED:
             return False
         lost = claim.state is State.LOST
+        now = clock()
+        self._note_hold(now)
         self._bound.refresher.remove(claim)
         future: Confirmed = loop.create_future()
-        pending = self._bound.remote.release(claim, clock(), future)
+        pending = self._bound.remote.release(claim, now, future)
         try:
             held = await future
         except asyncio.CancelledError:
@@ -260,6 +262,7 @@ class Permit:
 
     def _leave(self, now: float) -> None:
         self._loop()
+        self._note_hold(now)
         claim = self._claim
         remote, refresher, _ = self._bound
         if claim.terms.linger and remote.reuse.leave(claim, now):
@@ -268,6 +271,11 @@ class Permit:
             return
         refresher.remove(claim)
         remote.release(claim, now)
+
+    def _note_hold(self, now: float) -> None:
+        claim = self._claim
+        held = now - claim.started - self._waited
+        self._bound.remote.ledger.note_hold(claim.permits * held)
 
     def _loop(self) -> asyncio.AbstractEventLoop:
         loop = asyncio.get_running_loop()

@@ -279,7 +279,8 @@ class AnySemaphore:
         """
         most = config.whole(max_entries, "max_entries", 0)
         standing = await self._read(most)
-        return status_of(self.name, self.limit, self._mode, standing)
+        usual_hold = self._bound().remote.ledger.usual_hold
+        return status_of(self.name, self._terms, self._mode, standing, usual_hold)
 
     async def _read(self, max_entries: int) -> StatusReply:
         answer = await self._bound().remote.ask(Status(max_entries))

@@ -3,7 +3,9 @@
 from dataclasses import dataclass
 from typing import cast
 
+from redsem_async._core.config import Terms
 from redsem_async._core.keys import Mode
+from redsem_async._core.lease import retry_after
 from redsem_async._protocol.hub_info import facts_of
 from redsem_async._protocol.replies import StatusReply
 
@@ -85,6 +87,9 @@ class SemaphoreStatus:
         holders: held permits, the first to expire first.
         waiters: waiting requests, in the order of the queue.
         set_limit: the limit that was set with ``set_limit``, if any.
+        retry_after: an estimate of the seconds until a request that comes now is granted; 0 when a
+            permit is free. It is computed from how long this process held permits lately; if it
+            held none, from how long the listed holders have had theirs.
     """
 
     name: str
@@ -95,15 +100,19 @@ class SemaphoreStatus:
     holders: tuple[Holder, ...]
     waiters: tuple[Waiter, ...]
     set_limit: int | None = None
+    retry_after: float = 0.0
 
 
-def status_of(name: str, declared: int, mode: Mode, reply: StatusReply) -> SemaphoreStatus:
+def status_of(
+    name: str, terms: Terms, mode: Mode, reply: StatusReply, usual_hold: float | None
+) -> SemaphoreStatus:
     """Return the public status for a reply."""
     clients = {
         hub: client_of(hub, description, reuses_leases=hub in reply.reusing)
         for hub, description in reply.hubs.items()
     }
-    limit = declared if reply.set_limit is None else reply.set_limit
+    limit = terms.limit if reply.set_limit is None else reply.set_limit
+    available = max(0, limit - reply.held)
 
     def client(identity: str) -> Client:
         hub = identity.partition(".")[0]
@@ -113,11 +122,18 @@ def status_of(name: str, declared: int, mode: Mode, reply: StatusReply) -> Semap
         # Tokens and tickets are times of the clock, in microseconds.
         return max(0.0, (reply.now_us - drawn) / 1e6)
 
+    if usual_hold is None and reply.holders:
+        # A hold that is looked at is half over on average, if all take as long; if they vary as
+        # much as random arrivals do, as long again is still to come.
+        held = sum(age(entry.token) * entry.permits for entry in reply.holders)
+        usual_hold = 1.5 * held / len(reply.holders)
+    soon = available > 0 and reply.waiting == 0
+    estimate = retry_after(reply.waiting, limit, usual_hold, None, terms.lease)
     return SemaphoreStatus(
         name=name,
         limit=limit,
         held=reply.held,
-        available=max(0, limit - reply.held),
+        available=available,
         waiting=reply.waiting,
         holders=tuple(
             Holder(
@@ -141,6 +157,7 @@ def status_of(name: str, declared: int, mode: Mode, reply: StatusReply) -> Semap
             for position, entry in enumerate(reply.line)
         ),
         set_limit=reply.set_limit,
+        retry_after=0.0 if soon else estimate,
     )
 
 

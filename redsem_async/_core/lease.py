@@ -105,11 +105,15 @@ def refresh_due(now: float, interval: float) -> float:
     return (now + interval) // tick * tick
 
 
-def retry_after(next_change: float | None, lease: float, waiting: int, limit: int) -> float:
-    """An estimate of when a permit may be free for one more caller, in seconds.
+def retry_after(
+    ahead: int, limit: int, usual_hold: float | None, next_change: float | None, lease: float
+) -> float:
+    """An estimate of when a request is served that has *ahead* requests before it, in seconds.
 
-    *next_change* is the next moment at which something may happen by itself. The estimate does
-    not know how long the holders' work takes.
+    By Little's law, where it is known for how long a request usually holds its permits
+    (*usual_hold*: seconds times permits). Otherwise the next moment at which something changes by
+    itself, if there is one, and a lease at most.
     """
-    first = lease if next_change is None else min(max(next_change, 0.0), lease)
-    return first * (1 + waiting / max(limit, 1))
+    if usual_hold is not None and limit > 0:
+        return (ahead + 1) * usual_hold / limit
+    return lease if next_change is None else min(max(next_change, 0.0), lease)

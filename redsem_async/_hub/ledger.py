@@ -17,6 +17,8 @@ from .introduction import Introduction
 from .right import ReuseRight
 from .route import Route
 
+HOLDS = 8  # over about so many, the usual hold is averaged
+
 logger = logging.getLogger("redsem_async")
 
 
@@ -35,6 +37,7 @@ class Ledger:
         shortest_lease: of any claim so far, in seconds; longest_lease and highest_limit likewise.
         right: to reuse leases.
         line_report: the last reply about the line that goes for every waiter (zset).
+        usual_hold: for how long requests held their permits lately, in seconds times permits.
     """
 
     def __init__(
@@ -63,6 +66,7 @@ class Ledger:
         self.highest_limit: int = 0
         self.right: ReuseRight = ReuseRight(identity.loop, route)
         self.line_report: LineReport | None = None
+        self.usual_hold: float | None = None
 
     # -- numbers
 
@@ -159,11 +163,20 @@ class Ledger:
         own, line = claim.report, self.line_report
         return line if own is None or (line and line.sent_at > own.sent_at) else own
 
+    def note_hold(self, held: float) -> None:
+        """A permit is given back, after *held* seconds times permits."""
+        usual = self.usual_hold
+        self.usual_hold = held if usual is None else usual + (held - usual) / HOLDS
+
     def retry_after(self, claim: Claim) -> float:
         """When asking again may be worth it, in seconds, by the last reply about the line."""
-        _, next_ms, waiting = self.last_report(claim) or LineReport(0.0, None, 0)
+        _, next_ms, line = self.last_report(claim) or LineReport(0.0, None, 0)
+        if self.semaphore.address.mode == "zset":
+            line *= max(len(self.waiting), 1)  # processes; they are taken to be alike
         moment = None if next_ms is None else next_ms / 1000
-        return retry_after(moment, claim.terms.lease, waiting, claim.terms.limit)
+        ahead = max(line - claim.was_waiting, 0)
+        terms = claim.terms
+        return retry_after(ahead, terms.limit, self.usual_hold, moment, terms.lease)
 
     def timed_out(self, claim: Claim) -> AcquireTimeout:
         """The error for a deadline that came although the server replied."""

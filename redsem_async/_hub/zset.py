@@ -30,7 +30,8 @@ class ZsetWaiters(Waiters):
         if not (claim.waits and self._ledger.waiting):
             return False
         self.must_wait([claim])
-        if claim.state is State.WAITING:
+        # Where other processes wait, it would come before the one that was hinted at.
+        if claim.state is State.WAITING and not self._others_wait:
             self._ask_for(claim.permits)  # those that wait here already ask first
         return True
 
@@ -142,8 +143,9 @@ class ZsetWaiters(Waiters):
     @property
     def lets_others_ask_first(self) -> bool:
         # Written with the release, the next acquire would always come before the process that
-        # the release hints at.
-        return self._others_wait and self._ledger.releases_in_flight > 0
+        # the release hints at. What this process keeps or is hinted at is for its own waiters.
+        asked_first = self._others_wait and self._ledger.releases_in_flight > 0
+        return asked_first and self.hint == 0
 
     # -- hints
 

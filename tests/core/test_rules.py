@@ -4,6 +4,7 @@ import itertools
 import math
 import random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -82,11 +83,16 @@ def test_refreshes_are_due_on_a_shared_grid(now: float, interval: float) -> None
 
 
 @given(st.one_of(st.none(), st.floats(-5, 100)), leases, st.integers(0, 1000), st.integers(0, 100))
-def test_retry_after_is_never_negative(
-    moment: float | None, lease: float, waiting: int, limit: int
+def test_retry_after_without_a_measurement(
+    moment: float | None, lease: float, ahead: int, limit: int
 ) -> None:
     """It goes into a header."""
-    assert retry_after(moment, lease, waiting, limit) >= 0
+    assert 0 <= retry_after(ahead, limit, None, moment, lease) <= lease
+
+
+def test_retry_after_is_the_length_of_the_line_by_the_usual_hold() -> None:
+    assert retry_after(20, 2, 0.05, 9.0, 10.0) == pytest.approx(21 * 0.05 / 2)
+    assert retry_after(3, 0, 0.05, None, 10.0) == 10.0  # paused: nobody knows for how long
 
 
 def test_delays_grow_and_are_bounded() -> None:

@@ -172,8 +172,29 @@ OF_CLIENT = (
         "promises/test_leaving.py::test_they_are_two_writes_while_others_wait",
         (
             "_hub/zset.py",
-            "        return self._others_wait and self._ledger.releases_in_flight > 0\n",
+            "        return asked_first and self.hint == 0\n",
             "        return False\n",
+        ),
+    ),
+    mutant(
+        "what a process keeps is passed on",
+        "a process that keeps a permit for its waiter asks for it in the same write",
+        "promises/test_leaving.py"
+        "::test_what_a_process_keeps_its_waiter_asks_for_in_the_same_write",
+        (
+            "_hub/zset.py",
+            "        return asked_first and self.hint == 0\n",
+            "        return asked_first\n",
+        ),
+    ),
+    mutant(
+        "a newcomer asks although other processes wait",
+        "processes that ask on and on get equal shares (zset)",
+        "worlds/test_steady_work.py::test_processes_get_equal_shares[zset-0.1-8-constant]",
+        (
+            "_hub/zset.py",
+            "        if claim.state is State.WAITING and not self._others_wait:\n",
+            "        if claim.state is State.WAITING:\n",
         ),
     ),
     mutant(

@@ -116,6 +116,25 @@ async def test_they_are_two_writes_while_others_wait(
     assert await (await soon(waiter)).release()
 
 
+async def test_what_a_process_keeps_its_waiter_asks_for_in_the_same_write(
+    redis: Redis,
+    connect: Connect,
+    server_url: str,
+    name: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """While others wait, too: otherwise each permit would cross to another process and back."""
+    sem, there = Semaphore(redis, name, 1), Semaphore(connect(server_url), name, 1)
+    async with sem:
+        elsewhere = await queue_up(there)
+        here = await queue_up(sem)
+        assert await sem.try_acquire() is None  # The reply says that somebody waits elsewhere.
+        writes = writes_of(sem, monkeypatch)
+    assert await (await soon(here)).release()
+    assert writes[0] == ["Release", "Acquire"]
+    assert await (await soon(elsewhere)).release()
+
+
 async def test_a_waiter_elsewhere_is_served(make: Make, other: Client) -> None:
     sem = make(1)
     async with sem:

@@ -1,0 +1,114 @@
+"""Tasks that acquire and release on and on, in simulated time: shares, and `retry_after`."""
+
+import asyncio
+import random
+import secrets
+import statistics
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from redsem_async import AcquireTimeout, AnySemaphore, FairSemaphore, QueueFull, Semaphore
+from redsem_async.testing import MemoryBackend
+from tests.harness.wait import cancelled
+from tests.worlds.loop import RESOLUTION, SimulatedLoop
+from tests.worlds.stand_ins import in_place
+
+TASKS = 22
+MAX_WAITERS = 20
+HOLDS: dict[str, Callable[[random.Random], float]] = {
+    "constant": lambda _: 0.05,
+    "exponential": lambda source: source.expovariate(20.0),
+}
+
+
+def in_simulated_time(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run *main* in an event loop whose sleeps take no time."""
+    now = 0.0
+    loop = SimulatedLoop(lambda: now)
+    with in_place(lambda: now, random.Random(1), secrets):
+        task = loop.create_task(main())
+        while not task.done():
+            due = loop.next_timer()
+            if not loop.ready and due is not None:
+                now = max(now, due + RESOLUTION)
+            loop.turn()
+        loop.bury()
+    task.result()
+
+
+@pytest.mark.parametrize("hold", HOLDS.values(), ids=HOLDS)
+@pytest.mark.parametrize("limit", [1, 2, 8])
+@pytest.mark.parametrize("linger", [0.0, 0.1])
+@pytest.mark.parametrize("kind", [FairSemaphore, Semaphore], ids=["fair", "zset"])
+def test_processes_get_equal_shares(
+    kind: type[AnySemaphore], linger: float, limit: int, hold: Callable[[random.Random], float]
+) -> None:
+    """Also where what they send arrives in an order that always favours the same one."""
+    source = random.Random(0)
+    memory = MemoryBackend()
+    uses: Counter[int] = Counter()
+
+    async def work(process: int, semaphore: AnySemaphore) -> None:
+        while True:
+            async with semaphore:
+                uses[process] += 1
+                await asyncio.sleep(hold(source))
+
+    async def measure() -> None:
+        tasks: list[asyncio.Task[None]] = []
+        for process, client in enumerate([memory, memory.peer(), memory.peer()]):
+            semaphore = kind(client, "jobs", limit, linger=linger)
+            tasks += [asyncio.create_task(work(process, semaphore)) for _ in range(TASKS)]
+        await asyncio.sleep(30.0)
+        await cancelled(*tasks)
+
+    in_simulated_time(measure)
+    assert max(uses.values()) < 1.5 * min(uses.values()), uses
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("hold", HOLDS.values(), ids=HOLDS)
+@pytest.mark.parametrize("limit", [2, 8])
+@pytest.mark.parametrize("kind", [FairSemaphore, Semaphore], ids=["fair", "zset"])
+def test_on_steady_work_it_is_what_the_next_request_waits(
+    kind: type[AnySemaphore], limit: int, hold: Callable[[random.Random], float], processes: int
+) -> None:
+    """Of `timeout=0`, of a full line and of `status()` alike: within a factor of two."""
+    source = random.Random(0)
+    memory = MemoryBackend()
+    clients = [memory, memory.peer()][:processes]
+    semaphores = [kind(client, "jobs", limit) for client in clients]
+    waits: list[float] = []
+    estimates: list[float] = []
+
+    async def work(semaphore: AnySemaphore) -> None:
+        while True:
+            async with semaphore:
+                await asyncio.sleep(hold(source))
+
+    async def measure() -> None:
+        tasks = [asyncio.create_task(work(semaphores[n % processes])) for n in range(TASKS)]
+        sem = semaphores[0]
+        bounded = kind(clients[0], "jobs", limit, max_waiters=0)
+        await asyncio.sleep(1.0)
+        for _ in range(15):
+            with pytest.raises(AcquireTimeout) as late:
+                await sem.acquire(timeout=0)
+            with pytest.raises(QueueFull) as full:
+                await bounded.acquire()
+            estimates.append(late.value.retry_after)
+            assert full.value.retry_after == pytest.approx(late.value.retry_after, rel=0.5)
+            if kind is FairSemaphore:  # whose status knows the length of the line
+                told = (await sem.status()).retry_after
+                assert told == pytest.approx(late.value.retry_after, rel=0.5)
+            async with sem as permit:
+                waits.append(permit.waited)
+            await asyncio.sleep(0.2)
+        await cancelled(*tasks)
+
+    in_simulated_time(measure)
+    ratio = statistics.mean(estimates) / statistics.mean(waits)
+    assert 0.5 < ratio < 2, f"{statistics.mean(estimates)} s for {statistics.mean(waits)} s"
