@@ -18,6 +18,7 @@ from ._integrations.admission import (
     ClientDisconnected,
     OnOutage,
     Rejected,
+    RetryAfter,
     logger,
 )
 
@@ -68,6 +69,8 @@ class ConcurrencyLimitMiddleware:
             this process, and the others get 503.
         status: the status code when no permit is free: 503, or 429 for example.
         permits: how many permits each request takes.
+        retry_after: a function of the :class:`AcquireTimeout` or :class:`QueueFull` that returns
+            the seconds for ``Retry-After``, in place of the error's estimate.
         exempt: a function that returns whether a request, from its scope, needs no permit:
             health checks, for example.
 
@@ -86,6 +89,7 @@ class ConcurrencyLimitMiddleware:
         status: int = 503,
         permits: int = 1,
         exempt: Callable[[Scope], bool] | None = None,
+        retry_after: RetryAfter | None = None,
     ) -> None:
         self._app = app
         self._exempt = exempt
@@ -96,6 +100,7 @@ class ConcurrencyLimitMiddleware:
             permits=permits,
             on_outage=on_outage,
             status=status,
+            retry_after=retry_after,
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

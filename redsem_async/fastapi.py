@@ -16,6 +16,7 @@ from ._integrations.admission import (
     ClientDisconnected,
     OnOutage,
     Rejected,
+    RetryAfter,
 )
 
 try:
@@ -64,12 +65,13 @@ class RequirePermit:
     including a streamed body and background tasks, or until the client has disconnected.
 
     A request that gets no permit is answered with *status* and a ``Retry-After`` computed from
-    the queue. A WebSocket is denied in the same way where the server supports it, and is
-    otherwise closed with 1013. A client that disconnects while it waits leaves the queue; for a
-    request with a body this is noticed if the handler declares the body, or if the body has
-    64 KiB at most. If the permit is lost, the handler is cancelled (unless the semaphore has
-    ``cancel_on_loss=False``; code in a thread continues). The client gets 503 if no header has
-    been sent yet; otherwise its connection is closed.
+    the queue, and from how long requests held their permits lately. A WebSocket is denied in the
+    same way where the server supports it, and is otherwise closed with 1013. A client that
+    disconnects while it waits leaves the queue; for a request with a body this is noticed if the
+    handler declares the body, or if the body has 64 KiB at most. If the permit is lost, the
+    handler is cancelled (unless the semaphore has ``cancel_on_loss=False``; code in a thread
+    continues). The client gets 503 if no header has been sent yet; otherwise its connection is
+    closed.
 
     Args:
         sem_or_group: a semaphore for all requests, or a group with one for each *key*.
@@ -83,6 +85,8 @@ class RequirePermit:
             ``None``: annotate it ``Permit | None`` then.
         status: the status code when no permit is free: 503, or 429 for example.
         permits: how many permits each request takes.
+        retry_after: a function of the :class:`AcquireTimeout` or :class:`QueueFull` that returns
+            the seconds for ``Retry-After``, in place of the error's estimate.
 
     Raises:
         ValueError, TypeError: for invalid arguments.
@@ -97,6 +101,7 @@ class RequirePermit:
         on_outage: OnOutage = "closed",
         status: int = 503,
         permits: int = 1,
+        retry_after: RetryAfter | None = None,
     ) -> None:
         any_key: Callable[[Any], str] | None = key
         self._admission = Admission(
@@ -106,6 +111,7 @@ class RequirePermit:
             permits=permits,
             on_outage=on_outage,
             status=status,
+            retry_after=retry_after,
         )
 
     async def __call__(self, connection: HTTPConnection) -> AsyncGenerator[Permit | None]:

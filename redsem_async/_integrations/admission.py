@@ -29,6 +29,9 @@ logger = logging.getLogger("redsem_async")
 OnOutage = Literal["closed", "open"] | int
 """What becomes of requests while Redis cannot be asked; a number is a limit for this process."""
 
+RetryAfter = Callable[[AcquireTimeout | QueueFull], float]
+"""Gives the seconds that a client is told to wait, in place of the error's own estimate."""
+
 UNAVAILABLE = 503
 TRY_AGAIN_LATER = 1013  # a WebSocket's close code
 
@@ -67,6 +70,7 @@ class Admission(Generic[Request]):
         permits: int,
         on_outage: OnOutage,
         status: int,
+        retry_after: RetryAfter | None,
     ) -> None:
         self._timeout, self._permits = checked(source, timeout, permits)
         if (key is not None) != isinstance(source, SemaphoreGroup):
@@ -75,6 +79,9 @@ class Admission(Generic[Request]):
         self._key = key
         self._on_outage = on_outage_of(on_outage)
         self.status = status_of(status)
+        if retry_after is not None and not callable(retry_after):
+            raise TypeError(f"retry_after must be a function of the error, not {retry_after!r}")
+        self._retry_after = retry_after or (lambda full: full.retry_after)
         self._away = False
         self._asking = False  # whether it is over
         self._inside = 0  # let in by the local limit
@@ -99,7 +106,9 @@ class Admission(Generic[Request]):
         try:
             permit = await self._acquire(semaphore, gone)
         except (AcquireTimeout, QueueFull) as full:
-            raise Rejected(self.status, "all permits are in use", full.retry_after) from full
+            raise Rejected(
+                self.status, "all permits are in use", self._retry_after(full)
+            ) from full
         except SemaphoreClosed as closed:
             raise Rejected(UNAVAILABLE, "this server is shutting down") from closed
         except BackendUnavailable as unavailable:

@@ -16,6 +16,7 @@ from redsem_async.testing._embedded import ServerDidNotStart, ServerNotFound
 
 from ._commands import COMMANDS
 from ._doctor import doctor
+from ._options import valid_prefix
 from ._target import FAILED, INTERRUPTED, valid_url
 from ._watch import watch
 
@@ -52,6 +53,17 @@ def redsem_async(
             callback=_print_version,
         ),
     ] = False,
+    url: Annotated[
+        str | None, typer.Option(help="The server, for every command.", callback=valid_url)
+    ] = None,
+    prefix: Annotated[
+        str | None,
+        typer.Option(help="Prefix of the keys, for every command.", callback=valid_prefix),
+    ] = None,
+    cluster: Annotated[
+        bool | None,
+        typer.Option("--cluster", help="The URL is a node of a cluster, for every command."),
+    ] = None,
 ) -> None:
     """Distributed semaphores for asyncio, backed by Redis.
 

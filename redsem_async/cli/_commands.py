@@ -34,7 +34,9 @@ from ._target import (
 T = TypeVar("T")
 
 MAX_DIGITS = 1000  # of a limit, because int() refuses longer text
+MOST_NAMED = 10  # names in a message
 
+Create = Annotated[bool, typer.Option("--create", help="Also for a name that is not in use yet.")]
 MaxEntries = Annotated[
     int, typer.Option("--most", min=0, help="Maximum number of holders, and of waiters, to list.")
 ]
@@ -97,12 +99,23 @@ def ls(
     elif rows:
         console().print(list_table(rows))
     else:
-        typer.echo(f"No semaphores in use (prefix {prefix!r}).", err=True)
+        typer.echo(printable(run(_nothing_found(target, pattern), target)), err=True)
     errors = [row.status for row in rows if isinstance(row.status, SemaphoreError)]
     for error in errors:
         typer.echo(printable(describe(error)), err=True)
     if errors:
         raise typer.Exit(FAILED)
+
+
+async def _nothing_found(target: Target, pattern: str) -> str:
+    """What to say where no semaphore matches *pattern*."""
+    async with connected(target) as client:
+        known = await _discovery.names(client, target.prefix)
+    if not known:
+        return f"No semaphores in use (prefix {target.prefix!r})."
+    shown = ", ".join(map(repr, known[:MOST_NAMED]))
+    more = f" and {len(known) - MOST_NAMED:,} more" if len(known) > MOST_NAMED else ""
+    return f"No semaphore matches {pattern!r} (prefix {target.prefix!r}). In use: {shown}{more}."
 
 
 async def _is_cluster_node(client: Any) -> bool:
@@ -156,6 +169,7 @@ def set_limit(
         bool,
         typer.Option("--clear", help="Remove the set limit: the clients' own limits apply again."),
     ] = False,
+    create: Create = False,
     url: Url = LOCAL,
     prefix: Prefix = "redsem",
     cluster: IsCluster = False,
@@ -168,17 +182,22 @@ def set_limit(
     """
     if clear == (limit is not None):
         fail("give either a limit or --clear", USAGE_ERROR)
-    _change(Target(url, prefix, cluster), name, _limit(limit))
+    _change(Target(url, prefix, cluster), name, _limit(limit), create=create)
 
 
 def pause(
-    name: Name, *, url: Url = LOCAL, prefix: Prefix = "redsem", cluster: IsCluster = False
+    name: Name,
+    *,
+    create: Create = False,
+    url: Url = LOCAL,
+    prefix: Prefix = "redsem",
+    cluster: IsCluster = False,
 ) -> None:
     """Grant no new permits: set a limit of 0. Current holders keep theirs; waiters stay queued.
 
     A pause is not a safety lock, because it is lost if Redis loses its state.
     """
-    _change(Target(url, prefix, cluster), name, 0)
+    _change(Target(url, prefix, cluster), name, 0, create=create)
 
 
 def resume(
@@ -188,13 +207,20 @@ def resume(
     _change(Target(url, prefix, cluster), name, None, only_if_paused=True)
 
 
-def _change(target: Target, name: str, limit: int | None, *, only_if_paused: bool = False) -> None:
-    """Set or remove the limit. A limit can be set before a name is first used."""
+def _change(
+    target: Target,
+    name: str,
+    limit: int | None,
+    *,
+    create: bool = False,
+    only_if_paused: bool = False,
+) -> None:
+    """Set or remove the limit: with *create*, also before the name is first used."""
 
     async def ask() -> tuple[SemaphoreInfo | None, SemaphoreStatus]:
         async with connected(target) as client:
             info = await _discovery.find(client, target.prefix, name)
-            if info is None and limit is None:
+            if info is None and not create:
                 await _not_found(client, target, name)
             before = info or SemaphoreInfo(name)
             semaphore = before.semaphore(client, target.prefix)

@@ -10,7 +10,7 @@ import typer
 from redsem_async._core import config
 
 from ._discovery import names
-from ._target import Target, connected, usage_error, valid_url
+from ._target import Target, before_the_command, connected, usage_error, valid_url
 
 LOCAL = "redis://localhost:6379"
 COMPLETION_TIMEOUT = 0.5  # seconds to wait for names when a shell completes
@@ -21,8 +21,14 @@ def _name(ctx: typer.Context, name: str) -> str:
     return _text(ctx, name, "a name")
 
 
-def _prefix(ctx: typer.Context, prefix: str) -> str:
-    return _text(ctx, prefix, "a prefix")
+def valid_prefix(ctx: typer.Context, prefix: str | None) -> str | None:
+    """Return *prefix*; an invalid one is a usage error."""
+    prefix = before_the_command(ctx, "prefix", prefix)
+    return None if prefix is None else _text(ctx, prefix, "a prefix")
+
+
+def _cluster(ctx: typer.Context, cluster: bool) -> bool:  # noqa: FBT001 - as typer calls it
+    return before_the_command(ctx, "cluster", cluster)
 
 
 def _text(ctx: typer.Context, text: str, what: str) -> str:
@@ -63,9 +69,10 @@ Url = Annotated[
         callback=valid_url,
     ),
 ]
-Prefix = Annotated[str, typer.Option(help="Prefix of the keys.", callback=_prefix)]
+Prefix = Annotated[str, typer.Option(help="Prefix of the keys.", callback=valid_prefix)]
 IsCluster = Annotated[
-    bool, typer.Option("--cluster", help="The URL is a node of a Redis Cluster.")
+    bool,
+    typer.Option("--cluster", help="The URL is a node of a Redis Cluster.", callback=_cluster),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Name = Annotated[

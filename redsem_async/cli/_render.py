@@ -60,6 +60,8 @@ def headline(info: SemaphoreInfo, status: SemaphoreStatus) -> str:
         f"{status.held:,} held",
         f"{status.waiting:,} waiting",
     ]
+    if status.retry_after and status.limit:
+        parts.append(f"next in about {duration(status.retry_after)}")
     return f"{printable(info.name)}: {', '.join(parts)}"
 
 
@@ -177,10 +179,13 @@ def as_dict(info: SemaphoreInfo, status: SemaphoreStatus, *, whole: bool) -> dic
         "declared": list(info.declared),
         "held": status.held,
         "waiting": status.waiting,
+        "retry_after": status.retry_after,
     }
     if whole:
         data |= {
             "holders": [asdict(holder) for holder in status.holders],
-            "waiters": [asdict(waiter) for waiter in status.waiters],
+            "waiters": [
+                asdict(waiter) | {"position": waiter.position + 1} for waiter in status.waiters
+            ],
         }
     return data

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Coroutine
 from dataclasses import dataclass, replace
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar, cast
 from urllib.parse import urlsplit
 
 import typer
@@ -68,8 +68,18 @@ def display_url(url: str) -> str:
     return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="").geturl()
 
 
+def before_the_command(ctx: typer.Context, option: str, value: T) -> T:
+    """The *value* of a command's option, or what was given for it before the command."""
+    source = ctx.get_parameter_source(option)
+    given = ctx.find_root().params.get(option)
+    if given is None or (source is not None and source.name == "COMMANDLINE"):
+        return value
+    return cast("T", given)
+
+
 def valid_url(ctx: typer.Context, url: str | None) -> str | None:
     """Return *url*; an invalid one is a usage error. The message never quotes the URL."""
+    url = before_the_command(ctx, "url", url)
     if url is None:
         return None
     try:

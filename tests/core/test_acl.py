@@ -9,6 +9,7 @@ import pytest
 
 import redsem_async
 from redsem_async._redis.acl import ADDITIONS, COMMANDS, acl_rules
+from tests.harness.source import tree_of
 
 PACKAGE = Path(redsem_async.__file__).parent
 DOCS = Path(__file__).parents[2] / "docs"
@@ -30,7 +31,7 @@ def called_by_scripts() -> set[str]:
 def sent_by_connections() -> Iterator[str]:
     """The name of every command that is packed, or sent before ours takes over."""
     for path in (PACKAGE / "_redis").glob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(tree_of(path)):
             if not isinstance(node, ast.Call):
                 continue
             function = ast.unparse(node.func)

@@ -4,6 +4,8 @@ import ast
 import re
 from pathlib import Path
 
+from tests.harness.source import tree_of
+
 TESTS = Path(__file__).parents[1]
 PAGE = TESTS.parent / "docs" / "faults.md"
 
@@ -18,7 +20,7 @@ def marked() -> set[int]:
     return {
         argument.value
         for path in TESTS.rglob("test_*.py")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in ast.walk(tree_of(path))
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.mark.fault"
         for argument in node.args
         if isinstance(argument, ast.Constant) and isinstance(argument.value, int)

@@ -55,7 +55,7 @@ async def test_a_pause_stops_grants_until_it_is_resumed(
 
 
 async def test_a_limit_can_be_set_before_the_first_use(kind: Kind, url: str, redis: Redis) -> None:
-    result = await command("pause", "jobs", url=url)
+    result = await command("pause", "jobs", "--create", url=url)
     assert result.code == 0
     assert "not in use yet" in result.err
     [listed] = (await command("ls", "--json", url=url)).json_output

@@ -56,6 +56,23 @@ async def test_a_cluster_is_queried_at_every_shard(redis: Redis) -> None:
             await client.aclose()
 
 
+async def test_options_may_be_given_before_the_command(url: str, redis: Redis) -> None:
+    """Those of the command itself win, and both win over REDIS_URL."""
+    nowhere = "redis://127.0.0.1:1"
+    permit = await FairSemaphore(redis, "jobs", 1, prefix="mine").acquire()
+    before = ("--url", url, "--prefix", "mine")
+    for arguments in (
+        (*before, "status", "jobs"),
+        ("--url", nowhere, *before[2:], "status", "jobs", "--url", url),
+        ("--prefix", "theirs", "--url", url, "status", "jobs", "--prefix", "mine"),
+    ):
+        result = await command(*arguments, url=nowhere)
+        assert result.code == 0, arguments
+        assert "1 held" in result.out
+    assert (await command("--url", "http://there", "ls", url=url)).code == 2
+    assert await permit.release()
+
+
 async def test_ls_of_one_cluster_node_is_an_error(embedded: StartServer) -> None:
     result = await command("ls", url=embedded("--cluster-enabled", "yes").url)
     assert result.code == 1

@@ -48,6 +48,18 @@ async def test_ls_lists_what_is_in_use(url: str, redis: Redis) -> None:
     await asyncio.gather(*(permit.release() for permit in held))
 
 
+async def test_ls_of_a_pattern_that_matches_nothing_says_what_there_is(
+    url: str, redis: Redis
+) -> None:
+    permits = [await FairSemaphore(redis, f"{n:02}", 1).acquire() for n in range(12)]
+    result = await command("ls", "jobs*", url=url)
+    assert result.error_line == (
+        "No semaphore matches 'jobs*' (prefix 'redsem'). In use: '00', '01', '02', '03', '04',"
+        " '05', '06', '07', '08', '09' and 2 more."
+    )
+    await asyncio.gather(*(permit.release() for permit in permits))
+
+
 async def test_ls_where_nothing_is_in_use(url: str) -> None:
     assert (await command("ls", "--json", url=url)).json_output == []
     result = await command("ls", url=url)
@@ -99,7 +111,7 @@ async def test_status_shows_holders_and_waiters(url: str, redis: Redis, connect:
     assert 0 <= holders[permit.id]["age"] < 10
     assert 0 < holders[permit.id]["expires_in"] <= 10
     waiters = [(waiter["position"], waiter["client"]["label"]) for waiter in facts["waiters"]]
-    assert waiters == [(0, "batch"), (1, "api")]
+    assert waiters == [(1, "batch"), (2, "api")]
 
     shown = (await command("status", "jobs", url=url)).out
     assert shown.splitlines()[0] == "jobs: FairSemaphore, limit 3, 3 held, 2 waiting"
@@ -161,6 +173,8 @@ async def test_mode_and_clock_are_detected(kind: Kind, clock: str, url: str, red
         ("clear", "typo", "--yes"),
         ("resume", "typo"),
         ("set-limit", "typo", "--clear"),
+        ("set-limit", "typo", "5"),
+        ("pause", "typo"),
     ],
     ids=lambda arguments: str(arguments[0]),
 )

@@ -2,11 +2,21 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from redsem_async import AnySemaphore, FairSemaphore, Semaphore, aclose
+from redsem_async import (
+    AcquireTimeout,
+    AnySemaphore,
+    FairSemaphore,
+    QueueFull,
+    Semaphore,
+    aclose,
+)
+from redsem_async.asgi import ConcurrencyLimitMiddleware
+from redsem_async.fastapi import RequirePermit
+from redsem_async.testing import MemoryBackend
 from tests.harness.wait import all_free, cancelled, until, waiting
 from tests.integrations.web.fronts import FORMS, CutOff, Denied, Front, Here, InProcess, Served
 
@@ -54,6 +64,27 @@ async def test_full_is_answered_with_retry_after(front: Front, status: int) -> N
         assert refused.body.replace(b": ", b":") == b'{"detail":"all permits are in use"}'
         assert 1 <= refused.retry_after <= 60
         assert await service.entered() == 0
+
+
+@pytest.mark.parametrize("form", FORMS)
+async def test_retry_after_may_be_computed_otherwise(form: str) -> None:
+    """In whole seconds, rounded up."""
+    inside = InProcess(form, FairSemaphore)
+
+    def later(full: AcquireTimeout | QueueFull) -> float:
+        assert full.name == inside.sem.name
+        return 7.2
+
+    async with inside.serve(timeout=0, retry_after=later) as service, inside.sem:
+        assert (await service.ask("/wait").answer()).retry_after == 8
+
+
+def test_retry_after_is_a_function() -> None:
+    sem, number = FairSemaphore(MemoryBackend(), "web", 1), cast("Any", 5)
+    with pytest.raises(TypeError, match="function"):
+        RequirePermit(sem, retry_after=number)
+    with pytest.raises(TypeError, match="function"):
+        ConcurrencyLimitMiddleware(cast("Any", None), sem, retry_after=number)
 
 
 @pytest.mark.parametrize("form", FORMS)
