@@ -303,6 +303,14 @@ class AnySemaphore:
             limit = config.whole(limit, "limit", 0)
         await self._bound().remote.ask(SetLimit(limit))
 
+    async def pause(self) -> None:
+        """Set a limit of 0 until :meth:`resume`. Held permits stay held, waiters stay queued."""
+        await self._bound().remote.ask(SetLimit("pause"))
+
+    async def resume(self) -> None:
+        """End a pause: the set limit that it found applies again, or else the clients' own."""
+        await self._bound().remote.ask(SetLimit("resume"))
+
     async def reap(self) -> int:
         """Remove expired holders and dead waiters now and serve the queue; return how many.
 

@@ -6,7 +6,7 @@ on another machine's clock.
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from .hub_info import HubInfo
 
@@ -157,9 +157,12 @@ class Status(NamedTuple):
 
 
 class SetLimit(NamedTuple):
-    """Set the limit that overrides every client's own, or take it away."""
+    """Set the limit that overrides every client's own, or take it away.
 
-    limit: int | None
+    A pause sets 0, and resuming gives back what the pause found.
+    """
+
+    limit: int | Literal["pause", "resume"] | None
     call: int = 0
 
 

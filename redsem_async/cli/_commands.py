@@ -182,7 +182,17 @@ def set_limit(
     """
     if clear == (limit is not None):
         fail("give either a limit or --clear", USAGE_ERROR)
-    _change(Target(url, prefix, cluster), name, _limit(limit), create=create)
+    wanted = _limit(limit)
+    before, after = _change(
+        Target(url, prefix, cluster), name, lambda sem: sem.set_limit(wanted), create=create
+    )
+    if wanted is None:
+        _say(name, before, _own_limits(before))
+        return
+    parts = [f"limit {wanted}" if wanted else "paused"]
+    if before.set_limit not in (None, wanted):
+        parts.append(f"the set limit was {before.set_limit}")
+    _say(name, before, *parts, *_still_held(after))
 
 
 def pause(
@@ -197,64 +207,69 @@ def pause(
 
     A pause is not a safety lock, because it is lost if Redis loses its state.
     """
-    _change(Target(url, prefix, cluster), name, 0, create=create)
+    before, after = _change(
+        Target(url, prefix, cluster), name, lambda sem: sem.pause(), create=create
+    )
+    found = [f"resume gives back the set limit of {before.set_limit}"] if before.set_limit else []
+    _say(name, before, "paused", *found, *_still_held(after))
 
 
 def resume(
     name: Name, *, url: Url = LOCAL, prefix: Prefix = "redsem", cluster: IsCluster = False
 ) -> None:
-    """End a pause: the clients' own limits apply again."""
-    _change(Target(url, prefix, cluster), name, None, only_if_paused=True)
+    """End a pause: the limit that it found applies again."""
+    before, after = _change(Target(url, prefix, cluster), name, lambda sem: sem.resume())
+    if before.set_limit != 0:
+        rest = "" if before.set_limit is None else f"its set limit is {before.set_limit}"
+        _say(name, before, "not paused", *([rest] if rest else []))
+    elif after.set_limit is None:
+        _say(name, before, _own_limits(before))
+    else:
+        _say(name, before, f"limit {after.set_limit}, which was set before the pause")
 
 
 def _change(
     target: Target,
     name: str,
-    limit: int | None,
+    change: Callable[[AnySemaphore], Awaitable[None]],
     *,
     create: bool = False,
-    only_if_paused: bool = False,
-) -> None:
-    """Set or remove the limit: with *create*, also before the name is first used."""
+) -> tuple[SemaphoreInfo, SemaphoreStatus]:
+    """Change the limit: with *create*, also before the name is first used."""
 
-    async def ask() -> tuple[SemaphoreInfo | None, SemaphoreStatus]:
+    async def ask() -> tuple[SemaphoreInfo, SemaphoreStatus]:
         async with connected(target) as client:
-            info = await _discovery.find(client, target.prefix, name)
-            if info is None and not create:
-                await _not_found(client, target, name)
-            before = info or SemaphoreInfo(name)
+            before = await _discovery.find(client, target.prefix, name)
+            if before is None:
+                if not create:
+                    await _not_found(client, target, name)
+                before = SemaphoreInfo(name)
             semaphore = before.semaphore(client, target.prefix)
-            if not (only_if_paused and before.set_limit != 0):
-                await semaphore.set_limit(limit)
-            return info, await semaphore.status(0)
+            await change(semaphore)
+            return before, await semaphore.status(0)
 
-    before, after = run(ask(), target)
-    was = None if before is None else before.set_limit
-    if only_if_paused and was != 0:
-        rest = "" if was is None else f"; its set limit is {was} (change it with set-limit)"
-        typer.echo(f"{printable(name)} was not paused{rest}")
-        return
-    typer.echo(f"{printable(name)}: {_outcome(limit, was, before, after)}")
-    if before is None:
+    return run(ask(), target)
+
+
+def _say(name: str, before: SemaphoreInfo, *parts: str) -> None:
+    typer.echo(f"{printable(name)}: {'; '.join(parts)}")
+    if before.mode is None:
         typer.echo(
             "not in use yet: the limit applies from the first use until it is cleared", err=True
         )
 
 
-def _outcome(
-    limit: int | None, was: int | None, before: SemaphoreInfo | None, after: SemaphoreStatus
-) -> str:
-    declared = " or ".join(map(str, before.declared)) if before else ""
+def _own_limits(before: SemaphoreInfo) -> str:
+    declared = " or ".join(map(str, before.declared))
     own = f" ({declared})" if declared else ""
-    if limit is None:
-        return f"set limit removed, the clients' own limit applies{own}"
-    parts = [f"limit {limit}" if limit else "paused"]
-    if was is not None and was != limit:
-        parts.append(f"the set limit was {was}")
-    if after.held > limit:
-        rest = f", new ones are granted once fewer than {limit} are held" if limit else ""
-        parts.append(f"{after.held} permits still held{rest}")
-    return "; ".join(parts)
+    return f"set limit removed, the clients' own limit applies{own}"
+
+
+def _still_held(after: SemaphoreStatus) -> list[str]:
+    if after.held <= after.limit:
+        return []
+    rest = f", new ones are granted once fewer than {after.limit} are held" if after.limit else ""
+    return [f"{after.held} permits still held{rest}"]
 
 
 def kick(

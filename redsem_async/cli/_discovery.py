@@ -118,8 +118,13 @@ async def _find(client: Any, prefix: str, name: str) -> SemaphoreInfo | None:
     mode, clock = (cast("Mode", kind[1]), cast("Clock", kind[2])) if kind else (None, None)
     now = await _clock_ms(client, clock, meta)
     return SemaphoreInfo(
-        name, mode, clock, None if limit is None else int(limit), _clients(meta, now)
+        name, mode, clock, None if limit is None else _limit(limit), _clients(meta, now)
     )
+
+
+def _limit(stored: bytes | str) -> int:
+    """The set limit. After a pause, the limit that it found follows."""
+    return int(as_text(stored).partition(" ")[0])
 
 
 async def _fields(client: Any, key: str, fields: Sequence[str]) -> dict[str, str]:

@@ -19,7 +19,8 @@
 --                    subscriber; hub:waits -> see the prelude of zset mode
 --          hubs      ZSET, hub -> alive until, in ms of the semaphore's clock
 --          extra     ZSET, permits beyond the first of a holder: see the prelude
---          limit     STRING, the set limit, if any, without an expiry
+--          limit     STRING, the set limit, if any, without an expiry; after a pause '0 n', if it
+--                    found a set limit of n
 --          line      ZSET, what waits: see the prelude of the mode
 --          marker    STRING, run_id of the server that stores the semaphore, without an expiry;
 --                    this key and the next come from clients that want a grace period

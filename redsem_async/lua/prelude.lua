@@ -66,8 +66,13 @@ local token_count    -- entries in `tokens`
 
 -- Loads the state of the semaphore. It reads every key before the first write, because Redis does
 -- not roll back a script that fails half-way (WRONGTYPE).
+-- The set limit that the key limit holds, if any: a pause notes what it found behind its 0.
+local function limit_in(value)
+  return value and tonumber(string.match(value, '^%d+'))
+end
+
 local function load_state()
-  set_limit = tonumber(call('GET', limit))
+  set_limit = limit_in(call('GET', limit))
   waiting = call('ZCARD', line)
   local last_entry = call('ZRANGE', extra, -1, -1, 'WITHSCORES')
   top_power = last_entry[2] and math.floor(last_entry[2] / BAND) or -1

@@ -1,22 +1,36 @@
 -- set_limit: set or delete the limit that overrides the limit of every client.
 --
 -- KEYS     as in the head
--- ARGV     new_limit  the limit, '' for none
+-- ARGV     new_limit  the limit, '' for none; 'pause' for 0 until 'resume', which gives back the
+--                     limit that the pause found
 --          number     number of this operation, which runs at most once
 -- RETURNS  {tag, next_ms, waiting, own_grants}
--- USES     load_state, already_ran, note_call, recall_rights, waiting, purge, used, serve, reply_head
+-- USES     load_state, already_ran, limit_in, note_call, recall_rights, waiting, purge, used, serve,
+--          reply_head
 --          sets set_limit, aside_due, freed
 
 local new_limit, number = ARGV[5], tonumber(ARGV[6])
 
+-- What a pause writes where it finds *before*, or what ending it leaves: '' for nothing.
+local function paused_or_resumed(before)
+  local paused = limit_in(before) == 0
+  if new_limit == 'pause' then
+    return paused and before or before and '0 ' .. before or '0'
+  end
+  return paused and string.match(before, ' (%d+)') or not paused and before or ''
+end
+
 load_state()
 if not already_ran(number) then
+  if new_limit == 'pause' or new_limit == 'resume' then
+    new_limit = paused_or_resumed(call('GET', limit))
+  end
   if new_limit == '' then
     call('DEL', limit)
   else
     call('SET', limit, new_limit)
   end
-  set_limit = tonumber(new_limit)
+  set_limit = limit_in(new_limit)
   note_call(number)
   recall_rights()
   if waiting > 0 then

@@ -45,6 +45,8 @@ MEMBERS = {
         "reap",
         "release",
         "set_limit",
+        "pause",
+        "resume",
         "status",
         "try_acquire",
     },

@@ -263,6 +263,16 @@ OF_SCRIPTS = (
         ),
     ),
     mutant(
+        "a pause forgets the limit that it finds",
+        "resume gives back the limit that pause found",
+        "promises/test_limit.py::test_resume_gives_back_the_limit_that_pause_found[zset-redis-5]",
+        (
+            "lua/set_limit.lua",
+            "return paused and before or before and '0 ' .. before or '0'",
+            "return '0'",
+        ),
+    ),
+    mutant(
         "the bound of the line is overlooked",
         "max_waiters bounds the queue",
         "promises/test_acquire.py::test_the_queue_is_bounded",

@@ -113,6 +113,26 @@ async def test_lowering_the_limit_evicts_nobody(make: Make) -> None:
     await (await soon(waiter)).release()
 
 
+@pytest.mark.parametrize("found", [None, 5, 0])
+async def test_resume_gives_back_the_limit_that_pause_found(make: Make, found: int | None) -> None:
+    """A set limit of 0 is a pause, too."""
+    sem = make(1)
+    await sem.set_limit(found)
+    for _ in range(2):
+        await sem.pause()
+        assert await sem.try_acquire() is None
+    waiter = await queue_up(sem)
+    for _ in range(2):
+        await sem.resume()
+        status = await sem.status()
+        assert (status.set_limit, status.limit) == (found or None, found or 1)
+    await (await soon(waiter)).release()
+    await sem.pause()
+    await sem.set_limit(3)
+    await sem.resume()
+    assert (await sem.status()).set_limit == 3
+
+
 async def test_a_limit_of_zero_pauses(make: Make) -> None:
     """Holders go on, nobody new comes in, and the line forms."""
     sem = make(2)

@@ -188,7 +188,8 @@ def call_of(mode: Mode, operation: str, own: Sequence[str], *, recovers: bool) -
         case "status":
             return op.Status(int(own[0]))
         case "set_limit":
-            return op.SetLimit(int(own[0]) if own[0] else None, int(own[1]))
+            limits: dict[str, Any] = {"": None, "pause": "pause", "resume": "resume"}
+            return op.SetLimit(limits[own[0]] if own[0] in limits else int(own[0]), int(own[1]))
         case "reap":
             return op.Reap()
         case "clear":

@@ -118,6 +118,8 @@ class Replay:
         model, hub, meta, now = self.model, record.hub, keys.meta, keys.now
         state, known = model.state, model.state.look_up(hub)
         limit = None if state.set_limit is None else str(state.set_limit)
+        if state.paused_limit is not None:
+            limit = f"0 {state.paused_limit}"
         facts: dict[str, tuple[object, object]] = {
             "counter": (int(meta.get("counter", 0)), state.counter.last),
             "mark": (int(meta.get(hub, 0)), known.mark),

@@ -5,7 +5,7 @@ The steps decide how time passes, and set the clock back as they like.
 
 import os
 from collections import Counter
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -224,9 +224,10 @@ class Agreement(Comparison):
         self.send(hub, op.Detach(number, expires_ms, self._next_call(hub)))
 
     @unusual
-    @rule(limit=st.sampled_from((None, None, 0, 1, 2, 4)))
-    def set_limit(self, limit: int | None) -> None:
-        self.ceiling = max(self.ceiling, limit or 0)
+    @rule(limit=st.sampled_from((None, None, 0, 1, 2, 4, "pause", "resume")))
+    def set_limit(self, limit: Any) -> None:
+        if isinstance(limit, int):
+            self.ceiling = max(self.ceiling, limit)
         self.send(HUBS[0], op.SetLimit(limit, self._next_call(HUBS[0])))
 
     @rule(most=st.sampled_from((0, 1, 100)))

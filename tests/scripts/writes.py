@@ -223,7 +223,7 @@ class Keys:
                 self._broken("fencing tokens grow", detail)
             self.highest = max(self.highest, grant.token)
             used += grant.permits
-            most = int(self.texts.get("limit", declared.get(identity, own)))
+            most = int(str(self.texts.get("limit", declared.get(identity, own))).split()[0])
             if used > most:
                 detail = f"{used} of {most} permits in use with {identity}"
                 self._broken("never more than the limit", detail)

@@ -119,15 +119,16 @@ class Specification(ABC):
         `run` leaves that to its caller, because Redis counts expiries by a clock of its own.
         """
         if self.state.kept_until <= now_us // 1000:
-            limit = self.state.set_limit  # the only key without an expiry
+            limit = self.state.set_limit, self.state.paused_limit  # in a key without an expiry
             self._forget()
             self.state.hubs.clear()
-            self.state.set_limit = limit
+            self.state.set_limit, self.state.paused_limit = limit
 
     def give_to(self, other: "Specification") -> None:
         """Hand over what Redis keeps of a name that is not in use: *other* has another mode."""
         other.state.counter.last = self.state.counter.last
         other.state.set_limit = self.state.set_limit
+        other.state.paused_limit = self.state.paused_limit
         other.state.kept_until = self.state.kept_until
         other.state.hubs = self.state.hubs
 
@@ -199,7 +200,15 @@ class Specification(ABC):
     def _set_limit(self, context: CallContext, call: SetLimit) -> Reply:
         state = self.state
         if not state.is_spent(context, call.call):
-            state.set_limit = call.limit
+            match call.limit:
+                case "pause":
+                    if state.set_limit != 0:
+                        state.set_limit, state.paused_limit = 0, state.set_limit
+                case "resume":
+                    if state.set_limit == 0:
+                        state.set_limit, state.paused_limit = state.paused_limit, None
+                case limit:
+                    state.set_limit, state.paused_limit = limit, None
             state.note_call(context, call.call)
             self._recall_rights(context)
             if self.waiting:

@@ -91,6 +91,7 @@ class State:
         kept_until: when the key `meta` expires in Redis, in milliseconds of the callers' clock.
         counter: of tokens and tickets.
         set_limit: the limit that overrides every client's own.
+        paused_limit: the set limit that a pause found.
         holders: permits in use, by id.
         hubs: by hub id.
         grace: the period after the last loss of state.
@@ -102,6 +103,7 @@ class State:
     kept_until: float = 0.0
     counter: Counter = field(default_factory=Counter)
     set_limit: int | None = None
+    paused_limit: int | None = None
     holders: dict[str, HolderRecord] = field(default_factory=dict[str, HolderRecord])
     hubs: dict[str, HubRecord] = field(default_factory=dict[str, HubRecord])
     grace: Grace = field(default_factory=Grace)
@@ -120,7 +122,7 @@ class State:
 
     def forget(self) -> None:
         """Forget everything but the last token, the hubs and the marker."""
-        self.kind = self.set_limit = None
+        self.kind = self.set_limit = self.paused_limit = None
         self.counter.ahead_us = self.counter.offset_us = 0
         self.grace = Grace()
         self.holders.clear()

@@ -50,7 +50,19 @@ async def test_a_pause_stops_grants_until_it_is_resumed(
     assert await (await asyncio.wait_for(tasks[0], 2)).release()
     await semaphore.set_limit(5)
     result = await command("resume", "jobs", url=url)
-    assert result.out.startswith("jobs was not paused; its set limit is 5")
+    assert result.out == "jobs: not paused; its set limit is 5\n"
+    assert (await semaphore.status()).set_limit == 5
+
+
+async def test_resume_gives_back_the_limit_that_pause_found(url: str, redis: Redis) -> None:
+    semaphore = FairSemaphore(redis, "jobs", 1)
+    await semaphore.set_limit(5)
+    for _ in range(2):
+        result = await command("pause", "jobs", url=url)
+        assert result.out.startswith("jobs: paused")
+        assert (await command("ls", "--json", url=url)).json_output[0]["set_limit"] == 0
+    result = await command("resume", "jobs", url=url)
+    assert result.out == "jobs: limit 5, which was set before the pause\n"
     assert (await semaphore.status()).set_limit == 5
 
 

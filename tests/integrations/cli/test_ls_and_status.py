@@ -114,7 +114,8 @@ async def test_status_shows_holders_and_waiters(url: str, redis: Redis, connect:
     assert waiters == [(1, "batch"), (2, "api")]
 
     shown = (await command("status", "jobs", url=url)).out
-    assert shown.splitlines()[0] == "jobs: FairSemaphore, limit 3, 3 held, 2 waiting"
+    headline = "jobs: FairSemaphore, limit 3, 3 held, 2 waiting, next in about "
+    assert shown.splitlines()[0].startswith(headline)
     assert re.search(
         rf"api \(\S+, pid {os.getpid()}\) +[\d.]+ s +[\d.]+ s +{permit.fencing_token} +1 +"
         rf"{re.escape(permit.id)}",
