@@ -53,8 +53,9 @@ class SemaphoreTransport(httpx.AsyncBaseTransport):
         wrapped: the transport that sends the requests; an ``AsyncHTTPTransport`` by default.
             Closing this transport closes it.
         key: a function that returns the group key of a request; the host by default.
-        timeout: seconds to wait for a permit, instead of the timeout of the semaphore; ``None``
-            for ever. The timeouts of httpx start after that wait.
+        timeout: seconds to wait for a permit; ``None`` for ever. By default, a request waits for
+            the ``pool`` timeout of httpx (5 s unless the client has another), or for the timeout
+            of the semaphore if that is shorter. Its other timeouts start after that wait.
         permits: how many permits each request takes.
 
     Raises:
@@ -80,7 +81,8 @@ class SemaphoreTransport(httpx.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """Acquire a permit and send *request*. httpx calls this."""
         try:
-            held = await self._limiter.hold(request)
+            timeouts = request.extensions.get("timeout", {})
+            held = await self._limiter.hold(request, timeouts.get("pool"))
         except AcquireTimeout as full:
             raise PermitTimeout(full.name, full.waited, full.retry_after) from full
         except QueueFull as full:

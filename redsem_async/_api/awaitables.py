@@ -49,7 +49,18 @@ class Acquisition(AwaitableCall[Permit], AbstractAsyncContextManager[Permit, Non
 
     __slots__ = ("_permit",)
 
+    def __await__(self) -> Generator[Any, Any, Permit]:
+        if getattr(self._coroutine, "cr_frame", self) is None:
+            raise self._used()
+        return self._coroutine.__await__()
+
+    def _used(self) -> RuntimeError:
+        text = f"{self.__qualname__}() was already awaited: call it again for another permit"
+        return RuntimeError(text)
+
     async def __aenter__(self) -> Permit:
+        if getattr(self._coroutine, "cr_frame", self) is None:
+            raise self._used()
         permit = self._permit = await self._coroutine
         return await permit.__aenter__()
 

@@ -1,6 +1,7 @@
 """A semaphore for each tenant, domain or model: one limit, many names."""
 
 import hashlib
+import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Unpack
 from urllib.parse import quote
@@ -13,7 +14,7 @@ from .semaphore import AnySemaphore, FairSemaphore, Mutex
 if TYPE_CHECKING:
     from .semaphore import Client
 
-LONGEST_PREFIX = config.MOST_BYTES // 2  # so that most keys fit behind it as they are
+LONGEST_NAME = config.MOST_BYTES // 2  # so that most keys fit behind it as they are
 _PLAIN = "/:@+=, "  # beside letters, digits and `_.-~`: nothing that a pattern of names means
 _MARK = "#"  # `quote` never leaves one, so no key can be taken for a digest
 _HEAD = 64  # characters of a long key that stay readable
@@ -32,11 +33,12 @@ class SemaphoreGroup:
 
     Args:
         redis: any client of ``redis.asyncio``, or a ``MemoryBackend``.
-        prefix: the beginning of every name, followed by a colon. 1 to 256 bytes, no braces.
+        name: the beginning of every name, followed by a colon. 1 to 256 bytes, no braces.
         limit: of each semaphore, or a function that returns the limit for a key; it is called
             for each ``group[key]``.
         kind: the class of the semaphores.
-        key_prefix: the first part of the keys in Redis (the ``prefix`` of a single semaphore).
+        prefix: the first part of the keys in Redis, as of a single semaphore. Without *name* it is
+            taken for that, which is deprecated, as is *key_prefix* for this.
         options: for every semaphore, as :class:`AnySemaphore` takes them.
 
     Raises:
@@ -46,27 +48,36 @@ class SemaphoreGroup:
     def __init__(
         self,
         redis: "Client",
-        prefix: str,
-        limit: int | Callable[[str], int],
+        name: str | None = None,
+        limit: int | Callable[[str], int] | None = None,
         *,
         kind: type[AnySemaphore] = FairSemaphore,
-        key_prefix: str = "redsem",
+        prefix: str = "redsem",
+        key_prefix: str | None = None,
         **options: Unpack[Options],
     ) -> None:
         if kind is AnySemaphore or issubclass(kind, Mutex):
             raise TypeError("kind must be Semaphore or FairSemaphore; for mutexes, limit=1")
         for option in options.keys() - Options.__annotations__.keys():
             raise TypeError(f"SemaphoreGroup(): got an unexpected keyword argument {option!r}")
+        if name is None:
+            _warn("prefix is the first part of the keys: pass name=")
+            name, prefix = prefix, "redsem"
+        if key_prefix is not None:
+            _warn("key_prefix is called prefix now")
+            prefix = key_prefix
+        if limit is None:
+            raise TypeError("SemaphoreGroup() missing 1 required argument: 'limit'")
         self._client = redis
-        self._prefix = config.text(prefix, "prefix", most=LONGEST_PREFIX)
+        self._name = config.text(name, "name", most=LONGEST_NAME)
         self._limit = limit
         self._kind = kind
-        self._key_prefix = key_prefix
+        self._prefix = prefix
         self._options = options
-        self._made(prefix, 0 if callable(limit) else limit)  # raises for invalid arguments
+        self._made(name, 0 if callable(limit) else limit)  # raises for invalid arguments
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._prefix!r}, kind={self._kind.__name__})"
+        return f"{type(self).__name__}({self._name!r}, kind={self._kind.__name__})"
 
     def __getitem__(self, key: str) -> AnySemaphore:
         """Return the semaphore of *key*: a new object each time.
@@ -82,13 +93,17 @@ class SemaphoreGroup:
         """Return the name of the semaphore of *key*, for ``redsem-async status`` and the like."""
         _see_that_it_is_text(key)
         written = quote(key, safe=_PLAIN, errors="surrogatepass")
-        if len(self._prefix.encode()) + 1 + len(written) > config.MOST_BYTES:
+        if len(self._name.encode()) + 1 + len(written) > config.MOST_BYTES:
             digest = hashlib.sha256(key.encode(errors="surrogatepass")).hexdigest()
             written = f"{written[:_HEAD]}{_MARK}{digest}"
-        return f"{self._prefix}:{written}"
+        return f"{self._name}:{written}"
 
     def _made(self, name: str, limit: int) -> AnySemaphore:
-        return self._kind(self._client, name, limit, prefix=self._key_prefix, **self._options)
+        return self._kind(self._client, name, limit, prefix=self._prefix, **self._options)
+
+
+def _warn(text: str) -> None:
+    warnings.warn(f"SemaphoreGroup(): {text}", DeprecationWarning, stacklevel=3)
 
 
 def _see_that_it_is_text(key: object) -> None:

@@ -165,10 +165,11 @@ class Permit:
             return False
         lost = claim.state is State.LOST
         now = clock()
-        self._note_hold(now)
-        self._bound.refresher.remove(claim)
+        remote, refresher, _ = self._bound
+        remote.ledger.note_hold(claim.permits * (now - claim.started - self._waited))
+        refresher.remove(claim)
         future: Confirmed = loop.create_future()
-        pending = self._bound.remote.release(claim, now, future)
+        pending = remote.release(claim, now, future)
         try:
             held = await future
         except asyncio.CancelledError:
@@ -262,20 +263,15 @@ class Permit:
 
     def _leave(self, now: float) -> None:
         self._loop()
-        self._note_hold(now)
         claim = self._claim
         remote, refresher, _ = self._bound
+        remote.ledger.note_hold(claim.permits * (now - claim.started - self._waited))
         if claim.terms.linger and remote.reuse.leave(claim, now):
             refresher.pause(claim)
             self._claim = SpentClaim(claim)  # this permit does not know of the lease any more
             return
         refresher.remove(claim)
         remote.release(claim, now)
-
-    def _note_hold(self, now: float) -> None:
-        claim = self._claim
-        held = now - claim.started - self._waited
-        self._bound.remote.ledger.note_hold(claim.permits * held)
 
     def _loop(self) -> asyncio.AbstractEventLoop:
         loop = asyncio.get_running_loop()

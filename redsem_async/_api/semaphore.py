@@ -149,6 +149,11 @@ class AnySemaphore:
         """Seconds after which a permit expires unless its process refreshes it."""
         return self._terms.lease
 
+    @property
+    def timeout(self) -> float | None:
+        """Seconds that ``acquire`` waits by default; ``None`` for ever."""
+        return self._timeout
+
     # -- permits
 
     def acquire(
@@ -291,20 +296,17 @@ class AnySemaphore:
         """Set a limit that overrides the limits that clients declare; ``None`` removes it.
 
         Redis keeps it without an expiry. A higher limit grants permits to waiters at once. A
-        lower limit takes no permit away: no new permit is granted until the number of held
-        permits fits. 0 pauses the semaphore.
+        lower limit takes no permit away. 0 pauses the semaphore.
 
-        Redis loses it with its other state (a flush, a restart without persistence, a failover
-        that lost the write), and nothing restores it, not even ``recovery="grace"``: the limits
-        that clients declare then apply. So 0 is a pause, not a safety lock. Declare a limit that
-        has to last, and set a limit again after Redis lost state.
+        Redis loses it with its other state, and nothing restores it, not even
+        ``recovery="grace"``: so 0 is a pause, not a safety lock.
         """
         if limit is not None:
             limit = config.whole(limit, "limit", 0)
         await self._bound().remote.ask(SetLimit(limit))
 
     async def pause(self) -> None:
-        """Set a limit of 0 until :meth:`resume`. Held permits stay held, waiters stay queued."""
+        """Set a limit of 0 until :meth:`resume`."""
         await self._bound().remote.ask(SetLimit("pause"))
 
     async def resume(self) -> None:

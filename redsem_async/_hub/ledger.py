@@ -119,7 +119,8 @@ class Ledger:
     def lose(self, claim: Claim, reason: str, *, expected: bool = False) -> None:
         """The permit of *claim* is lost: wake its holder, notify observers, and log it.
 
-        *expected*: this process took it itself, which is not logged.
+        *expected*: this process took it itself, which is not logged. A loss that cancels a block
+        is logged as a warning.
         """
         if claim.state is not State.HELD:
             return
@@ -130,7 +131,9 @@ class Ledger:
         if not expected:
             facts = {"fencing_token": claim.token, "permits": claim.permits, "reason": reason}
             facts |= {"event": "lost", "semaphore": self.name}
-            logger.info("a permit of %r was lost: %s", self.name, reason, extra=facts)
+            level = logging.WARNING if cancels else logging.INFO
+            text = "a permit of %r was lost: %s"
+            logger.log(level, text, self.name, reason, extra=facts)
 
     def lose_unless_trusted(self, claim: Claim) -> bool:
         """Whether the permit of *claim* is lost, or ends now because its trust has run out."""

@@ -14,6 +14,7 @@ from .route import MAX_HOLD, LinkState
 
 logger = logging.getLogger("redsem_async")
 
+MOST_NAMED = 5  # semaphores, in a message
 CHECK_INTERVAL = 0.1  # seconds between looks at the callers that an outage outlasts
 
 
@@ -87,9 +88,12 @@ class Outage:
     def _log_begin(self) -> None:
         if self.logged_since is None and not self._ending():
             self.logged_since = self._since
-            place = self._state.node.place
-            facts = {"event": "outage", "place": place}
-            logger.warning("%s cannot be asked: %s", place, self._state.error, extra=facts)
+            place, error = self._state.node.place, self._state.error
+            names = sorted({address.name for address in self._semaphores})
+            shown = ", ".join(map(repr, names[:MOST_NAMED]))
+            shown += f" and {len(names) - MOST_NAMED:,} more" if names[MOST_NAMED:] else ""
+            facts = {"event": "outage", "place": place, "semaphores": names}
+            logger.warning("%s cannot be asked for %s: %s", place, shown, error, extra=facts)
 
     def _log_end(self, since: float) -> None:
         self.logged_since = None

@@ -40,11 +40,19 @@ class OutboundLimiter(Generic[Request]):
         self._source = source
         self._key = key or host
 
-    async def hold(self, request: Request) -> "HeldPermit":
-        """Wait for a permit. Cancelled meanwhile, it leaves nothing behind."""
+    async def hold(self, request: Request, pool_timeout: float | None) -> "HeldPermit":
+        """Wait for a permit. Cancelled meanwhile, it leaves nothing behind.
+
+        *pool_timeout*: for how long the client waits for a connection, and so for a permit, where
+        the transport has no timeout of its own.
+        """
         source = self._source
         semaphore = source if isinstance(source, AnySemaphore) else source[self._key(request)]
-        held = HeldPermit(semaphore, timeout=self._timeout, permits=self._permits)
+        timeout = self._timeout
+        if timeout is ... and pool_timeout is not None:
+            own = semaphore.timeout
+            timeout = pool_timeout if own is None else min(own, pool_timeout)
+        held = HeldPermit(semaphore, timeout=timeout, permits=self._permits)
         await held.begin()
         return held
 

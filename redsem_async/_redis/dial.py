@@ -66,8 +66,16 @@ def checked_client(client: object) -> SingleClient | ClusterClient:
     """Return *client*; raise TypeError unless it is one that we can connect like."""
     if isinstance(client, SingleClient | ClusterClient):
         return client
-    kind = f"{type(client).__module__}.{type(client).__qualname__}"
-    raise TypeError(f"a client of redis.asyncio is needed, not {kind}: use redis.asyncio")
+    kind = type(client)
+    instead = "redis.asyncio.Redis, or redsem_async.from_url(url)"
+    if isinstance(client, str | bytes):
+        raise TypeError(f"a client of redis.asyncio is needed, not a URL: use {instead}")
+    if kind.__module__.partition(".")[0] == "redis":
+        instead = f"redis.asyncio.{kind.__name__}, which is awaited"
+    raise TypeError(
+        f"a client of redis.asyncio is needed, not {kind.__module__}.{kind.__qualname__}:"
+        f" use {instead}"
+    )
 
 
 def place_of(client: SingleClient) -> str:

@@ -13,8 +13,8 @@ from collections.abc import (
     Sized,
 )
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from types import EllipsisType
-from typing import Final, Generic, Self, TypeVar
+from types import EllipsisType, TracebackType
+from typing import Final, Generic, NoReturn, Self, TypeVar
 
 from redsem_async._api.group import SemaphoreGroup
 from redsem_async._api.semaphore import AnySemaphore
@@ -85,7 +85,32 @@ def throttled_map(
         else:
             max_tasks = max(1, sem.limit // permits)
     max_calls = config.whole(max_tasks, "max_tasks", 1)
-    return _run(_Results(acquire, fn, on_progress, max_calls), items)
+    return _Map(_run(_Results(acquire, fn, on_progress, max_calls), items))
+
+
+class _Map(AbstractAsyncContextManager[AsyncIterator[R]]):
+    """What :func:`throttled_map` returns: a block, which says so where it is taken for more."""
+
+    def __init__(self, block: AbstractAsyncContextManager[AsyncIterator[R]]) -> None:
+        self._block = block
+
+    async def __aenter__(self) -> AsyncIterator[R]:
+        return await self._block.__aenter__()
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool | None:
+        return await self._block.__aexit__(exc_type, exc, traceback)
+
+    def _is_a_block(self) -> NoReturn:
+        raise TypeError(
+            "write `async with throttled_map(...) as results:`, and loop over the results in it"
+        )
+
+    __aiter__ = __await__ = _is_a_block
 
 
 @asynccontextmanager

@@ -48,6 +48,7 @@ MEMBERS = {
         "pause",
         "resume",
         "status",
+        "timeout",
         "try_acquire",
     },
     "Permit": {

@@ -95,7 +95,7 @@ async def test_an_acquire_is_good_for_one_use(make: Make, first_use: str, second
                 pass
 
     await use(first_use)
-    with pytest.raises(RuntimeError, match="already awaited"):
+    with pytest.raises(RuntimeError, match="already awaited: call it again"):
         await use(second_use)
     await all_free(sem)
 

@@ -108,28 +108,42 @@ async def test_idle_names_leave_nothing(kind: Kind, redis: Redis, name: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("prefix", "options", "error", "says"),
+    ("name", "options", "error", "says"),
     [
-        ("", {}, ValueError, "prefix must have 1 to 256 bytes"),
-        ("x" * 257, {}, ValueError, "prefix must have 1 to 256 bytes"),
+        ("", {}, ValueError, "name must have 1 to 256 bytes"),
+        ("x" * 257, {}, ValueError, "name must have 1 to 256 bytes"),
         ("a{b}", {}, ValueError, "brace"),
-        (1, {}, TypeError, "prefix must be a str"),
+        (1, {}, TypeError, "name must be a str"),
+        ("g", {"prefix": ""}, ValueError, "prefix"),
+        ("g", {"limit": None}, TypeError, "limit"),
         ("g", {"limit": -1}, ValueError, "limit must be at least 0"),
         ("g", {"limit": "3"}, TypeError, "limit must be an int"),
         ("g", {"kind": Mutex}, TypeError, "limit=1"),
         ("g", {"kind": AnySemaphore}, TypeError, "Semaphore or FairSemaphore"),
         ("g", {"lease": 0.0}, ValueError, "lease"),
         ("g", {"leases": 1.0}, TypeError, r"^SemaphoreGroup\(\): .*'leases'"),
-        ("g", {"name": "a"}, TypeError, r"^SemaphoreGroup\(\): .*'name'"),
     ],
 )
 def test_bad_arguments_are_refused_when_the_group_is_made(
-    prefix: Any, options: dict[str, Any], error: type[Exception], says: str
+    name: Any, options: dict[str, Any], error: type[Exception], says: str
 ) -> None:
     """Not at the first request of the first tenant."""
     given: dict[str, Any] = {"limit": 1, **options}
     with pytest.raises(error, match=says):
-        SemaphoreGroup(MemoryBackend(), prefix, **given)
+        SemaphoreGroup(MemoryBackend(), name, **given)
+
+
+def test_prefix_is_that_of_the_keys() -> None:
+    """As in a semaphore. What it was called before is accepted, with a warning."""
+    memory = MemoryBackend()
+    sem = SemaphoreGroup(memory, "g", 1, prefix="mine")["a"]
+    assert (sem.name, sem._address.prefix) == ("g:a", "mine")
+    with pytest.warns(DeprecationWarning, match="name="):
+        sem = SemaphoreGroup(memory, prefix="g", limit=1)["a"]
+    assert (sem.name, sem._address.prefix) == ("g:a", "redsem")
+    with pytest.warns(DeprecationWarning, match="called prefix"):
+        sem = SemaphoreGroup(memory, "g", 1, key_prefix="mine")["a"]
+    assert (sem.name, sem._address.prefix) == ("g:a", "mine")
 
 
 @pytest.mark.parametrize("key", [None, 7, b"acme"])

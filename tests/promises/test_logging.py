@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from redsem_async import AcquireTimeout, BackendUnavailable, aclose
+from redsem_async import AcquireTimeout, BackendUnavailable, PermitLost, aclose
 from redsem_async.testing import MemoryBackend
 from tests.harness.clients import Client, Kind, Make
 from tests.harness.wait import all_free, cancelled, queue_up, until
@@ -117,6 +117,18 @@ async def test_a_loss_is_logged_at_info(
     await permit.release()
 
 
+async def test_a_loss_that_cancels_a_block_is_a_warning(
+    kind: Kind, caplog: pytest.LogCaptureFixture
+) -> None:
+    backend = MemoryBackend()
+    with pytest.raises(PermitLost):
+        async with kind(backend, "jobs", 1) as permit:
+            backend.lose(permit)
+            await asyncio.sleep(5)
+    [record] = caplog.records
+    assert (record.levelno, facts(record)["event"]) == (logging.WARNING, "lost")
+
+
 async def test_what_the_process_does_itself_is_no_loss_to_the_log(
     make: Make, client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -150,6 +162,8 @@ async def test_an_outage_is_logged_when_it_has_begun_and_when_it_is_over(
         await (await waiter).release()
     begun, over = outages(caplog)
     assert [facts(record)["event"] for record in (begun, over)] == ["outage", "outage over"]
+    assert facts(begun)["semaphores"] == ["jobs"]
+    assert "cannot be asked for 'jobs': " in begun.getMessage()
     assert {record.levelno for record in (begun, over)} == {logging.WARNING}
     assert 0 < facts(over)["seconds"] < 20
 

@@ -389,3 +389,13 @@ async def test_a_map_checks_its_arguments(
 ) -> None:
     with pytest.raises(error, match=says):
         cast("Any", throttled_map)(sem, echo, **{"items": [], **arguments})
+
+
+async def test_it_is_a_block_and_no_iterable(kind: Kind) -> None:
+    """The error says what to write."""
+    results: Any = throttled_map(kind(MemoryBackend(), "map", 1), asyncio.sleep, [0])
+    with pytest.raises(TypeError, match="async with throttled_map"):
+        async for _ in results:
+            pass
+    with pytest.raises(TypeError, match="async with throttled_map"):
+        await results

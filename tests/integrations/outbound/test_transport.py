@@ -18,7 +18,7 @@ from redsem_async import (
     SemaphoreGroup,
 )
 from redsem_async.testing import MemoryBackend
-from tests.harness.wait import all_free, cancelled, soon, until, waiting
+from tests.harness.wait import all_free, cancelled, soon, takes_at_most, until, waiting
 from tests.integrations.outbound.upstream import Upstream
 
 pytestmark = pytest.mark.one_mode
@@ -128,6 +128,20 @@ async def test_no_permit_in_time_is_a_timeout_of_both_kinds(
     assert (copy.name, copy.waited, str(copy)) == (error.name, error.waited, str(error))
     with pytest.raises(RuntimeError):
         _ = leaf.PermitTimeout("upstream", 1.0).request  # as in the library's own
+
+
+@pytest.mark.parametrize(("own", "pool"), [(None, 0.05), (0.05, 20.0), (20.0, 0.05), (0.05, None)])
+async def test_a_permit_is_waited_for_as_long_as_for_a_connection(
+    http: Any, leaf: Any, backend: MemoryBackend, own: float | None, pool: float | None
+) -> None:
+    """For the pool's timeout of the client, or for the semaphore's where that is shorter."""
+    sem = FairSemaphore(backend, "upstream", 1, timeout=own)
+    timeout = http.Timeout(20.0, pool=pool)
+    client = http.AsyncClient(transport=leaf.SemaphoreTransport(sem), timeout=timeout)
+    async with client, sem:
+        with pytest.raises(leaf.PermitTimeout) as raised, takes_at_most(10.0):
+            await client.get("http://upstream")
+    assert raised.value.waited >= 0.05
 
 
 async def test_a_full_queue_is_an_error_of_both_kinds(
