@@ -42,6 +42,9 @@ SERVERS = {
 # Beside the newest, which all other sessions have: the oldest, and one from between.
 FASTAPIS = ["0.118.0", "0.128.0"]
 
+# Beside the newest: the oldest that is supported, and one from between.
+REDIS_PYS = ["5.2.1", "6.4.0"]
+
 # Most sessions run in the environment that nox itself is in, which has all of `.[dev]`.
 here = functools.partial(nox.session, venv_backend="none")
 
@@ -120,6 +123,15 @@ def fastapi(session: nox.Session, version: str) -> None:
     files = ["tests/integrations/web"]
     environment: Environment = {"PYTHONSAFEPATH": "1"}
     python(session, "pytest", *(session.posargs or ["-n2", *files]), env=environment)
+
+
+@nox.session(name="redis-py", default=False)
+@nox.parametrize("version", REDIS_PYS)
+def redis_py(session: nox.Session, version: str) -> None:
+    """Run the tests with an older redis-py."""
+    session.install(".[dev]")
+    session.install(f"redis=={version}")  # afterwards, because taskiq-redis wants a newer one
+    pytest(session, env={"PYTHONSAFEPATH": "1"})
 
 
 @here(default=False)

@@ -69,6 +69,8 @@ class ConcurrencyLimitMiddleware:
             this process, and the others get 503.
         status: the status code when no permit is free: 503, or 429 for example.
         permits: how many permits each request takes.
+        cancel_on_loss: whether a lost permit cancels the request; default: as the semaphore says.
+            ``False`` suits a cap on load, because work that is under way goes on.
         retry_after: a function of the :class:`AcquireTimeout` or :class:`QueueFull` that returns
             the seconds for ``Retry-After``, in place of the error's estimate.
         exempt: a function that returns whether a request, from its scope, needs no permit:
@@ -88,6 +90,7 @@ class ConcurrencyLimitMiddleware:
         on_outage: OnOutage = "closed",
         status: int = 503,
         permits: int = 1,
+        cancel_on_loss: bool | None = None,
         exempt: Callable[[Scope], bool] | None = None,
         retry_after: RetryAfter | None = None,
     ) -> None:
@@ -98,6 +101,7 @@ class ConcurrencyLimitMiddleware:
             key,
             timeout=timeout,
             permits=permits,
+            cancel_on_loss=cancel_on_loss,
             on_outage=on_outage,
             status=status,
             retry_after=retry_after,

@@ -85,6 +85,8 @@ class RequirePermit:
             ``None``: annotate it ``Permit | None`` then.
         status: the status code when no permit is free: 503, or 429 for example.
         permits: how many permits each request takes.
+        cancel_on_loss: whether a lost permit cancels the handler; default: as the semaphore says.
+            ``False`` suits a cap on load, because work that is under way goes on.
         retry_after: a function of the :class:`AcquireTimeout` or :class:`QueueFull` that returns
             the seconds for ``Retry-After``, in place of the error's estimate.
 
@@ -101,6 +103,7 @@ class RequirePermit:
         on_outage: OnOutage = "closed",
         status: int = 503,
         permits: int = 1,
+        cancel_on_loss: bool | None = None,
         retry_after: RetryAfter | None = None,
     ) -> None:
         any_key: Callable[[Any], str] | None = key
@@ -109,6 +112,7 @@ class RequirePermit:
             any_key,
             timeout=timeout,
             permits=permits,
+            cancel_on_loss=cancel_on_loss,
             on_outage=on_outage,
             status=status,
             retry_after=retry_after,

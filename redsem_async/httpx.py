@@ -57,6 +57,8 @@ class SemaphoreTransport(httpx.AsyncBaseTransport):
             the ``pool`` timeout of httpx (5 s unless the client has another), or for the timeout
             of the semaphore if that is shorter. Its other timeouts start after that wait.
         permits: how many permits each request takes.
+        cancel_on_loss: whether a lost permit cancels the request; default: as the semaphore says.
+            ``False`` suits a cap on load, because work that is under way goes on.
 
     Raises:
         PermitTimeout: (of a request) no permit became free in time.
@@ -74,8 +76,16 @@ class SemaphoreTransport(httpx.AsyncBaseTransport):
         key: Callable[[httpx.Request], str] | None = None,
         timeout: float | EllipsisType | None = ...,
         permits: int = 1,
+        cancel_on_loss: bool | None = None,
     ) -> None:
-        self._limiter = OutboundLimiter(sem_or_group, key, _host, timeout=timeout, permits=permits)
+        self._limiter = OutboundLimiter(
+            sem_or_group,
+            key,
+            _host,
+            timeout=timeout,
+            permits=permits,
+            cancel_on_loss=cancel_on_loss,
+        )
         self._wrapped = httpx.AsyncHTTPTransport() if wrapped is None else wrapped
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:

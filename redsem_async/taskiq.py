@@ -65,6 +65,8 @@ class SemaphoreMiddleware(TaskiqMiddleware):
         timeout: seconds that a task waits, instead of the timeout of the semaphore; ``None`` for
             ever.
         permits: how many permits a task holds.
+        cancel_on_loss: whether a lost permit cancels the task; default: as the semaphore says.
+            ``False`` suits a cap on load, because work that is under way goes on.
 
     Raises:
         ValueError, TypeError: for invalid arguments. A function that is not async raises
@@ -78,10 +80,13 @@ class SemaphoreMiddleware(TaskiqMiddleware):
         key: Callable[[TaskiqMessage], str | None] | None = None,
         timeout: float | EllipsisType | None = ...,
         permits: int = 1,
+        cancel_on_loss: bool | None = None,
     ) -> None:
         super().__init__()
         checked = _itself if key is not None else None
-        self._acquire = acquirer(sem, checked, timeout=timeout, permits=permits)
+        self._acquire = acquirer(
+            sem, checked, timeout=timeout, permits=permits, cancel_on_loss=cancel_on_loss
+        )
         self._key = key
         self._due: ContextVar[TaskiqMessage | None] = ContextVar("due", default=None)
         self._guarded: WeakSet[AsyncTaskiqDecoratedTask[Any, Any]] = WeakSet()

@@ -9,12 +9,11 @@ from urllib.parse import urlsplit
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.maint_notifications import MaintNotificationsConfig
 
 from redsem_async._core import config
 from redsem_async._hub.hub import known_hub
 
-from .semaphore import backend_of
+from .backends import backend_of
 
 
 def from_url(url: str, **options: Any) -> Redis:
@@ -34,6 +33,8 @@ def from_url(url: str, **options: Any) -> Redis:
         )
     chosen: dict[str, Any] = {"retry": Retry(NoBackoff(), 0)}
     if find_spec("redis.asyncio.maint_notifications"):  # from 8.1 on
+        from redis.maint_notifications import MaintNotificationsConfig
+
         chosen["maint_notifications_config"] = MaintNotificationsConfig(enabled=False)
     chosen |= options
     return Redis.from_url(url, **chosen)  # pyright: ignore[reportUnknownMemberType]

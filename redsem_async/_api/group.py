@@ -12,7 +12,7 @@ from .options import Options
 from .semaphore import AnySemaphore, FairSemaphore, Mutex
 
 if TYPE_CHECKING:
-    from .semaphore import Client
+    from .backends import Client
 
 LONGEST_NAME = config.MOST_BYTES // 2  # so that most keys fit behind it as they are
 _PLAIN = "/:@+=, "  # beside letters, digits and `_.-~`: nothing that a pattern of names means

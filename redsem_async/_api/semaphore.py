@@ -1,9 +1,8 @@
 """The semaphore classes. `acquire` gives permits."""
 
 import asyncio
-from collections.abc import Coroutine
 from types import EllipsisType, TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Unpack, cast
+from typing import TYPE_CHECKING, ClassVar, Unpack
 
 from redsem_async._core import config
 from redsem_async._core.config import Clock, HeartbeatBy, Recovery
@@ -13,14 +12,13 @@ from redsem_async._hub.hub import hub_for
 from redsem_async._hub.operations.release import Confirmed
 from redsem_async._keepalive.refresher import refresher_of
 from redsem_async._observers.registry import observers
-from redsem_async._protocol.backend import Backend
 from redsem_async._protocol.operations import Clear, Reap, SetLimit, Status
 from redsem_async._protocol.replies import Reply, StatusReply
-from redsem_async._redis.backend import redis_backend
 
 from .acquiring import acquire, adopt
 from .arguments import names_the_class
 from .awaitables import Acquisition, AwaitableBool
+from .backends import backend_of
 from .bound import Bound
 from .entered import EnteredPermits
 from .options import Options
@@ -28,16 +26,7 @@ from .permit import Permit
 from .status import SemaphoreStatus, status_of
 
 if TYPE_CHECKING:
-    from redis.asyncio import Redis, RedisCluster
-
-    Client = Redis | RedisCluster | Backend
-
-
-def backend_of(client: object) -> Backend:
-    """Return *client* itself if it is a backend, or else the Redis that *client* connects to."""
-    if callable(getattr(client, "connect", None)) and hasattr(client, "place"):
-        return cast("Backend", client)
-    return redis_backend(client)
+    from .backends import Client
 
 
 class AnySemaphore:
@@ -157,7 +146,11 @@ class AnySemaphore:
     # -- permits
 
     def acquire(
-        self, *, timeout: float | EllipsisType | None = ..., permits: int = 1
+        self,
+        *,
+        timeout: float | EllipsisType | None = ...,
+        permits: int = 1,
+        cancel_on_loss: bool | None = None,
     ) -> Acquisition:
         """Wait for a permit: ``await`` it, or use it as ``async with sem.acquire() as permit``.
 
@@ -168,6 +161,7 @@ class AnySemaphore:
             timeout: seconds to wait, instead of the ``timeout`` of the semaphore; ``None`` for
                 ever, 0 to return at once.
             permits: how many permits to acquire. They are held and released as one.
+            cancel_on_loss: instead of that of the semaphore.
 
         Raises:
             AcquireTimeout: no permit became free in time.
@@ -181,11 +175,10 @@ class AnySemaphore:
         """
         most = self._timeout if timeout is ... else config.timeout_of(timeout)
         permits = config.permits_of(permits, self._terms.limit)
-        return Acquisition(self._acquire(most, permits))
-
-    def _acquire(self, timeout: float | None, permits: int) -> Coroutine[Any, Any, Permit]:
         cancel = self._cancel_on_loss
-        return acquire(self._bound, self._terms, timeout, permits, cancel_on_loss=cancel)
+        if cancel_on_loss is not None:
+            cancel = config.flag(cancel_on_loss, "cancel_on_loss")
+        return Acquisition(acquire(self._bound, self._terms, most, permits, cancel_on_loss=cancel))
 
     async def try_acquire(self, *, permits: int = 1) -> Permit | None:
         """Return a permit if one is free now, or ``None`` when the semaphore is full.
@@ -200,7 +193,8 @@ class AnySemaphore:
             return None
 
     async def __aenter__(self) -> Permit:
-        permit = await self._acquire(self._timeout, 1)
+        cancel = self._cancel_on_loss
+        permit = await acquire(self._bound, self._terms, self._timeout, 1, cancel_on_loss=cancel)
         await permit.__aenter__()
         self._entered.add(permit)
         return permit

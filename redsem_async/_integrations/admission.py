@@ -22,7 +22,7 @@ from redsem_async._core.errors import (
     SemaphoreClosed,
 )
 
-from .selector import checked
+from .selector import AcquireOptions, checked
 
 logger = logging.getLogger("redsem_async")
 
@@ -68,11 +68,12 @@ class Admission(Generic[Request]):
         *,
         timeout: float | EllipsisType | None,
         permits: int,
+        cancel_on_loss: bool | None,
         on_outage: OnOutage,
         status: int,
         retry_after: RetryAfter | None,
     ) -> None:
-        self._timeout, self._permits = checked(source, timeout, permits)
+        self._options = checked(source, timeout, permits, cancel_on_loss)
         if (key is not None) != isinstance(source, SemaphoreGroup):
             raise TypeError("key= goes with a SemaphoreGroup, and a SemaphoreGroup needs it")
         self._source = source
@@ -152,7 +153,6 @@ class Admission(Generic[Request]):
         return permit
 
     async def _ask(self, semaphore: AnySemaphore) -> Permit:
-        permits = self._permits
         if self._away:
             # The first to notice waited for its whole timeout. After it one at a time asks, since
             # where Redis is silent that takes seconds, and no other request waits.
@@ -160,7 +160,8 @@ class Admission(Generic[Request]):
                 raise BackendUnavailable(semaphore.name, "Redis could not be asked just now")
             self._asking = True
             try:
-                permit = await semaphore.acquire(timeout=0, permits=permits)
+                at_once: AcquireOptions = {**self._options, "timeout": 0}
+                permit = await semaphore.acquire(**at_once)
             except (AcquireTimeout, QueueFull):
                 self._note(away=False)
             else:
@@ -168,7 +169,7 @@ class Admission(Generic[Request]):
                 return permit
             finally:
                 self._asking = False
-        return await semaphore.acquire(timeout=self._timeout, permits=permits)
+        return await semaphore.acquire(**self._options)
 
     def _refuse_in_outage(self, unavailable: BackendUnavailable) -> None:
         """Raise Rejected unless the rules let one more in."""

@@ -17,7 +17,7 @@ from redsem_async._core.cancellation import finish
 from redsem_async._core.errors import PermitLost
 from redsem_async._core.lease import reply_timeout
 
-from .selector import checked
+from .selector import AcquireOptions, checked
 
 Request = TypeVar("Request")
 
@@ -33,8 +33,9 @@ class OutboundLimiter(Generic[Request]):
         *,
         timeout: float | EllipsisType | None,
         permits: int,
+        cancel_on_loss: bool | None,
     ) -> None:
-        self._timeout, self._permits = checked(source, timeout, permits)
+        self._options = checked(source, timeout, permits, cancel_on_loss)
         if key is not None and isinstance(source, AnySemaphore):
             raise TypeError("key= goes with a SemaphoreGroup: one semaphore needs none")
         self._source = source
@@ -48,11 +49,11 @@ class OutboundLimiter(Generic[Request]):
         """
         source = self._source
         semaphore = source if isinstance(source, AnySemaphore) else source[self._key(request)]
-        timeout = self._timeout
-        if timeout is ... and pool_timeout is not None:
+        options: AcquireOptions = {**self._options}
+        if options["timeout"] is ... and pool_timeout is not None:
             own = semaphore.timeout
-            timeout = pool_timeout if own is None else min(own, pool_timeout)
-        held = HeldPermit(semaphore, timeout=timeout, permits=self._permits)
+            options["timeout"] = pool_timeout if own is None else min(own, pool_timeout)
+        held = HeldPermit(semaphore, options)
         await held.begin()
         return held
 
@@ -64,10 +65,8 @@ class HeldPermit:
     So the permit is held in a task of its own, which its loss ends.
     """
 
-    def __init__(
-        self, semaphore: AnySemaphore, *, timeout: float | EllipsisType | None, permits: int
-    ) -> None:
-        acquisition = semaphore.acquire(timeout=timeout, permits=permits)
+    def __init__(self, semaphore: AnySemaphore, options: AcquireOptions) -> None:
+        acquisition = semaphore.acquire(**options)
         self._end_timeout = 2 * reply_timeout(semaphore.lease)
         self._loop = asyncio.get_running_loop()
         self._granted: asyncio.Future[None] = self._loop.create_future()

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from types import EllipsisType
-from typing import Any
+from typing import Any, TypedDict
 
 from redsem_async._api.awaitables import Acquisition
 from redsem_async._api.group import SemaphoreGroup
@@ -20,31 +20,43 @@ def acquirer(
     *,
     timeout: float | EllipsisType | None,
     permits: int,
+    cancel_on_loss: bool | None,
 ) -> Acquire:
     """Return what acquires a permit of *sem*, or, where it is a group, of its ``key(...)``.
 
     Raises:
         ValueError, TypeError: for arguments that cannot be meant, saying what to do.
     """
-    timeout, permits = checked(sem, timeout, permits)
+    options = checked(sem, timeout, permits, cancel_on_loss)
     if isinstance(sem, AnySemaphore):
         if key is not None:
             raise TypeError("key= chooses from a SemaphoreGroup, and this is a single semaphore")
-        return lambda *_, **__: sem.acquire(timeout=timeout, permits=permits)
+        return lambda *_, **__: sem.acquire(**options)
     if not callable(key):
         raise TypeError("a SemaphoreGroup needs key=, a function that gives the key")
     chosen = key
 
     def acquire(*args: Any, **kwargs: Any) -> Acquisition:
-        return sem[chosen(*args, **kwargs)].acquire(timeout=timeout, permits=permits)
+        return sem[chosen(*args, **kwargs)].acquire(**options)
 
     return acquire
 
 
+class AcquireOptions(TypedDict):
+    """The arguments of ``acquire``."""
+
+    timeout: float | EllipsisType | None
+    permits: int
+    cancel_on_loss: bool | None
+
+
 def checked(
-    sem: AnySemaphore | SemaphoreGroup, timeout: float | EllipsisType | None, permits: int
-) -> tuple[float | EllipsisType | None, int]:
-    """Return *timeout* and *permits*, if *sem* can be asked for them.
+    sem: AnySemaphore | SemaphoreGroup,
+    timeout: float | EllipsisType | None,
+    permits: int,
+    cancel_on_loss: bool | None,  # noqa: FBT001 - as it was given
+) -> AcquireOptions:
+    """Return the arguments of ``acquire``, if *sem* can be asked for them.
 
     Raises:
         ValueError, TypeError: for arguments that cannot be meant.
@@ -54,4 +66,7 @@ def checked(
     limit = sem.limit if isinstance(sem, AnySemaphore) else 0
     if timeout is not ...:
         timeout = config.timeout_of(timeout)
-    return timeout, config.permits_of(permits, limit)
+    if cancel_on_loss is not None:
+        cancel_on_loss = config.flag(cancel_on_loss, "cancel_on_loss")
+    permits = config.permits_of(permits, limit)
+    return {"timeout": timeout, "permits": permits, "cancel_on_loss": cancel_on_loss}

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
+import redis
 import redis.asyncio as aioredis
 import redis.exceptions as errors
 from redis.asyncio.cluster import ClusterNode
@@ -21,6 +22,12 @@ from redsem_async._protocol.backend import ConnectionRejected
 from redsem_async._protocol.errors import ErrorKind
 
 from .faults import command_error
+
+if redis.VERSION < (5, 2):
+    raise ImportError(
+        f"redsem_async needs redis-py 5.2 or newer, not {redis.__version__}:"
+        " pip install 'redis[hiredis]>=5.2'"
+    )
 
 # Bound to the pool they came from, or to how redis-py would use the connection.
 _LEFT_OUT = ("maint_", "oss_", "orig_", "himport_registry", "retry", "parser_class")

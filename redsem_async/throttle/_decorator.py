@@ -20,6 +20,7 @@ def throttled(
     key: Callable[..., str] | None = None,
     timeout: float | EllipsisType | None = ...,
     permits: int = 1,
+    cancel_on_loss: bool | None = None,
 ) -> Callable[[Callable[P, Coroutine[Any, Any, R]]], Callable[P, Coroutine[Any, Any, R]]]:
     """Decorate an async function or method: each call holds a permit while it runs.
 
@@ -39,6 +40,8 @@ def throttled(
         timeout: seconds to wait for the permit, instead of the semaphore's own; ``None`` waits
             without limit, 0 does not wait.
         permits: how many permits a call holds.
+        cancel_on_loss: whether a lost permit cancels the call; default: as the semaphore says.
+            ``False`` suits a cap on load, because work that is under way goes on.
 
     Returns:
         A decorator that keeps signature, types and name of the function. A decorated call raises
@@ -52,7 +55,7 @@ def throttled(
             group without *key*.
         ValueError: an invalid timeout or number of permits.
     """
-    acquire = acquirer(sem, key, timeout=timeout, permits=permits)
+    acquire = acquirer(sem, key, timeout=timeout, permits=permits, cancel_on_loss=cancel_on_loss)
 
     def decorate(
         function: Callable[P, Coroutine[Any, Any, R]],

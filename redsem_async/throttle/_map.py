@@ -36,6 +36,7 @@ def throttled_map(
     key: Callable[[T], str] | None = None,
     timeout: float | EllipsisType | None = ...,
     permits: int = 1,
+    cancel_on_loss: bool | None = None,
     max_tasks: int | None = None,
 ) -> AbstractAsyncContextManager[AsyncIterator[R]]:
     """Call ``fn(item)`` for each of *items* with a permit. Results come as they are ready.
@@ -68,13 +69,15 @@ def throttled_map(
         key: for a group: a function that gets the item and returns the key.
         timeout: seconds that a call waits for its permit, instead of the semaphore's own.
         permits: how many permits a call holds.
+        cancel_on_loss: whether a lost permit cancels its call; default: as the semaphore says.
+            ``False`` suits a cap on load, because work that is under way goes on.
         max_tasks: how many calls may run or wait in this process at a time. The default is as
             many as the declared limit has room for, and 100 for a group of semaphores.
 
     Raises:
         ValueError, TypeError: for invalid arguments.
     """
-    acquire = acquirer(sem, key, timeout=timeout, permits=permits)
+    acquire = acquirer(sem, key, timeout=timeout, permits=permits, cancel_on_loss=cancel_on_loss)
     if not isinstance(items, Iterable | AsyncIterable):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"items must be iterable or async iterable, not {items!r}")
     if inspect.iscoroutinefunction(on_progress):

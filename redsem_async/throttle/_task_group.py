@@ -36,6 +36,8 @@ class ThrottledTaskGroup(asyncio.TaskGroup):
             without one. It gets the coroutine, as in ``key=lambda coro: coro.__name__``.
         timeout: seconds that a task waits for its permit, instead of the semaphore's own.
         permits: how many permits a task holds.
+        cancel_on_loss: whether a lost permit cancels its task; default: as the semaphore says.
+            ``False`` suits a cap on load, because work that is under way goes on.
 
     Raises:
         ValueError, TypeError: for invalid arguments.
@@ -48,14 +50,21 @@ class ThrottledTaskGroup(asyncio.TaskGroup):
         key: Callable[[Any], str] | None = None,
         timeout: float | EllipsisType | None = ...,
         permits: int = 1,
+        cancel_on_loss: bool | None = None,
     ) -> None:
         super().__init__()
         self._keyed = isinstance(sem, SemaphoreGroup)
         self._key = key
         checked_key = _itself if self._keyed and key is None else key
-        acquirer(sem, checked_key, timeout=timeout, permits=permits)  # raises for bad arguments
+        acquirer(
+            sem, checked_key, timeout=timeout, permits=permits, cancel_on_loss=cancel_on_loss
+        )  # raises for bad arguments
         self._acquire: Acquire = acquirer(
-            sem, _itself if self._keyed else None, timeout=timeout, permits=permits
+            sem,
+            _itself if self._keyed else None,
+            timeout=timeout,
+            permits=permits,
+            cancel_on_loss=cancel_on_loss,
         )
 
     def create_task(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from redis.asyncio import Redis
 
 from redsem_async import AcquireTimeout, AnySemaphore, Mutex, Semaphore, SemaphoreGroup
-from redsem_async._api.semaphore import backend_of
+from redsem_async._api.backends import backend_of
 from redsem_async._hub.hub import hub_for
 from redsem_async.testing import MemoryBackend
 from tests.harness.clients import Client, Kind

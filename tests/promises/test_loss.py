@@ -90,6 +90,9 @@ async def test_loss_cancels_the_body_once_and_leaves_as_permit_lost(
 async def test_cancel_on_loss_false_only_says_so(make: Make, other: Client, form: Form) -> None:
     """Where the limit caps load, an outage should not stop the work."""
     sem = make(1, lease=60.0, cancel_on_loss=False)
+    async with make(2, name=f"{sem.name}2").acquire(cancel_on_loss=False) as permit:
+        await make(2, client=other, name=f"{sem.name}2").release(permit.id)
+        await soon(permit.wait_lost())
     async with form(sem) as permit:
         await make(1, client=other).release(permit.id)
         await soon(permit.wait_lost())

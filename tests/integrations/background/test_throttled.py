@@ -3,7 +3,7 @@
 import asyncio
 import inspect
 from collections.abc import AsyncIterator, Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -85,6 +85,30 @@ async def test_a_call_that_loses_its_permit_is_cancelled(sem: FairSemaphore, loa
     with pytest.raises(PermitLost):
         await job()
     assert (load.began, load.now) == (1, 0)
+
+
+@pytest.mark.parametrize("form", ["throttled", "task group", "map"])
+async def test_work_goes_on_where_the_limit_caps_load(sem: FairSemaphore, form: str) -> None:
+    """It is chosen where the cap is, and not where the semaphore is made."""
+    done: list[object] = []
+
+    async def job(_: object = None) -> None:
+        [holder] = (await sem.status()).holders
+        assert await sem.release(holder.id)
+        await asyncio.sleep(0.01)
+        done.append(form)
+
+    if form == "throttled":
+        await throttled(sem, cancel_on_loss=False)(job)()
+    elif form == "task group":
+        async with ThrottledTaskGroup(sem, cancel_on_loss=False) as group:
+            _ = group.create_task(job())
+    else:
+        async with throttled_map(sem, job, [0], cancel_on_loss=False) as results:
+            assert [result async for result in results] == [None]
+    assert done == [form]
+    with pytest.raises(TypeError, match="cancel_on_loss"):
+        throttled(sem, cancel_on_loss=cast("bool", 1))
 
 
 def plain(_: object = None) -> int:

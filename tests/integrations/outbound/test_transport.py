@@ -221,12 +221,19 @@ async def test_a_loss_between_two_chunks_is_raised_by_the_next(
     await all_free(sem)
 
 
+@pytest.mark.parametrize(("own", "chosen"), [(False, None), (True, False)])
 async def test_without_cancel_on_loss_a_response_is_read_to_its_end(
-    http: Any, leaf: Any, backend: MemoryBackend, upstream: Upstream
+    http: Any,
+    leaf: Any,
+    backend: MemoryBackend,
+    upstream: Upstream,
+    own: bool,
+    chosen: bool | None,
 ) -> None:
     """Where the limit caps load, half an answer would help nobody."""
-    sem = Semaphore(backend, "upstream", 1, cancel_on_loss=False)
-    async with http.AsyncClient(transport=leaf.SemaphoreTransport(sem)) as client:
+    sem = Semaphore(backend, "upstream", 1, cancel_on_loss=own)
+    transport = leaf.SemaphoreTransport(sem, cancel_on_loss=chosen)
+    async with http.AsyncClient(transport=transport) as client:
         request = asyncio.create_task(client.get(f"{upstream.url}/slow"))
         await until(sem.locked)
         await sem.clear()

@@ -177,9 +177,14 @@ async def test_a_permit_lost_after_the_headers_cuts_the_response_off(
     await all_free(front.sem)
 
 
-async def test_without_cancel_on_loss_a_request_is_finished(inside: InProcess) -> None:
+@pytest.mark.parametrize(
+    "options", [{"semaphore": {"cancel_on_loss": False}}, {"cancel_on_loss": False}]
+)
+async def test_without_cancel_on_loss_a_request_is_finished(
+    inside: InProcess, options: dict[str, Any]
+) -> None:
     """Where the limit caps load, half an answer would help nobody."""
-    async with inside.serve(semaphore={"cancel_on_loss": False}) as here:
+    async with inside.serve(**options) as here:
         request = here.ask("/wait")
         await until(inside.sem.locked)
         [permit] = here.service.permits
