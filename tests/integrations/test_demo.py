@@ -65,6 +65,8 @@ def test_requests_are_refused_only_without_the_semaphore(shown: Shown) -> None:
     assert facts["faults"] == []
     assert facts["without_semaphore"]["refused"] > 20
     assert facts["with_semaphore"]["refused"] == 0
+    assert facts["without_semaphore"]["most_asked"] > facts["limit"]
+    assert facts["with_semaphore"]["most_asked"] == facts["limit"]
     assert facts["with_semaphore"]["most_inside"] == facts["limit"], (
         "the upstream was never at its limit"
     )
@@ -74,7 +76,7 @@ def test_a_worker_is_killed_while_it_holds_permits_and_they_come_back(shown: Sho
     kill = shown.facts["killed"]
     assert kill["returncode"] == -signal.SIGKILL
     assert kill["held"] >= 1
-    assert 0 < kill["places_missing_seconds"] < 2 * shown.facts["lease"]
+    assert 0 < kill["unavailable_seconds"] < 2 * shown.facts["lease"]
     assert kill["answered_meanwhile"] > 0
 
 

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure  # Not pyplot, which has global state and w
 
 from ._record import Kill, Record
 
-_INSIDE, _LIMIT, _DEAD = "#3b7dbd", "#c8322b", "#6e7781"
+_INSIDE, _REFUSED, _LIMIT, _DEAD = "#3b7dbd", "#e3a08f", "#c8322b", "#6e7781"
 _BIN = 0.1  # seconds; the bin width of the histogram of refusals
 
 
@@ -36,17 +36,18 @@ def save_chart(record: Record, path: Path) -> None:
 def _draw_inside(axes: Any, record: Record) -> None:
     start, limit = record.bare.began, record.plan.limit
     titles = ("without a semaphore", f"with FairSemaphore, limit {limit}")
-    for round_, title in zip((record.bare, record.guarded), titles, strict=True):
-        times = [round_.began - start, *(at - start for at, _ in round_.inside())]
-        counts = [0, *(count for _, count in round_.inside())]
-        axes.fill_between(times, counts, step="post", color=_INSIDE, linewidth=0)
+    highest = max(record.bare.most_asked, record.guarded.most_asked, limit)
+    colours = (_REFUSED, _INSIDE)
+    for round_, title, colour in zip((record.bare, record.guarded), titles, colours, strict=True):
+        times = [round_.began - start, *(at - start for at, _ in round_.asked_at_once())]
+        counts = [0, *(count for _, count in round_.asked_at_once())]
+        axes.fill_between(times, counts, step="post", color=colour, linewidth=0)
         middle = (round_.began + round_.ended) / 2 - start
-        axes.text(middle, limit + 1.5, title, ha="center", va="center", fontsize="large")
+        axes.text(middle, highest + 1.5, title, ha="center", va="center", fontsize="large")
     axes.axhline(limit, color=_LIMIT, linewidth=1.5)
-    axes.text(0, limit + 0.15, "limit", color=_LIMIT, va="bottom")
-    axes.set_ylim(0, limit + 2)
-    axes.set_yticks(range(0, limit + 1, 2))
-    axes.set_ylabel("requests inside the upstream")
+    axes.text(0, limit + 0.15, f"limit {limit}", color=_LIMIT, va="bottom")
+    axes.set_ylim(0, highest + 3)
+    axes.set_ylabel("requests asked at once")
 
 
 def _draw_kill(axes: Any, record: Record, kill: Kill) -> None:

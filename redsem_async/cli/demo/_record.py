@@ -27,6 +27,8 @@ class Round:
         answers: answered requests, as reported by the workers.
         failures: the reason for each failed request, by number.
         visits: events of the upstream in order: ``entered``, ``left``, ``refused``.
+        asked: by how much the number of requests changed that workers had begun and not finished,
+            with the time of each change.
     """
 
     requests: range
@@ -35,6 +37,7 @@ class Round:
     answers: tuple[Answer, ...]
     failures: dict[int, str]
     visits: tuple[Event, ...]
+    asked: tuple[tuple[float, int], ...] = ()
 
     @property
     def seconds(self) -> float:
@@ -56,6 +59,18 @@ class Round:
         """The requests that were never answered."""
         answered = {answer.number for answer in self.answers}
         return tuple(number for number in self.requests if number not in answered)
+
+    @property
+    def most_asked(self) -> int:
+        """The maximum number of requests that were asked of the upstream at once."""
+        return max((asked for _, asked in self.asked_at_once()), default=0)
+
+    def asked_at_once(self) -> Iterator[tuple[float, int]]:
+        """The number of requests that workers wanted answers to: each change with its time."""
+        asked = 0
+        for at, change in sorted(self.asked):
+            asked += change
+            yield at, asked
 
     def inside(self) -> Iterator[tuple[float, int]]:
         """The number of requests inside the upstream: each change with its time."""

@@ -22,10 +22,17 @@ def print_summary(record: Record, faults: list[str], console: Console) -> None:
     for fault in faults:
         console.print(f"[bold red]✗[/] {escape(fault)}")
     if not faults:
-        console.print(
-            "[bold green]✓[/] With the semaphore the limit was never exceeded, no request was"
-            " refused, and only requests that the killed worker had started were lost."
-        )
+        console.print(f"[bold green]✓[/] {_what_it_did(record)}")
+
+
+def _what_it_did(record: Record) -> str:
+    asked, wasted = record.bare.most_asked, len(record.bare.refusals)
+    return (
+        f"Without a semaphore, {asked} requests at once were asked of an upstream that accepts"
+        f" {record.plan.limit}, and {wasted} were sent in vain. With it, at most"
+        f" {record.guarded.most_asked} were, none in vain; only the"
+        f" {len(record.guarded.unanswered)} that the killed worker had begun were lost."
+    )
 
 
 def _rounds(record: Record) -> Table:
@@ -35,12 +42,20 @@ def _rounds(record: Record) -> Table:
     table.add_column("no semaphore", justify="right")
     table.add_column(f"FairSemaphore, limit {limit}", justify="right")
     rounds = (record.bare, record.guarded)
-    table.add_row("requests", *(str(len(round_.requests)) for round_ in rounds))
-    table.add_row("answered", *(str(len(round_.answers)) for round_ in rounds))
-    table.add_row("refused (429)", *(_refusals(round_) for round_ in rounds))
-    table.add_row("maximum inside at once", *(str(round_.most_inside) for round_ in rounds))
+    table.add_row("most asked at once", *(_asked(round_, limit) for round_ in rounds))
+    table.add_row("sent in vain (429)", *(_refusals(round_) for round_ in rounds))
+    table.add_row("answered", *(_answered(round_) for round_ in rounds))
     table.add_row("seconds", *(f"{round_.seconds:.1f}" for round_ in rounds))
     return table
+
+
+def _asked(round_: Round, limit: int) -> str:
+    asked = round_.most_asked
+    return f"[bold {'red' if asked > limit else 'green'}]{asked}[/]"
+
+
+def _answered(round_: Round) -> str:
+    return f"{len(round_.answers)} of {len(round_.requests)}"
 
 
 def _refusals(round_: Round) -> str:
@@ -89,7 +104,7 @@ def as_dict(record: Record, faults: list[str], chart: Path | None) -> dict[str, 
             "pid": kill.pid,
             "returncode": kill.returncode,
             "held": kill.held,
-            "places_missing_seconds": kill.unavailable and round(kill.unavailable, 3),
+            "unavailable_seconds": kill.unavailable and round(kill.unavailable, 3),
             "answered_meanwhile": record.answered_meanwhile,
             "lost": kill.lost,
             "passed_on": kill.passed_on,
@@ -103,6 +118,7 @@ def _round_as_dict(round_: Round) -> dict[str, Any]:
         "requests": len(round_.requests),
         "answered": len(round_.answers),
         "refused": len(round_.refusals),
+        "most_asked": round_.most_asked,
         "most_inside": round_.most_inside,
         "unanswered": round_.unanswered,
         "seconds": round(round_.seconds, 3),

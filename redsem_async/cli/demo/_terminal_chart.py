@@ -1,13 +1,12 @@
 """The chart as characters, drawn by plotext."""
 
 from importlib import import_module
-from itertools import chain
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
-from ._record import Record
+from ._record import Record, Round
 
 _HEIGHT = 16
 _WIDEST = 110
@@ -22,37 +21,34 @@ def print_chart(record: Record, console: Console) -> None:
         return
     limit, start, end = record.plan.limit, record.bare.began, record.guarded.ended
     width = min(console.width, _WIDEST)
-    instants, most = _most_inside(record, 2 * width)
-    refused = [event.at - start for event in record.bare.refusals + record.guarded.refusals]
+    highest = max(record.bare.most_asked, record.guarded.most_asked, limit)
 
     figure: Any = plotext.figure
     figure.clear()
     figure.theme("simple")
     figure.plot_size(width, _HEIGHT)
-    inside = figure.signal(instants, most, marker=plotext.marker("hd", "blue"))
-    figure.draw(inside.lines().fillx())
-    figure.line(limit, pixel="red")
-    if refused:
-        height = [limit + 1] * len(refused)
-        figure.draw(figure.signal(refused, height, marker=plotext.marker("x", "red")))
-    figure.title(f"requests inside the upstream, limit {limit}; x: refused (429)")
-    figure.ruler("y").lim(0, limit + 2)
-    figure.ruler("y").ticks(list(range(0, limit + 1, 2)))
+    for round_, colour in ((record.bare, "red"), (record.guarded, "blue")):
+        instants, most = _most_asked(round_, start, width)
+        asked = figure.signal(instants, most, marker=plotext.marker("hd", colour))
+        figure.draw(asked.lines().fillx())
+    figure.line(limit, pixel="default")
+    figure.title(f"requests asked of the upstream at once; the line is its limit, {limit}")
+    figure.ruler("y").lim(0, highest + 1)
+    figure.ruler("y").ticks([0, limit, highest])
     figure.ruler("x").lim(0, end - start)
-    figure.label("seconds: without a semaphore, then with FairSemaphore")
+    figure.label("seconds: without a semaphore (red), then with one (blue)")
     console.print(Text.from_ansi(str(figure.build())))
 
 
-def _most_inside(record: Record, bins: int) -> tuple[list[float], list[int]]:
-    """The maximum number of requests inside, in each of *bins* equal periods."""
-    start = record.bare.began
-    piece = (record.guarded.ended - start) / bins
+def _most_asked(round_: Round, start: float, bins: int) -> tuple[list[float], list[int]]:
+    """The maximum number of requests asked at once, in each of *bins* equal periods of a round."""
+    piece = round_.seconds / bins
     most = [0] * bins
     last = before = 0
-    for at, inside in chain(record.bare.inside(), record.guarded.inside()):
-        now = min(int((at - start) / piece), bins - 1)
+    for at, asked in round_.asked_at_once():
+        now = min(int((at - round_.began) / piece), bins - 1)
         for between in range(last, now + 1):
             most[between] = max(most[between], before)
-        most[now] = max(most[now], inside)
-        last, before = now, inside
-    return [n * piece for n in range(bins)], most
+        most[now] = max(most[now], asked)
+        last, before = now, asked
+    return [round_.began - start + n * piece for n in range(bins)], most

@@ -63,6 +63,7 @@ class Workers:
         self._requests = range(0)
         self._began = 0.0
         self._failures: dict[int, str] = {}
+        self._asked: list[tuple[float, int]] = []
         self._pending: deque[int] = deque()
         self._changed = asyncio.Event()
 
@@ -85,7 +86,7 @@ class Workers:
     def begin(self, kind: str, requests: range) -> None:
         """Start a round: assign *requests* to the workers, up to `slots` each."""
         self._kind, self._requests, self._began = kind, requests, time.monotonic()
-        self.answers, self._failures = [], {}
+        self.answers, self._failures, self._asked = [], {}, []
         for worker in self.workers:
             worker.answered = worker.refused = 0
         self._pending.extend(requests)
@@ -94,8 +95,8 @@ class Workers:
     async def finished(self) -> Round:
         """Wait for the end of the round. The caller adds the visits that the upstream recorded."""
         await self.until(lambda: self.finished_or_dead)
-        ended, answers = time.monotonic(), tuple(self.answers)
-        return Round(self._requests, self._began, ended, answers, self._failures, visits=())
+        ended, answers, asked = time.monotonic(), tuple(self.answers), tuple(self._asked)
+        return Round(self._requests, self._began, ended, answers, self._failures, (), asked)
 
     async def follow(self, worker: Worker) -> None:
         """Process the events of one worker until it ends."""
@@ -115,21 +116,26 @@ class Workers:
             case "started":
                 worker.queued.discard(number)
                 worker.started.add(number)
+                self._asked.append((event.at, 1))
             case "refused":
                 worker.refused += 1
             case "answered":
+                self._asked.append((event.at, -1))
                 worker.started.discard(number)
                 worker.answered += 1
                 self.answers.append(Answer(number, worker.label, event.at))
             case "leaving":
                 pass
             case _:
+                if number in worker.started:
+                    self._asked.append((event.at, -1))
                 worker.started.discard(number)
                 worker.queued.discard(number)
                 self._failures[number] = event.detail
 
     def _worker_gone(self, worker: Worker) -> None:
         """Record the unfinished requests of a worker that ended; reassign those not started."""
+        self._asked.append((time.monotonic(), -len(worker.started)))
         unfinished = Unfinished(tuple(sorted(worker.started)), tuple(sorted(worker.queued)))
         self._failures |= dict.fromkeys(unfinished.lost, f"{worker.label} was gone")
         self._pending.extendleft(reversed(unfinished.passed_on))
