@@ -68,11 +68,13 @@ class LineReport(NamedTuple):
         sent_at: when the command was sent.
         next_ms: in how many milliseconds something may change by itself; None for never.
         waiting: the length of the line.
+        room: how many permits were free (zset).
     """
 
     sent_at: float
     next_ms: int | None
     waiting: int
+    room: int = 0
 
 
 class Claim:

@@ -173,7 +173,7 @@ class Ledger:
 
     def retry_after(self, claim: Claim) -> float:
         """When asking again may be worth it, in seconds, by the last reply about the line."""
-        _, next_ms, line = self.last_report(claim) or LineReport(0.0, None, 0)
+        _, next_ms, line, _ = self.last_report(claim) or LineReport(0.0, None, 0)
         if self.semaphore.address.mode == "zset":
             line *= max(len(self.waiting), 1)  # processes; they are taken to be alike
         moment = None if next_ms is None else next_ms / 1000

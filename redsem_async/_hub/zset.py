@@ -30,8 +30,10 @@ class ZsetWaiters(Waiters):
         if not (claim.waits and self._ledger.waiting):
             return False
         self.must_wait([claim])
-        # Where other processes wait, it would come before the one that was hinted at.
-        if claim.state is State.WAITING and not self._others_wait:
+        report = self._ledger.line_report
+        # Where it was full and others wait, it would come before the process that is hinted at.
+        gives_way = self._others_wait and (report is None or report.room == 0)
+        if claim.state is State.WAITING and not gives_way:
             self._ask_for(claim.permits)  # those that wait here already ask first
         return True
 

@@ -193,7 +193,7 @@ OF_CLIENT = (
         "worlds/test_steady_work.py::test_processes_get_equal_shares[zset-0.1-8-constant]",
         (
             "_hub/zset.py",
-            "        if claim.state is State.WAITING and not self._others_wait:\n",
+            "        if claim.state is State.WAITING and not gives_way:\n",
             "        if claim.state is State.WAITING:\n",
         ),
     ),

@@ -265,7 +265,7 @@ OF_DESIGN = (
         SIMULATION,
         (
             "lua/prelude.lua",
-            "  set_limit = tonumber(call('GET', limit))\n",
+            "  set_limit = limit_in(call('GET', limit))\n",
             "  call('GET', limit)\n",
         ),
         (
@@ -273,8 +273,12 @@ OF_DESIGN = (
             "call('EXISTS', extra, limit, line)",
             "call('EXISTS', extra, line)",
         ),
-        ("lua/set_limit.lua", "set_limit = tonumber(new_limit)\n", ""),
-        (_BASE, "            state.set_limit = call.limit\n", ""),
+        ("lua/set_limit.lua", "set_limit = limit_in(new_limit)\n", ""),
+        (
+            _BASE,
+            "state.set_limit, state.paused_limit = limit, None\n",
+            "state.set_limit, state.paused_limit = None, None\n",
+        ),
     ),
     mutant(
         "design: a hint is not passed on",

@@ -238,8 +238,8 @@ OF_SCRIPTS = (
         "promises/test_limit.py::test_a_limit_of_zero_pauses",
         (
             "lua/prelude.lua",
-            "  set_limit = tonumber(call('GET', limit))\n",
-            "  set_limit = tonumber(call('GET', limit))\n  if set_limit == 0 then set_limit = nil end\n",
+            "  set_limit = limit_in(call('GET', limit))\n",
+            "  set_limit = limit_in(call('GET', limit))\n  if set_limit == 0 then set_limit = nil end\n",
         ),
     ),
     mutant(
