@@ -82,7 +82,7 @@ class Admission(Generic[Request]):
         self.status = status_of(status)
         if retry_after is not None and not callable(retry_after):
             raise TypeError(f"retry_after must be a function of the error, not {retry_after!r}")
-        self._retry_after = retry_after or (lambda full: full.retry_after)
+        self._retry_after: RetryAfter = retry_after or _own_estimate
         self._away = False
         self._asking = False  # whether it is over
         self._inside = 0  # let in by the local limit
@@ -208,6 +208,10 @@ def on_outage_of(value: object) -> OnOutage:
             raise ValueError(f"on_outage must be 'closed', 'open' or a limit, not {value!r}")
         case _:
             return config.whole(value, "on_outage", 1)
+
+
+def _own_estimate(full: AcquireTimeout | QueueFull) -> float:
+    return full.retry_after
 
 
 def status_of(value: object) -> int:

@@ -23,7 +23,7 @@ from redsem_async._protocol.errors import ErrorKind
 
 from .faults import command_error
 
-if redis.VERSION < (5, 2):
+if redis.VERSION < (5, 2):  # pyright: ignore[reportUnknownMemberType]
     raise ImportError(
         f"redsem_async needs redis-py 5.2 or newer, not {redis.__version__}:"
         " pip install 'redis[hiredis]>=5.2'"
