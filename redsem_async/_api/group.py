@@ -37,8 +37,9 @@ class SemaphoreGroup:
         limit: of each semaphore, or a function that returns the limit for a key; it is called
             for each ``group[key]``.
         kind: the class of the semaphores.
-        prefix: the first part of the keys in Redis, as of a single semaphore. Without *name* it is
-            taken for that, which is deprecated, as is *key_prefix* for this.
+        prefix: the first part of the keys in Redis, ``"redsem"`` by default, as in a single
+            semaphore. Without *name*, it is the name: deprecated.
+        key_prefix: the former name of *prefix*: deprecated.
         options: for every semaphore, as :class:`AnySemaphore` takes them.
 
     Raises:
@@ -52,7 +53,7 @@ class SemaphoreGroup:
         limit: int | Callable[[str], int] | None = None,
         *,
         kind: type[AnySemaphore] = FairSemaphore,
-        prefix: str = "redsem",
+        prefix: str | None = None,
         key_prefix: str | None = None,
         **options: Unpack[Options],
     ) -> None:
@@ -60,19 +61,19 @@ class SemaphoreGroup:
             raise TypeError("kind must be Semaphore or FairSemaphore; for mutexes, limit=1")
         for option in options.keys() - Options.__annotations__.keys():
             raise TypeError(f"SemaphoreGroup(): got an unexpected keyword argument {option!r}")
-        if name is None:
+        if name is None and prefix is not None:
             _warn("prefix is the first part of the keys: pass name=")
-            name, prefix = prefix, "redsem"
+            name, prefix = prefix, None
         if key_prefix is not None:
             _warn("key_prefix is called prefix now")
             prefix = key_prefix
-        if limit is None:
-            raise TypeError("SemaphoreGroup() missing 1 required argument: 'limit'")
+        if name is None or limit is None:
+            raise TypeError("SemaphoreGroup() needs a name and a limit")
         self._client = redis
         self._name = config.text(name, "name", most=LONGEST_NAME)
         self._limit = limit
         self._kind = kind
-        self._prefix = prefix
+        self._prefix = "redsem" if prefix is None else prefix
         self._options = options
         self._made(name, 0 if callable(limit) else limit)  # raises for invalid arguments
 

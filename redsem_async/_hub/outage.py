@@ -90,10 +90,10 @@ class Outage:
             self.logged_since = self._since
             place, error = self._state.node.place, self._state.error
             names = sorted({address.name for address in self._semaphores})
-            shown = ", ".join(map(repr, names[:MOST_NAMED]))
+            shown = f" for {', '.join(map(repr, names[:MOST_NAMED]))}" if names else ""
             shown += f" and {len(names) - MOST_NAMED:,} more" if names[MOST_NAMED:] else ""
             facts = {"event": "outage", "place": place, "semaphores": names}
-            logger.warning("%s cannot be asked for %s: %s", place, shown, error, extra=facts)
+            logger.warning("%s cannot be asked%s: %s", place, shown, error, extra=facts)
 
     def _log_end(self, since: float) -> None:
         self.logged_since = None

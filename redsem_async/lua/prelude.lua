@@ -64,13 +64,14 @@ local top_power      -- highest power in `extra`; -1 when no holder is heavy
 local marker_server  -- run_id in the marker
 local token_count    -- entries in `tokens`
 
--- Loads the state of the semaphore. It reads every key before the first write, because Redis does
--- not roll back a script that fails half-way (WRONGTYPE).
--- The set limit that the key limit holds, if any: a pause notes what it found behind its 0.
+-- The set limit in the value of the key limit, if there is one. After a pause, the limit that it
+-- found follows.
 local function limit_in(value)
   return value and tonumber(string.match(value, '^%d+'))
 end
 
+-- Loads the state of the semaphore. It reads every key before the first write, because Redis does
+-- not roll back a script that fails half-way (WRONGTYPE).
 local function load_state()
   set_limit = limit_in(call('GET', limit))
   waiting = call('ZCARD', line)

@@ -11,7 +11,7 @@
 
 local new_limit, number = ARGV[5], tonumber(ARGV[6])
 
--- What a pause writes where it finds *before*, or what ending it leaves: '' for nothing.
+-- The value of the key limit after a pause, or after a resume, where it was *before*; '' for none.
 local function paused_or_resumed(before)
   local paused = limit_in(before) == 0
   if new_limit == 'pause' then

@@ -1,4 +1,4 @@
-"""The chart: requests inside the upstream over time, and the limit. A PNG, or characters."""
+"""The chart: requests asked of the upstream at once, and the limit. A PNG, or characters."""
 
 import tempfile
 from importlib.util import find_spec

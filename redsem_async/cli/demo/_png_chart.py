@@ -7,7 +7,7 @@ from matplotlib.figure import Figure  # Not pyplot, which has global state and w
 
 from ._record import Kill, Record
 
-_INSIDE, _REFUSED, _LIMIT, _DEAD = "#3b7dbd", "#e3a08f", "#c8322b", "#6e7781"
+_ASKED, _UNLIMITED, _LIMIT, _DEAD = "#3b7dbd", "#e3a08f", "#c8322b", "#6e7781"
 _BIN = 0.1  # seconds; the bin width of the histogram of refusals
 
 
@@ -20,24 +20,24 @@ def save_chart(record: Record, path: Path) -> None:
         fontweight="bold",
     )
     grid = figure.add_gridspec(2, 1, height_ratios=(4, 1))
-    inside = figure.add_subplot(grid[0])
-    refused = figure.add_subplot(grid[1], sharex=inside)
-    inside.tick_params(labelbottom=False)
-    for axes in (inside, refused):
+    asked = figure.add_subplot(grid[0])
+    refused = figure.add_subplot(grid[1], sharex=asked)
+    asked.tick_params(labelbottom=False)
+    for axes in (asked, refused):
         axes.spines[["top", "right"]].set_visible(False)
         axes.margins(x=0.01)
-    _draw_inside(inside, record)
+    _draw_asked(asked, record)
     if record.kill is not None:
-        _draw_kill(inside, record, record.kill)
+        _draw_kill(asked, record, record.kill)
     _draw_refused(refused, record)
     figure.savefig(path)
 
 
-def _draw_inside(axes: Any, record: Record) -> None:
+def _draw_asked(axes: Any, record: Record) -> None:
     start, limit = record.bare.began, record.plan.limit
     titles = ("without a semaphore", f"with FairSemaphore, limit {limit}")
     highest = max(record.bare.most_asked, record.guarded.most_asked, limit)
-    colours = (_REFUSED, _INSIDE)
+    colours = (_UNLIMITED, _ASKED)
     for round_, title, colour in zip((record.bare, record.guarded), titles, colours, strict=True):
         times = [round_.began - start, *(at - start for at, _ in round_.asked_at_once())]
         counts = [0, *(count for _, count in round_.asked_at_once())]
