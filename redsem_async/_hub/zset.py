@@ -15,7 +15,9 @@ from .claim import Claim, LineReport, State
 from .route import GRACE
 from .waiters import Exceptional, Waiters
 
-MAX_KEPT = 16  # releases in a row whose permits this process keeps while others wait
+# What this process keeps of its permits while others wait: those of so many releases in a row,
+MAX_KEPT = 16
+KEPT_FOR = 0.25  # and for so many seconds.
 HINT_TIME = 1.0  # seconds for which a hub stays to pass a hint on
 
 
@@ -25,6 +27,7 @@ class ZsetWaiters(Waiters):
     _hinted_at = -math.inf
     _others_wait = False
     _kept_in_a_row = 0
+    _kept_since = -math.inf
 
     def join(self, claim: Claim) -> bool:
         if not (claim.waits and self._ledger.waiting):
@@ -122,13 +125,16 @@ class ZsetWaiters(Waiters):
     def kept(self, owner: str, permits: int) -> int:
         if owner != self._ledger.identity.id:
             return 0
+        now = clock()
         self._kept_in_a_row = self._kept_in_a_row + 1 if self._others_wait else 0
-        if self._kept_in_a_row > MAX_KEPT:
+        if self._kept_in_a_row <= 1:
+            self._kept_since = now
+        if self._kept_in_a_row > MAX_KEPT or now > self._kept_since + KEPT_FOR:
             self._kept_in_a_row = 0
             return 0
         kept = permits - self._ask_for(permits)
         self.hint += kept  # where no waiter takes them after all, they are passed on
-        self._hinted_at = clock()
+        self._hinted_at = now
         return kept
 
     def apply(self, reply: Reply) -> None:

@@ -198,6 +198,13 @@ OF_CLIENT = (
         ),
     ),
     mutant(
+        "a process keeps its permits for sixteen holds, however long",
+        "a process keeps its permits for its own waiters for a short time (zset)",
+        "worlds/test_steady_work.py"
+        "::test_a_process_keeps_its_permits_for_no_more_than_three_long_holds",
+        ("_hub/zset.py", "KEPT_FOR = 0.25 ", "KEPT_FOR = math.inf "),
+    ),
+    mutant(
         "leaving a block sends the release by itself",
         "the release leaves in this turn of the loop, with what that turn asks",
         "promises/test_leaving.py::test_the_release_and_the_next_acquire_are_one_write",

@@ -1,6 +1,7 @@
 """Tasks that acquire and release on and on, in simulated time: shares, and `retry_after`."""
 
 import asyncio
+import itertools
 import random
 import secrets
 import statistics
@@ -67,6 +68,30 @@ def test_processes_get_equal_shares(
 
     in_simulated_time(measure)
     assert max(uses.values()) < 1.5 * min(uses.values()), uses
+
+
+def test_a_process_keeps_its_permits_for_no_more_than_three_long_holds() -> None:
+    """Sixteen releases in a row, as with short holds, would be a long time."""
+    memory = MemoryBackend()
+    uses: list[int] = []
+
+    async def work(process: int, semaphore: AnySemaphore) -> None:
+        while True:
+            async with semaphore:
+                uses.append(process)
+                await asyncio.sleep(2.0)
+
+    async def measure() -> None:
+        tasks: list[asyncio.Task[None]] = []
+        for process, client in enumerate([memory, memory.peer()]):
+            semaphore = Semaphore(client, "jobs", 1)
+            tasks += [asyncio.create_task(work(process, semaphore)) for _ in range(TASKS)]
+        await asyncio.sleep(120.0)
+        await cancelled(*tasks)
+
+    in_simulated_time(measure)
+    runs = [len(list(run)) for _, run in itertools.groupby(uses)]
+    assert max(runs) <= 3, runs
 
 
 @pytest.mark.parametrize("processes", [1, 2])
