@@ -12,6 +12,7 @@ from redis.backoff import NoBackoff
 
 from redsem_async._core import config
 from redsem_async._hub.hub import known_hub
+from redsem_async._redis.sentinels import client_of_service, names_sentinels
 
 from .backends import backend_of
 
@@ -23,8 +24,14 @@ def from_url(url: str, **options: Any) -> Redis:
     the maintenance notifications of redis-py, which disable redis-py's check for stale replies.
 
     Args:
-        url: ``redis://``, ``rediss://`` (TLS) or ``unix://``.
+        url: ``redis://``, ``rediss://`` (TLS) or ``unix://``; or, for the master of a service that
+            sentinels watch, ``redis+sentinel://host:26379,other:26379/service/0`` (with TLS
+            ``rediss+sentinel://``). User and password are those of the master; the sentinels' own
+            are options of the URL: ``?sentinel_username=...&sentinel_password=...``.
         options: for ``Redis.from_url``; they override the settings chosen here.
+
+    Raises:
+        ValueError: the URL cannot be parsed.
     """
     if not _can_be_read(url):
         raise ValueError(
@@ -37,12 +44,15 @@ def from_url(url: str, **options: Any) -> Redis:
 
         chosen["maint_notifications_config"] = MaintNotificationsConfig(enabled=False)
     chosen |= options
+    if names_sentinels(url):
+        return client_of_service(url, chosen)
     return Redis.from_url(url, **chosen)  # pyright: ignore[reportUnknownMemberType]
 
 
 def _can_be_read(url: str) -> bool:
     try:
-        _ = urlsplit(url).port
+        for host in urlsplit(url).netloc.rpartition("@")[2].split(","):
+            _ = urlsplit(f"//{host}").port
     except ValueError:  # its message may quote the password
         return False
     return True

@@ -63,7 +63,8 @@ Url = Annotated[
     str,
     typer.Option(
         envvar="REDIS_URL",
-        help="redis://, rediss:// (TLS) or unix://, with user:password@ if needed.",
+        help="redis://, rediss:// (TLS), unix:// or redis+sentinel://HOST,.../SERVICE, with"
+        " user:password@ if needed.",
         show_envvar=True,
         show_default=LOCAL,
         callback=valid_url,

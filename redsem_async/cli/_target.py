@@ -37,7 +37,7 @@ class Target:
     """The server, or cluster, and the key prefix that a command works on.
 
     Attributes:
-        url: URL of the server, or of any node of the cluster.
+        url: URL of the server, of sentinels, or of any node of the cluster.
         prefix: prefix of the keys.
         cluster: whether the URL is a node of a cluster.
     """
@@ -59,6 +59,11 @@ class Target:
         parts = parts._replace(netloc=f"{user}{at}{address}")
         if parts.scheme == "unix":
             parts = parts._replace(scheme="redis", path="")
+        elif parts.scheme.endswith("+sentinel"):
+            _, _, database = parts.path.removeprefix("/").partition("/")
+            query = "&".join(o for o in parts.query.split("&") if not o.startswith("sentinel_"))
+            scheme = parts.scheme.removesuffix("+sentinel")
+            parts = parts._replace(scheme=scheme, path=database, query=query)
         return replace(self, url=parts.geturl(), cluster=False)
 
 

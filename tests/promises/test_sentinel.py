@@ -9,11 +9,12 @@ import pytest
 from redis.asyncio import Redis
 from redis.asyncio.sentinel import Sentinel
 
-from redsem_async import BackendUnavailable, FairSemaphore
+from redsem_async import BackendUnavailable, FairSemaphore, connect, from_url
 from redsem_async.testing import EmbeddedRedis
 from tests.harness.clients import Kind
 from tests.harness.replicas import SERVICE, Replicated, embedded_sentinels
 from tests.harness.wait import queue_up, soon
+from tests.integrations.cli.commands import program
 
 
 @contextmanager
@@ -54,3 +55,39 @@ async def test_an_error_names_the_master_and_not_an_address() -> None:
     async with masters_client(1) as client:
         with pytest.raises(BackendUnavailable, match=SERVICE):
             await FairSemaphore(client, "watched", 1).acquire(timeout=0.2)
+
+
+async def test_a_url_may_name_sentinels(server: EmbeddedRedis, kind: Kind) -> None:
+    """The first of them is not there; the others have one password, the master another."""
+    with embedded_sentinels(Replicated(server, ())) as flock:
+        port = flock.sentinels[0].port
+        url = f"redis+sentinel://127.0.0.1:1,127.0.0.1:{port}/{SERVICE}/0"
+        async with connect(url) as client, kind(client, "watched", 1):
+            result = await program("status", "watched", REDIS_URL=url)
+            assert result.code == 0, result.err
+            assert "1 held" in result.out
+            pool: Any = client.connection_pool
+            of_sentinel: Any = pool.sentinel_manager.sentinels[0].connection_pool
+            (connection,) = of_sentinel._available_connections
+            assert connection.is_connected
+        assert not connection.is_connected, "closed with the client"
+
+
+def test_a_url_of_sentinels_may_hold_settings() -> None:
+    """As that of a server, and the sentinels' own password."""
+    client = from_url(
+        "rediss+sentinel://me:p%40ss@one,[::1]:7000/main/3?sentinel_password=word&ssl_cert_reqs=none"
+    )
+    pool: Any = client.connection_pool
+    settings = pool.connection_kwargs
+    assert pool.service_name == "main"
+    assert (settings["username"], settings["password"], settings["db"]) == ("me", "p@ss", 3)
+    of_sentinels = [
+        each.connection_pool.connection_kwargs for each in pool.sentinel_manager.sentinels
+    ]
+    assert [(each["host"], each["port"]) for each in of_sentinels] == [
+        ("one", 26379),
+        ("::1", 7000),
+    ]
+    for each in of_sentinels:
+        assert (each["password"], each["ssl_cert_reqs"]) == ("word", "none")

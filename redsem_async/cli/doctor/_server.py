@@ -35,7 +35,7 @@ def role(info: Info, *, cluster: bool) -> list[Finding]:
             problem(
                 "role",
                 f"this server is a replica of {master}",
-                "use the master's URL, or Sentinel",
+                "use the master's URL, or one of sentinels (redis+sentinel://)",
             )
         )
     if int(info.get("cluster_enabled", 0)) and not cluster:

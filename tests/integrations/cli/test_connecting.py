@@ -10,6 +10,7 @@ from redis.asyncio import Redis, RedisCluster
 import redsem_async
 from redsem_async import FairSemaphore
 from redsem_async._redis.acl import acl_rules
+from redsem_async.cli._target import Target
 from redsem_async.testing import EmbeddedRedis
 from tests.harness.servers import StartServer
 from tests.harness.topologies import embedded_cluster
@@ -98,6 +99,9 @@ async def test_an_unreachable_server_is_one_error_line(arguments: tuple[str, ...
         f"redis://us:12?{PASSWORD}@127.0.0.1:1",
         f"ftp://us:{PASSWORD}@127.0.0.1:1",
         f"redis://us:{PASSWORD}@127.0.0.1:1?db={PASSWORD}",
+        f"redis+sentinel://us:{PASSWORD}@127.0.0.1:1/main",
+        f"redis+sentinel://us:{PASSWORD}/rest@127.0.0.1:1/main",
+        f"redis+sentinel://us:{PASSWORD}@127.0.0.1:1",
     ],
 )
 async def test_no_password_is_printed(url: str) -> None:
@@ -106,6 +110,23 @@ async def test_no_password_is_printed(url: str) -> None:
         assert result.code != 0 or arguments[0] == "watch"
         assert PASSWORD not in result.out + result.err
         assert "Traceback" not in result.err
+
+
+@pytest.mark.parametrize(
+    ("url", "there"),
+    [
+        ("rediss://us:pw@one:1/3?db=3", "rediss://us:pw@two:7/3?db=3"),
+        ("unix://us:pw@/tmp/socket", "redis://us:pw@two:7"),
+        ("redis+sentinel://us:pw@a,b:2/main", "redis://us:pw@two:7"),
+        (
+            "rediss+sentinel://us:pw@a/main/3?sentinel_password=x&protocol=2",
+            "rediss://us:pw@two:7/3?protocol=2",
+        ),
+    ],
+)
+def test_another_server_is_reached_in_the_same_way(url: str, there: str) -> None:
+    """As `doctor` reaches the replicas and the nodes of a cluster."""
+    assert Target(url, "redsem").at("two", 7).url == there
 
 
 @pytest.mark.parametrize("option", ["ssl_cert_reqs=none", "host_name=there"])
