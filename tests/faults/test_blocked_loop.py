@@ -33,7 +33,7 @@ Compute = Callable[..., Awaitable[Worker]]
 
 @pytest.fixture
 def compute(start: StartWorker, server: EmbeddedRedis) -> Compute:
-    """Starts a process that holds the permit of ``jobs`` and computes."""
+    """Starts a process that holds the permit of ``jobs`` and blocks its loop."""
 
     async def compute(kind: Kind, **options: Any) -> Worker:
         url = f"{server.url}?client_name=busy"
@@ -81,7 +81,7 @@ async def test_a_body_that_computes_for_three_leases_keeps_its_permit(
 ) -> None:
     """The loop refreshed nothing, and nobody else got in."""
     semaphore = kind(client_a, "jobs", 1, lease=30.0)
-    busy = await compute(kind, after=after)
+    busy = await compute(kind, after=after, burns=True)
     held = await busy.heard("held")
     waiter = await waits_in_line(semaphore)
     computed = await computed_by(busy, lost=False)
@@ -210,7 +210,7 @@ async def test_a_refresh_whose_answer_is_lost_is_sent_again(
     """No answer is not a no; a half-open connection is noticed while there is time."""
     semaphore = kind(client_a, "jobs", 1, lease=30.0)
     fault = proxy.swallow("refresh")
-    lease = 2 * LEASE  # half of which is for two attempts, with the interpreter's lock shared
+    lease = 4 * LEASE  # half of which is for two attempts, with the interpreter's lock shared
     busy = await compute(kind, url=proxy.url, lease=lease, seconds=2.5 * lease)
     held = await busy.heard("held")
     async with asyncio.timeout(lease):

@@ -153,7 +153,7 @@ async def keep() -> None:
 
 
 async def compute() -> None:
-    """The body computes in Python, for so long, and may await something afterwards."""
+    """The body computes in Python, or sleeps, for so long, and may await something afterwards."""
     semaphore = make()
     turns = count_turns()
     try:
@@ -164,7 +164,10 @@ async def compute() -> None:
             ends = time.monotonic() + OPTIONS["seconds"]
             try:
                 while time.monotonic() < ends:
-                    sum(range(1000))
+                    if OPTIONS.get("burns"):
+                        sum(range(1000))
+                    else:
+                        time.sleep(0.001)  # noqa: ASYNC251 - that is the fault
                     lowest = min(lowest, permit.expires_in)
                     if OPTIONS.get("asks"):
                         permit.check()

@@ -44,7 +44,7 @@ def test_an_example_of_the_docs_runs(code: str, embedded: StartServer) -> None:
     """As it stands, but for the server's address; what it claims are assertions of its own."""
     code = code.replace("redis://localhost:6379", embedded().url)
     command = [sys.executable, "-X", "dev", "-W", "error", "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
     complaining = [line for line in complaints(done.stderr) if not LOST.match(line)]
     assert (done.returncode, complaining) == (0, [])
 
@@ -56,7 +56,7 @@ def test_who_is_late_is_refused(server_url: str, name: str) -> None:
         assert known in example
         example = example.replace(known, ours)
     command = [sys.executable, "-X", "dev", "-W", "error", "-c", example]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
     assert (done.returncode, complaints(done.stderr)) == (0, [])
     [lost, final] = done.stdout.splitlines()
     assert "was lost" in lost

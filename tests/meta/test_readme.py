@@ -25,7 +25,7 @@ def test_an_example_of_the_readme_runs(number: int, server_url: str, name: str) 
     for known in ("openai", "gpu"):
         example = example.replace(f'"{known}"', repr(name))
     command = [sys.executable, "-X", "dev", "-W", "error", "-c", example]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
     unexpected = [line for line in complaints(done.stderr) if "was lost" not in line]
     assert (done.returncode, unexpected) == (0, [])
     assert done.stdout or "print(" not in example

@@ -190,7 +190,7 @@ OF_CLIENT = (
     mutant(
         "a newcomer asks although other processes wait",
         "processes that ask on and on get equal shares (zset)",
-        "worlds/test_steady_work.py::test_processes_get_equal_shares[zset-0.1-8-constant]",
+        "worlds/test_steady_work.py::test_processes_get_equal_shares[zset-0.1-8-short]",
         (
             "_hub/zset.py",
             "        if claim.state is State.WAITING and not gives_way:\n",

@@ -45,8 +45,13 @@ def regressions(stays: list[Stay]) -> Iterator[tuple[int, int]]:
             yield highest, own
 
 
-@pytest.mark.parametrize("weights", [False, True], ids=["single", "weighted"])
-@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "weights",
+    [
+        pytest.param(False, id="single", marks=pytest.mark.release),
+        pytest.param(True, id="weighted"),
+    ],
+)
 async def test_under_load_the_limit_holds(
     kind: Kind, weights: bool, start: StartWorker, client_a: Redis, admin: Redis
 ) -> None:

@@ -26,7 +26,7 @@ from tests.harness.wait import until
 PASSWORD = "hunter2-of-the-test"
 COMMAND = (sys.executable, "-m", "redsem_async")
 CTRL_C = "\x03"
-TIMEOUT = 20.0  # seconds, for a loaded machine
+TIMEOUT = 45.0  # seconds, for a loaded machine
 
 # Makes the terminal the controlling one, so that the program gets its signals.
 WITH_CONTROLLING_TERMINAL = """

@@ -2,7 +2,6 @@
 
 import asyncio
 import re
-import time
 
 import pytest
 from redis.asyncio import Redis, RedisCluster
@@ -82,9 +81,7 @@ async def test_ls_of_one_cluster_node_is_an_error(embedded: StartServer) -> None
 
 @pytest.mark.parametrize("arguments", [("ls",), ("status", "jobs"), ("pause", "jobs")])
 async def test_an_unreachable_server_is_one_error_line(arguments: tuple[str, ...]) -> None:
-    began = time.monotonic()
     result = await program(*arguments, REDIS_URL=f"redis://us:{PASSWORD}@127.0.0.1:1/0?db=0")
-    assert time.monotonic() - began < 10
     assert result.code == 1
     assert "127.0.0.1:1" in result.error_line
     assert PASSWORD not in result.err

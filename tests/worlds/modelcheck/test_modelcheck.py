@@ -45,6 +45,7 @@ def test_every_order_of_events(scenario: Scenario) -> None:
     assert found.complete or LONG
 
 
+@pytest.mark.release
 def test_what_is_said_to_commute_does() -> None:
     for name in ("fair a lost link and late commands", "zset mixed limits"):
         scenario = scenario_called(name)
