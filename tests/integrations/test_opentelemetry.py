@@ -1,6 +1,7 @@
 """Metrics and spans, as an SDK receives them."""
 
 import asyncio
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -240,6 +241,19 @@ async def test_a_status_that_cannot_be_read_is_an_error(collected: Collected) ->
         await until(lambda: collected.points("redsem.status.errors") == errors)
         await until(lambda: collected.points("redsem.status.limit") == {("known",): 1})
         await cancelled(reporting)
+
+
+async def test_the_age_of_the_status_shows_a_blocked_event_loop(collected: Collected) -> None:
+    """Metrics are collected in another thread: they must not show old values as if new."""
+    sem = FairSemaphore(MemoryBackend(), "jobs", 1)
+    reporting = asyncio.create_task(
+        report_status([sem], interval=0.1, meter_provider=collected.meters)
+    )
+    await until(lambda: collected.points("redsem.status.limit") == {("jobs",): 1})
+    time.sleep(0.25)  # noqa: ASYNC251
+    assert collected.points("redsem.status.limit") == {}
+    assert collected.points("redsem.status.age")[()] >= 0.25
+    await cancelled(reporting)
 
 
 async def test_the_interval_of_reports_is_positive() -> None:
