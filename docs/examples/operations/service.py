@@ -34,14 +34,14 @@ redis = Redis.from_url(os.environ["REDIS_URL"])
 tenants = SemaphoreGroup(
     redis, "tenant", lambda tenant: LIMITS.get(tenant, 1), max_waiters=20, linger=0.1
 )
+known = {tenants.name_of(tenant) for tenant in LIMITS}
 turn = RequirePermit(  # your authentication sets the header
     tenants, key=lambda request: request.headers.get("x-tenant", ""), timeout=2
 )
 
 
 def name_in_metrics(name: str) -> str:
-    """Unknown tenants share one name: names that clients choose would be series without end."""
-    known = {tenants.name_of(tenant) for tenant in LIMITS}
+    """Unknown tenants share one name: clients must not be able to add time series."""
     return name if name in known else "tenant:other"
 
 
