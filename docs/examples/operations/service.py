@@ -1,6 +1,6 @@
 """A service with a limit for each tenant, and its metrics for Prometheus on a port of their own.
 
-    pip install -r requirements.txt
+    pip install 'redsem-async[fastapi,otel]' -r requirements.txt
     export REDIS_URL=redis://localhost:6379
     METRICS_PORT=9464 uvicorn service:app --port 8000
 
