@@ -265,6 +265,18 @@ def docs(session: nox.Session) -> None:
     python(session, "mkdocs", "build", "--strict", "-f", ".config/mkdocs.yml", env=environment)
 
 
+@nox.session(default=False)
+def operations(session: nox.Session) -> None:
+    """Test the dashboard and the alert rules: an exporter, promtool, the types of Grafana."""
+    if which("promtool") is None:
+        session.error("promtool is not here: Debian's package prometheus has it")
+    session.install(".[dev]", "opentelemetry-exporter-prometheus", "grafana-foundation-sdk")
+    files = ["test_operations.py", "test_operations_exported.py", "test_operations_live.py"]
+    paths = [f"tests/integrations/{file}" for file in files]
+    environment: Environment = {"PYTHONSAFEPATH": "1"}
+    python(session, "pytest", *(session.posargs or paths), env=environment)
+
+
 @here(default=False)
 def mutants(session: nox.Session) -> None:
     """Break one promise after another; each has to be caught by the test that is meant for it.

@@ -5,12 +5,19 @@
     from redsem_async.opentelemetry import instrument
 
     instrument()
+
+`report_status` adds what Redis keeps for chosen semaphores: limit, permits held by all processes,
+waiting requests, oldest wait.
 """
 
+import asyncio
 import time
-from collections.abc import Callable
-from typing import final
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import NoReturn, final
 
+from ._api.semaphore import AnySemaphore
+from ._core.errors import SemaphoreError
 from ._observers.events import (
     Abandoned,
     Detached,
@@ -29,14 +36,15 @@ from ._observers.events import (
 from .observer import Observation, observe
 
 try:
-    from opentelemetry.metrics import MeterProvider, get_meter
+    from opentelemetry.metrics import CallbackOptions, MeterProvider, get_meter
+    from opentelemetry.metrics import Observation as Measurement
     from opentelemetry.trace import Span, Status, StatusCode, TracerProvider, get_tracer
 except ImportError as _missing:
     raise ImportError(
         "redsem_async.opentelemetry needs opentelemetry-api: pip install 'redsem-async[otel]'"
     ) from _missing
 
-__all__ = ["instrument"]
+__all__ = ["instrument", "report_status"]
 
 _NAME = "redsem_async"
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
@@ -64,6 +72,126 @@ def instrument(
             memory in the metrics server. Spans have the name unchanged.
     """
     return observe(_Telemetry(meter_provider, tracer_provider, metric_name, spans=spans))
+
+
+async def report_status(
+    semaphores: Iterable[AnySemaphore],
+    *,
+    interval: float = 15.0,
+    meter_provider: MeterProvider | None = None,
+    metric_name: Callable[[str], str] = str,
+) -> NoReturn:
+    """Read the status of *semaphores* from Redis again and again, for metrics, until cancelled.
+
+    Run it as a task, once in a process. One process of a service suffices, and more do no harm:
+    each reports the same totals. It costs one command for each semaphore and interval.
+
+    When a status could not be read, ``redsem.status.errors`` counts it, and its values are not
+    reported. No value but the age is reported when the last round is older than two intervals.
+
+    Args:
+        semaphores: a list or another collection, iterated again for each round: those of a
+            ``SemaphoreGroup`` may be added and removed.
+        interval: seconds between two rounds.
+        meter_provider: instead of the global one.
+        metric_name: as for :func:`instrument`. Of semaphores with the same name in metrics, the
+            sums are reported, and the longest of the oldest waits.
+
+    Raises:
+        ValueError: *interval* is not positive.
+    """
+    if not interval > 0:
+        raise ValueError(f"interval must be positive, not {interval}")
+    status = _Status(meter_provider, metric_name, interval)
+    try:
+        while True:
+            await status.read(list(semaphores))
+            await asyncio.sleep(interval)
+    finally:
+        status.forget()
+
+
+@dataclass(slots=True)
+class _Reading:
+    """The status of the semaphores that have one name in metrics."""
+
+    limit: int = 0
+    held: int = 0
+    waiting: int = 0
+    oldest: float = 0.0
+
+
+@final
+class _Status:
+    """The gauges of `report_status`. Their callbacks may run in a thread of the SDK."""
+
+    def __init__(
+        self,
+        meter_provider: MeterProvider | None,
+        metric_name: Callable[[str], str],
+        interval: float,
+    ) -> None:
+        self._metric_name = metric_name
+        self._fresh = 2 * interval
+        self._readings: dict[str, _Reading] = {}  # replaced, never changed
+        self._round_at: float | None = None
+        self._complete_at: float = time.monotonic()
+        meter = get_meter(_NAME, meter_provider=meter_provider)
+        self._errors = meter.create_counter(
+            "redsem.status.errors", "{error}", "Reads of a status that failed"
+        )
+
+        def gauge(name: str, unit: str, text: str, value: Callable[[_Reading], float]) -> None:
+            def observed(_: CallbackOptions) -> Iterable[Measurement]:
+                return self._observed(value)
+
+            meter.create_observable_gauge(f"redsem.status.{name}", [observed], unit, text)
+
+        gauge("limit", "{permit}", "The limit in force", lambda reading: reading.limit)
+        gauge("held", "{permit}", "Permits held by all processes", lambda reading: reading.held)
+        gauge("waiting", "{request}", "Requests waiting anywhere", lambda reading: reading.waiting)
+        gauge(
+            "oldest_wait", "s", "Age of the first request in line", lambda reading: reading.oldest
+        )
+        meter.create_observable_gauge(
+            "redsem.status.age", [self._age], "s", "Time since all statuses were read last"
+        )
+
+    async def read(self, semaphores: list[AnySemaphore]) -> None:
+        """Read all of them, one after the other: a round is no burst of commands."""
+        readings: dict[str, _Reading] = {}
+        complete = True
+        for semaphore in semaphores:
+            name = self._metric_name(semaphore.name)
+            try:
+                status = await semaphore.status(max_entries=1)
+            except SemaphoreError as error:
+                complete = False
+                self._errors.add(1, {"redsem.semaphore": name, "error.type": _type(error)})
+                continue
+            reading = readings.setdefault(name, _Reading())
+            reading.limit += status.limit
+            reading.held += status.held
+            reading.waiting += status.waiting
+            reading.oldest = max([reading.oldest, *(waiter.age for waiter in status.waiters)])
+        self._readings = readings
+        self._round_at = time.monotonic()
+        if complete:
+            self._complete_at = self._round_at
+
+    def forget(self) -> None:
+        """Report nothing from now on."""
+        self._round_at = None
+
+    def _observed(self, value: Callable[[_Reading], float]) -> Iterable[Measurement]:
+        if self._round_at is None or time.monotonic() - self._round_at > self._fresh:
+            return
+        for name, reading in self._readings.items():
+            yield Measurement(value(reading), {"redsem.semaphore": name})
+
+    def _age(self, _: CallbackOptions) -> Iterable[Measurement]:
+        if self._round_at is not None:
+            yield Measurement(time.monotonic() - self._complete_at)
 
 
 @final
@@ -101,6 +229,9 @@ class _Telemetry(Observer):
         self._reclaimed = meter.create_counter(
             "redsem.reclaimed", "{entry}", "Expired holders and dead waiters that reap() removed"
         )
+        self._reused = meter.create_counter(
+            "redsem.leases.reused", "{lease}", "Grants with a lease that was used before (linger)"
+        )
 
     # -- requests
 
@@ -110,6 +241,8 @@ class _Telemetry(Observer):
     def granted(self, event: Granted) -> None:
         self._came_to("granted", event)
         self._held.add(event.permits, self._attributes(event))
+        if event.reused:
+            self._reused.add(1, self._attributes(event))
         if self._tracer is not None:
             facts: Attributes = {
                 "redsem.permits": event.permits,
@@ -126,13 +259,19 @@ class _Telemetry(Observer):
         self._came_to(event.reason, event, "no permit was free")
 
     def failed(self, event: Failed) -> None:
-        self._came_to("failed", event, str(event.error))
+        self._came_to("failed", event, str(event.error), {"error.type": _type(event.error)})
 
-    def _came_to(self, what: str, event: Outcome, error: str | None = None) -> None:
+    def _came_to(
+        self,
+        what: str,
+        event: Outcome,
+        error: str | None = None,
+        more: Attributes | None = None,
+    ) -> None:
         attributes = self._attributes(event)
         if event.queued:
             self._waiting.add(-1, attributes)
-        outcome: Attributes = {"redsem.outcome": what}
+        outcome: Attributes = {"redsem.outcome": what, **(more or {})}
         self._acquire.record(event.waited, {**attributes, **outcome})
         if self._tracer is not None:
             now = time.time_ns()
@@ -152,15 +291,22 @@ class _Telemetry(Observer):
         self._ended("detached", event)
 
     def lost(self, event: Lost) -> None:
-        self._ended("lost", event, f"lost: {event.reason}")
+        self._ended("lost", event, f"lost: {event.reason}", {"redsem.reason": event.reason})
 
-    def _ended(self, how: str, event: PermitEvent, error: str | None = None) -> None:
+    def _ended(
+        self,
+        how: str,
+        event: PermitEvent,
+        error: str | None = None,
+        more: Attributes | None = None,
+    ) -> None:
         attributes = self._attributes(event)
+        end: Attributes = {"redsem.end": how, **(more or {})}
         self._held.add(-event.permits, attributes)
-        self._hold.record(event.held, {**attributes, "redsem.end": how})
+        self._hold.record(event.held, {**attributes, **end})
         span = self._holding.pop(event.permit_id, None)
         if span is not None:
-            span.set_attribute("redsem.end", how)
+            span.set_attributes(end)
             _end(span, error)
 
     # -- semaphores
@@ -174,6 +320,10 @@ class _Telemetry(Observer):
 
 def _facts(event: Event | Reclaimed) -> Attributes:
     return {"redsem.semaphore": event.name, "redsem.mode": event.mode}
+
+
+def _type(error: Exception) -> str:
+    return type(error).__qualname__
 
 
 def _end(span: Span, error: str | None, at: int | None = None) -> None:

@@ -1,6 +1,7 @@
 """Metrics and spans, as an SDK receives them."""
 
 import asyncio
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,9 +13,9 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from redsem_async import AcquireTimeout, FairSemaphore, PermitLost, Semaphore
+from redsem_async import AcquireTimeout, FairSemaphore, ModeMismatch, PermitLost, Semaphore
 from redsem_async.observer import Observation
-from redsem_async.opentelemetry import instrument
+from redsem_async.opentelemetry import instrument, report_status
 from redsem_async.testing import MemoryBackend
 from tests.harness.wait import cancelled, queue_up, until
 
@@ -100,7 +101,7 @@ async def test_durations_say_what_it_came_to(collected: Collected) -> None:
     }
     assert collected.points("redsem.permit.duration") == {
         ("released", "zset", "jobs"): 1,
-        ("lost", "zset", "jobs"): 1,
+        ("lost", "zset", "released or adopted by somebody else", "jobs"): 1,
     }
 
 
@@ -180,3 +181,82 @@ async def test_stopped_it_records_nothing_more() -> None:
         pass
     assert collected.points("redsem.permit.duration") == {}
     assert not collected.spans("redsem.acquire")
+
+
+async def test_a_failure_and_a_loss_say_why(collected: Collected) -> None:
+    """An outage is no mistake in the code, and a kicked permit is no slow refresh."""
+    backend = MemoryBackend()
+    sem = Semaphore(backend, "jobs", 1)
+    async with sem:
+        with pytest.raises(ModeMismatch):
+            await FairSemaphore(backend, "jobs", 1).acquire()
+    assert ("ModeMismatch", "fair", "failed", "jobs") in collected.points(
+        "redsem.acquire.duration"
+    )
+
+
+async def test_reused_leases_are_counted(collected: Collected) -> None:
+    """They are the grants that cost no command."""
+    sem = Semaphore(MemoryBackend(), "jobs", 1, linger=1)
+    for _ in range(3):
+        async with sem:
+            pass
+    reused = collected.points("redsem.leases.reused")
+    assert reused.get(("zset", "jobs"), 0) >= 1
+
+
+async def test_the_status_is_reported_for_all_processes(collected: Collected) -> None:
+    """With the limit in force, and how long the first in line has waited."""
+    backend = MemoryBackend()
+    sems = [FairSemaphore(backend, f"tenant:{name}", 2) for name in "ab"]
+    await sems[1].set_limit(5)
+    permit = await sems[0].acquire(permits=2)
+    waiter = await queue_up(sems[0])
+    reporting = asyncio.create_task(
+        report_status(sems, interval=60, meter_provider=collected.meters, metric_name=until_colon)
+    )
+    await until(lambda: collected.points("redsem.status.limit") == {("tenant",): 7})
+    assert collected.points("redsem.status.held") == {("tenant",): 2}
+    assert collected.points("redsem.status.waiting") == {("tenant",): 1}
+    assert collected.points("redsem.status.oldest_wait")[("tenant",)] >= 0
+    assert collected.points("redsem.status.age")[()] < 60
+    assert collected.points("redsem.status.errors") == {}
+    await cancelled(reporting)
+    assert collected.points("redsem.status.limit") == {}
+    assert collected.points("redsem.status.age") == {}
+    await cancelled(waiter)
+    await permit.release()
+
+
+async def test_a_status_that_cannot_be_read_is_an_error(collected: Collected) -> None:
+    """The others are reported, and the age says since when not all of them are."""
+    backend = MemoryBackend()
+    sems = [FairSemaphore(backend, name, 1) for name in ("known", "mistaken")]
+    other = Semaphore(backend, "mistaken", 1)
+    async with other:
+        reporting = asyncio.create_task(
+            report_status(sems, interval=60, meter_provider=collected.meters)
+        )
+        errors = {("ModeMismatch", "mistaken"): 1}
+        await until(lambda: collected.points("redsem.status.errors") == errors)
+        await until(lambda: collected.points("redsem.status.limit") == {("known",): 1})
+        await cancelled(reporting)
+
+
+async def test_the_age_of_the_status_shows_a_blocked_event_loop(collected: Collected) -> None:
+    """Metrics are collected in another thread: they must not show old values as if new."""
+    sem = FairSemaphore(MemoryBackend(), "jobs", 1)
+    reporting = asyncio.create_task(
+        report_status([sem], interval=0.1, meter_provider=collected.meters)
+    )
+    await until(lambda: collected.points("redsem.status.limit") == {("jobs",): 1})
+    time.sleep(0.25)  # noqa: ASYNC251
+    assert collected.points("redsem.status.limit") == {}
+    assert collected.points("redsem.status.age")[()] >= 0.25
+    await cancelled(reporting)
+
+
+async def test_the_interval_of_reports_is_positive() -> None:
+    """A task that never sleeps would block the event loop."""
+    with pytest.raises(ValueError, match="interval must be positive, not 0"):
+        await report_status([], interval=0)

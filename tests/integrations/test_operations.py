@@ -1,0 +1,126 @@
+"""The dashboard and the alert rules ask for metrics that the package exports.
+
+The names are those that Prometheus gives them: with the unit, and `_total` for a counter. What
+needs an exporter or promtool is in `test_operations_exported.py`.
+"""
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import Histogram, InMemoryMetricReader, Metric, Sum
+
+from tests.harness.telemetry import every_metric
+from tests.harness.wait import until
+
+OPERATIONS = Path(__file__).parents[2] / "docs" / "examples" / "operations"
+DASHBOARD = OPERATIONS / "grafana" / "dashboard.json"
+ALERTS = OPERATIONS / "prometheus" / "alerts.yml"
+
+ADDED_BY_PROMETHEUS = {"instance", "le"}
+NOT_CAUSED = {"BackendUnavailable"}  # a MemoryBackend is never away
+SELECTED = re.compile(r"\b(redsem_\w+)\s*\{([^}]*)\}")
+MATCHER = re.compile(r'(\w+)\s*(=~|!=|=)\s*"([^"]*)"')
+NAME = re.compile(r"\b(?:redsem_\w+|error_type)\b")
+GROUPED = re.compile(r"\bby\s*\(([^)]*)\)")
+
+Exported = dict[str, dict[str, set[str]]]
+"""The values of each label, for each name of a series."""
+
+
+def dashboard_expressions() -> list[str]:
+    """The queries of all panels."""
+    panels = json.loads(DASHBOARD.read_text())["panels"]
+    return [target["expr"] for panel in panels for target in panel.get("targets", ())]
+
+
+def rules() -> str:
+    """The rules as they stand, but for their comments and texts: those are no expressions."""
+    lines = ALERTS.read_text().splitlines()
+    ignored = ("#", "summary:", "description:")
+    return "\n".join(line for line in lines if not line.strip().startswith(ignored))
+
+
+def series_of(metric: Metric) -> list[str]:
+    """The names of the series that Prometheus makes of a metric."""
+    name = metric.name.replace(".", "_")
+    unit = {"s": "_seconds"}.get(metric.unit or "", "")
+    if isinstance(metric.data, Histogram):
+        return [f"{name}{unit}_{suffix}" for suffix in ("bucket", "count", "sum")]
+    counts = isinstance(metric.data, Sum) and metric.data.is_monotonic
+    return [f"{name}{unit}{'_total' if counts else ''}"]
+
+
+def labels_of(points: Iterable[Any]) -> dict[str, set[str]]:
+    labels: defaultdict[str, set[str]] = defaultdict(set)
+    for point in points:
+        for name, value in point.attributes.items():
+            labels[name.replace(".", "_")].add(str(value))
+    return dict(labels)
+
+
+def exported_by(reader: InMemoryMetricReader) -> Exported:
+    data = reader.get_metrics_data()
+    return {
+        series: labels_of(metric.data.data_points)
+        for resource in (data.resource_metrics if data else ())
+        for scope in resource.scope_metrics
+        for metric in scope.metrics
+        for series in series_of(metric)
+    }
+
+
+def unknown(expression: str, exported: Exported) -> list[str]:
+    """What an expression asks for, and what is not exported."""
+    labels = {label for those in exported.values() for label in those}
+    found = [name for name in NAME.findall(expression) if name not in {*exported, *labels}]
+    for grouped in GROUPED.findall(expression):
+        names = {name.strip() for name in grouped.split(",")}
+        found += sorted(names - labels - ADDED_BY_PROMETHEUS)
+    for series, selector in SELECTED.findall(expression):
+        for label, operator, value in MATCHER.findall(selector):
+            values = exported.get(series, {}).get(label)
+            if values is None:
+                found.append(f"{series}{{{label}}}")
+            elif operator != "!=" and value != "$semaphore":
+                wanted = set(value.split("|") if operator == "=~" else [value])
+                found += sorted(wanted - values - NOT_CAUSED)
+    return found
+
+
+async def test_the_dashboard_and_the_rules_ask_for_what_is_exported() -> None:
+    """A panel or an alert on a name that nothing exports is silent for ever."""
+    reader = InMemoryMetricReader()
+    provider = MeterProvider([reader])
+    async with every_metric(provider):
+        await until(lambda: "redsem_status_limit" in exported_by(reader))
+        exported = exported_by(reader)
+    provider.shutdown()
+    expressions = [*dashboard_expressions(), rules()]
+    assert all(NAME.search(expression) for expression in expressions)
+    assert [unknown(expression, exported) for expression in expressions] == [
+        [] for _ in expressions
+    ]
+    # ... and each metric is on the dashboard, but for what only `reap()` counts.
+    shown = set(NAME.findall(" ".join(dashboard_expressions())))
+    assert {name for name in exported if not name.endswith(("_sum", "_count", "_bucket"))} <= shown
+
+
+@pytest.mark.parametrize(
+    ("expression", "found"),
+    [
+        ("sum(redsem_waiting)", ["redsem_waiting"]),
+        ('redsem_a{redsem_outcome="refused"}', ["refused"]),
+        ('redsem_a{redsem_end="lost"}', ["redsem_end", "redsem_a{redsem_end}"]),
+        ("sum by (tenant) (redsem_a)", ["tenant"]),
+        ('sum by (redsem_outcome, le) (redsem_a{redsem_outcome=~"granted|failed"})', []),
+    ],
+)
+def test_what_is_not_exported_would_be_found(expression: str, found: list[str]) -> None:
+    """Names of series, labels and values."""
+    assert unknown(expression, {"redsem_a": {"redsem_outcome": {"granted", "failed"}}}) == found

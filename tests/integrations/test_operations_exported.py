@@ -1,0 +1,127 @@
+"""The dashboard and the rules, against a Prometheus exporter, and the rules against promtool.
+
+`nox -s operations` installs the exporter, and needs promtool on the path.
+"""
+
+import json
+import re
+import subprocess
+from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from shutil import which
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+
+from tests.harness.telemetry import every_metric
+from tests.harness.wait import until
+from tests.integrations.test_operations import (
+    DASHBOARD,
+    OPERATIONS,
+    Exported,
+    dashboard_expressions,
+    rules,
+    unknown,
+)
+
+pytestmark = pytest.mark.release
+
+SAMPLE = re.compile(r"^(\w+)\{(.*)\} \S+$", re.MULTILINE)
+LABEL = re.compile(r'(\w+)="([^"]*)"')
+
+needs_promtool = pytest.mark.skipif(which("promtool") is None, reason="promtool is not here")
+
+
+def exported_in(text: str) -> Exported:
+    """The series of a page of metrics."""
+    exported: Exported = {}
+    for series, labels in SAMPLE.findall(text):
+        known = exported.setdefault(series, {})
+        for label, value in LABEL.findall(labels):
+            if value:
+                known.setdefault(label, set()).add(value)
+    return exported
+
+
+@pytest.mark.skipif(
+    find_spec("opentelemetry.exporter") is None
+    or find_spec("opentelemetry.exporter.prometheus") is None,
+    reason="opentelemetry-exporter-prometheus is not here",
+)
+async def test_the_exporter_names_the_metrics_as_the_dashboard_and_the_rules_do() -> None:
+    """Names with units and `_total`: not those of a rule of ours, but those of the exporter."""
+    reader = import_module("opentelemetry.exporter.prometheus").PrometheusMetricReader()
+    provider = MeterProvider([reader])
+    generate = import_module("prometheus_client").generate_latest
+    async with every_metric(provider):
+        await until(lambda: "redsem_status_limit" in exported_in(generate().decode()))
+        exported = exported_in(generate().decode())
+    provider.shutdown()
+    expressions = [*dashboard_expressions(), rules()]
+    assert [unknown(expression, exported) for expression in expressions] == [
+        [] for _ in expressions
+    ]
+
+
+def leaves(value: Any, path: str = "") -> dict[str, Any]:
+    """The values within a value, by where they are."""
+    parts: dict[type, Callable[[Any], Any]] = {dict: dict[str, Any].items, list: enumerate}
+    if type(value) not in parts:
+        return {path: value}
+    found: dict[str, Any] = {}
+    for name, part in parts[type(value)](value):
+        found |= leaves(part, f"{path}.{name}")
+    return found
+
+
+@needs_promtool
+@pytest.mark.parametrize(
+    "command",
+    ["check config prometheus.yml", "check rules alerts.yml", "test rules alerts.test.yml"],
+)
+def test_promtool_finds_nothing_wrong(command: str) -> None:
+    """The rules, tested with series of their own, and the configuration of Prometheus."""
+    done = subprocess.run(
+        ["promtool", *command.split()],
+        cwd=OPERATIONS / "prometheus",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.skipif(
+    find_spec("grafana_foundation_sdk") is None, reason="grafana-foundation-sdk is not here"
+)
+def test_the_dashboard_is_one_by_the_types_of_grafana() -> None:
+    """They drop what they do not know: nothing is dropped; defaults are added."""
+    import_module("grafana_foundation_sdk.cog.plugins").register_default_plugins()
+    model = import_module("grafana_foundation_sdk.models.dashboard").Dashboard
+    encoder = import_module("grafana_foundation_sdk.cog.encoder").JSONEncoder
+    written = json.loads(DASHBOARD.read_text())
+    read = json.loads(encoder(sort_keys=True).encode(model.from_json(written)))
+    assert leaves(written).items() - leaves(read).items() == set()
+
+
+@needs_promtool
+def test_every_query_of_the_dashboard_is_one_to_prometheus(tmp_path: Path) -> None:
+    """As rules, since promtool parses those; with the variables replaced, as Grafana does."""
+    expressions = [
+        expression.replace("$__rate_interval", "1m").replace("$__range", "1h")
+        for expression in dashboard_expressions()
+    ]
+    recorded = [
+        {"record": f"panel:{number}", "expr": expression}
+        for number, expression in enumerate(expressions)
+    ]
+    file = tmp_path / "panels.yml"
+    file.write_text(json.dumps({"groups": [{"name": "panels", "rules": recorded}]}))
+    done = subprocess.run(
+        ["promtool", "check", "rules", str(file)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{len(expressions)} rules found" in done.stdout
