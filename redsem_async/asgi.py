@@ -270,7 +270,9 @@ class _Answer:
             try:
                 await permit.release()
             except SemaphoreError as error:
-                logger.warning("a permit of %r could not be released: %s", permit.name, error)
+                facts = {"event": "not released", "semaphore": permit.name}
+                text = "a permit of %r could not be released: %s"
+                logger.warning(text, permit.name, error, extra=facts)
 
     async def refuse(self, refused: Rejected) -> None:
         """Send the rejection in the way that is still possible."""

@@ -271,7 +271,8 @@ class Pipeline(Writer):
         if not self.identity.warned_of_no_push:
             self.identity.warned_of_no_push = True
             text = "no push messages come from %s (%s): waiters are served by heartbeats alone"
-            logger.warning(text, self.state.node.place, error)
+            place = self.state.node.place
+            logger.warning(text, place, error, extra={"event": "no push", "place": place})
 
     # -- the connection
 

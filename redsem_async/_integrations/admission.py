@@ -191,9 +191,11 @@ class Admission(Generic[Request]):
     def _note(self, *, away: bool) -> None:
         if away and not self._away:
             text = "Redis is unavailable: %s (on_outage=%r)"
-            logger.warning(text, self._consequence(), self._on_outage)
+            facts = {"event": "on_outage"}
+            logger.warning(text, self._consequence(), self._on_outage, extra=facts)
         elif self._away and not away:
-            logger.warning("Redis is available again: requests need a permit")
+            facts = {"event": "on_outage over"}
+            logger.warning("Redis is available again: requests need a permit", extra=facts)
         self._away = away
 
 

@@ -79,7 +79,8 @@ class Watchdog:
             return WatchdogThread(self)
         except (OSError, RuntimeError) as error:
             # The permit is held all the same, and the loop refreshes it.
-            logger.warning("no thread keeps permits while the event loop is blocked: %s", error)
+            text = "no thread keeps permits while the event loop is blocked: %s"
+            logger.warning(text, error, extra={"event": "no thread"})
             return None
 
     def remove(self, claim: Claim) -> None:
@@ -231,7 +232,7 @@ class WatchdogThread:
                 stuck = True
         if stuck and not self._stuck:
             text = "the event loop is blocked for %.3g s: its permits are not refreshed any more"
-            logger.warning(text, silence)
+            logger.warning(text, silence, extra={"event": "loop blocked", "seconds": silence})
         self._stuck = stuck
         for connection in self._connections.values():
             connection.refresh(due[connection])

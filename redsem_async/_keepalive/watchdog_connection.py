@@ -97,7 +97,9 @@ class WatchdogConnection:
                 if not self._warned:
                     self._warned = True
                     place = self._node.place
-                    logger.warning("a second connection to %s failed: %s", place, error)
+                    facts = {"event": "no second connection", "place": place}
+                    text = "a second connection to %s failed: %s"
+                    logger.warning(text, place, error, extra=facts)
                 continue
             self._look_soon()
             await self._lost.wait()

@@ -1,6 +1,6 @@
 """The observer that writes a DEBUG record for each event. No record has a permit's id.
 
-Losses are logged elsewhere, at INFO, whatever the level.
+Losses are logged elsewhere, at INFO or WARNING, whatever the level.
 """
 
 import logging

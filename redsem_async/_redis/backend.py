@@ -153,6 +153,7 @@ def _warn_of_eviction(place: str, opened: Opened) -> None:
             "them, where noeviction would refuse new ones",
             place,
             opened.evicts,
+            extra={"event": "eviction", "place": place},
         )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import redsem_async
 from tests.harness.servers import StartServer, complaints
 
 pytestmark = pytest.mark.release
@@ -28,6 +29,18 @@ def test_every_test_that_the_docs_name_exists(page: str) -> None:
         written |= set(re.findall(r"^(?:async )?def (test_\w+)", path.read_text(), re.MULTILINE))
         written.add(path.stem)
     assert named - written == set()
+
+
+def test_every_warning_has_an_event_that_the_docs_list() -> None:
+    """Programs that read the log look for it, and not for words of the text."""
+    page = (DOCS / "observability.md").read_text()
+    package = Path(redsem_async.__file__).parent
+    texts = [path.read_text() for path in package.rglob("*.py") if "cli" not in path.parts]
+    events = {event for text in texts for event in re.findall(r'"event": "([^"]+)"', text)}
+    assert {event for event in events if f"`{event}`" not in page} == set()
+    calls = [call for text in texts for call in re.findall(r"logger\.warning\((?s:.)*?\)\n", text)]
+    assert len(calls) > 7
+    assert [call for call in calls if "extra=" not in call] == []
 
 
 def examples() -> list[Any]:
