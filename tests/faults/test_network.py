@@ -79,7 +79,7 @@ async def test_a_killed_connection_costs_a_holder_nothing(
     kind: Kind, client_a: Redis, admin: Redis
 ) -> None:
     """Time and again, while it is refreshed."""
-    semaphore = kind(client_a, "jobs", 1, lease=1.0, refresh_interval=0.1)
+    semaphore = kind(client_a, "jobs", 1, lease=3.0, refresh_interval=0.1)
     async with semaphore as permit:
         for _ in range(8):
             number = await kill_connection(admin, "here")
@@ -214,12 +214,12 @@ async def test_a_lost_reply_of_refresh_is_no_loss(
     kind: Kind, proxied: Redis, proxy: Proxy
 ) -> None:
     """No answer is not a no."""
-    semaphore = kind(proxied, "jobs", 1, lease=1.5, refresh_interval=0.3)
+    semaphore = kind(proxied, "jobs", 1, lease=3.0, refresh_interval=0.3)
     async with semaphore as permit:
         fault = proxy.swallow("refresh")
         await asyncio.wait_for(fault.struck.wait(), 2)
         await until(lambda: len(proxy.operations("refresh")) >= 2, "it is sent again")
-        await asyncio.sleep(1.5)
+        await asyncio.sleep(3.0)
         assert not permit.lost
         assert (await semaphore.status(0)).held == 1
 
@@ -294,12 +294,12 @@ async def test_replicas_that_are_missing_cost_nobody_else_a_permit(
     kind: Kind, client_a: Redis
 ) -> None:
     """WAIT blocks the connection that refreshes other semaphores' permits."""
-    async with kind(client_a, "held", 1, lease=0.5) as permit:
+    async with kind(client_a, "held", 1, lease=2.0) as permit:
         waiters = [
-            in_background(kind(client_a, f"confirmed-{n}", 1, min_replicas=1).acquire(timeout=4))
+            in_background(kind(client_a, f"confirmed-{n}", 1, min_replicas=1).acquire(timeout=8))
             for n in range(4)
         ]
-        await asyncio.sleep(3.0)  # six leases
+        await asyncio.sleep(5.0)  # more than two leases
         assert not permit.lost
         assert not any(waiter.done() for waiter in waiters)
         for waiter in waiters:

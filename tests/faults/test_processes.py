@@ -42,14 +42,14 @@ async def test_a_killed_holder_is_in_the_way_for_a_lease_at_most(
 @pytest.mark.fault(2)
 async def test_a_short_stop_costs_nothing(kind: Kind, client_a: Redis, start: StartWorker) -> None:
     """A process that is stopped for less than lease and refresh leave keeps its permit."""
-    holder = await start("hold", kind=kind, lease=2.0, refresh_interval=0.4)
+    holder = await start("hold", kind=kind, lease=4.0, refresh_interval=0.4)
     held = await holder.heard("held")
     holder.stop()
     await asyncio.sleep(1.0)
     holder.resume()
     with pytest.raises(TimeoutError):
-        await holder.next(within=1.5)  # it would have been cancelled by then
-    status = await kind(client_a, "jobs", 1, lease=2.0).status()
+        await holder.next(within=3.5)  # it would have been cancelled by then
+    status = await kind(client_a, "jobs", 1, lease=4.0).status()
     assert [entry.id for entry in status.holders] == [held["id"]]
 
 

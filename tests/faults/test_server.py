@@ -50,13 +50,13 @@ async def test_scripts_flushed_before_every_call(
             flushed += 1
             await admin.script_flush()
 
-    semaphore = kind(proxied, "jobs", 1, lease=0.6)
+    semaphore = kind(proxied, "jobs", 1, lease=2.0)
     await semaphore.reap()
     proxy.before = flush
-    for _ in range(3):
+    for _ in range(2):
         async with semaphore.acquire(timeout=5) as permit:
-            waiter = in_background(semaphore.acquire(timeout=5))
-            await asyncio.sleep(0.7)  # past a lease: refreshed meanwhile
+            waiter = in_background(semaphore.acquire(timeout=15))
+            await asyncio.sleep(2.2)  # past a lease: refreshed meanwhile
             assert not permit.lost
         assert await (await waiter).release()
     proxy.before = None

@@ -186,18 +186,18 @@ async def kept(admin: Redis, semaphore: AnySemaphore) -> list[object]:
 @pytest.mark.fault(33)
 async def test_no_memory_left(kind: Kind, client_a: Redis, client_b: Redis, admin: Redis) -> None:
     """An acquire is refused, and nothing is written; permits are kept and given back."""
-    semaphore = kind(client_a, "jobs", 2, lease=1.0)
+    semaphore = kind(client_a, "jobs", 2, lease=2.5)
     async with semaphore as permit:
         await admin.config_set("maxmemory", "1")
         before = await kept(admin, semaphore)
         with pytest.raises(BackendError) as refused:
-            await kind(client_b, "jobs", 2, lease=1.0).acquire(timeout=2)
+            await kind(client_b, "jobs", 2, lease=2.5).acquire(timeout=2)
         assert not isinstance(refused.value, BackendUnavailable)
         assert isinstance(refused.value.__cause__, errors.OutOfMemoryError)
         with pytest.raises(BackendError):
             await semaphore.try_acquire()
         assert await kept(admin, semaphore) == before
-        await asyncio.sleep(1.2)  # past a lease
+        await asyncio.sleep(2.7)  # past a lease
         assert not permit.lost
         await permit.refresh()
     await all_free(semaphore, within=0.5)

@@ -80,11 +80,13 @@ def test_a_worker_is_killed_while_it_holds_permits_and_they_come_back(shown: Sho
     assert kill["answered_meanwhile"] > 0
 
 
-def test_only_started_requests_of_the_killed_worker_are_lost(shown: Shown) -> None:
-    kill, round_ = shown.facts["killed"], shown.facts["with_semaphore"]
-    assert round_["unanswered"] == kill["lost"]
+@pytest.mark.parametrize("which", ["without_semaphore", "with_semaphore"])
+def test_only_started_requests_of_the_killed_worker_are_lost(shown: Shown, which: str) -> None:
+    round_ = shown.facts[which]
+    assert round_["unanswered"] == round_["lost_with_worker"]
+    assert round_["answered"] == round_["requests"] - len(round_["unanswered"])
+    kill = shown.facts["killed"]
     assert len(kill["lost"]) <= kill["held"]
-    assert round_["answered"] == round_["requests"] - len(kill["lost"])
 
 
 def test_without_a_terminal_it_prints_few_and_plain_lines(shown: Shown) -> None:
@@ -186,6 +188,7 @@ GOOD = Record(
         answers=answers("worker 1", (1, 1.0), (2, 1.5), (3, 3.0)),
         failures={},
         visits=visits_of((1, 0.0, 1.0), (2, 0.1, 1.5), (3, 2.0, 3.0), refused=((3, 0.5),)),
+        kill=Kill("worker 3", 98, -9, at=0.4, lost=(), passed_on=(3,)),
     ),
     guarded=Round(
         requests=range(4, 7),
@@ -194,9 +197,7 @@ GOOD = Record(
         answers=answers("worker 1", (4, 5.0), (6, 6.5)),
         failures={5: "worker 2 was gone"},
         visits=visits_of((4, 4.0, 5.0), (5, 4.1, 5.2), (6, 5.1, 6.5)),
-    ),
-    kill=Kill(
-        "worker 2", 99, -9, at=5.1, permits_by_time=((5.1, 1), (7.0, 0)), lost=(5,), passed_on=()
+        kill=Kill("worker 2", 99, -9, 5.1, (5,), (), permits_by_time=((5.1, 1), (7.0, 0))),
     ),
 )
 
@@ -206,8 +207,8 @@ def guarded(record: Record, **changes: Any) -> Record:
 
 
 def kill(record: Record, **changes: Any) -> Record:
-    assert record.kill is not None
-    return replace(record, kill=replace(record.kill, **changes))
+    assert record.guarded.kill is not None
+    return guarded(record, kill=replace(record.guarded.kill, **changes))
 
 
 MANIPULATED: list[tuple[str, Callable[[Record], Record]]] = [
@@ -236,7 +237,11 @@ MANIPULATED: list[tuple[str, Callable[[Record], Record]]] = [
         "request 6 was answered, but the upstream never received it",
         lambda good: guarded(good, visits=visits_of((4, 4.0, 5.0), (5, 4.1, 5.2))),
     ),
-    ("no worker was killed", lambda good: replace(good, kill=None)),
+    ("with the semaphore, no worker was killed", lambda good: guarded(good, kill=None)),
+    (
+        "without a semaphore, no worker was killed",
+        lambda good: replace(good, bare=replace(good.bare, kill=None)),
+    ),
     ("it ended with 0", lambda good: kill(good, returncode=0)),
     ("held no permit", lambda good: kill(good, permits_by_time=((5.1, 0),))),
     ("2 requests of worker 2 were lost", lambda good: kill(good, lost=(5, 6))),

@@ -276,9 +276,9 @@ async def test_a_loss_that_comes_later_is_nobodys_error(
 async def test_nothing_refreshes_a_permit_whose_block_was_left(
     kind: Kind, redis: Redis, name: str, heartbeat: Literal["task", "thread"]
 ) -> None:
-    sem = kind(redis, name, 1, lease=0.3, heartbeat=heartbeat)
+    sem = kind(redis, name, 1, lease=2.0, refresh_interval=0.2, heartbeat=heartbeat)
     async with sem as permit:
-        await asyncio.sleep(0.15)  # at least one refresh
+        await asyncio.sleep(0.3)  # at least one refresh
         permit.check()
     await all_free(sem)
     assert await redis.zscore(key_of(sem, "holders"), permit.id) is None

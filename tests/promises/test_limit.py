@@ -198,7 +198,7 @@ async def test_without_a_set_limit_everything_has_an_expiry(
 @pytest.mark.fault(42)
 async def test_mixed_leases_leave_each_other_alone(make: Make, other: Client) -> None:
     """A short lease cuts no long one, and is not made longer by it; the keys of both stay."""
-    short, long = make(2, lease=0.1), make(2, client=other, lease=30.0)
+    short, long = make(2, lease=1.0), make(2, client=other, lease=30.0)
     permit = await long.acquire()
     for _ in range(20):
         async with short.acquire(timeout=1.0):

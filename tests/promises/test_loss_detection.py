@@ -99,10 +99,10 @@ async def test_refresh_renews(make: Make) -> None:
 
 
 async def test_a_held_permit_outlives_its_lease(make: Make, other: Client) -> None:
-    sem, rival = make(1, lease=0.2), make(1, client=other)
+    sem, rival = make(1, lease=2.0), make(1, client=other)
     async with sem as permit:
         waiter = await queue_up(rival)
-        await asyncio.sleep(0.7)
+        await asyncio.sleep(2.2)
         permit.check()
         assert not waiter.done()
     await (await soon(waiter)).release()
@@ -110,7 +110,7 @@ async def test_a_held_permit_outlives_its_lease(make: Make, other: Client) -> No
 
 async def test_refreshing_goes_on_during_the_clean_up(make: Make, other: Client) -> None:
     """The clean-up of a cancelled body still works on what the permit guards."""
-    sem, rival = make(1, lease=0.3), make(1, client=other, lease=0.3)
+    sem, rival = make(1, lease=2.0), make(1, client=other, lease=2.0)
     entered, cleaning, clean = (asyncio.Event() for _ in range(3))
 
     async def work() -> None:
@@ -127,7 +127,7 @@ async def test_refreshing_goes_on_during_the_clean_up(make: Make, other: Client)
     await soon(entered.wait())
     task.cancel()
     await soon(cleaning.wait())
-    end = time.monotonic() + 1.0  # more than three leases
+    end = time.monotonic() + 2.2  # more than a lease
     while time.monotonic() < end:
         assert await rival.try_acquire() is None
         await asyncio.sleep(0.05)

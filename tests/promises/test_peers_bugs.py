@@ -202,7 +202,7 @@ async def test_bug_17_a_name_that_is_done_with_leaves_no_key(
     kind: Kind, client_a: Redis, client_b: Redis, admin: Redis
 ) -> None:
     """Names may be made by the million: each key has an expiry, whatever was done."""
-    semaphores = [kind(client_a, f"tenant-{n}", 2, lease=0.2 * (1 + n)) for n in range(5)]
+    semaphores = [kind(client_a, f"tenant-{n}", 2, lease=2.0 * (1 + n)) for n in range(5)]
     for semaphore in semaphores:
         await use(semaphore, kind(client_b, semaphore.name, 2, lease=5.0))
     await semaphores[-1].set_limit(3)

@@ -175,8 +175,8 @@ async def test_a_heavy_permit_stays_whole_for_as_long_as_it_is_refreshed(
 ) -> None:
     """All of it is renewed, and not the first of its permits alone."""
     there = kind(client_b, "jobs", 3)
-    async with kind(client_a, "jobs", 3, lease=0.5).acquire(permits=3):
-        await asyncio.sleep(0.8)  # past the expiry that it was granted with
+    async with kind(client_a, "jobs", 3, lease=2.0).acquire(permits=3):
+        await asyncio.sleep(2.2)  # past the expiry that it was granted with
         status = await there.status()
         assert (status.held, status.holders[0].permits) == (3, 3)
         assert await there.try_acquire() is None

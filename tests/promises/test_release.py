@@ -232,10 +232,10 @@ async def test_adopting_a_permit_that_is_still_held_takes_it_away_at_once(
 
 async def test_an_adopted_permit_is_refreshed_by_its_adopter(make: Make, other: Client) -> None:
     """On the adopter's own lease."""
-    here, there = make(1, lease=30.0), make(1, client=other, lease=0.3)
-    permit_id = await (await here.acquire()).detach(0.2)
+    here, there = make(1, lease=30.0), make(1, client=other, lease=2.0)
+    permit_id = await (await here.acquire()).detach(2.0)
     async with there.adopt(permit_id) as permit:
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(2.2)
         permit.check()
         assert await here.available() == 0
 

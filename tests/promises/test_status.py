@@ -144,15 +144,15 @@ async def test_status_is_bounded(make_fair: Make) -> None:
 @pytest.mark.parametrize("clock", ["server", "local"])
 async def test_either_clock_counts_the_life_of_a_permit(pair: MakePair, clock: str) -> None:
     """The age from the grant, and not from the last refresh."""
-    here, there = pair(1, clock=clock, lease=0.5)
+    here, there = pair(1, clock=clock, lease=2.0)
     async with here as permit:
         waiter = await queue_up(there)
-        await asyncio.sleep(0.7)
+        await asyncio.sleep(2.2)
         permit.check()
         assert not waiter.done()
         (holder,) = (await there.status()).holders
-        assert 0.6 < holder.age < 5
-        assert 0 < holder.expires_in <= 0.5
+        assert 2.1 < holder.age < 10
+        assert 0 < holder.expires_in <= 2.0
     successor = await soon(waiter)
     assert successor.fencing_token > permit.fencing_token
     await successor.detach(0.2)

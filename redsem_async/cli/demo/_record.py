@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from ._ipc import Event
 from ._plan import Plan
 
+_GAP = 1.0  # seconds between the rounds in a chart
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:
@@ -14,6 +16,46 @@ class Answer:
     number: int
     worker: str
     at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """The killed worker of a round, its requests and its permits.
+
+    Attributes:
+        worker: its label.
+        pid: its process id.
+        returncode: return code of the process; -9 after a SIGKILL.
+        at: when the process had ended.
+        lost: requests that it had started and that were never answered.
+        passed_on: requests that it had not started; other workers processed them.
+        permits_by_time: with a semaphore, the permits that the dead worker held according to
+            ``status()``: each change with its time; the last is 0 once all are free.
+    """
+
+    worker: str
+    pid: int
+    returncode: int
+    at: float
+    lost: tuple[int, ...]
+    passed_on: tuple[int, ...]
+    permits_by_time: tuple[tuple[float, int], ...] = ()
+
+    @property
+    def held(self) -> int:
+        """The number of permits it held when it died."""
+        return self.permits_by_time[0][1]
+
+    @property
+    def free_at(self) -> float | None:
+        """When all of its permits were free; ``None`` if they never were."""
+        at, held = self.permits_by_time[-1]
+        return None if held else at
+
+    @property
+    def unavailable(self) -> float | None:
+        """For how many seconds its permits were unavailable to others."""
+        return None if self.free_at is None else self.free_at - self.at
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +71,7 @@ class Round:
         visits: events of the upstream in order: ``entered``, ``left``, ``refused``.
         asked: by how much the number of requests changed that workers had begun and not finished,
             with the time of each change.
+        kill: the worker that was killed; ``None`` if the round ended before.
     """
 
     requests: range
@@ -38,6 +81,7 @@ class Round:
     failures: dict[int, str]
     visits: tuple[Event, ...]
     asked: tuple[tuple[float, int], ...] = ()
+    kill: Kill | None = None
 
     @property
     def seconds(self) -> float:
@@ -82,46 +126,6 @@ class Round:
 
 
 @dataclass(frozen=True, slots=True)
-class Kill:
-    """The killed worker, its permits and its requests.
-
-    Attributes:
-        worker: its label.
-        pid: its process id.
-        returncode: return code of the process; -9 after a SIGKILL.
-        at: when the process had ended.
-        permits_by_time: permits that the dead worker held according to ``status()``: each change
-            with its time; the last is 0 once all are free.
-        lost: requests that it had started and that were never answered.
-        passed_on: requests that it had not started; other workers processed them.
-    """
-
-    worker: str
-    pid: int
-    returncode: int
-    at: float
-    permits_by_time: tuple[tuple[float, int], ...]
-    lost: tuple[int, ...]
-    passed_on: tuple[int, ...]
-
-    @property
-    def held(self) -> int:
-        """The number of permits it held when it died."""
-        return self.permits_by_time[0][1]
-
-    @property
-    def free_at(self) -> float | None:
-        """When all of its permits were free; ``None`` if they never were."""
-        at, held = self.permits_by_time[-1]
-        return None if held else at
-
-    @property
-    def unavailable(self) -> float | None:
-        """For how many seconds its permits were unavailable to others."""
-        return None if self.free_at is None else self.free_at - self.at
-
-
-@dataclass(frozen=True, slots=True)
 class Record:
     """All recorded facts of a demo."""
 
@@ -129,12 +133,22 @@ class Record:
     server: str
     bare: Round
     guarded: Round
-    kill: Kill | None
+
+    @property
+    def seconds(self) -> float:
+        """The length of the charts' time axis."""
+        return self.axis(self.guarded, self.guarded.ended)
+
+    def axis(self, round_: Round, at: float) -> float:
+        """Where *at* is on a time axis on which the second round begins soon after the first."""
+        before = 0.0 if round_ is self.bare else self.bare.seconds + _GAP
+        return before + at - round_.began
 
     @property
     def answered_meanwhile(self) -> int:
         """The number of requests answered while the killed worker's permits were unavailable."""
-        if self.kill is None:
+        kill = self.guarded.kill
+        if kill is None:
             return 0
-        began, ended = self.kill.at, self.kill.free_at or self.guarded.ended
+        began, ended = kill.at, kill.free_at or self.guarded.ended
         return sum(began < answer.at < ended for answer in self.guarded.answers)

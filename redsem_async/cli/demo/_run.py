@@ -14,9 +14,9 @@ from redsem_async.cli._ephemeral import first_error, server_for
 
 from ._display import Display
 from ._ipc import Child, Event
-from ._kill import kill_worker
+from ._kill import kill_holder, kill_worker
 from ._plan import Plan, UpstreamSetup, WorkerSetup
-from ._record import Record, Round
+from ._record import Record
 from ._workers import Worker, Workers
 
 
@@ -40,28 +40,45 @@ def run(plan: Plan, url: str | None, console: Console) -> Record:
 
 async def _demo(plan: Plan, url: str, server: str, display: Display) -> Record:
     count = plan.requests
-    visits: list[Event] = []
-    async with (
-        _semaphore(plan, url) as semaphore,
-        _processes(plan, url, semaphore.name, display, visits) as workers,
-        display.live(workers),
-    ):
-        display.begin(f"1. {count} requests without a semaphore")
-        workers.begin("bare", range(1, count + 1))
-        bare = await workers.finished()
-        display.end(bare, workers)
+    display.log(f"upstream: accepts {plan.limit} concurrent requests, answers others with 429")
+    async with _semaphore(plan, url) as semaphore:
+        title = f"1. {count} requests without a semaphore"
+        async with _round(plan, url, semaphore, display, title) as (workers, visits):
+            workers.begin("bare", range(1, count + 1))
+            kill = await kill_worker(plan, workers, display.log)
+            bare = await workers.finished()
+            display.end(bare, workers)
+        # The upstream has ended: its list of visits is complete.
+        bare = replace(bare, visits=tuple(visits), kill=kill)
 
-        display.begin(f"2. {count} requests with {semaphore!r}, lease {plan.lease:g} s")
-        workers.begin("guarded", range(count + 1, 2 * count + 1))
-        async with asyncio.TaskGroup() as group:
+        title = f"2. {count} requests with {semaphore!r}, lease {plan.lease:g} s"
+        async with (
+            _round(plan, url, semaphore, display, title) as (workers, visits),
+            asyncio.TaskGroup() as group,
+        ):
+            workers.begin("guarded", range(count + 1, 2 * count + 1))
             polling = group.create_task(_poll_status(semaphore, display))
-            killer = group.create_task(kill_worker(plan, workers, semaphore, display.log))
+            killer = group.create_task(kill_holder(plan, workers, semaphore, display.log))
             guarded = await workers.finished()
             display.end(guarded, workers)
             kill = await killer
             polling.cancel()
-    # The upstream has ended: its list of visits is complete.
-    return Record(plan, server, _with_visits(bare, visits), _with_visits(guarded, visits), kill)
+        guarded = replace(guarded, visits=tuple(visits), kill=kill)
+    return Record(plan, server, bare, guarded)
+
+
+@contextlib.asynccontextmanager
+async def _round(
+    plan: Plan, url: str, semaphore: FairSemaphore, display: Display, title: str
+) -> AsyncGenerator[tuple[Workers, list[Event]]]:
+    """The workers of a round, and the visits that the upstream records."""
+    display.begin(title)
+    visits: list[Event] = []
+    async with (
+        _processes(plan, url, semaphore.name, display, visits) as workers,
+        display.live(workers),
+    ):
+        yield workers, visits
 
 
 @contextlib.asynccontextmanager
@@ -90,7 +107,6 @@ async def _processes(
         events = upstream.events()
         address = f"http://127.0.0.1:{(await anext(events)).number}"
         group.create_task(_record_visits(events, visits, display))
-        display.log(f"upstream: accepts {plan.limit} concurrent requests, answers others with 429")
 
         started: list[Worker] = []
         for number in range(1, plan.workers + 1):
@@ -134,8 +150,3 @@ async def _poll_status(semaphore: FairSemaphore, display: Display) -> None:
         with contextlib.suppress(SemaphoreError):
             display.status = await semaphore.status()
         await asyncio.sleep(0.1)
-
-
-def _with_visits(round_: Round, visits: list[Event]) -> Round:
-    own = tuple(event for event in visits if event.number in round_.requests)
-    return replace(round_, visits=own)

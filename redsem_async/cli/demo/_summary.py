@@ -16,8 +16,8 @@ def print_summary(record: Record, faults: list[str], console: Console) -> None:
     console.print()
     console.print(_rounds(record))
     console.print()
-    if record.kill is not None:
-        console.print(_kill(record, record.kill))
+    if record.guarded.kill is not None:
+        console.print(_kill(record, record.guarded.kill))
         console.print()
     for fault in faults:
         console.print(f"[bold red]✗[/] {escape(fault)}")
@@ -30,8 +30,9 @@ def _what_it_did(record: Record) -> str:
     return (
         f"Without a semaphore, {asked} requests at once were asked of an upstream that accepts"
         f" {record.plan.limit}, and {wasted} were sent in vain. With it, at most"
-        f" {record.guarded.most_asked} were, none in vain; only the"
-        f" {len(record.guarded.unanswered)} that the killed worker had begun were lost."
+        f" {record.guarded.most_asked} were, none in vain. A killed worker cost"
+        f" {len(record.bare.unanswered)} requests without it, and"
+        f" {len(record.guarded.unanswered)} with it."
     )
 
 
@@ -45,6 +46,7 @@ def _rounds(record: Record) -> Table:
     table.add_row("most asked at once", *(_asked(round_, limit) for round_ in rounds))
     table.add_row("sent in vain (429)", *(_refusals(round_) for round_ in rounds))
     table.add_row("answered", *(_answered(round_) for round_ in rounds))
+    table.add_row("lost with a killed worker", *(_lost(round_) for round_ in rounds))
     table.add_row("seconds", *(f"{round_.seconds:.1f}" for round_ in rounds))
     return table
 
@@ -56,6 +58,10 @@ def _asked(round_: Round, limit: int) -> str:
 
 def _answered(round_: Round) -> str:
     return f"{len(round_.answers)} of {len(round_.requests)}"
+
+
+def _lost(round_: Round) -> str:
+    return "none killed" if round_.kill is None else str(len(round_.kill.lost))
 
 
 def _refusals(round_: Round) -> str:
@@ -88,7 +94,7 @@ def _numbers(requests: Iterable[int]) -> str:
 
 def as_dict(record: Record, faults: list[str], chart: Path | None) -> dict[str, Any]:
     """The summary for ``--json``."""
-    kill = record.kill
+    kill = record.guarded.kill
     return {
         "ok": not faults,
         "faults": faults,
@@ -121,5 +127,6 @@ def _round_as_dict(round_: Round) -> dict[str, Any]:
         "most_asked": round_.most_asked,
         "most_inside": round_.most_inside,
         "unanswered": round_.unanswered,
+        "lost_with_worker": () if round_.kill is None else round_.kill.lost,
         "seconds": round(round_.seconds, 3),
     }

@@ -4,7 +4,7 @@ import signal
 from collections import Counter
 from collections.abc import Iterator
 
-from ._record import Kill, Record, Round
+from ._record import Record, Round
 
 
 def faults_of(record: Record) -> list[str]:
@@ -12,9 +12,11 @@ def faults_of(record: Record) -> list[str]:
     return [
         *_contrast_failures(record.bare),
         *_limit_failures(record.guarded, record.plan.limit),
-        *_request_failures(record.bare, excused=()),
-        *_request_failures(record.guarded, excused=record.kill.lost if record.kill else ()),
-        *_kill_failures(record),
+        *_request_failures(record.bare),
+        *_request_failures(record.guarded),
+        *_kill_failures(record.bare, "without a semaphore"),
+        *_kill_failures(record.guarded, "with the semaphore"),
+        *_permit_failures(record),
     ]
 
 
@@ -31,8 +33,9 @@ def _limit_failures(guarded: Round, limit: int) -> Iterator[str]:
         yield f"with the semaphore, {inside} requests were inside at once: limit {limit}"
 
 
-def _request_failures(round_: Round, excused: tuple[int, ...]) -> Iterator[str]:
+def _request_failures(round_: Round) -> Iterator[str]:
     """The records of upstream and workers must agree and include every request."""
+    excused = round_.kill.lost if round_.kill else ()
     for number in round_.unanswered:
         if number not in excused:
             why = round_.failures.get(number, "for an unknown reason")
@@ -47,23 +50,24 @@ def _request_failures(round_: Round, excused: tuple[int, ...]) -> Iterator[str]:
             yield f"request {number} was answered, but the upstream never received it"
 
 
-def _kill_failures(record: Record) -> Iterator[str]:
-    kill = record.kill
+def _kill_failures(round_: Round, which: str) -> Iterator[str]:
+    kill = round_.kill
     if kill is None:
-        yield "no worker was killed"
-        return
-    if kill.returncode != -signal.SIGKILL:
+        yield f"{which}, no worker was killed"
+    elif kill.returncode != -signal.SIGKILL:
         yield f"{kill.worker} was not killed: it ended with {kill.returncode}"
+
+
+def _permit_failures(record: Record) -> Iterator[str]:
+    kill, lease = record.guarded.kill, record.plan.lease
+    if kill is None:
+        return
     if kill.held < 1:
         yield f"{kill.worker} held no permit when it was killed"
     if len(kill.lost) > kill.held:
         yield f"{len(kill.lost)} requests of {kill.worker} were lost: it held {kill.held} permits"
     if record.answered_meanwhile == 0:
         yield f"no request was answered while the permits of {kill.worker} were unavailable"
-    yield from _permit_failures(kill, record.plan.lease)
-
-
-def _permit_failures(kill: Kill, lease: float) -> Iterator[str]:
     if kill.unavailable is None:
         yield f"the permits of {kill.worker} never became free"
     elif kill.unavailable > 2 * lease:
