@@ -46,6 +46,15 @@ FASTAPIS = ["0.118.0", "0.128.0"]
 # Beside the newest: the oldest that is supported, and one from between.
 REDIS_PYS = ["5.2.1", "6.4.0"]
 
+# What the programs of docs/workers.md and docs/frameworks.md need beside `.[dev]`.
+FRAMEWORKS = {
+    "arq": ["arq>=0.26"],
+    "celery": ["celery[redis]"],
+    "dramatiq": ["dramatiq[redis]"],
+    "litestar": ["litestar", "starlette"],
+    "jupyter": ["ipykernel", "nbclient"],
+}
+
 # Most sessions run in the environment that nox itself is in, which has all of `.[dev]`.
 here = functools.partial(nox.session, venv_backend="none")
 
@@ -127,6 +136,17 @@ def fastapi(session: nox.Session, version: str) -> None:
     files = ["tests/integrations/web"]
     environment: Environment = {"PYTHONSAFEPATH": "1"}
     python(session, "pytest", *(session.posargs or ["-n2", *files]), env=environment)
+
+
+@nox.session(default=False)
+@nox.parametrize("name", list(FRAMEWORKS))
+def frameworks(session: nox.Session, name: str) -> None:
+    """Run the programs of the documentation with the framework that they are for."""
+    session.install(".[dev]")
+    session.install(*FRAMEWORKS[name])  # afterwards, because arq wants an older redis-py
+    environment: Environment = {"PYTHONSAFEPATH": "1", "REDSEM_FRAMEWORKS": name}
+    files = ["tests/integrations/frameworks"]
+    python(session, "pytest", *(session.posargs or files), env=environment)
 
 
 @nox.session(name="redis-py", default=False)
