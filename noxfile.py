@@ -291,10 +291,9 @@ def operations(session: nox.Session) -> None:
     if which("promtool") is None:
         session.error("promtool is not here: Debian's package prometheus has it")
     session.install(".[dev]", "opentelemetry-exporter-prometheus", "grafana-foundation-sdk")
-    files = ["test_operations.py", "test_operations_exported.py", "test_operations_live.py"]
-    paths = [f"tests/integrations/{file}" for file in files]
-    environment: Environment = {"PYTHONSAFEPATH": "1"}
-    python(session, "pytest", *(session.posargs or paths), env=environment)
+    environment: Environment = {"PYTHONSAFEPATH": "1", "REDSEM_OPERATIONS": "1"}
+    files = ["tests/integrations/operations"]
+    python(session, "pytest", *(session.posargs or files), env=environment)
 
 
 @here(default=False)

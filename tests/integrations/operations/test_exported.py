@@ -1,16 +1,11 @@
-"""The dashboard and the rules, against a Prometheus exporter, and the rules against promtool.
-
-`nox -s operations` installs the exporter, and needs promtool on the path.
-"""
+"""The dashboard and the rules against an exporter for Prometheus, and the rules by promtool."""
 
 import json
 import re
 import subprocess
 from collections.abc import Callable
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
-from shutil import which
 from typing import Any
 
 import pytest
@@ -18,7 +13,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 
 from tests.harness.telemetry import every_metric
 from tests.harness.wait import until
-from tests.integrations.test_operations import (
+from tests.integrations.operations.names import (
     DASHBOARD,
     OPERATIONS,
     Exported,
@@ -27,12 +22,8 @@ from tests.integrations.test_operations import (
     unknown,
 )
 
-pytestmark = pytest.mark.release
-
 SAMPLE = re.compile(r"^(\w+)\{(.*)\} \S+$", re.MULTILINE)
 LABEL = re.compile(r'(\w+)="([^"]*)"')
-
-needs_promtool = pytest.mark.skipif(which("promtool") is None, reason="promtool is not here")
 
 
 def exported_in(text: str) -> Exported:
@@ -46,11 +37,6 @@ def exported_in(text: str) -> Exported:
     return exported
 
 
-@pytest.mark.skipif(
-    find_spec("opentelemetry.exporter") is None
-    or find_spec("opentelemetry.exporter.prometheus") is None,
-    reason="opentelemetry-exporter-prometheus is not here",
-)
 async def test_the_exporter_names_the_metrics_as_the_dashboard_and_the_rules_do() -> None:
     """Names with units and `_total`: not those of a rule of ours, but those of the exporter."""
     reader = import_module("opentelemetry.exporter.prometheus").PrometheusMetricReader()
@@ -77,7 +63,6 @@ def leaves(value: Any, path: str = "") -> dict[str, Any]:
     return found
 
 
-@needs_promtool
 @pytest.mark.parametrize(
     "command",
     ["check config prometheus.yml", "check rules alerts.yml", "test rules alerts.test.yml"],
@@ -94,9 +79,6 @@ def test_promtool_finds_nothing_wrong(command: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.skipif(
-    find_spec("grafana_foundation_sdk") is None, reason="grafana-foundation-sdk is not here"
-)
 def test_the_dashboard_is_one_by_the_types_of_grafana() -> None:
     """They drop what they do not know: nothing is dropped; defaults are added."""
     import_module("grafana_foundation_sdk.cog.plugins").register_default_plugins()
@@ -107,7 +89,6 @@ def test_the_dashboard_is_one_by_the_types_of_grafana() -> None:
     assert leaves(written).items() - leaves(read).items() == set()
 
 
-@needs_promtool
 def test_every_query_of_the_dashboard_is_one_to_prometheus(tmp_path: Path) -> None:
     """As rules, since promtool parses those; with the variables replaced, as Grafana does."""
     expressions = [
