@@ -1,5 +1,6 @@
 """What users install is whole: the scripts and the type marker, not the Python files alone."""
 
+import re
 import subprocess
 import sys
 import sysconfig
@@ -38,6 +39,16 @@ def test_the_wheel_has_every_file_of_the_package(archives: Path) -> None:
     with zipfile.ZipFile(only(archives, "*.whl")) as wheel:
         packed = {name for name in wheel.namelist() if name.startswith("redsem_async/")}
     assert packed == {f"redsem_async/{name}" for name in sources()}
+
+
+def test_the_description_has_no_link_that_leads_nowhere(archives: Path) -> None:
+    """An index shows the README without the repository around it."""
+    with zipfile.ZipFile(only(archives, "*.whl")) as wheel:
+        [metadata] = [name for name in wheel.namelist() if name.endswith("/METADATA")]
+        text = wheel.read(metadata).decode()
+    assert "Description-Content-Type: text/markdown" in text
+    assert "# redsem-async" in text
+    assert re.findall(r"\]\((?!https?://)", text) == []
 
 
 def test_the_sdist_has_what_the_wheel_is_built_from(archives: Path) -> None:
