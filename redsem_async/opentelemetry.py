@@ -1,10 +1,10 @@
 """OpenTelemetry metrics and spans of semaphores: one call when the program starts.
 
-.. code-block:: python
+```python
+from redsem_async.opentelemetry import instrument
 
-    from redsem_async.opentelemetry import instrument
-
-    instrument()
+instrument()
+```
 """
 
 import time
