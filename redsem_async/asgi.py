@@ -61,7 +61,7 @@ class ConcurrencyLimitMiddleware:
         app: the application.
         sem_or_group: a semaphore for all requests, or a group with one for each *key*.
         key: a function that returns the group key of a request, from its scope;
-            :func:`header` makes such functions. Any text is a valid key.
+            ``header`` makes such functions. Any text is a valid key.
         timeout: seconds to wait for a permit, instead of the timeout of the semaphore; ``None``
             for ever, 0 for no wait.
         on_outage: what happens to requests while Redis is unavailable. ``"closed"``: they get
@@ -71,7 +71,7 @@ class ConcurrencyLimitMiddleware:
         permits: how many permits each request takes.
         cancel_on_loss: whether a lost permit cancels the request; default: as the semaphore says.
             ``False`` suits a cap on load, because work that is under way goes on.
-        retry_after: a function of the :class:`AcquireTimeout` or :class:`QueueFull` that returns
+        retry_after: a function of the ``AcquireTimeout`` or ``QueueFull`` that returns
             the seconds for ``Retry-After``, in place of the error's estimate.
         exempt: a function that returns whether a request, from its scope, needs no permit:
             health checks, for example.

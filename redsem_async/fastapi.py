@@ -87,7 +87,7 @@ class RequirePermit:
         permits: how many permits each request takes.
         cancel_on_loss: whether a lost permit cancels the handler; default: as the semaphore says.
             ``False`` suits a cap on load, because work that is under way goes on.
-        retry_after: a function of the :class:`AcquireTimeout` or :class:`QueueFull` that returns
+        retry_after: a function of the ``AcquireTimeout`` or ``QueueFull`` that returns
             the seconds for ``Retry-After``, in place of the error's estimate.
 
     Raises:

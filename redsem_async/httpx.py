@@ -22,7 +22,7 @@ __all__ = ["PermitTimeout", "PermitsQueueFull", "SemaphoreTransport"]
 class PermitTimeout(AcquireTimeout, httpx.PoolTimeout):
     """No permit became free in time; the request was not sent.
 
-    It is a :class:`~redsem_async.AcquireTimeout` and has its attributes. It is also a
+    It is an ``AcquireTimeout`` and has its attributes. It is also a
     ``PoolTimeout``, so httpx and SDKs built on it treat it like a wait for a connection.
     """
 
@@ -34,7 +34,7 @@ class PermitTimeout(AcquireTimeout, httpx.PoolTimeout):
 class PermitsQueueFull(QueueFull, httpx.PoolTimeout):
     """The queue already has ``max_waiters`` waiters; the request was not sent.
 
-    It is a :class:`~redsem_async.QueueFull` with its attributes, and a ``PoolTimeout``.
+    It is a ``QueueFull`` with its attributes, and a ``PoolTimeout``.
     """
 
 

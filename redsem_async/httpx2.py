@@ -23,7 +23,7 @@ __all__ = ["PermitTimeout", "PermitsQueueFull", "SemaphoreTransport"]
 class PermitTimeout(AcquireTimeout, httpx2.PoolTimeout):
     """No permit became free in time; the request was not sent.
 
-    It is a :class:`~redsem_async.AcquireTimeout` and has its attributes. It is also a
+    It is an ``AcquireTimeout`` and has its attributes. It is also a
     ``PoolTimeout``, so httpx2 and SDKs built on it treat it like a wait for a connection.
     """
 
@@ -35,7 +35,7 @@ class PermitTimeout(AcquireTimeout, httpx2.PoolTimeout):
 class PermitsQueueFull(QueueFull, httpx2.PoolTimeout):
     """The queue already has ``max_waiters`` waiters; the request was not sent.
 
-    It is a :class:`~redsem_async.QueueFull` with its attributes, and a ``PoolTimeout``.
+    It is a ``QueueFull`` with its attributes, and a ``PoolTimeout``.
     """
 
 

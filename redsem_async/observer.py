@@ -1,14 +1,14 @@
 """Observers of permits, for metrics, traces and audits.
 
-.. code-block:: python
+```python
+class Slow(Observer):
+    def granted(self, event: Granted) -> None:
+        if event.waited > 1:
+            print(f"a request waited {event.waited:.1f} s for {event.name}")
 
-    class Slow(Observer):
-        def granted(self, event: Granted) -> None:
-            if event.waited > 1:
-                print(f"a request waited {event.waited:.1f} s for {event.name}")
 
-
-    observe(Slow())
+observe(Slow())
+```
 """
 
 from types import TracebackType
@@ -54,7 +54,7 @@ __all__ = [
 
 @final
 class Observation:
-    """A registered observer. :meth:`stop`, or leaving a ``with`` block, removes it."""
+    """A registered observer. ``stop``, or leaving a ``with`` block, removes it."""
 
     def __init__(self, observer: Observer) -> None:
         self._observer = observer

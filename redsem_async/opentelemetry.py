@@ -1,10 +1,10 @@
 """OpenTelemetry metrics and spans of semaphores: one call when the program starts.
 
-.. code-block:: python
+```python
+from redsem_async.opentelemetry import instrument
 
-    from redsem_async.opentelemetry import instrument
-
-    instrument()
+instrument()
+```
 
 `report_status` adds what Redis keeps for chosen semaphores: limit, permits held by all processes,
 waiting requests, oldest wait.
@@ -94,7 +94,7 @@ async def report_status(
             ``SemaphoreGroup`` may be added and removed.
         interval: seconds between two rounds.
         meter_provider: instead of the global one.
-        metric_name: as for :func:`instrument`. Of semaphores with the same name in metrics, the
+        metric_name: as for ``instrument``. Of semaphores with the same name in metrics, the
             sums are reported, and the longest of the oldest waits.
 
     Raises:

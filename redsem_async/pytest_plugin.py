@@ -1,9 +1,11 @@
 """Fixtures for tests of code that uses semaphores. Load the plugin explicitly.
 
-Either in the ``conftest.py`` at the root of the tests, or by
-``pytest -p redsem_async.pytest_plugin``::
+Either by ``pytest -p redsem_async.pytest_plugin``, or in the ``conftest.py`` at the root of the
+tests:
 
-    pytest_plugins = ["redsem_async.pytest_plugin"]
+```python
+pytest_plugins = ["redsem_async.pytest_plugin"]
+```
 """
 
 from collections.abc import AsyncIterator, Callable, Iterator

@@ -41,12 +41,12 @@ _see_that_contexts_are_kept(version("taskiq"))
 class SemaphoreMiddleware(TaskiqMiddleware):
     """Every task of a worker holds a permit while its function runs.
 
-    ::
+    ```python
+    broker = ListQueueBroker(url).with_middlewares(SemaphoreMiddleware(sem))
 
-        broker = ListQueueBroker(url).with_middlewares(SemaphoreMiddleware(sem))
-
-        models = SemaphoreGroup(redis, "model", limit=4)
-        by_label = SemaphoreMiddleware(models, key=lambda message: message.labels.get("model"))
+    models = SemaphoreGroup(redis, "model", limit=4)
+    by_label = SemaphoreMiddleware(models, key=lambda message: message.labels.get("model"))
+    ```
 
     A broker may have several of these middlewares: a task then holds a permit of each, acquired in
     the reverse of their order.

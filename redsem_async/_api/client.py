@@ -60,7 +60,7 @@ def _can_be_read(url: str) -> bool:
 
 @asynccontextmanager
 async def connect(url: str, **options: Any) -> AsyncGenerator[Redis]:
-    """Like :func:`from_url`, for a block, at whose end semaphores and client are closed."""
+    """Like ``from_url``, for a block, at whose end semaphores and client are closed."""
     redis = from_url(url, **options)
     try:
         yield redis

@@ -30,20 +30,6 @@ class SemaphoreGroup:
     There may be millions of keys. This process keeps nothing for an idle name. Redis keeps two
     small keys for some three minutes, because a delayed command may still come, and then
     nothing.
-
-    Args:
-        redis: any client of ``redis.asyncio``, or a ``MemoryBackend``.
-        name: the beginning of every name, followed by a colon. 1 to 256 bytes, no braces.
-        limit: of each semaphore, or a function that returns the limit for a key; it is called
-            for each ``group[key]``.
-        kind: the class of the semaphores.
-        prefix: the first part of the keys in Redis, ``"redsem"`` by default, as in a single
-            semaphore. Without *name*, it is the name: deprecated.
-        key_prefix: the former name of *prefix*: deprecated.
-        options: for every semaphore, as :class:`AnySemaphore` takes them.
-
-    Raises:
-        ValueError, TypeError: for invalid arguments; the message says what to do.
     """
 
     def __init__(
@@ -57,6 +43,22 @@ class SemaphoreGroup:
         key_prefix: str | None = None,
         **options: Unpack[Options],
     ) -> None:
+        """Make a group. Nothing is sent to Redis.
+
+        Args:
+            redis: any client of ``redis.asyncio``, or a ``MemoryBackend``.
+            name: the beginning of every name, followed by a colon. 1 to 256 bytes, no braces.
+            limit: of each semaphore, or a function that returns the limit for a key; it is
+                called for each ``group[key]``.
+            kind: the class of the semaphores.
+            prefix: the first part of the keys in Redis, ``"redsem"`` by default, as in a single
+                semaphore. Without *name*, it is the name: deprecated.
+            key_prefix: the former name of *prefix*: deprecated.
+            options: for every semaphore, as ``AnySemaphore`` takes them.
+
+        Raises:
+            ValueError, TypeError: for invalid arguments; the message says what to do.
+        """
         if kind is AnySemaphore or issubclass(kind, Mutex):
             raise TypeError("kind must be Semaphore or FairSemaphore; for mutexes, limit=1")
         for option in options.keys() - Options.__annotations__.keys():

@@ -24,7 +24,7 @@ class Permit:
     """One permit of a semaphore (or several as one), held by this process.
 
     It is refreshed in the background until it is released. ``async with permit:`` guards a
-    block: if the permit is lost, the block is cancelled and raises :class:`PermitLost`.
+    block: if the permit is lost, the block is cancelled and raises ``PermitLost``.
 
     A permit belongs to the event loop in which it was acquired; in another loop its coroutines
     raise ``RuntimeError``. A permit that is garbage-collected while it is held gives a
@@ -94,7 +94,7 @@ class Permit:
         return not self._trusted() and (claim.lost_reason is not None or claim.state is State.HELD)
 
     def check(self) -> None:
-        """Raise :class:`PermitLost` unless the permit may be trusted now.
+        """Raise ``PermitLost`` unless the permit may be trusted now.
 
         For work that does not return to the event loop, and so cannot be cancelled in time. May
         be called in a thread.

@@ -34,47 +34,6 @@ class AnySemaphore:
 
     The constructor does no input or output and needs no event loop, so a semaphore may be a
     module-level variable. Tasks may share it, and several event loops may use it in turn.
-
-    Args:
-        redis: any client of ``redis.asyncio``, or a ``MemoryBackend``.
-        name: of the semaphore; the same in every process. 1 to 512 bytes, no braces.
-        limit: the number of permits that may be held at the same time. It applies to the
-            requests of this client. A limit set with :meth:`set_limit` overrides it.
-        lease: seconds after which a permit expires unless its process refreshes it; at least
-            0.05. The permit of a crashed holder is free after that time.
-        refresh_interval: seconds between two refreshes; a third of the lease by default.
-        timeout: seconds to wait for a permit, unless ``acquire`` gets its own; ``None`` for ever.
-        max_waiters: the length of the queue from which on ``acquire`` raises ``QueueFull``.
-        clock: ``"server"``, or ``"local"`` to measure leases with the wall clocks of the
-            clients, which then have to agree. All clients of a name use the same.
-        prefix: the first part of the keys in Redis. All clients of a name use the same.
-        label: the name of this process in ``status()``.
-        cancel_on_loss: whether the loss of a permit cancels the block that it guards.
-        heartbeat: what refreshes permits. ``"task"``: the event loop; permits are lost when it is
-            blocked for longer than the lease. ``"thread"``: also a thread, whenever the event
-            loop is late, for code that computes for long without awaiting. The thread costs the
-            process a second connection while permits are held (in a cluster, one to each server
-            that keeps one of them). It does not help where the thread cannot run: in a process
-            that is stopped, while an extension holds the interpreter lock, or with leases well
-            under a second, for which the thread may get that lock too late.
-        longest_stall: with ``heartbeat="thread"``, seconds for which the thread refreshes after
-            the event loop last ran; six leases by default, one lease at least. If the loop is
-            blocked for longer, its permits expire within one lease from then.
-        recovery: ``"grace"`` to grant no new permit for one lease after Redis has lost state (a
-            flush, a restart, a failover), while holders put their permits back. A name that was
-            never used before looks the same, so its first ``acquire`` waits that long. All
-            clients of a name use the same, and about the same lease. A limit that was set with
-            :meth:`set_limit` is not restored: after the grace period the declared limits apply.
-        min_replicas: how many replicas have to confirm a grant (``WAIT``) before the caller gets
-            it. It costs one round trip. It makes it unlikely, but not impossible, that a
-            failover loses the grant.
-        linger: seconds for which an unused lease is kept for the next caller of this process, at
-            most the refresh interval. While no other process wants the semaphore, leaving a
-            block and entering the next send no command then. docs/guarantees.md says what others
-            see. Not for code that blocks the event loop: kept leases come back when it runs.
-
-    Raises:
-        ValueError, TypeError: for invalid arguments; the message says what to do.
     """
 
     _mode: ClassVar[Mode]
@@ -100,6 +59,53 @@ class AnySemaphore:
         min_replicas: int = 0,
         linger: float = 0.0,
     ) -> None:
+        """Make a semaphore. Nothing is sent to Redis.
+
+        Args:
+            redis: any client of ``redis.asyncio``, or a ``MemoryBackend``.
+            name: of the semaphore; the same in every process. 1 to 512 bytes, no braces.
+            limit: the number of permits that may be held at the same time. It applies to the
+                requests of this client. A limit set with ``set_limit`` overrides it.
+            lease: seconds after which a permit expires unless its process refreshes it; at least
+                0.05. The permit of a crashed holder is free after that time.
+            refresh_interval: seconds between two refreshes; a third of the lease by default.
+            timeout: seconds to wait for a permit, unless ``acquire`` gets its own; ``None`` for
+                ever.
+            max_waiters: the length of the queue from which on ``acquire`` raises ``QueueFull``.
+            clock: ``"server"``, or ``"local"`` to measure leases with the wall clocks of the
+                clients, which then have to agree. All clients of a name use the same.
+            prefix: the first part of the keys in Redis. All clients of a name use the same.
+            label: the name of this process in ``status()``.
+            cancel_on_loss: whether the loss of a permit cancels the block that it guards.
+            heartbeat: what refreshes permits. ``"task"``: the event loop; permits are lost when
+                it is blocked for longer than the lease. ``"thread"``: also a thread, whenever
+                the event loop is late, for code that computes for long without awaiting. The
+                thread costs the process a second connection while permits are held (in a
+                cluster, one to each server that keeps one of them). It does not help where the
+                thread cannot run: in a process that is stopped, while an extension holds the
+                interpreter lock, or with leases well under a second, for which the thread may
+                get that lock too late.
+            longest_stall: with ``heartbeat="thread"``, seconds for which the thread refreshes
+                after the event loop last ran; six leases by default, one lease at least. If the
+                loop is blocked for longer, its permits expire within one lease from then.
+            recovery: ``"grace"`` to grant no new permit for one lease after Redis has lost state
+                (a flush, a restart, a failover), while holders put their permits back. A name
+                that was never used before looks the same, so its first ``acquire`` waits that
+                long. All clients of a name use the same, and about the same lease. A limit that
+                was set with ``set_limit`` is not restored: after the grace period the declared
+                limits apply.
+            min_replicas: how many replicas have to confirm a grant (``WAIT``) before the caller
+                gets it. It costs one round trip. It makes it unlikely, but not impossible, that
+                a failover loses the grant.
+            linger: seconds for which an unused lease is kept for the next caller of this
+                process, at most the refresh interval. While no other process wants the
+                semaphore, leaving a block and entering the next send no command then.
+                docs/guarantees.md says what others see. Not for code that blocks the event loop:
+                kept leases come back when it runs.
+
+        Raises:
+            ValueError, TypeError: for invalid arguments; the message says what to do.
+        """
         if not hasattr(self, "_mode"):
             raise TypeError("AnySemaphore is for annotations: use Semaphore or FairSemaphore")
         self._backend = backend_of(redis)
@@ -185,7 +191,7 @@ class AnySemaphore:
 
         Raises:
             BackendUnavailable: Redis is unavailable, so whether a permit is free is unknown.
-            ModeMismatch, BackendError: as for :meth:`acquire`.
+            ModeMismatch, BackendError: as for ``acquire``.
         """
         try:
             return await self.acquire(timeout=0, permits=permits)
@@ -300,7 +306,7 @@ class AnySemaphore:
         await self._bound().remote.ask(SetLimit(limit))
 
     async def pause(self) -> None:
-        """Set a limit of 0 until :meth:`resume`."""
+        """Set a limit of 0 until ``resume``."""
         await self._bound().remote.ask(SetLimit("pause"))
 
     async def resume(self) -> None:
@@ -383,7 +389,7 @@ class FairSemaphore(AnySemaphore):
 
 
 class Mutex(FairSemaphore):
-    """A :class:`FairSemaphore` with a limit of 1: one holder at a time, in order."""
+    """A ``FairSemaphore`` with a limit of 1: one holder at a time, in order."""
 
     @names_the_class
     def __init__(

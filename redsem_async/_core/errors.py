@@ -23,7 +23,7 @@ class AcquireTimeout(SemaphoreError, TimeoutError):
     """No permit became free in time; nothing is held.
 
     The server replied *full*, and the connection stayed open after that reply. Without such a
-    reply, the deadline raises :class:`BackendUnavailable`.
+    reply, the deadline raises ``BackendUnavailable``.
 
     Attributes:
         name: of the semaphore.

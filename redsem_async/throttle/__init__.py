@@ -2,7 +2,7 @@
 
 ``throttled`` guards a function, ``ThrottledTaskGroup`` guards tasks, and ``throttled_map`` makes
 one call for each of any number of items. The argument *sem* of each is a semaphore, or a
-:class:`~redsem_async.SemaphoreGroup` with a *key* that chooses from it.
+``SemaphoreGroup`` with a *key* that chooses from it.
 """
 
 from ._decorator import throttled

@@ -24,14 +24,14 @@ def throttled(
 ) -> Callable[[Callable[P, Coroutine[Any, Any, R]]], Callable[P, Coroutine[Any, Any, R]]]:
     """Decorate an async function or method: each call holds a permit while it runs.
 
-    ::
+    ```python
+    @throttled(sem, timeout=30)
+    async def embed(text: str) -> list[float]: ...
 
-        @throttled(sem, timeout=30)
-        async def embed(text: str) -> list[float]: ...
 
-
-        @throttled(per_tenant, key=lambda tenant, _: tenant)
-        async def report(tenant: str, day: date) -> None: ...
+    @throttled(per_tenant, key=lambda tenant, _: tenant)
+    async def report(tenant: str, day: date) -> None: ...
+    ```
 
     Args:
         sem: a semaphore, or a group of them.

@@ -41,11 +41,11 @@ def throttled_map(
 ) -> AbstractAsyncContextManager[AsyncIterator[R]]:
     """Call ``fn(item)`` for each of *items* with a permit. Results come as they are ready.
 
-    ::
-
-        async with throttled_map(sem, fetch, urls) as pages:
-            async for page in pages:
-                ...
+    ```python
+    async with throttled_map(sem, fetch, urls) as pages:
+        async for page in pages:
+            ...
+    ```
 
     Items may be endless. An item is taken when there may be a permit for it: at most *max_tasks*
     calls run or wait for a permit, and the results of at most twice as many items are pending. A
@@ -92,7 +92,7 @@ def throttled_map(
 
 
 class _Map(AbstractAsyncContextManager[AsyncIterator[R]]):
-    """What :func:`throttled_map` returns: a block, which says so where it is taken for more."""
+    """What ``throttled_map`` returns: a block, which says so where it is taken for more."""
 
     def __init__(self, block: AbstractAsyncContextManager[AsyncIterator[R]]) -> None:
         self._block = block

@@ -17,18 +17,18 @@ T = TypeVar("T")
 class ThrottledTaskGroup(asyncio.TaskGroup):
     """An ``asyncio.TaskGroup`` whose tasks hold a permit each while they run.
 
-    ::
-
-        async with ThrottledTaskGroup(sem) as group:
-            for image in images:
-                group.create_task(resize(image))
+    ```python
+    async with ThrottledTaskGroup(sem) as group:
+        for image in images:
+            group.create_task(resize(image))
+    ```
 
     Tasks join the queue in the order in which they were created. A task that gets no permit, or
     loses its permit, fails as any task of a group does: the others are cancelled, and an
     ``ExceptionGroup`` leaves the block. A coroutine that was never started is closed.
 
     All tasks of a group exist at once. For more items than fit into memory, and for results as
-    they are ready, see :func:`throttled_map`.
+    they are ready, see ``throttled_map``.
 
     Args:
         sem: a semaphore, or a group of them.

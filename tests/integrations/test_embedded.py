@@ -52,6 +52,27 @@ def test_many_start_at_once() -> None:
     assert all(right), "a server answered on another's port"
 
 
+def test_as_a_command_it_runs_until_ctrl_c() -> None:
+    command = [sys.executable, "-m", "redsem_async.testing", "--maxmemory", "64mb"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as program:
+        assert program.stdout is not None
+        line = program.stdout.readline()
+        assert line.startswith("export REDIS_URL=redis://127.0.0.1:")
+        port = int(line.rpartition(":")[2].partition("/")[0])
+        assert "maxmemory:67108864" in ask(port, "INFO memory")
+        program.send_signal(signal.SIGINT)
+        assert program.wait(20) == 0
+    with pytest.raises(ConnectionRefusedError):
+        ask(port, "PING")
+
+
+def test_as_a_command_it_says_that_there_is_no_server() -> None:
+    command = [sys.executable, "-m", "redsem_async.testing"]
+    environment = os.environ | {"REDSEM_SERVER_BIN": "/nowhere"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "no server binary at '/nowhere'\n")
+
+
 def test_a_taken_port_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as somebody:
         taken: int = somebody.getsockname()[1]

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness.programs import Programs, titled_blocks
 from tests.harness.servers import StartServer
-from tests.integrations.frameworks.pages import Programs
 
 CHOSEN = os.environ.get("REDSEM_FRAMEWORKS")
 TESTS = {
@@ -25,8 +25,29 @@ TESTS = {
 collect_ignore = sorted(set(TESTS.values()) - {TESTS.get(CHOSEN or "")})
 
 
+# What the programs call `work`: it counts, on the server, and stays inside for some seconds.
+WORK = """
+import asyncio
+
+from redis.asyncio import Redis
+
+
+async def render(document: str) -> str:
+    async with Redis.from_url("redis://localhost:6379") as redis:
+        inside = await redis.incr("inside")
+        try:
+            await redis.rpush("seen", inside)
+            await asyncio.sleep(float(document.partition("-")[2]))
+        finally:
+            await redis.decr("inside")
+        await redis.rpush("done", document)
+    return document
+"""
+
+
 @pytest.fixture
 def programs(embedded: StartServer, tmp_path: Path) -> Iterator[Programs]:
     """The programs of the pages in a folder, for a server of this test alone."""
     with ExitStack() as stack:
-        yield Programs(tmp_path, embedded().url, stack)
+        blocks = titled_blocks("workers.md") | titled_blocks("frameworks.md")
+        yield Programs(tmp_path, embedded().url, stack, {**blocks, "work.py": WORK})

@@ -9,8 +9,8 @@ import pytest
 from redis.asyncio import Redis
 
 from redsem_async import FairSemaphore
+from tests.harness.programs import Programs
 from tests.harness.wait import available, until
-from tests.integrations.frameworks.pages import Programs
 
 
 @pytest.mark.parametrize("app", ["starlette_app:app", "litestar_app:app"])
@@ -19,7 +19,7 @@ async def test_a_framework_answers_as_the_page_says(programs: Programs, app: str
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     arguments = ["--port", str(port), "--timeout-graceful-shutdown", "20"]
-    server = programs.start("uvicorn", app, *arguments)
+    server = programs.start("-m", "uvicorn", app, *arguments)
     url = f"http://127.0.0.1:{port}"
     async with httpx.AsyncClient(base_url=url) as client, Redis.from_url(programs.url) as redis:
 

@@ -8,8 +8,8 @@ import pytest
 from redis.asyncio import Redis
 
 from redsem_async import FairSemaphore
+from tests.harness.programs import Programs
 from tests.harness.wait import available
-from tests.integrations.frameworks.pages import Programs
 
 pytestmark = [
     pytest.mark.timeout(120),

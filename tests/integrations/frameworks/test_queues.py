@@ -9,8 +9,8 @@ import pytest
 from redis.asyncio import Redis
 
 from redsem_async import FairSemaphore
+from tests.harness.programs import Programs
 from tests.harness.wait import all_free, available, until
-from tests.integrations.frameworks.pages import Programs
 
 pytestmark = pytest.mark.timeout(300)  # of which a busy machine needs most to start the workers
 
@@ -91,9 +91,9 @@ async def test_the_limit_holds_for_all_workers_and_all_jobs_are_done(
 ) -> None:
     """More workers than permits: jobs that wait for too long are put back, and come again."""
     documents = [f"{number}-0.6" for number in range(14)]
-    programs.run(f"documents = {documents}\n{queue.enqueue}")
+    programs.run("-c", f"documents = {documents}\n{queue.enqueue}")
     for _ in range(queue.commands):
-        programs.start(*queue.worker)
+        programs.start("-m", *queue.worker)
     async with Redis.from_url(programs.url, decode_responses=True) as redis:
 
         async def all_done() -> bool:
@@ -108,8 +108,8 @@ async def test_a_worker_that_is_stopped_gives_its_permit_back(
     programs: Programs, queue: Queue
 ) -> None:
     """At SIGTERM, as its job ends: not a lease later."""
-    programs.run(f"documents = ['0-{queue.stopped}']\n{queue.enqueue}")
-    worker = programs.start(*queue.worker)
+    programs.run("-c", f"documents = ['0-{queue.stopped}']\n{queue.enqueue}")
+    worker = programs.start("-m", *queue.worker)
     async with Redis.from_url(programs.url) as redis:
         sem = FairSemaphore(redis, "gpu", 2)
 

@@ -1,0 +1,24 @@
+"""``python -m redsem_async.testing``: run a private server until Ctrl-C.
+
+Arguments are the server's own, as those of `embedded_redis`.
+"""
+
+import contextlib
+import sys
+import threading
+
+from . import ServerDidNotStart, ServerNotFound, embedded_redis
+
+
+def main() -> None:
+    try:
+        with embedded_redis(*sys.argv[1:]) as server, contextlib.suppress(KeyboardInterrupt):
+            sys.stdout.write(f"export REDIS_URL={server.url}\n")
+            sys.stdout.flush()
+            threading.Event().wait()
+    except (ServerNotFound, ServerDidNotStart) as error:
+        sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""The tutorial, step by step, as a newcomer takes it."""
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import httpx
+import pytest
+from redis.asyncio import Redis
+
+from redsem_async import FairSemaphore
+from tests.harness.programs import Programs, titled_blocks
+from tests.harness.servers import StartServer
+from tests.harness.wait import all_free, until
+
+pytestmark = [pytest.mark.release, pytest.mark.timeout(180)]
+
+
+@pytest.fixture
+def programs(embedded: StartServer, tmp_path: Path) -> Iterator[Programs]:
+    with ExitStack() as stack:
+        yield Programs(tmp_path, embedded().url, stack, titled_blocks("tutorial.md"))
+
+
+async def test_the_service_and_the_worker_share_the_limit(programs: Programs) -> None:
+    """Five requests come in threes and twos; a killed worker is in the way for a lease."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    arguments = ("service:app", "--workers", "2", "--port", str(port), "--log-level", "warning")
+    programs.start("-m", "uvicorn", *arguments)
+    url = f"http://127.0.0.1:{port}"
+    acme = {"x-tenant": "acme"}
+    async with (
+        httpx.AsyncClient(base_url=url, timeout=30) as client,
+        Redis.from_url(programs.url) as redis,
+    ):
+
+        async def serves() -> bool:
+            try:
+                return (await client.get("/docs")).is_success
+            except httpx.TransportError:
+                return False
+
+        async def ask(number: int) -> httpx.Response:
+            return await client.post(f"/reports/{number}", headers=acme)
+
+        await until(serves, "the service answers", within=40)
+        answers = await asyncio.gather(*(ask(number) for number in range(5)))
+        waited = sorted(round(answer.json()["waited"]) for answer in answers)
+        assert waited == [0, 0, 1, 1, 2]
+        answers = await asyncio.gather(*(ask(number) for number in range(9)))
+        refused = [answer for answer in answers if answer.status_code == 503]
+        assert len(refused) == 3
+        assert all(int(answer.headers["retry-after"]) >= 1 for answer in refused)
+
+        renderer = FairSemaphore(redis, "renderer", 3)
+        worker = programs.start("worker.py")
+
+        async def it_holds() -> bool:
+            holders = (await renderer.status()).holders
+            return [holder.client.pid for holder in holders] == [worker.pid]
+
+        await until(it_holds, "the worker holds a permit", within=40)
+        shown = await asyncio.to_thread(programs.run, "-m", "redsem_async", "status", "renderer")
+        assert "worker" in shown
+        os.kill(worker.pid, signal.SIGKILL)
+        worker.wait()
+        assert (await renderer.status()).held == 1
+        await all_free(renderer, within=11)
+        for command in ("pause", "resume"):
+            assert programs.run("-m", "redsem_async", command, "renderer")
+
+
+def test_the_limit_is_tested_in_memory(programs: Programs) -> None:
+    said = programs.run("-m", "pytest", "-q", "-o", "asyncio_mode=auto", "-p", "no:cacheprovider")
+    assert "1 passed" in said
