@@ -14,10 +14,10 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import NoReturn, final
+from typing import ClassVar, NoReturn, final
+from weakref import WeakValueDictionary
 
 from ._api.semaphore import AnySemaphore
-from ._core.errors import SemaphoreError
 from ._observers.events import (
     Abandoned,
     Detached,
@@ -36,7 +36,12 @@ from ._observers.events import (
 from .observer import Observation, observe
 
 try:
-    from opentelemetry.metrics import CallbackOptions, MeterProvider, get_meter
+    from opentelemetry.metrics import (
+        CallbackOptions,
+        MeterProvider,
+        get_meter,
+        get_meter_provider,
+    )
     from opentelemetry.metrics import Observation as Measurement
     from opentelemetry.trace import Span, Status, StatusCode, TracerProvider, get_tracer
 except ImportError as _missing:
@@ -102,13 +107,15 @@ async def report_status(
     """
     if not interval > 0:
         raise ValueError(f"interval must be positive, not {interval}")
-    status = _Status(meter_provider, metric_name, interval)
+    gauges = _Gauges.of(meter_provider)
+    status = _Status(gauges, metric_name, interval)
+    gauges.runs.add(status)
     try:
         while True:
             await status.read(list(semaphores))
             await asyncio.sleep(interval)
     finally:
-        status.forget()
+        gauges.runs.discard(status)
 
 
 @dataclass(slots=True)
@@ -122,28 +129,26 @@ class _Reading:
 
 
 @final
-class _Status:
-    """The gauges of `report_status`. Their callbacks may run in a thread of the SDK."""
+class _Gauges:
+    """The instruments of one meter provider. Their callbacks may run in a thread of the SDK.
 
-    def __init__(
-        self,
-        meter_provider: MeterProvider | None,
-        metric_name: Callable[[str], str],
-        interval: float,
-    ) -> None:
-        self._metric_name = metric_name
-        self._fresh = 2 * interval
-        self._readings: dict[str, _Reading] = {}  # replaced, never changed
-        self._round_at: float | None = None
-        self._complete_at: float = time.monotonic()
-        meter = get_meter(_NAME, meter_provider=meter_provider)
-        self._errors = meter.create_counter(
+    A provider keeps the first instrument of a name, with its callbacks, for ever. So these serve
+    all runs of `report_status`, at once and one after the other.
+    """
+
+    _of_providers: ClassVar["WeakValueDictionary[int, _Gauges]"] = WeakValueDictionary()
+
+    def __init__(self, provider: MeterProvider) -> None:
+        self.runs: set[_Status] = set()
+        meter = get_meter(_NAME, meter_provider=provider)
+        self.errors = meter.create_counter(
             "redsem.status.errors", "{error}", "Reads of a status that failed"
         )
 
         def gauge(name: str, unit: str, text: str, value: Callable[[_Reading], float]) -> None:
             def observed(_: CallbackOptions) -> Iterable[Measurement]:
-                return self._observed(value)
+                for run in list(self.runs):
+                    yield from run.observed(value)
 
             meter.create_observable_gauge(f"redsem.status.{name}", [observed], unit, text)
 
@@ -157,6 +162,35 @@ class _Status:
             "redsem.status.age", [self._age], "s", "Time since all statuses were read last"
         )
 
+    @classmethod
+    def of(cls, provider: MeterProvider | None) -> "_Gauges":
+        """Those of *provider*, or of the global one. The provider's callbacks keep them alive."""
+        provider = provider or get_meter_provider()
+        gauges = cls._of_providers.get(id(provider))
+        if gauges is None:
+            gauges = cls._of_providers[id(provider)] = cls(provider)
+        return gauges
+
+    def _age(self, _: CallbackOptions) -> Iterable[Measurement]:
+        ages = [run.age for run in list(self.runs) if run.age is not None]
+        if ages:
+            yield Measurement(max(ages))
+
+
+@final
+class _Status:
+    """What one run of `report_status` has read."""
+
+    def __init__(
+        self, gauges: _Gauges, metric_name: Callable[[str], str], interval: float
+    ) -> None:
+        self._errors = gauges.errors
+        self._metric_name = metric_name
+        self._fresh = 2 * interval
+        self._readings: dict[str, _Reading] = {}  # replaced, never changed
+        self._round_at: float | None = None
+        self._complete_at: float = time.monotonic()
+
     async def read(self, semaphores: list[AnySemaphore]) -> None:
         """Read all of them, one after the other: a round is no burst of commands."""
         readings: dict[str, _Reading] = {}
@@ -165,7 +199,7 @@ class _Status:
             name = self._metric_name(semaphore.name)
             try:
                 status = await semaphore.status(max_entries=1)
-            except SemaphoreError as error:
+            except Exception as error:  # noqa: BLE001 - the others are read all the same
                 complete = False
                 self._errors.add(1, {"redsem.semaphore": name, "error.type": _type(error)})
                 continue
@@ -179,19 +213,17 @@ class _Status:
         if complete:
             self._complete_at = self._round_at
 
-    def forget(self) -> None:
-        """Report nothing from now on."""
-        self._round_at = None
-
-    def _observed(self, value: Callable[[_Reading], float]) -> Iterable[Measurement]:
+    def observed(self, value: Callable[[_Reading], float]) -> Iterable[Measurement]:
+        """One value for each name, unless the last round is too long ago."""
         if self._round_at is None or time.monotonic() - self._round_at > self._fresh:
             return
         for name, reading in self._readings.items():
             yield Measurement(value(reading), {"redsem.semaphore": name})
 
-    def _age(self, _: CallbackOptions) -> Iterable[Measurement]:
-        if self._round_at is not None:
-            yield Measurement(time.monotonic() - self._complete_at)
+    @property
+    def age(self) -> float | None:
+        """Seconds since all were read; ``None`` before the first round."""
+        return None if self._round_at is None else time.monotonic() - self._complete_at
 
 
 @final

@@ -12,7 +12,7 @@ from redis.backoff import NoBackoff
 
 from redsem_async._core import config
 from redsem_async._hub.hub import known_hub
-from redsem_async._redis.sentinels import client_of_service, names_sentinels
+from redsem_async._redis.sentinels import SCHEMES, client_of_service, split_url
 
 from .backends import backend_of
 
@@ -44,14 +44,14 @@ def from_url(url: str, **options: Any) -> Redis:
 
         chosen["maint_notifications_config"] = MaintNotificationsConfig(enabled=False)
     chosen |= options
-    if names_sentinels(url):
+    if url.partition("://")[0] in SCHEMES:
         return client_of_service(url, chosen)
     return Redis.from_url(url, **chosen)  # pyright: ignore[reportUnknownMemberType]
 
 
 def _can_be_read(url: str) -> bool:
     try:
-        for host in urlsplit(url).netloc.rpartition("@")[2].split(","):
+        for host in split_url(url).netloc.rpartition("@")[2].split(","):
             _ = urlsplit(f"//{host}").port
     except ValueError:  # its message may quote the password
         return False

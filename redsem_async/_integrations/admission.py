@@ -1,6 +1,7 @@
 """Which requests are let in. The web modules share it: they translate, and this decides."""
 
 import asyncio
+import inspect
 import logging
 import math
 from collections.abc import AsyncGenerator, Callable
@@ -31,6 +32,8 @@ OnOutage = Literal["closed", "open"] | int
 
 RetryAfter = Callable[[AcquireTimeout | QueueFull], float]
 """Gives the seconds that a client is told to wait, in place of the error's own estimate."""
+
+LONGEST = 10**9  # seconds that a client is told to wait
 
 UNAVAILABLE = 503
 TRY_AGAIN_LATER = 1013  # a WebSocket's close code
@@ -82,7 +85,9 @@ class Admission(Generic[Request]):
         self.status = status_of(status)
         if retry_after is not None and not callable(retry_after):
             raise TypeError(f"retry_after must be a function of the error, not {retry_after!r}")
-        self._retry_after: RetryAfter = retry_after or _own_estimate
+        if inspect.iscoroutinefunction(retry_after):
+            raise TypeError("retry_after must be a function, not a coroutine function")
+        self._retry_after = retry_after
         self._away = False
         self._asking = False  # whether it is over
         self._inside = 0  # let in by the local limit
@@ -107,9 +112,7 @@ class Admission(Generic[Request]):
         try:
             permit = await self._acquire(semaphore, gone)
         except (AcquireTimeout, QueueFull) as full:
-            raise Rejected(
-                self.status, "all permits are in use", self._retry_after(full)
-            ) from full
+            raise Rejected(self.status, "all permits are in use", self._seconds(full)) from full
         except SemaphoreClosed as closed:
             raise Rejected(UNAVAILABLE, "this server is shutting down") from closed
         except BackendUnavailable as unavailable:
@@ -130,6 +133,17 @@ class Admission(Generic[Request]):
             if lost.permit_id != permit.id:
                 raise
             raise Rejected(UNAVAILABLE, "the permit of this request was lost") from lost
+
+    def _seconds(self, full: AcquireTimeout | QueueFull) -> float:
+        """What the user's function says; the error's estimate without one, or where it fails."""
+        if self._retry_after is None:
+            return full.retry_after
+        try:
+            return min(math.ceil(self._retry_after(full)), LONGEST)
+        except Exception as error:  # noqa: BLE001 - a rejection must not become a server error
+            facts = {"event": "retry_after"}
+            logger.warning("the function retry_after failed: %r", error, extra=facts)
+            return full.retry_after
 
     async def _acquire(
         self, semaphore: AnySemaphore, gone: "asyncio.Future[Any] | None"
@@ -210,10 +224,6 @@ def on_outage_of(value: object) -> OnOutage:
             raise ValueError(f"on_outage must be 'closed', 'open' or a limit, not {value!r}")
         case _:
             return config.whole(value, "on_outage", 1)
-
-
-def _own_estimate(full: AcquireTimeout | QueueFull) -> float:
-    return full.retry_after
 
 
 def status_of(value: object) -> int:

@@ -242,8 +242,20 @@ async def _connected(target: Target, protocol: int) -> Any:
         await connection.connect()
     except BaseException:
         _close(connection)
+        ask_another_sentinel(settings.get("connection_pool"))
         raise
     return connection
+
+
+def ask_another_sentinel(pool: Any) -> None:
+    """Let the sentinel that was asked first be the last, if *pool* is one with sentinels.
+
+    It may be the one that does not answer, and the attempt may have ended before redis-py came
+    to the next.
+    """
+    manager = getattr(pool, "sentinel_manager", None)
+    if manager is not None:
+        manager.sentinels.append(manager.sentinels.pop(0))
 
 
 def _close(connection: Any) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import redis.asyncio as aioredis
 from redis.asyncio.sentinel import SentinelConnectionPool
 
-from .dial import Opened, dial, target_of
+from .dial import Opened, ask_another_sentinel, dial, target_of
 
 # Bound to the pool that they came from.
 _LEFT_OUT = ("connection_pool", "maint_", "oss_", "orig_", "himport_registry")
@@ -33,6 +33,9 @@ async def dial_in_other_loop(client: aioredis.Redis) -> Opened:
     )
     try:
         return await dial(target_of(aioredis.Redis(connection_pool=twin)))
+    except BaseException:
+        ask_another_sentinel(pool)  # the next twin is made like it
+        raise
     finally:
         for sentinel in sentinels:
             await sentinel.aclose(close_connection_pool=True)

@@ -5,7 +5,6 @@ import contextlib
 from collections.abc import AsyncGenerator, Coroutine
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn, TypeVar, cast
-from urllib.parse import urlsplit
 
 import typer
 from redis.asyncio import RedisCluster
@@ -14,6 +13,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import AskError, NoPermissionError, RedisClusterException, RedisError
 
 from redsem_async import SemaphoreError, aclose, from_url
+from redsem_async._redis.sentinels import split_url
 
 FAILED = 1  # Redis is unreachable or returned an error, or `doctor` found a problem
 USAGE_ERROR = 2
@@ -53,7 +53,7 @@ class Target:
 
     def at(self, host: str, port: int) -> "Target":
         """The target for one server, with the scheme, user, password and options of this URL."""
-        parts = urlsplit(self.url)
+        parts = split_url(self.url)
         user, at, _ = parts.netloc.rpartition("@")
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         parts = parts._replace(netloc=f"{user}{at}{address}")
@@ -69,7 +69,7 @@ class Target:
 
 def display_url(url: str) -> str:
     """*url* without user, password and options."""
-    parts = urlsplit(url)
+    parts = split_url(url)
     return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="").geturl()
 
 
@@ -90,7 +90,7 @@ def valid_url(ctx: typer.Context, url: str | None) -> str | None:
     try:
         pool: Any = from_url(url).connection_pool
         pool.make_connection()  # does not connect
-        parts = urlsplit(url)
+        parts = split_url(url)
     except ValueError as error:
         usage_error(ctx, str(error))
     except TypeError as error:

@@ -228,6 +228,26 @@ async def test_the_status_is_reported_for_all_processes(collected: Collected) ->
     await permit.release()
 
 
+async def test_the_status_is_reported_again_and_by_several_at_once(collected: Collected) -> None:
+    """As where a supervisor starts the task again."""
+    backend = MemoryBackend()
+    for _ in range(2):
+        async with asyncio.TaskGroup() as group:
+            reporting = [
+                group.create_task(
+                    report_status(
+                        [FairSemaphore(backend, name, 1)], meter_provider=collected.meters
+                    )
+                )
+                for name in "ab"
+            ]
+            both = {("a",): 1, ("b",): 1}
+            await until(lambda: collected.points("redsem.status.limit") == both)  # noqa: B023
+            for task in reporting:
+                task.cancel()
+        assert collected.points("redsem.status.limit") == {}
+
+
 async def test_a_status_that_cannot_be_read_is_an_error(collected: Collected) -> None:
     """The others are reported, and the age says since when not all of them are."""
     backend = MemoryBackend()

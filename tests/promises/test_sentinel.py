@@ -1,12 +1,14 @@
 """A client that Sentinel gives is as good as any."""
 
+import socket
 from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from redis.asyncio import Redis
+from redis.asyncio.connection import SSLConnection
 from redis.asyncio.sentinel import Sentinel
 
 from redsem_async import BackendUnavailable, FairSemaphore, connect, from_url
@@ -15,6 +17,8 @@ from tests.harness.clients import Kind
 from tests.harness.replicas import SERVICE, Replicated, embedded_sentinels
 from tests.harness.wait import queue_up, soon
 from tests.integrations.cli.commands import program
+
+TLS: dict[str, Any] = {"ssl": True}
 
 
 @contextmanager
@@ -71,6 +75,52 @@ async def test_a_url_may_name_sentinels(server: EmbeddedRedis, kind: Kind) -> No
             (connection,) = of_sentinel._available_connections
             assert connection.is_connected
         assert not connection.is_connected, "closed with the client"
+
+
+@pytest.mark.parametrize("ours", [True, pytest.param(False, marks=pytest.mark.release)])
+async def test_a_sentinel_that_does_not_answer_is_passed_over(
+    server: EmbeddedRedis, kind: Kind, ours: bool
+) -> None:
+    """As one whose host is gone; with a client of redis-py's, after five seconds."""
+    with sentinel_of(server) as port, socket.create_server(("127.0.0.1", 0)) as silent:
+        hosts = [("127.0.0.1", silent.getsockname()[1]), ("127.0.0.1", port)]
+        async with AsyncExitStack() as stack:
+            if ours:
+                named = ",".join(f"{host}:{each}" for host, each in hosts)
+                client = await stack.enter_async_context(
+                    connect(f"redis+sentinel://{named}/{SERVICE}")
+                )
+            else:
+                untyped: Any = Sentinel
+                sentinel = untyped(hosts)
+                for each in sentinel.sentinels:
+                    stack.push_async_callback(each.aclose)
+                client = await stack.enter_async_context(sentinel.master_for(SERVICE))
+            async with kind(client, "watched", 1).acquire(timeout=5 if ours else 15):
+                pass
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis+sentinel://one:x/main",
+        "redis+sentinel:///main",
+        "redis+sentinel://one",
+        "redis+sentinel://one/main/zero",
+        "redis+sentinel://one/main?ssl=true",
+    ],
+)
+def test_a_url_of_sentinels_that_says_too_little(url: str) -> None:
+    with pytest.raises(ValueError, match=r"URL|write"):
+        _ = from_url(url)
+
+
+def test_a_url_of_sentinels_may_ask_for_tls_by_an_option() -> None:
+    for url, options in (("rediss+sentinel://one/main", {}), ("redis+sentinel://one/main", TLS)):
+        pool: Any = from_url(url, **options).connection_pool
+        assert issubclass(pool.connection_class, SSLConnection)
+        [sentinel] = pool.sentinel_manager.sentinels
+        assert issubclass(sentinel.connection_pool.connection_class, SSLConnection)
 
 
 def test_a_url_of_sentinels_may_hold_settings() -> None:

@@ -1,6 +1,7 @@
 """What every front promises: the middleware and the dependency, here and in a real uvicorn."""
 
 import asyncio
+import math
 from collections.abc import AsyncIterator
 from typing import Any, cast
 
@@ -79,8 +80,31 @@ async def test_retry_after_may_be_computed_otherwise(form: str) -> None:
         assert (await service.ask("/wait").answer()).retry_after == 8
 
 
+@pytest.mark.parametrize("said", [math.nan, math.inf, -math.inf, None, "8", 1e300, -5.0])
+async def test_a_request_is_turned_away_whatever_the_function_says(
+    said: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With the error's own estimate where it is no number, and a warning."""
+    inside = InProcess("middleware", FairSemaphore)
+
+    def says(_: AcquireTimeout | QueueFull) -> Any:
+        return said
+
+    async with inside.serve(timeout=0, retry_after=says) as service, inside.sem:
+        answer = await service.ask("/wait").answer()
+    assert (answer.status, answer.retry_after >= 1) == (503, True)
+    warned = [record for record in caplog.records if getattr(record, "event", "") == "retry_after"]
+    assert len(warned) == (said not in (1e300, -5.0))
+
+
 def test_retry_after_is_a_function() -> None:
     sem, number = FairSemaphore(MemoryBackend(), "web", 1), cast("Any", 5)
+
+    async def later(_: AcquireTimeout | QueueFull) -> float:
+        return 5.0
+
+    with pytest.raises(TypeError, match="coroutine"):
+        RequirePermit(sem, retry_after=cast("Any", later))
     with pytest.raises(TypeError, match="function"):
         RequirePermit(sem, retry_after=number)
     with pytest.raises(TypeError, match="function"):
