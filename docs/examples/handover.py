@@ -19,7 +19,7 @@ import httpx
 from fastapi import FastAPI, HTTPException
 from redis.asyncio import Redis
 
-from redsem_async import AcquireTimeout, FairSemaphore, PermitLost, connect
+from redsem_async import AcquireTimeout, BackendUnavailable, FairSemaphore, PermitLost, connect
 from redsem_async.testing import embedded_redis
 
 JOBS, RESULTS = "handover:jobs", "handover:results"
@@ -45,6 +45,8 @@ def service(redis: Redis) -> FastAPI:
         except AcquireTimeout as full:
             later = {"Retry-After": str(round(full.retry_after) + 1)}
             raise HTTPException(503, "all reports are busy", later) from full
+        except BackendUnavailable as away:
+            raise HTTPException(503, "Redis is unavailable", {"Retry-After": "1"}) from away
         try:
             await redis.rpush(JOBS, json.dumps({"report": name, "permit": ticket}))
         except BaseException:

@@ -111,10 +111,13 @@ async def _nothing_found(target: Target, pattern: str) -> str:
     """What to say where no semaphore matches *pattern*."""
     async with connected(target) as client:
         known = await _discovery.names(client, target.prefix)
-    if not known:
+        some = known[: _discovery.BATCH]
+        used = await _discovery.names_in_use(client, target.prefix, some)
+    if not used and some == known:
         return f"No semaphores in use (prefix {target.prefix!r})."
-    shown = ", ".join(map(repr, known[:MOST_NAMED]))
-    more = f" and {len(known) - MOST_NAMED:,} more" if len(known) > MOST_NAMED else ""
+    count = len(used) + len(known) - len(some)
+    shown = ", ".join(map(repr, used[:MOST_NAMED]))
+    more = f" and {count - MOST_NAMED:,} more" if count > MOST_NAMED else ""
     return f"No semaphore matches {pattern!r} (prefix {target.prefix!r}). In use: {shown}{more}."
 
 

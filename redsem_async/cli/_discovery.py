@@ -172,9 +172,17 @@ async def similar_name(client: Any, prefix: str, name: str) -> str | None:
     with contextlib.suppress(*REDIS_ERRORS):
         async with asyncio.timeout(SUGGESTION_TIMEOUT):
             known = await names(client, prefix)
-        close = difflib.get_close_matches(name, known[:MAX_COMPARED], n=1)
-        return close[0] if close else None
+            others = [other for other in known[:MAX_COMPARED] if other != name]
+            close = difflib.get_close_matches(name, others)
+            used = await names_in_use(client, prefix, close)
+        return used[0] if used else None
     return None
+
+
+async def names_in_use(client: Any, prefix: str, known: Sequence[str]) -> list[str]:
+    """Those of *known* with a semaphore: after a clear, or use, some keys remain for a while."""
+    found = await asyncio.gather(*(find(client, prefix, name) for name in known))
+    return [name for name, info in zip(known, found, strict=True) if info is not None]
 
 
 async def list_entries(client: Any, prefix: str, wanted: Sequence[str]) -> list[ListEntry]:

@@ -11,6 +11,9 @@ from . import ServerDidNotStart, ServerNotFound, embedded_redis
 
 
 def main() -> None:
+    if {"-h", "--help"} & {*sys.argv}:
+        sys.stdout.write(str(__doc__))
+        return
     try:
         with embedded_redis(*sys.argv[1:]) as server, contextlib.suppress(KeyboardInterrupt):
             sys.stdout.write(f"export REDIS_URL={server.url}\n")

@@ -36,6 +36,17 @@ async def test_a_raised_limit_serves_waiters(kind: Kind, url: str, redis: Redis)
     assert await more.release()
 
 
+async def test_what_a_clear_leaves_is_no_semaphore(kind: Kind, url: str, redis: Redis) -> None:
+    """Some keys stay for a while, because a delayed command may still come."""
+    async with kind(redis, "jobs", 1):
+        pass
+    assert (await command("clear", "jobs", "--yes", url=url)).code == 0
+    assert await redis.keys("*")
+    result = await command("status", "jobs", url=url)
+    assert result.error_line == "No semaphore named 'jobs' (prefix 'redsem')."
+    assert (await command("ls", url=url)).error_line == "No semaphores in use (prefix 'redsem')."
+
+
 async def test_a_pause_stops_grants_until_it_is_resumed(
     kind: Kind, url: str, redis: Redis
 ) -> None:
