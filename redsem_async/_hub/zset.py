@@ -15,9 +15,10 @@ from .claim import Claim, LineReport, State
 from .route import GRACE
 from .waiters import Exceptional, Waiters
 
-# What this process keeps of its permits while others wait: those of so many releases in a row,
+# While other processes wait, this one keeps a released permit for its own next request
+# at most so many times in a row, and for at most so many seconds.
 MAX_KEPT = 16
-KEPT_FOR = 0.25  # and for so many seconds.
+KEPT_FOR = 0.25
 HINT_TIME = 1.0  # seconds for which a hub stays to pass a hint on
 
 

@@ -31,9 +31,9 @@ def split_url(url: str) -> SplitResult:
     scheme, _, rest = url.partition("://")
     if scheme not in SCHEMES:
         return urlsplit(url)
-    netloc = re.match("[^/?#]*", rest)
-    end = netloc.end() if netloc else 0
-    return urlsplit(f"{scheme}://{rest[end:]}")._replace(netloc=rest[:end])
+    netloc = re.split("[/?#]", rest, maxsplit=1)[0]
+    path = rest.removeprefix(netloc)
+    return urlsplit(f"{scheme}://{path}")._replace(netloc=netloc)
 
 
 def client_of_service(url: str, options: dict[str, Any]) -> Redis:

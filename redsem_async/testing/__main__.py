@@ -1,6 +1,6 @@
-"""``python -m redsem_async.testing``: run a private server until Ctrl-C.
+"""python -m redsem_async.testing [ARGUMENT...]: run a private server until Ctrl-C.
 
-Arguments are the server's own, as those of `embedded_redis`.
+Arguments are the server's own, as those of redsem_async.testing.embedded_redis.
 """
 
 import contextlib

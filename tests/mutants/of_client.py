@@ -202,7 +202,7 @@ OF_CLIENT = (
         "a process keeps its permits for its own waiters for a short time (zset)",
         "worlds/test_steady_work.py"
         "::test_a_process_keeps_its_permits_for_no_more_than_three_long_holds",
-        ("_hub/zset.py", "KEPT_FOR = 0.25 ", "KEPT_FOR = math.inf "),
+        ("_hub/zset.py", "KEPT_FOR = 0.25\n", "KEPT_FOR = math.inf\n"),
     ),
     mutant(
         "leaving a block sends the release by itself",

@@ -62,7 +62,7 @@ async def test_an_error_names_the_master_and_not_an_address() -> None:
 
 
 async def test_a_url_may_name_sentinels(server: EmbeddedRedis, kind: Kind) -> None:
-    """The first of them is not there; the others have one password, the master another."""
+    """The first of them is not there; the connection to the second is closed with the client."""
     with embedded_sentinels(Replicated(server, ())) as flock:
         port = flock.sentinels[0].port
         url = f"redis+sentinel://127.0.0.1:1,127.0.0.1:{port}/{SERVICE}/0"
