@@ -9,12 +9,13 @@ import asyncio
 import enum
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from redsem_async._core.config import Terms
 from redsem_async._core.errors import PermitLost
 from redsem_async._core.keys import Address, permit_id
 from redsem_async._protocol.operations import Request
+from redsem_async._protocol.replies import Reply
 
 
 class State(enum.IntEnum):
@@ -68,13 +69,19 @@ class LineReport(NamedTuple):
         sent_at: when the command was sent.
         next_ms: in how many milliseconds something may change by itself; None for never.
         waiting: the length of the line.
+        set_limit: the limit that replaces the claim's own, if one is set.
         room: how many permits were free (zset).
     """
 
     sent_at: float
     next_ms: int | None
     waiting: int
+    set_limit: int | None = None
     room: int = 0
+
+    @classmethod
+    def of(cls, sent_at: float, reply: Reply) -> Self:
+        return cls(sent_at, reply.next_ms, reply.waiting, reply.set_limit, reply.room)
 
 
 class Claim:

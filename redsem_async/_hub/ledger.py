@@ -173,13 +173,15 @@ class Ledger:
 
     def retry_after(self, claim: Claim) -> float:
         """When asking again may be worth it, in seconds, by the last reply about the line."""
-        _, next_ms, line, _ = self.last_report(claim) or LineReport(0.0, None, 0)
+        report = self.last_report(claim) or LineReport(0.0, None, 0)
+        line, next_ms = report.waiting, report.next_ms
         if self.semaphore.address.mode == "zset":
             line *= max(len(self.waiting), 1)  # processes; they are taken to be alike
         moment = None if next_ms is None else next_ms / 1000
         ahead = max(line - claim.was_waiting, 0)
         terms = claim.terms
-        return retry_after(ahead, terms.limit, self.usual_hold, moment, terms.lease)
+        limit = terms.limit if report.set_limit is None else report.set_limit
+        return retry_after(ahead, limit, self.usual_hold, moment, terms.lease)
 
     def timed_out(self, claim: Claim) -> AcquireTimeout:
         """The error for a deadline that came although the server replied."""

@@ -33,6 +33,7 @@ class Reply(NamedTuple):
         answers: one for each request or number of the call.
         next_ms: in how many milliseconds something may change by itself; ``None`` for never.
         waiting: how long the line is: requests (fair), processes (zset).
+        set_limit: what replaces the limits of the callers, if it is set (acquire, heartbeat).
         granted: number and token of waiters of the caller's hub that were served (fair).
         hinted: permits that the caller's own waiters may try for (zset).
         room: permits left (zset).
@@ -42,6 +43,7 @@ class Reply(NamedTuple):
     answers: Sequence[Answer] = ()
     next_ms: int | None = None
     waiting: int = 0
+    set_limit: int | None = None
     granted: Sequence[tuple[int, int]] = ()
     hinted: int = 0
     room: int = 0

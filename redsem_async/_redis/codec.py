@@ -144,8 +144,9 @@ class Codec:
                 return Reply([1] * len(operation.numbers))
             case Acquire() | Heartbeat() | Release() | Abandon() | SetLimit() | Reap():
                 _, next_ms, waiting, mine, *answers = raw
-                room, right = 0, False
+                set_limit, room, right = -1, 0, False
                 if isinstance(operation, Acquire | Heartbeat):
+                    set_limit, *answers = answers
                     if not fair:
                         room, *answers = answers
                     if operation.right is not None:
@@ -155,6 +156,7 @@ class Codec:
                     answers=[_answer(answer) for answer in answers],
                     next_ms=None if next_ms < 0 else next_ms,
                     waiting=waiting,
+                    set_limit=None if set_limit < 0 else set_limit,
                     granted=list(zip(mine[::2], mine[1::2], strict=True)) if fair else (),
                     hinted=0 if fair or not mine else mine[0],
                     room=room,

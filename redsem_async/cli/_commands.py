@@ -57,10 +57,10 @@ def on(
     return run(ask(), target)
 
 
-async def _not_found(client: Any, target: Target, name: str) -> NoReturn:
+async def _not_found(client: Any, target: Target, name: str, hint: str = "") -> NoReturn:
     """Report that there is no semaphore called *name*, suggest a similar name, and exit."""
     similar = await _discovery.similar_name(client, target.prefix, name)
-    fail(no_such_semaphore(name, target.prefix, similar), NOT_FOUND)
+    fail(no_such_semaphore(name, target.prefix, similar) + hint, NOT_FOUND)
 
 
 # -- inspecting
@@ -236,16 +236,20 @@ def _change(
     name: str,
     change: Callable[[AnySemaphore], Awaitable[None]],
     *,
-    create: bool = False,
+    create: bool | None = None,
 ) -> tuple[SemaphoreInfo, SemaphoreStatus]:
-    """Change the limit: with *create*, also before the name is first used."""
+    """Change the limit: with *create*, also before the name is first used.
+
+    *create* is None for a command without that option.
+    """
 
     async def ask() -> tuple[SemaphoreInfo, SemaphoreStatus]:
         async with connected(target) as client:
             before = await _discovery.find(client, target.prefix, name)
             if before is None:
                 if not create:
-                    await _not_found(client, target, name)
+                    hint = "" if create is None else " Use --create if nobody uses that name yet."
+                    await _not_found(client, target, name, hint)
                 before = SemaphoreInfo(name)
             semaphore = before.semaphore(client, target.prefix)
             await change(semaphore)
@@ -300,7 +304,7 @@ def kick(
 
     if not on(Target(url, prefix, cluster), name, ask):
         fail(f"{name!r} has no permit with that id: nothing was changed", NOT_HELD)
-    typer.echo(f"{printable(name)}: released")
+    typer.echo(f"{printable(name)}: permit revoked")
 
 
 def clear(

@@ -205,6 +205,16 @@ OF_CLIENT = (
         ("_hub/zset.py", "KEPT_FOR = 0.25\n", "KEPT_FOR = math.inf\n"),
     ),
     mutant(
+        "a set limit is forgotten in retry_after",
+        "`retry_after` is an estimate under the limit in force",
+        "worlds/test_steady_work.py::test_on_steady_work_it_is_what_the_next_request_waits",
+        (
+            "_hub/ledger.py",
+            "        limit = terms.limit if report.set_limit is None else report.set_limit\n",
+            "        limit = terms.limit\n",
+        ),
+    ),
+    mutant(
         "leaving a block sends the release by itself",
         "the release leaves in this turn of the loop, with what that turn asks",
         "promises/test_leaving.py::test_the_release_and_the_next_acquire_are_one_write",

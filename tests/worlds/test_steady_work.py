@@ -104,10 +104,10 @@ def test_a_process_keeps_its_permits_for_no_more_than_three_long_holds() -> None
 
 @pytest.mark.parametrize("processes", [1, 2])
 @pytest.mark.parametrize("hold", ["constant", "exponential"])
-@pytest.mark.parametrize("limit", [2, 8])
+@pytest.mark.parametrize(("limit", "set_to"), [(2, None), (8, None), (8, 2)])
 @pytest.mark.parametrize("kind", [FairSemaphore, Semaphore], ids=["fair", "zset"])
 def test_on_steady_work_it_is_what_the_next_request_waits(
-    kind: type[AnySemaphore], limit: int, hold: str, processes: int
+    kind: type[AnySemaphore], limit: int, set_to: int | None, hold: str, processes: int
 ) -> None:
     """Of `timeout=0`, of a full line and of `status()` alike: within a factor of two."""
     source = random.Random(0)
@@ -123,6 +123,7 @@ def test_on_steady_work_it_is_what_the_next_request_waits(
                 await asyncio.sleep(HOLDS[hold](source))
 
     async def measure() -> None:
+        await semaphores[0].set_limit(set_to)
         tasks = [asyncio.create_task(work(semaphores[n % processes])) for n in range(TASKS)]
         sem = semaphores[0]
         bounded = kind(clients[0], "jobs", limit, max_waiters=0)

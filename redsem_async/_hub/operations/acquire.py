@@ -119,7 +119,7 @@ class AcquireBatch(Batch):
         terms = self._claims[0].terms
         trusted = trusted_until(terms.lease, sent_at=self.sent_at, left=terms.lease)
         at_once = self.replied_at < trusted and not terms.min_replicas
-        report = LineReport(self.sent_at, reply.next_ms, reply.waiting, reply.room)
+        report = LineReport.of(self.sent_at, reply)
         again: list[Claim] = []
         wait: list[Claim] = []
         numbers = self.operation.numbers  # a claim that asked anew has another by now

@@ -37,7 +37,7 @@ class HeartbeatBatch(Batch):
         queue, waiters = self._queue, self._queue.waiters
         self._heartbeats.in_flight = False
         gone: list[Claim] = []
-        report = LineReport(self.sent_at, reply.next_ms, reply.waiting, reply.room)
+        report = LineReport.of(self.sent_at, reply)
         waiters.line_reported(report)
         requests = self.operation.requests
         for claim, request, answer in zip(self._asked, requests, reply.answers, strict=True):

@@ -14,7 +14,8 @@
 --          no_push      '1' when no push message reaches the hub
 --          right        'ms:limit' to ask for the right to reuse leases, '' not to
 --          requests     from here on: 'number', or 'number:permits:waits' (waits 0 or 1)
--- RETURNS  {tag, next_ms, waiting, own_grants, answer...}, an answer being a token (granted),
+-- RETURNS  {tag, next_ms, waiting, own_grants, set_limit, answer...}, set_limit being -1 when no
+--          limit is set, and an answer a token (granted),
 --          {token, ms left} (holds a permit already), 0 (in line), -1 (gone: its number was used
 --          before, and it neither holds nor waits), -2 (no room, and it does not wait),
 --          -3 (the line is too long); and where the right was asked for, 1 or 0 after these;
@@ -22,7 +23,7 @@
 -- USES     load_state, unknown_hub, unknown_hub_error, mark, parse_requests, record_hub,
 --          detect_lost_holders, purge, leave_line, serve, set_limit, current_grant, in_line,
 --          format_request, grace, now, next_token, last, write_grants, keep, liveness_timeout,
---          save_counter, recall_rights, answer_right, others_wait, append, reply_head
+--          save_counter, recall_rights, answer_right, others_wait, append, reply_with_limit
 --          sets open, used, waiting
 
 local lease, declared, max_waiters = tonumber(ARGV[5]), ARGV[6], tonumber(ARGV[7])
@@ -86,4 +87,4 @@ if #queued > 0 then
 end
 if not served then recall_rights() end
 if right ~= '' then answers[#answers + 1] = answer_right(right, others_wait()) end
-return append(reply_head(), answers)
+return append(reply_with_limit(), answers)

@@ -6,12 +6,13 @@
 --          no_push   '1' when no push message reaches the hub
 --          right     'ms:limit' to ask for the right to reuse leases, '' not to
 --          requests  from here on: 'number:lease_ms:limit:permits'
--- RETURNS  {tag, next_ms, waiting, own_grants, answer...}, an answer being 0 (in line),
+-- RETURNS  {tag, next_ms, waiting, own_grants, set_limit, answer...}, an answer being 0 (in line),
 --          {token, ms left} (holds a permit) or -1 (gone); and where the right was asked for, 1 or
 --          0 after these
 -- USES     load_state, unknown_hub, unknown_hub_error, allow_writes_at_maxmemory, record_hub,
---          waiting, keep, liveness_timeout, detect_lost_holders, purge, serve, reply_head,
---          parse_ids, in_line, current_grant, recall_rights, answer_right, others_wait, append
+--          waiting, keep, liveness_timeout, detect_lost_holders, purge, serve, parse_ids,
+--          in_line, current_grant, recall_rights, answer_right, others_wait, append,
+--          reply_with_limit
 
 local lease, hub_info, no_push = tonumber(ARGV[5]), ARGV[6], ARGV[7]
 local right = ARGV[8]
@@ -34,4 +35,4 @@ for i, id in ipairs(parse_ids(hub, REQUESTS)) do
 end
 if not served then recall_rights() end
 if right ~= '' then answers[#answers + 1] = answer_right(right, others_wait()) end
-return append(reply_head(), answers)
+return append(reply_with_limit(), answers)

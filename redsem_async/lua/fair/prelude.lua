@@ -212,6 +212,11 @@ local function reply_head()
   return { tag, next_change(), waiting, own_grants }
 end
 
+-- The beginning of a reply, then the set limit, or -1.
+local function reply_with_limit()
+  return append(reply_head(), { set_limit or -1 })
+end
+
 -- Sends a hint to the first hub in line that receives it: an expiry is earlier than next_ms said.
 local function notify_head()
   for _, head in ipairs(call('ZRANGEBYSCORE', line, 0, '+inf', 'LIMIT', 0, MAX_NOTIFIED)) do

@@ -15,10 +15,10 @@
 --          no_push   '1' when no push message reaches the hub
 --          right     'ms:limit' to ask for the right to reuse leases, '' not to
 --          requests  from here on: 'number', or 'number:permits:waits' (waits 0 or 1)
--- RETURNS  {tag, next_ms, waiting, own_grants, room, answer...}, an answer being a token (granted),
+-- RETURNS  {tag, next_ms, waiting, own_grants, set_limit, room, answer...}, set_limit being -1 when
+--          no limit is set, room how many permits are left, and an answer a token (granted),
 --          {token, ms left} (holds a permit already), -1 (gone: its number was used before, and it
---          does not hold) or -2 (no room); room is how many permits are left; where the right was
---          asked for, 1 or 0 comes after the answers
+--          does not hold) or -2 (no room); where the right was asked for, 1 or 0 comes after these
 -- USES     parse_waits, load_state, unknown_hub, unknown_hub_error, mark, parse_requests,
 --          record_hub, detect_lost_holders, purge, set_limit, current_grant, grace, now,
 --          next_token, last, write_grants, announce, serve, recall_rights, answer_right,

@@ -9,8 +9,8 @@
 --          waits     how many requests of this hub wait
 --          hinted    permits of hints that no request of this hub can use
 --          number    of this heartbeat: a late one does not overwrite what a newer one announced
--- RETURNS  {tag, next_ms, waiting, own_grants, room}, room being how many permits are left; and
---          where the right was asked for, 1 or 0 after these
+-- RETURNS  {tag, next_ms, waiting, own_grants, set_limit, room}, room being how many permits are
+--          left; and where the right was asked for, 1 or 0 after these
 -- USES     load_state, unknown_hub, unknown_hub_error, allow_writes_at_maxmemory, record_hub,
 --          detect_lost_holders, purge, mark, raise_mark, announce, serve, recall_rights,
 --          answer_right, others_wait, append, reply_with_room, set_limit

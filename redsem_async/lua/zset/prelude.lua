@@ -90,11 +90,10 @@ local function reply_head()
   return { tag, next_ms, waiting, own_grants }
 end
 
--- The beginning of a reply, then the room that *effective_limit* leaves.
+-- The beginning of a reply, then the set limit, or -1, and the room that *effective_limit* leaves.
 local function reply_with_room(effective_limit)
-  local reply = reply_head()
-  reply[5] = grace <= now and effective_limit - used or 0
-  return reply
+  local room = grace <= now and effective_limit - used or 0
+  return append(reply_head(), { set_limit or -1, room })
 end
 
 -- The line has hubs, and no requests: a request is never in it.

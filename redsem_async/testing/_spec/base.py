@@ -291,8 +291,10 @@ class Specification(ABC):
         rights = self.state.rights
         self.state.rights = {hub: ends for hub, ends in rights.items() if hub == context.hub}
 
-    def _answer_right(self, context: CallContext, asked: RightRequest) -> bool:
+    def _answer_right(self, context: CallContext, asked: RightRequest | None) -> bool:
         """Whether the caller gets the right to reuse leases. The one that it had ends."""
+        if asked is None:
+            return False
         state, now = self.state, context.now
         others = {h: ends for h, ends in state.rights.items() if h != context.hub and ends > now}
         limit = state.effective_limit(asked.limit)

@@ -87,8 +87,8 @@ class FairSpecification(Specification):
             state.save_counter(context, liveness_timeout_ms(call.lease_ms))
         if any(answer in (WAITING, FULL, QUEUE_FULL) for answer in answers):
             self._recall_rights(context)
-        right = call.right is not None and self._answer_right(context, call.right)
-        return self._reply(context, answers)._replace(right=right)
+        right = self._answer_right(context, call.right)
+        return self._reply(context, answers)._replace(right=right, set_limit=self.state.set_limit)
 
     def _answer(self, context: CallContext, call: Acquire, request: Request, mark: int) -> Answer:
         """Grant, queue or refuse one request. One that is not above *mark* ran before."""
@@ -146,8 +146,8 @@ class FairSpecification(Specification):
             answers.append(WAITING if in_line else grant or GONE)
         if WAITING in answers:
             self._recall_rights(context)
-        right = call.right is not None and self._answer_right(context, call.right)
-        return self._reply(context, answers)._replace(right=right)
+        right = self._answer_right(context, call.right)
+        return self._reply(context, answers)._replace(right=right, set_limit=self.state.set_limit)
 
     # -- serving
 

@@ -86,8 +86,9 @@ class ZsetSpecification(Specification):
         self._serve(context)
         if call.waits or FULL in answers:
             self._recall_rights(context)
-        right = call.right is not None and self._answer_right(context, call.right)
-        return self._reply(context, answers, room)._replace(right=right)
+        right = self._answer_right(context, call.right)
+        reply = self._reply(context, answers, room)
+        return reply._replace(right=right, set_limit=self.state.set_limit)
 
     def _announce(self, context: CallContext, waits: int, highest_limit: int) -> None:
         """Note how many of the caller's requests wait: with one or more it is in the line."""
@@ -124,8 +125,9 @@ class ZsetSpecification(Specification):
         self._serve(context)
         if call.waits:
             self._recall_rights(context)
-        right = call.right is not None and self._answer_right(context, call.right)
-        return self._reply(context, room=self._room(context, call.limit))._replace(right=right)
+        right = self._answer_right(context, call.right)
+        reply = self._reply(context, room=self._room(context, call.limit))
+        return reply._replace(right=right, set_limit=self.state.set_limit)
 
     # -- serving
 

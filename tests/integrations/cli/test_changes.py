@@ -101,7 +101,7 @@ async def test_kick_notifies_the_holder_and_serves_the_next_waiter(
     here, there = kind(redis, "jobs", 1), kind(connect(url), "jobs", 1)
     permit = await here.acquire()
     [waiter] = await queued(there)
-    assert (await command("kick", "jobs", permit.id, url=url)).code == 0
+    assert (await command("kick", "jobs", permit.id, url=url)).out == "jobs: permit revoked\n"
     lost = await asyncio.wait_for(permit.wait_lost(), 2)
     assert isinstance(lost, PermitLost)
     assert await (await asyncio.wait_for(waiter, 2)).release()

@@ -182,7 +182,9 @@ async def test_mode_and_clock_are_detected(kind: Kind, clock: str, url: str, red
 async def test_an_unknown_name_is_an_error(arguments: tuple[str, ...], url: str) -> None:
     result = await command(*arguments, url=url)
     assert result.code == 3
-    assert result.error_line == "No semaphore named 'typo' (prefix 'redsem')."
+    creates = arguments[0] in {"set-limit", "pause"}
+    hint = " Use --create if nobody uses that name yet." if creates else ""
+    assert result.error_line == f"No semaphore named 'typo' (prefix 'redsem').{hint}"
     async with Redis.from_url(url) as redis:
         assert await redis.keys() == []
 
