@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import ExponentialBackoff
 from redis.crc import key_slot
 
 from redsem_async import AnySemaphore, BackendUnavailable, PermitLost
@@ -100,8 +102,8 @@ async def test_bug_7_an_unreachable_store_is_no_permit(
 async def test_bug_8_the_clients_retries_do_not_add_up(kind: Kind, server: EmbeddedRedis) -> None:
     """A client that retries ten times, with pauses; and half a second to wait."""
     server.kill()
-    async with Redis(host="127.0.0.1", port=server.port) as redis:
-        assert redis.get_retry() is not None
+    retry = Retry(ExponentialBackoff(), 10)
+    async with Redis(host="127.0.0.1", port=server.port, retry=retry) as redis:
         with takes_at_most(0.5), pytest.raises(BackendUnavailable):
             await kind(redis, "jobs", 1).acquire(timeout=0.5)
 
