@@ -155,7 +155,7 @@ def redis_py(session: nox.Session, version: str) -> None:
     """Run the tests with an older redis-py, but for those of the benchmarks."""
     session.install(".[dev]")
     session.install(f"redis=={version}")  # afterwards, because taskiq-redis wants a newer one
-    without = "--ignore-glob=tests/meta/test_bench*"
+    without = "--ignore-glob=tests/meta/test_bench*"  # they run with the newest, in `nox -s bench`
     pytest(session, env={"PYTHONSAFEPATH": "1", "PYTEST_ADDOPTS": without})
 
 

@@ -21,8 +21,8 @@ from redsem_async.testing import embedded_redis
 PROCESSES = 4
 SLOTS = 2
 IMAGES = 40
-KEYS = TODO, DONE, BUSY, HERE, GO = [
-    f"gpu-batch:{what}" for what in ("todo", "done", "busy", "here", "go")
+KEYS = PENDING, DONE, BUSY, HERE, GO = [
+    f"gpu-batch:{what}" for what in ("pending", "done", "busy", "here", "go")
 ]
 
 
@@ -41,7 +41,7 @@ async def work(url: str) -> None:
         if await redis.incr(HERE) == PROCESSES:  # the batch is small: start all processes together
             await redis.rpush(GO, *["go"] * PROCESSES)
         await redis.blpop(GO)
-        while await redis.llen(TODO):
+        while await redis.llen(PENDING):
             try:
                 async with slots as permit:
                     await take_one(redis, permit)
@@ -50,7 +50,7 @@ async def work(url: str) -> None:
 
 
 async def take_one(redis: Redis, permit: Permit) -> None:
-    image = await redis.lpop(TODO)
+    image = await redis.lpop(PENDING)
     if not isinstance(image, str):  # another process took the last one
         return
     busy = await redis.incr(BUSY)
@@ -58,7 +58,7 @@ async def take_one(redis: Redis, permit: Permit) -> None:
         done = await asyncio.to_thread(render, image, permit)
         await redis.rpush(DONE, f"{busy} {done}")
     except BaseException:
-        await redis.rpush(TODO, image)
+        await redis.rpush(PENDING, image)
         raise
     finally:
         await redis.decr(BUSY)
@@ -67,7 +67,7 @@ async def take_one(redis: Redis, permit: Permit) -> None:
 async def main(url: str) -> None:
     async with connect(url, decode_responses=True) as redis:
         await redis.delete(*KEYS)
-        await redis.rpush(TODO, *[f"image {number}" for number in range(IMAGES)])
+        await redis.rpush(PENDING, *[f"image {number}" for number in range(IMAGES)])
         processes = [
             await asyncio.create_subprocess_exec(sys.executable, __file__, url)
             for _ in range(PROCESSES)

@@ -31,9 +31,9 @@ OnOutage = Literal["closed", "open"] | int
 """What becomes of requests while Redis cannot be asked; a number is a limit for this process."""
 
 RetryAfter = Callable[[AcquireTimeout | QueueFull], float]
-"""Gives the seconds that a client is told to wait, in place of the error's own estimate."""
+"""Returns the seconds for ``Retry-After``, in place of the error's own estimate."""
 
-LONGEST = 10**9  # seconds that a client is told to wait
+LONGEST = 10**9  # seconds in Retry-After
 
 UNAVAILABLE = 503
 TRY_AGAIN_LATER = 1013  # a WebSocket's close code
