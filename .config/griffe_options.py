@@ -23,7 +23,8 @@ class ExpandOptions(griffe.Extension):
         texts = {name: text for name, text in texts.items() if name in names}
         if not texts.keys() == names <= {each.name for each in source.parameters}:
             raise ValueError("AnySemaphore does not document every option")
-        for owner in (pkg["_api.semaphore.Mutex"], pkg["_api.group.SemaphoreGroup"]):
+        kinds = (pkg[f"_api.classes.{name}"] for name in ("FairSemaphore", "Mutex"))
+        for owner in (*kinds, pkg["_api.group.SemaphoreGroup"]):
             made = owner.members["__init__"]
             del made.parameters["options"]
             for parameter in source.parameters:

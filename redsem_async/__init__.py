@@ -1,10 +1,11 @@
 """Distributed semaphores for asyncio, kept in Redis: never more than N at a time, fleet-wide."""
 
+from ._api.classes import FairSemaphore, Mutex, Semaphore
 from ._api.client import aclose, connect, from_url
 from ._api.group import SemaphoreGroup
 from ._api.permit import Permit
-from ._api.semaphore import AnySemaphore, FairSemaphore, Mutex, Semaphore
-from ._api.status import Client, Holder, SemaphoreStatus, Waiter
+from ._api.semaphore import AnySemaphore
+from ._api.status import Client, Holder, KeyStatus, SemaphoreStatus, Waiter
 from ._core.errors import (
     AcquireTimeout,
     BackendError,
@@ -14,6 +15,7 @@ from ._core.errors import (
     QueueFull,
     SemaphoreClosed,
     SemaphoreError,
+    SlotsMismatch,
 )
 
 __version__ = "0.1.0"
@@ -26,6 +28,7 @@ __all__ = [
     "Client",
     "FairSemaphore",
     "Holder",
+    "KeyStatus",
     "ModeMismatch",
     "Mutex",
     "Permit",
@@ -36,6 +39,7 @@ __all__ = [
     "SemaphoreError",
     "SemaphoreGroup",
     "SemaphoreStatus",
+    "SlotsMismatch",
     "Waiter",
     "aclose",
     "connect",

@@ -60,8 +60,8 @@ class ConcurrencyLimitMiddleware:
     Args:
         app: the application.
         sem_or_group: a semaphore for all requests, or a group with one for each *key*.
-        key: a function that returns the group key of a request, from its scope;
-            ``header`` makes such functions. Any text is a valid key.
+        key: of a request, in a group or in a semaphore with keys: a text, or a function of its
+            scope; ``header`` makes such functions. Any text is a valid key.
         timeout: seconds to wait for a permit, instead of the timeout of the semaphore; ``None``
             for ever, 0 for no wait.
         on_outage: what happens to requests while Redis is unavailable. ``"closed"``: they get
@@ -85,7 +85,7 @@ class ConcurrencyLimitMiddleware:
         app: App,
         sem_or_group: AnySemaphore | SemaphoreGroup,
         *,
-        key: Callable[[Scope], str] | None = None,
+        key: Callable[[Scope], str] | str | None = None,
         timeout: float | EllipsisType | None = ...,
         on_outage: OnOutage = "closed",
         status: int = 503,
@@ -113,11 +113,11 @@ class ConcurrencyLimitMiddleware:
         if not limited or (self._exempt is not None and self._exempt(scope)):
             await self._app(scope, receive, send)
             return
-        semaphore = self._admission.semaphore_for(scope)
+        choice = self._admission.choose(scope)
         inbox = _Inbox(receive)
         answer = _Answer(scope, send, inbox)
         try:
-            async with self._admission.admitted(semaphore, inbox.gone) as permit:
+            async with self._admission.admitted(choice, inbox.gone) as permit:
                 answer.permit = permit
                 inside = {**scope, "redsem_async.permit": permit}
                 await self._app(inside, inbox.receive, answer.send)

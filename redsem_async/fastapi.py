@@ -75,8 +75,8 @@ class RequirePermit:
 
     Args:
         sem_or_group: a semaphore for all requests, or a group with one for each *key*.
-        key: a function that returns the group key of a ``Request`` (or ``WebSocket``). Any text
-            is a valid key, raw header values included.
+        key: in a group or in a semaphore with keys: a text, or a function of the ``Request`` (or
+            ``WebSocket``). Any text is a valid key, raw header values included.
         timeout: seconds to wait for a permit, instead of the timeout of the semaphore; ``None``
             for ever, 0 for no wait.
         on_outage: what happens to requests while Redis is unavailable. ``"closed"``: they get
@@ -98,7 +98,7 @@ class RequirePermit:
         self,
         sem_or_group: AnySemaphore | SemaphoreGroup,
         *,
-        key: Callable[[Request], str] | Callable[[WebSocket], str] | None = None,
+        key: Callable[[Request], str] | Callable[[WebSocket], str] | str | None = None,
         timeout: float | EllipsisType | None = ...,
         on_outage: OnOutage = "closed",
         status: int = 503,
@@ -106,7 +106,7 @@ class RequirePermit:
         cancel_on_loss: bool | None = None,
         retry_after: RetryAfter | None = None,
     ) -> None:
-        any_key: Callable[[Any], str] | None = key
+        any_key: Callable[[Any], str] | str | None = key
         self._admission = Admission(
             sem_or_group,
             any_key,
@@ -124,12 +124,12 @@ class RequirePermit:
         if self in held:  # FastAPI caches dependencies by their security scopes too
             yield held[self]
             return
-        semaphore = self._admission.semaphore_for(connection)
+        choice = self._admission.choose(connection)
         watch = None
         try:
             if await _heard(connection):
                 watch = asyncio.create_task(_until_gone(connection))
-            async with self._admission.admitted(semaphore, watch) as permit:
+            async with self._admission.admitted(choice, watch) as permit:
                 await _end(watch)
                 held[self] = permit
                 yield permit

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from types import EllipsisType, TracebackType
-from typing import Self
+from typing import Literal, Self
 
 from ._api.group import SemaphoreGroup
 from ._api.semaphore import AnySemaphore
@@ -26,8 +26,14 @@ class PermitTimeout(AcquireTimeout, httpx.PoolTimeout):
     ``PoolTimeout``, so httpx and SDKs built on it treat it like a wait for a connection.
     """
 
-    def __init__(self, name: str, waited: float, retry_after: float = 0.0) -> None:
-        super().__init__(name, waited, retry_after)
+    def __init__(
+        self,
+        name: str,
+        waited: float,
+        retry_after: float = 0.0,
+        blocked_by: Literal["limit", "key", "paused"] = "limit",
+    ) -> None:
+        super().__init__(name, waited, retry_after, blocked_by)
         self._request = None  # OSError's constructor does not call the next one
 
 
@@ -52,7 +58,8 @@ class SemaphoreTransport(httpx.AsyncBaseTransport):
         sem_or_group: a semaphore for all requests, or a group with one for each *key*.
         wrapped: the transport that sends the requests; an ``AsyncHTTPTransport`` by default.
             Closing this transport closes it.
-        key: a function that returns the group key of a request; the host by default.
+        key: of a request, in a group or in a semaphore with keys: a text, or a function of the
+            request. In a group it is the host by default.
         timeout: seconds to wait for a permit; ``None`` for ever. By default, a request waits for
             the ``pool`` timeout of httpx (5 s unless the client has another), or for the timeout
             of the semaphore if that is shorter. Its other timeouts start after that wait.
@@ -73,7 +80,7 @@ class SemaphoreTransport(httpx.AsyncBaseTransport):
         sem_or_group: AnySemaphore | SemaphoreGroup,
         wrapped: httpx.AsyncBaseTransport | None = None,
         *,
-        key: Callable[[httpx.Request], str] | None = None,
+        key: Callable[[httpx.Request], str] | str | None = None,
         timeout: float | EllipsisType | None = ...,
         permits: int = 1,
         cancel_on_loss: bool | None = None,
@@ -94,9 +101,13 @@ class SemaphoreTransport(httpx.AsyncBaseTransport):
             timeouts = request.extensions.get("timeout", {})
             held = await self._limiter.hold(request, timeouts.get("pool"))
         except AcquireTimeout as full:
-            raise PermitTimeout(full.name, full.waited, full.retry_after) from full
+            raise PermitTimeout(
+                full.name, full.waited, full.retry_after, full.blocked_by
+            ) from full
         except QueueFull as full:
-            raise PermitsQueueFull(full.name, full.max_waiters, full.retry_after) from full
+            raise PermitsQueueFull(
+                full.name, full.max_waiters, full.retry_after, full.for_key
+            ) from full
         try:
             with held.guarded():
                 response = await self._wrapped.handle_async_request(request)

@@ -75,7 +75,7 @@ class Observation:
         self.stop()
 
 
-def observe(observer: Observer) -> Observation:
+def observe(observer: Observer, *, keys: bool = False) -> Observation:
     """Notify *observer* of events of all permits of this process, of any semaphore.
 
     Its methods are called synchronously, in the event loop that the permit belongs to. The event
@@ -89,10 +89,12 @@ def observe(observer: Observer) -> Observation:
 
     Args:
         observer: notified until it is stopped, or the process ends.
+        keys: whether events carry the ``key`` that a request was made with. There may be as many
+            as there are tenants, and they may say who somebody is: not for the labels of metrics.
 
     Raises:
         ValueError: the observer is already registered.
     """
-    if not observers.add(observer):
+    if not observers.add(observer, keys=keys):
         raise ValueError("this observer is already registered")
     return Observation(observer)

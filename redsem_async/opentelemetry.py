@@ -63,6 +63,7 @@ def instrument(
     tracer_provider: TracerProvider | None = None,
     spans: bool = True,
     metric_name: Callable[[str], str] = str,
+    metric_key: Callable[[str], str | None] | None = None,
 ) -> Observation:
     """Record metrics and spans of this process's semaphores, until the result is stopped.
 
@@ -75,8 +76,13 @@ def instrument(
         metric_name: a function from the name of a semaphore to its name in metrics. If there are
             many names, one for each tenant for example, let it return few, because each costs
             memory in the metrics server. Spans have the name unchanged.
+        metric_key: a function from the ``key`` of a request to the attribute ``redsem.key`` of
+            its metrics, such as the plan of a tenant; ``None`` for no attribute. For few tenants
+            it may be ``str``. Spans then have the key unchanged. Without this function neither
+            metrics nor spans have any key.
     """
-    return observe(_Telemetry(meter_provider, tracer_provider, metric_name, spans=spans))
+    telemetry = _Telemetry(meter_provider, tracer_provider, metric_name, metric_key, spans=spans)
+    return observe(telemetry, keys=metric_key is not None)
 
 
 async def report_status(
@@ -233,10 +239,12 @@ class _Telemetry(Observer):
         meter_provider: MeterProvider | None,
         tracer_provider: TracerProvider | None,
         metric_name: Callable[[str], str],
+        metric_key: Callable[[str], str | None] | None,
         *,
         spans: bool,
     ) -> None:
         self._metric_name = metric_name
+        self._metric_key = metric_key
         self._tracer = get_tracer(_NAME, tracer_provider=tracer_provider) if spans else None
         self._holding: dict[str, Span] = {}  # by the permit's id
         meter = get_meter(_NAME, meter_provider=meter_provider)
@@ -347,11 +355,20 @@ class _Telemetry(Observer):
         self._reclaimed.add(event.count, self._attributes(event))
 
     def _attributes(self, event: Event | Reclaimed) -> Attributes:
-        return {**_facts(event), "redsem.semaphore": self._metric_name(event.name)}
+        facts = {**_facts(event), "redsem.semaphore": self._metric_name(event.name)}
+        key = facts.pop("redsem.key", None)
+        if isinstance(key, str) and self._metric_key is not None:
+            told = self._metric_key(key)
+            if told is not None:
+                facts["redsem.key"] = told
+        return facts
 
 
 def _facts(event: Event | Reclaimed) -> Attributes:
-    return {"redsem.semaphore": event.name, "redsem.mode": event.mode}
+    facts: Attributes = {"redsem.semaphore": event.name, "redsem.mode": event.mode}
+    if isinstance(event, Event) and event.key is not None:
+        facts["redsem.key"] = event.key
+    return facts
 
 
 def _type(error: Exception) -> str:

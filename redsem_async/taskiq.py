@@ -46,6 +46,9 @@ class SemaphoreMiddleware(TaskiqMiddleware):
 
     models = SemaphoreGroup(redis, "model", limit=4)
     by_label = SemaphoreMiddleware(models, key=lambda message: message.labels.get("model"))
+
+    jobs = FairSemaphore(redis, "jobs", limit=20, key_limit=4, share=True)
+    by_tenant = SemaphoreMiddleware(jobs, key=lambda message: message.labels.get("tenant"))
     ```
 
     A broker may have several of these middlewares: a task then holds a permit of each, acquired in
@@ -60,8 +63,8 @@ class SemaphoreMiddleware(TaskiqMiddleware):
 
     Args:
         sem: a semaphore, or a group of them.
-        key: for a group: a function that returns the key of a message, or ``None`` for a task
-            that needs no permit.
+        key: in a group or in a semaphore with keys: a text, or a function of the message that
+            returns it, or ``None`` for a task that needs no permit.
         timeout: seconds that a task waits, instead of the timeout of the semaphore; ``None`` for
             ever.
         permits: how many permits a task holds.
@@ -77,17 +80,17 @@ class SemaphoreMiddleware(TaskiqMiddleware):
         self,
         sem: AnySemaphore | SemaphoreGroup,
         *,
-        key: Callable[[TaskiqMessage], str | None] | None = None,
+        key: Callable[[TaskiqMessage], str | None] | str | None = None,
         timeout: float | EllipsisType | None = ...,
         permits: int = 1,
         cancel_on_loss: bool | None = None,
     ) -> None:
         super().__init__()
-        checked = _itself if key is not None else None
+        given = _itself if callable(key) else key
         self._acquire = acquirer(
-            sem, checked, timeout=timeout, permits=permits, cancel_on_loss=cancel_on_loss
+            sem, given, timeout=timeout, permits=permits, cancel_on_loss=cancel_on_loss
         )
-        self._key = key
+        self._key = key if callable(key) else None
         self._due: ContextVar[TaskiqMessage | None] = ContextVar("due", default=None)
         self._guarded: WeakSet[AsyncTaskiqDecoratedTask[Any, Any]] = WeakSet()
 

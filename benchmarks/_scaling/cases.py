@@ -20,6 +20,7 @@ from redsem_async._protocol.operations import (
     Refresh,
     Release,
     Request,
+    Unusual,
 )
 from redsem_async._protocol.replies import WAITING
 
@@ -92,7 +93,7 @@ def free_pair(
         limit = len(processes) * size + 2 * heavy
         for start in range(0, heavy, AT_ONCE):
             numbers = processes[0].numbers(min(AT_ONCE, heavy - start))
-            several = dict.fromkeys(numbers, (2, True))
+            several = dict.fromkeys(numbers, Unusual(2))
             processes[0].write(Acquire(numbers, LONG_MS, limit, several))
             expect(processes[0].read(), granted)
         held: dict[Process, list[int]] = {}

@@ -1,13 +1,14 @@
-"""An LLM gateway: a limit for each model, shared by all gateways, and one for each tenant.
+"""An LLM gateway: a limit for each model, shared by all gateways, and in it one for each tenant.
 
     pip install 'redsem-async[fastapi,httpx]' uvicorn
     export UPSTREAM=https://api.example.com UPSTREAM_KEY=secret REDIS_URL=redis://localhost:6379
     uvicorn llm_gateway:app --timeout-graceful-shutdown 25
 
-A request waits in the queue of its tenant first, then in that of its model. It holds both permits
-until its response, streamed or not, has been sent, or its client has disconnected from the stream.
-(FastAPI interrupts no handler before the response begins: if the client disconnects earlier, the
-provider is called nevertheless.)
+A request waits for its model and its tenant at once: it holds no place of one while it waits for
+the other. It holds its permit until the response, streamed or not, has been sent, or its client
+has disconnected from the stream. With ``share``, the next permit of a model goes to the tenant
+that uses the least of it. (FastAPI interrupts no handler before the response begins: if the client
+disconnects earlier, the provider is called nevertheless.)
 """
 
 import math
@@ -17,29 +18,45 @@ from contextlib import asynccontextmanager
 from typing import Annotated
 
 import httpx
-from fastapi import Depends, FastAPI, HTTPException, Request
+from fastapi import Depends, FastAPI, Header, HTTPException, Request
 from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import BaseModel, ConfigDict
 from redis.asyncio import Redis
 
-from redsem_async import Permit, SemaphoreError, SemaphoreGroup, aclose
-from redsem_async.fastapi import RequirePermit
+from redsem_async import AcquireTimeout, FairSemaphore, QueueFull, SemaphoreError, aclose
 from redsem_async.httpx import SemaphoreTransport
 
 MODELS = {"large": 4, "small": 40}  # concurrent calls that the provider allows
+PLANS = {"acme": 8, "globex": 4}  # concurrent calls of a tenant to one model
+WAITING = int(os.environ.get("WAITING_PER_TENANT", "100"))
 
 redis = Redis.from_url(os.environ["REDIS_URL"])
-tenants = SemaphoreGroup(redis, "tenant", 8, max_waiters=50, timeout=2)
-models = SemaphoreGroup(redis, "model", lambda model: MODELS[model], timeout=20)
-upstream = httpx.AsyncClient(
-    base_url=os.environ["UPSTREAM"],
-    headers={"Authorization": f"Bearer {os.environ['UPSTREAM_KEY']}"},
-    timeout=120,
-    transport=SemaphoreTransport(models, key=lambda request: request.extensions["model"]),
-)
-turn = RequirePermit(  # your authentication sets the header
-    tenants, key=lambda request: request.headers.get("x-tenant", ""), status=429
-)
+
+
+def upstream_of(model: str) -> httpx.AsyncClient:
+    """The client of one model: its semaphore has a key for each tenant."""
+    sem = FairSemaphore(
+        redis,
+        f"model:{model}",
+        MODELS[model],
+        key_limit=lambda tenant: PLANS.get(tenant, 2),
+        share=True,
+        max_waiters_per_key=WAITING,
+        lease=5,
+        timeout=60,
+        patience=60,  # until its timeout, a request waits for its share
+    )
+    return httpx.AsyncClient(
+        base_url=os.environ["UPSTREAM"],
+        headers={"Authorization": f"Bearer {os.environ['UPSTREAM_KEY']}"},
+        timeout=120,
+        transport=SemaphoreTransport(
+            sem, key=lambda request: request.extensions["tenant"], timeout=60
+        ),
+    )
+
+
+upstreams = {model: upstream_of(model) for model in MODELS}
 
 
 @asynccontextmanager
@@ -47,7 +64,8 @@ async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
     """Release all permits when the process ends."""
     yield
     await aclose(redis, drain=2.0)
-    await upstream.aclose()
+    for upstream in upstreams.values():
+        await upstream.aclose()
     await redis.aclose()
 
 
@@ -62,21 +80,22 @@ class Question(BaseModel):
 
 
 async def answered(
-    question: Question, _: Annotated[Permit, Depends(turn)]
+    question: Question,
+    x_tenant: Annotated[str, Header(min_length=1, max_length=100)],  # set by your authentication
 ) -> AsyncGenerator[httpx.Response]:
     """Call the provider, and close its response when ours has been sent."""
-    if question.model not in MODELS:
+    if question.model not in upstreams:
         raise HTTPException(404, "no such model")
-    async with upstream.stream(
+    async with upstreams[question.model].stream(
         "POST",
         "/v1/chat/completions",
         json=question.model_dump(),
-        extensions={"model": question.model},
+        extensions={"tenant": x_tenant},
     ) as answer:
         yield answer
 
 
-@app.post("/v1/chat/completions", responses=turn.responses)
+@app.post("/v1/chat/completions")
 async def complete(answer: Annotated[httpx.Response, Depends(answered)]) -> StreamingResponse:
     """Stream the response of the provider."""
     kind = answer.headers.get("content-type")
@@ -85,6 +104,10 @@ async def complete(answer: Annotated[httpx.Response, Depends(answered)]) -> Stre
 
 @app.exception_handler(SemaphoreError)
 async def busy(_: Request, error: SemaphoreError) -> JSONResponse:
-    """Tell the client when to retry: the model's queue was too long, or Redis is unavailable."""
+    """429 if the tenant has too many requests, 503 if the model has, or Redis is unavailable."""
+    tenants = (isinstance(error, QueueFull) and error.for_key) or (
+        isinstance(error, AcquireTimeout) and error.blocked_by == "key"
+    )
     seconds = max(1, math.ceil(getattr(error, "retry_after", 0)))
-    return JSONResponse({"detail": "try again later"}, 503, {"Retry-After": str(seconds)})
+    headers = {"Retry-After": str(seconds)}
+    return JSONResponse({"detail": "try again later"}, 429 if tenants else 503, headers)

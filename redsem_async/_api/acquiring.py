@@ -9,6 +9,7 @@ from redsem_async._core.keys import parse_permit_id
 from redsem_async._core.lease import reply_timeout
 from redsem_async._hub.claim import Claim, State
 from redsem_async._observers.registry import observers
+from redsem_async._protocol.operations import KeyTerms
 
 from .bound import Bound
 from .permit import Permit
@@ -19,6 +20,8 @@ async def acquire(
     terms: Terms,
     timeout: float | None,
     permits: int,
+    ahead: float,
+    key: KeyTerms | None,
     *,
     cancel_on_loss: bool,
 ) -> Permit:
@@ -27,11 +30,12 @@ async def acquire(
     remote, _, loop = bound
     if terms.linger:
         await remote.reuse.let_others_run()
-        lease = remote.reuse.take(terms, permits)
+        lease = remote.reuse.take(terms, permits, key)
         if lease is not None:
             return _use(bound, lease, lease, cancel_on_loss=cancel_on_loss)
     waits = timeout is None or timeout > 0
-    claim = Claim(remote.address, terms, permits, clock(), waits, loop.create_future())
+    future = loop.create_future()
+    claim = Claim(remote.address, terms, permits, clock(), waits, future, ahead, key)
     if remote.identity.closing:
         raise _refused(claim, SemaphoreClosed(claim.address.name))
     if timeout is not None:
@@ -41,7 +45,8 @@ async def acquire(
     permit = await _take(bound, claim, cancel_on_loss=cancel_on_loss)
     if permit is None:
         left = max(0.0, claim.deadline - loop.time()) if timeout else timeout
-        return await acquire(bind, terms, left, permits, cancel_on_loss=cancel_on_loss)
+        asked = (left, permits, ahead, key)
+        return await acquire(bind, terms, *asked, cancel_on_loss=cancel_on_loss)
     return permit
 
 

@@ -28,7 +28,7 @@ def names_the_class(
             if wrong is None:  # the arguments fit: this is an error about one of them
                 raise
             raise TypeError(
-                f"{type(self).__name__}(): {wrong}; {_how_to_call(type(self))}"
+                f"{type(self).__name__}(): {wrong}; {how_to_call(type(self))}"
             ) from None
 
     return checked
@@ -42,7 +42,7 @@ def _wrong_arguments(init: Callable[..., None], *args: object, **options: object
     return None
 
 
-def _how_to_call(cls: type[Any]) -> str:
+def how_to_call(cls: type[Any]) -> str:
     """How a class is called: its positional arguments, and that options are keywords."""
     parameters = inspect.signature(cls).parameters.values()
     names = [parameter.name for parameter in parameters if parameter.kind in _BY_POSITION]

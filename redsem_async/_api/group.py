@@ -8,8 +8,9 @@ from urllib.parse import quote
 
 from redsem_async._core import config
 
+from .classes import FairSemaphore, Mutex
 from .options import Options
-from .semaphore import AnySemaphore, FairSemaphore, Mutex
+from .semaphore import AnySemaphore
 
 if TYPE_CHECKING:
     from .backends import Client
@@ -23,7 +24,17 @@ _HEAD = 64  # characters of a long key that stay readable
 class SemaphoreGroup:
     """A limit for each key: ``group[key]`` is the semaphore of that key.
 
-    Use it as ``async with group[tenant]: ...``. Any text is a safe key, raw header values
+    Use it as ``async with group[tenant]: ...`` where the keys have nothing in common, such as a
+    domain or a model each: every key has a semaphore of its own, of either class, with its own
+    queue, and in a cluster they spread over the shards. There is no limit in all.
+
+    For a limit in all *and* one for each key, or for a limit that keys share fairly, use the
+    ``key`` of one ``FairSemaphore`` (``key_limit=``, ``share=True``): it decides both in one step.
+    With a semaphore for all around one of the group, a task would hold a permit of the one while
+    it waits for the other. For two kinds of keys, such as models and tenants, make a
+    ``FairSemaphore`` for each model, with a key for each tenant.
+
+    Any text is a safe key, raw header values
     included: characters that a name cannot have are percent-encoded as in URLs, and the name for
     a key that is too long has its beginning and a digest. Different keys never share a semaphore.
 

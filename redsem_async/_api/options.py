@@ -1,8 +1,9 @@
 """The keyword options of the semaphore classes."""
 
+from collections.abc import Sequence
 from typing import TypedDict
 
-from redsem_async._core.config import Clock, HeartbeatBy, Recovery
+from redsem_async._core.config import Clock, HeartbeatBy, Recovery, Slot
 
 
 class Options(TypedDict, total=False):
@@ -20,3 +21,5 @@ class Options(TypedDict, total=False):
     recovery: Recovery | None
     min_replicas: int
     linger: float
+    max_hold: float | None
+    slots: Sequence[Slot] | None

@@ -9,6 +9,7 @@ from typing import Self
 from redsem_async._core import config
 from redsem_async._core.cancellation import finish
 from redsem_async._core.clock import now as clock
+from redsem_async._core.config import Slot
 from redsem_async._core.errors import BackendError, PermitLost, SemaphoreError
 from redsem_async._core.lease import Outcome, reply_timeout
 from redsem_async._hub.claim import Claim, SpentClaim, State
@@ -59,6 +60,20 @@ class Permit:
     def permits(self) -> int:
         """How many permits this one stands for."""
         return self._claim.permits
+
+    @property
+    def slot(self) -> Slot | None:
+        """Which of the ``slots`` of the semaphore this permit has, the first of several.
+
+        ``None`` for a semaphore without slots. No other held permit has the same.
+        """
+        return next(iter(self.slots), None)
+
+    @property
+    def slots(self) -> tuple[Slot, ...]:
+        """The slots that this permit has: as many as it stands for permits."""
+        declared = self._claim.terms.slots or ()
+        return tuple(declared[slot] for slot in self._claim.slots)
 
     @property
     def fencing_token(self) -> int:
@@ -186,6 +201,7 @@ class Permit:
 
         A process that gets the id takes the permit over with ``adopt``, within *expires_in*
         seconds (a lease by default): choose the longest time that the job may spend in a queue.
+        ``max_hold`` shortens it to what is left.
         Leaving a block that the permit guards does nothing afterwards.
 
         From the moment the request is sent, this process trusts the permit for *expires_in*
@@ -208,6 +224,7 @@ class Permit:
                     f" {config.SHORTEST_LEASE} s, not {expires}"
                 )
         self.check()
+        expires = min(expires, claim.hold_left(clock()))
         claim.is_known = True
         remote, refresher, _ = self._bound
         # A refresh written later would make a short expiry a whole lease again.

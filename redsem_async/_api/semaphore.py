@@ -1,27 +1,27 @@
-"""The semaphore classes. `acquire` gives permits."""
+"""What all semaphores have in common. `acquire` gives permits."""
 
 import asyncio
+from collections.abc import Sequence
 from types import EllipsisType, TracebackType
-from typing import TYPE_CHECKING, ClassVar, Unpack
+from typing import TYPE_CHECKING
 
 from redsem_async._core import config
-from redsem_async._core.config import Clock, HeartbeatBy, Recovery
+from redsem_async._core.config import Clock, HeartbeatBy, Recovery, Slot
 from redsem_async._core.errors import AcquireTimeout, SemaphoreError
-from redsem_async._core.keys import Address, Mode, parse_permit_id
+from redsem_async._core.keys import Address, Mode, parse_permit_id, with_slots
 from redsem_async._hub.hub import hub_for
 from redsem_async._hub.operations.release import Confirmed
 from redsem_async._keepalive.refresher import refresher_of
 from redsem_async._observers.registry import observers
-from redsem_async._protocol.operations import Clear, Reap, SetLimit, Status
+from redsem_async._protocol.operations import Clear, KeyTerms, Reap, SetLimit, Status
 from redsem_async._protocol.replies import Reply, StatusReply
 
 from .acquiring import acquire, adopt
-from .arguments import names_the_class
+from .arguments import how_to_call, names_the_class
 from .awaitables import Acquisition, AwaitableBool
 from .backends import backend_of
 from .bound import Bound
 from .entered import EnteredPermits
-from .options import Options
 from .permit import Permit
 from .status import SemaphoreStatus, status_of
 
@@ -36,14 +36,14 @@ class AnySemaphore:
     module-level variable. Tasks may share it, and several event loops may use it in turn.
     """
 
-    _mode: ClassVar[Mode]
+    _mode: Mode
 
     @names_the_class
     def __init__(
         self,
         redis: "Client",
         name: str,
-        limit: int,
+        limit: int | None = None,
         *,
         lease: float = 10.0,
         refresh_interval: float | None = None,
@@ -58,6 +58,8 @@ class AnySemaphore:
         recovery: Recovery | None = None,
         min_replicas: int = 0,
         linger: float = 0.0,
+        max_hold: float | None = None,
+        slots: Sequence[Slot] | None = None,
     ) -> None:
         """Make a semaphore. Nothing is sent to Redis.
 
@@ -102,6 +104,14 @@ class AnySemaphore:
                 semaphore, leaving a block and entering the next send no command then.
                 docs/guarantees.md says what others see. Not for code that blocks the event loop:
                 kept leases come back when it runs.
+            max_hold: seconds after its grant for which a permit is refreshed, at least a lease;
+                ``None`` for as long as its process is healthy. After that it is lost
+                (``PermitLost``), also if it was detached and adopted meanwhile. All clients of a
+                name use the same.
+            slots: what the permits stand for, instead of *limit*, which is their number then: up
+                to 500 texts or ints, such as the devices of a host. ``permit.slot`` says which of
+                them a permit has; no two held permits have the same. The slots of all clients of
+                a name begin alike: a request gets slots of its own list.
 
         Raises:
             ValueError, TypeError: for invalid arguments; the message says what to do.
@@ -110,7 +120,14 @@ class AnySemaphore:
             raise TypeError("AnySemaphore is for annotations: use Semaphore or FairSemaphore")
         self._backend = backend_of(redis)
         self._client = redis
-        terms = config.terms_of(limit, lease, refresh_interval, max_waiters, min_replicas, linger)
+        if limit is None and slots is None:
+            needs = "missing argument 'limit': the limit must be an int, unless there are slots"
+            raise TypeError(f"{type(self).__name__}(): {needs}; {how_to_call(type(self))}")
+        terms = config.terms_of(
+            limit, slots, lease, refresh_interval, max_waiters, min_replicas, linger, max_hold
+        )
+        if slots is not None:
+            self._mode = with_slots(self._mode)
         stall = config.longest_stall_of(heartbeat, longest_stall, terms.lease)
         self._terms = terms._replace(longest_stall=stall)
         self._address = Address(
@@ -179,12 +196,23 @@ class AnySemaphore:
             BackendError: Redis rejected the command.
             ValueError, TypeError: for invalid arguments, at the call, before it is awaited.
         """
+        return self._acquisition(timeout, permits, cancel_on_loss)
+
+    def _acquisition(
+        self,
+        timeout: float | EllipsisType | None,
+        permits: int,
+        cancel_on_loss: bool | None,  # noqa: FBT001 - as it was given
+        ahead: float = 0.0,
+        key: KeyTerms | None = None,
+    ) -> Acquisition:
         most = self._timeout if timeout is ... else config.timeout_of(timeout)
         permits = config.permits_of(permits, self._terms.limit)
         cancel = self._cancel_on_loss
         if cancel_on_loss is not None:
             cancel = config.flag(cancel_on_loss, "cancel_on_loss")
-        return Acquisition(acquire(self._bound, self._terms, most, permits, cancel_on_loss=cancel))
+        asked = (most, permits, ahead, key)
+        return Acquisition(acquire(self._bound, self._terms, *asked, cancel_on_loss=cancel))
 
     async def try_acquire(self, *, permits: int = 1) -> Permit | None:
         """Return a permit if one is free now, or ``None`` when the semaphore is full.
@@ -200,7 +228,8 @@ class AnySemaphore:
 
     async def __aenter__(self) -> Permit:
         cancel = self._cancel_on_loss
-        permit = await acquire(self._bound, self._terms, self._timeout, 1, cancel_on_loss=cancel)
+        asked = (self._timeout, 1, 0.0, None)
+        permit = await acquire(self._bound, self._terms, *asked, cancel_on_loss=cancel)
         await permit.__aenter__()
         self._entered.add(permit)
         return permit
@@ -264,7 +293,7 @@ class AnySemaphore:
 
     async def _locked(self) -> bool:
         status = await self.status(max_entries=0)
-        queued = self._mode == "fair" and status.waiting > 0
+        queued = self._address.fair and status.waiting > 0
         return status.available < 1 or queued
 
     async def available(self) -> int:
@@ -283,12 +312,12 @@ class AnySemaphore:
             max_entries: the maximum number of holders to list, and of waiters.
         """
         most = config.whole(max_entries, "max_entries", 0)
-        standing = await self._read(most)
+        reply = await self._read(most)
         usual_hold = self._bound().remote.ledger.usual_hold
-        return status_of(self.name, self._terms, self._mode, standing, usual_hold)
+        return status_of(self.name, self._terms, self._mode, reply, usual_hold)
 
-    async def _read(self, max_entries: int) -> StatusReply:
-        answer = await self._bound().remote.ask(Status(max_entries))
+    async def _read(self, max_entries: int, after: str | None = None) -> StatusReply:
+        answer = await self._bound().remote.ask(Status(max_entries, after))
         assert isinstance(answer, StatusReply)
         return answer
 
@@ -357,44 +386,3 @@ class AnySemaphore:
             remote.recover(self.lease)
         bound = self._last_bound = Bound(remote, refresher_of(hub), hub.identity.loop)
         return bound
-
-
-class Semaphore(AnySemaphore):
-    """A counting semaphore shared by all processes that use its name: ZSET mode.
-
-    Never more than ``limit`` permits are held. A request gets a permit if one is free when it
-    comes; waiters have no order across processes. This mode keeps less state in Redis than
-    ``FairSemaphore``.
-
-    It descends from the counting semaphore of *Redis in Action*, 6.3, which keeps its holders in
-    a sorted set. Here each operation is one atomic script that uses the clock of the server.
-    """
-
-    _mode: ClassVar[Mode] = "zset"
-
-
-class FairSemaphore(AnySemaphore):
-    """A semaphore that serves first come, first served, across all processes: fair-counter mode.
-
-    Never more than ``limit`` permits are held. Every request draws a ticket from a counter that
-    only increases, and permits are granted strictly in that order: no waiter starves, and the
-    request of a crashed process is skipped.
-
-    It descends from the fair semaphore of *Redis in Action*, 6.3. Here each operation is one
-    atomic script: no second process can enter between drawing a ticket and ranking it, a failed
-    request leaves no entry, and the timeout of one caller does not apply to others.
-    """
-
-    _mode: ClassVar[Mode] = "fair"
-
-
-class Mutex(FairSemaphore):
-    """A ``FairSemaphore`` with a limit of 1: one holder at a time, in order."""
-
-    @names_the_class
-    def __init__(
-        self, redis: "Client", name: str, *, prefix: str = "redsem", **options: Unpack[Options]
-    ) -> None:
-        if "limit" in options:
-            raise TypeError("the limit of a Mutex is 1: for another limit, use FairSemaphore")
-        super().__init__(redis, name, 1, prefix=prefix, **options)

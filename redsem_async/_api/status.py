@@ -1,9 +1,10 @@
 """The dataclasses that ``status()`` returns."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import cast
 
-from redsem_async._core.config import Terms
+from redsem_async._core.config import Slot, Terms
 from redsem_async._core.keys import Mode
 from redsem_async._core.lease import retry_after
 from redsem_async._protocol.hub_info import facts_of
@@ -20,6 +21,7 @@ class Client:
         host: its host name.
         pid: its process id there.
         limit: the limit that it declares.
+        key_limit: the limit that it declares for each key; None for none, or for a function.
         reuses_leases: whether it may give a released permit to its own next caller (``linger``).
             Some of the permits that it holds may then be unused.
     """
@@ -29,6 +31,7 @@ class Client:
     host: str | None = None
     pid: int | None = None
     limit: int | None = None
+    key_limit: int | None = None
     reuses_leases: bool = False
 
 
@@ -43,6 +46,8 @@ class Holder:
         expires_in: seconds after which it expires unless it is refreshed.
         fencing_token: of the permit.
         permits: how many permits it stands for.
+        key: that it counts against, if it has one.
+        slots: that it has, if the semaphore has slots: of this client's list, or else as text.
     """
 
     id: str
@@ -51,6 +56,8 @@ class Holder:
     expires_in: float
     fencing_token: int
     permits: int
+    key: str | None = None
+    slots: tuple[Slot, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +72,7 @@ class Waiter:
             ``Semaphore``: 0.
         permits: how many permits it requests. ``Semaphore``: how many requests of the process
             wait.
+        key: of the request, if it has one.
     """
 
     id: str
@@ -72,6 +80,27 @@ class Waiter:
     position: int
     age: float
     permits: int
+    key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KeyStatus:
+    """A key that holds permits, or whose requests wait.
+
+    Attributes:
+        key: as it was given to ``acquire``.
+        limit: of the key: the one that was set, or else the one that this client declares; None
+            for none.
+        held: permits of the key in use.
+        waiting: number of its waiting requests.
+        set_limit: the limit that was set with ``set_limit(key=)``, if any.
+    """
+
+    key: str
+    limit: int | None
+    held: int
+    waiting: int
+    set_limit: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +119,7 @@ class SemaphoreStatus:
         retry_after: an estimate of the seconds until a request that comes now is granted; 0 when a
             permit is free. It is computed from how long this process held permits lately; if it
             held none, from how long the listed holders have had theirs.
+        keys: that hold permits or wait, in the order of their encoded texts.
     """
 
     name: str
@@ -101,10 +131,16 @@ class SemaphoreStatus:
     waiters: tuple[Waiter, ...]
     set_limit: int | None = None
     retry_after: float = 0.0
+    keys: tuple[KeyStatus, ...] = ()
 
 
 def status_of(
-    name: str, terms: Terms, mode: Mode, reply: StatusReply, usual_hold: float | None
+    name: str,
+    terms: Terms,
+    mode: Mode,
+    reply: StatusReply,
+    usual_hold: float | None,
+    key_limit: Callable[[str], int | None] = lambda _: None,
 ) -> SemaphoreStatus:
     """Return the public status for a reply."""
     clients = {
@@ -112,6 +148,10 @@ def status_of(
         for hub, description in reply.hubs.items()
     }
     limit = terms.limit if reply.set_limit is None else reply.set_limit
+    slots: Sequence[Slot] = reply.slots
+    if terms.slots is not None:
+        limit = min(limit, terms.limit)
+        slots = (*terms.slots, *reply.slots[len(terms.slots) :])
     available = max(0, limit - reply.held)
 
     def client(identity: str) -> Client:
@@ -143,6 +183,8 @@ def status_of(
                 expires_in=entry.left_ms / 1000,
                 fencing_token=entry.token,
                 permits=entry.permits,
+                key=entry.key,
+                slots=tuple(slots[slot] for slot in entry.slots),
             )
             for entry in reply.holders
         ),
@@ -151,13 +193,24 @@ def status_of(
                 id=entry.id,
                 client=client(entry.id),
                 position=position,
-                age=age(entry.ticket) if mode == "fair" else 0.0,
+                age=age(entry.ticket) if mode.startswith("fair") else 0.0,
                 permits=entry.permits,
+                key=entry.key,
             )
             for position, entry in enumerate(reply.line)
         ),
         set_limit=reply.set_limit,
         retry_after=0.0 if soon else estimate,
+        keys=tuple(
+            KeyStatus(
+                key=entry.key,
+                limit=key_limit(entry.key) if entry.set_limit is None else entry.set_limit,
+                held=entry.held,
+                waiting=entry.waiting,
+                set_limit=entry.set_limit,
+            )
+            for entry in reply.keys
+        ),
     )
 
 
@@ -170,5 +223,6 @@ def client_of(hub: str, description: str, *, reuses_leases: bool = False) -> Cli
         host=cast("str | None", facts.get("host")),
         pid=cast("int | None", facts.get("pid")),
         limit=cast("int | None", facts.get("limit")),
+        key_limit=cast("int | None", facts.get("key_limit")),
         reuses_leases=reuses_leases,
     )

@@ -1,9 +1,11 @@
 """The options of a semaphore: validated once, by its constructor. Durations are in seconds."""
 
 import math
-from typing import Literal, NamedTuple
+from collections.abc import Iterable
+from typing import Literal, NamedTuple, cast
 
 Clock = Literal["server", "local"]
+Slot = str | int
 Recovery = Literal["grace"]
 HeartbeatBy = Literal["task", "thread"]
 
@@ -11,6 +13,9 @@ SHORTEST_LEASE = 0.05
 LONGEST_LEASE = 1e9  # three decades: far below what an expiry in Redis can hold
 MOST_BYTES = 512
 MOST_PERMITS = 10**15  # exact where Redis counts them, in doubles
+MOST_AHEAD = 3600  # seconds
+MOST_SLOTS = 500  # because a script reads them all
+LEAST_WEIGHT = 0.001  # of a key: a script writes six decimals
 STALL_LEASES = 6  # the default of `longest_stall`
 
 
@@ -27,6 +32,9 @@ class Terms(NamedTuple):
         longest_stall: seconds for which a thread refreshes permits while the event loop is
             blocked; ``None`` for no thread.
         linger: seconds for which a lease that is not used is kept for the next caller.
+        max_hold: seconds after its grant in which a permit is refreshed; ``None`` for any time.
+        max_waiters_per_key: the longest queue of its key that a request joins.
+        slots: what the permits stand for; None for nothing in particular.
     """
 
     lease: float
@@ -37,6 +45,9 @@ class Terms(NamedTuple):
     min_replicas: int = 0
     longest_stall: float | None = None
     linger: float = 0.0
+    max_hold: float | None = None
+    max_waiters_per_key: int | None = None
+    slots: tuple[Slot, ...] | None = None
 
 
 def whole(value: object, what: str, least: int) -> int:
@@ -69,6 +80,57 @@ def timeout_of(value: object) -> float | None:
     return None if math.isinf(timeout) else timeout
 
 
+def ahead_of(value: object) -> float:
+    """Return a head start in seconds."""
+    ahead = seconds(value, "ahead")
+    if not 0 <= ahead <= MOST_AHEAD:
+        raise ValueError(f"ahead must be at least 0 and at most {MOST_AHEAD} s, not {ahead}")
+    return ahead
+
+
+def key_of(value: object) -> str:
+    """Return a key: any text that is not too long."""
+    return encodable(value, "key")
+
+
+def slots_of(value: object) -> tuple[Slot, ...]:
+    """Return slots: texts or ints, each of them once."""
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise TypeError(f"slots must be a list of texts or ints, not {value!r}")
+    slots = tuple(cast("Iterable[object]", value))
+    if not 0 < len(slots) <= MOST_SLOTS:
+        raise ValueError(f"slots must be 1 to {MOST_SLOTS} texts or ints, not {len(slots)}")
+    checked: dict[str, Slot] = {}
+    for slot in slots:
+        if isinstance(slot, bool) or not isinstance(slot, str | int):
+            raise TypeError(f"a slot must be a str or an int, not {type(slot).__name__}")
+        name = encodable(str(slot), "a slot")
+        if name in checked:
+            raise ValueError(f"slots must differ, and {slot!r} is there twice")
+        checked[name] = slot
+    return tuple(checked.values())
+
+
+def weight_of(value: object) -> float:
+    """Return the weight of a key."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"weight must be a number, not {type(value).__name__}")
+    if not LEAST_WEIGHT <= value <= 1 / LEAST_WEIGHT:
+        raise ValueError(
+            f"weight must be at least {LEAST_WEIGHT} and at most {1 / LEAST_WEIGHT:.0f},"
+            f" not {value}"
+        )
+    return float(value)
+
+
+def patience_of(value: object) -> float:
+    """Return for how many seconds a request waits before it goes by its age."""
+    patience = seconds(value, "patience")
+    if not 0 <= patience <= LONGEST_LEASE:
+        raise ValueError(f"patience must be at least 0 and finite, not {patience}")
+    return patience
+
+
 def permits_of(value: object, limit: int) -> int:
     """Return how many permits a request is for."""
     if value == 1 and type(value) is int:
@@ -88,6 +150,14 @@ def flag(value: object, what: str) -> bool:
 
 def text(value: object, what: str, most: int = MOST_BYTES) -> str:
     """Return *value*, text that may be a part of a key beside its hash tag."""
+    checked = encodable(value, what, most)
+    if "{" in checked or "}" in checked:
+        raise ValueError(f"{what} must not contain a brace: Redis Cluster reads it as a hash tag")
+    return checked
+
+
+def encodable(value: object, what: str, most: int = MOST_BYTES) -> str:
+    """Return *value*, text that is not too long."""
     if not isinstance(value, str):
         raise TypeError(f"{what} must be a str, not {type(value).__name__}")
     try:
@@ -96,20 +166,25 @@ def text(value: object, what: str, most: int = MOST_BYTES) -> str:
         raise ValueError(f"{what} must be text that can be encoded as UTF-8") from None
     if not 0 < length <= most:
         raise ValueError(f"{what} must have 1 to {most} bytes, not {length}")
-    if "{" in value or "}" in value:
-        raise ValueError(f"{what} must not contain a brace: Redis Cluster reads it as a hash tag")
     return value
 
 
 def terms_of(
     limit: object,
+    slots: object,
     lease: object,
     refresh_interval: object,
     max_waiters: object,
     min_replicas: object,
     linger: object,
+    max_hold: object,
 ) -> Terms:
     """Validate the options that requests depend on."""
+    checked = None if slots is None else slots_of(slots)
+    if checked is not None and limit is None:
+        limit = len(checked)
+    elif checked is not None:
+        raise TypeError("give limit or slots, not both: the limit is the number of slots")
     lease = seconds(lease, "lease")
     if not SHORTEST_LEASE <= lease <= LONGEST_LEASE:
         raise ValueError(
@@ -130,6 +205,14 @@ def terms_of(
             f"linger must be at least 0 and at most the refresh interval of {interval} s,"
             f" not {kept}"
         )
+    longest = None
+    if max_hold is not None:
+        longest = seconds(max_hold, "max_hold")
+        if not lease <= longest <= LONGEST_LEASE:
+            raise ValueError(
+                f"max_hold must be at least the lease of {lease} s and at most"
+                f" {LONGEST_LEASE:.0f} s, not {longest}"
+            )
     return Terms(
         lease=lease,
         limit=whole(limit, "limit", 0),
@@ -138,6 +221,8 @@ def terms_of(
         lease_ms=math.ceil(1000 * lease),
         min_replicas=whole(min_replicas, "min_replicas", 0),
         linger=kept,
+        max_hold=longest,
+        slots=checked,
     )
 
 

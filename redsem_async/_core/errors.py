@@ -5,7 +5,14 @@ as attributes and keeps them through copying and pickling; its message says what
 """
 
 import math
-from typing import Any, Self
+from typing import Any, Literal, Self
+
+BlockedBy = Literal["limit", "key", "paused"]
+_BLOCKED_BY: dict[BlockedBy, str] = {
+    "limit": "",
+    "key": ": the limit of its key is reached",
+    "paused": ": the semaphore is paused",
+}
 
 
 class SemaphoreError(Exception):
@@ -29,14 +36,24 @@ class AcquireTimeout(SemaphoreError, TimeoutError):
         name: of the semaphore.
         waited: how long the caller waited, in seconds.
         retry_after: an estimate of the seconds until a retry may succeed; never negative.
+        blocked_by: what was full: ``"limit"``, the limit of the semaphore; ``"key"``, the limit
+            of the key; ``"paused"``, because a limit of 0 is set.
     """
 
-    def __init__(self, name: str, waited: float, retry_after: float = 0.0) -> None:
-        super().__init__(f"no permit of {name!r} became free in {round(waited, 3)} s")
+    def __init__(
+        self,
+        name: str,
+        waited: float,
+        retry_after: float = 0.0,
+        blocked_by: BlockedBy = "limit",
+    ) -> None:
+        reason = _BLOCKED_BY[blocked_by]
+        super().__init__(f"no permit of {name!r} became free in {round(waited, 3)} s{reason}")
         self.name = name
         self.waited = waited
         self.retry_after = retry_after
-        self._facts = (name, waited, retry_after)
+        self.blocked_by: BlockedBy = blocked_by
+        self._facts = (name, waited, retry_after, blocked_by)
 
 
 class QueueFull(SemaphoreError):
@@ -46,14 +63,23 @@ class QueueFull(SemaphoreError):
         name: of the semaphore.
         max_waiters: the limit of the queue that was reached.
         retry_after: an estimate of the seconds until a retry may succeed; never negative.
+        for_key: whether it is ``max_waiters_per_key``, for the key of the request.
     """
 
-    def __init__(self, name: str, max_waiters: int, retry_after: float = 0.0) -> None:
-        super().__init__(f"the queue of {name!r} is full: max_waiters={max_waiters}")
+    def __init__(
+        self,
+        name: str,
+        max_waiters: int,
+        retry_after: float = 0.0,
+        for_key: bool = False,  # noqa: FBT001, FBT002 - facts are pickled by position
+    ) -> None:
+        bound = "max_waiters_per_key" if for_key else "max_waiters"
+        super().__init__(f"the queue of {name!r} is full: {bound}={max_waiters}")
         self.name = name
         self.max_waiters = max_waiters
         self.retry_after = retry_after
-        self._facts = (name, max_waiters, retry_after)
+        self.for_key = for_key
+        self._facts = (name, max_waiters, retry_after, for_key)
 
 
 class PermitLost(SemaphoreError):
@@ -123,20 +149,55 @@ class ModeMismatch(SemaphoreError):
         self._facts = (name, wanted, found, held, unused, free_in)
 
 
-_CLASSES = {"fair": "FairSemaphore", "zset": "Semaphore"}
+class SlotsMismatch(ModeMismatch):
+    """The name is in use with other slots.
+
+    The slots of all clients of a name have to begin alike, while permits are held or requests
+    wait. A semaphore that is not in use takes any slots.
+
+    Attributes:
+        name: of the semaphore.
+        wanted: the slots of this client, such as ``"a, b"``.
+        found: the slots in use.
+    """
+
+    def __init__(self, name: str, wanted: str, found: str) -> None:
+        SemaphoreError.__init__(
+            self,
+            f"{name!r} is in use with the slots {found}, but this client has"
+            f" {wanted}; one list has to be the beginning of the other",
+        )
+        self.name = name
+        self.wanted = wanted
+        self.found = found
+        self.held: bool | None = None
+        self.unused = False
+        self.free_in: float | None = None
+        self._facts = (name, wanted, found)
+
+
+_CLASSES = {
+    "fair": "FairSemaphore",
+    "fair+keys": "FairSemaphore with key_limit",
+    "fair+share": "FairSemaphore with share=True",
+    "zset": "Semaphore",
+}
 
 
 def _class_of(kind: str, *, beside: str) -> str:
     """The class for *kind*, and its clock where *beside* has another one."""
     mode, _, clock = kind.partition(" ")
-    known = _CLASSES.get(mode, mode)
+    base = mode.removesuffix("+slots")
+    known = _CLASSES.get(base, base)
+    if base != mode:
+        known += " and slots" if "with" in known else " with slots"
     return known if clock == beside.partition(" ")[2] else f"{known} with clock={clock!r}"
 
 
 def _call(kind: str) -> str:
     mode, _, clock = kind.partition(" ")
     options = "..., clock='local'" if clock == "local" else "..."
-    return f"{_CLASSES.get(mode, mode)}({options})"
+    return f"{_CLASSES.get(mode.removesuffix('+slots'), mode).partition(' ')[0]}({options})"
 
 
 class SemaphoreClosed(SemaphoreError):

@@ -6,11 +6,24 @@ together, and spreads many semaphores over the shards. A later layout gets anoth
 
 import re
 import secrets
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, cast, get_args
 
 from .config import Clock
 
-Mode = Literal["fair", "zset"]
+Mode = Literal[
+    "fair",
+    "fair+keys",
+    "fair+share",
+    "zset",
+    "fair+slots",
+    "fair+keys+slots",
+    "fair+share+slots",
+    "zset+slots",
+]
+"""Fair without keys, with a limit for each key, also sharing the limit in all; and zset. Each of
+them also with slots."""
+
+MODES: tuple[Mode, ...] = get_args(Mode)
 
 _PERMIT_ID = re.compile(r"([0-9a-f]{32})\.([1-9][0-9]{0,15})\Z")
 
@@ -26,8 +39,29 @@ class Address(NamedTuple):
     @property
     def keys(self) -> tuple[str, ...]:
         """Every key, in the order in which scripts are given them."""
-        line = "queue" if self.mode == "fair" else "waiting"
+        line = "queue" if self.fair else "waiting"
         kinds = ("holders", "tokens", "meta", "hubs", "extra", "limit", line)
+        return tuple(f"{self.prefix}:{{{self.name}}}:{kind}" for kind in kinds)
+
+    @property
+    def fair(self) -> bool:
+        """Whether requests stand in a line."""
+        return self.mode.startswith("fair")
+
+    @property
+    def keyed(self) -> bool:
+        """Whether requests may have a key."""
+        return "+keys" in self.mode or "+share" in self.mode
+
+    @property
+    def slotted(self) -> bool:
+        """Whether permits stand for slots."""
+        return self.mode.endswith("+slots")
+
+    @property
+    def first_keys(self) -> tuple[str, ...]:
+        """Keys that scripts are given before all others, where there are slots or keys."""
+        kinds = ("slots",) * self.slotted + ("keys", "key-limits") * self.keyed
         return tuple(f"{self.prefix}:{{{self.name}}}:{kind}" for kind in kinds)
 
     @property
@@ -39,6 +73,11 @@ class Address(NamedTuple):
     def kind(self) -> str:
         """Mode and clock, as kept in Redis: one name has one of each."""
         return f"{self.mode} {self.clock}"
+
+
+def with_slots(mode: Mode) -> Mode:
+    """The same mode, for permits that stand for slots."""
+    return cast("Mode", f"{mode}+slots")
 
 
 def channel(prefix: str, hub: str) -> str:

@@ -8,13 +8,15 @@ caller and carries nothing: the facts are here.
 import asyncio
 import enum
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Self
 
+from redsem_async._core.clock import now as clock
 from redsem_async._core.config import Terms
 from redsem_async._core.errors import PermitLost
 from redsem_async._core.keys import Address, permit_id
-from redsem_async._protocol.operations import Request
+from redsem_async._core.lease import clock_margin
+from redsem_async._protocol.operations import KeyTerms, Request, Unusual
 from redsem_async._protocol.replies import Reply
 
 
@@ -90,6 +92,10 @@ class Claim:
     Attributes:
         terms: of the semaphore that it was made with.
         waits: False for ``timeout=0`` and for an adoption.
+        ahead: seconds by which its place in line is that of an earlier request (fair).
+        place: when its wait counts as begun, by this clock.
+        key: the key that it also counts against, with its terms (fair).
+        waits_for_key: the limit of its key holds it up, as the server said last.
         number: half of the permit's id; 0 until it is drawn, which is when it is written.
         call: the number of the adopt that asks for it, if one does.
         was_sent: sent before under this number, without a reply.
@@ -100,6 +106,7 @@ class Claim:
         replies_since: set when the deadline has come. The reply to any command sent since then
             decides the claim.
         trusted_until: until when the permit may be trusted unless it is refreshed.
+        hold_ends: when trust ends although it is refreshed, because of ``max_hold``.
         renewable_after: a refresh that was sent before does not renew that trust.
         unsettled: how many detaches were written that may yet be carried out.
         on_lost: called when the permit is lost.
@@ -107,27 +114,33 @@ class Claim:
         is_known: somebody has read its id or token, so that its lease is for one permit only.
         kept_until: when a kept lease is released unless it was used.
         passed: the lease that its caller got from another caller of this process.
+        slots: that the permit has, by their places in `terms.slots`.
     """
 
     __slots__ = (
         "__weakref__",
         "address",
+        "ahead",
         "call",
         "deadline",
         "error",
         "future",
+        "hold_ends",
         "hub_id",
         "is_known",
         "kept_until",
+        "key",
         "lost_reason",
         "number",
         "on_lost",
         "passed",
         "permits",
+        "place",
         "refreshed_by",
         "renewable_after",
         "replies_since",
         "report",
+        "slots",
         "started",
         "state",
         "terms",
@@ -138,6 +151,7 @@ class Claim:
         "unconfirmed_since",
         "unsettled",
         "waits",
+        "waits_for_key",
         "wakes_on_loss",
         "was_sent",
         "was_waiting",
@@ -151,12 +165,18 @@ class Claim:
         started: float,
         waits: bool,  # noqa: FBT001
         future: "asyncio.Future[None]",
+        ahead: float = 0.0,
+        key: KeyTerms | None = None,
     ) -> None:
         self.address: Address = address
         self.terms: Terms = terms
         self.permits: int = permits
         self.started: float = started
         self.waits: bool = waits
+        self.ahead: float = ahead
+        self.place: float = started - ahead if ahead else started  # no float more, to be light
+        self.key: KeyTerms | None = key
+        self.waits_for_key: bool = False
         self.future: asyncio.Future[None] = future
         self.state: State = State.NEW
         self.number: int = 0
@@ -173,6 +193,7 @@ class Claim:
         self.timer: asyncio.TimerHandle | None = None
         self.replies_since: float | None = None
         self.trusted_until: float = 0.0
+        self.hold_ends: float = math.inf
         self.renewable_after: float = -math.inf
         self.unsettled: int = 0
         self.lost_reason: str | None = None
@@ -182,6 +203,7 @@ class Claim:
         self.is_known: bool = False
         self.kept_until: float = 0.0
         self.passed: Claim | None = None
+        self.slots: Sequence[int] = ()
 
     # -- transitions
 
@@ -198,11 +220,14 @@ class Claim:
         """It is to be written again: before new claims, with the same deadline."""
         self.state = _NEXT[_Event.ASKED_AGAIN, self.state]
 
-    def granted(self, token: int, trusted_until: float) -> None:
-        """The server granted it. The caller is not told yet."""
+    def granted(self, token: int, trusted_until: float, held: float = 0.0) -> None:
+        """The server granted it, *held* seconds ago. The caller is not told yet."""
         self.state = _NEXT[_Event.GRANTED, self.state]
         self.token = token
         self.trusted_until = trusted_until
+        if (max_hold := self.terms.max_hold) is not None:
+            self.hold_ends = clock() + max_hold - held - clock_margin(self.terms.lease)
+            self.trusted_until = min(trusted_until, self.hold_ends)
 
     def hand_out(self) -> None:
         """The caller gets the permit."""
@@ -258,9 +283,14 @@ class Claim:
 
     @property
     def request(self) -> Request:
+        terms = self.terms
         return Request(
-            self.number, self.terms.lease_ms, self.terms.limit, self.permits, self.waits
+            self.number, terms.lease_ms, terms.limit, self.permits, self.waits, key=self.key
         )
+
+    @property
+    def unusual(self) -> Unusual:
+        return Unusual(self.permits, self.waits, math.ceil(1000 * self.ahead), self.key)
 
     @property
     def pending(self) -> bool:
@@ -282,9 +312,11 @@ class Claim:
         """Whether the server may hold it for longer: it was adopted, or a detach was written."""
         return self.call != 0 or self.renewable_after != -math.inf
 
-    def fits(self, terms: Terms, permits: int) -> bool:
+    def fits(self, terms: Terms, permits: int, key: KeyTerms | None = None) -> bool:
         """Whether a caller with these terms may use the lease."""
-        return permits == self.permits and (terms is self.terms or terms == self.terms)
+        same_key = key is self.key or (key and key.key) == (self.key and self.key.key)
+        same_terms = terms is self.terms or terms == self.terms
+        return permits == self.permits and same_terms and same_key
 
     def refresh_is_due(self, now: float) -> bool:
         """Whether the last refresh, or the grant, is a refresh interval ago."""
@@ -300,6 +332,8 @@ class Claim:
         """Why the permit is not trusted, while it is not known to be lost."""
         if self.trusted_until == -math.inf:
             return "the server does not hold it any more"
+        if self.trusted_until == self.hold_ends:
+            return f"it was held for its max_hold of {self.terms.max_hold:g} s"
         return "it could not be refreshed in time"
 
     def loss(self) -> PermitLost:
@@ -308,6 +342,14 @@ class Claim:
         return PermitLost(self.address.name, self.id, self.lost_reason or reason)
 
     # -- trust
+
+    def renew(self, trusted_until: float) -> None:
+        """A refresh was answered. May be called in any thread."""
+        self.trusted_until = min(trusted_until, self.hold_ends)
+
+    def hold_left(self, now: float) -> float:
+        """For how many more seconds the server may hold it, by its ``max_hold``."""
+        return self.hold_ends + clock_margin(self.terms.lease) - now
 
     def disown(self) -> None:
         """The server does not hold it any more. May be called in any thread."""
@@ -345,6 +387,7 @@ class SpentClaim(Claim):
         self.terms = lease.terms
         self.permits = lease.permits
         self.hub_id, self.number, self.token = lease.hub_id, lease.number, lease.token
+        self.slots = lease.slots
         self.state = State.ENDED
         self.lost_reason = self.on_lost = self.wakes_on_loss = self.refreshed_by = None
         self.trusted_until = -math.inf

@@ -31,9 +31,11 @@ class FairWaiters(Waiters):
             terms.limit,
             exceptional,
             max_waiters=terms.max_waiters,
+            max_waiters_per_key=terms.max_waiters_per_key,
             after=max(before, default=0),
             hub_info=self._ledger.introduction.take(),
             right=self._ledger.right.ask(),
+            slots=terms.slots,
         )
 
     def must_wait(self, claims: Sequence[Claim]) -> None:

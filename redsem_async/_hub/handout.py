@@ -5,7 +5,7 @@ confirmed first: until then the claim is GRANTED, and its caller waits on.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from redsem_async._core.clock import now as clock
 from redsem_async._core.lease import Outcome, trusted_until
@@ -35,7 +35,14 @@ class Handout:
         self._abandons = abandons
         self._confirm = confirm
 
-    def granted(self, number: int, token: int, left: float | None, sent_at: float) -> None:
+    def granted(
+        self,
+        number: int,
+        token: int,
+        left: float | None,
+        sent_at: float,
+        slots: Sequence[int] = (),
+    ) -> None:
         """The server granted *number*, with *left* seconds of its lease left (None: all of it).
 
         It said so in reply to a command sent at *sent_at*, or later.
@@ -48,7 +55,7 @@ class Handout:
         if claim is None or not claim.unserved:
             return  # known already; or its caller left, and an abandon is on its way
         ledger.stop_waiting(claim)
-        lease = claim.terms.lease
+        lease, claim.slots = claim.terms.lease, slots
         if left is None:
             claim.granted(token, trusted_until(lease, sent_at=sent_at, left=lease))
             self.hand_out(claim)

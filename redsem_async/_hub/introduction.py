@@ -15,11 +15,13 @@ class Introduction:
 
     Attributes:
         declared: the limit of the semaphore object that was used last.
+        declared_of_keys: what it declares for each key; None for nothing, or for a function.
         sent: whether a command carried it, and the server may be expected to remember.
     """
 
     def __init__(self, semaphore: SemaphoreRef, route: Route, label: str | None) -> None:
         self.declared: int = 0
+        self.declared_of_keys: int | None = None
         self.sent: bool = False
         self._semaphore = semaphore
         self._route = route
@@ -33,13 +35,15 @@ class Introduction:
         return self.hub_info()
 
     def hub_info(self) -> HubInfo:
-        """Label, host, process and limit. May be called in any thread."""
+        """Label, host, process and limits. May be called in any thread."""
+        of_keys = self.declared_of_keys
         description = describe(
             label=self._label,
             host=socket.gethostname(),
             pid=os.getpid(),
             started=round(_STARTED, 3),
             limit=self.declared,
+            **({} if of_keys is None else {"key_limit": of_keys}),
         )
         return HubInfo(description, self._route.link.no_push, self._semaphore.recovers)
 

@@ -6,7 +6,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 
 from redsem_async._core.clock import now as clock
-from redsem_async._core.errors import AcquireTimeout
+from redsem_async._core.errors import AcquireTimeout, BlockedBy
 from redsem_async._core.lease import retry_after
 from redsem_async._observers.registry import observers
 from redsem_async._protocol.backend import SemaphoreRef
@@ -31,6 +31,7 @@ class Ledger:
         by_number: those that the server may know: sent, waiting, granted, held or leaving.
         waiting: told to wait, first come first.
         overdue: whose deadline has come: the next reply decides.
+        ahead: of those that wait, or did, the ones with a head start (fair).
         leaving: whose callers left, and that the server may still know.
         acquires_in_flight: the highest number of each acquire that has no reply yet.
         releases_in_flight: how many commands with releases have no reply yet.
@@ -58,6 +59,7 @@ class Ledger:
         self.by_number: dict[int, Claim] = {}
         self.waiting: OrderedDict[Claim, None] = OrderedDict()
         self.overdue: dict[Claim, None] = {}
+        self.ahead: set[Claim] = set()
         self.leaving: list[Claim] = []
         self.acquires_in_flight: deque[int] = deque()
         self.releases_in_flight: int = 0
@@ -157,6 +159,13 @@ class Ledger:
         """Those whose callers hold their permits."""
         return [claim for claim in self.by_number.values() if claim.state is State.HELD]
 
+    @property
+    def some_are_ahead(self) -> bool:
+        """Whether a waiter has a head start, so that the oldest need not be the first."""
+        if self.ahead:
+            self.ahead = {claim for claim in self.ahead if claim.pending}
+        return bool(self.ahead)
+
     def last_report(self, claim: Claim) -> LineReport | None:
         """The last reply about the line that goes for *claim*.
 
@@ -185,4 +194,8 @@ class Ledger:
 
     def timed_out(self, claim: Claim) -> AcquireTimeout:
         """The error for a deadline that came although the server replied."""
-        return AcquireTimeout(self.name, clock() - claim.started, self.retry_after(claim))
+        waited, report = clock() - claim.started, self.last_report(claim)
+        blocked_by: BlockedBy = "key" if claim.waits_for_key else "limit"
+        if report is not None and report.set_limit == 0:
+            blocked_by = "paused"
+        return AcquireTimeout(self.name, waited, self.retry_after(claim), blocked_by)

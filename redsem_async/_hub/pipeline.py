@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 
 from redsem_async._core.clock import now as clock
 from redsem_async._core.config import Clock
-from redsem_async._core.keys import Address, Mode
+from redsem_async._core.keys import MODES, Address, Mode
 from redsem_async._core.lease import MAX_REPLY_TIMEOUT, reply_timeout
 from redsem_async._observers.registry import observers
 from redsem_async._protocol.backend import Backend, Command, Link, Node
@@ -34,7 +34,7 @@ from .window import Window
 logger = logging.getLogger("redsem_async")
 
 _KINDS: tuple[tuple[Mode, Clock], ...] = tuple(
-    (mode, kept_by) for mode in ("fair", "zset") for kept_by in ("server", "local")
+    (mode, kept_by) for mode in MODES for kept_by in ("server", "local")
 )
 
 

@@ -14,7 +14,8 @@ def apply_push(remote: RemoteSemaphore, push: Push, fresh_at: float | None) -> N
             # The server had carried out that command before it granted these.
             sent_at = -math.inf if fresh_at is None else fresh_at
             for number, holding in grants:
-                remote.handout.granted(number, holding.token, holding.left_ms / 1000, sent_at)
+                left = holding.left_ms / 1000
+                remote.handout.granted(number, holding.token, left, sent_at, holding.slots)
         case Revoked(numbers=numbers):
             remote.revoked(numbers)
         case Cleared():

@@ -88,7 +88,7 @@ class RemoteSemaphore:
         self.introduction: Introduction = Introduction(self.ref, self.route, label)
         self.ledger: Ledger = Ledger(identity, self.ref, self.route, self.introduction, self.wake)
         self.heartbeats: HeartbeatTimer = HeartbeatTimer(self.ledger)
-        mode = FairWaiters if address.mode == "fair" else ZsetWaiters
+        mode = FairWaiters if address.fair else ZsetWaiters
         self.waiters: Waiters = mode(self.ledger, self.heartbeats)
         self.refreshes: RefreshQueue = RefreshQueue(self.ledger, self.lose)
         self.releases: ReleaseQueue = ReleaseQueue(
@@ -129,6 +129,9 @@ class RemoteSemaphore:
             self.deadlines.ask_early([claim])
             return
         ledger.new.append(claim)
+        if claim.ahead:
+            ledger.ahead.add(claim)
+            self.waiters.unsorted = True
         self.wake(asked=True, size=len(ledger.new))
 
     def release(self, claim: Claim, now: float, future: Confirmed | None = None) -> PendingRelease:
@@ -277,7 +280,7 @@ class RemoteSemaphore:
         early, to let others have the server, is continued from here.
         """
         for number, token in reply.granted:
-            self.handout.granted(number, token, None, sent_at)
+            self.handout.granted(number, token, None, sent_at, reply.slots.get(number, ()))
         if reply.next_ms == 0 and continues and not self.queries.reaps_next:
             self.queries.write_again(Query(Reap()))
         if self.reuse.kept and self.ledger.waiting:

@@ -13,12 +13,14 @@ from collections.abc import Callable
 from redsem_async._core.clock import now as clock
 from redsem_async._core.config import Terms
 from redsem_async._observers.registry import observers
+from redsem_async._protocol.operations import KeyTerms
 
 from .claim import Claim, State
 from .ledger import Ledger
 from .operations.abandon import AbandonQueue
 
 IN_A_ROW = 16  # acquires without a command, after which one lets the event loop run
+HOLD_LEFT = 0.9  # of max_hold, which the next user of a lease has at least
 
 
 class Reuse:
@@ -43,7 +45,7 @@ class Reuse:
         if not self._may_be_reused(lease, now):
             return False
         if (claim := self._next_in_line()) is not None:
-            if not lease.fits(claim.terms, claim.permits):
+            if not lease.fits(claim.terms, claim.permits, claim.key) or ledger.some_are_ahead:
                 return False
             self._end_use(lease)
             self._pass(lease, claim)
@@ -61,8 +63,9 @@ class Reuse:
         ledger, now = self._ledger, clock()
         while self.kept and ledger.waiting:
             lease, oldest = self.kept[-1], next(iter(ledger.waiting))
-            fits = lease.fits(oldest.terms, oldest.permits) and not lease.refresh_is_due(now)
-            if now >= ledger.right.until or not fits:
+            fits = lease.fits(oldest.terms, oldest.permits, oldest.key)
+            fits = fits and not lease.refresh_is_due(now)
+            if now >= ledger.right.until or not fits or ledger.some_are_ahead:
                 self.give_all_back()
                 return
             self.kept.pop()
@@ -91,6 +94,7 @@ class Reuse:
             and not lease.wakes_on_loss
             and terms.limit >= self._ledger.right.limit
             and not lease.refresh_is_due(now)
+            and (not terms.max_hold or lease.hold_ends - now >= HOLD_LEFT * terms.max_hold)
         )
 
     def _end_use(self, lease: Claim) -> None:
@@ -107,7 +111,7 @@ class Reuse:
             self._ledger.right.want(terms.refresh_interval, terms.limit)
         self.give_all_back()
 
-    def take(self, terms: Terms, permits: int) -> Claim | None:
+    def take(self, terms: Terms, permits: int, key: KeyTerms | None = None) -> Claim | None:
         """A kept lease that fits, used from now on."""
         if not self.kept:
             return None
@@ -116,7 +120,7 @@ class Reuse:
             self._ledger.right.end()
             return None
         lease = self.kept[-1]
-        if not lease.fits(terms, permits) or lease.refresh_is_due(now):
+        if not lease.fits(terms, permits, key) or lease.refresh_is_due(now):
             return None
         self.kept.pop()
         lease.reuse(now)

@@ -3,15 +3,15 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
-from redsem_async._protocol.operations import Acquire, Heartbeat
+from redsem_async._protocol.operations import Acquire, Heartbeat, Unusual
 from redsem_async._protocol.replies import Reply
 
 from .claim import Claim, LineReport
 from .heartbeat_timer import HeartbeatTimer
 from .ledger import Ledger
 
-Exceptional = Mapping[int, tuple[int, bool]]
-"""Permits and whether it waits, by number: claims for more than one, or that do not wait."""
+Exceptional = Mapping[int, Unusual]
+"""By number: claims for more than one permit, that do not wait, or that have a head start."""
 
 
 class Waiters(ABC):
@@ -23,7 +23,7 @@ class Waiters(ABC):
         self.hint: int = 0
         """Permits of a hint, to be used or passed on (zset)."""
         self.unsorted: bool = False
-        """Claims that ask again may be written before others that came earlier (zset)."""
+        """Claims are to be written before others that came earlier."""
 
     # -- commands
 

@@ -54,6 +54,7 @@ class ZsetWaiters(Waiters):
             hinted=hinted,
             hub_info=self._ledger.introduction.take(),
             right=self._ledger.right.ask(),
+            slots=claims[0].terms.slots,
         )
 
     def must_wait(self, claims: Sequence[Claim]) -> None:

@@ -23,7 +23,7 @@ from redsem_async._core.errors import (
     SemaphoreClosed,
 )
 
-from .selector import AcquireOptions, checked
+from .selector import Choice, Selector
 
 logger = logging.getLogger("redsem_async")
 
@@ -67,7 +67,7 @@ class Admission(Generic[Request]):
     def __init__(
         self,
         source: AnySemaphore | SemaphoreGroup,
-        key: Callable[[Request], str] | None,
+        key: Callable[[Request], str] | str | None,
         *,
         timeout: float | EllipsisType | None,
         permits: int,
@@ -76,11 +76,9 @@ class Admission(Generic[Request]):
         status: int,
         retry_after: RetryAfter | None,
     ) -> None:
-        self._options = checked(source, timeout, permits, cancel_on_loss)
-        if (key is not None) != isinstance(source, SemaphoreGroup):
-            raise TypeError("key= goes with a SemaphoreGroup, and a SemaphoreGroup needs it")
-        self._source = source
-        self._key = key
+        self._choose = Selector(
+            source, key, timeout=timeout, permits=permits, cancel_on_loss=cancel_on_loss
+        )
         self._on_outage = on_outage_of(on_outage)
         self.status = status_of(status)
         if retry_after is not None and not callable(retry_after):
@@ -92,16 +90,13 @@ class Admission(Generic[Request]):
         self._asking = False  # whether it is over
         self._inside = 0  # let in by the local limit
 
-    def semaphore_for(self, request: Request) -> AnySemaphore:
-        """The semaphore that *request* needs a permit of."""
-        if isinstance(self._source, AnySemaphore):
-            return self._source
-        assert self._key is not None
-        return self._source[self._key(request)]
+    def choose(self, request: Request) -> Choice:
+        """What *request* needs a permit of."""
+        return self._choose(request)
 
     @asynccontextmanager
     async def admitted(
-        self, semaphore: AnySemaphore, gone: "asyncio.Future[Any] | None"
+        self, choice: Choice, gone: "asyncio.Future[Any] | None"
     ) -> AsyncGenerator[Permit | None]:
         """Hold a permit for the block; ``None`` where an outage lets requests through without.
 
@@ -110,7 +105,7 @@ class Admission(Generic[Request]):
             ClientDisconnected: *gone* was done first.
         """
         try:
-            permit = await self._acquire(semaphore, gone)
+            permit = await self._acquire(choice, gone)
         except (AcquireTimeout, QueueFull) as full:
             raise Rejected(self.status, "all permits are in use", self._seconds(full)) from full
         except SemaphoreClosed as closed:
@@ -145,9 +140,7 @@ class Admission(Generic[Request]):
             logger.warning("the function retry_after failed: %r", error, extra=facts)
             return full.retry_after
 
-    async def _acquire(
-        self, semaphore: AnySemaphore, gone: "asyncio.Future[Any] | None"
-    ) -> Permit:
+    async def _acquire(self, choice: Choice, gone: "asyncio.Future[Any] | None") -> Permit:
         """Wait for a permit, but no longer than the client does."""
         permit: Permit | None = None
         with anyio.CancelScope() as scope:
@@ -158,7 +151,7 @@ class Admission(Generic[Request]):
             if gone is not None:
                 gone.add_done_callback(leave)
             try:
-                permit = await self._ask(semaphore)
+                permit = await self._ask(choice)
             finally:
                 if gone is not None:
                     gone.remove_done_callback(leave)
@@ -166,16 +159,17 @@ class Admission(Generic[Request]):
             raise ClientDisconnected
         return permit
 
-    async def _ask(self, semaphore: AnySemaphore) -> Permit:
+    async def _ask(self, choice: Choice) -> Permit:
         if self._away:
             # The first to notice waited for its whole timeout. After it one at a time asks, since
             # where Redis is silent that takes seconds, and no other request waits.
             if self._asking:
-                raise BackendUnavailable(semaphore.name, "Redis could not be asked just now")
+                raise BackendUnavailable(
+                    choice.semaphore.name, "Redis could not be asked just now"
+                )
             self._asking = True
             try:
-                at_once: AcquireOptions = {**self._options, "timeout": 0}
-                permit = await semaphore.acquire(**at_once)
+                permit = await choice.acquire(timeout=0)
             except (AcquireTimeout, QueueFull):
                 self._note(away=False)
             else:
@@ -183,7 +177,7 @@ class Admission(Generic[Request]):
                 return permit
             finally:
                 self._asking = False
-        return await semaphore.acquire(**self._options)
+        return await choice.acquire()
 
     def _refuse_in_outage(self, unavailable: BackendUnavailable) -> None:
         """Raise Rejected unless the rules let one more in."""

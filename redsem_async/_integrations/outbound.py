@@ -17,7 +17,7 @@ from redsem_async._core.cancellation import finish
 from redsem_async._core.errors import PermitLost
 from redsem_async._core.lease import reply_timeout
 
-from .selector import AcquireOptions, checked
+from .selector import Choice, Selector
 
 Request = TypeVar("Request")
 
@@ -28,18 +28,21 @@ class OutboundLimiter(Generic[Request]):
     def __init__(
         self,
         source: AnySemaphore | SemaphoreGroup,
-        key: Callable[[Request], str] | None,
+        key: Callable[[Request], str] | str | None,
         host: Callable[[Request], str],
         *,
         timeout: float | EllipsisType | None,
         permits: int,
         cancel_on_loss: bool | None,
     ) -> None:
-        self._options = checked(source, timeout, permits, cancel_on_loss)
-        if key is not None and isinstance(source, AnySemaphore):
-            raise TypeError("key= goes with a SemaphoreGroup: one semaphore needs none")
-        self._source = source
-        self._key = key or host
+        self._choose = Selector(
+            source,
+            key,
+            timeout=timeout,
+            permits=permits,
+            cancel_on_loss=cancel_on_loss,
+            default=host,
+        )
 
     async def hold(self, request: Request, pool_timeout: float | None) -> "HeldPermit":
         """Wait for a permit. Cancelled meanwhile, it leaves nothing behind.
@@ -47,13 +50,12 @@ class OutboundLimiter(Generic[Request]):
         *pool_timeout*: for how long the client waits for a connection, and so for a permit, where
         the transport has no timeout of its own.
         """
-        source = self._source
-        semaphore = source if isinstance(source, AnySemaphore) else source[self._key(request)]
-        options: AcquireOptions = {**self._options}
-        if options["timeout"] is ... and pool_timeout is not None:
-            own = semaphore.timeout
-            options["timeout"] = pool_timeout if own is None else min(own, pool_timeout)
-        held = HeldPermit(semaphore, options)
+        choice = self._choose(request)
+        timeout: float | EllipsisType | None = ...
+        if choice.options["timeout"] is ... and pool_timeout is not None:
+            own = choice.semaphore.timeout
+            timeout = pool_timeout if own is None else min(own, pool_timeout)
+        held = HeldPermit(choice, timeout)
         await held.begin()
         return held
 
@@ -65,9 +67,9 @@ class HeldPermit:
     So the permit is held in a task of its own, which its loss ends.
     """
 
-    def __init__(self, semaphore: AnySemaphore, options: AcquireOptions) -> None:
-        acquisition = semaphore.acquire(**options)
-        self._end_timeout = 2 * reply_timeout(semaphore.lease)
+    def __init__(self, choice: Choice, timeout: float | EllipsisType | None) -> None:
+        acquisition = choice.acquire(timeout)
+        self._end_timeout = 2 * reply_timeout(choice.semaphore.lease)
         self._loop = asyncio.get_running_loop()
         self._granted: asyncio.Future[None] = self._loop.create_future()
         self._over = asyncio.Event()

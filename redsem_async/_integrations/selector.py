@@ -1,10 +1,12 @@
 """One semaphore, or one of a group: which permit a call or a request needs."""
 
 from collections.abc import Callable
+from functools import partial
 from types import EllipsisType
-from typing import Any, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 from redsem_async._api.awaitables import Acquisition
+from redsem_async._api.classes import FairSemaphore, takes_keys
 from redsem_async._api.group import SemaphoreGroup
 from redsem_async._api.semaphore import AnySemaphore
 from redsem_async._core import config
@@ -14,40 +16,93 @@ Acquire = Callable[..., Acquisition]
 """Acquires what a call with these arguments needs. Takes any, as a key function may."""
 
 
-def acquirer(
-    sem: AnySemaphore | SemaphoreGroup,
-    key: Key | None,
-    *,
-    timeout: float | EllipsisType | None,
-    permits: int,
-    cancel_on_loss: bool | None,
-) -> Acquire:
-    """Return what acquires a permit of *sem*, or, where it is a group, of its ``key(...)``.
-
-    Raises:
-        ValueError, TypeError: for arguments that cannot be meant, saying what to do.
-    """
-    options = checked(sem, timeout, permits, cancel_on_loss)
-    if isinstance(sem, AnySemaphore):
-        if key is not None:
-            raise TypeError("key= chooses from a SemaphoreGroup, and this is a single semaphore")
-        return lambda *_, **__: sem.acquire(**options)
-    if not callable(key):
-        raise TypeError("a SemaphoreGroup needs key=, a function that gives the key")
-    chosen = key
-
-    def acquire(*args: Any, **kwargs: Any) -> Acquisition:
-        return sem[chosen(*args, **kwargs)].acquire(**options)
-
-    return acquire
-
-
 class AcquireOptions(TypedDict):
     """The arguments of ``acquire``."""
 
     timeout: float | EllipsisType | None
     permits: int
     cancel_on_loss: bool | None
+
+
+class Choice(NamedTuple):
+    """What one call or request acquires: a permit of *semaphore*, with *key* where it has keys."""
+
+    semaphore: AnySemaphore
+    key: str | None
+    options: AcquireOptions
+
+    def acquire(self, timeout: float | EllipsisType | None = ...) -> Acquisition:
+        """Acquire it; *timeout* replaces that of the options."""
+        options: AcquireOptions = {**self.options}
+        if timeout is not ...:
+            options["timeout"] = timeout
+        if self.key is None:
+            return self.semaphore.acquire(**options)
+        assert isinstance(self.semaphore, FairSemaphore)
+        return self.semaphore.acquire(**options, key=self.key)
+
+
+class Selector:
+    """Chooses the semaphore, or the key, of a call or a request."""
+
+    def __init__(
+        self,
+        source: AnySemaphore | SemaphoreGroup,
+        key: Key | str | None,
+        *,
+        timeout: float | EllipsisType | None,
+        permits: int,
+        cancel_on_loss: bool | None,
+        default: Key | None = None,
+    ) -> None:
+        """Raises ValueError or TypeError for arguments that cannot be meant.
+
+        *default*: the key of a group where *key* is None.
+        """
+        self._options = checked(source, timeout, permits, cancel_on_loss)
+        if isinstance(source, AnySemaphore):
+            if key is not None and not takes_keys(source):
+                raise TypeError(
+                    "key= goes with a SemaphoreGroup, or with a FairSemaphore that has"
+                    " key_limit= or share=True"
+                )
+        elif key is None and default is None:
+            raise TypeError("a SemaphoreGroup needs key=, a text or a function that gives one")
+        elif key is None:
+            key = default
+        if key is not None and not callable(key):
+            key = partial(_always, config.key_of(key))
+        self._source = source
+        self._key = key
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Choice:
+        """What a call with these arguments acquires."""
+        key = None if self._key is None else self._key(*args, **kwargs)
+        if isinstance(self._source, AnySemaphore):
+            return Choice(self._source, key, self._options)
+        assert key is not None
+        return Choice(self._source[key], None, self._options)
+
+
+def _always(key: str, *_: Any, **__: Any) -> str:
+    return key
+
+
+def acquirer(
+    source: AnySemaphore | SemaphoreGroup,
+    key: Key | str | None,
+    *,
+    timeout: float | EllipsisType | None,
+    permits: int,
+    cancel_on_loss: bool | None,
+) -> Acquire:
+    """Return what acquires a permit for a call, given its arguments.
+
+    Raises:
+        ValueError, TypeError: for arguments that cannot be meant, saying what to do.
+    """
+    choose = Selector(source, key, timeout=timeout, permits=permits, cancel_on_loss=cancel_on_loss)
+    return lambda *args, **kwargs: choose(*args, **kwargs).acquire()
 
 
 def checked(

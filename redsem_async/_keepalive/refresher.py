@@ -112,6 +112,8 @@ class Refresher:
     async def _refresh(self, claim: Claim, remote: RemoteSemaphore) -> None:
         interval = claim.terms.refresh_interval
         while not remote.ledger.lose_unless_trusted(claim):
+            if claim.trusted_until == claim.hold_ends:
+                return  # there is nothing left to renew
             outcome = await remote.refreshes.refresh(claim)
             if outcome is Outcome.UNKNOWN:
                 await asyncio.sleep(_RETRY * interval)

@@ -224,7 +224,8 @@ class WatchdogThread:
                 continue
             # Made before it is needed, so that a stall does not begin with a handshake.
             connection = self._connection(self._node_of(remote))
-            if not overdue(claim.trusted_until, claim.terms.lease, now):
+            renewable = claim.trusted_until < claim.hold_ends
+            if not renewable or not overdue(claim.trusted_until, claim.terms.lease, now):
                 continue
             if silence <= (claim.terms.longest_stall or 0.0):
                 due[connection][claim] = remote

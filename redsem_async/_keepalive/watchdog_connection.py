@@ -21,6 +21,7 @@ from redsem_async._hub.claim import Claim, State
 from redsem_async._hub.operations.refresh import (
     MAX_HEAVY_REFRESHES,
     MAX_REFRESHES,
+    lease_ms_of,
     refresh_of,
     restore_of,
 )
@@ -123,20 +124,21 @@ class WatchdogConnection:
                 link.abort()
         elif claims and link.writable:
             groups: defaultdict[tuple[RemoteSemaphore, int], list[Claim]] = defaultdict(list)
+            now = clock()
             for claim, remote in claims.items():
-                groups[remote, claim.terms.lease_ms].append(claim)
+                groups[remote, lease_ms_of(claim, now)].append(claim)
             for (remote, lease_ms), group in groups.items():
                 heavy = any(claim.permits > 1 for claim in group)
                 size = MAX_HEAVY_REFRESHES if heavy else MAX_REFRESHES
                 for start in range(0, len(group), size):
                     part = group[start : start + size]
                     self._in_flight.append(_Batch(remote, refresh_of(part, lease_ms), part))
-            link.send(list(self._in_flight), clock())
+            link.send(list(self._in_flight), now)
 
     def _restore(self, link: Link, remote: RemoteSemaphore, claims: Sequence[Claim]) -> None:
         """The server does not know *claims*, and may have lost its state."""
         hub_info = remote.introduction.hub_info()
-        operation = restore_of(claims, claims[0].terms.lease_ms)._replace(hub_info=hub_info)
+        operation = restore_of(claims, lease_ms_of(claims[0], clock()))._replace(hub_info=hub_info)
         self._in_flight.append(_Batch(remote, operation, claims))
         link.send([self._in_flight[-1]], clock())
 
@@ -190,7 +192,7 @@ class WatchdogConnection:
         with self._trust_lock:
             # Unless the loop writes a detach, which may be carried out after the refresh.
             if not isinstance(verdict, Lost) and sent_at > claim.renewable_after:
-                claim.trusted_until = verdict
+                claim.renew(verdict)
 
     def push_received(self, prefix: str, push: Push) -> None:
         """Push messages are for the hub."""

@@ -12,13 +12,17 @@ class Event:
 
     Attributes:
         name: of the semaphore.
-        mode: ``"fair"`` or ``"zset"``.
+        mode: ``"fair"`` or ``"zset"``; behind it ``"+keys"`` or ``"+share"`` where requests have
+            keys, and ``"+slots"`` where permits stand for slots.
         permits: how many the request or the permit stands for.
+        key: of the request, for an observer that is registered with ``keys=True``; otherwise
+            None.
     """
 
     name: str
     mode: Mode
     permits: int
+    key: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +144,7 @@ class Reclaimed:
 
     Attributes:
         name: of the semaphore.
-        mode: ``"fair"`` or ``"zset"``.
+        mode: as in other events.
         count: how many.
     """
 

@@ -19,6 +19,13 @@ from . import events
 logger = logging.getLogger("redsem_async")
 
 
+class Keyed(Protocol):
+    """What a request declares for its key."""
+
+    @property
+    def key(self) -> str: ...
+
+
 class Subject(Protocol):
     """The facts about a request, or a permit, that events have."""
 
@@ -30,14 +37,18 @@ class Subject(Protocol):
     @property
     def id(self) -> str: ...
 
+    @property
+    def key(self) -> Keyed | None: ...
+
 
 class Notifier:
     """Notifies one observer, and remembers the beginnings of which it did."""
 
-    __slots__ = ("_held", "_waiting", "observer", "stopped")
+    __slots__ = ("_held", "_waiting", "keys", "observer", "stopped")
 
-    def __init__(self, observer: events.Observer) -> None:
+    def __init__(self, observer: events.Observer, *, keys: bool) -> None:
         self.observer: events.Observer = observer
+        self.keys: bool = keys  # whether events carry the key of a request
         self.stopped: bool = False  # perhaps while a loop over the notifiers runs
         self._waiting: WeakSet[Subject] = WeakSet()
         self._held: WeakKeyDictionary[Subject, float] = WeakKeyDictionary()  # since when
@@ -49,7 +60,7 @@ class Notifier:
         for request in requests:
             if request not in self._waiting:
                 self._waiting.add(request)
-                self._notify("queued", events.Queued(**_facts(request)))
+                self._notify("queued", events.Queued(**self._facts(request)))
 
     def granted(self, permit: Subject, waited: float, request: Subject | None = None) -> None:
         """A caller has a permit now. Where its lease was used before, *request* asked for it."""
@@ -81,7 +92,7 @@ class Notifier:
     def _outcome(self, request: Subject, waited: float) -> dict[str, Any]:
         queued = request in self._waiting
         self._waiting.discard(request)
-        return {"waited": waited, "queued": queued, **_facts(request)}
+        return {"waited": waited, "queued": queued, **self._facts(request)}
 
     # -- permits
 
@@ -89,26 +100,26 @@ class Notifier:
         """Its lease was renewed."""
         since = self._held.get(permit)
         if since is not None:
-            event = events.Refreshed(expires_in=expires_in, **_permit_facts(permit, since))
+            event = events.Refreshed(expires_in=expires_in, **self._permit_facts(permit, since))
             self._notify("refreshed", event)
 
     def released(self, permit: Subject) -> None:
         """It is given back."""
         since = self._held.pop(permit, None)
         if since is not None:
-            self._notify("released", events.Released(**_permit_facts(permit, since)))
+            self._notify("released", events.Released(**self._permit_facts(permit, since)))
 
     def detached(self, permit: Subject) -> None:
         """It is held on, and left to whichever client adopts it."""
         since = self._held.pop(permit, None)
         if since is not None:
-            self._notify("detached", events.Detached(**_permit_facts(permit, since)))
+            self._notify("detached", events.Detached(**self._permit_facts(permit, since)))
 
     def lost(self, permit: Subject, reason: str, *, cancels: bool) -> None:
         """It is lost. *cancels*: a block that it guards is cancelled."""
         since = self._held.pop(permit, None)
         if since is not None:
-            facts = _permit_facts(permit, since)
+            facts = self._permit_facts(permit, since)
             self._notify("lost", events.Lost(reason=reason, cancels=cancels, **facts))
 
     # -- semaphores
@@ -118,6 +129,18 @@ class Notifier:
         event = events.Reclaimed(name=address.name, mode=address.mode, count=count)
         self._notify("reclaimed", event)
 
+    def _facts(self, subject: Subject) -> dict[str, Any]:
+        address = subject.address
+        facts = {"name": address.name, "mode": address.mode, "permits": subject.permits}
+        if self.keys and subject.key is not None:
+            facts["key"] = subject.key.key
+        return facts
+
+    def _permit_facts(self, permit: Subject, since: float) -> dict[str, Any]:
+        held = clock() - since
+        facts = {"held": held, "fencing_token": permit.token, "permit_id": permit.id}
+        return {**facts, **self._facts(permit)}
+
     def _notify(self, method: str, event: object) -> None:
         if self.stopped:
             return
@@ -126,13 +149,3 @@ class Notifier:
         except (Exception, asyncio.CancelledError):  # no permit may be harmed by it
             name = type(self.observer).__qualname__
             logger.exception("an observer failed: %s.%s", name, method)
-
-
-def _facts(subject: Subject) -> dict[str, Any]:
-    address = subject.address
-    return {"name": address.name, "mode": address.mode, "permits": subject.permits}
-
-
-def _permit_facts(permit: Subject, since: float) -> dict[str, Any]:
-    held = clock() - since
-    return {"held": held, "fencing_token": permit.token, "permit_id": permit.id, **_facts(permit)}

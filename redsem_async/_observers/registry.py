@@ -29,14 +29,17 @@ class ObserverRegistry:
         self.debug: bool = False
         self._lock = threading.Lock()  # event loops may run in several threads
 
-    def add(self, observer: "Observer") -> bool:
-        """Notify *observer* from now on. Returns False where it is registered already."""
+    def add(self, observer: "Observer", *, keys: bool = False) -> bool:
+        """Notify *observer* from now on. Returns False where it is registered already.
+
+        *keys*: its events carry the keys of requests.
+        """
         from .notifier import Notifier
 
         with self._lock:
             if any(notifier.observer is observer for notifier in self.notifiers):
                 return False
-            self.notifiers = (*self.notifiers, Notifier(observer))
+            self.notifiers = (*self.notifiers, Notifier(observer, keys=keys))
             return True
 
     def remove(self, observer: "Observer") -> None:
@@ -57,10 +60,10 @@ class ObserverRegistry:
     def forget_parent(self) -> None:
         """In a forked child: keep the observers, forget what they know of the parent's permits."""
         self._lock = threading.Lock()
-        known = [notifier.observer for notifier in self.notifiers]
+        known = self.notifiers
         self.notifiers = ()
-        for observer in known:
-            self.add(observer)
+        for notifier in known:
+            self.add(notifier.observer, keys=notifier.keys)
 
 
 observers = ObserverRegistry()

@@ -1,6 +1,7 @@
 """Why a store of semaphores did not carry out a command."""
 
 import enum
+from collections.abc import Sequence
 from typing import NamedTuple
 
 
@@ -17,6 +18,7 @@ class ErrorKind(enum.Enum):
     ASK = enum.auto()  # another node may have it already; this command is to be sent there
     RETRY_LATER = enum.auto()  # the semaphore is between two nodes, or no node keeps it now
     MODE_MISMATCH = enum.auto()  # the name is in use in another mode or by another clock
+    SLOTS_MISMATCH = enum.auto()  # the name is in use with other slots
     NO_MEMORY = enum.auto()  # of an acquire, which begins with a write
     REFUSED = enum.auto()  # part of it may have been carried out; sending it again is no help
 
@@ -46,9 +48,11 @@ class CommandError(NamedTuple):
         endpoint: host and port of the node that MOVED or ASK names; an empty host means the
             host that replied.
         use: how the name is used, where the kind is MODE_MISMATCH.
+        slots: that are in use, where the kind is SLOTS_MISMATCH.
     """
 
     kind: ErrorKind
     error: Exception
     endpoint: tuple[str, int] | None = None
     use: NameUse | None = None
+    slots: Sequence[str] = ()

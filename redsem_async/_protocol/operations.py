@@ -11,6 +11,39 @@ from typing import Literal, NamedTuple
 from .hub_info import HubInfo
 
 
+class KeyTerms(NamedTuple):
+    """The key of a request, and what its client declares for that key.
+
+    Attributes:
+        limit: of the key; ``None`` for none.
+        weight: of the key, where keys share the limit in all.
+        patience_ms: after how long the request goes by its ticket there.
+    """
+
+    key: str
+    limit: int | None = None
+    weight: float = 1.0
+    patience_ms: int = 0
+
+
+class Unusual(NamedTuple):
+    """What most requests do not have.
+
+    Attributes:
+        permits: more than one.
+        waits: False for one that is refused where it would have to wait.
+        ahead_ms: for how much longer than in truth it counts as waiting (fair).
+    """
+
+    permits: int = 1
+    waits: bool = True
+    ahead_ms: int = 0
+    key: KeyTerms | None = None
+
+
+USUAL = Unusual()
+
+
 class Request(NamedTuple):
     """One request for permits, by its number within the hub."""
 
@@ -19,6 +52,8 @@ class Request(NamedTuple):
     limit: int
     permits: int = 1
     waits: bool = True
+    ahead_ms: int = 0
+    key: KeyTerms | None = None
 
 
 class RightRequest(NamedTuple):
@@ -33,27 +68,31 @@ class Acquire(NamedTuple):
 
     Attributes:
         numbers: of the requests, in order; each is for one permit and waits, unless
-        unusual: has it, with how many permits it is for and whether it waits.
+        unusual: has it, with what it asks for.
         max_waiters: the longest line to join (fair); ``None`` for any.
+        max_waiters_per_key: the longest line of its key that a request joins.
         after: the highest number of the batch before this one, when that is unanswered: it must
             have run, or this one does nothing (fair).
         waits: how many requests of the hub wait beside these (zset).
         highest: the highest limit that the hub declares for them (zset).
         hinted: how many permits a hint was for (zset).
         right: asks for the right to reuse leases.
+        slots: what permits stand for; None for nothing.
     """
 
     numbers: Sequence[int]
     lease_ms: int
     limit: int
-    unusual: Mapping[int, tuple[int, bool]] = MappingProxyType({})
+    unusual: Mapping[int, Unusual] = MappingProxyType({})
     max_waiters: int | None = None
+    max_waiters_per_key: int | None = None
     after: int = 0
     waits: int = 0
     highest: int = 0
     hinted: int = 0
     hub_info: HubInfo | None = None
     right: RightRequest | None = None
+    slots: Sequence[str | int] | None = None
 
 
 class Release(NamedTuple):
@@ -75,13 +114,20 @@ class Refresh(NamedTuple):
     heavy: Mapping[int, int] = MappingProxyType({})
 
 
+class RestoredPermit(NamedTuple):
+    """A holder to be put back, with what it had."""
+
+    number: int
+    token: int
+    permits: int = 1
+    key: KeyTerms | None = None
+    slots: Sequence[int] = ()
+
+
 class Restore(NamedTuple):
-    """Put permits back that the holder trusts and a refresh did not find: state was lost.
+    """Put permits back that the holder trusts and a refresh did not find: state was lost."""
 
-    *permits* are number, token and weight of each.
-    """
-
-    permits: Sequence[tuple[int, int, int]]
+    permits: Sequence[RestoredPermit]
     lease_ms: int
     hub_info: HubInfo | None = None
 
@@ -129,6 +175,9 @@ class Heartbeat(NamedTuple):
 class Adopt(NamedTuple):
     """Exchange the id of a held permit for one of the caller's hub.
 
+    *max_hold_ms*: for how long it may be held, since its grant; ``None`` for any time.
+    *slots*: what permits stand for, as in ``Acquire``.
+
     This call, and the others with a field *call*, act once at most. The hub numbers them, in an
     order of their own, when it writes them. The server keeps the highest number that it carried
     out: a call that is not above it does nothing.
@@ -140,6 +189,8 @@ class Adopt(NamedTuple):
     lease_ms: int
     hub_info: HubInfo | None = None
     call: int = 0
+    max_hold_ms: int | None = None
+    slots: Sequence[str | int] | None = None
 
 
 class Detach(NamedTuple):
@@ -151,19 +202,24 @@ class Detach(NamedTuple):
 
 
 class Status(NamedTuple):
-    """Read how things stand, with at most *max_entries* holders, and as many waiters."""
+    """Read how things stand, with at most *max_entries* holders, waiters and keys each.
+
+    *after*: the key after which keys are listed.
+    """
 
     max_entries: int
+    after: str | None = None
 
 
 class SetLimit(NamedTuple):
-    """Set the limit that overrides every client's own, or take it away.
+    """Set the limit that overrides every client's own, or take it away: in all, or of *key*.
 
     A pause sets 0, and resuming gives back what the pause found.
     """
 
     limit: int | Literal["pause", "resume"] | None
     call: int = 0
+    key: str | None = None
 
 
 class Reap(NamedTuple):

@@ -9,6 +9,9 @@ WAITING = 0
 GONE = -1  # the number was used before, and what it stood for has ended
 FULL = -2
 QUEUE_FULL = -3
+WAITING_FOR_KEY = -4  # held up by the limit of its key
+FULL_FOR_KEY = -5
+QUEUE_FULL_FOR_KEY = -6
 
 # Answers to an abandon.
 NOTHING = 0
@@ -21,6 +24,7 @@ class Holding(NamedTuple):
 
     token: int
     left_ms: int
+    slots: Sequence[int] = ()
 
 
 Answer = int | Holding
@@ -38,6 +42,7 @@ class Reply(NamedTuple):
         hinted: permits that the caller's own waiters may try for (zset).
         room: permits left (zset).
         right: whether the caller's hub has the right to reuse leases that it asked for.
+        slots: of each number of the caller's hub that the call granted, where permits have slots.
     """
 
     answers: Sequence[Answer] = ()
@@ -48,13 +53,20 @@ class Reply(NamedTuple):
     hinted: int = 0
     room: int = 0
     right: bool = False
+    slots: Mapping[int, Sequence[int]] = MappingProxyType({})
 
 
 class AdoptReply(NamedTuple):
-    """The reply to an adopt: the permit, or nothing when the old id holds none."""
+    """The reply to an adopt: the permit, or nothing when the old id holds none.
+
+    *held_ms*: how long ago it was granted, where the call has a ``max_hold_ms``. *key*: that it
+    counts against, if it has one.
+    """
 
     holding: Holding | None
     permits: int = 1
+    held_ms: int = 0
+    key: str | None = None
 
 
 class HeldEntry(NamedTuple):
@@ -64,6 +76,8 @@ class HeldEntry(NamedTuple):
     left_ms: int
     token: int
     permits: int
+    key: str | None = None
+    slots: Sequence[int] = ()
 
 
 class LineEntry(NamedTuple):
@@ -72,6 +86,16 @@ class LineEntry(NamedTuple):
     id: str
     ticket: int
     permits: int
+    key: str | None = None
+
+
+class KeyEntry(NamedTuple):
+    """A key that holds or waits."""
+
+    key: str
+    held: int
+    waiting: int
+    set_limit: int | None
 
 
 class StatusReply(NamedTuple):
@@ -80,6 +104,8 @@ class StatusReply(NamedTuple):
     Attributes:
         hubs: what each hub that occurs said of itself.
         reusing: those of them that may reuse leases.
+        keys: those that hold or wait, in the order of their encoded texts.
+        slots: the longest list that a client declared.
     """
 
     set_limit: int | None
@@ -90,6 +116,8 @@ class StatusReply(NamedTuple):
     line: Sequence[LineEntry] = ()
     hubs: Mapping[str, str] = MappingProxyType({})
     reusing: Collection[str] = ()
+    keys: Sequence[KeyEntry] = ()
+    slots: Sequence[str] = ()
 
 
 AnyReply = Reply | AdoptReply | StatusReply

@@ -13,9 +13,10 @@ COMMANDS = (
     # what the hub's connection sends; HELLO and AUTH are open to everybody
     *("eval", "evalsha", "subscribe"),
     # what its scripts call
-    *("del", "exists", "get", "hdel", "hget", "hlen", "hmget", "hset"),
+    *("del", "exists", "get", "hdel", "hget", "hgetall", "hlen", "hmget", "hset"),
     *("pexpire", "pttl", "publish", "set", "time", "unlink"),
-    *("zadd", "zcard", "zcount", "zmscore", "zrange", "zrangebyscore", "zrem", "zscore"),
+    *("zadd", "zcard", "zcount", "zlexcount", "zmscore"),
+    *("zrange", "zrangebylex", "zrangebyscore", "zrem", "zscore"),
 )
 
 ADDITIONS: dict[Addition, tuple[str, ...]] = {

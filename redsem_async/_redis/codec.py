@@ -6,6 +6,7 @@ The only place where positions in ARGV and in replies get names.
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
+from urllib.parse import quote
 
 from redsem_async._core.keys import Address
 from redsem_async._protocol.hub_info import HubInfo
@@ -17,6 +18,7 @@ from redsem_async._protocol.operations import (
     Confirm,
     Detach,
     Heartbeat,
+    KeyTerms,
     Operation,
     Reap,
     Refresh,
@@ -26,19 +28,18 @@ from redsem_async._protocol.operations import (
     RightRequest,
     SetLimit,
     Status,
+    Unusual,
 )
 from redsem_async._protocol.pushes import Cleared, Granted, Hint, Push, Recalled, Revoked
 from redsem_async._protocol.replies import (
     AdoptReply,
     AnyReply,
-    HeldEntry,
     Holding,
-    LineEntry,
     Reply,
-    StatusReply,
 )
 
 from .scripts import LIGHT_KEYS, Script, script
+from .status_reply import key_of, slots_of, status_reply
 
 Argument = str | int
 
@@ -54,12 +55,14 @@ class Codec:
     ) -> None:
         self.address = address
         self.shard: str = address.keys[0].removesuffix(":holders")
-        self._fair = address.mode == "fair"
+        self._fair = address.fair
+        self._keyed, self._slotted = address.keyed, address.slotted
         self._kind = address.kind
-        self._keys = _counted(address.keys)
-        self._recovery_keys = _counted((*address.keys, *address.recovery_keys))
-        self._light_keys = _counted(address.keys[:LIGHT_KEYS])
-        self._heavy_keys = _counted(address.keys[: LIGHT_KEYS + 1])
+        first, keys = address.first_keys, address.keys
+        self._keys = _counted((*first, *keys))
+        self._recovery_keys = _counted((*first, *keys, *address.recovery_keys))
+        self._light_keys = _counted((*first, *keys[:LIGHT_KEYS]))
+        self._heavy_keys = _counted((*first, *keys[: LIGHT_KEYS + 1]))
         self._wall_clock = wall_clock
 
     def encode(  # positional, because a keyword costs time and this is called for each command
@@ -92,15 +95,17 @@ class Codec:
             case Acquire():
                 beside: tuple[Argument, int]
                 if fair:
-                    bound = -1 if operation.max_waiters is None else operation.max_waiters
-                    beside = (bound, operation.after)
+                    beside = (_bound(operation), operation.after)
                 else:
                     waits = f"{operation.waits}:{operation.highest}" if operation.waits else 0
                     beside = (waits, operation.hinted)
                 described = _described(operation.hub_info)
                 right = _right(operation.right)
-                head = (operation.lease_ms, operation.limit, *beside, *described, right)
-                return "acquire", (*head, *_requests(operation))
+                limit: Argument = operation.limit
+                if self._slotted:
+                    limit = _listed(operation.slots)
+                head = (operation.lease_ms, limit, *beside, *described, right)
+                return "acquire", (*head, *self._requests(operation))
             case Release(owner, numbers, keep):
                 return "release", (owner, keep, *numbers)
             case Refresh(numbers, lease_ms, heavy):
@@ -109,25 +114,35 @@ class Codec:
                 weighed: list[Argument] = [f"{n}:{heavy[n]}" if n in heavy else n for n in numbers]
                 return "refresh", (lease_ms, *weighed)
             case Restore(permits, lease_ms, hub_info):
-                back = (f"{number}:{token}:{weight}" for number, token, weight in permits)
+                back = (
+                    f"{number}:{token}:{weight}{self._joined(slots)}{self._tail(key)}"
+                    for number, token, weight, key, slots in permits
+                )
                 return "restore", (lease_ms, *_described(hub_info), *back)
             case Confirm():
                 raise AssertionError("no script waits for replicas")
             case Abandon(requests, void):
-                return "abandon", (void, *(_queued(r) if fair else r.number for r in requests))
+                left = (self._queued(r) if fair else r.number for r in requests)
+                return "abandon", (void, *left)
             case Heartbeat(lease_ms, requests, limit, waits, hinted, hub_info, number, right):
                 common = (lease_ms, *_described(hub_info), _right(right))
                 if fair:
-                    return "heartbeat", (*common, *map(_queued, requests))
+                    return "heartbeat", (*common, *map(self._queued, requests))
                 return "heartbeat", (*common, limit, waits, hinted, number)
-            case Adopt(owner, old, new, lease_ms, hub_info, number):
-                return "adopt", (lease_ms, *_described(hub_info), owner, old, new, number)
+            case Adopt(owner, old, new, lease_ms, hub_info, number, max_hold_ms, slots):
+                bound: tuple[Argument, ...] = () if max_hold_ms is None else (max_hold_ms,)
+                if self._slotted:
+                    bound = ("" if max_hold_ms is None else max_hold_ms, _listed(slots))
+                ids = (owner, old, new)
+                return "adopt", (lease_ms, *_described(hub_info), *ids, number, *bound)
             case Detach(held, expires_ms, number):
                 return "detach", (held, expires_ms, number)
-            case Status(max_entries):
-                return "status", (max_entries,)
-            case SetLimit(limit, number):
-                return "set_limit", ("" if limit is None else limit, number)
+            case Status(max_entries, after):
+                own = ("" if after is None else _encoded(after),) if self._keyed else ()
+                return "status", (max_entries, *own)
+            case SetLimit(most, number, key):
+                own = () if key is None else (_encoded(key),)
+                return "set_limit", ("" if most is None else most, number, *own)
             case Reap():
                 return "reap", ()
             case Clear(number):
@@ -145,6 +160,9 @@ class Codec:
             case Acquire() | Heartbeat() | Release() | Abandon() | SetLimit() | Reap():
                 _, next_ms, waiting, mine, *answers = raw
                 set_limit, room, right = -1, 0, False
+                told: Sequence[Any] = ()
+                if self._slotted:
+                    mine, told = mine
                 if isinstance(operation, Acquire | Heartbeat):
                     set_limit, *answers = answers
                     if not fair:
@@ -161,6 +179,7 @@ class Codec:
                     hinted=0 if fair or not mine else mine[0],
                     room=room,
                     right=right,
+                    slots=dict(zip(told[::2], map(slots_of, told[1::2]), strict=True)),
                 )
             case Refresh() | Restore() | Detach():
                 return Reply(answers=raw[1:])
@@ -169,11 +188,52 @@ class Codec:
             case Adopt():
                 if len(raw) == 2:
                     return AdoptReply(None)
-                return AdoptReply(Holding(int(raw[1]), raw[2]), int(raw[3]))
+                key, held_slots = None, b""
+                if self._keyed:
+                    *raw, key = raw
+                if self._slotted:
+                    *raw, held_slots = raw
+                holding = Holding(int(raw[1]), raw[2], slots_of(held_slots))
+                return AdoptReply(holding, int(raw[3]), *raw[4:])._replace(key=key_of(key))
             case Status():
-                return _status_reply(raw, fair=fair)
+                return status_reply(raw, self.address)
             case Clear():
                 return Reply()
+
+    def _requests(self, operation: Acquire) -> Sequence[Argument]:
+        """The requests of an acquire: by number alone where they have nothing unusual."""
+        if not operation.unusual:
+            return operation.numbers
+        asked = map(operation.unusual.get, operation.numbers)
+        return [
+            number if unusual is None else self._unusual(number, unusual)
+            for number, unusual in zip(operation.numbers, asked, strict=True)
+        ]
+
+    def _unusual(self, number: int, asked: Unusual) -> str:
+        text = f"{number}:{asked.permits}:{asked.waits:d}"
+        if asked.key is not None:
+            return f"{text}:{asked.ahead_ms}{self._tail(asked.key)}"
+        return f"{text}:{asked.ahead_ms}" if asked.ahead_ms else text
+
+    def _queued(self, request: Request) -> str:
+        """A request as the line has it."""
+        text = f"{request.number}:{request.lease_ms}:{request.limit}:{request.permits}"
+        return text + self._tail(request.key)
+
+    def _joined(self, slots: Sequence[int]) -> str:
+        """The slots of a permit."""
+        return f"@{'+'.join(map(str, slots))}" if self._slotted else ""
+
+    def _tail(self, terms: KeyTerms | None) -> str:
+        """The end of a request, with its key."""
+        if not self._keyed:
+            return ""
+        if terms is None:
+            return "::1:0:"
+        key, limit, weight, patience_ms = terms
+        declared = "" if limit is None else limit
+        return f":{declared}:{weight:.6f}:{patience_ms}:{_encoded(key)}"
 
 
 def _counted(keys: Sequence[str]) -> tuple[Argument, ...]:
@@ -188,56 +248,29 @@ def _right(asked: RightRequest | None) -> str:
     return "" if asked is None else f"{asked.lasts_ms}:{asked.limit}"
 
 
-def _requests(operation: Acquire) -> Sequence[Argument]:
-    """The requests of an acquire: by number alone where they are for one permit and wait."""
-    if not operation.unusual:
-        return operation.numbers
-    return [
-        f"{number}:{operation.unusual[number][0]}:{operation.unusual[number][1]:d}"
-        if number in operation.unusual
-        else number
-        for number in operation.numbers
-    ]
+def _bound(operation: Acquire) -> Argument:
+    """The longest lines that a request joins: -1 for any."""
+    most, of_key = operation.max_waiters, operation.max_waiters_per_key
+    bound = -1 if most is None else most
+    return bound if of_key is None else f"{bound}:{of_key}"
 
 
-def _queued(request: Request) -> str:
-    """A request as the queue has it."""
-    return f"{request.number}:{request.lease_ms}:{request.limit}:{request.permits}"
+def _encoded(key: str) -> str:
+    """*key* without characters that mean something beside it."""
+    return quote(key, safe="")
 
 
 def _answer(raw: Any) -> int | Holding:
-    return raw if isinstance(raw, int) else Holding(int(raw[0]), raw[1])
+    if isinstance(raw, int):
+        return raw
+    token, left_ms, *slots = raw
+    return Holding(int(token), left_ms, *map(slots_of, slots))
 
 
-def _status_reply(raw: Sequence[Any], *, fair: bool) -> StatusReply:
-    _, cap, held, waiting, now_us, holders, entries, hubs = raw
-    line: list[LineEntry] = []
-    for entry, value in zip(entries[::2], entries[1::2], strict=True):
-        if fair:
-            identity, *_, permits = entry.decode().split(":")
-            line.append(LineEntry(identity, int(float(value)), int(permits)))
-        else:
-            line.append(LineEntry(entry.decode(), 0, int(value)))
-    return StatusReply(
-        set_limit=None if cap < 0 else cap,
-        held=held,
-        waiting=waiting,
-        now_us=now_us,
-        holders=[
-            HeldEntry(identity.decode(), left, int(token), int(permits))
-            for identity, left, token, permits in zip(
-                holders[::4], holders[1::4], holders[2::4], holders[3::4], strict=True
-            )
-        ],
-        line=line,
-        hubs={
-            hub.decode(): description.decode("utf-8", "replace")
-            for hub, description in zip(hubs[::3], hubs[1::3], strict=True)
-        },
-        reusing={
-            hub.decode() for hub, reuses in zip(hubs[::3], hubs[2::3], strict=True) if reuses
-        },
-    )
+def _listed(slots: Sequence[str | int] | None) -> str:
+    """The slots that a client declares, after their number."""
+    assert slots is not None
+    return f"{len(slots)}:{','.join(_encoded(str(slot)) for slot in slots)}"
 
 
 def push_of(raw: bytes) -> Push | None:
@@ -266,9 +299,11 @@ _MAX_MS = 10**15
 _MAX_EXACT = 2**53  # Lua tells every whole number up to this one from the next
 
 
-def _grant(number: str, token: str, left_ms: str) -> tuple[int, Holding]:
+def _grant(number: str, token: str, left_ms: str, slots: str = "") -> tuple[int, Holding]:
     """One grant of a push message. TypeError where it has more parts than these, or fewer."""
-    return _whole(number, at_least=1), Holding(_whole(token), _whole(left_ms, at_most=_MAX_MS))
+    held = tuple(map(_whole, slots.split("+"))) if slots else ()
+    left = _whole(left_ms, at_most=_MAX_MS)
+    return _whole(number, at_least=1), Holding(_whole(token), left, held)
 
 
 def _whole(text: str, *, at_least: int = 0, at_most: int = _MAX_EXACT) -> int:

@@ -1,12 +1,16 @@
 """Error replies as redis-py's errors, and what they mean for the command that got them."""
 
 import re
+from urllib.parse import unquote
 
 import redis.exceptions as errors
 
 from redsem_async._protocol.errors import CommandError, ErrorKind, NameUse
 
-_MODE = re.compile(r"\bMODE ((?:fair|zset) (?:server|local)) (\d+) (\d+) (-?\d+)")
+_MODE = re.compile(
+    r"\bMODE ((?:fair|zset)(?:\+keys|\+share)?(?:\+slots)? (?:server|local)) (\d+) (\d+) (-?\d+)"
+)
+_SLOTS = re.compile(r"\bSLOTS ([\w.~%,-]+)")
 
 # A script's own error arrives bare (7.0 on), or wrapped and prefixed (6.2): look for the word.
 _KINDS = (
@@ -48,6 +52,9 @@ def command_error(error: Exception) -> CommandError:
         return CommandError(ErrorKind[word], error, (host, int(port)))
     if mode := _MODE.search(text):
         return CommandError(ErrorKind.MODE_MISMATCH, error, use=_use(*mode.groups()))
+    if slots := _SLOTS.search(text):
+        names = [unquote(slot) for slot in slots[1].split(",")]
+        return CommandError(ErrorKind.SLOTS_MISMATCH, error, slots=names)
     for kind, pattern in _KINDS:
         if pattern.search(text):
             return CommandError(kind, error)

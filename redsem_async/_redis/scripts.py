@@ -27,12 +27,21 @@ class Script(NamedTuple):
 def script(mode: Mode, operation: str, sharded: bool = False) -> Script:  # noqa: FBT001, FBT002
     """Read and join the files of *operation*. *sharded*: messages stay within a shard."""
     lua = resources.files("redsem_async") / "lua"
-    own = lua / mode / f"{operation}.lua"
-    if not own.is_file():
-        own = lua / f"{operation}.lua"
-    quick = lua / "quick" / f"{operation}.lua"
-    tell = lua / "tell" / ("shard.lua" if sharded else "hub.lua")
-    preludes = (tell, lua / "prelude.lua", lua / mode / "prelude.lua")
-    parts = (lua / "head.lua", *([quick] if quick.is_file() else []), *preludes, own)
-    text = "\n".join(part.read_text(encoding="utf-8") for part in parts)
+    folder, keyed, slotted = mode[:4], "+keys" in mode or "+share" in mode, "+slots" in mode
+    tell = "tell/shard.lua" if sharded else "tell/hub.lua"
+    parts = [
+        "slots/keys.lua" if slotted else "",
+        "keyed/keys.lua" if keyed else "",
+        "head.lua",
+        "" if keyed or slotted else f"quick/{operation}.lua",
+        tell,
+        "prelude.lua",
+        "slots/prelude.lua" if slotted else "",
+        f"{folder}/line.lua",
+        "keyed/prelude.lua" if keyed else f"{folder}/prelude.lua",
+    ]
+    own = f"{folder}/{operation}.lua"
+    parts.append(own if (lua / own).is_file() else f"{operation}.lua")
+    files = [lua / part for part in parts if part and (lua / part).is_file()]
+    text = "\n".join(file.read_text(encoding="utf-8") for file in files)
     return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())

@@ -1,6 +1,7 @@
 """The operator's commands: inspect semaphores, set limits, revoke permits."""
 
 import json
+import shlex
 import sys
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, NoReturn, TypeVar
@@ -8,12 +9,12 @@ from typing import Annotated, Any, NoReturn, TypeVar
 import typer
 from redis.exceptions import ResponseError
 
-from redsem_async import AnySemaphore, SemaphoreError, SemaphoreStatus
+from redsem_async import AnySemaphore, FairSemaphore, SemaphoreError, SemaphoreStatus
 from redsem_async._core.keys import parse_permit_id
 
 from . import _discovery
 from ._discovery import SemaphoreInfo
-from ._options import LOCAL, AsJson, IsCluster, Name, Prefix, Url
+from ._options import LOCAL, AsJson, IsCluster, MaxEntries, Name, Prefix, Url
 from ._render import as_dict, console, details, list_table
 from ._target import (
     CLUSTER_NODE,
@@ -37,8 +38,11 @@ MAX_DIGITS = 1000  # of a limit, because int() refuses longer text
 MOST_NAMED = 10  # names in a message
 
 Create = Annotated[bool, typer.Option("--create", help="Also for a name that is not in use yet.")]
-MaxEntries = Annotated[
-    int, typer.Option("--most", min=0, help="Maximum number of holders, and of waiters, to list.")
+Key = Annotated[
+    str | None, typer.Option(help="The key whose limit it is. Default: the limit in all.")
+]
+KeysAfter = Annotated[
+    str | None, typer.Option(help="List the keys after this one, which was the last one listed.")
 ]
 
 
@@ -132,23 +136,37 @@ def status(
     name: Name,
     *,
     max_entries: MaxEntries = 100,
+    keys_after: KeysAfter = None,
     url: Url = LOCAL,
     prefix: Prefix = "redsem",
     cluster: IsCluster = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show holders and waiters."""
+    """Show holders, waiters and keys."""
 
     async def ask(
         info: SemaphoreInfo, semaphore: AnySemaphore
     ) -> tuple[SemaphoreInfo, SemaphoreStatus]:
-        return info, await semaphore.status(max_entries)
+        if keys_after is None:
+            return info, await semaphore.status(max_entries)
+        keyed = _with_keys(semaphore)
+        return info, await keyed.status(max_entries, keys_after=keys_after)
 
     info, current = on(Target(url, prefix, cluster), name, ask)
     if as_json:
         typer.echo(json.dumps(as_dict(info, current, whole=True), indent=2))
     else:
         console().print(details(info, current))
+        if 0 < max_entries == len(current.keys):
+            last = shlex.quote(current.keys[-1].key)
+            typer.echo(printable(f"{max_entries} keys are listed: --keys-after {last} lists more"))
+
+
+def _with_keys(semaphore: AnySemaphore) -> FairSemaphore:
+    """The same; a usage error where requests have no keys."""
+    if not isinstance(semaphore, FairSemaphore) or not semaphore.keyed:
+        fail(f"{semaphore.name!r} has no keys", USAGE_ERROR)
+    return semaphore
 
 
 # -- changing
@@ -172,6 +190,7 @@ def set_limit(
         bool,
         typer.Option("--clear", help="Remove the set limit: the clients' own limits apply again."),
     ] = False,
+    key: Key = None,
     create: Create = False,
     url: Url = LOCAL,
     prefix: Prefix = "redsem",
@@ -182,10 +201,15 @@ def set_limit(
     A higher limit serves waiters at once. A lower limit revokes no permit: new permits are
     granted once fewer than the limit are held. Redis stores the set limit: if Redis loses its
     state, set it again.
+
+    With --key it is the limit of one key, which overrides the clients' own limit for that key.
     """
     if clear == (limit is not None):
         fail("give either a limit or --clear", USAGE_ERROR)
     wanted = _limit(limit)
+    if key is not None:
+        _set_limit_of_key(Target(url, prefix, cluster), name, wanted, key, create=create)
+        return
     before, after = _change(
         Target(url, prefix, cluster), name, lambda sem: sem.set_limit(wanted), create=create
     )
@@ -196,6 +220,20 @@ def set_limit(
     if before.set_limit not in (None, wanted):
         parts.append(f"the set limit was {before.set_limit}")
     _say(name, before, *parts, *_still_held(after))
+
+
+def _set_limit_of_key(
+    target: Target, name: str, limit: int | None, key: str, *, create: bool
+) -> None:
+    before, _ = _change(
+        target,
+        name,
+        lambda sem: _with_keys(sem).set_limit(limit, key=key),
+        create=create,
+        keyed=True,
+    )
+    what = "set limit removed" if limit is None else f"limit {limit}" if limit else "paused"
+    _say(name, before, f"key {printable(key)}: {what}")
 
 
 def pause(
@@ -237,10 +275,12 @@ def _change(
     change: Callable[[AnySemaphore], Awaitable[None]],
     *,
     create: bool | None = None,
+    keyed: bool = False,
 ) -> tuple[SemaphoreInfo, SemaphoreStatus]:
     """Change the limit: with *create*, also before the name is first used.
 
-    *create* is None for a command without that option.
+    *create* is None for a command without that option. *keyed*: the change is one of a key, so
+    that a name that is not in use is taken for one with keys.
     """
 
     async def ask() -> tuple[SemaphoreInfo, SemaphoreStatus]:
@@ -251,7 +291,7 @@ def _change(
                     hint = "" if create is None else " Use --create if nobody uses that name yet."
                     await _not_found(client, target, name, hint)
                 before = SemaphoreInfo(name)
-            semaphore = before.semaphore(client, target.prefix)
+            semaphore = before.semaphore(client, target.prefix, keyed=keyed)
             await change(semaphore)
             return before, await semaphore.status(0)
 

@@ -5,9 +5,11 @@ import contextlib
 import difflib
 import re
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, cast
+from urllib.parse import unquote
 
 from redis.exceptions import ResponseError
 
@@ -21,15 +23,16 @@ from redsem_async import (
     SemaphoreStatus,
 )
 from redsem_async._api.status import client_of
-from redsem_async._core.config import Clock
-from redsem_async._core.keys import Mode
+from redsem_async._core.config import MOST_SLOTS, Clock
+from redsem_async._core.keys import MODES, Mode
 
 from ._target import REDIS_ERRORS, as_text
 
 BATCH = 100  # semaphores queried concurrently
 SUGGESTION_TIMEOUT = 1.0  # seconds to search for a similar name
 MAX_COMPARED = 10_000  # names compared with a misspelt one
-_KIND = re.compile(r"(fair|zset) (server|local)\Z")
+LISTED_KEYS = 5  # for each semaphore in a list of them
+_KIND = re.compile(rf"({'|'.join(map(re.escape, MODES))}) (server|local)\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,7 @@ class SemaphoreInfo:
         clock: None in the same case.
         set_limit: the limit set by an operator, if any.
         clients: the processes that use it; if there is none, those that used it last.
+        slots: the longest list of slots that a client declares, as texts.
     """
 
     name: str
@@ -49,6 +53,33 @@ class SemaphoreInfo:
     clock: Clock | None = None
     set_limit: int | None = None
     clients: tuple[Client, ...] = ()
+    slots: tuple[str, ...] = ()
+
+    @property
+    def fair(self) -> bool:
+        """Whether requests stand in a line."""
+        return self.mode is None or self.mode.startswith("fair")
+
+    @property
+    def shares(self) -> bool:
+        """Whether the limit in all is shared between keys."""
+        return self.mode is not None and "+share" in self.mode
+
+    @property
+    def keyed(self) -> bool:
+        """Whether requests may have a key."""
+        return self.shares or (self.mode is not None and "+keys" in self.mode)
+
+    @property
+    def slotted(self) -> bool:
+        """Whether permits stand for slots."""
+        return self.mode is not None and self.mode.endswith("+slots")
+
+    @property
+    def key_limit(self) -> int | None:
+        """The limit that all clients declare for each key; None if there is no such limit."""
+        limits = {client.key_limit for client in self.clients}
+        return limits.pop() if len(limits) == 1 else None
 
     @property
     def declared(self) -> tuple[int, ...]:
@@ -65,15 +96,26 @@ class SemaphoreInfo:
     def limit(self) -> int | None:
         """The effective limit; None if it is unknown or differs between clients."""
         if self.set_limit is not None:
-            return self.set_limit
+            return min(self.set_limit, len(self.slots)) if self.slots else self.set_limit
         return self.declared[0] if len(self.declared) == 1 else None
 
-    def semaphore(self, client: Any, prefix: str) -> AnySemaphore:
-        """A semaphore object with this name, mode and clock."""
-        return self._class(
+    def semaphore(self, client: Any, prefix: str, *, keyed: bool = False) -> AnySemaphore:
+        """A semaphore object with this name, mode and clock.
+
+        *keyed*: one with keys where Redis does not know the mode.
+        """
+        if keyed and self.mode is None:
+            return replace(self, mode="fair+keys").semaphore(client, prefix)
+        most = max(self.declared, default=0)
+        slots: Sequence[str | int] | None = None
+        if self.slotted:  # numbers where Redis has lost the list
+            slots = self.slots or range(min(max(most, 1), MOST_SLOTS))
+        make = self._keyed_class if self.keyed else self._class
+        return make(
             client,
             self.name,
-            max(self.declared, default=0),
+            most if slots is None else None,
+            slots=slots,
             clock=self.clock or "server",
             prefix=prefix,
             label="redsem-async",
@@ -81,7 +123,18 @@ class SemaphoreInfo:
 
     @property
     def _class(self) -> type[Semaphore | FairSemaphore]:
-        return Semaphore if self.mode == "zset" else FairSemaphore
+        return FairSemaphore if self.fair else Semaphore
+
+    @property
+    def _keyed_class(self) -> Callable[..., FairSemaphore]:
+        key_limit = self.key_limit
+        if key_limit is None and not self.shares:
+            return partial(FairSemaphore, key_limit=cast("Callable[[str], int]", _unknown))
+        return partial(FairSemaphore, key_limit=key_limit, share=self.shares)
+
+
+def _unknown(_: str) -> None:
+    """The clients' own limit of a key. No request is made here that needs it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,12 +167,16 @@ async def _find(client: Any, prefix: str, name: str) -> SemaphoreInfo | None:
     meta = await _fields(client, f"{stem}:meta", ["mode", "ahead", *facts])
     kind = _KIND.match(meta.get("mode", ""))
     if kind is None and limit is None:
-        return None  # after a clear, only the numbers used by its hubs remain
+        # After a clear, only the numbers used by its hubs remain. Limits of keys have no expiry.
+        return SemaphoreInfo(name) if await client.exists(f"{stem}:key-limits") else None
     mode, clock = (cast("Mode", kind[1]), cast("Clock", kind[2])) if kind else (None, None)
     now = await _clock_ms(client, clock, meta)
-    return SemaphoreInfo(
-        name, mode, clock, None if limit is None else _limit(limit), _clients(meta, now)
-    )
+    set_limit = None if limit is None else _limit(limit)
+    info = SemaphoreInfo(name, mode, clock, set_limit, _clients(meta, now))
+    if not info.slotted:
+        return info
+    listed = (await _fields(client, f"{stem}:slots", ["list"])).get("list", "")
+    return replace(info, slots=tuple(unquote(slot) for slot in listed.split(",") if slot))
 
 
 def _limit(stored: bytes | str) -> int:
@@ -159,7 +216,7 @@ def _clients(meta: Mapping[str, str], now: float) -> tuple[Client, ...]:
 async def names(client: Any, prefix: str, pattern: str = "*") -> list[str]:
     """The sorted names under *prefix* that match *pattern*, a glob as in Redis."""
     literal = re.sub(r"([][*?\\])", r"\\\1", prefix)
-    key_of = re.compile(re.escape(prefix) + r":\{([^{}]+)\}:(meta|limit)\Z")
+    key_of = re.compile(re.escape(prefix) + r":\{([^{}]+)\}:(meta|limit|key-limits)\Z")
     found: set[str] = set()
     async for key in client.scan_iter(match=f"{literal}:{{{pattern}}}:*", count=1000):
         if matched := key_of.match(as_text(key)):
@@ -201,6 +258,7 @@ async def _list_entry(client: Any, prefix: str, name: str) -> ListEntry | None:
         info = await find(client, prefix, name)
         if info is None:  # deleted since the SCAN
             return None
-        return ListEntry(info, await info.semaphore(client, prefix).status(max_entries=0))
+        most = LISTED_KEYS if info.keyed else 0
+        return ListEntry(info, await info.semaphore(client, prefix).status(most))
     except SemaphoreError as error:
         return ListEntry(info or SemaphoreInfo(name), error)

@@ -12,5 +12,6 @@ async def erase(client: Any, semaphore: AnySemaphore, prefix: str = "redsem") ->
     Only safe if no other process uses it.
     """
     await semaphore.clear()
-    mode: Mode = "zset" if isinstance(semaphore, Semaphore) else "fair"
-    await client.unlink(*Address(mode, prefix, semaphore.name, "server").keys)
+    mode: Mode = "zset+slots" if isinstance(semaphore, Semaphore) else "fair+keys+slots"
+    address = Address(mode, prefix, semaphore.name, "server")
+    await client.unlink(*address.keys, *address.first_keys)

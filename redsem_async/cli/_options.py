@@ -79,3 +79,9 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Name = Annotated[
     str, typer.Argument(help="Name of the semaphore.", callback=_name, autocompletion=complete)
 ]
+MaxEntries = Annotated[
+    int,
+    typer.Option(
+        "--most", min=0, help="Maximum number of holders, of waiters, and of keys, to list."
+    ),
+]

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from redsem_async import Client, SemaphoreStatus
 
-from ._discovery import ListEntry, SemaphoreInfo
+from ._discovery import LISTED_KEYS, ListEntry, SemaphoreInfo
 from ._target import printable
 
 WIDE = 1000  # columns; the terminal wraps lines, so that ids can be copied
@@ -28,16 +28,31 @@ def console(*, fitting: bool = False) -> Console:
 
 def list_table(rows: Sequence[ListEntry]) -> RenderableType:
     """One row per semaphore."""
-    table = _table("name", "class", limit="right", held="right", waiting="right")
+    keyed = any(row.info.keyed for row in rows)
+    more = {"keys": "left"} if keyed else {}
+    table = _table("name", "class", limit="right", held="right", waiting="right", **more)
     for row in rows:
         status = row.status
         held = waiting = "?"
+        keys: list[str] = []
         if isinstance(status, SemaphoreStatus):
             held, waiting = f"{status.held:,}", f"{status.waiting:,}"
+            keys = [keys_text(status)] if keyed else []
         local = " (local clock)" if row.info.clock == "local" else ""
         kind = f"{row.info.class_name or '-'}{local}"
-        table.add_row(printable(row.info.name), kind, limit_text(row.info), held, waiting)
+        name = printable(row.info.name)
+        table.add_row(name, kind, limit_text(row.info), held, waiting, *keys)
     return table
+
+
+def keys_text(status: SemaphoreStatus) -> str:
+    """The first keys, for one line."""
+    shown = [
+        f"{printable(key.key)} {key.held:,}/{'-' if key.limit is None else f'{key.limit:,}'}"
+        + (f" +{key.waiting:,}" if key.waiting else "")
+        for key in status.keys[:LISTED_KEYS]
+    ]
+    return ", ".join(shown) + (", ..." if len(status.keys) >= LISTED_KEYS else "")
 
 
 def limit_text(info: SemaphoreInfo) -> str:
@@ -57,6 +72,9 @@ def headline(info: SemaphoreInfo, status: SemaphoreStatus) -> str:
         info.class_name or "not in use",
         *(["clock='local'"] if info.clock == "local" else []),
         f"limit {_limit_in_full(info)}",
+        *([f"key_limit={info.key_limit}"] if info.key_limit is not None else []),
+        *(["share=True"] if info.shares else []),
+        *([f"{len(info.slots):,} slots"] if info.slots else []),
         f"{status.held:,} held",
         f"{status.waiting:,} waiting",
     ]
@@ -77,29 +95,45 @@ def _limit_in_full(info: SemaphoreInfo) -> str:
 def details(info: SemaphoreInfo, status: SemaphoreStatus) -> RenderableType:
     """The status of a semaphore with its holders and waiters."""
     parts: list[RenderableType] = [Text(headline(info, status))]
+    if status.keys:
+        parts += [Text(), _keys(status)]
     if status.holders:
-        parts += [Text(), _holders(status)]
+        parts += [Text(), _holders(info, status)]
         parts += _omitted(status.held - sum(h.permits for h in status.holders), "permits held")
         parts += _reused(status)
     if status.waiters:
         parts += [Text(), _waiters(info, status)]
-        fair = info.mode != "zset"
-        shown = len(status.waiters) if fair else sum(w.permits for w in status.waiters)
+        shown = len(status.waiters) if info.fair else sum(w.permits for w in status.waiters)
         parts += _omitted(status.waiting - shown, "requests waiting")
     return Group(*parts)
 
 
-def _holders(status: SemaphoreStatus) -> Table:
-    table = _table(
-        "holder", held_for="right", expires_in="right", token="right", permits="right", id="left"
-    )
+def _keys(status: SemaphoreStatus) -> Table:
+    table = _table("key", limit="right", held="right", waiting="right")
+    for key in status.keys:
+        limit = "-" if key.limit is None else f"{key.limit:,}"
+        if key.set_limit is not None:
+            limit += " (set)" if key.set_limit else " (paused)"
+        table.add_row(printable(key.key), limit, f"{key.held:,}", f"{key.waiting:,}")
+    return table
+
+
+def _holders(info: SemaphoreInfo, status: SemaphoreStatus) -> Table:
+    facts = {"held_for": "right", "expires_in": "right", "token": "right", "permits": "right"}
+    of_key = {"key": "left"} if info.keyed else {}
+    of_slots = {"slots": "left"} if info.slotted else {}
+    table = _table("holder", **facts, **of_key, **of_slots, id="left")
     for holder in status.holders:
+        more = [printable(holder.key or "")] if info.keyed else []
+        if info.slotted:
+            more.append(printable(", ".join(map(str, holder.slots))))
         table.add_row(
             _client_text(holder.client),
             duration(holder.age),
             duration(holder.expires_in),
             str(holder.fencing_token),
             f"{holder.permits:,}",
+            *more,
             holder.id,
         )
     return table
@@ -116,17 +150,21 @@ def _reused(status: SemaphoreStatus) -> list[Text]:
 
 
 def _waiters(info: SemaphoreInfo, status: SemaphoreStatus) -> Table:
-    if info.mode == "zset":
+    if not info.fair:
         # Redis stores no queue in this mode, only the number of requests per process.
         table = _table("waiting process", requests="right")
         for waiter in status.waiters:
             table.add_row(_client_text(waiter.client), f"{waiter.permits:,}")
         return table
-    table = _table("position", "waiter", waits_for="right", permits="right")
+    of_key = {"key": "left"} if info.keyed else {}
+    table = _table("position", "waiter", waits_for="right", permits="right", **of_key)
     for waiter in status.waiters:
-        permits = f"{waiter.permits:,}"
         table.add_row(
-            str(waiter.position + 1), _client_text(waiter.client), duration(waiter.age), permits
+            str(waiter.position + 1),
+            _client_text(waiter.client),
+            duration(waiter.age),
+            f"{waiter.permits:,}",
+            *([printable(waiter.key or "")] if info.keyed else []),
         )
     return table
 
@@ -168,7 +206,8 @@ def duration(seconds: float) -> str:
 
 
 def as_dict(info: SemaphoreInfo, status: SemaphoreStatus, *, whole: bool) -> dict[str, Any]:
-    """The status for ``--json``; with *whole*, holders and waiters too."""
+    """The status for ``--json``; with *whole*, holders, waiters and all listed keys."""
+    keys = status.keys if whole else status.keys[:LISTED_KEYS]
     data: dict[str, Any] = {
         "name": info.name,
         "mode": info.mode,
@@ -177,9 +216,12 @@ def as_dict(info: SemaphoreInfo, status: SemaphoreStatus, *, whole: bool) -> dic
         "limit": info.limit,
         "set_limit": info.set_limit,
         "declared": list(info.declared),
+        "key_limit": info.key_limit,
+        "slots": list(info.slots),
         "held": status.held,
         "waiting": status.waiting,
         "retry_after": status.retry_after,
+        "keys": [asdict(key) for key in keys],
     }
     if whole:
         data |= {

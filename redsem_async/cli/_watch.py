@@ -14,8 +14,8 @@ from redsem_async import SemaphoreStatus
 
 from . import _discovery
 from ._discovery import SemaphoreInfo
-from ._options import LOCAL, AsJson, IsCluster, Name, Prefix, Url
-from ._render import as_dict, console, details, headline
+from ._options import LOCAL, AsJson, IsCluster, MaxEntries, Name, Prefix, Url
+from ._render import as_dict, console, details, headline, keys_text
 from ._target import (
     REDIS_ERRORS,
     USAGE_ERROR,
@@ -40,10 +40,7 @@ def watch(
     count: Annotated[
         int | None, typer.Option(min=1, help="Number of samples. Default: until Ctrl-C.")
     ] = None,
-    max_entries: Annotated[
-        int,
-        typer.Option("--most", min=0, help="Maximum number of holders, and of waiters, to list."),
-    ] = 20,
+    max_entries: MaxEntries = 20,
     url: Url = LOCAL,
     prefix: Prefix = "redsem",
     cluster: IsCluster = False,
@@ -68,7 +65,12 @@ class _LineOutput(contextlib.AbstractContextManager["_LineOutput", None]):
     """One line per sample."""
 
     def show(self, name: str, sample: Sample) -> None:
-        typer.echo(sample if isinstance(sample, str) else headline(*sample))
+        if isinstance(sample, str):
+            typer.echo(sample)
+            return
+        info, status = sample
+        keys = f"; keys: {keys_text(status)}" if status.keys else ""
+        typer.echo(f"{headline(info, status)}{keys}")
 
     def __exit__(self, *_: object) -> None:
         return None

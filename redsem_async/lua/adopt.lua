@@ -11,19 +11,32 @@
 --          old       number of the old id
 --          new       number of the new id, of the caller's hub
 --          number    number of this operation, which runs at most once
--- RETURNS  {tag, token, ms left, permits}, or {tag, -1} when the old id holds nothing;
+--          [max_hold]  ms for which the permit is held at most, from its grant on; '' for ever
+--          [declared]  the list of slots, as for acquire
+-- RETURNS  {tag, token, ms left, permits}, or {tag, -1} when the old id holds nothing; with
+--          max_hold also how many ms ago the permit was granted; where permits have slots, also
+--          its slots; where requests have keys, also its key or '';
 --          the error VOID when this operation ran before, or must not run any more: it then
 --          changes nothing
 -- USES     load_state, unknown_hub, unknown_hub_error, allow_writes_at_maxmemory, current_grant,
 --          already_ran, record_hub, note_call, permits_of, remove_holders, forbid_restore,
---          write_grants, publish_to
+--          write_grants, publish_to, stamp_us, append, keyed, slotted
 
 local lease, hub_info, no_push = tonumber(ARGV[5]), ARGV[6], ARGV[7]
 local owner, old, new, number = ARGV[8], ARGV[9], ARGV[10], tonumber(ARGV[11])
+local max_hold = tonumber(ARGV[12] or '')
 local old_id, new_id = owner .. '.' .. old, hub .. '.' .. new
+
+-- How many ms ago the permit with *token* was granted, because tokens follow the clock.
+local function held_for(token)
+  return math.max(0, math.floor((stamp_us - token) / 1000))
+end
 
 load_state()
 if unknown_hub and hub_info == '' then return unknown_hub_error() end
+local _, refusal
+if slotted then _, refusal = slotted.compare(ARGV[13], old_id) end
+if refusal then return refusal end
 allow_writes_at_maxmemory()
 local grant = current_grant(new_id)
 if not grant and already_ran(number) then return redis.error_reply('VOID') end
@@ -32,11 +45,18 @@ if not grant then
   note_call(number)
   grant = current_grant(old_id)
   if not grant then return { tag, -1 } end
-  local permits = permits_of(old_id)
+  local permits, tail = permits_of(old_id), keyed and keyed.tail_of(old_id)
+  local its_slots = grant[3]
   remove_holders({ old_id })
   forbid_restore({ old_id })
+  if slotted then slotted.claim(new_id, its_slots) end
+  if max_hold then lease = math.min(lease, max_hold - held_for(grant[1])) end
   grant[2] = math.max(grant[2], lease)
-  write_grants({ { new_id, tonumber(grant[1]), grant[2], permits } })
+  write_grants({ { new_id, tonumber(grant[1]), grant[2], permits, tail } })
   if owner ~= hub then publish_to(owner, 'gone', old) end
 end
-return { tag, grant[1], grant[2], permits_of(new_id) }
+local held = { grant[1], grant[2], permits_of(new_id) }
+if max_hold then held[4] = held_for(grant[1]) end
+if slotted then held[#held + 1] = slotted.of(new_id) end
+if keyed then held[#held + 1] = keyed.key_of(new_id) end
+return append({ tag }, held)

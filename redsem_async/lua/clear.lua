@@ -7,7 +7,7 @@
 -- ARGV     number  number of this operation, which runs at most once
 -- RETURNS  {tag}
 -- USES     load_state, already_ran, publish_to, wall_us, now_us, note_call, keep, counter_lead,
---          SLACK
+--          SLACK, keyed, slotted
 --          sets last, stamp_us
 
 local number = tonumber(ARGV[5])
@@ -21,6 +21,8 @@ end
 -- The marker stays, because the holders were deleted on purpose: no state was lost.
 call('UNLINK', holders, tokens, extra, limit, line)
 if released then call('UNLINK', released) end
+if keyed then keyed.clear() end
+if slotted then slotted.clear() end
 call('HDEL', meta, 'mode', 'ahead', 'offset', 'lost', 'grace', 'aside', 'rights')
 -- A counter ahead of the server's clock stays, because its tokens must not be issued again.
 if last < wall_us then

@@ -8,7 +8,7 @@
 --          the error VOID when this operation ran before, or must not run any more: it then
 --          changes nothing
 -- USES     load_state, already_ran, current_grant, allow_writes_at_maxmemory, note_call, now,
---          add_extra, permits_of, keep, SLACK, save_counter, waiting, notify_head
+--          add_extra, permits_of, keep, SLACK, save_counter, waiting, notify_head, keyed, slotted
 
 local id, expires, number = hub .. '.' .. ARGV[5], tonumber(ARGV[6]), tonumber(ARGV[7])
 
@@ -23,6 +23,8 @@ add_extra(id, permits_of(id), now + expires)
 keep(holders, expires)
 keep(tokens, expires)
 keep(extra, expires)
+if keyed then keyed.keep(expires) end
+if slotted then slotted.keep(expires) end
 keep(hubs, expires + SLACK)
 save_counter(expires)
 if expires < held[2] and waiting > 0 then notify_head() end

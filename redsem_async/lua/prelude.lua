@@ -64,6 +64,15 @@ local top_power      -- highest power in `extra`; -1 when no holder is heavy
 local marker_server  -- run_id in the marker
 local token_count    -- entries in `tokens`
 
+local keyed    -- functions of a semaphore whose requests have keys: see its prelude
+local slotted  -- and of one whose permits have slots
+
+-- The limit for a request that declares *declared*.
+local function limit_for(declared)
+  if not set_limit then return declared end
+  return slotted and math.min(set_limit, declared) or set_limit
+end
+
 -- The set limit in the value of the key limit, if there is one. After a pause, the limit that it
 -- found follows.
 local function limit_in(value)
@@ -80,6 +89,8 @@ local function load_state()
   holder_count = call('ZCARD', holders)
   token_count = call('HLEN', tokens)
   call('ZCARD', hubs)
+  if keyed then keyed.check_types() end
+  if slotted then slotted.check_types() end
   if marker then
     marker_server = call('GET', marker)
     call('ZCARD', released)
@@ -144,6 +155,8 @@ local function remove_holders(ids)
     for i, id in ipairs(ids) do entries[i] = id .. ':' .. power end
     freed = freed + 2 ^ power * call('ZREM', extra, unpack(entries))
   end
+  if slotted then slotted.removed(ids) end
+  if keyed then keyed.removed(ids) end
   return freed
 end
 
@@ -167,9 +180,12 @@ local function purge()
       if #ended > 0 then freed = freed + 2 ^ power * call('ZREM', extra, unpack(ended)) end
     end
     used = holder_count + extra_permits()
+    if slotted then used = slotted.used(used) end
+    if keyed then keyed.drop_orphans() end
   else
     more = true
     used = call('ZCOUNT', holders, '(' .. exact(now), '+inf') + extra_permits()
+    if slotted then used = slotted.used(used) end
   end
 end
 
@@ -210,7 +226,7 @@ local function answer_right(asks, others_wait)
       noted[#noted + 1] = owner .. ':' .. ends
     end
   end
-  local effective_limit = set_limit or tonumber(declared)
+  local effective_limit = limit_for(tonumber(declared))
   local given = not others_wait and grace <= now and effective_limit > 0
     and used <= effective_limit and #noted < MAX_RIGHTS
   if given then noted[#noted + 1] = hub .. ':' .. exact(now + lasts) end
@@ -225,7 +241,8 @@ local function answer_right(asks, others_wait)
   return given and 1 or 0
 end
 
--- Writes *grants*, each {id, token, lease, permits}, with one command for each key.
+-- Writes *grants*, each {id, token, lease, permits, tail of its request}, with one command for
+-- each key.
 local function write_grants(grants)
   if #grants == 0 then return end
   local scores, names, longest, entries = {}, {}, 0, {}
@@ -242,10 +259,12 @@ local function write_grants(grants)
   keep(tokens, longest)
   keep(holders, longest)
   if top_power >= 0 then keep(extra, longest) end
+  if slotted then slotted.granted(grants, longest) end
+  if keyed then keyed.granted(grants, longest) end
   save_counter(longest)
 end
 
--- {token, ms left} if *id* is a live holder, otherwise nil.
+-- {token, ms left} if *id* is a live holder, with its slots if it has any; otherwise nil.
 local function current_grant(id)
   local expiry = tonumber(call('ZSCORE', holders, id))
   if expiry and expiry > now then
@@ -257,7 +276,7 @@ local function current_grant(id)
       keep(tokens, expiry - now)
       save_counter(expiry - now)
     end
-    return { token, expiry - now }
+    return { token, expiry - now, slotted and slotted.of(id) }
   end
 end
 
@@ -362,15 +381,18 @@ local function parse_ids(owner, first)
 end
 
 -- The requests of an acquire, from position *first* of ARGV on, each {number as text, number,
--- permits, whether it waits}. Raises `mark` to the highest number; the caller writes it.
+-- permits, whether it waits, by how many us its ticket is lowered}. Raises `mark` to the highest
+-- number; the caller writes it.
 local function parse_requests(first)
   local requests = {}
   for i = first, #ARGV do
-    local number, permits, waits = ARGV[i], '1', '1'
+    local number, permits, waits, ahead = ARGV[i], '1', '1', ''
     if not tonumber(number) then
-      number, permits, waits = string.match(number, '^(%d+):(%d+):([01])$')
+      number, permits, waits, ahead = string.match(number, '^(%d+):(%d+):([01]):?(%d*)$')
     end
-    requests[#requests + 1] = { number, tonumber(number), tonumber(permits), waits == '1' }
+    requests[#requests + 1] = {
+      number, tonumber(number), tonumber(permits), waits == '1', 1000 * (tonumber(ahead) or 0),
+    }
     mark = math.max(mark, tonumber(number))
   end
   return requests

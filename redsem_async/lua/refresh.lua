@@ -8,7 +8,7 @@
 --          permits   from here on: 'number', or 'number:permits', of ids of the caller's hub
 -- RETURNS  {tag, held...}, held being 1, or 0 when the id holds nothing
 -- USES     parse_ids, now, list_extra, allow_writes_at_maxmemory, save_extra, keep, counter_lead,
---          SLACK, keep_hub_alive, append
+--          SLACK, keep_hub_alive, append, keyed, slotted
 
 local lease = tonumber(ARGV[5])
 local PERMITS = 6
@@ -36,6 +36,8 @@ if #scores > 0 then
   keep(tokens, lease)
   keep(meta, lease + counter_lead() + SLACK)
   if extra then keep(extra, lease) end
+  if keyed then keyed.keep(lease) end
+  if slotted then slotted.keep(lease) end
   keep_hub_alive(lease)
 end
 return append({ tag }, held)

@@ -8,10 +8,11 @@
 -- ARGV     lease_ms  from now on
 --          hub_info  facts about the caller's hub, '' when sent before
 --          no_push   '1' when no push message reaches the hub
---          permits   from here on: 'number:token:permits', of ids of the caller's hub
+--          permits   from here on: 'number:token:permits', of ids of the caller's hub;
+--                    where permits have slots 'number:token:permits@slots'
 -- RETURNS  {tag, held...}, held being 1, or 0 when the id holds nothing and was not restored
 -- USES     load_state, unknown_hub, unknown_hub_error, allow_writes_at_maxmemory, record_hub, now,
---          begin_grace, STEP, now_us, write_grants, raise_mark, append
+--          begin_grace, STEP, now_us, write_grants, raise_mark, append, slotted
 --          sets grace, last, stamp_us
 
 local lease, hub_info, no_push = tonumber(ARGV[5]), ARGV[6], ARGV[7]
@@ -30,7 +31,8 @@ end
 
 local restored, held, highest = {}, {}, 0
 for i = PERMITS, #ARGV do
-  local number, token, permits = string.match(ARGV[i], '^(%d+):(%d+):(%d+)$')
+  local number, token, permits, slots_held, tail =
+    string.match(ARGV[i], '^(%d+):(%d+):(%d+)@?([%d+]*)(.*)$')
   local id = hub .. '.' .. number
   highest = math.max(highest, tonumber(number))
   local left = (tonumber(call('ZSCORE', holders, id)) or 0) - now
@@ -38,9 +40,12 @@ for i = PERMITS, #ARGV do
     begin_grace(lease)
   end
   local restorable = left > 0 or grace > now and not call('ZSCORE', released, id)
+  if restorable and slotted then restorable = slotted.claim(id, slots_held) end
   if restorable then
     last = math.max(last, tonumber(token))
-    restored[#restored + 1] = { id, token, math.max(lease, left), tonumber(permits) }
+    restored[#restored + 1] = {
+      id, token, math.max(lease, left), tonumber(permits), tail,
+    }
   end
   held[i - PERMITS + 1] = restorable and 1 or 0
 end

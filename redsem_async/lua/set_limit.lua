@@ -4,12 +4,13 @@
 -- ARGV     new_limit  the limit, '' for none; 'pause' for 0 until 'resume', which gives back the
 --                     limit that the pause found
 --          number     number of this operation, which runs at most once
+--          [key]      whose limit it is, unless it is the limit in all
 -- RETURNS  {tag, next_ms, waiting, own_grants}
--- USES     load_state, already_ran, limit_in, note_call, recall_rights, waiting, purge, used, serve,
---          reply_head
---          sets set_limit, aside_due, freed
+-- USES     load_state, already_ran, limit_in, note_call, recall_rights, waiting, purge, used,
+--          serve, reply_head, keyed, set_limit
+--          sets aside_due, freed
 
-local new_limit, number = ARGV[5], tonumber(ARGV[6])
+local new_limit, number, key = ARGV[5], tonumber(ARGV[6]), ARGV[7]
 
 -- The value of the key limit after a pause, or after a resume, where it was *before*; '' for none.
 local function paused_or_resumed(before)
@@ -25,12 +26,14 @@ if not already_ran(number) then
   if new_limit == 'pause' or new_limit == 'resume' then
     new_limit = paused_or_resumed(call('GET', limit))
   end
-  if new_limit == '' then
+  if key then
+    keyed.set_limit(key, new_limit)
+  elseif new_limit == '' then
     call('DEL', limit)
   else
     call('SET', limit, new_limit)
   end
-  set_limit = limit_in(new_limit)
+  if not key then set_limit = limit_in(new_limit) end
   note_call(number)
   recall_rights()
   if waiting > 0 then

@@ -1,13 +1,16 @@
 -- status: the state of the semaphore, from one read.
 --
 -- KEYS     as in the head
--- ARGV     max_entries  how many holders, and how many waiters, to list at most
+-- ARGV     max_entries  how many holders, how many waiters and how many keys to list at most
+--          [after]      the key after which to list keys, '' to begin; only where there are keys
 -- RETURNS  {tag, set limit or -1, permits in use, requests waiting, stamp_us, holders, line, hubs}:
 --          holders is id, ms left, token, permits ...; line is the entries of the mode's
 --          list_line(); hubs is hub, facts about it, 1 if it may reuse leases ... for the hubs
---          that occur
+--          that occur. Where there are keys, also key, permits in use, requests waiting, set limit
+--          or -1 ... of keys that hold or wait; and the key of each holder in the list. Where
+--          there are slots, also {the list of slots, slots of each holder in the list}
 -- USES     load_state, exact, now, extra_permits, permits_of, list_line, set_limit, stamp_us,
---          rights
+--          rights, keyed, slotted
 
 local max_entries = tonumber(ARGV[5])
 
@@ -42,4 +45,11 @@ if max_entries > 0 then
 end
 local waits, entries = list_line(max_entries)
 for i = 1, #entries, 2 do list_owner(string.match(entries[i], '^%x+')) end
-return { tag, set_limit or -1, in_use, waits, stamp_us, held, entries, owners }
+local reply = { tag, set_limit or -1, in_use, waits, stamp_us, held, entries, owners }
+if keyed then
+  reply[9] = keyed.list(max_entries, ARGV[6])
+  reply[10] = {}
+  for i = 1, #held, 4 do reply[10][(i + 3) / 4] = keyed.key_of(held[i]) end
+end
+if slotted then reply[#reply + 1] = slotted.list(held) end
+return reply

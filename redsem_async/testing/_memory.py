@@ -25,8 +25,17 @@ from redsem_async._redis.faults import command_error
 
 from ._spec.base import Specification
 from ._spec.fair import FairSpecification
-from ._spec.records import ModeInUse, Publish, Reordered, UnknownHub, Void
+from ._spec.keyed import KeyedSpecification, SharedSpecification
+from ._spec.records import ModeInUse, Publish, Reordered, SlotsInUse, UnknownHub, Void
 from ._spec.zset import ZsetSpecification
+
+SPECIFICATIONS: dict[str, type[Specification]] = {
+    "fair": FairSpecification,
+    "fair+keys": KeyedSpecification,
+    "fair+share": SharedSpecification,
+    "zset": ZsetSpecification,
+}
+"""By mode; with slots they are the same."""
 
 
 class MemoryBackend(OneNode):
@@ -130,6 +139,8 @@ class _Store:
             return self._semaphore(address, now_us).run(address, operation, hub, now_us)
         except (Reordered, UnknownHub, Void) as error:
             return CommandError(ErrorKind.RETRY_NOW, error)
+        except SlotsInUse as error:
+            return CommandError(ErrorKind.SLOTS_MISMATCH, error, slots=error.slots)
         except ModeInUse as error:
             return command_error(RuntimeError(f"MODE {error}"))
 
@@ -139,7 +150,7 @@ class _Store:
         known = self._semaphores.get(key)
         if known is not None:
             known.expire(now_us)
-        mode = FairSpecification if address.mode == "fair" else ZsetSpecification
+        mode = SPECIFICATIONS[address.mode.removesuffix("+slots")]
         if known is not None and (known.state.kind is not None or type(known) is mode):
             return known
         semaphore = self._semaphores[key] = mode(self._publisher(address.prefix))

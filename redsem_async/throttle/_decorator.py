@@ -17,7 +17,7 @@ R = TypeVar("R")
 def throttled(
     sem: AnySemaphore | SemaphoreGroup,
     *,
-    key: Callable[..., str] | None = None,
+    key: Callable[..., str] | str | None = None,
     timeout: float | EllipsisType | None = ...,
     permits: int = 1,
     cancel_on_loss: bool | None = None,
@@ -35,8 +35,8 @@ def throttled(
 
     Args:
         sem: a semaphore, or a group of them.
-        key: for a group: a function that returns the key. It gets the call's arguments
-            unchanged, with ``self`` for a method.
+        key: in a group or in a semaphore with keys: a text, or a function that returns it. It
+            gets the call's arguments unchanged, with ``self`` for a method.
         timeout: seconds to wait for the permit, instead of the semaphore's own; ``None`` waits
             without limit, 0 does not wait.
         permits: how many permits a call holds.

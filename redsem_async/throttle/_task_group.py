@@ -3,13 +3,16 @@
 import asyncio
 from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context
+from functools import partial
 from types import EllipsisType
 from typing import Any, TypeVar
 
 from redsem_async._api.awaitables import Acquisition
+from redsem_async._api.classes import takes_keys
 from redsem_async._api.group import SemaphoreGroup
 from redsem_async._api.semaphore import AnySemaphore
-from redsem_async._integrations.selector import Acquire, acquirer
+from redsem_async._core import config
+from redsem_async._integrations.selector import Acquire, AcquireOptions, acquirer
 
 T = TypeVar("T")
 
@@ -32,8 +35,8 @@ class ThrottledTaskGroup(asyncio.TaskGroup):
 
     Args:
         sem: a semaphore, or a group of them.
-        key: for a group of semaphores: a function that returns the key of a task that is created
-            without one. It gets the coroutine, as in ``key=lambda coro: coro.__name__``.
+        key: in a group or in a semaphore with keys: of a task that is created without one. A text,
+            or a function of the coroutine, as in ``key=lambda coro: coro.__name__``.
         timeout: seconds that a task waits for its permit, instead of the semaphore's own.
         permits: how many permits a task holds.
         cancel_on_loss: whether a lost permit cancels its task; default: as the semaphore says.
@@ -47,25 +50,26 @@ class ThrottledTaskGroup(asyncio.TaskGroup):
         self,
         sem: AnySemaphore | SemaphoreGroup,
         *,
-        key: Callable[[Any], str] | None = None,
+        key: Callable[[Any], str] | str | None = None,
         timeout: float | EllipsisType | None = ...,
         permits: int = 1,
         cancel_on_loss: bool | None = None,
     ) -> None:
         super().__init__()
-        self._keyed = isinstance(sem, SemaphoreGroup)
+        options: AcquireOptions = {
+            "timeout": timeout,
+            "permits": permits,
+            "cancel_on_loss": cancel_on_loss,
+        }
+        in_group = isinstance(sem, SemaphoreGroup)
+        keyed = in_group or takes_keys(sem)
+        if key is not None and not callable(key):
+            key = partial(_always, config.key_of(key))
+        if key is not None and not keyed:
+            acquirer(sem, key, **options)  # raises, saying what to do
         self._key = key
-        checked_key = _itself if self._keyed and key is None else key
-        acquirer(
-            sem, checked_key, timeout=timeout, permits=permits, cancel_on_loss=cancel_on_loss
-        )  # raises for bad arguments
-        self._acquire: Acquire = acquirer(
-            sem,
-            _itself if self._keyed else None,
-            timeout=timeout,
-            permits=permits,
-            cancel_on_loss=cancel_on_loss,
-        )
+        self._with_key: Acquire | None = acquirer(sem, _itself, **options) if keyed else None
+        self._without_key: Acquire | None = None if in_group else acquirer(sem, None, **options)
 
     def create_task(
         self,
@@ -81,7 +85,7 @@ class ThrottledTaskGroup(asyncio.TaskGroup):
             coro: what to run. It is closed if it is never started.
             name: of the task.
             context: of the task.
-            key: for a group of semaphores, which of them.
+            key: in a group of semaphores, which of them; or the key of a semaphore with keys.
 
         Raises:
             RuntimeError: as from ``asyncio.TaskGroup``: not entered, shutting down, finished.
@@ -106,15 +110,19 @@ class ThrottledTaskGroup(asyncio.TaskGroup):
     def _permit_for(
         self, coro: Coroutine[Any, Any, Any], key: str | None
     ) -> Callable[[], Acquisition]:
-        if not self._keyed:
-            if key is not None:
-                raise TypeError("key= chooses from a SemaphoreGroup, and this is a semaphore")
-            return self._acquire
-        if key is None:
-            if self._key is None:
-                raise TypeError("which semaphore of the group? Give the task a key=")
+        if key is None and self._key is not None:
             key = self._key(coro)
-        return lambda: self._acquire(key)
+        if key is None:
+            if self._without_key is None:
+                raise TypeError("which semaphore of the group? Give the task a key=")
+            return self._without_key
+        if self._with_key is None:
+            raise TypeError("key= chooses from a SemaphoreGroup, and this is a semaphore")
+        return partial(self._with_key, key)
+
+
+def _always(key: str, _: object) -> str:
+    return key
 
 
 def _itself(key: str) -> str:

@@ -34,7 +34,7 @@ def test_numbers_of_messages_are_bounded(raw: bytes) -> None:
     match push_of(raw):
         case Granted(grants=grants):
             assert grants
-            for number, (token, left_ms) in grants:
+            for number, (token, left_ms, _) in grants:
                 assert 1 <= number <= 2**53
                 assert 0 <= token <= 2**53
                 assert 0 <= left_ms <= 10**15

@@ -29,6 +29,7 @@ from redsem_async import (
     Semaphore,
     SemaphoreError,
 )
+from redsem_async._api.awaitables import Acquisition
 
 KINDS = {"Semaphore": Semaphore, "FairSemaphore": FairSemaphore}
 OPTIONS: dict[str, Any] = json.loads(sys.argv[2])
@@ -43,10 +44,20 @@ def make() -> AnySemaphore:
     redis: Redis | RedisCluster = Redis.from_url(OPTIONS["url"])
     if OPTIONS.get("cluster"):
         redis = RedisCluster.from_url(OPTIONS["url"])
-    known = ("lease", "refresh_interval", "heartbeat", "longest_stall", "recovery", "linger")
+    known = {"lease", "refresh_interval", "heartbeat", "longest_stall", "recovery", "linger"}
+    known |= {"key_limit", "share", "slots"}
     options = {k: v for k, v in OPTIONS.items() if k in known}
     kind = KINDS[OPTIONS["kind"]]
-    return kind(redis, OPTIONS["name"], OPTIONS.get("limit", 1), **options)
+    semaphore: AnySemaphore = kind(redis, OPTIONS["name"], OPTIONS.get("limit", 1), **options)
+    return semaphore
+
+
+def acquire(semaphore: AnySemaphore, **arguments: Any) -> Acquisition:
+    """Acquire, with a key where the options have one."""
+    if "key" in OPTIONS:
+        arguments["key"] = OPTIONS["key"]
+    acquisition: Acquisition = semaphore.acquire(**arguments)
+    return acquisition
 
 
 async def told_to_go_on() -> None:
@@ -83,7 +94,7 @@ async def hold(on_step: Callable[[], object] = bool) -> None:
     """Hold a permit for ever; say when the body is cancelled, or went on when it should not."""
     semaphore = make()
     try:
-        async with semaphore as permit:
+        async with acquire(semaphore) as permit:
             say("held", id=permit.id, token=permit.fencing_token)
             try:
                 while True:
@@ -101,14 +112,43 @@ async def hold(on_step: Callable[[], object] = bool) -> None:
 async def wait() -> None:
     """Wait for a permit, and hold it until the test goes on."""
     semaphore = make()
-    waiter = asyncio.ensure_future(semaphore.acquire(permits=OPTIONS.get("permits", 1)))
-    while (await semaphore.status(0)).waiting == 0:  # noqa: ASYNC110 - the server says no more
+    waiter = asyncio.ensure_future(acquire(semaphore, permits=OPTIONS.get("permits", 1)))
+    while (await semaphore.status(0)).waiting < OPTIONS.get("place", 1):  # noqa: ASYNC110 - the server says no more
         await asyncio.sleep(0.01)
     say("waits")
     permit = await waiter
     say("held", id=permit.id, token=permit.fencing_token)
     await told_to_go_on()
     await permit.release()
+
+
+COUNTED = """
+local count = redis.call('INCRBY', KEYS[1], ARGV[1])
+if count > tonumber(redis.call('GET', KEYS[2]) or 0) then redis.call('SET', KEYS[2], count) end
+"""
+
+
+async def count_in() -> None:
+    """Use keys in turn; an observer on the server counts who is inside, in all and by key."""
+    semaphore = make()
+    assert isinstance(semaphore, FairSemaphore)
+    redis = Redis.from_url(OPTIONS["url"])
+
+    async def count(change: int, key: str) -> None:
+        for name in ("all", key):
+            await redis.eval(COUNTED, 2, f"inside:{name}", f"most:{name}", str(change))
+
+    async def use(key: str) -> None:
+        while True:
+            async with semaphore.acquire(key=key):
+                await count(1, key)
+                await asyncio.sleep(0.005)
+                await count(-1, key)
+
+    async with asyncio.TaskGroup() as group:
+        for key in ("a", "a", "b", "b"):
+            group.create_task(use(key))
+        say("runs")
 
 
 async def block() -> None:
@@ -361,7 +401,7 @@ SCENARIOS: dict[str, Callable[[], Awaitable[None] | None]] = {
     work.__name__: work
     for work in (
         *(hold, wait, block, keep, compute, fork, fork_guarded, fork_twice),
-        *(close_the_loop, end_of_run, group_fails, hammer),
+        *(close_the_loop, end_of_run, group_fails, hammer, count_in),
     )
 }
 

@@ -165,6 +165,32 @@ async def test_many_names_may_be_few_to_metrics() -> None:
     assert [facts["redsem.semaphore"] for facts in attributes] == ["tenant:a", "tenant:b"]
 
 
+async def test_keys_are_recorded_only_where_they_are_asked_for() -> None:
+    """A tenant is not a time series, unless the user says so."""
+    without, plans = Collected(), Collected()
+    sem = FairSemaphore(MemoryBackend(), "llm", 2, key_limit=1)
+    plan_of = {"acme": "gold", "beta": "gold"}.get
+    with without.instrument(), plans.instrument(metric_key=plan_of):
+        for key in ("acme", "beta", "unknown", None):
+            async with sem.acquire(key=key):
+                waiters = [await queue_up(sem, key=key)] if key else []
+                await cancelled(*waiters)
+    mode = "fair+keys"
+    assert without.points("redsem.permit.duration") == {("released", mode, "llm"): 4}
+    assert without.points("redsem.requests.waiting") == {(mode, "llm"): 0}
+    assert plans.points("redsem.permit.duration") == {
+        ("released", "gold", mode, "llm"): 2,
+        ("released", mode, "llm"): 2,
+    }
+    assert plans.points("redsem.requests.waiting") == {("gold", mode, "llm"): 0, (mode, "llm"): 0}
+    assert plans.points("redsem.permits.held") == {("gold", mode, "llm"): 0, (mode, "llm"): 0}
+    for name in ("redsem.acquire", "redsem.hold"):
+        facts = [dict(span.attributes or {}) for span in without.spans(name)]
+        assert not any("redsem.key" in each for each in facts)
+        told = {str((span.attributes or {}).get("redsem.key")) for span in plans.spans(name)}
+        assert told == {"acme", "beta", "unknown", "None"}
+
+
 async def test_spans_may_be_left_out() -> None:
     collected = Collected()
     with collected.instrument(spans=False):

@@ -39,6 +39,14 @@ def test_the_gpu_batch_fills_its_slots_from_several_processes(embedded: StartSer
     assert re.fullmatch("40 images by [2-4] processes, at most 2 at a time", line)
 
 
+def test_each_worker_has_a_gpu_of_its_own(embedded: StartServer) -> None:
+    """That of a worker that was killed is free for another after its lease."""
+    assert output_of("gpu_slots", embedded().url) == [
+        "on GPUs 0 1",
+        "after a crash, on the same GPU: True",
+    ]
+
+
 def test_permits_are_handed_over_from_requests_to_a_worker(embedded: StartServer) -> None:
     """A process of its own works under them, and a job that comes twice is done once."""
     *lines, last = output_of("handover", embedded().url)

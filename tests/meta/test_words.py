@@ -23,7 +23,7 @@ COINED = (
 )
 OLD_NAMES = (
     *("FairLane", "ZsetLane", "Returned", "Renewal", "Restoration", "Adoption", "Trouble"),
-    *("turn_away", "start_anew", "see_off", "cut_off", "alive_for", "patience"),
+    *("turn_away", "start_anew", "see_off", "cut_off", "alive_for"),
 )
 
 

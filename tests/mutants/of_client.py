@@ -721,8 +721,8 @@ OF_CLIENT = (
         "promises/test_linger.py::test_a_waiter_that_does_not_fit_is_not_passed_over",
         (
             "_hub/reuse.py",
-            "            if not lease.fits(claim.terms, claim.permits):\n                return False\n",
-            "            if not lease.fits(claim.terms, claim.permits):\n                claim = next(reversed(ledger.waiting))\n",
+            "            if not lease.fits(claim.terms, claim.permits, claim.key) or ledger.some_are_ahead:\n                return False\n",
+            "            if not lease.fits(claim.terms, claim.permits, claim.key) or ledger.some_are_ahead:\n                claim = next(reversed(ledger.waiting))\n",
         ),
     ),
     mutant(
@@ -811,7 +811,7 @@ OF_CLIENT = (
         "promises/test_linger.py::test_a_detach_that_was_cancelled_leaves_nothing_to_reuse",
         (
             "_api/permit.py",
-            "        self.check()\n        claim.is_known = True\n        remote, refresher, _ = self._bound\n",
+            "        self.check()\n        expires = min(expires, claim.hold_left(clock()))\n        claim.is_known = True\n        remote, refresher, _ = self._bound\n",
             "        self.check()\n        remote, refresher, _ = self._bound\n",
         ),
     ),

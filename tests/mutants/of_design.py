@@ -101,7 +101,7 @@ OF_DESIGN = (
         "design: newcomers overtake the line",
         "permits are granted strictly in ticket order",
         SIMULATION,
-        ("lua/fair/acquire.lua", "elseif open and grace <= now and", "elseif grace <= now and"),
+        ("lua/fair/prelude.lua", "if not open or grace > now or", "if grace > now or"),
         (
             "lua/quick/acquire.lua",
             "call('EXISTS', extra, limit, line)",
@@ -134,7 +134,7 @@ OF_DESIGN = (
         SIMULATION,
         (
             "lua/fair/prelude.lua",
-            "      local effective_limit = set_limit or declared\n",
+            "      local effective_limit = limit_for(declared)\n",
             (
                 "      hub_states.limit = hub_states.limit or declared\n"
                 "      local effective_limit = set_limit or hub_states.limit\n"
@@ -151,7 +151,7 @@ OF_DESIGN = (
         "a waiter whose process is gone is passed over",
         SIMULATION,
         (
-            "lua/fair/prelude.lua",
+            "lua/fair/line.lua",
             "table.concat(parts, ',')) ~= 0",
             "table.concat(parts, ',')) or true",
         ),
@@ -184,7 +184,7 @@ OF_DESIGN = (
         "handing a permit to a stopped process costs less than a lease",
         "promises/test_peers_bugs.py::test_bug_12_a_crash_between_the_hand_over_and_its_hearing",
         (
-            "lua/fair/prelude.lua",
+            "lua/fair/line.lua",
             "    grant[3] = math.min(grant[3], math.max(2 * heartbeat_interval(grant[3]), 1000))\n",
             "",
         ),
@@ -216,11 +216,11 @@ OF_DESIGN = (
         "promises/test_release.py::test_the_second_adopter_gets_permit_lost",
         ("lua/adopt.lua", "  remove_holders({ old_id })\n", ""),
         (
-            _BASE,
-            "        holder = state.holders.pop(old)\n",
+            _LEASES,
+            "    holder = state.holders[old]\n    state.remove(context, [old])\n",
             (
-                "        was = state.holders[old]\n"
-                "        holder = type(was)(was.expiry_ms, was.token, was.permits)\n"
+                "    was = state.holders[old]\n"
+                "    holder = type(was)(was.expiry_ms, was.token, was.permits)\n"
             ),
         ),
     ),
@@ -273,7 +273,7 @@ OF_DESIGN = (
             "call('EXISTS', extra, limit, line)",
             "call('EXISTS', extra, line)",
         ),
-        ("lua/set_limit.lua", "set_limit = limit_in(new_limit)\n", ""),
+        ("lua/set_limit.lua", "if not key then set_limit = limit_in(new_limit) end\n", "\n"),
         (
             _BASE,
             "state.set_limit, state.paused_limit = limit, None\n",

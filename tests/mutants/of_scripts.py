@@ -76,8 +76,8 @@ OF_SCRIPTS = (
         f"{AGREEMENT}[fair-server]",
         (
             "lua/prelude.lua",
-            "  if top_power >= 0 then keep(extra, longest) end\n  save_counter(longest)\n",
-            "  if top_power >= 0 then keep(extra, longest) end\n",
+            "  if keyed then keyed.granted(grants, longest) end\n  save_counter(longest)\n",
+            "  if keyed then keyed.granted(grants, longest) end\n",
         ),
     ),
     mutant(
@@ -207,7 +207,7 @@ OF_SCRIPTS = (
         "newcomers overtake the line",
         "permits are granted strictly in ticket order",
         "promises/test_queue.py::test_fair_lets_nobody_pass_a_heavy_head",
-        ("lua/fair/acquire.lua", "elseif open and grace <= now and", "elseif grace <= now and"),
+        ("lua/fair/prelude.lua", "if not open or grace > now or", "if grace > now or"),
     ),
     mutant(
         "the quick path overtakes the line",
@@ -225,7 +225,7 @@ OF_SCRIPTS = (
         "promises/test_limit.py::test_whoever_stands_in_line_goes_by_its_own_limit",
         (
             "lua/fair/prelude.lua",
-            "      local effective_limit = set_limit or declared\n",
+            "      local effective_limit = limit_for(declared)\n",
             (
                 "      hub_states.limit = hub_states.limit or declared\n"
                 "      local effective_limit = set_limit or hub_states.limit\n"
@@ -258,7 +258,7 @@ OF_SCRIPTS = (
         "promises/test_limit.py::test_lowering_the_limit_evicts_nobody",
         (
             "lua/fair/prelude.lua",
-            "      local effective_limit = set_limit or declared\n",
+            "      local effective_limit = limit_for(declared)\n",
             "      local effective_limit = declared\n",
         ),
     ),
@@ -277,9 +277,9 @@ OF_SCRIPTS = (
         "max_waiters bounds the queue",
         "promises/test_acquire.py::test_the_queue_is_bounded",
         (
-            "lua/fair/acquire.lua",
-            "elseif max_waiters >= 0 and waiting >= max_waiters then",
-            "elseif max_waiters >= 0 and waiting > max_waiters then",
+            "lua/fair/prelude.lua",
+            "return max_waiters >= 0 and waiting >= max_waiters and -3",
+            "return max_waiters >= 0 and waiting > max_waiters and -3",
         ),
     ),
     mutant(
@@ -290,7 +290,7 @@ OF_SCRIPTS = (
             "::test_the_head_of_the_line_is_passed_over_when_its_process_is_killed"
         ),
         (
-            "lua/fair/prelude.lua",
+            "lua/fair/line.lua",
             "table.concat(parts, ',')) ~= 0",
             "table.concat(parts, ',')) or true",
         ),
@@ -330,7 +330,7 @@ OF_SCRIPTS = (
         "handing a permit to a stopped process costs less than a lease",
         "faults/test_processes.py::test_a_stopped_head_costs_a_short_lease_only",
         (
-            "lua/fair/prelude.lua",
+            "lua/fair/line.lua",
             "    grant[3] = math.min(grant[3], math.max(2 * heartbeat_interval(grant[3]), 1000))\n",
             "",
         ),
@@ -340,9 +340,9 @@ OF_SCRIPTS = (
         "when a holder expires the next is served, though nobody does anything",
         "promises/test_queue.py::test_an_expired_holder_gives_way",
         (
-            "lua/fair/prelude.lua",
-            "return { tag, next_change(), waiting, own_grants }",
-            "return { tag, -1, waiting, own_grants }",
+            "lua/fair/line.lua",
+            "return { tag, next_change(), waiting,",
+            "return { tag, -1, waiting,",
         ),
     ),
     mutant(
@@ -351,8 +351,8 @@ OF_SCRIPTS = (
         "promises/test_queue.py::test_an_expired_holder_gives_way",
         (
             "lua/zset/prelude.lua",
-            "return { tag, next_ms, waiting, own_grants }",
-            "return { tag, -1, waiting, own_grants }",
+            "return { tag, next_ms, waiting,",
+            "return { tag, -1, waiting,",
         ),
     ),
     mutant(
@@ -447,7 +447,7 @@ OF_SCRIPTS = (
         "a grace period admits newcomers (fair)",
         "holders come back before anybody new is admitted",
         "promises/test_recovery.py::test_waiters_are_served_when_the_grace_period_ends[fair]",
-        ("lua/fair/acquire.lua", "elseif open and grace <= now and", "elseif open and"),
+        ("lua/fair/prelude.lua", "if not open or grace > now or", "if not open or"),
     ),
     mutant(
         "a grace period admits newcomers (zset)",
@@ -475,8 +475,8 @@ OF_SCRIPTS = (
         "promises/test_recovery.py::test_holders_come_back_before_anybody_new_is_admitted",
         (
             "lua/restore.lua",
-            "restored[#restored + 1] = { id, token,",
-            "restored[#restored + 1] = { id, next_token(),",
+            "id, token, math.max(lease, left)",
+            "id, next_token(), math.max(lease, left)",
         ),
     ),
     mutant(
@@ -632,7 +632,7 @@ OF_SCRIPTS = (
         "a process that was cut off comes back to its place",
         "promises/test_long_queue.py::test_a_process_that_lives_is_not_hidden_behind_one_that_was_killed",
         (
-            "lua/fair/prelude.lua",
+            "lua/fair/line.lua",
             "      call('HSET', meta, recipient.owner .. ':gone', '1')\n",
             "",
         ),
@@ -648,9 +648,9 @@ OF_SCRIPTS = (
         "a process that was cut off comes back to its place",
         "promises/test_long_queue.py::test_a_process_that_lives_is_not_hidden_behind_one_that_was_killed",
         (
-            "lua/fair/prelude.lua",
-            "scores[i], scores[i + 1] = exact(entries[i + 1] + ASIDE), entries[i]",
-            "scores[i], scores[i + 1] = exact(next_token()), entries[i]",
+            "lua/fair/line.lua",
+            "    entries[i + 1] = exact(entries[i + 1] + ASIDE)\n",
+            "    entries[i + 1] = exact(next_token())\n",
         ),
     ),
     mutant(
@@ -674,7 +674,7 @@ OF_SCRIPTS = (
             "promises/test_long_queue.py"
             "::test_requests_of_a_process_that_is_dead_are_dropped_from_where_they_were_set_aside"
         ),
-        ("lua/fair/prelude.lua", "    call('HSET', meta, 'aside', aside_due)\n", ""),
+        ("lua/fair/line.lua", "    call('HSET', meta, 'aside', aside_due)\n", ""),
     ),
     mutant(
         "permits beyond the first stay when their holder is lost",
@@ -708,7 +708,7 @@ OF_SCRIPTS = (
         "promises/test_hints.py::test_a_hint_goes_to_who_can_use_it",
         (
             "lua/zset/prelude.lua",
-            "math.min(freed, count, (set_limit or declared) - used)",
+            "math.min(freed, count, limit_for(declared) - used)",
             "math.min(freed, count)",
         ),
     ),
@@ -784,7 +784,7 @@ OF_SCRIPTS = (
         "a permit that is detached for a short while is missed in time",
         "promises/test_detach.py::test_a_nearer_expiry_is_told_past_who_does_not_hear",
         (
-            "lua/fair/prelude.lua",
+            "lua/fair/line.lua",
             "    if publish_to((parse_request(head)), 'hint', '0') ~= 0 then return end\n",
             "    if publish_to((parse_request(head)), 'hint', '0') or true then return end\n",
         ),
@@ -795,8 +795,8 @@ OF_SCRIPTS = (
         "promises/test_linger.py::test_an_attempt_that_does_not_wait_recalls[fair-redis]",
         (
             "lua/fair/acquire.lua",
-            "    answers[i], served = -2, false\n",
-            "    answers[i] = -2\n",
+            "      answers[i], served = blocked_by == 'key' and -5 or -2, false\n",
+            "      answers[i] = blocked_by == 'key' and -5 or -2\n",
         ),
     ),
     mutant(

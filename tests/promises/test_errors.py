@@ -20,6 +20,7 @@ from redsem_async import (
     QueueFull,
     SemaphoreClosed,
     SemaphoreError,
+    SlotsMismatch,
 )
 from tests.harness.clients import Client, Kind, Make
 from tests.harness.wait import cancelled, queue_up, soon
@@ -38,6 +39,7 @@ FACTS: dict[type[SemaphoreError], dict[str, object]] = {
         "unused": True,
         "free_in": 187.0,
     },
+    SlotsMismatch: {"name": "openai", "wanted": "a, b", "found": "b, a"},
     SemaphoreClosed: {"name": "openai"},
     BackendError: {"name": "openai", "detail": "WRONGTYPE"},
     BackendUnavailable: {"name": "openai", "detail": "no connection"},

@@ -263,7 +263,7 @@ async def _at_once(sem: AnySemaphore) -> None:
 
 async def _after_refreshes(sem: AnySemaphore) -> None:
     permit = await sem.acquire()
-    await asyncio.sleep(0.3)
+    await asyncio.sleep(0.75)
     permit.check()
     del permit
     gc.collect()
@@ -291,7 +291,7 @@ async def _with_the_task_that_waited(sem: AnySemaphore) -> None:
 )
 async def test_a_dropped_permit_warns_and_is_released(make: Make, drop: Drop) -> None:
     """Refreshes do not keep it: it would stay held for ever."""
-    sem = make(1, lease=0.15 if drop is _after_refreshes else 60.0)
+    sem = make(1, lease=1.0 if drop is _after_refreshes else 60.0)
     with pytest.warns(ResourceWarning, match=sem.name):
         await drop(sem)
     await all_free(sem)

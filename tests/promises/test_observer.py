@@ -12,6 +12,7 @@ import pytest
 from redsem_async import (
     AcquireTimeout,
     BackendUnavailable,
+    FairSemaphore,
     PermitLost,
     QueueFull,
     Semaphore,
@@ -74,6 +75,30 @@ def recorder(name: str) -> Iterator[Recorder]:
 
 
 # -- events
+
+
+async def test_events_carry_keys_only_where_they_are_asked_for(
+    client: Client, name: str, recorder: Recorder
+) -> None:
+    """There may be as many as tenants, and they may say who somebody is."""
+    sem = FairSemaphore(client, name, 2, key_limit=1)
+    with observe(asked := Recorder(name), keys=True):
+        async with sem.acquire(key="acme") as permit:
+            waiter = await queue_up(sem, key="acme")
+            with pytest.raises(AcquireTimeout):
+                await sem.acquire(key="acme", timeout=0)
+            await permit.refresh()
+        last = await waiter
+        async with sem:
+            assert await sem.release(last.id)
+            await until(lambda: Lost in asked.kinds)
+    assert {*asked.kinds} == {Granted, Queued, Shed, Refreshed, Released, Lost}
+    with_key = [event for event in asked.events if event.key is not None]
+    assert {event.key for event in with_key} == {"acme"}
+    assert [type(event) for event in asked.events if event.key is None] == [Granted, Released]
+    assert recorder.kinds == asked.kinds
+    assert {event.key for event in recorder.events} == {None}
+    assert "acme" not in repr(recorder.events)
 
 
 async def test_a_permit_is_granted_refreshed_and_released(make: Make, recorder: Recorder) -> None:

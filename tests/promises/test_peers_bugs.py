@@ -142,7 +142,7 @@ async def test_bug_12_a_crash_between_the_hand_over_and_its_hearing(
 
 async def test_bug_14_thousands_at_once(kind: Kind, client_a: Redis) -> None:
     """Lua unpacks some 8,000 values at most: 9,000 ids in one turn of the loop."""
-    semaphore = kind(client_a, "jobs", 9_000)
+    semaphore = kind(client_a, "jobs", 9_000, lease=60.0)
     for end in ("release", "clear"):
         permits = await asyncio.gather(*(semaphore.acquire() for _ in range(9_000)))
         assert (await semaphore.status(0)).held == 9_000

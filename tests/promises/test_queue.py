@@ -62,6 +62,85 @@ async def test_fair_lets_nobody_pass_a_heavy_head(fair_pair: MakePair) -> None:
     await all_free(here)
 
 
+async def test_a_head_start_counts_as_time_that_was_waited(fair_pair: MakePair) -> None:
+    """Of two with the same head start the older is first."""
+    here, there = fair_pair(1)
+    first = await here.acquire()
+    plain = await queue_up(there)
+    small = await queue_up(here, ahead=60.0)
+    great = await queue_up(there, ahead=3600.0)
+    again = await queue_up(here, ahead=60)
+    await first.release()
+    order = (great, small, again, plain)
+    for served, waiter in enumerate(order):
+        permit = await soon(waiter)
+        assert not any(other.done() for other in order[served + 1 :])
+        await permit.release()
+    await all_free(here)
+
+
+async def test_a_head_start_is_finite() -> None:
+    memory = MemoryBackend()
+    sem = FairSemaphore(memory, "jobs", 1)
+    first = await sem.acquire()
+    plain = await queue_up(sem)
+    memory.advance(2.5)
+    late = await queue_up(sem, ahead=2.0)
+    await first.release()
+    await (await soon(plain)).release()
+    await (await soon(late)).release()
+
+
+async def test_who_overtakes_a_head_that_does_not_fit_is_served_at_once(
+    fair_pair: MakePair,
+) -> None:
+    here, there = fair_pair(3)
+    held = [await here.acquire() for _ in range(2)]
+    heavy = await queue_up(here, permits=2)
+    assert isinstance(there, FairSemaphore)
+    permit = await there.acquire(ahead=1, timeout=2)
+    assert not heavy.done()
+    tokens = [other.fencing_token for other in held]
+    assert permit.fencing_token > max(tokens), "a head start is no part of the token"
+    for other in (*held, permit):
+        await other.release()
+    await (await soon(heavy)).release()
+    await all_free(here)
+
+
+async def test_requests_of_one_turn_are_sent_in_the_order_of_their_places(
+    fair_pair: MakePair,
+) -> None:
+    here, there = fair_pair(1)
+    assert isinstance(here, FairSemaphore)
+    later = asyncio.create_task(here.acquire())
+    sooner = asyncio.create_task(here.acquire(ahead=1.0))
+    permit = await soon(sooner)
+    assert not later.done()
+    assert await there.try_acquire() is None
+    await permit.release()
+    await (await soon(later)).release()
+
+
+async def test_a_kept_lease_is_not_passed_over_a_head_start(client: Client, name: str) -> None:
+    sem = FairSemaphore(client, name, 1, linger=1.0)
+    order: list[str] = []
+
+    async def use(label: str, ahead: float) -> None:
+        async with sem.acquire(ahead=ahead):
+            order.append(label)
+
+    async with sem:
+        pass
+    async with asyncio.TaskGroup() as group, sem:
+        group.create_task(use("plain", 0.0))
+        await until(lambda: len(sem._bound().remote.ledger.waiting) == 1, "it waits")
+        group.create_task(use("ahead", 5.0))
+        await until(lambda: len(sem._bound().remote.ledger.waiting) == 2, "both wait")
+    assert order == ["ahead", "plain"]
+    await all_free(sem)
+
+
 async def test_zset_gives_to_whoever_asks_when_there_is_room(client: Client, name: str) -> None:
     """A free permit is used, although a waiter needs more than that."""
     sem = Semaphore(client, name, 4)

@@ -9,7 +9,7 @@ import pytest
 import redis
 from redis.asyncio import Redis
 
-from redsem_async import Mutex, aclose
+from redsem_async import Mutex, Semaphore, aclose
 from redsem_async.testing import MemoryBackend
 from tests.harness.clients import Client, Kind, Make
 
@@ -41,6 +41,9 @@ BAD_OPTIONS: list[Bad] = [
     ("max_waiters", ValueError, "max_waiters must be at most", [10**400]),
     ("max_waiters", TypeError, "max_waiters must be an int", [1.5, True]),
     ("cancel_on_loss", TypeError, "cancel_on_loss must be True or False", [None, 1]),
+    ("max_hold", ValueError, "max_hold must be at least the lease", [9.9, -1, 1e10, INFINITY]),
+    ("max_hold", ValueError, "max_hold must be a number", [NAN]),
+    ("max_hold", TypeError, "max_hold must be a number", ["900", True]),
     ("clock", ValueError, "'server' or 'local'", ["servers", None]),
     ("heartbeat", ValueError, "'task' or 'thread'", ["threads", None]),
     ("longest_stall", ValueError, "longest_stall .*heartbeat='thread'", [60.0]),
@@ -66,6 +69,11 @@ BAD_WEIGHTS: list[Bad] = [
     ("permits", ValueError, "permits must be at least 1", [0, -1]),
     ("permits", ValueError, "permits must be at most the limit of 3", [4]),
     ("permits", TypeError, "permits must be an int", [True, 1.0, "1", None]),
+]
+BAD_HEAD_STARTS: list[Bad] = [
+    ("ahead", ValueError, "ahead must be at least 0 and at most 3600", [-1, 3601, INFINITY]),
+    ("ahead", ValueError, "ahead must be a number", [NAN]),
+    ("ahead", TypeError, "ahead must be a number", ["30", None, True]),
 ]
 
 
@@ -108,6 +116,7 @@ def test_odd_options_that_are_fine(kind: Kind) -> None:
     kind(backend, "x", 1, timeout=None, max_waiters=None, label=None, refresh_interval=None)
     kind(backend, "x", 1, heartbeat="task", longest_stall=None)
     kind(backend, "x", 1, lease=1, heartbeat="thread", longest_stall=1)
+    kind(backend, "x", 1, lease=1, max_hold=1)
 
 
 # -- calls
@@ -124,6 +133,21 @@ async def test_bad_acquires_are_refused_at_the_call(
     if "timeout" not in given:
         with pytest.raises(error, match=message):
             await sem.try_acquire(**given)
+
+
+@each(BAD_HEAD_STARTS)
+def test_bad_head_starts(
+    make_fair: Make, given: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    sem: Any = make_fair(3)
+    with pytest.raises(error, match=message):
+        sem.acquire(**given)
+
+
+def test_only_a_line_has_head_starts(client: Client) -> None:
+    untyped: Any = Semaphore(client, "jobs", 1)
+    with pytest.raises(TypeError, match="ahead"):
+        untyped.acquire(ahead=1.0)
 
 
 def _bad_calls(sem: Any) -> list[tuple[Callable[[], Any], type[Exception], str]]:

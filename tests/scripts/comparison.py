@@ -6,8 +6,11 @@ that decide whether a message reaches a hub.
 
 import time
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any, cast
+from urllib.parse import unquote
 
+import pytest
 from hypothesis.stateful import RuleBasedStateMachine, invariant
 from redis import Redis
 from redis.exceptions import ResponseError
@@ -15,20 +18,21 @@ from redis.exceptions import ResponseError
 from redsem_async._core.config import Clock
 from redsem_async._core.keys import Address, Mode, channel
 from redsem_async._protocol.errors import CommandError, ErrorKind
-from redsem_async._protocol.operations import Acquire, Operation
+from redsem_async._protocol.operations import Acquire, Heartbeat, Operation, Reap
 from redsem_async._protocol.pushes import Granted, Push
 from redsem_async._protocol.replies import AnyReply, Reply
 from redsem_async._redis.codec import Argument, Codec, push_of
 from redsem_async._redis.faults import command_error
 from redsem_async._redis.scripts import Script
-from redsem_async.testing._spec.fair import FairSpecification
-from redsem_async.testing._spec.records import Reordered, UnknownHub, Void
-from redsem_async.testing._spec.zset import ZsetSpecification
+from redsem_async.testing._memory import SPECIFICATIONS
+from redsem_async.testing._spec.keyed import KeyedSpecification
+from redsem_async.testing._spec.records import Reordered, SlotsInUse, UnknownHub, Void
 from tests.scripts.replay import joined, lasting, plain, rights_in
 
 HUBS: tuple[str, ...] = ("a" * 32, "b" * 32, "c" * 32)
 START_US = 1_800_000_000_000_000
 MIN_LEFT_MS = 30_000
+SERVING = (Acquire, Heartbeat, Reap)
 
 
 class TimedCodec(Codec):
@@ -61,18 +65,18 @@ class Comparison(RuleBasedStateMachine):
         self.redis = Redis.from_url(self.url, protocol=2)
         self.address = Address(self.mode, self.prefix, "agreed", self.clock)
         self.keys = (*self.address.keys, *self.address.recovery_keys)
-        self.redis.delete(*self.keys)
+        self.redis.delete(*self.keys, *self.address.first_keys)
         self.now_us = START_US
         self.recovers = False
         self.tokens: set[int] = set()
-        self.model = (FairSpecification if self.mode == "fair" else ZsetSpecification)(
-            self._publish
-        )
+        self.model = SPECIFICATIONS[self.mode.removesuffix("+slots")](self._publish)
         self._codec = TimedCodec(self.address, lambda: self.now_us)
         self._tags = 0
         self._published: list[tuple[str, Push]] = []
         self._expiring: list[str] = []  # keys that were seen to have an expiry, if they exist
         self._present = set(HUBS)
+        self.called_at_us = START_US
+        self.served = False  # the last call gave what was free to waiters
         client: Any = self.redis
         self._subscriber: Any = client.pubsub(ignore_subscribe_messages=True)
         # A connection without a subscription is no subscriber.
@@ -80,7 +84,7 @@ class Comparison(RuleBasedStateMachine):
         self._settle()
 
     def teardown(self) -> None:
-        self.redis.delete(*self.keys)
+        self.redis.delete(*self.keys, *self.address.first_keys)
         self._subscriber.close()
         self.redis.close()
 
@@ -99,15 +103,21 @@ class Comparison(RuleBasedStateMachine):
 
     def call(self, hub: str, call: Operation) -> AnyReply | CommandError:
         self._tags += 1
+        self.called_at_us, self.served = self.now_us, isinstance(call, SERVING)
         self._published.clear()
         before, began = self._age_meta()
         real = self._run(hub, call)
+        in_use: Sequence[str] | None = None
+        expected: AnyReply | CommandError | None = None
         try:
-            expected: AnyReply | CommandError = self.model.run(
-                self.address, call, hub, self.now_us
-            )
+            expected = self.model.run(self.address, call, hub, self.now_us)
         except (Reordered, UnknownHub, Void):
             assert isinstance(real, CommandError) and real.kind is ErrorKind.RETRY_NOW
+            return real
+        except SlotsInUse as refused:
+            in_use = list(refused.slots)
+        if expected is None:
+            assert isinstance(real, CommandError) and real.slots == in_use
             return real
         assert plain(real) == plain(expected), (call, real, expected)
         received = self._received()
@@ -220,11 +230,44 @@ class Comparison(RuleBasedStateMachine):
         look.zrange(holders, 0, -1)
         look.hkeys(tokens)
         look.zrange(extra, 0, -1)
-        kept = [key for key in self.keys if not key.endswith((":limit", ":marker"))]
+        keys = (*self.keys, *self.address.first_keys)
+        kept = [key for key in keys if not key.endswith((":limit", ":key-limits", ":marker"))]
         for key in kept:
             look.pttl(key)
         answers: list[Any] = look.execute()
         held, with_token, heavy, *lifetimes = answers
         assert {*with_token, *(entry.rpartition(b":")[0] for entry in heavy)} <= {*held}
-        assert -1 not in lifetimes, self.keys
+        assert -1 not in lifetimes, list(zip(kept, lifetimes, strict=True))
         self._expiring = [key for key in kept if not key.endswith(":meta")]
+        if isinstance(self.model, KeyedSpecification):
+            self._compare_texts(self.model)
+
+    def _compare_texts(self, model: KeyedSpecification) -> None:
+        """Of keys there is what is said of who holds and waits, and nothing else."""
+        name, use = self.address.first_keys[-2], Counter[str]()
+        counter = cast("bytes | None", self.redis.hget(self.keys[2], "counter"))
+        assert int(counter or 0) == model.state.counter.last
+        found = [
+            text.decode().split(":")
+            for text in cast("list[bytes]", self.redis.zrange(name, 0, -1))
+        ]
+        texts = {kind: [rest for first, *rest in found if first == kind] for kind in "iulrkvs"}
+        for key, power, _ in texts["u"]:
+            use[unquote(key)] += 2 ** int(power)
+        held = Counter[str]()
+        for holder in model.state.holders.values():
+            if holder.key is not None:
+                held[holder.key] += holder.permits
+        assert use == held
+        standing = [queued.key or "" for queued in model.line if not queued.set_aside]
+        assert sorted(unquote(key) for key, *_ in texts["l"]) == sorted(standing)
+        ready = {unquote(key): int(ticket) for ticket, key in texts["r"]}
+        assert ready == {key: ticket for key, (ticket, _) in model.ready.items()}
+        assert {unquote(key) for key, *_ in texts["k"]} == ready.keys()
+        ranks = {unquote(key): (float(use), float(at)) for use, at, key in texts["s"]}
+        expected = {key: rank for key, (_, rank) in model.ready.items()} if model.shares else {}
+        assert {*ranks} == {*expected}
+        assert all(ranks[key] == pytest.approx(expected[key]) for key in ranks), (ranks, expected)
+        times = {unquote(key): float(at) for key, at in texts["v"]}
+        assert times == pytest.approx(model.virtual_times)
+        assert times.keys() <= {*held, *standing}

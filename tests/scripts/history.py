@@ -59,6 +59,18 @@ class Stay:
     asked: float | None = None
     released: bool | None = None
     killed: bool = False
+    key: str | None = None
+
+    @property
+    def windows(self) -> tuple[str, ...]:
+        """What it counts against: the semaphore, and its key."""
+        own = () if self.key is None else (of_key(self.name, self.key),)
+        return self.name, *own
+
+
+def of_key(name: str, key: str) -> str:
+    """One key of a semaphore, among the names of `History`."""
+    return f"{name} key {key}"
 
 
 @dataclass(slots=True)
@@ -226,9 +238,10 @@ class History:
         if gave_back or (taken and not in_grace):
             until = min(until, ended)
         if until > stay.since:
-            edges = self._windows[name].edges
-            heapq.heappush(edges, (stay.since, stay.permits))
-            heapq.heappush(edges, (until, -stay.permits))
+            for each in stay.windows:
+                edges = self._windows[each].edges
+                heapq.heappush(edges, (stay.since, stay.permits))
+                heapq.heappush(edges, (until, -stay.permits))
 
     def _sweep(self, name: str, window: _Window, horizon: float) -> None:
         most = self._ceiling.get(name, math.inf)

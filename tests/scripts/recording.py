@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast
+from urllib.parse import unquote
 
 import hiredis
 
@@ -24,6 +25,7 @@ from tests.harness import restricted
 _WRAPPER = Path(__file__).with_name("journalled.lua").read_text(encoding="utf-8")
 _COMMAND = "rpush"  # with which the journal is written
 _KEYS = 7  # that every script may be given; two more are for recovery
+_KEYED_KEYS = 2  # that scripts for semaphores with keys are given before them
 _LOOKED_UP = "script"  # the name in `_wire` by which scripts are looked up
 _SLOT = "--[[ the script stands here ]]"
 
@@ -80,7 +82,12 @@ class Record(NamedTuple):
     @property
     def base(self) -> str:
         """What the names of the semaphore's keys begin with."""
-        return self.key.removesuffix("holders")
+        return self.key.removesuffix("keys" if self.keyed else "holders")
+
+    @property
+    def keyed(self) -> bool:
+        """Whether requests have keys."""
+        return "+" in self.mode
 
     @property
     def hub(self) -> str:
@@ -94,7 +101,7 @@ class Record(NamedTuple):
     @property
     def recovers(self) -> bool:
         """Whether the caller wants a grace period after a loss of state."""
-        return len(self.present) > _KEYS
+        return len(self.present) > _KEYS + _KEYED_KEYS * self.keyed
 
     @property
     def call(self) -> op.Operation:
@@ -141,7 +148,7 @@ def record_of(data: bytes) -> Record:
 
 def call_of(mode: Mode, operation: str, own: Sequence[str], *, recovers: bool) -> op.Operation:
     """The call that a script was given as arguments: what `Codec.command` does, undone."""
-    fair = mode == "fair"
+    fair = mode != "zset"
 
     def introduced(who: str, no_push: str) -> HubInfo | None:
         return HubInfo(who, no_push == "1", recovers) if who else None
@@ -154,8 +161,12 @@ def call_of(mode: Mode, operation: str, own: Sequence[str], *, recovers: bool) -
             call = op.Acquire(numbers, int(lease), int(limit), unusual, hub_info=hub_info)
             call = call._replace(right=_right(right))
             if fair:
-                most = None if first == "-1" else int(first)
-                return call._replace(max_waiters=most, after=int(second))
+                all_of_them, _, of_key = first.partition(":")
+                return call._replace(
+                    max_waiters=None if all_of_them == "-1" else int(all_of_them),
+                    max_waiters_per_key=int(of_key) if of_key else None,
+                    after=int(second),
+                )
             waits, _, highest = first.partition(":")
             return call._replace(waits=int(waits), highest=int(highest or 0), hinted=int(second))
         case "release":
@@ -176,9 +187,11 @@ def call_of(mode: Mode, operation: str, own: Sequence[str], *, recovers: bool) -
             beat = op.Heartbeat(int(lease), (), facts[0], facts[1], facts[2], hub_info, facts[3])
             return beat._replace(right=_right(right))
         case "adopt":
-            lease, who, no_push, owner, old, new, number = own
+            lease, who, no_push, owner, *rest = own
+            old, new, number, *bound = map(int, rest)
             hub_info = introduced(who, no_push)
-            return op.Adopt(owner, int(old), int(new), int(lease), hub_info, int(number))
+            longest = bound[0] if bound else None
+            return op.Adopt(owner, old, new, int(lease), hub_info, number, longest)
         case "restore":
             lease, who, no_push, *back = own
             permits = [_permit(text) for text in back]
@@ -186,10 +199,11 @@ def call_of(mode: Mode, operation: str, own: Sequence[str], *, recovers: bool) -
         case "detach":
             return op.Detach(int(own[0]), int(own[1]), int(own[2]))
         case "status":
-            return op.Status(int(own[0]))
+            return op.Status(int(own[0]), unquote(own[1]) or None if own[1:] else None)
         case "set_limit":
             limits: dict[str, Any] = {"": None, "pause": "pause", "resume": "resume"}
-            return op.SetLimit(limits[own[0]] if own[0] in limits else int(own[0]), int(own[1]))
+            new = limits[own[0]] if own[0] in limits else int(own[0])
+            return op.SetLimit(new, int(own[1]), unquote(own[2]) if own[2:] else None)
         case "reap":
             return op.Reap()
         case "clear":
@@ -202,25 +216,35 @@ def _right(text: str) -> op.RightRequest | None:
     return op.RightRequest(*map(int, text.split(":"))) if text else None
 
 
-def _asked(texts: Iterator[str] | Sequence[str]) -> tuple[list[int], dict[int, tuple[int, bool]]]:
+def _asked(texts: Iterator[str] | Sequence[str]) -> tuple[list[int], dict[int, op.Unusual]]:
     numbers: list[int] = []
-    unusual: dict[int, tuple[int, bool]] = {}
+    unusual: dict[int, op.Unusual] = {}
     for text in texts:
-        number, _, kind = text.partition(":")
+        number, *kind = text.split(":")
         numbers.append(int(number))
         if kind:
-            permits, _, waits = kind.partition(":")
-            unusual[int(number)] = (int(permits), waits == "1")
+            permits, waits, ahead, *tail = *kind, *["0"] * (len(kind) == 2)
+            asked = op.Unusual(int(permits), waits == "1", int(ahead), _terms(tail))
+            unusual[int(number)] = asked
     return numbers, unusual
 
 
-def _permit(text: str) -> tuple[int, int, int]:
-    number, token, permits = map(int, text.split(":"))
-    return number, token, permits
+def _permit(text: str) -> op.RestoredPermit:
+    number, token, permits, *tail = text.split(":")
+    return op.RestoredPermit(int(number), int(token), int(permits), _terms(tail))
 
 
 def _request(text: str) -> op.Request:
     """A request as it stands in line; of a zset abandon, its number alone."""
-    number, *rest = map(int, text.split(":"))
-    lease, limit, permits = rest or (0, 0, 1)
-    return op.Request(number, lease, limit, permits)
+    number, *rest = text.split(":")
+    lease, limit, permits = map(int, rest[:3] or (0, 0, 1))
+    return op.Request(int(number), lease, limit, permits, key=_terms(rest[3:]))
+
+
+def _terms(tail: Sequence[str]) -> op.KeyTerms | None:
+    """The key of a request, by its tail; None where that is empty."""
+    if not (tail and tail[-1]):
+        return None
+    limit, weight, patience_ms, key = tail
+    declared = int(limit) if limit else None
+    return op.KeyTerms(unquote(key), declared, float(weight), int(patience_ms))

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any, cast
+from urllib.parse import quote, unquote
 
 import hiredis
 
@@ -15,8 +16,10 @@ from redsem_async._core.keys import Address, Mode
 from redsem_async._protocol.pushes import Granted, Push
 from redsem_async._protocol.replies import AdoptReply, AnyReply, Holding, Reply, StatusReply
 from redsem_async._redis.codec import Codec, push_of
+from redsem_async.testing._memory import SPECIFICATIONS
 from redsem_async.testing._spec.base import Specification
 from redsem_async.testing._spec.fair import FairSpecification
+from redsem_async.testing._spec.keyed import KeyedSpecification
 from redsem_async.testing._spec.records import (
     HolderRecord,
     ModeInUse,
@@ -44,8 +47,7 @@ class Replay:
     """One semaphore of the specification, which follows the journal."""
 
     def __init__(self, mode: Mode, findings: Findings) -> None:
-        kind = FairSpecification if mode == "fair" else ZsetSpecification
-        self.model: Specification = kind(self._publish)
+        self.model: Specification = SPECIFICATIONS[mode](self._publish)
         self.broken = False  # it went another way: what follows would say nothing more
         self._mode: Mode = mode
         self._findings = findings
@@ -106,12 +108,26 @@ class Replay:
             self._differ(record, f"after {record.call} {held} is held, not {expected}")
         line: Mapping[str, float] = {}
         if isinstance(model, FairSpecification):
-            line = {_member(queued): _score(queued) for queued in model.line}
+            keyed = isinstance(model, KeyedSpecification)
+            line = {member_of(queued, keyed=keyed): _score(queued) for queued in model.line}
         elif isinstance(model, ZsetSpecification):
             line = model.line
         if keys.line != line:
             self._differ(record, f"after {record.call} in line are {keys.line}, not {line}")
+        if isinstance(model, KeyedSpecification):
+            self._compare_keys(record, keys, model)
         self._compare_meta(record, keys)
+
+    def _compare_keys(self, record: Record, keys: Keys, model: KeyedSpecification) -> None:
+        """Whether the limits of keys, and which are ready, are the same in the keys."""
+        limits = {unquote(key): int(limit) for key, limit in keys.key_limits.items()}
+        if limits != model.key_limits:
+            detail = f"limits of keys are {limits}, not {model.key_limits}"
+            self._differ(record, f"after {record.call} the {detail}")
+        ready = keys.ready()
+        expected = {key: ticket for key, (ticket, _) in model.ready.items()}
+        if ready != expected:
+            self._differ(record, f"after {record.call} {ready} are ready, not {expected}")
 
     def _compare_meta(self, record: Record, keys: Keys) -> None:
         """Whether the counter, and what is known of the caller's hub, are the same in the keys."""
@@ -164,6 +180,8 @@ class Replay:
                 state.kind = None
                 state.counter = Counter()
                 state.rights.clear()
+                if isinstance(model, KeyedSpecification):
+                    model.virtual_time = 0.0
                 if isinstance(model, FairSpecification):
                     model.look_again = None
                 state.grace.lost_at = state.grace.until = 0
@@ -172,6 +190,10 @@ class Replay:
                     known.alive_until = 0
             case "released":
                 state.grace.released.clear()
+            case "keys":
+                assert isinstance(model, KeyedSpecification)
+                model.ready.clear()
+                model.virtual_times.clear()
             case "line":
                 assert isinstance(model, FairSpecification | ZsetSpecification)
                 model.line.clear()
@@ -221,9 +243,17 @@ def lasting(rights: Mapping[str, int], now: int) -> dict[str, int]:
     return {hub: ends for hub, ends in rights.items() if ends > now}
 
 
-def _member(queued: QueuedRequest) -> str:
-    _, lease_ms, limit, permits, _ = queued.request
-    return f"{queued.id}:{lease_ms}:{limit}:{permits}"
+def member_of(queued: QueuedRequest, *, keyed: bool) -> str:
+    """A request as the line has it."""
+    _, lease_ms, limit, permits, _, _, terms = queued.request
+    member = f"{queued.id}:{lease_ms}:{limit}:{permits}"
+    if not keyed:
+        return member
+    if terms is None:
+        return f"{member}::1:0:"
+    declared = "" if terms.limit is None else terms.limit
+    key = quote(terms.key, safe="")
+    return f"{member}:{declared}:{terms.weight:.6f}:{terms.patience_ms}:{key}"
 
 
 def _score(queued: QueuedRequest) -> int:

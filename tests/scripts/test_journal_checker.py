@@ -1,15 +1,15 @@
 """The checker of the journal finds nothing wrong with a real one, and can fail."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from redis.asyncio import Redis
 
 from redsem_async import AnySemaphore, FairSemaphore, Permit, Semaphore
-from tests.harness.clients import Kind
+from redsem_async._api.classes import takes_keys
 from tests.harness.wait import until
 from tests.scripts.history import End, Stay
 from tests.scripts.journal import JournalChecker
@@ -19,13 +19,17 @@ LIMIT = 2
 Found = dict[str, int]
 
 
+Make = Callable[..., AnySemaphore]
+
+
 async def _used(here: AnySemaphore, there: AnySemaphore) -> None:
     """Two hold, two wait, and the one process serves the other; some do twice what they do."""
-    first, second = await here.acquire(), await here.acquire()
+    key = {"key": "ü:"} if takes_keys(here) else {}
+    first, second = await _acquire(here, key), await _acquire(here, key)
     ledger = there._bound().remote.ledger
     waiters: list[asyncio.Future[Permit]] = []
     for place in (1, 2):
-        waiters.append(asyncio.ensure_future(there.acquire()))
+        waiters.append(asyncio.ensure_future(_acquire(there, key)))
 
         def waits(place: int = place) -> bool:
             return len(ledger.waiting) == place
@@ -42,7 +46,12 @@ async def _used(here: AnySemaphore, there: AnySemaphore) -> None:
     assert await last.release()
 
 
-async def _journal(kind: Kind, url: str, prefix: str) -> list[Record]:
+def _acquire(semaphore: AnySemaphore, key: dict[str, str]) -> Awaitable[Permit]:
+    acquire = cast("Callable[..., Awaitable[Permit]]", semaphore.acquire)
+    return acquire(**key)
+
+
+async def _journal(kind: Make, url: str, prefix: str) -> list[Record]:
     undo = install()
     try:
         async with Redis.from_url(url) as first, Redis.from_url(url) as second:
@@ -58,7 +67,11 @@ async def _journal(kind: Kind, url: str, prefix: str) -> list[Record]:
     return [record_of(data) for data in journal]
 
 
-@pytest.fixture(params=[Semaphore, FairSemaphore], ids=["zset", "fair"])
+def with_keys(client: Redis, name: str, limit: int, prefix: str) -> FairSemaphore:
+    return FairSemaphore(client, name, limit, prefix=prefix, key_limit=LIMIT, share=True)
+
+
+@pytest.fixture(params=[Semaphore, FairSemaphore, with_keys], ids=["zset", "fair", "keys"])
 async def records(request: pytest.FixtureRequest, server_url: str, prefix: str) -> list[Record]:
     return await _journal(request.param, server_url, prefix)
 

@@ -5,6 +5,7 @@ The specification has no keys. This file knows their layout, and nothing of how 
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
+from urllib.parse import quote, unquote
 
 from redsem_async._protocol.operations import Acquire
 from redsem_async.testing._spec.records import HolderRecord
@@ -13,7 +14,8 @@ from tests.scripts.violations import Findings
 
 EXPIRY_SLACK = 5  # ms by which an expiry may differ: before 8.0 TIME goes on while a script runs
 KINDS = ("holders", "tokens", "meta", "hubs", "extra", "limit", "line", "marker", "released")
-STAYING = ("limit", "marker")  # keys without an expiry
+KEYED_KINDS = ("keys", "key-limits", *KINDS)
+STAYING = ("limit", "marker", "key-limits")  # keys without an expiry
 BAND = 2**42  # `extra` has '<id>:<power>' -> expiry + power * BAND: 2**power permits of id
 
 Held = Mapping[str, HolderRecord]
@@ -46,6 +48,8 @@ class Keys:
         self.line: dict[str, float] = {}
         self.released: dict[str, float] = {}
         self.texts: dict[str, str] = {}  # the set limit, and the marker
+        self.keys: dict[str, float] = {}  # see the keyed prelude
+        self.key_limits: dict[str, str] = {}
         self.now = 0  # of the semaphore's clock, in ms, when the last record was written
         self.highest = 0  # fencing token granted so far
         self._deadlines: dict[str, int] = {}  # of a key: when it expires, in ms
@@ -85,7 +89,19 @@ class Keys:
             identity, _, power = member.rpartition(":")
             if identity in held:
                 held[identity].permits += 2 ** int(power)
+        for identity, key in self.keys_of_holders().items():
+            if identity in held:
+                held[identity].key = key
         return held
+
+    def keys_of_holders(self) -> dict[str, str]:
+        texts = (text.split(":") for text in self.keys if text.startswith("i:"))
+        return {identity: unquote(key) for _, identity, _, key in texts}
+
+    def ready(self) -> dict[str, int]:
+        """The ticket of the first request of each key that is ready."""
+        texts = (text.split(":") for text in self.keys if text.startswith("r:"))
+        return {unquote(key): int(ticket) for _, ticket, key in texts}
 
     def _clock(self, record: Record) -> int:
         """The semaphore's clock, which is ahead where the server's was set back."""
@@ -97,7 +113,9 @@ class Keys:
 
     def _contents(self, kind: str) -> dict[str, str] | dict[str, float]:
         contents: dict[str, str] | dict[str, float]
-        if kind in STAYING:
+        if kind == "key-limits":
+            contents = self.key_limits
+        elif kind in STAYING:
             contents = {kind: self.texts[kind]} if kind in self.texts else {}
         else:
             contents = getattr(self, kind)
@@ -107,7 +125,8 @@ class Keys:
         """Keys that expired since the last record: in their time, with nothing live in them."""
         gone: list[str] = []
         now = record.server_us // 1000
-        for kind, there in zip(KINDS, record.present, strict=False):
+        kinds = KEYED_KINDS if record.keyed else KINDS
+        for kind, there in zip(kinds, record.present, strict=False):
             known = self._contents(kind)
             if there == "1" and not known:
                 self._broken("the journal is complete", f"{kind} came from nowhere")
@@ -145,11 +164,12 @@ class Keys:
                 for score, member in zip(arguments[::2], arguments[1::2], strict=True):
                     self._zadd(kind, member, float(score))
             case "ZREM" | "HDEL":
+                contents = self._contents(kind)
                 for member in arguments:
-                    getattr(self, kind).pop(member, None)
+                    contents.pop(member, None)
             case "HSET":
                 pairs = zip(arguments[::2], arguments[1::2], strict=True)
-                getattr(self, kind).update(pairs)
+                self._fields(kind).update(pairs)
             case "SET":
                 self.texts[kind] = arguments[0]
             case "PEXPIRE":
@@ -164,6 +184,10 @@ class Keys:
         kind = key.removeprefix(self._base)
         return "line" if kind in ("queue", "waiting") else kind
 
+    def _fields(self, kind: str) -> dict[str, str]:
+        fields: dict[str, str] = self.key_limits if kind == "key-limits" else getattr(self, kind)
+        return fields
+
     def _zadd(self, kind: str, member: str, score: float) -> None:
         getattr(self, kind)[member] = score
         if kind == "extra":
@@ -172,10 +196,10 @@ class Keys:
                 self._broken("an entry is in its band", f"{member}: {score:.0f}")
 
     def _delete(self, kind: str) -> None:
-        if kind in STAYING:
+        if kind in STAYING and kind != "key-limits":
             self.texts.pop(kind, None)
         else:
-            getattr(self, kind).clear()
+            self._contents(kind).clear()
         self._deadlines.pop(kind, None)
 
     def _pexpire(self, kind: str, deadline: int) -> None:
@@ -206,8 +230,10 @@ class Keys:
 
     def _check_leaks(self, changes: Changes) -> None:
         heavy = {member.rpartition(":")[0] for member in self.extra}
+        keyed = {text.split(":")[-1] for text in self.keys if text.startswith("u:")}
+        keyed |= self.keys_of_holders().keys()
         for identity in changes.removed if self.holders else ():
-            if identity in self.tokens or identity in heavy:
+            if identity in self.tokens or identity in heavy or identity in keyed:
                 self._broken("nothing leaks", f"a part of {identity} stayed behind")
 
     def _check_grants(self, record: Record, grants: Held, left: Sequence[str]) -> None:
@@ -224,6 +250,25 @@ class Keys:
             self.highest = max(self.highest, grant.token)
             used += grant.permits
             most = int(str(self.texts.get("limit", declared.get(identity, own))).split()[0])
+            self._check_key(record, identity, grant, left)
             if used > most:
                 detail = f"{used} of {most} permits in use with {identity}"
                 self._broken("never more than the limit", detail)
+
+    def _check_key(
+        self, record: Record, identity: str, grant: HolderRecord, left: Sequence[str]
+    ) -> None:
+        """No key has more than its limit in use."""
+        if grant.key is None:
+            return
+        call = record.call
+        limit = next((m.split(":")[-4] for m in left if m.startswith(f"{identity}:")), None)
+        if limit is None and isinstance(call, Acquire):
+            asked = call.unusual[int(identity.rpartition(".")[2])].key
+            limit = "" if asked is None or asked.limit is None else str(asked.limit)
+        most = self.key_limits.get(quote(grant.key, safe=""), limit)
+        held = self.held().values()
+        used = sum(h.permits for h in held if h.key == grant.key and h.expiry_ms > self.now)
+        if most and used > int(most):
+            detail = f"{used} of {most} permits of {grant.key!r} in use with {identity}"
+            self._broken("no key has more than its limit", detail)

@@ -6,14 +6,21 @@ from redsem_async._protocol.operations import Operation
 from redsem_async._protocol.replies import AnyReply
 from redsem_async.testing._spec.base import Specification
 from redsem_async.testing._spec.fair import FairSpecification
+from redsem_async.testing._spec.keyed import KeyedSpecification, SharedSpecification
 from redsem_async.testing._spec.records import Publish, Reordered, UnknownHub, Void
 from redsem_async.testing._spec.zset import ZsetSpecification
 
 START_US = 1_700_000_000_000_000  # by the server's clock
+SPECIFICATIONS: dict[Mode, type[Specification]] = {
+    "fair": FairSpecification,
+    "fair+keys": KeyedSpecification,
+    "fair+share": SharedSpecification,
+    "zset": ZsetSpecification,
+}
 
 
 def specification(mode: Mode, publish: Publish) -> Specification:
-    return (FairSpecification if mode == "fair" else ZsetSpecification)(publish)
+    return SPECIFICATIONS[mode](publish)
 
 
 def carry_out(

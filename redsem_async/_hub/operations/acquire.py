@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from operator import attrgetter
 
-from redsem_async._core.config import Terms
+from redsem_async._core.config import Slot, Terms
 from redsem_async._core.errors import QueueFull, SemaphoreError
 from redsem_async._core.lease import trusted_until
 from redsem_async._hub.claim import Claim, LineReport, State
@@ -13,15 +13,25 @@ from redsem_async._hub.handout import Handout
 from redsem_async._hub.ledger import Ledger
 from redsem_async._hub.waiters import Waiters
 from redsem_async._protocol.errors import CommandError, ErrorKind
-from redsem_async._protocol.operations import Acquire
-from redsem_async._protocol.replies import FULL, GONE, QUEUE_FULL, AnyReply, Holding, Reply
+from redsem_async._protocol.operations import Acquire, Unusual
+from redsem_async._protocol.replies import (
+    FULL,
+    FULL_FOR_KEY,
+    GONE,
+    QUEUE_FULL,
+    QUEUE_FULL_FOR_KEY,
+    WAITING_FOR_KEY,
+    AnyReply,
+    Holding,
+    Reply,
+)
 
 from .abandon import AbandonQueue
 from .base import Batch, error_for
 
 MAX_ACQUIRES = 256  # in one script, because it holds the server for as long
 
-_NO_EFFECT = frozenset({ErrorKind.MODE_MISMATCH, ErrorKind.NO_MEMORY})
+_NO_EFFECT = frozenset({ErrorKind.MODE_MISMATCH, ErrorKind.SLOTS_MISMATCH, ErrorKind.NO_MEMORY})
 
 
 class AcquireQueue:
@@ -51,10 +61,10 @@ class AcquireQueue:
         ledger = self.ledger
         if self.waiters.unsorted:
             self.waiters.unsorted = False
-            ledger.new = deque(sorted(ledger.new, key=attrgetter("started")))
+            ledger.new = deque(sorted(ledger.new, key=attrgetter("place")))
         new = ledger.new
         claims: list[Claim] = []
-        exceptional: dict[int, tuple[int, bool]] = {}
+        exceptional: dict[int, Unusual] = {}
         terms: Terms | None = None
         while new and len(claims) < MAX_ACQUIRES:
             claim = new[0]
@@ -66,8 +76,8 @@ class AcquireQueue:
                 ledger.give_number(claim)
                 claim.written()
                 claims.append(claim)
-                if claim.permits != 1 or not claim.waits:
-                    exceptional[claim.number] = (claim.permits, claim.waits)
+                if claim.permits != 1 or not claim.waits or claim.ahead or claim.key:
+                    exceptional[claim.number] = claim.unusual
             new.popleft()
         if not claims:
             return None
@@ -75,11 +85,13 @@ class AcquireQueue:
         ledger.acquires_in_flight.append(claims[-1].number)
         return batch
 
-    def reject_full(self, claim: Claim) -> None:
+    def reject_full(self, claim: Claim, *, for_key: bool = False) -> None:
         """The server replied "full" to a claim that does not wait, or may not."""
-        ledger, bound = self.ledger, claim.terms.max_waiters
+        ledger, terms = self.ledger, claim.terms
+        bound = terms.max_waiters_per_key if for_key else terms.max_waiters
         if claim.waits and bound is not None:
-            ledger.turn_down(claim, QueueFull(ledger.name, bound, ledger.retry_after(claim)))
+            facts = (ledger.name, bound, ledger.retry_after(claim), for_key)
+            ledger.turn_down(claim, QueueFull(*facts))
         else:
             ledger.turn_down(claim, ledger.timed_out(claim))
 
@@ -99,6 +111,10 @@ class AcquireBatch(Batch):
     def lone(self) -> bool:
         return len(self._claims) == 1
 
+    @property
+    def slots(self) -> Sequence[Slot] | None:
+        return self._claims[0].terms.slots
+
     def settle(self, reply: AnyReply | CommandError) -> None:
         self.ledger.acquires_in_flight.popleft()
         if isinstance(reply, CommandError) and reply.kind in _NO_EFFECT:
@@ -107,7 +123,7 @@ class AcquireBatch(Batch):
                     # One that was sent before may be known to the server from then.
                     known = claim.was_sent
                     end = self._queue.abandons.refuse if known else self.ledger.turn_down
-                    end(claim, error_for(self.ledger, reply))
+                    end(claim, error_for(self.ledger, reply, self.slots))
             self._queue.waiters.hint_unsent(self._hinted)
         else:
             super().settle(reply)
@@ -125,11 +141,13 @@ class AcquireBatch(Batch):
         numbers = self.operation.numbers  # a claim that asked anew has another by now
         for claim, number, answer in zip(self._claims, numbers, reply.answers, strict=True):
             if isinstance(answer, Holding):
-                queue.handout.granted(number, answer.token, answer.left_ms / 1000, self.sent_at)
+                left = answer.left_ms / 1000
+                queue.handout.granted(number, answer.token, left, self.sent_at, answer.slots)
             elif claim.state is not State.SENT or claim.number != number:
                 continue  # its caller left, and an abandon is on its way; or it asked anew
             elif answer > 0:
                 claim.granted(answer, trusted)
+                claim.slots = reply.slots.get(number, ())
                 if at_once:
                     claim.hand_out()
                 else:
@@ -139,8 +157,9 @@ class AcquireBatch(Batch):
                 again.append(claim)
             else:
                 claim.report, claim.unconfirmed = report, None
-                if answer == QUEUE_FULL or not claim.waits:
-                    queue.reject_full(claim)
+                claim.waits_for_key = answer in (WAITING_FOR_KEY, FULL_FOR_KEY)
+                if not claim.waits or answer in (QUEUE_FULL, QUEUE_FULL_FOR_KEY):
+                    queue.reject_full(claim, for_key=answer == QUEUE_FULL_FOR_KEY)
                 else:
                     wait.append(claim)
         if again:

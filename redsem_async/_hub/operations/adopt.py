@@ -1,14 +1,16 @@
 """Adopt: a permit of another process is taken over, under a number of this one's."""
 
+import math
 from collections.abc import Callable, Sequence
 
 from redsem_async._core.clock import now as clock
+from redsem_async._core.config import Slot
 from redsem_async._core.errors import PermitLost, SemaphoreError
 from redsem_async._core.keys import permit_id
 from redsem_async._core.lease import trusted_until
 from redsem_async._hub.claim import Claim, State
 from redsem_async._hub.handout import Handout
-from redsem_async._protocol.operations import Adopt
+from redsem_async._protocol.operations import Adopt, KeyTerms
 from redsem_async._protocol.replies import AdoptReply, AnyReply
 
 from .abandon import AbandonQueue
@@ -52,7 +54,17 @@ class PendingAdopt(QueuedCall):
         claim.written()
         claim.call = self.number
         hub_info, lease_ms = ledger.introduction.take(), claim.terms.lease_ms
-        operation = Adopt(self.owner, self.old, claim.number, lease_ms, hub_info, self.number)
+        longest = claim.terms.max_hold
+        operation = Adopt(
+            self.owner,
+            self.old,
+            claim.number,
+            lease_ms,
+            hub_info,
+            self.number,
+            None if longest is None else math.ceil(1000 * longest),
+            claim.terms.slots,
+        )
         return AdoptBatch(queue, operation, self)
 
     def fail(self, error: SemaphoreError, abandons: AbandonQueue) -> None:
@@ -70,6 +82,10 @@ class AdoptBatch(Batch):
         self._queue = queue
         self._adopt = adopt
 
+    @property
+    def slots(self) -> Sequence[Slot] | None:
+        return self._adopt.claim.terms.slots
+
     def apply(self, reply: AnyReply) -> None:
         assert isinstance(reply, AdoptReply)
         adopt, claim, ledger = self._adopt, self._adopt.claim, self.ledger
@@ -85,8 +101,10 @@ class AdoptBatch(Batch):
             adopt.revoked([adopt.old])
         lease = claim.terms.lease
         left = min(lease, reply.holding.left_ms / 1000)
-        claim.permits = reply.permits
-        claim.granted(reply.holding.token, trusted_until(lease, sent_at=self.sent_at, left=left))
+        claim.permits, claim.slots = reply.permits, reply.holding.slots
+        claim.key = None if reply.key is None else KeyTerms(reply.key)
+        trusted = trusted_until(lease, sent_at=self.sent_at, left=left)
+        claim.granted(reply.holding.token, trusted, reply.held_ms / 1000)
         if left < lease:
             _ = adopt.refreshes.refresh(claim)  # carried out before, and the reply was lost
         if not claim.trusted_at(clock()):

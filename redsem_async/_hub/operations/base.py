@@ -1,8 +1,10 @@
 """A batch: one command, with the claims or calls that it is for."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
-from redsem_async._core.errors import BackendError, ModeMismatch, SemaphoreError
+from redsem_async._core.config import Slot
+from redsem_async._core.errors import BackendError, ModeMismatch, SemaphoreError, SlotsMismatch
 from redsem_async._hub.ledger import Ledger
 from redsem_async._protocol.backend import Command
 from redsem_async._protocol.errors import CommandError, ErrorKind
@@ -40,6 +42,11 @@ class Batch(Command, ABC):
         """Whether it is for one claim alone."""
         return True
 
+    @property
+    def slots(self) -> Sequence[Slot] | None:
+        """The slots of the caller, where the command has them."""
+        return None
+
     def settle(self, reply: AnyReply | CommandError) -> None:
         """Apply the reply, or the error reply."""
         if not isinstance(reply, CommandError):
@@ -49,7 +56,7 @@ class Batch(Command, ABC):
             self.ledger.right.end()
             self.write_again(arrived=False)
         else:
-            self.refused(error_for(self.ledger, reply))
+            self.refused(error_for(self.ledger, reply, self.slots))
 
     @abstractmethod
     def apply(self, reply: AnyReply) -> None:
@@ -64,11 +71,19 @@ class Batch(Command, ABC):
         """Have it written again, before what is new; it may have *arrived* all the same."""
 
 
-def error_for(ledger: Ledger, refusal: CommandError) -> SemaphoreError:
-    """The error to raise for an error reply that another attempt does not mend."""
+def error_for(
+    ledger: Ledger, refusal: CommandError, slots: Sequence[Slot] | None = None
+) -> SemaphoreError:
+    """The error to raise for an error reply that another attempt does not mend.
+
+    *slots* are those of the caller.
+    """
     error: SemaphoreError
     if refusal.use is not None:
         error = ModeMismatch(ledger.name, ledger.semaphore.address.kind, *refusal.use)
+    elif refusal.slots:
+        own = ", ".join(map(str, slots or ()))
+        error = SlotsMismatch(ledger.name, own, ", ".join(refusal.slots))
     else:
         error = BackendError(ledger.name, str(refusal.error))
     error.__cause__ = refusal.error

@@ -6,7 +6,7 @@ from redsem_async._core.errors import SemaphoreError
 from redsem_async._hub.claim import Claim, LineReport, State
 from redsem_async._hub.heartbeat_timer import HeartbeatTimer
 from redsem_async._protocol.operations import Heartbeat
-from redsem_async._protocol.replies import GONE, AnyReply, Holding, Reply
+from redsem_async._protocol.replies import GONE, WAITING_FOR_KEY, AnyReply, Holding, Reply
 
 from .acquire import AcquireQueue
 from .base import Batch
@@ -43,13 +43,15 @@ class HeartbeatBatch(Batch):
         for claim, request, answer in zip(self._asked, requests, reply.answers, strict=True):
             number = request.number  # a claim that asked anew has another by now
             if isinstance(answer, Holding):
-                queue.handout.granted(number, answer.token, answer.left_ms / 1000, self.sent_at)
+                left = answer.left_ms / 1000
+                queue.handout.granted(number, answer.token, left, self.sent_at, answer.slots)
             elif claim.state is not State.WAITING or claim.number != number:
                 continue
             elif answer == GONE:
                 gone.append(claim)
             else:
                 claim.report = report
+                claim.waits_for_key = answer == WAITING_FOR_KEY
         if (asked := self.operation.right) is not None:
             self.ledger.right.answered(reply.right, asked, self.sent_at)
         queue.apply(reply, self.sent_at, alive=True)

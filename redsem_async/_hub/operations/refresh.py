@@ -4,6 +4,7 @@ A restore follows a refresh that found nothing, where state may have been lost.
 """
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -13,7 +14,7 @@ from redsem_async._core.lease import Lost, Outcome, after_refresh
 from redsem_async._hub.claim import Claim
 from redsem_async._hub.ledger import Ledger
 from redsem_async._observers.registry import observers
-from redsem_async._protocol.operations import Refresh, Restore
+from redsem_async._protocol.operations import Refresh, Restore, RestoredPermit
 from redsem_async._protocol.replies import AnyReply, Reply
 
 from .base import Batch
@@ -75,8 +76,9 @@ class RefreshQueue:
         return self._take_refreshes() if self.by_number else self._take_restores()
 
     def _take_refreshes(self) -> Batch:
-        lease_ms = next(iter(self.by_number.values())).claim.terms.lease_ms
-        batch = [p for p in self.by_number.values() if p.claim.terms.lease_ms == lease_ms]
+        now = clock()
+        lease_ms = lease_ms_of(next(iter(self.by_number.values())).claim, now)
+        batch = [p for p in self.by_number.values() if lease_ms_of(p.claim, now) == lease_ms]
         if any(pending.claim.permits > 1 for pending in batch):
             batch = batch[:MAX_HEAVY_REFRESHES]
         batch = batch[:MAX_REFRESHES]
@@ -85,9 +87,10 @@ class RefreshQueue:
         return RefreshBatch(self._ledger, self, lease_ms, batch)
 
     def _take_restores(self) -> Batch:
-        lease_ms = self.restores[0].claim.terms.lease_ms
+        now = clock()
+        lease_ms = lease_ms_of(self.restores[0].claim, now)
         batch: list[PendingRefresh] = []
-        while self.restores and self.restores[0].claim.terms.lease_ms == lease_ms:
+        while self.restores and lease_ms_of(self.restores[0].claim, now) == lease_ms:
             batch.append(self.restores.popleft())
         return RestoreBatch(self._ledger, self, lease_ms, batch)
 
@@ -109,10 +112,10 @@ class RefreshQueue:
         if isinstance(verdict, Lost):
             self._lose(claim, verdict.reason)
         else:
-            claim.trusted_until = verdict
+            claim.renew(verdict)
             if outcome is Outcome.RENEWED:
                 for notifier in observers.notifiers:
-                    notifier.refreshed(claim, verdict - now)
+                    notifier.refreshed(claim, claim.trusted_until - now)
 
     def drop_restores(self) -> None:
         """No reply will come for restores that are not written."""
@@ -186,6 +189,12 @@ class RestoreBatch(Batch):
                 self._queue.settle(pending, Outcome.UNKNOWN, self.sent_at)
 
 
+def lease_ms_of(claim: Claim, now: float) -> int:
+    """The lease that a refresh of *claim* asks for: its own, or what is left of ``max_hold``."""
+    left = claim.hold_left(now)
+    return claim.terms.lease_ms if left >= claim.terms.lease else max(1, math.ceil(1000 * left))
+
+
 def refresh_of(claims: Sequence[Claim], lease_ms: int) -> Refresh:
     """The operation that renews the leases of *claims*."""
     heavy = {claim.number: claim.permits for claim in claims if claim.permits > 1}
@@ -194,4 +203,5 @@ def refresh_of(claims: Sequence[Claim], lease_ms: int) -> Refresh:
 
 def restore_of(claims: Sequence[Claim], lease_ms: int) -> Restore:
     """The operation that puts the permits of *claims* back."""
-    return Restore([(claim.number, claim.token, claim.permits) for claim in claims], lease_ms)
+    permits = [RestoredPermit(c.number, c.token, c.permits, c.key, c.slots) for c in claims]
+    return Restore(permits, lease_ms)

@@ -6,14 +6,17 @@
 --
 -- KEYS     as in the head
 -- ARGV     lease_ms     lease of these requests
---          declared     the caller's own limit, which a set limit overrides
+--          declared     the caller's own limit, which a set limit overrides; where permits have
+--                       slots, 'limit:slot,slot,...'
 --          max_waiters  length of the line from which on requests are refused, -1 for no bound
 --          after        highest number of the batch before this one: it has not run unless the
 --                       hub's mark is as high
 --          hub_info     facts about the caller's hub, '' when sent before
 --          no_push      '1' when no push message reaches the hub
 --          right        'ms:limit' to ask for the right to reuse leases, '' not to
---          requests     from here on: 'number', or 'number:permits:waits' (waits 0 or 1)
+--          requests     from here on: 'number', or 'number:permits:waits' (waits 0 or 1), or
+--                       'number:permits:waits:ahead' for a request whose ticket is as low as that
+--                       of one that came so many ms earlier
 -- RETURNS  {tag, next_ms, waiting, own_grants, set_limit, answer...}, set_limit being -1 when no
 --          limit is set, and an answer a token (granted),
 --          {token, ms left} (holds a permit already), 0 (in line), -1 (gone: its number was used
@@ -21,12 +24,13 @@
 --          -3 (the line is too long); and where the right was asked for, 1 or 0 after these;
 --          the error REORDERED when the batch before has not run: it then changes nothing
 -- USES     load_state, unknown_hub, unknown_hub_error, mark, parse_requests, record_hub,
---          detect_lost_holders, purge, leave_line, serve, set_limit, current_grant, in_line,
---          format_request, grace, now, next_token, last, write_grants, keep, liveness_timeout,
---          save_counter, recall_rights, answer_right, others_wait, append, reply_with_limit
+--          detect_lost_holders, purge, leave_line, serve, current_grant, in_line, format_request,
+--          next_token, last, write_grants, liveness_timeout, exact, save_counter, recall_rights,
+--          answer_right, others_wait, append, reply_with_limit, held_up, join_line, keep_line,
+--          keyed, line_answer, line_is_full, limit_for, slotted
 --          sets open, used, waiting
 
-local lease, declared, max_waiters = tonumber(ARGV[5]), ARGV[6], tonumber(ARGV[7])
+local lease, declared, max_waiters = tonumber(ARGV[5]), ARGV[6], ARGV[7]
 local after, hub_info, no_push = tonumber(ARGV[8]), ARGV[9], ARGV[10]
 local right = ARGV[11]
 local REQUESTS = 12
@@ -34,57 +38,68 @@ local REQUESTS = 12
 load_state()
 if unknown_hub and hub_info == '' then return unknown_hub_error() end
 if mark < after then return redis.error_reply('REORDERED') end
+local refusal
+if slotted then declared, refusal = slotted.compare(declared) end
+if refusal then return refusal end
 local old_mark = mark
 local requests = parse_requests(REQUESTS)
 -- Redis refuses this write at maxmemory, and it is the first: the acquire fails with nothing
 -- written.
 call('HSET', meta, 'mode', mode, hub, mark)
 record_hub(hub_info, no_push, lease)
+if slotted then slotted.note_list(lease) end
 detect_lost_holders(lease)
 purge()
 if unknown_hub and waiting > 0 then
   -- The line may still have these requests, if the hub was forgotten since: they ask anew.
   local older = {}
   for i, request in ipairs(requests) do
-    older[i] = format_request(request[1], ARGV[5], declared, request[3])
+    older[i] = format_request(request[1], ARGV[5], declared, request[3], request[6])
   end
   leave_line(older)
 end
 serve()
 
-local effective_limit = set_limit or tonumber(declared)
-local answers, grants, queued, served = {}, {}, {}, true
+local effective_limit = limit_for(tonumber(declared))
+local answers, grants, queued, served, overtakes = {}, {}, {}, true, false
 for i, request in ipairs(requests) do
-  local number, value, permits, waits = unpack(request)
+  local number, value, permits, waits, earlier, tail = unpack(request)
   local id = hub .. '.' .. number
+  local entry = format_request(number, ARGV[5], declared, permits, tail)
   if value <= old_mark then
-    answers[i] = current_grant(id)
-      or (in_line(format_request(number, ARGV[5], declared, permits)) and 0)
-      or -1
-    served = served and answers[i] ~= 0
-  elseif open and grace <= now and used + permits <= effective_limit then
-    used = used + permits
-    grants[#grants + 1] = { id, next_token(), lease, permits }
-    answers[i] = last
-  elseif not waits then
-    answers[i], served = -2, false
-  elseif max_waiters >= 0 and waiting >= max_waiters then
-    answers[i], served = -3, false
+    answers[i] = current_grant(id) or (in_line(entry) and line_answer(tail)) or -1
+    served = served and answers[i] ~= 0 and answers[i] ~= -4
   else
-    served = false
-    queued[#queued + 1] = next_token()
-    queued[#queued + 1] = format_request(number, ARGV[5], declared, permits)
-    waiting = waiting + 1
-    answers[i] = 0
-    if permits <= effective_limit then open = false end
+    local blocked_by = held_up(permits, effective_limit, tail)
+    if not blocked_by then
+      used = used + permits
+      grants[#grants + 1] = { id, next_token(), lease, permits, tail }
+      answers[i] = last
+    elseif not waits then
+      answers[i], served = blocked_by == 'key' and -5 or -2, false
+    elseif line_is_full(max_waiters, tail) then
+      answers[i], served = line_is_full(max_waiters, tail), false
+    else
+      served = false
+      queued[#queued + 1] = exact(math.max(1, next_token() - earlier))
+      queued[#queued + 1] = entry
+      waiting = waiting + 1
+      answers[i] = blocked_by == 'key' and -4 or 0
+      overtakes = overtakes or earlier > 0
+      if keyed and keyed.queued(blocked_by, tail) and used + permits <= effective_limit then
+        overtakes = true
+      end
+      if blocked_by == 'limit' and permits <= effective_limit then open = false end
+    end
   end
 end
 write_grants(grants)
 if #queued > 0 then
-  call('ZADD', line, unpack(queued))
-  keep(line, liveness_timeout(lease))
+  join_line(queued)
+  keep_line(liveness_timeout(lease))
   save_counter(liveness_timeout(lease))
 end
+if overtakes then serve() end  -- one may be the first now, and fit where that one did not
 if not served then recall_rights() end
 if right ~= '' then answers[#answers + 1] = answer_right(right, others_wait()) end
 return append(reply_with_limit(), answers)

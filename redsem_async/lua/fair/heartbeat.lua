@@ -10,9 +10,9 @@
 --          {token, ms left} (holds a permit) or -1 (gone); and where the right was asked for, 1 or
 --          0 after these
 -- USES     load_state, unknown_hub, unknown_hub_error, allow_writes_at_maxmemory, record_hub,
---          waiting, keep, liveness_timeout, detect_lost_holders, purge, serve, parse_ids,
---          in_line, current_grant, recall_rights, answer_right, others_wait, append,
---          reply_with_limit
+--          waiting, liveness_timeout, detect_lost_holders, purge, serve, parse_ids, in_line,
+--          current_grant, recall_rights, answer_right, others_wait, append, reply_with_limit,
+--          keep_line, line_answer, slotted
 
 local lease, hub_info, no_push = tonumber(ARGV[5]), ARGV[6], ARGV[7]
 local right = ARGV[8]
@@ -22,16 +22,18 @@ load_state()
 if unknown_hub and hub_info == '' then return unknown_hub_error() end
 allow_writes_at_maxmemory()
 record_hub(hub_info, no_push, lease)
-if waiting > 0 then keep(line, liveness_timeout(lease)) end
+if waiting > 0 then keep_line(liveness_timeout(lease)) end
+if slotted then slotted.keep(liveness_timeout(lease)) end
 detect_lost_holders(lease)
 purge()
 serve()
 
 local answers, served = {}, true
 for i, id in ipairs(parse_ids(hub, REQUESTS)) do
-  local answer = in_line(hub .. '.' .. ARGV[REQUESTS + i - 1]) and 0
+  local request = hub .. '.' .. ARGV[REQUESTS + i - 1]
+  local answer = in_line(request) and line_answer(request)
   answers[i] = answer or current_grant(id) or -1
-  served = served and answer ~= 0
+  served = served and not answer
 end
 if not served then recall_rights() end
 if right ~= '' then answers[#answers + 1] = answer_right(right, others_wait()) end

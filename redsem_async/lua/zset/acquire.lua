@@ -20,12 +20,12 @@
 --          {token, ms left} (holds a permit already), -1 (gone: its number was used before, and it
 --          does not hold) or -2 (no room); where the right was asked for, 1 or 0 comes after these
 -- USES     parse_waits, load_state, unknown_hub, unknown_hub_error, mark, parse_requests,
---          record_hub, detect_lost_holders, purge, set_limit, current_grant, grace, now,
---          next_token, last, write_grants, announce, serve, recall_rights, answer_right,
---          others_wait, append, reply_with_room
+--          record_hub, detect_lost_holders, purge, current_grant, grace, now, next_token, last,
+--          write_grants, announce, serve, recall_rights, answer_right, others_wait, append,
+--          reply_with_room, limit_for, slotted
 --          sets used, freed
 
-local lease, declared, hinted = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[8])
+local lease, declared, hinted = tonumber(ARGV[5]), ARGV[6], tonumber(ARGV[8])
 local waits, highest = parse_waits(ARGV[7])
 local hub_info, no_push = ARGV[9], ARGV[10]
 local right = ARGV[11]
@@ -33,16 +33,21 @@ local REQUESTS = 12
 
 load_state()
 if unknown_hub and hub_info == '' then return unknown_hub_error() end
+local refusal
+if slotted then declared, refusal = slotted.compare(declared) end
+if refusal then return refusal end
+declared = tonumber(declared)
 local old_mark = mark
 local requests = parse_requests(REQUESTS)
 -- Redis refuses this write at maxmemory, and it is the first: the acquire fails with nothing
 -- written.
 call('HSET', meta, 'mode', mode, hub, mark)
 record_hub(hub_info, no_push, lease)
+if slotted then slotted.note_list(lease) end
 detect_lost_holders(lease)
 purge()
 
-local effective_limit = set_limit or declared
+local effective_limit = limit_for(declared)
 local answers, grants, granted, served = {}, {}, 0, waits == 0
 for i, request in ipairs(requests) do
   local number, value, permits, stays = unpack(request)

@@ -13,7 +13,7 @@
 --          left; and where the right was asked for, 1 or 0 after these
 -- USES     load_state, unknown_hub, unknown_hub_error, allow_writes_at_maxmemory, record_hub,
 --          detect_lost_holders, purge, mark, raise_mark, announce, serve, recall_rights,
---          answer_right, others_wait, append, reply_with_room, set_limit
+--          answer_right, others_wait, append, reply_with_room, limit_for, liveness_timeout, slotted
 --          sets freed
 
 local lease, hub_info, no_push = tonumber(ARGV[5]), ARGV[6], ARGV[7]
@@ -24,6 +24,7 @@ load_state()
 if unknown_hub and hub_info == '' then return unknown_hub_error() end
 allow_writes_at_maxmemory()
 record_hub(hub_info, no_push, lease)
+if slotted then slotted.keep(liveness_timeout(lease)) end
 detect_lost_holders(lease)
 purge()
 local passes_hint = freed == 0
@@ -36,4 +37,4 @@ serve(false, true, passes_hint)
 if waits > 0 then recall_rights() end
 local answers = {}
 if right ~= '' then answers[1] = answer_right(right, others_wait()) end
-return append(reply_with_room(set_limit or declared), answers)
+return append(reply_with_room(limit_for(declared)), answers)

@@ -38,7 +38,7 @@ local function serve(takes_turn, gets_room, passes_hint)
     if freed <= 0 then break end
     local flags = call('HMGET', meta, owner .. ':waits', owner .. ':deaf', owner .. ':until')
     local count, declared = parse_waits(flags[1])
-    local share = math.min(freed, count, (set_limit or declared) - used)
+    local share = math.min(freed, count, limit_for(declared) - used)
     local alive = (tonumber(flags[3]) or 0) > now
     local takes = alive and count > 0
     if takes and (share <= 0 or owner == hub and gets_room) then
@@ -87,7 +87,7 @@ end
 -- The beginning of a reply: {tag, next_ms, waiting, own_grants}.
 local function reply_head()
   local next_ms = more and 0 or waiting > 0 and next_expiry() or -1
-  return { tag, next_ms, waiting, own_grants }
+  return { tag, next_ms, waiting, slotted and slotted.tell(own_grants) or own_grants }
 end
 
 -- The beginning of a reply, then the set limit, or -1, and the room that *effective_limit* leaves.

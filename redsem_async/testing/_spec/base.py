@@ -19,27 +19,19 @@ from redsem_async._protocol.operations import (
     Refresh,
     Release,
     Restore,
-    RightRequest,
     SetLimit,
     Status,
 )
-from redsem_async._protocol.pushes import Cleared, Hint, Recalled, Revoked
-from redsem_async._protocol.replies import (
-    AdoptReply,
-    Answer,
-    AnyReply,
-    Holding,
-    LineEntry,
-    Reply,
-)
+from redsem_async._protocol.pushes import Cleared, Hint, Revoked
+from redsem_async._protocol.replies import AdoptReply, Answer, AnyReply, Reply
 
-from .leases import refresh, restore
-from .records import SLACK_MS, CallContext, HubRecord, ModeInUse, Publish, UnknownHub, Void
+from .leases import adopt, detach, refresh, refuse_spent, restore
+from .records import SLACK_MS, CallContext, HubRecord, ModeInUse, Publish, UnknownHub
+from .rights import recall_rights
+from .slots import compare
 from .state import State
-from .status import status
+from .status import Listing, status
 
-MAX_RIGHTS = 64  # hubs that may reuse leases
-MAX_COMPARED = 64  # entries of the line that are looked at before a right is given
 MAX_NOTIFIED = 10  # hubs at the head of the line that a change of an expiry is published to
 
 
@@ -67,6 +59,7 @@ class Specification(ABC):
         state = self.state
         if state.kind is not None and state.kind != address.kind:
             raise ModeInUse(state.usage(now_us))
+        state.slotted = address.slotted
         own_us = state.counter.now_us(address, now_us)
         return self._carry_out(CallContext(hub, address.name, address.kind, now_us, own_us), call)
 
@@ -82,7 +75,9 @@ class Specification(ABC):
                 return refresh(self.state, context, call)
             case Restore():
                 self._introduce(context, call.lease_ms, call.hub_info)
-                return restore(self.state, context, call)
+                reply = restore(self.state, context, call)
+                self._use_changed(context)
+                return reply
             case Confirm():
                 return Reply([call.replicas])  # memory has no replicas, so none is behind
             case Abandon():
@@ -94,8 +89,7 @@ class Specification(ABC):
             case Detach():
                 return self._detach(context, call)
             case Status():
-                waiting, line = self._listing(context, call.max_entries)
-                return status(self.state, context, call.max_entries, waiting, line)
+                return status(self.state, context, call, self._listing(context, call))
             case SetLimit():
                 return self._set_limit(context, call)
             case Reap():
@@ -161,46 +155,30 @@ class Specification(ABC):
 
     def _adopt(self, context: CallContext, call: Adopt) -> AdoptReply:
         self._require_known(context, call.hub_info)
-        state, now = self.state, context.now
-        old, new = permit_id(call.owner, call.old), permit_id(context.hub, call.new)
-        if state.is_spent(context, call.call) and state.current_grant(new, now) is None:
-            raise Void
+        old = permit_id(call.owner, call.old)
+        compare(self.state, context, self.waiting, call.slots, old)
+        refuse_spent(self.state, context, call)
         self._introduce(context, call.lease_ms, call.hub_info)
-        if (grant := state.current_grant(new, now)) is not None:
-            return AdoptReply(grant, state.holders[new].permits)
-        state.note_call(context, call.call)
-        if state.current_grant(old, now) is None:
-            return AdoptReply(None)
-        state.grace.forbid_restore([old], now)
-        holder = state.holders.pop(old)
-        holder.expiry_ms = max(holder.expiry_ms, now + call.lease_ms)
-        state.holders[new] = holder
-        state.save_counter(context, holder.expiry_ms - now)
-        if call.owner != context.hub:
-            self._publish(call.owner, Revoked(context.name, [call.old]))
-        return AdoptReply(Holding(holder.token, holder.expiry_ms - now), holder.permits)
+        reply, has_moved = adopt(self.state, context, call)
+        if has_moved:
+            self._use_changed(context)
+            if call.owner != context.hub:
+                self._publish(call.owner, Revoked(context.name, [call.old]))
+        return reply
 
     def _detach(self, context: CallContext, call: Detach) -> Reply:
-        state = self.state
-        if state.is_spent(context, call.call):
-            raise Void
-        state.note_call(context, call.call)
-        identity = permit_id(context.hub, call.number)
-        if state.current_grant(identity, context.now) is None:
-            return Reply([0])
-        holder = state.holders[identity]
-        expires_earlier = context.now + call.expires_ms < holder.expiry_ms
-        holder.expiry_ms = context.now + call.expires_ms
-        state.save_counter(context, call.expires_ms)
+        reply, expires_earlier = detach(self.state, context, call)
         if expires_earlier:
             hint = Hint(context.name, 0)
             any(self._publish(hub, hint) for hub in self._hubs_in_turn()[:MAX_NOTIFIED])
-        return Reply([1])
+        return reply
 
     def _set_limit(self, context: CallContext, call: SetLimit) -> Reply:
         state = self.state
         if not state.is_spent(context, call.call):
             match call.limit:
+                case _ if call.key is not None:
+                    self._set_limit_of_key(context, call)
                 case "pause":
                     if state.set_limit != 0:
                         state.set_limit, state.paused_limit = 0, state.set_limit
@@ -210,7 +188,7 @@ class Specification(ABC):
                 case limit:
                     state.set_limit, state.paused_limit = limit, None
             state.note_call(context, call.call)
-            self._recall_rights(context)
+            recall_rights(state, context, self._publish)
             if self.waiting:
                 self._return_set_aside()
         state.remove_expired(context)
@@ -283,35 +261,6 @@ class Specification(ABC):
             state.remove_expired(context)
             self._serve(context)
 
-    def _recall_rights(self, context: CallContext) -> None:
-        """End the right of every other hub: the caller wants more, or the limit changes."""
-        for hub, ends in self.state.rights.items():
-            if hub != context.hub and ends > context.now:
-                self._publish(hub, Recalled(context.name))
-        rights = self.state.rights
-        self.state.rights = {hub: ends for hub, ends in rights.items() if hub == context.hub}
-
-    def _answer_right(self, context: CallContext, asked: RightRequest | None) -> bool:
-        """Whether the caller gets the right to reuse leases. The one that it had ends."""
-        if asked is None:
-            return False
-        state, now = self.state, context.now
-        others = {h: ends for h, ends in state.rights.items() if h != context.hub and ends > now}
-        limit = state.effective_limit(asked.limit)
-        given = (
-            not self.waiting_hubs() - {context.hub}
-            and self.waiting <= MAX_COMPARED
-            and state.grace.until <= now
-            and limit > 0
-            and state.used(now) <= limit
-            and len(others) < MAX_RIGHTS
-        )
-        if given:
-            state.rights = others | {context.hub: now + asked.lasts_ms}
-        elif context.hub in state.rights:
-            state.rights = others
-        return given
-
     # -- what differs
 
     @property
@@ -340,6 +289,12 @@ class Specification(ABC):
     def _serve(self, context: CallContext) -> None:
         """Give what is free to waiters."""
 
+    def _use_changed(self, context: CallContext) -> None:
+        """Holders came back, or have other ids."""
+
+    def _set_limit_of_key(self, context: CallContext, call: SetLimit) -> None:
+        raise AssertionError("only requests in a line have keys")
+
     def _return_set_aside(self) -> None:
         """Have the next call look at requests that were set aside: they may be servable now."""
 
@@ -353,5 +308,5 @@ class Specification(ABC):
     ) -> Reply: ...
 
     @abstractmethod
-    def _listing(self, context: CallContext, max_entries: int) -> tuple[int, list[LineEntry]]:
-        """How many requests wait, and the first *max_entries* of the line."""
+    def _listing(self, context: CallContext, call: Status) -> Listing:
+        """How many requests wait, and the first ones, and keys, that *call* asks for."""

@@ -5,16 +5,19 @@ from collections.abc import Sequence
 
 from redsem_async._core.keys import permit_id
 from redsem_async._core.lease import handoff_lease
-from redsem_async._protocol.operations import Abandon, Acquire, Heartbeat, Request
+from redsem_async._protocol.operations import Abandon, Acquire, Heartbeat, Request, Status
 from redsem_async._protocol.pushes import Granted
 from redsem_async._protocol.replies import (
     FULL,
+    FULL_FOR_KEY,
     GAVE_BACK,
     GONE,
     LEFT_LINE,
     NOTHING,
     QUEUE_FULL,
+    QUEUE_FULL_FOR_KEY,
     WAITING,
+    WAITING_FOR_KEY,
     Answer,
     Holding,
     LineEntry,
@@ -28,9 +31,15 @@ from .records import (
     Publish,
     QueuedRequest,
     Reordered,
+    key_of,
     liveness_timeout_ms,
     requests_of,
 )
+from .rights import answer_right, recall_rights
+from .slots import assign, compare
+from .status import Listing
+
+UNSERVED = (WAITING, WAITING_FOR_KEY, FULL, FULL_FOR_KEY, QUEUE_FULL, QUEUE_FULL_FOR_KEY)
 
 
 class FairSpecification(Specification):
@@ -73,21 +82,26 @@ class FairSpecification(Specification):
         mark = state.look_up(context.hub).mark
         if mark < call.after:
             raise Reordered
+        compare(state, context, self.waiting, call.slots)
         state.hub_record(context.hub).mark = max(mark, *call.numbers)
         self._introduce(context, call.lease_ms, call.hub_info)
+        state.slots = context.slot_list
         state.remove_expired(context)
         if not known:
-            self._remove_older(context.hub, requests_of(call))
+            self._remove_older(context, requests_of(call))
         self._serve(context)
         answers = [self._answer(context, call, request, mark) for request in requests_of(call)]
         if any(isinstance(answer, int) and answer > 0 for answer in answers):
             state.save_counter(context, call.lease_ms)
         if context.queued:
-            self.line += context.queued
+            self.line = sorted(self.line + context.queued, key=lambda queued: queued.place)
             state.save_counter(context, liveness_timeout_ms(call.lease_ms))
-        if any(answer in (WAITING, FULL, QUEUE_FULL) for answer in answers):
-            self._recall_rights(context)
-        right = self._answer_right(context, call.right)
+            self._line_changed(context, context.queued)
+            if context.overtakes:
+                self._serve(context)
+        if any(answer in UNSERVED for answer in answers):
+            recall_rights(self.state, context, self._publish)
+        right = answer_right(self.state, context, call.right, self.waiting, self.waiting_hubs())
         return self._reply(context, answers)._replace(right=right, set_limit=self.state.set_limit)
 
     def _answer(self, context: CallContext, call: Acquire, request: Request, mark: int) -> Answer:
@@ -96,30 +110,61 @@ class FairSpecification(Specification):
         identity = permit_id(context.hub, request.number)
         if request.number <= mark:
             grant = state.current_grant(identity, now)
-            return grant or (WAITING if self._is_in_line(context.hub, request) else GONE)
+            if grant is None and self._is_in_line(context.hub, request):
+                return self._in_line(request)
+            return grant or GONE
         limit = state.effective_limit(call.limit)
-        admits = not context.line_is_blocked and state.grace.until <= now
-        if admits and state.used(now) + request.permits <= limit:
+        held_up = self._held_up(context, request, limit)
+        if held_up is None:
             token = state.draw(context)
-            state.holders[identity] = HolderRecord(now + request.lease_ms, token, request.permits)
+            expiry = now + request.lease_ms
+            slots = assign(state, request.permits)
+            holder = HolderRecord(expiry, token, request.permits, key_of(request), slots)
+            state.holders[identity] = holder
+            context.slots[request.number] = slots
             return token
         if not request.waits:
-            return FULL
-        length = len(self.line) + len(context.queued)
-        if call.max_waiters is not None and length >= call.max_waiters:
-            return QUEUE_FULL
-        context.queued.append(QueuedRequest(context.hub, request, state.draw(context)))
-        if request.permits <= limit:
+            return FULL if held_up == WAITING else FULL_FOR_KEY
+        if (full := self._full_line(context, call, request)) is not None:
+            return full
+        ticket = max(1, state.draw(context) - 1000 * request.ahead_ms)
+        queued = QueuedRequest(context.hub, request, ticket, answer=held_up)
+        context.queued.append(queued)
+        context.overtakes |= self._may_overtake(context, queued, limit)
+        if held_up == WAITING and request.permits <= limit:
             context.line_is_blocked = True
+        return held_up
+
+    def _may_overtake(self, context: CallContext, queued: QueuedRequest, limit: int) -> bool:
+        """Whether a new request may be the first in line."""
+        return queued.request.ahead_ms > 0
+
+    def _held_up(self, context: CallContext, request: Request, limit: int) -> Answer | None:
+        """Whether a new request has to wait, and for what; None where it is granted at once."""
+        state, now = self.state, context.now
+        admits = not context.line_is_blocked and state.grace.until <= now
+        return None if admits and state.used(now) + request.permits <= limit else WAITING
+
+    def _full_line(self, context: CallContext, call: Acquire, request: Request) -> Answer | None:
+        length = len(self.line) + len(context.queued)
+        is_full = call.max_waiters is not None and length >= call.max_waiters
+        return QUEUE_FULL if is_full else None
+
+    def _in_line(self, request: Request) -> Answer:
+        """The answer for a request that is in line."""
         return WAITING
 
-    def _remove_older(self, hub: str, requests: Sequence[Request]) -> None:
+    def _remove_older(self, context: CallContext, requests: Sequence[Request]) -> None:
         """Remove requests that joined the line before their hub was forgotten, and ask again."""
-        self.line = [
-            older
-            for older in self.line
-            if older.hub != hub or not any(older.is_for(request) for request in requests)
-        ]
+        older = [queued for queued in self.line if queued.hub == context.hub]
+        self._leave_line(context, [q for q in older if any(map(q.is_for, requests))])
+
+    def _leave_line(self, context: CallContext, leaving: Sequence[QueuedRequest]) -> None:
+        self.line = [queued for queued in self.line if queued not in leaving]
+        self._line_changed(context, leaving)
+
+    def _line_changed(self, context: CallContext, requests: Sequence[QueuedRequest]) -> None:
+        """*requests* have joined the line, or left it, or were set aside, or are back."""
 
     def _abandon(self, context: CallContext, call: Abandon) -> Reply:
         answers: list[Answer] = []
@@ -130,7 +175,7 @@ class FairSpecification(Specification):
             answers.append(GAVE_BACK if held else LEFT_LINE if in_line else NOTHING)
         ids = {permit_id(context.hub, request.number) for request in call.requests}
         self.state.remove(context, ids)
-        self.line = [queued for queued in self.line if queued.id not in ids]
+        self._leave_line(context, [queued for queued in self.line if queued.id in ids])
         self._finish_abandon(context, call)
         return self._reply(context, answers)
 
@@ -143,10 +188,10 @@ class FairSpecification(Specification):
             identity = permit_id(context.hub, request.number)
             grant = self.state.current_grant(identity, context.now)
             in_line = self._is_in_line(context.hub, request)
-            answers.append(WAITING if in_line else grant or GONE)
-        if WAITING in answers:
-            self._recall_rights(context)
-        right = self._answer_right(context, call.right)
+            answers.append(self._in_line(request) if in_line else grant or GONE)
+        if any(answer in (WAITING, WAITING_FOR_KEY) for answer in answers):
+            recall_rights(self.state, context, self._publish)
+        right = answer_right(self.state, context, call.right, self.waiting, self.waiting_hubs())
         return self._reply(context, answers)._replace(right=right, set_limit=self.state.set_limit)
 
     # -- serving
@@ -163,13 +208,16 @@ class FairSpecification(Specification):
             return
         if self.look_again is not None and self.look_again <= context.now:
             self.look_again = None
-            for queued in self.line:
+            back = [queued for queued in self.line if queued.set_aside]
+            for queued in back:
                 queued.set_aside = False
+            self._line_changed(context, back)
         while True:
             plan, blocked = self._plan(context)
             unreachable = self._hand_over(context, plan)
             for queued in unreachable:
                 self._set_aside(queued)
+            self._line_changed(context, unreachable)
             if not unreachable:
                 if blocked is not None:
                     context.line_is_blocked = True
@@ -195,6 +243,8 @@ class FairSpecification(Specification):
                 return plan, queued
             else:
                 used += permits
+                planned = (earlier.slots for earlier, _ in plan)
+                queued.slots = assign(state, permits, planned)
                 plan.append((queued, state.draw(context)))
         return plan, None
 
@@ -214,7 +264,7 @@ class FairSpecification(Specification):
                 lease = queued.request.lease_ms
                 if not is_caller:
                     lease = math.floor(handoff_lease(lease / 1000) * 1000 + 1e-6)
-                grants.append((queued.request.number, Holding(token, lease)))
+                grants.append((queued.request.number, Holding(token, lease, queued.slots)))
             push = Granted(context.name, grants)
             if not is_caller and not record.no_push and not self._publish(hub, push):
                 record.unreachable = True
@@ -224,10 +274,13 @@ class FairSpecification(Specification):
             for (queued, token), (number, holding) in zip(part, grants, strict=True):
                 self.line.remove(queued)
                 expiry = context.now + holding.left_ms
-                state.holders[queued.id] = HolderRecord(expiry, token, queued.request.permits)
+                state.holders[queued.id] = HolderRecord(
+                    expiry, token, queued.request.permits, queued.key, queued.slots
+                )
                 longest = max(longest, holding.left_ms)
                 if is_caller:
                     context.granted.append((number, token))
+                    context.slots[number] = queued.slots
         if longest:
             state.save_counter(context, longest)
         return unreachable
@@ -245,12 +298,8 @@ class FairSpecification(Specification):
         self.look_again = 0
 
     def _remove_dead_waiters(self, context: CallContext) -> int:
-        before = len(self.line)
-        self.line = [
-            queued
-            for queued in self.line
-            if self.state.look_up(queued.hub).alive_until > context.now
-        ]
+        before, now, look_up = len(self.line), context.now, self.state.look_up
+        self._leave_line(context, [q for q in self.line if look_up(q.hub).alive_until <= now])
         return before - len(self.line)
 
     # -- replies
@@ -268,9 +317,12 @@ class FairSpecification(Specification):
             next_ms=min(moments, default=None),
             waiting=len(self.line),
             granted=context.granted,
+            slots=context.slots if self.state.slotted else {},
         )
 
-    def _listing(self, context: CallContext, max_entries: int) -> tuple[int, list[LineEntry]]:
-        first = self.line[:max_entries]
-        entries = [LineEntry(queued.id, queued.ticket, queued.request.permits) for queued in first]
-        return len(self.line), entries
+    def _listing(self, context: CallContext, call: Status) -> Listing:
+        entries = [
+            LineEntry(queued.id, queued.ticket, queued.request.permits, queued.key)
+            for queued in self.line[: call.max_entries]
+        ]
+        return Listing(len(self.line), entries)

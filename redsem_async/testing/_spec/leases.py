@@ -1,10 +1,11 @@
-"""Operations on the caller's own permits that serve no waiters: refresh and restore."""
+"""Operations on permits that serve no waiters: refresh, restore, adopt, detach."""
 
 from redsem_async._core.keys import permit_id
-from redsem_async._protocol.operations import Refresh, Restore
-from redsem_async._protocol.replies import Answer, Reply
+from redsem_async._protocol.operations import Adopt, Detach, Refresh, Restore
+from redsem_async._protocol.replies import AdoptReply, Answer, Holding, Reply
 
-from .records import SLACK_MS, STEP_US, CallContext, HolderRecord
+from .records import SLACK_MS, STEP_US, CallContext, HolderRecord, Void
+from .slots import may_have
 from .state import State
 
 
@@ -31,19 +32,87 @@ def restore(state: State, context: CallContext, call: Restore) -> Reply:
         state.grace.until = max(state.grace.until, state.grace.lost_at + call.lease_ms)
     answers: list[Answer] = []
     longest = 0
-    for number, token, permits in call.permits:
+    for number, token, permits, key, slots in call.permits:
         identity = permit_id(context.hub, number)
         grant = state.current_grant(identity, context.now)
         back = grant is not None or state.grace.allows_restore(identity, context.now)
+        back = back and may_have(state, identity, slots)
         if back:
             state.counter.last = max(state.counter.last, token)
             left = max(call.lease_ms, grant.left_ms if grant else 0)
             longest = max(longest, left)
-            state.holders[identity] = HolderRecord(context.now + left, token, permits)
+            state.holders[identity] = HolderRecord(
+                context.now + left, token, permits, key.key if key else None, tuple(slots)
+            )
         answers.append(int(back))
     if state.counter.last > state.counter.stamp(context.now_us) + STEP_US:
         state.counter.offset_us = state.counter.last - context.now_us
     if any(answers):
         state.save_counter(context, longest)
-    state.raise_mark(context, max(number for number, _, _ in call.permits))
+    state.raise_mark(context, max(number for number, *_ in call.permits))
     return Reply(answers)
+
+
+def refuse_spent(state: State, context: CallContext, call: Adopt) -> None:
+    """Let no adoption run twice, but for one whose permit is still held.
+
+    Raises:
+        Void: it ran before, or must not run any more.
+    """
+    new = permit_id(context.hub, call.new)
+    if state.is_spent(context, call.call) and state.current_grant(new, context.now) is None:
+        raise Void
+
+
+def adopt(state: State, context: CallContext, call: Adopt) -> tuple[AdoptReply, bool]:
+    """Move a held permit to a new id of the caller's. The result is also whether it moved now."""
+    now = context.now
+    old, new = permit_id(call.owner, call.old), permit_id(context.hub, call.new)
+    if state.current_grant(new, now) is not None:
+        return _adopted(state, context, call, new), False
+    state.note_call(context, call.call)
+    if state.current_grant(old, now) is None:
+        return AdoptReply(None), False
+    state.grace.forbid_restore([old], now)
+    holder = state.holders[old]
+    state.remove(context, [old])
+    lease_ms = call.lease_ms
+    if call.max_hold_ms is not None:
+        lease_ms = min(lease_ms, call.max_hold_ms - _held_for(state, context, holder.token))
+    holder.expiry_ms = max(holder.expiry_ms, now + lease_ms)
+    state.holders[new] = holder
+    state.save_counter(context, holder.expiry_ms - now)
+    return _adopted(state, context, call, new), True
+
+
+def _adopted(state: State, context: CallContext, call: Adopt, new: str) -> AdoptReply:
+    holder = state.holders[new]
+    holding = Holding(holder.token, holder.expiry_ms - context.now, holder.slots)
+    bounded = call.max_hold_ms is not None
+    held_ms = _held_for(state, context, holder.token) if bounded else 0
+    return AdoptReply(holding, holder.permits, held_ms, holder.key)
+
+
+def _held_for(state: State, context: CallContext, token: int) -> int:
+    """How many milliseconds ago the permit with *token* was granted."""
+    return max(0, (state.counter.stamp(context.now_us) - token) // 1000)
+
+
+def detach(state: State, context: CallContext, call: Detach) -> tuple[Reply, bool]:
+    """Set the expiry of a held permit. The result is also whether it is earlier now.
+
+    Raises:
+        Void: the operation ran before, or must not run any more.
+    """
+    if state.is_spent(context, call.call):
+        raise Void
+    state.note_call(context, call.call)
+    identity = permit_id(context.hub, call.number)
+    if state.current_grant(identity, context.now) is None:
+        return Reply([0]), False
+    holder = state.holders[identity]
+    expiry_ms = context.now + call.expires_ms
+    expires_earlier = expiry_ms < holder.expiry_ms
+    holder.expiry_ms = expiry_ms
+    state.save_counter(context, call.expires_ms)
+    return Reply([1]), expires_earlier

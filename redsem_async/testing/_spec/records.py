@@ -1,13 +1,14 @@
 """Records of the specification: what the store keeps, and what one call works with."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from redsem_async._core.keys import permit_id
 from redsem_async._core.lease import liveness_timeout
-from redsem_async._protocol.operations import Acquire, Request
+from redsem_async._protocol.operations import USUAL, Acquire, Request
 from redsem_async._protocol.pushes import Push
+from redsem_async._protocol.replies import WAITING, Answer
 
 SLACK_MS = 60_000  # a key is kept for so much longer than it is needed
 STEP_US = 1_000_000  # a smaller step of the clock is not noticed
@@ -35,6 +36,18 @@ class Void(Exception):
     """The call acted before, or may not act any more."""
 
 
+class SlotsInUse(Exception):
+    """The name is in use with other slots.
+
+    Attributes:
+        slots: the longest list in use.
+    """
+
+    def __init__(self, slots: Sequence[str]) -> None:
+        super().__init__(", ".join(slots))
+        self.slots = slots
+
+
 @dataclass(slots=True)
 class HolderRecord:
     """A permit in use."""
@@ -42,6 +55,8 @@ class HolderRecord:
     expiry_ms: int
     token: int
     permits: int
+    key: str | None = None
+    slots: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)
@@ -75,20 +90,36 @@ class QueuedRequest:
 
     Attributes:
         set_aside: the request cannot be served now, and does not block those behind it.
+        is_planned: this call serves it, if its hub receives that.
+        slots: that it gets from the call that serves it.
+        answer: what its client was told when it joined the line.
     """
 
     hub: str
     request: Request
     ticket: int
     set_aside: bool = False
+    is_planned: bool = False
+    slots: tuple[int, ...] = ()
+    answer: Answer = WAITING
+
+    @property
+    def key(self) -> str | None:
+        return key_of(self.request)
 
     @property
     def id(self) -> str:
         return permit_id(self.hub, self.request.number)
 
+    @property
+    def place(self) -> tuple[int, str]:
+        """By the ticket; of equal ones by the text in the sorted set, as Redis has it."""
+        number, lease_ms, limit, permits, *_ = self.request
+        return self.ticket, f"{self.hub}.{number}:{lease_ms}:{limit}:{permits}"
+
     def is_for(self, request: Request) -> bool:
-        """Whether *request* is the same, without regard to its field `waits`."""
-        return self.request[:-1] == request[:-1]
+        """Whether *request* is the same, without regard to what the line does not have of it."""
+        return self.request[:4] == request[:4] and self.request.key == request.key
 
 
 @dataclass(slots=True)
@@ -106,7 +137,10 @@ class CallContext:
         queued: requests of the call that join the line (fair).
         head_until: when the hub of the blocked head counts as dead (fair).
         line_is_blocked: the head waits for room, so that a new request has to wait (fair).
+        overtakes: a request of the call may be the head once it is in line (fair).
         hinted: permits that the caller's own waiters may try for (zset).
+        slots: of each number of the caller that the call granted.
+        slot_list: the slots that clients declare.
         keep: permits that the caller takes again itself (zset).
         reply_has_room: the reply says how much room there is, so that it needs no hint (zset).
         passes_on: what is freed is the hint that the caller passes on (zset).
@@ -122,7 +156,10 @@ class CallContext:
     queued: list[QueuedRequest] = field(default_factory=list[QueuedRequest])
     head_until: int | None = None
     line_is_blocked: bool = False
+    overtakes: bool = False
     hinted: int = 0
+    slots: dict[int, Sequence[int]] = field(default_factory=dict[int, Sequence[int]])
+    slot_list: Sequence[str] = ()
     keep: int = 0
     reply_has_room: bool = False
     passes_on: bool = False
@@ -140,6 +177,10 @@ def liveness_timeout_ms(lease_ms: int) -> int:
 def requests_of(call: Acquire) -> list[Request]:
     """The requests of an acquire, one by one."""
     return [
-        Request(number, call.lease_ms, call.limit, *call.unusual.get(number, (1, True)))
+        Request(number, call.lease_ms, call.limit, *call.unusual.get(number, USUAL))
         for number in call.numbers
     ]
+
+
+def key_of(request: Request) -> str | None:
+    return request.key.key if request.key else None

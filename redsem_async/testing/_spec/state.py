@@ -4,7 +4,7 @@
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from redsem_async._core.keys import Address
@@ -97,6 +97,9 @@ class State:
         grace: the period after the last loss of state.
         marker: the server that noted itself here, for clients that recover from losses.
         rights: until when each hub may reuse leases, in milliseconds.
+        slotted: permits stand for slots.
+        slots: the longest list of slots that a client declares.
+        on_removed: called with holders that were removed.
     """
 
     kind: str | None = None
@@ -109,9 +112,16 @@ class State:
     grace: Grace = field(default_factory=Grace)
     marker: str | None = None
     rights: dict[str, int] = field(default_factory=dict[str, int])
+    slotted: bool = False
+    slots: Sequence[str] = ()
+    on_removed: Callable[[CallContext, Sequence[HolderRecord]], None] | None = field(
+        default=None, repr=False
+    )
 
     def effective_limit(self, declared: int) -> int:
-        return declared if self.set_limit is None else self.set_limit
+        if self.set_limit is None:
+            return declared
+        return min(self.set_limit, declared) if self.slotted else self.set_limit
 
     def usage(self, now_us: int) -> str:
         """How the name is used, as the error MODE says it."""
@@ -125,6 +135,7 @@ class State:
         self.kind = self.set_limit = self.paused_limit = None
         self.counter.ahead_us = self.counter.offset_us = 0
         self.grace = Grace()
+        self.slots = ()
         self.holders.clear()
         self.rights.clear()
 
@@ -162,13 +173,14 @@ class State:
         holder = self.holders.get(identity)
         if holder is None or holder.expiry_ms <= now:
             return None
-        return Holding(holder.token, holder.expiry_ms - now)
+        return Holding(holder.token, holder.expiry_ms - now, holder.slots)
 
     def remove(self, context: CallContext, ids: Iterable[str]) -> None:
         """Remove holders. Their permits count as freed by this call."""
-        for identity in ids:
-            holder = self.holders.pop(identity, None)
-            context.freed += holder.permits if holder else 0
+        removed = [self.holders.pop(identity) for identity in ids if identity in self.holders]
+        context.freed += sum(holder.permits for holder in removed)
+        if self.on_removed is not None:
+            self.on_removed(context, removed)
 
     def remove_expired(self, context: CallContext) -> None:
         now = context.now

@@ -1,39 +1,52 @@
 """The operation status: reads, and changes nothing."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
-from redsem_async._protocol.replies import HeldEntry, LineEntry, StatusReply
+from redsem_async._protocol.operations import Status
+from redsem_async._protocol.replies import HeldEntry, KeyEntry, LineEntry, StatusReply
 
 from .records import CallContext
 from .state import State
 
 
-def status(
-    state: State,
-    context: CallContext,
-    max_entries: int,
-    waiting: int,
-    line: Sequence[LineEntry],
-) -> StatusReply:
-    """The reply, with *waiting* and *line* as the mode counts them."""
+class Listing(NamedTuple):
+    """What a mode tells of its waiters.
+
+    Attributes:
+        waiting: how many requests wait.
+        line: the first of them.
+        keys: keys that hold or wait.
+    """
+
+    waiting: int
+    line: Sequence[LineEntry] = ()
+    keys: Sequence[KeyEntry] = ()
+
+
+def status(state: State, context: CallContext, call: Status, listing: Listing) -> StatusReply:
+    """The reply, with *listing* as the mode has it."""
     live = sorted(
         (holder.expiry_ms, identity)
         for identity, holder in state.holders.items()
         if holder.expiry_ms > context.now
     )
     holders = [
-        HeldEntry(i, expiry - context.now, state.holders[i].token, state.holders[i].permits)
-        for expiry, i in live[:max_entries]
+        HeldEntry(i, expiry - context.now, held.token, held.permits, held.key, held.slots)
+        for expiry, i in live[: call.max_entries]
+        for held in (state.holders[i],)
     ]
     hubs = {entry.id.partition(".")[0] for entry in holders}
-    hubs |= {entry.id.partition(".")[0] for entry in line}
+    hubs |= {entry.id.partition(".")[0] for entry in listing.line}
     return StatusReply(
         set_limit=state.set_limit,
         held=state.used(context.now),
-        waiting=waiting,
+        waiting=listing.waiting,
         now_us=state.counter.stamp(context.now_us),
         holders=holders,
-        line=line,
+        line=listing.line,
+        keys=listing.keys,
+        slots=tuple(state.slots),
         hubs={hub: state.look_up(hub).description for hub in hubs},
         reusing={hub for hub in hubs if state.rights.get(hub, 0) > context.now},
     )

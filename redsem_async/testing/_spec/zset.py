@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from redsem_async._core.keys import permit_id
-from redsem_async._protocol.operations import Abandon, Acquire, Heartbeat
+from redsem_async._protocol.operations import Abandon, Acquire, Heartbeat, Status
 from redsem_async._protocol.pushes import Hint
 from redsem_async._protocol.replies import (
     FULL,
@@ -17,6 +17,9 @@ from redsem_async._protocol.replies import (
 
 from .base import Specification
 from .records import CallContext, HolderRecord, Publish, requests_of
+from .rights import answer_right, recall_rights
+from .slots import assign, compare
+from .status import Listing
 
 
 class ZsetSpecification(Specification):
@@ -55,9 +58,11 @@ class ZsetSpecification(Specification):
     def _acquire(self, context: CallContext, call: Acquire) -> Reply:
         self._require_known(context, call.hub_info)
         state, now = self.state, context.now
+        compare(state, context, self.waiting, call.slots)
         mark = state.hub_record(context.hub).mark
         state.hub_record(context.hub).mark = max(mark, *call.numbers)
         self._introduce(context, call.lease_ms, call.hub_info)
+        state.slots = context.slot_list
         state.remove_expired(context)
         limit = state.effective_limit(call.limit)
         answers: list[Answer] = []
@@ -70,7 +75,10 @@ class ZsetSpecification(Specification):
                 taken += request.permits
                 token = state.draw(context)
                 expiry = now + request.lease_ms
-                state.holders[identity] = HolderRecord(expiry, token, request.permits)
+                slots = assign(state, request.permits)
+                holder = HolderRecord(expiry, token, request.permits, slots=slots)
+                state.holders[identity] = holder
+                context.slots[request.number] = slots
                 answers.append(token)
             else:
                 answers.append(FULL)
@@ -85,8 +93,8 @@ class ZsetSpecification(Specification):
             self._announce(context, waits, max(highest, call.limit))
         self._serve(context)
         if call.waits or FULL in answers:
-            self._recall_rights(context)
-        right = self._answer_right(context, call.right)
+            recall_rights(self.state, context, self._publish)
+        right = answer_right(self.state, context, call.right, self.waiting, self.waiting_hubs())
         reply = self._reply(context, answers, room)
         return reply._replace(right=right, set_limit=self.state.set_limit)
 
@@ -124,8 +132,8 @@ class ZsetSpecification(Specification):
             self._announce(context, call.waits, call.limit)
         self._serve(context)
         if call.waits:
-            self._recall_rights(context)
-        right = self._answer_right(context, call.right)
+            recall_rights(self.state, context, self._publish)
+        right = answer_right(self.state, context, call.right, self.waiting, self.waiting_hubs())
         reply = self._reply(context, room=self._room(context, call.limit))
         return reply._replace(right=right, set_limit=self.state.set_limit)
 
@@ -191,12 +199,13 @@ class ZsetSpecification(Specification):
             waiting=len(self.line),
             hinted=context.hinted,
             room=room,
+            slots=context.slots if self.state.slotted else {},
         )
 
-    def _listing(self, context: CallContext, max_entries: int) -> tuple[int, list[LineEntry]]:
+    def _listing(self, context: CallContext, call: Status) -> Listing:
         state = self.state
         live = [
             hub for hub in self._hubs_in_turn() if state.look_up(hub).alive_until > context.now
         ]
         entries = [LineEntry(hub, 0, state.look_up(hub).waits) for hub in live]
-        return sum(entry.permits for entry in entries), entries[:max_entries]
+        return Listing(sum(entry.permits for entry in entries), entries[: call.max_entries])

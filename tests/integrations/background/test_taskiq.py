@@ -131,6 +131,63 @@ async def test_the_message_chooses_from_a_group(broker: InMemoryBroker) -> None:
     assert (await outcome(ask)).return_value == (1, 1)
 
 
+async def test_the_message_has_the_key_of_a_semaphore_with_keys(broker: InMemoryBroker) -> None:
+    """One limit in all and one for each tenant; here too, a task without one needs no permit."""
+    jobs = FairSemaphore(MemoryBackend(), "jobs", 5, key_limit=1)
+
+    def tenant(message: TaskiqMessage) -> str | None:
+        return message.labels.get("tenant")
+
+    broker.add_middlewares(SemaphoreMiddleware(jobs, key=tenant))
+    inside = asyncio.Queue[None]()
+    leave = asyncio.Event()
+
+    @broker.task
+    async def job() -> list[tuple[str, int]]:
+        used = [(key.key, key.held) for key in (await jobs.status()).keys]
+        inside.put_nowait(None)
+        await leave.wait()
+        return used
+
+    running = [in_background(outcome(job, tenant="acme")) for _ in range(2)]
+    await inside.get()
+    await waiting(jobs, 1)
+    running.append(in_background(outcome(job, tenant="beta")))
+    await inside.get()
+    none = in_background(outcome(job))
+    await inside.get()
+    assert (await jobs.status(0)).held == 2
+    leave.set()
+    results = [(await task).return_value for task in running]
+    assert results[2] == [("acme", 1), ("beta", 1)]
+    assert all(dict(used)["acme"] == 1 for used in results)
+    assert (await none).return_value == results[2]
+    assert (await jobs.status(0)).held == 0
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+async def test_a_key_may_be_a_text(keyed: bool, broker: InMemoryBroker) -> None:
+    backend = MemoryBackend()
+    jobs = FairSemaphore(backend, "jobs", 5, key_limit=1)
+    models = SemaphoreGroup(backend, "model", 5)
+    broker.add_middlewares(SemaphoreMiddleware(jobs if keyed else models, key="acme"))
+
+    @broker.task
+    async def job() -> tuple[list[str], int]:
+        return [key.key for key in (await jobs.status()).keys], await models["acme"].available()
+
+    assert (await outcome(job)).return_value == ((["acme"], 5) if keyed else ([], 4))
+
+
+async def test_a_key_that_is_no_text_is_the_tasks_error(
+    broker: InMemoryBroker, load: Load
+) -> None:
+    jobs = FairSemaphore(MemoryBackend(), "jobs", 5, key_limit=1)
+    broker.add_middlewares(SemaphoreMiddleware(jobs, key=lambda task: task.labels["n"]))
+    assert isinstance((await outcome(broker.task(function(load.job)), n="")).error, ValueError)
+    assert load.began == 0
+
+
 async def test_a_key_that_fails_is_the_tasks_error(broker: InMemoryBroker, load: Load) -> None:
     models = SemaphoreGroup(MemoryBackend(), "model", 1)
     broker.add_middlewares(SemaphoreMiddleware(models, key=lambda task: task.labels["model"]))
@@ -206,7 +263,7 @@ async def test_a_task_may_need_permits_of_several(
 
 def test_bad_arguments_are_refused_at_once(sem: FairSemaphore) -> None:
     """When the worker starts, not by its first task."""
-    with pytest.raises(TypeError, match="single semaphore"):
+    with pytest.raises(TypeError, match="goes with a SemaphoreGroup"):
         SemaphoreMiddleware(sem, key=lambda _: "a")
     with pytest.raises(TypeError, match="needs key="):
         SemaphoreMiddleware(SemaphoreGroup(MemoryBackend(), "g", 1))

@@ -149,8 +149,8 @@ MAKERS: list[Any] = [throttled, ThrottledTaskGroup, map_nothing]
     ("grouped", "options", "error", "says"),
     [
         (None, {}, TypeError, "a semaphore or a SemaphoreGroup is needed"),
-        (False, {"key": str}, TypeError, "this is a single semaphore"),
-        (True, {"key": "acme"}, TypeError, "needs key=, a function"),
+        (False, {"key": str}, TypeError, "key= goes with a SemaphoreGroup"),
+        (True, {"key": 5}, TypeError, "key must be a str"),
         (False, {"permits": 3}, ValueError, "limit of 2"),
         (True, {"key": str, "permits": 0}, ValueError, "permits"),
         (True, {"key": str, "timeout": -1}, ValueError, "timeout"),

@@ -1,33 +1,110 @@
-"""docs/examples/llm_gateway.py in real uvicorns, asked with an SDK."""
+"""docs/examples/llm_gateway.py in real uvicorns, as clients and as the provider see it."""
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 
+import httpx
 import pytest
 from openai import AsyncOpenAI, RateLimitError
 from redis.asyncio import Redis
 
-from redsem_async import AnySemaphore, SemaphoreGroup
+from redsem_async import FairSemaphore
+from tests.harness import wait
 from tests.harness.servers import StartServer
-from tests.harness.wait import all_free, until, waiting
-from tests.integrations.outbound.upstream import Upstream
 from tests.integrations.web.uvicorns import RawClient, Uvicorn, serving
 
 pytestmark = pytest.mark.release
 
+LONG = 60.0  # seconds: two uvicorns and a thousand connections, on a machine that may be busy
+until = partial(wait.until, within=LONG)
+waiting = partial(wait.waiting, within=LONG)
+all_free = partial(wait.all_free, within=LONG)
+
 EXAMPLES = Path(__file__).parents[3] / "docs" / "examples"
+PLANS = {"acme": 8, "globex": 4}
+
+
+class Provider:
+    """The provider: counts the calls of each model and tenant, and ends them as it is told."""
+
+    def __init__(self) -> None:
+        self.models = {"large": 4, "small": 40}  # the limits in force
+        self.tenants = dict(PLANS)
+        self.inside: Counter[str] = Counter()
+        self.came: list[str] = []  # the tenants, in order
+        self.wrong: list[str] = []
+        self.ended = 0
+        self.ends = asyncio.Semaphore(0)  # one for each call that may end
+        self.flowing = False
+        self.url = ""
+
+    @asynccontextmanager
+    async def serve(self) -> AsyncGenerator["Provider"]:
+        server = await asyncio.start_server(self._call, "127.0.0.1", 0)
+        self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        try:
+            yield self
+        finally:
+            server.close()
+
+    async def _call(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+            length = int(head.split("content-length:")[1].split("\r\n")[0])
+            asked = json.loads(await reader.readexactly(length))
+            model, tenant = asked["model"], asked["user"]
+            self._enter(model, tenant)
+            try:
+                await self._end(reader)
+            finally:
+                self.inside -= Counter([model, tenant])
+            self.ended += 1
+            said = {"choices": [{"index": 0, "delta": {"content": "Good morning"}}]}
+            body = f"data: {json.dumps(said)}\n\ndata: [DONE]\n\n".encode()
+            kind = b"Content-Type: text/event-stream\r\nConnection: close\r\n"
+            writer.write(b"HTTP/1.1 200 OK\r\n" + kind + b"\r\n" + body)
+            await writer.drain()
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass  # the gateway was killed, or its client has left
+        finally:
+            writer.close()
+
+    def _enter(self, model: str, tenant: str) -> None:
+        self.inside += Counter([model, tenant])
+        self.came.append(tenant)
+        for name, limit in ((model, self.models[model]), (tenant, self.tenants.get(tenant, 2))):
+            if self.inside[name] > limit:
+                self.wrong.append(f"{self.inside[name]} of {name}, not {limit}")
+
+    async def _end(self, reader: asyncio.StreamReader) -> None:
+        """Wait until this call may end; raises if the gateway leaves."""
+        may = asyncio.create_task(self.ends.acquire())
+        left = asyncio.create_task(reader.read(1))
+        done, _ = await asyncio.wait((may, left), return_when=asyncio.FIRST_COMPLETED)
+        may.cancel()
+        left.cancel()
+        if may not in done:
+            raise ConnectionResetError
+        if self.flowing:
+            self.ends.release()
+            await asyncio.sleep(0.01)  # a call takes some time
+
+    def flow(self) -> None:
+        """From now on, every call ends by itself."""
+        self.flowing = True
+        self.ends.release()
 
 
 @pytest.fixture
-async def upstream() -> AsyncIterator[Upstream]:
+async def upstream() -> AsyncIterator[Provider]:
     """The provider."""
-    server = Upstream()
-    await server.start()
-    yield server
-    await server.stop()
+    async with Provider().serve() as provider:
+        yield provider
 
 
 @pytest.fixture
@@ -38,8 +115,14 @@ async def redis(embedded: StartServer) -> AsyncIterator[Redis]:
 
 
 @pytest.fixture
+def waiting_per_tenant() -> int:
+    """How many requests of a tenant may wait."""
+    return 1_000
+
+
+@pytest.fixture
 async def gateways(
-    redis: Redis, upstream: Upstream, tmp_path: Path
+    redis: Redis, upstream: Provider, tmp_path: Path, waiting_per_tenant: int
 ) -> AsyncIterator[list[Uvicorn]]:
     """Two processes."""
     kwargs = redis.connection_pool.connection_kwargs
@@ -47,6 +130,7 @@ async def gateways(
         "REDIS_URL": f"redis://{kwargs['host']}:{kwargs['port']}",
         "UPSTREAM": upstream.url,
         "UPSTREAM_KEY": "secret",
+        "WAITING_PER_TENANT": str(waiting_per_tenant),
     }
     command = ["-m", "uvicorn", "--app-dir", str(EXAMPLES), "--fd", "{fd}", "llm_gateway:app"]
     command += ["--timeout-graceful-shutdown", "5"]
@@ -55,74 +139,152 @@ async def gateways(
         yield [await stack.enter_async_context(serving(gateway)) for gateway in made]
 
 
-def sdk(gateway: Uvicorn, tenant: str) -> AsyncOpenAI:
-    """A client as the tenant's own programs have it."""
-    return AsyncOpenAI(
+@pytest.fixture
+async def client() -> AsyncIterator[httpx.AsyncClient]:
+    """A client that has as many connections as it likes."""
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
+    async with httpx.AsyncClient(limits=limits, timeout=90) as client:
+        yield client
+
+
+async def asked(client: httpx.AsyncClient, gateway: Uvicorn, tenant: str, model: str) -> int:
+    """Ask, and read the answer to its end; the status, or 0 if the gateway was killed."""
+    try:
+        answer = await client.post(
+            f"{gateway.url}/v1/chat/completions",
+            headers={"X-Tenant": tenant},
+            json={"model": model, "user": tenant, "messages": []},
+        )
+    except httpx.TransportError:
+        return 0
+    assert answer.status_code != 200 or "Good morning" in answer.text
+    return answer.status_code
+
+
+async def asked_with_the_sdk(gateway: Uvicorn, tenant: str, model: str) -> str:
+    """As the tenant's own programs ask."""
+    async with AsyncOpenAI(
         api_key="x",
         base_url=f"{gateway.url}/v1",
         default_headers={"X-Tenant": tenant},
         max_retries=0,
-    )
-
-
-async def asked(gateway: Uvicorn, tenant: str, model: str) -> str:
-    """Ask, and read the answer to its end."""
-    async with sdk(gateway, tenant) as client:
+    ) as client:
         stream = await client.chat.completions.create(
-            model=model, messages=[{"role": "user", "content": "?"}], stream=True
+            model=model, user=tenant, messages=[{"role": "user", "content": "?"}], stream=True
         )
         async with stream:
             return "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
 
 
-def tenant(redis: Redis, name: str) -> AnySemaphore:
-    return SemaphoreGroup(redis, "tenant", 8)[name]
-
-
-def model(redis: Redis, name: str) -> AnySemaphore:
-    return SemaphoreGroup(redis, "model", 4)[name]
+def semaphore(redis: Redis, model: str) -> FairSemaphore:
+    """That of the gateways."""
+    return FairSemaphore(redis, f"model:{model}", 4, key_limit=2, share=True, lease=5)
 
 
 async def test_a_model_has_a_cap_that_all_gateways_share(
-    gateways: list[Uvicorn], upstream: Upstream, redis: Redis
+    gateways: list[Uvicorn], upstream: Provider, redis: Redis
 ) -> None:
-    """Whichever tenant asks; a client that leaves gives the permits of model and tenant back."""
-    body = json.dumps({"model": "large", "stream": True}).encode()
+    """Whichever tenant asks; a client that leaves gives its permit back."""
+    body = json.dumps({"model": "large", "user": "acme", "stream": True}).encode()
     length = f"Content-Length: {len(body)}".encode()
     headers = (b"X-Tenant: acme", b"Content-Type: application/json", length)
     path = "/v1/chat/completions"
-    leaver = await RawClient.send(gateways[0], b"POST", path, *headers, body=body)
-    assert await leaver.status() == 200
     asks = [
-        asyncio.create_task(asked(gateways[number % 2], f"tenant {number}", "large"))
-        for number in range(5)
+        asyncio.create_task(asked_with_the_sdk(gateways[n % 2], f"tenant {n}", "large"))
+        for n in range(5)
     ]
-    await waiting(model(redis, "large"), 2)
-    assert upstream.most == 4
-    await leaver.hang_up(reset=True)
-    await waiting(model(redis, "large"), 1)
-    await all_free(tenant(redis, "acme"))
-    upstream.go.set()
+    await waiting(semaphore(redis, "large"), 1)
+    upstream.ends.release()  # the first one is answered, and the fifth comes in
+    await until(lambda: len(upstream.came) == 5)
+    leaver = await RawClient.send(gateways[0], b"POST", path, *headers, body=body)
+    await waiting(semaphore(redis, "large"), 1)
+    upstream.flow()
     assert set(await asyncio.gather(*asks)) == {"Good morning"}
-    await all_free(model(redis, "large"))
+    assert await leaver.status() == 200
+    await leaver.hang_up(reset=True)
+    await all_free(semaphore(redis, "large"))
+    assert upstream.wrong == []
 
 
+@pytest.mark.parametrize("waiting_per_tenant", [1])
 async def test_a_tenant_has_a_cap_and_stops_nobody_else(
-    gateways: list[Uvicorn], upstream: Upstream, redis: Redis
+    gateways: list[Uvicorn], upstream: Provider, redis: Redis
 ) -> None:
     """A refusal says when to come back; SIGTERM lets answers be sent to their end."""
-    asks = [asyncio.create_task(asked(gateways[n % 2], "acme", "small")) for n in range(8)]
-    await until(lambda: upstream.inside == 8)
+    asks = [
+        asyncio.create_task(asked_with_the_sdk(gateways[n % 2], "acme", "small")) for n in range(9)
+    ]
+    await until(lambda: upstream.inside["acme"] == 8)
+    await waiting(semaphore(redis, "small"), 1)
     with pytest.raises(RateLimitError) as refused:
-        await asked(gateways[0], "acme", "small")
+        await asked_with_the_sdk(gateways[0], "acme", "small")
     assert int(refused.value.response.headers["retry-after"]) >= 1
-    asks.append(asyncio.create_task(asked(gateways[0], "other", "small")))
-    await until(lambda: upstream.inside == 9)
+    asks.append(asyncio.create_task(asked_with_the_sdk(gateways[0], "other", "small")))
+    await until(lambda: upstream.inside["other"] == 1)
     for gateway in gateways:
         gateway.terminate()
     await until(lambda: all("Shutting down" in gateway.log for gateway in gateways))
-    upstream.go.set()
+    upstream.flow()
     assert set(await asyncio.gather(*asks)) == {"Good morning"}
-    assert [await gateway.ended() for gateway in gateways] == [-15, -15]
-    status = await tenant(redis, "acme").status()
-    assert (status.held, status.waiting) == (0, 0)
+    assert [await gateway.ended(LONG) for gateway in gateways] == [-15, -15]
+    status = await semaphore(redis, "small").status()
+    assert (status.held, status.waiting, upstream.wrong) == (0, 0, [])
+
+
+async def test_under_load_the_provider_sees_no_limit_exceeded(
+    gateways: list[Uvicorn], upstream: Provider, redis: Redis, client: httpx.AsyncClient
+) -> None:
+    """One gateway is killed, and limits of the model and of a tenant change, while many ask."""
+    sem = semaphore(redis, "large")
+    asks = [
+        [
+            asyncio.create_task(asked(client, gateway, tenant, "large"))
+            for tenant in ("acme", "globex", "other")
+            for _ in range(40)
+        ]
+        for gateway in gateways
+    ]
+    await waiting(sem, 236)
+    await until(lambda: upstream.inside["large"] == 4)
+    upstream.models["large"] = 12
+    await sem.set_limit(12)
+    await until(lambda: upstream.inside["large"] == 12)
+    # All permits are at the provider: from here on, whoever enters does so under the new limits.
+    await sem.set_limit(1, key="acme")
+    await sem.set_limit(3, key="other")
+    await sem.set_limit(6)
+    upstream.models["large"] = 6
+    upstream.tenants |= {"acme": 1, "other": 3}
+    upstream.flow()
+    await until(lambda: upstream.ended >= 60)
+    gateways[1].process.kill()
+    answers = await asyncio.gather(*asks[0])
+    assert set(answers) == {200}
+    assert set(await asyncio.gather(*asks[1])) == {0, 200}
+    assert upstream.wrong == []
+    await until(lambda: upstream.inside.total() == 0)
+    await all_free(sem)
+
+
+async def test_a_tenant_with_1000_waiting_requests_delays_another_by_one_hold(
+    gateways: list[Uvicorn], upstream: Provider, redis: Redis, client: httpx.AsyncClient
+) -> None:
+    """The next call that ends makes room for the single request of the other."""
+    sem = semaphore(redis, "large")
+    greedy = [
+        asyncio.create_task(asked(client, gateways[n % 2], "acme", "large")) for n in range(1_004)
+    ]
+    await waiting(sem, 1_000)
+    await until(lambda: len(upstream.came) == 4)
+    single = asyncio.create_task(asked(client, gateways[0], "globex", "large"))
+    await waiting(sem, 1_001)
+    assert upstream.ended == 0
+    upstream.ends.release()
+    await until(lambda: len(upstream.came) == 5)
+    assert (upstream.ended, upstream.came[-1]) == (1, "globex")
+    upstream.flow()
+    assert await single == 200
+    for task in greedy:
+        task.cancel()
+    await asyncio.gather(*greedy, return_exceptions=True)
+    assert upstream.wrong == []

@@ -70,7 +70,7 @@ class Uvicorn:
 async def serving(server: Uvicorn) -> AsyncGenerator[Uvicorn]:
     """Wait until it serves; at the end it is ended, and must have nothing to complain of."""
     try:
-        await until(lambda: "startup complete" in server.log or server.process.poll(), within=15)
+        await until(lambda: "startup complete" in server.log or server.process.poll(), within=60)
         assert server.process.poll() is None, server.log
         yield server
     finally:

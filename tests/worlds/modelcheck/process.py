@@ -3,9 +3,10 @@
 import asyncio
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from redsem_async import (
     AnySemaphore,
@@ -160,11 +161,14 @@ class Job:
         self._going = self.process.loop.create_future()
         return await self._going
 
-    async def acquire(self, *, timeout: float | None = None, permits: int = 1) -> Permit:
+    async def acquire(
+        self, *, timeout: float | None = None, permits: int = 1, **of_a_line: Any
+    ) -> Permit:
         """Acquire; the permit counts as this process's from now on."""
         self.acquiring = permits
+        acquire: Callable[..., Awaitable[Permit]] = self.semaphore.acquire
         try:
-            permit = await self.semaphore.acquire(timeout=timeout, permits=permits)
+            permit = await acquire(timeout=timeout, permits=permits, **of_a_line)
         finally:
             self.acquiring = 0
         if permit.permits != permits:
@@ -211,6 +215,17 @@ class Job:
         await self.semaphore.set_limit(limit)
         ledger.limits -= 1  # not where it failed: it may come into force yet
         ledger.limit = limit
+
+    async def set_key_limit(self, key: str, limit: int | None) -> None:
+        """The same for one key."""
+        ledger = self.world.ledger
+        ledger.limits += 1
+        await cast("FairSemaphore", self.semaphore).set_limit(limit, key=key)
+        ledger.limits -= 1
+        ledger.key_limits[key] = limit
+
+    async def kick(self, identity: str) -> None:
+        await self.semaphore.release(identity)
 
     async def clear(self) -> None:
         """Clear: once this returns, nothing is taken any more."""
@@ -285,12 +300,24 @@ class Process:
         self.permits: list[Permit] = []
         self.seen = 0  # everything that came to it so far, as a number
         node = FakeNode(self)
-        kind = FairSemaphore if world.scenario.mode == "fair" else Semaphore
-        self.semaphore = kind(node, "jobs", party.limit, lease=party.lease, linger=party.linger)
         self._node = node
+        self.semaphore = self._make_semaphore()
         self._used: set[str] = set()  # leases
         self.jobs = [Job(self, script) for script in party.scripts]
         self.cancellable = [k for k in party.cancels if k < len(self.jobs)]
+
+    def _make_semaphore(self) -> AnySemaphore:
+        party, mode = self.party, self.world.scenario.mode
+        options: dict[str, Any] = {"lease": party.lease, "linger": party.linger}
+        if mode == "zset":
+            return Semaphore(self._node, "jobs", party.limit, **options)
+        if mode != "fair":
+            options["key_limit"] = party.key_limit
+        if mode == "fair+share":
+            weights = dict(party.weights)
+            options |= {"share": True, "patience": party.patience}
+            options["weight"] = partial(_weight_of, weights)
+        return FairSemaphore(self._node, "jobs", party.limit, **options)
 
     @property
     def runs(self) -> bool:
@@ -352,3 +379,7 @@ class Process:
     def _unhandled(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
         self.world.unhandled.append(f"unhandled in {self.name}: {error or context['message']!r}")
+
+
+def _weight_of(weights: Mapping[str, float], key: str) -> float:
+    return weights.get(key, 1.0)

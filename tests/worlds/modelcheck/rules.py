@@ -7,7 +7,9 @@ from redsem_async._protocol.operations import Clear, Operation, Reap, Release
 from redsem_async._protocol.pushes import Granted, Push
 from redsem_async.testing._spec.base import Specification
 from redsem_async.testing._spec.fair import FairSpecification
+from redsem_async.testing._spec.keyed import KeyedSpecification
 from redsem_async.testing._spec.records import QueuedRequest
+from tests.worlds.turns import SERVING, broken_turn, forgotten, grants_of
 
 from .process import Wrong, id_of
 
@@ -36,7 +38,7 @@ def look(world: "World") -> Before:
 # -- of each call
 
 
-def check_call(world: "World", before: Before, call: Operation) -> None:
+def check_call(world: "World", before: Before, call: Operation, hub: str) -> None:
     """Raise Wrong where what the server did must not be; note what excuses what."""
     model, ledger = world.model, world.ledger
     live = _live(world)
@@ -53,8 +55,30 @@ def check_call(world: "World", before: Before, call: Operation) -> None:
     used = sum(model.state.holders[identity].permits for identity in live)
     if granted and used > world.scenario.highest:
         raise Wrong(f"{used} permits are held, under a limit of {world.scenario.highest}")
-    _check_order(world, before, [identity for _, identity in sorted(granted)])
+    ids = [identity for _, identity in sorted(granted)]
+    if isinstance(model, KeyedSpecification):
+        _check_turns(world, model, before, ids, call, hub)
+    else:
+        _check_order(world, before, ids)
     _excuse(world, before, call)
+
+
+def _check_turns(
+    world: "World",
+    model: KeyedSpecification,
+    before: Before,
+    granted: list[str],
+    call: Operation,
+    hub: str,
+) -> None:
+    """Of requests with keys: whose turn it was, and nobody whose turn it is waits."""
+    now_us = world.server_us
+    grants = grants_of(model, before.line, call, hub, granted, now_us)
+    wrong = broken_turn(model, before.line, grants, now_us, lambda i: name_of(world, i))
+    if wrong is not None:
+        raise Wrong(wrong)
+    if isinstance(call, SERVING) and (waits := forgotten(model, world.server_us)):
+        raise Wrong(f"{name_of(world, waits.id)} waits, and its limits have room")
 
 
 def _check_order(world: "World", before: Before, granted: list[str]) -> None:
@@ -76,7 +100,7 @@ def _check_order(world: "World", before: Before, granted: list[str]) -> None:
 
 def _excuse(world: "World", before: Before, call: Operation) -> None:
     """A permit that was taken away by right may be trusted until its holder learns of it."""
-    ledger = world.ledger
+    ledger, model = world.ledger, world.model
     match call:
         case Clear() if ledger.clearing:
             ledger.excused |= before.holders.keys()
@@ -84,9 +108,13 @@ def _excuse(world: "World", before: Before, call: Operation) -> None:
             ledger.excused |= {f"{owner}.{number}" for number in numbers}
         case _:
             pass
-    limit = world.model.state.set_limit
+    limit = model.state.set_limit
     if limit != ledger.limit and not ledger.limits:
         raise Wrong(f"the set limit is {limit}, after {ledger.limit} was confirmed")
+    if isinstance(model, KeyedSpecification) and not ledger.limits:
+        confirmed = {key: n for key, n in ledger.key_limits.items() if n is not None}
+        if model.key_limits != confirmed:
+            raise Wrong(f"the limits of keys are {model.key_limits}, not {confirmed}")
 
 
 # -- of each moment
@@ -188,6 +216,9 @@ def _check_prompt(world: "World") -> None:
 def _forgotten(world: "World") -> str | None:
     """Who could be served now, although nothing is on its way."""
     model = world.model
+    if isinstance(model, KeyedSpecification):
+        first = forgotten(model, world.server_us, _kept(world))
+        return name_of(world, first.id) if first else None
     if isinstance(model, FairSpecification):
         return "somebody" if _would_serve(world) else None
     kept = _kept(world)

@@ -34,6 +34,9 @@ class Party:
         cancels: the jobs that may be cancelled.
         breaks: whether its link may break.
         dies: whether it may be killed, or stand still.
+        key_limit: of each key, where requests have keys.
+        weights: of keys that share the limit, where they are not 1.
+        patience: with which their requests wait, in seconds.
     """
 
     scripts: tuple[Script, ...]
@@ -43,6 +46,9 @@ class Party:
     cancels: tuple[int, ...] = (0, 1, 2)
     breaks: bool = True
     dies: bool = True
+    key_limit: int | None = None
+    weights: tuple[tuple[str, float], ...] = ()
+    patience: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

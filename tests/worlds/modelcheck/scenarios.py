@@ -44,24 +44,24 @@ def opened(*jobs: tuple[int, int]) -> Opening:
 
 
 async def holds(job: Job) -> None:
-    await _keep(job, await job.acquire())
+    await keep(job, await job.acquire())
 
 
 async def stays(job: Job) -> None:
     """Acquire, and hold on until the search is over."""
-    await _keep(job, await job.acquire(), AT_END)
+    await keep(job, await job.acquire(), AT_END)
 
 
 async def tries(job: Job) -> None:
     with suppress(AcquireTimeout):
-        await _keep(job, await job.acquire(timeout=0.3))
+        await keep(job, await job.acquire(timeout=0.3))
 
 
 async def holds_two(job: Job) -> None:
-    await _keep(job, await job.acquire(permits=2))
+    await keep(job, await job.acquire(permits=2))
 
 
-async def _keep(job: Job, permit: Permit, until: str = "to release") -> None:
+async def keep(job: Job, permit: Permit, until: str = "to release") -> None:
     await job.pause(until)
     await job.release(permit)
 
@@ -83,7 +83,7 @@ async def detaches(job: Job) -> None:
             await job.detach(permit, 0.5)
     finally:
         if permit in job.process.permits:
-            await _keep(job, permit)
+            await keep(job, permit)
 
 
 async def detaches_again(job: Job) -> None:
@@ -112,7 +112,7 @@ async def sends_twice(job: Job) -> None:
 
 async def adopts(job: Job) -> None:
     with suppress(PermitLost):
-        await _keep(job, await job.adopt(await job.receive_id()))
+        await keep(job, await job.adopt(await job.receive_id()))
 
 
 async def limits(job: Job) -> None:

@@ -44,6 +44,7 @@ class Ledger:
     clearing: int = 0  # clears that were asked for, and are not known to have ended
     limits: int = 0  # set limits, likewise
     limit: int | None = None  # the set limit that was confirmed last
+    key_limits: dict[str, int | None] = field(default_factory=dict[str, int | None])
     last_token: int = 0
 
 
@@ -248,7 +249,7 @@ class World:
         address = command.semaphore.address
         answer = carry_out(self.model, address, command.operation, hub, self.server_us)
         if not isinstance(answer, CommandError):
-            rules.check_call(self, before, command.operation)
+            rules.check_call(self, before, command.operation, hub)
         return answer
 
     def _publish(self, owner: str, message: Push) -> int:

@@ -2,18 +2,29 @@
 
 import asyncio
 import math
+import random
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import redsem_async
-from redsem_async import AnySemaphore, BackendUnavailable, Permit, SemaphoreClosed, SemaphoreError
+from redsem_async import (
+    AnySemaphore,
+    BackendUnavailable,
+    FairSemaphore,
+    Permit,
+    SemaphoreClosed,
+    SemaphoreError,
+)
+from redsem_async._api.awaitables import Acquisition
 from redsem_async._core.lease import clock_margin
 
 from .holdings import RENEWED, Attempt, Hold, Holdings
 from .network import SimulatedBackend
 from .world import Process, World
+
+KEYS = ("a", "b", "c")
 
 
 @dataclass
@@ -38,6 +49,7 @@ class Common:
     habits: Habits
     detached: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     highest: dict[str, int] = field(default_factory=dict[str, int])  # limit ever in force
+    keys: random.Random | None = None  # draws keys, where requests have any
     healed: bool = False  # nothing goes wrong any more
     over: bool = False
 
@@ -65,6 +77,12 @@ class Common:
         else:
             judge.obeyed(order)
             self.world.fault("cleared semaphore" if clears else "limit set")
+
+    async def order_for_key(self, semaphore: AnySemaphore, key: str, limit: int | None) -> None:
+        assert isinstance(semaphore, FairSemaphore)
+        with suppress(SemaphoreError):
+            await semaphore.set_limit(limit, key=key)
+            self.world.fault("limit of a key set")
 
 
 class Actor:
@@ -103,6 +121,7 @@ class Actor:
         if habits.heaviest > 1 and random.random() < 0.3 and action != "enter":
             permits = random.randint(1, min(habits.heaviest, max(1, semaphore.limit)))
         timeout = 0.0 if action == "try" else random.choice(habits.timeouts)
+        key, ahead, permits = self._draw_key(semaphore, permits, action)
         attempt = Attempt(
             self._process,
             semaphore,
@@ -113,6 +132,8 @@ class Actor:
             adopts=action == "adopt",
             detaches=action == "detach",
             guarded=action in ("enter", "guard") and semaphore._cancel_on_loss,
+            key=key,
+            ahead=ahead,
         )
         self._common.holdings.ask(attempt)
         self._world.note(self._process.name, action, semaphore.name, permits, timeout)
@@ -123,6 +144,17 @@ class Actor:
         await asyncio.wait([task])
         self._world.note(self._process.name, action, "ended", task.cancelled() or task.exception())
         self._common.holdings.judge_end(attempt, task)
+
+    def _draw_key(
+        self, semaphore: AnySemaphore, permits: int, action: str
+    ) -> tuple[str | None, float, int]:
+        draw = self._common.keys
+        if draw is None or not isinstance(semaphore, FairSemaphore) or action == "enter":
+            return None, 0.0, permits
+        key = draw.choice((None, *KEYS, *KEYS, KEYS[0]))
+        ahead = 0.0 if action == "try" else draw.choice((0.0, 0.0, 0.0, 0.001, 30.0))
+        limit = None if key is None else semaphore._declared_limit(key)
+        return key, ahead, permits if limit is None else min(permits, limit)
 
     def _cancel_some_time(self, task: "asyncio.Task[None]") -> None:
         """Cancel *task* at some await: after some turns of the loop, or some time."""
@@ -142,15 +174,18 @@ class Actor:
             await self._body(attempt, permit)
 
     async def _guard(self, attempt: Attempt) -> None:
-        acquisition = attempt.semaphore.acquire(timeout=attempt.timeout, permits=attempt.permits)
-        async with acquisition as permit:
+        async with self._acquired(attempt) as permit:
             await self._body(attempt, permit)
 
     async def _bare(self, attempt: Attempt) -> None:
         await self._keep(attempt, await self._acquired(attempt))
 
     async def _try(self, attempt: Attempt) -> None:
-        permit = await attempt.semaphore.try_acquire(permits=attempt.permits)
+        semaphore, permits = attempt.semaphore, attempt.permits
+        if isinstance(semaphore, FairSemaphore):
+            permit = await semaphore.try_acquire(permits=permits, key=attempt.key)
+        else:
+            permit = await semaphore.try_acquire(permits=permits)
         if permit is None:
             self._common.holdings.answered(attempt)
         else:
@@ -222,8 +257,12 @@ class Actor:
         self._world.fault("adoption")
         await self._keep(attempt, permit)
 
-    async def _acquired(self, attempt: Attempt) -> Permit:
-        return await attempt.semaphore.acquire(timeout=attempt.timeout, permits=attempt.permits)
+    def _acquired(self, attempt: Attempt) -> Acquisition:
+        semaphore, timeout, permits = attempt.semaphore, attempt.timeout, attempt.permits
+        if isinstance(semaphore, FairSemaphore):
+            key, ahead = attempt.key, attempt.ahead
+            return semaphore.acquire(timeout=timeout, permits=permits, key=key, ahead=ahead)
+        return semaphore.acquire(timeout=timeout, permits=permits)
 
     async def _keep(self, attempt: Attempt, permit: Permit) -> None:
         hold = self._common.holdings.granted(attempt, permit)
@@ -270,6 +309,10 @@ class Actor:
 
     async def _limit(self, semaphore: AnySemaphore) -> None:
         limit = self._random.choice((None, None, 0, 1, 2, 3, 5))
+        keys = self._common.keys
+        if keys is not None and keys.random() < 0.7:
+            await self._common.order_for_key(semaphore, keys.choice(KEYS), limit)
+            return
         highest = self._common.highest
         highest[semaphore.name] = max(highest[semaphore.name], limit or 0)
         await self._common.order(self._process, semaphore, limit)

@@ -3,11 +3,13 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple
 
 import redsem_async._protocol.operations as op
 from redsem_async._core.keys import permit_id
 from redsem_async.testing._spec.records import HolderRecord
+from tests.worlds.turns import Room
 
 from .world import Process
 
@@ -18,6 +20,7 @@ class Permit(NamedTuple):
     expiry_ms: int
     token: int
     permits: int
+    key: str | None = None
 
 
 def in_use(holders: Mapping[str, Permit | HolderRecord], now: int) -> int:
@@ -32,7 +35,7 @@ def own_ids(call: op.Operation, hub: str) -> set[str]:
         case op.Release():
             return {permit_id(call.owner, number) for number in call.numbers}
         case op.Restore():
-            return {permit_id(hub, number) for number, _, _ in call.permits}
+            return {permit_id(hub, number) for number, *_ in call.permits}
         case op.Abandon():
             return {permit_id(hub, request.number) for request in call.requests}
         case op.Adopt():
@@ -58,6 +61,9 @@ class Look(NamedTuple):
     tickets: dict[str, int]
     set_limit: int | None
     grace_until: int
+    room: Room | None = None  # where requests have keys
+    keys: Mapping[str, str | None] = MappingProxyType({})  # of the requests in line
+    held_up: bool = False  # the limit in all holds somebody up whose key has room
 
     @property
     def live(self) -> dict[str, Permit]:

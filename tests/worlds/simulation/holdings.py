@@ -17,11 +17,13 @@ from redsem_async import (
     QueueFull,
     SemaphoreClosed,
 )
+from redsem_async._api.classes import takes_keys
 from redsem_async._core.lease import clock_margin, heartbeat_interval
 from redsem_async._hub.claim import Claim, State
+from redsem_async._protocol.operations import KeyTerms, Request
 
 from .books import Tenure
-from .judge import Judge
+from .judge import CLOCKS, Judge
 from .world import Process, World
 
 NEWS = 0.06  # seconds that the last answer may be old: grace, or a process's turn
@@ -97,6 +99,8 @@ class Attempt:
     old: str = ""  # the id that it adopts
     detaches: bool = False
     guarded: bool = False
+    key: str | None = None
+    ahead: float = 0.0
     answered: float | None = None
     cancelled: bool = False
     holds: list[Hold] = field(default_factory=list[Hold])
@@ -104,6 +108,14 @@ class Attempt:
     @property
     def waits(self) -> bool:
         return not self.adopts and (self.timeout is None or self.timeout > 0)
+
+    @property
+    def request(self) -> Request:
+        """As the server has it."""
+        semaphore, terms = self.semaphore, None
+        if self.key is not None and isinstance(semaphore, FairSemaphore):
+            terms = KeyTerms(self.key, semaphore._declared_limit(self.key))
+        return Request(0, 0, semaphore.limit, self.permits, key=terms)
 
     def __str__(self) -> str:
         what = "an adoption" if self.adopts else f"an attempt for {self.permits}"
@@ -222,7 +234,8 @@ class Holdings:
         # While nothing is wrong, nobody loses anything who leaves time for it.
         fine = self.unruly or self._cuts_it_fine(attempt)
         for hold in lost:
-            self._check(fine or hold.risked, f"{hold} was lost for no reason")
+            right = fine or hold.risked or self._held_for_so_long(attempt, hold)
+            self._check(right, f"{hold} was lost for no reason")
         if attempt.guarded and lost:
             self._check(
                 isinstance(error, PermitLost | BackendUnavailable),
@@ -235,7 +248,7 @@ class Holdings:
                 return attempt.answered is not None
             case AcquireTimeout():
                 in_time = attempt.timeout is not None and not attempt.holds
-                return in_time and self._was_full(attempt)
+                return in_time and self._was_full(attempt, error)
             case QueueFull():
                 return not attempt.holds
             case PermitLost():
@@ -254,7 +267,16 @@ class Holdings:
             case _:
                 return False
 
-    def _was_full(self, attempt: Attempt) -> bool:
+    def _held_for_so_long(self, attempt: Attempt, hold: Hold) -> bool:
+        """Whether its `max_hold` has ended."""
+        terms = attempt.semaphore._terms
+        if terms.max_hold is None:
+            return False
+        since = self.judge_of(hold.name).granted_at[hold.token]
+        left = clock_margin(terms.lease) + 0.01 * terms.max_hold
+        return hold.ended >= since + terms.max_hold - left
+
+    def _was_full(self, attempt: Attempt, error: AcquireTimeout) -> bool:
         """Whether *attempt* had to wait a moment ago: its answer is no older than that."""
         process, now = attempt.process, self._world.now
         since = now - NEWS - 4 * self._world.trip
@@ -268,6 +290,11 @@ class Holdings:
             for other in self.pending
             if other.process is process and other.semaphore.name == attempt.semaphore.name
         ]
+        if takes_keys(attempt.semaphore):
+            held_up = judge.held_up(since, attempt.request, waits=attempt.waits)
+            # What is waited for is told with a heartbeat: it may be another since.
+            told = self.unruly or attempt.waits or error.blocked_by in held_up
+            return bool(held_up) and told
         limit = attempt.semaphore.limit
         permits = attempt.permits
         if not isinstance(attempt.semaphore, FairSemaphore):
@@ -284,6 +311,11 @@ class Holdings:
         alone = self._adopters[process, attempt.old] == 1
         if alone and heir.partition(".")[0] in process.hubs:
             return judge.held_since(heir) < math.inf  # by itself, without an answer
+        max_hold = attempt.semaphore._terms.max_hold
+        if max_hold is not None and since < math.inf:
+            token = judge.token_of(attempt.old)
+            if self._world.now >= judge.granted_at.get(token, 0.0) + 0.97 * max_hold:
+                return False  # it may be held no longer by who asks
         return since <= attempt.began
 
     def _cuts_it_fine(self, attempt: Attempt) -> bool:
@@ -309,6 +341,7 @@ class Holdings:
                 self._check(False, f"{hold.id} was held with {hold.token} and never granted")
                 return
             self._judge_trust(hold, tenure)
+        self._judge_longest_holds()
         for name, judge in judges.items():
             self._judge_limit(name, judge.tenures, holds, limits[name])
 
@@ -324,6 +357,17 @@ class Holdings:
             f"{hold.process.name} was certain of {hold.id} until {hold.ended:.6f},"
             f" and the server let go at {most:.6f} ({tenure.cause})",
         )
+
+    def _judge_longest_holds(self) -> None:
+        """Nobody trusts a permit for longer than its `max_hold`, since it was handed out first."""
+        since: dict[tuple[str, int], float] = {}
+        for hold in self.holds:
+            first = since.setdefault((hold.name, hold.token), hold.began)
+            most = hold.claim.terms.max_hold
+            self._check(
+                most is None or hold.ended <= first + CLOCKS * most + PRECISION,
+                f"{hold} was held for longer than {most} s, since {first:.6f}",
+            )
 
     def _judge_limit(
         self,

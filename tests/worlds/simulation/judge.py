@@ -7,24 +7,33 @@ import math
 import sys
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from operator import attrgetter, itemgetter
 
 import redsem_async._protocol.operations as op
 from redsem_async import AnySemaphore
 from redsem_async._core.keys import permit_id
 from redsem_async._protocol.errors import CommandError
-from redsem_async._protocol.replies import FULL, AnyReply, Holding, Reply
+from redsem_async._protocol.replies import FULL, FULL_FOR_KEY, AnyReply, Holding, Reply
 from redsem_async.testing._spec.base import Specification
 from redsem_async.testing._spec.fair import FairSpecification
-from redsem_async.testing._spec.records import QueuedRequest, requests_of
+from redsem_async.testing._spec.keyed import KeyedSpecification
+from redsem_async.testing._spec.records import QueuedRequest, key_of, requests_of
+from tests.worlds.turns import (
+    SERVING,
+    broken_turn,
+    eligible,
+    forgotten,
+    grants_of,
+    ready,
+    room_of,
+)
 
 from .books import Around, InLine, Look, Order, Permit, Tenure, in_use, own_ids
 from .world import Process, World
 
 CLOCKS = 1.01  # of two processes, beside each other
 REMEMBERED = 60.0  # seconds for which the judge remembers how everything stood
-_SERVING = (op.Acquire, op.Abandon, op.Release, op.Heartbeat, op.SetLimit, op.Reap)
 
 
 class Judge:
@@ -40,6 +49,7 @@ class Judge:
         self.revived_line: set[str] = set()
         self.last_token = 0
         self.grants = 0
+        self.granted_at: dict[int, float] = {}  # by token, for whoever adopts it, too
         self.heir: dict[str, str] = {}  # who adopted, by the id that it adopted
         self.flushed_at = -math.inf
         self.prompt = math.inf  # seconds in which everybody learns who waits
@@ -55,11 +65,20 @@ class Judge:
 
     def look(self, model: Specification, now: int) -> Look:
         state = model.state
-        holders = {i: Permit(h.expiry_ms, h.token, h.permits) for i, h in state.holders.items()}
+        holders = {
+            i: Permit(h.expiry_ms, h.token, h.permits, h.key) for i, h in state.holders.items()
+        }
         tickets: dict[str, int] = {}
         if isinstance(model, FairSpecification):
             tickets = {waiter.id: waiter.ticket for waiter in model.line}
-        return Look(now, holders, tickets, state.set_limit, state.grace.until)
+        look = Look(now, holders, tickets, state.set_limit, state.grace.until)
+        if not isinstance(model, KeyedSpecification):
+            return look
+        room, keys = room_of(model, now), {waiter.id: waiter.key for waiter in model.line}
+        room = room._replace(key_limits=dict(model.key_limits))
+        heads = ready(eligible(model, room, now), room)
+        held_up = not all(room.fits(head.request) for head in heads)
+        return look._replace(room=room, keys=keys, held_up=held_up)
 
     def ran(
         self,
@@ -69,6 +88,7 @@ class Judge:
         hub: str,
         answer: AnyReply | CommandError,
         around: Around,
+        line: Sequence[QueuedRequest] = (),
     ) -> bool:
         """Judge what *call* by *hub* has done. Returns whether that was anything."""
         after = self.look(model, before.now)
@@ -95,7 +115,10 @@ class Judge:
         self._judge_kept(before, after, call, hub)
         self._judge_answers(before, after, call, hub, answer)
         if isinstance(model, FairSpecification):
-            self._judge_line(model, new, before, after, call, hub)
+            if isinstance(model, KeyedSpecification):
+                self._judge_turns(model, line, new, after, call, hub)
+            else:
+                self._judge_line(model, new, before, after, call, hub)
             self._note_line(model, before.now)
             for owner in (
                 {identity.partition(".")[0] for identity in new} - around.notified - {hub}
@@ -183,6 +206,10 @@ class Judge:
             return math.inf
         return tenure.since
 
+    def token_of(self, identity: str) -> int:
+        tenure = self._current.get(identity)
+        return tenure.token if tenure else 0
+
     def was_full(
         self, since: float, limit: int, permits: int, hubs: Collection[str], *, waits: bool = True
     ) -> bool:
@@ -190,8 +217,7 @@ class Judge:
 
         One who *waits* has a place in line, which is in nobody's way.
         """
-        looks = [(moment, look) for moment, look in self._looks if moment > since]
-        looks += [pair for pair in self._looks if pair[0] <= since][-1:]
+        looks = self._looks_since(since)
         for moment, look in looks:
             now = self._world.server_us_at(max(moment, since)) // 1000
             most = limit if look.set_limit is None else look.set_limit
@@ -201,6 +227,28 @@ class Judge:
             if others or look.grace_until > now or look.used(now) + permits > most:
                 return True
         return not looks
+
+    def held_up(self, since: float, request: op.Request, *, waits: bool) -> set[str]:
+        """What a request with a key, or beside keys, had to wait for since *since*."""
+        found: set[str] = set()
+        looks = self._looks_since(since)
+        for moment, look in looks:
+            if look.room is None:  # everything was lost
+                continue
+            if look.set_limit == 0:
+                found.add("paused")
+            now = self._world.server_us_at(max(moment, since)) // 1000
+            in_grace = look.grace_until > now
+            if in_grace or look.held_up or not look.room.fits(request):
+                found.add("limit")
+            of_its_key = [key for key in look.keys.values() if key == key_of(request)]
+            if len(of_its_key) > waits or not look.room.fits_key(request):
+                found.add("limit" if request.key is None else "key")
+        return found if looks else {"nothing is known"}
+
+    def _looks_since(self, since: float) -> list[tuple[float, Look]]:
+        looks = [(moment, look) for moment, look in self._looks if moment > since]
+        return looks + [pair for pair in self._looks if pair[0] <= since][-1:]
 
     def limit_of(self, identity: str) -> int:
         return self._asked[identity].limit if self.set_limit is None else self.set_limit
@@ -278,7 +326,10 @@ class Judge:
         self, new: Iterable[str], after: Look, call: op.Restore, hub: str, around: Around
     ) -> None:
         """Only what was lost with the state is put back, as it was."""
-        asked = {permit_id(hub, n): (token, permits) for n, token, permits in call.permits}
+        asked = {
+            permit_id(hub, n): (token, permits, key and key.key)
+            for n, token, permits, key, _ in call.permits
+        }
         for identity in new:
             permit = after.live[identity]
             tenure = self.tenures.get((identity, permit.token))
@@ -286,7 +337,7 @@ class Judge:
             # With its marks the server forgot the release that came before a late restore.
             late = around.late and self.forgot
             right = tenure is not None and (tenure.taken or late)
-            right &= asked.get(identity) == (permit.token, permit.permits)
+            right &= asked.get(identity) == permit[1:]
             self._check(right, f"{identity} was put back as {permit}, having been {tenure}")
             ended = identity in self._closed
             self._check(late or not ended, f"{identity} was put back, having ended")
@@ -308,8 +359,8 @@ class Judge:
             right = identity == permit_id(hub, call.new) and old in before.live
             self._check(right, f"{identity} was adopted without a holder to adopt from")
             if right:
-                same = after.live[identity].token == before.live[old].token
-                self._check(same, f"{identity} was adopted with another token")
+                same = after.live[identity][1:] == before.live[old][1:]
+                self._check(same, f"{identity} was adopted with another token or key")
                 self._begin(identity, after.live[identity], None)
                 self.heir[old] = identity
                 limit = self._asked[old].limit if old in self._asked else 0
@@ -335,7 +386,7 @@ class Judge:
             )
             self.last_token = max(self.last_token, permit.token)
             asked = self._asked[identity]
-            right = permit.permits == asked.permits
+            right = (permit.permits, permit.key) == (asked.permits, key_of(asked))
             right &= permit.expiry_ms <= before.now + asked.lease_ms
             self._check(right, f"{identity} was granted {permit}, having asked for {asked}")
             used += permit.permits
@@ -349,6 +400,7 @@ class Judge:
         self._check(not ended or self.forgot, f"{identity} holds, having ended before")
         self._began.add(identity)
         now = self._world.now
+        self.granted_at.setdefault(permit.token, now)
         self._current[identity] = self.tenures[identity, permit.token] = Tenure(
             identity, now, now, permit.token, permit.permits, permit.expiry_ms, limit
         )
@@ -391,6 +443,10 @@ class Judge:
                         permit = after.live.get(identity)
                         right = permit is not None and permit.token == token
                         self._check(right, f"{identity} was answered {said}, and has {permit}")
+                    elif said == FULL_FOR_KEY and after.room and not (before.keys or after.keys):
+                        asked = self._asked[identity]
+                        full = not after.room.fits_key(asked)
+                        self._check(full, f"{identity} was answered full: its key has room")
                     elif said == FULL and not (before.tickets or after.tickets or in_grace):
                         room = self.limit_of(identity) - after.used(before.now)
                         asked = self._asked[identity]
@@ -414,8 +470,7 @@ class Judge:
         hub: str,
     ) -> None:
         """First come, first served; and nobody waits for what is free."""
-        both = after.tickets.keys() & after.live.keys()
-        self._check(not both, f"{both} hold and wait")
+        self._judge_both(after)
         first = self.first(model, before.now)
         if first and not isinstance(call, op.Adopt):
             for identity in new:
@@ -424,11 +479,36 @@ class Judge:
                 self._check(
                     ticket < first.ticket, f"{identity} was granted before {first.id} ({call})"
                 )
-        if first and isinstance(call, _SERVING) and after.grace_until <= before.now:
+        if first and isinstance(call, SERVING) and after.grace_until <= before.now:
             room = self.room(model, first, before.now)
             self._check(
                 first.request.permits > room, f"{first.id} waits with room for {room} ({call})"
             )
+
+    def _judge_both(self, look: Look) -> None:
+        both = look.tickets.keys() & look.live.keys()
+        self._check(not both, f"{both} hold and wait")
+
+    def _judge_turns(
+        self,
+        model: KeyedSpecification,
+        line: Sequence[QueuedRequest],
+        new: Iterable[str],
+        after: Look,
+        call: op.Operation,
+        hub: str,
+    ) -> None:
+        """The same where requests have keys, and no key has more than its limit."""
+        self._judge_both(after)
+        now_us = model.state.counter.ahead_us + self._world.server_us
+        if not isinstance(call, op.Adopt | op.Restore):
+            ids = sorted(new, key=lambda identity: after.live[identity].token)
+            grants = grants_of(model, line, call, hub, ids, now_us)
+            wrong = broken_turn(model, line, grants, now_us)
+            self._check(wrong is None, f"{wrong} ({call})")
+        if isinstance(call, SERVING):
+            waits = forgotten(model, now_us)
+            self._check(waits is None, f"{waits} waits, and its limits have room ({call})")
 
     def _note_line(self, model: FairSpecification, now: int) -> None:
         """Who stands in line, without a break in which its turn could not have come."""

@@ -296,7 +296,7 @@ class SimulatedLink:
             numbers: Sequence[int] = (
                 command.operation.numbers
                 if isinstance(command.operation, Refresh)
-                else [number for number, _, _ in command.operation.permits]
+                else [permit.number for permit in command.operation.permits]
             )
             putting_back = isinstance(command.operation, Refresh) and command.semaphore.recovers
             for number, held in zip(numbers, answer.answers, strict=True):

@@ -1,20 +1,25 @@
 """One schedule: what a seed decides, how it runs, and what is left when it is over."""
 
 import asyncio
+import random
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from redsem_async import AnySemaphore, FairSemaphore, Semaphore
+from redsem_async._core.keys import Mode
 from redsem_async._core.lease import heartbeat_interval
+from redsem_async._hub.claim import Claim
 from redsem_async._hub.hub import known_hub
 from redsem_async.testing._spec.base import Specification
 from redsem_async.testing._spec.fair import FairSpecification
+from redsem_async.testing._spec.keyed import KeyedSpecification
 from redsem_async.testing._spec.zset import ZsetSpecification
 from tests.worlds.loop import running
+from tests.worlds.turns import eligible, forgotten, room_of
 
-from .actors import Actor, Common, Habits
+from .actors import KEYS, Actor, Common, Habits
 from .books import in_use
 from .holdings import Attempt, Holdings
 from .judge import CLOCKS
@@ -28,6 +33,8 @@ PROMPT = 0.1  # seconds, beside some trips, in which a permit that became free f
 BROKEN = 1.2  # where links break meanwhile
 RECOVERY = 2.5  # after everything was wrong
 LOOK = 0.02  # seconds between two looks at that
+KEYED = 0.6  # of the schedules in fair mode
+LONGEST_HOLDS = 0.15  # of the semaphores in a process
 
 
 @dataclass
@@ -65,6 +72,11 @@ class Schedule:
         self.world.trip = self.network.weather.trip
         self.common = Common(self.world, self.holdings, self._habits())
         self.kind = draw.choice((Semaphore, FairSemaphore))
+        self.keys = random.Random(f"keys of {seed}")  # so that those without keys stay as they are
+        self.mode: Mode = "zset" if self.kind is Semaphore else "fair"
+        if self.mode == "fair" and self.keys.random() < KEYED:
+            self.mode = self.keys.choice(("fair+keys", "fair+keys", "fair+share"))
+            self.common.keys = self.keys
         names = ["jobs", "more"][: draw.choice((1, 1, 1, 2))]
         self.limits = {name: draw.choice((1, 1, 2, 3, 5)) for name in names}
         self.common.highest = dict(self.limits)
@@ -158,6 +170,7 @@ class Schedule:
                     backend,
                     name,
                     limit,
+                    **self._options_of_keys(limit, lease),
                     lease=lease,
                     refresh_interval=interval,
                     timeout=draw.choice((None, 2 * lease)),
@@ -167,6 +180,28 @@ class Schedule:
                     linger=linger,
                 )
             )
+        self._make_actors(process, backend)
+
+    def _options_of_keys(self, limit: int, lease: float) -> dict[str, Any]:
+        """What only a semaphore with keys takes. Clients declare other limits for a key."""
+        draw, options = self.keys, dict[str, Any]()
+        if draw.random() < LONGEST_HOLDS:
+            options["max_hold"] = draw.uniform(1.2, 4.0) * lease
+        if "+" not in self.mode:
+            return options
+        of_key = {key: draw.choice((1, 1, 2, max(limit, 1))) for key in KEYS}
+        if self.mode == "fair+keys" or draw.random() < 0.5:
+            options["key_limit"] = of_key.__getitem__
+        if self.mode == "fair+share":
+            weights = {key: draw.choice((1.0, 1.0, 2.5)) for key in KEYS}
+            patience = draw.choice((None, 0.0, 0.1, 3600.0))
+            options |= {"share": True, "weight": weights.__getitem__, "patience": patience}
+        if draw.random() < 0.1:
+            options["max_waiters_per_key"] = draw.randint(0, 2)
+        return options
+
+    def _make_actors(self, process: Process, backend: SimulatedBackend) -> None:
+        draw, semaphores = self.random, self.semaphores[process]
         actors = draw.choice((1, 2, 2, 4, 8))
         for _ in range(actors):
             actor = Actor(self.common, process, backend, semaphores)
@@ -236,6 +271,10 @@ class Schedule:
                 judge = self.server.judges.get(semaphore.name)
                 if judge is not None and judge.set_limit is not None:
                     await self.common.order(process, semaphore, None)
+                model = self.server.models.get(semaphore.name)
+                limits = model.key_limits if isinstance(model, KeyedSpecification) else {}
+                for key in list(limits):
+                    await self.common.order_for_key(semaphore, key, None)
             await asyncio.sleep(0.5)
 
     def _look_for_idle_permits(self) -> None:
@@ -262,6 +301,8 @@ class Schedule:
         first = judge.first(model, now) if isinstance(model, FairSpecification) else None
         if not pending or model.state.grace.until > now:
             return []
+        if isinstance(model, KeyedSpecification):
+            return self._whose_turn_it_is(name, model, pending)
         if first is not None:
             return pending if judge.room(model, first, now) + kept >= first.request.permits else []
         set_to, free = judge.set_limit, kept - used
@@ -271,16 +312,29 @@ class Schedule:
             if attempt.permits <= (attempt.semaphore.limit if set_to is None else set_to) + free
         ]
 
+    def _whose_turn_it_is(
+        self, name: str, model: KeyedSpecification, pending: list[Attempt]
+    ) -> list[Attempt]:
+        now_us, kept = self.world.server_us, [lease.id for lease in self._kept_leases(name)]
+        room = room_of(model, now_us // 1000, kept)
+        if any(eligible(model, room, now_us // 1000)):
+            return pending if forgotten(model, now_us, kept) else []
+        asked = ((attempt, attempt.request) for attempt in pending)
+        return [a for a, request in asked if room.fits(request) and room.fits_key(request)]
+
     def _kept(self, name: str) -> int:
         """Permits of leases that nobody uses, in processes that could give them back."""
-        kept = 0
+        return sum(lease.permits for lease in self._kept_leases(name))
+
+    def _kept_leases(self, name: str) -> list[Claim]:
+        kept: list[Claim] = []
         for process, backend in self.clients:
             if process.alive and process.stalled_until <= self.world.now:
                 with running(process.loop):
                     hub = known_hub(backend)
                 for remote in list(hub._semaphores.values()) if hub else ():
                     if remote.address.name == name:
-                        kept += sum(lease.permits for lease in remote.reuse.kept)
+                        kept += remote.reuse.kept
         return kept
 
     def _prompt(self, waiting: Sequence[Attempt]) -> float:

@@ -8,6 +8,7 @@ from redsem_async._protocol.errors import CommandError, ErrorKind
 from redsem_async._protocol.operations import Acquire, Adopt, Operation, Refresh, Release
 from redsem_async._protocol.replies import AnyReply
 from redsem_async.testing._spec.base import Specification
+from redsem_async.testing._spec.fair import FairSpecification
 from tests.worlds.specification import carry_out, specification
 
 from .books import Around, Look
@@ -74,6 +75,7 @@ class Server:
         self._network.reached.clear()
         now_us = world.server_us
         before = judge.look(model, now_us // 1000)
+        line = tuple(model.line) if isinstance(model, FairSpecification) else ()
         answer = carry_out(model, address, call, hub, now_us)
         world.note("run", link.process.name, hub[:4], address.name, call, "->", answer)
         self._note_what_is_rare(model, call, hub, gone, before)
@@ -81,7 +83,7 @@ class Server:
         around = Around(
             frozenset(network.notified), frozenset(network.reached), not link.open_here
         )
-        if judge.ran(model, before, call, hub, answer, around):
+        if judge.ran(model, before, call, hub, answer, around, line):
             self._idle_since, self._idle_calls = world.now, 0
         self._see_that_nothing_spins()
         return answer

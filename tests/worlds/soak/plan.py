@@ -11,6 +11,11 @@ from redsem_async._core.keys import Mode
 
 PREFIX = "redsem:soak"
 HIGHEST_LIMIT = 8
+KEYS = ("acme", "ü: %41;", "globex")
+_MODES: tuple[Mode, ...] = (
+    *("zset", "fair", "zset", "fair+keys"),
+    *("zset", "fair", "zset", "fair+share"),
+)
 LONGEST_LEASE = 3.0
 
 Fault = Literal[
@@ -69,6 +74,16 @@ class Place:
     clock: Clock
     recovers: bool  # admits nobody new for a lease after a loss of state
     linger: float  # seconds, in every other process
+    key_limit: int  # of each key, where requests have any
+
+    @property
+    def keyed(self) -> bool:
+        return "+" in self.mode
+
+    @property
+    def key_ceiling(self) -> int:
+        """The same for one key."""
+        return self.key_limit + self.mutable
 
     @property
     def ceiling(self) -> int:
@@ -79,11 +94,15 @@ class Place:
         return self.limit + (self.mixed and process % 2)
 
     def semaphore(self, client: Any, process: int) -> AnySemaphore:
-        kind = FairSemaphore if self.mode == "fair" else Semaphore
+        own: dict[str, Any] = {}
+        if self.keyed:
+            own = {"key_limit": self.key_limit, "share": self.mode == "fair+share"}
+        kind = Semaphore if self.mode == "zset" else FairSemaphore
         return kind(
             client,
             self.name,
             self.declared(process),
+            **own,
             lease=self.lease,
             prefix=PREFIX,
             clock=self.clock,
@@ -93,20 +112,21 @@ class Place:
 
 
 def places(plan: Plan) -> list[Place]:
-    """The semaphores, the busiest first: half of them fair."""
+    """The semaphores, the busiest first: half of them without a line, a quarter with keys."""
     dice = random.Random(plan.seed)
     return [
         Place(
             name=f"place-{number}",
-            mode="fair" if number % 2 else "zset",
+            mode=_MODES[number % len(_MODES)],
             limit=dice.choice((1, 1, 2, 3, 5, HIGHEST_LIMIT - 1)),
             lease=dice.choice((0.5, 1.0, 2.0, LONGEST_LEASE)),
             weighted=dice.random() < 0.3,
             mixed=dice.random() < 0.1,
-            mutable=dice.random() < 0.1,
+            mutable=dice.random() < (0.5 if "+" in _MODES[number % len(_MODES)] else 0.1),
             clock="local" if dice.random() < 0.05 else "server",
             recovers=dice.random() < 0.2,
             linger=dice.choice((0.02, 0.15)),
+            key_limit=dice.choice((1, 1, 2, 3)),
         )
         for number in range(plan.names)
     ]

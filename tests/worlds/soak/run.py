@@ -16,11 +16,21 @@ from redsem_async import SemaphoreError
 from redsem_async.testing._embedded import EmbeddedRedis, embedded_redis
 from tests.harness.proxy import Proxy
 from tests.harness.wait import until
+from tests.scripts.history import of_key
 from tests.scripts.journal import JournalChecker
 from tests.scripts.recording import Flushed, journal_key, record_of
 from tests.worlds.soak.chaos import Chaos, forget_the_past
 from tests.worlds.soak.fleet import Sizes, Tally, Worker
-from tests.worlds.soak.plan import LONGEST_LEASE, ON_THE_WAY, PREFIX, Fault, Place, Plan, places
+from tests.worlds.soak.plan import (
+    KEYS,
+    LONGEST_LEASE,
+    ON_THE_WAY,
+    PREFIX,
+    Fault,
+    Place,
+    Plan,
+    places,
+)
 
 JOURNAL = journal_key(PREFIX)
 PIECE = 500  # records fetched at a time
@@ -124,7 +134,11 @@ class Drain:
 async def soak(plan: Plan) -> Report:
     known = places(plan)
     recovering = {place.name for place in known if place.recovers}
-    checker = JournalChecker({place.name: place.ceiling for place in known}, recovering)
+    ceilings = {place.name: place.ceiling for place in known}
+    ceilings |= {
+        of_key(place.name, key): place.key_ceiling for place in known for key in KEYS * place.keyed
+    }
+    checker = JournalChecker(ceilings, recovering)
     report = Report(plan, checker)
     began = time.monotonic()
     async with _surroundings(plan) as (server, admin, reader, proxies):
@@ -293,6 +307,9 @@ async def _take_all(place: Place, semaphore: redsem_async.AnySemaphore, left: li
         await until(idle, f"{place.name} is idle", 4 * LONGEST_LEASE)
         if place.mutable:
             await semaphore.set_limit(None)
+        if isinstance(semaphore, redsem_async.FairSemaphore) and place.keyed:
+            for key in KEYS:
+                await semaphore.set_limit(None, key=key)
         # Not at once: after a loss of state some admit nobody for a lease.
         timeout = 2 * place.lease + 5.0
         await (await semaphore.acquire(permits=semaphore.limit, timeout=timeout)).release()

@@ -20,11 +20,11 @@ from typing import Any
 from redis.asyncio import Redis
 
 import redsem_async
-from redsem_async import AnySemaphore, Permit, PermitLost, SemaphoreError
+from redsem_async import AnySemaphore, FairSemaphore, Permit, PermitLost, SemaphoreError
 from redsem_async._core.clock import now
 from redsem_async.observer import Granted, Observer, observe
 from tests.scripts.recording import install
-from tests.worlds.soak.plan import HIGHEST_LIMIT, Place, Plan, places
+from tests.worlds.soak.plan import HIGHEST_LIMIT, KEYS, Place, Plan, places
 
 SEMAPHORES = 100  # that a process keeps; of others it makes new ones
 TICK = 0.25  # seconds between two reports of how far it has come
@@ -79,7 +79,7 @@ class Process:
         line = json.dumps([event, *facts]) + "\n"
         os.write(1, line.encode())
 
-    def got(self, place: Place, permit: Permit) -> str:
+    def got(self, place: Place, permit: Permit, key: str | None = None) -> str:
         """Report a stay, and return its name: several may use one lease.
 
         What the permit says of its id and its token is not read, because then its lease would be
@@ -89,7 +89,7 @@ class Process:
         self.stays += 1
         stay = f"{claim.id}/{self.stays}"
         self.open[stay] = Open(permit)
-        facts = (claim.id, place.name, claim.token, claim.permits)
+        facts = (claim.id, place.name, claim.token, claim.permits, key)
         self.report("got", stay, *facts, since, claim.trusted_until)
         return stay
 
@@ -195,6 +195,13 @@ class Process:
                 .release(known.permit.id)
             )
             return "released by its id"
+        if place.keyed and place.mutable and chance < 0.995:
+            assert isinstance(semaphore, FairSemaphore)
+            key = dice.choice(KEYS)
+            await semaphore.set_limit(dice.choice((None, 0, 1, place.key_ceiling)), key=key)
+            await asyncio.sleep(dice.random() * 0.05)
+            await semaphore.set_limit(None, key=key)
+            return "set limit of a key"
         if place.mutable:
             limit = dice.choice((None, None, 0, 1, HIGHEST_LIMIT))
             await semaphore.set_limit(limit)
@@ -208,8 +215,16 @@ class Process:
         dice = self.dice
         permits = dice.randint(1, semaphore.limit) if place.weighted else 1
         timeout = dice.choice((0, 0.05, 1.0, 1.0, 5.0))
-        async with semaphore.acquire(timeout=timeout, permits=permits) as permit:
-            stay, released = self.got(place, permit), None
+        key: str | None = None
+        if isinstance(semaphore, FairSemaphore) and place.keyed:
+            key = dice.choice((*KEYS, KEYS[0], None))
+            permits = permits if key is None else min(permits, place.key_limit)
+            ahead = dice.choice((0.0, 0.0, 0.0, 1.0))
+            of = semaphore.acquire(timeout=timeout, permits=permits, key=key, ahead=ahead)
+        else:
+            of = semaphore.acquire(timeout=timeout, permits=permits)
+        async with of as permit:
+            stay, released = self.got(place, permit, key), None
             try:
                 # Now and then for longer than a lease.
                 longest = 1.5 * place.lease if dice.random() < 0.02 else self.plan.hold

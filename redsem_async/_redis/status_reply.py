@@ -1,0 +1,72 @@
+"""The reply to a status: the longest of all, so it has a module of its own."""
+
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import unquote
+
+from redsem_async._core.keys import Address
+from redsem_async._protocol.replies import HeldEntry, KeyEntry, LineEntry, StatusReply
+
+
+def status_reply(raw: Sequence[Any], address: Address) -> StatusReply:
+    """Return the reply to a status; *raw* begins with the tag."""
+    _, cap, held, waiting, now_us, holders, entries, hubs, *more = raw
+    held_ids, lefts, tokens, counts = (holders[i::4] for i in range(4))
+    keys: Sequence[Any] = ()
+    held_keys: Sequence[Any] = (None,) * len(held_ids)
+    held_slots: Sequence[Any] = (b"",) * len(held_ids)
+    slots = b""
+    if address.slotted:
+        *more, (slots, *held_slots) = more
+    if address.keyed:
+        keys, held_keys = more
+    return StatusReply(
+        set_limit=None if cap < 0 else cap,
+        held=held,
+        waiting=waiting,
+        now_us=now_us,
+        holders=[
+            HeldEntry(
+                identity.decode(), left, int(token), int(permits), key_of(key), slots_of(own)
+            )
+            for identity, left, token, permits, key, own in zip(
+                held_ids, lefts, tokens, counts, held_keys, held_slots, strict=True
+            )
+        ],
+        line=[
+            _waiter(entry.decode(), value, address)
+            for entry, value in zip(entries[::2], entries[1::2], strict=True)
+        ],
+        hubs={
+            hub.decode(): description.decode("utf-8", "replace")
+            for hub, description in zip(hubs[::3], hubs[1::3], strict=True)
+        },
+        reusing={
+            hub.decode() for hub, reuses in zip(hubs[::3], hubs[2::3], strict=True) if reuses
+        },
+        keys=[
+            KeyEntry(unquote(key.decode()), int(use), count, None if int(cap) < 0 else int(cap))
+            for key, use, count, cap in zip(*(keys[i::4] for i in range(4)), strict=True)
+        ],
+        slots=tuple(unquote(slot) for slot in slots.decode().split(",") if slot),
+    )
+
+
+def _waiter(entry: str, value: Any, address: Address) -> LineEntry:
+    if not address.fair:
+        return LineEntry(entry, 0, int(value))
+    identity, _, _, permits, *tail = entry.split(":")
+    key = key_of(tail[-1]) if tail else None
+    return LineEntry(identity, int(float(value)), int(permits), key)
+
+
+def key_of(key: bytes | str | None) -> str | None:
+    """A key as it was given; None for none."""
+    if not key:
+        return None
+    return unquote(key if isinstance(key, str) else key.decode())
+
+
+def slots_of(raw: bytes) -> tuple[int, ...]:
+    """The slots of a permit, from 'index+index'."""
+    return tuple(map(int, raw.split(b"+"))) if raw else ()

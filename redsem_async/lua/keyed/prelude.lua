@@ -1,0 +1,474 @@
+-- keyed prelude: a request counts against the limit in all and against the limit of its key. One
+-- that only its own key holds up does not block the requests of other keys.
+--
+-- A request has a tail, ':<key limit>:<weight>:<patience_ms>:<key>'. The key is encoded, so that
+-- it has no colon; it is empty for a request without one, which has no limit of a key. The key
+-- limit is '' for none.
+--
+-- keys     'l:<key>:<ticket>:<request>'  a request in line, unless it is set aside
+--          'u:<key>:<power>:<id>'        2^power permits of a holder: what a key has in use is
+--                                        counted, so it cannot differ from the holders
+--          'i:<id>:<permits>:<key>'      the key of a holder
+--          'r:<ticket>:<key>'            a key that is ready: its first request fits within the
+--                                        limit of the key. The ticket is that of the request
+--          's:<rank>:<key>'              the same in the order of `share`
+--          'k:<key>:<ticket>:<rank>'     where the key is among these two
+--          'v:<key>:<virtual time>'      of a key that holds or waits, with `share`
+--
+-- A key is taken from the ready ones when its first request does not fit, and looked at again when
+-- anything about it changes: an id of it ends, its line or its limit changes. So no wake-up is
+-- lost.
+
+local NO_KEY = '::1:0:'  -- the tail of a request without a key
+local MAX_TRIED = 100  -- first requests of one key that a call looks at
+
+local shares = string.find(mode, 'share', 1, true)
+keyed = {}
+local virtual_time  -- of the key that was served last
+
+-- The first text in `keys` that begins with *prefix* and a colon.
+local function first_with(prefix)
+  return call('ZRANGEBYLEX', keys, '[' .. prefix .. ':', '(' .. prefix .. ';', 'LIMIT', 0, 1)[1]
+end
+-- How many begin so.
+local function count_with(prefix)
+  return call('ZLEXCOUNT', keys, '[' .. prefix .. ':', '(' .. prefix .. ';')
+end
+local function add_text(...)
+  for _, text in ipairs({...}) do call('ZADD', keys, 0, text) end
+end
+
+-- What the tail of a request says: key limit, weight, patience in ms, key.
+local function parse_tail(request)
+  local limit, weight, patience, key = string.match(request, ':(%d*):([%d.]+):(%d+):([^:]*)$')
+  return tonumber(limit) or math.huge, tonumber(weight) or 1, tonumber(patience) or 0, key or ''
+end
+local function padded(ticket)
+  return string.format('%017.0f', ticket)
+end
+
+local set_limits, uses = {}, {}  -- of keys, read once in a call
+
+-- The limit of *key* for a request that declares *declared*.
+local function limit_of(key, declared)
+  if key == '' then return math.huge end
+  if set_limits[key] == nil then set_limits[key] = call('HGET', key_limits, key) end
+  return tonumber(set_limits[key]) or declared
+end
+-- Permits that *key* has in use.
+local function use_of(key)
+  if key == '' then return 0 end
+  if not uses[key] then
+    local use = 0
+    for power = 0, top_power + 1 do
+      use = use + 2 ^ power * count_with(string.format('u:%s:%02d', key, power))
+    end
+    uses[key] = use
+  end
+  return uses[key]
+end
+
+-- The virtual time of *key*: by it, keys with the same use for their weight take turns.
+local function virtual_time_of(key)
+  virtual_time = virtual_time or tonumber(call('HGET', meta, 'virtual')) or 0
+  local text = first_with('v:' .. key)
+  return math.max(virtual_time, text and tonumber(string.sub(text, #key + 4)) or 0), text
+end
+-- *key* got permits.
+local function advance(key, permits, weight)
+  local start, text = virtual_time_of(key)
+  virtual_time = start
+  call('HSET', meta, 'virtual', string.format('%.6f', start))
+  if text then call('ZREM', keys, text) end
+  add_text(string.format('v:%s:%.6f', key, start + permits / weight))
+end
+
+-- Takes *key* from the ready ones.
+local function unready(key)
+  local text = first_with('k:' .. key)
+  if not text then return end
+  local ticket, rank = string.match(string.sub(text, #key + 4), '^(%d+):(.*)$')
+  call('ZREM', keys, text, 'r:' .. ticket .. ':' .. key)
+  if rank ~= '' then call('ZREM', keys, 's:' .. rank .. ':' .. key) end
+end
+
+-- The first request of *key* and its ticket.
+local function head_of(key)
+  local text = first_with('l:' .. key)
+  if not text then return end
+  local ticket, request = string.match(string.sub(text, #key + 4), '^(%d+):(.*)$')
+  return request, tonumber(ticket), text
+end
+
+-- Whether the first *request* of *key*, which is *text* in `keys`, leaves the way: that of a dead
+-- hub leaves the line, and one that is heavier than the limit of its key is set aside.
+local function leaves_way(key, request, text)
+  local owner, _, _, _, permits = parse_request(request)
+  local state, most = hub_state(owner), limit_of(key, (parse_tail(request)))
+  if state.alive_until <= now then
+    call('ZREM', keys, text)
+    waiting = waiting - call('ZREM', line, request)
+  elseif permits > most and most > 0 then
+    call('ZREM', keys, text)
+    set_aside({ request }, state.alive_until)
+  else
+    return false, use_of(key) + permits <= most
+  end
+  return true
+end
+
+-- Looks at *key* anew: whether it is ready, and in which place.
+local function look_at(key)
+  unready(key)
+  local request, ticket, text = head_of(key)
+  local tried, leaves, fits = 0, false, true
+  while request do
+    leaves, fits = leaves_way(key, request, text)
+    if not leaves then break end
+    request, ticket, text = head_of(key)
+    tried = tried + 1
+    if tried == MAX_TRIED then
+      fits = true  -- not looked at: that is left to who serves it
+      break
+    end
+  end
+  if not request and shares and use_of(key) == 0 then
+    local _, old = virtual_time_of(key)
+    if old then call('ZREM', keys, old) end
+  end
+  if not request or not fits then return end
+  local rank = ''
+  if shares then
+    local _, weight = parse_tail(request)
+    rank = string.format('%017.6f:%017.6f', use_of(key) / weight, (virtual_time_of(key)))
+    add_text('s:' .. rank .. ':' .. key)
+  end
+  local place = padded(ticket)
+  add_text('r:' .. place .. ':' .. key, 'k:' .. key .. ':' .. place .. ':' .. rank)
+end
+local function look_at_all(changed)
+  for key in pairs(changed) do look_at(key) end
+end
+
+-- Removes *requests* from the line.
+local function leave_line(requests)
+  local changed = {}
+  for i, ticket in ipairs(call('ZMSCORE', line, unpack(requests))) do
+    if ticket then
+      local _, _, _, key = parse_tail(requests[i])
+      call('ZREM', keys, 'l:' .. key .. ':' .. padded(tonumber(ticket)) .. ':' .. requests[i])
+      changed[key] = true
+    end
+  end
+  waiting = waiting - call('ZREM', line, unpack(requests))
+  look_at_all(changed)
+end
+
+-- Adds *entries*, ticket and request in turn, to the line; *standing*: they are in it, and only
+-- were set aside.
+local function join_line(entries, standing)
+  if not standing then call('ZADD', line, unpack(entries)) end
+  local changed = {}
+  for i = 1, #entries, 2 do
+    local ticket, request = entries[i], entries[i + 1]
+    local _, _, _, key = parse_tail(request)
+    add_text('l:' .. key .. ':' .. padded(tonumber(ticket)) .. ':' .. request)
+    changed[key] = true
+  end
+  look_at_all(changed)
+end
+local function keep_line(need)
+  keep(line, need)
+  keep(keys, need)
+end
+
+-- The ready key whose turn it is.
+local function next_key()
+  local oldest = first_with('r')
+  if not oldest then return end
+  local ticket, key = string.match(oldest, '^r:(%d+):(.*)$')
+  if not shares then return key end
+  local _, _, patience = parse_tail((head_of(key)))
+  if stamp_us - ticket > 1000 * patience then return key end
+  return string.match(first_with('s'), '^s:[^:]*:[^:]*:(.*)$')
+end
+
+function keyed.check_types()
+  call('ZCARD', keys)
+  call('HLEN', key_limits)
+end
+
+function keyed.removed(ids)
+  local changed = {}
+  for _, id in ipairs(ids) do
+    local text = first_with('i:' .. id)
+    if text then
+      local permits, key = string.match(string.sub(text, #id + 4), '^(%d+):(.*)$')
+      call('ZREM', keys, text)
+      local left, power = tonumber(permits), 0
+      while left > 0 do
+        if left % 2 == 1 then call('ZREM', keys, string.format('u:%s:%02d:%s', key, power, id)) end
+        left, power = math.floor(left / 2), power + 1
+      end
+      uses[key] = nil
+      changed[key] = true
+    end
+  end
+  look_at_all(changed)
+end
+
+-- Removes what `keys` has of ids that are no holders: the holders were evicted, for example.
+function keyed.drop_orphans()
+  local count = call('ZLEXCOUNT', keys, '[i:', '(i;')
+  if count <= holder_count then return end
+  local first = now % math.max(1, count - MAX_PURGED + 1)  -- each part is looked at some time
+  local orphans = {}
+  for _, text in ipairs(call('ZRANGEBYLEX', keys, '[i:', '(i;', 'LIMIT', first, MAX_PURGED)) do
+    local id = string.match(text, '^i:([^:]*)')
+    if not call('ZSCORE', holders, id) then orphans[#orphans + 1] = id end
+  end
+  keyed.removed(orphans)
+end
+
+-- The key of the holder *id*, and the tail of a request with that key.
+function keyed.key_of(id)
+  local text = first_with('i:' .. id)
+  return text and string.match(text, '([^:]*)$') or ''
+end
+function keyed.tail_of(id)
+  return NO_KEY .. keyed.key_of(id)
+end
+
+function keyed.granted(grants, longest)
+  local changed = {}
+  for _, grant in ipairs(grants) do
+    local id, _, _, permits, tail = unpack(grant)
+    local _, _, _, key = parse_tail(tail)
+    if key ~= '' then
+      add_text('i:' .. id .. ':' .. exact(permits) .. ':' .. key)
+      local left, power = permits, 0
+      while left > 0 do
+        if left % 2 == 1 then add_text(string.format('u:%s:%02d:%s', key, power, id)) end
+        left, power = math.floor(left / 2), power + 1
+      end
+      uses[key] = nil
+      changed[key] = true
+    end
+  end
+  keep(keys, longest)
+  look_at_all(changed)
+end
+
+-- Lists at most *most* keys that hold or wait, in the order of their texts, the first one after
+-- *after*: key, permits in use, requests waiting, set limit or -1, ...
+function keyed.list(most, after)
+  local expired = {}  -- permits of holders that nothing has removed yet
+  for _, id in ipairs(call('ZRANGEBYSCORE', holders, '-inf', now, 'LIMIT', 0, MAX_PURGED)) do
+    local key = keyed.key_of(id)
+    expired[key] = (expired[key] or 0) + permits_of(id)
+  end
+  local function following(kind)
+    local from = after == '' and '[' .. kind .. ':' or '(' .. kind .. ':' .. after .. ';'
+    local text = call('ZRANGEBYLEX', keys, from, '(' .. kind .. ';', 'LIMIT', 0, 1)[1]
+    return text and string.match(text, '^.:([^:]*)')
+  end
+  local rows = {}
+  while #rows < 4 * most do
+    local holding, standing = following('u'), following('l')
+    if standing == '' then  -- requests without a key
+      local text = call('ZRANGEBYLEX', keys, '(l:;', '(l;', 'LIMIT', 0, 1)[1]
+      standing = text and string.match(text, '^l:([^:]*)')
+    end
+    local key = holding
+    if not key or standing and standing < key then key = standing end
+    if not key then break end
+    rows[#rows + 1] = key
+    rows[#rows + 1] = exact(use_of(key) - (expired[key] or 0))
+    rows[#rows + 1] = count_with('l:' .. key)
+    rows[#rows + 1] = call('HGET', key_limits, key) or '-1'
+    after = key
+  end
+  return rows
+end
+
+function keyed.keep(need)
+  keep(keys, need)
+end
+function keyed.clear()
+  call('UNLINK', keys, key_limits)
+  call('HDEL', meta, 'virtual')
+end
+-- Sets the limit of *key*, '' for none.
+function keyed.set_limit(key, limit)
+  if limit == '' then
+    call('HDEL', key_limits, key)
+  else
+    call('HSET', key_limits, key, limit)
+  end
+  set_limits[key] = nil
+  look_at(key)
+end
+
+-- Grants requests while there is room, in the order of their tickets, or with `share` to the key
+-- with the fewest permits in use for its weight. The first request that the limit in all holds up
+-- blocks all others.
+local function serve()
+  clear_unreachable()
+  if set_limit == 0 or waiting == 0 or grace > now then return end
+  hub_states[hub] = nil  -- the call may have kept its hub alive since that was read
+  local all_back, back = bring_back()
+  for i = 1, #back, 2 do back[i], back[i + 1] = back[i + 1], back[i] end
+  if #back > 0 then join_line(back, true) end
+  if not all_back then
+    open, more = false, true
+    return
+  end
+  local granted, blocked, undelivered = 0, false, {}
+  repeat
+    local recipients, by_owner, tickets = {}, {}, {}
+    local steps = 0
+    blocked = false
+    while granted < MAX_SERVED and steps < MAX_SCANNED do
+      steps = steps + 1
+      local key = next_key()
+      if not key then break end
+      local request, ticket, text = head_of(key)
+      local owner, number, lease, declared, permits = parse_request(request)
+      local state, effective_limit = hub_state(owner), limit_for(declared)
+      if state.alive_until <= now then
+        leave_line({ request })
+      elseif state.unreachable or permits > effective_limit then
+        call('ZREM', keys, text)
+        set_aside({ request }, state.alive_until)
+        look_at(key)
+      elseif used + permits > effective_limit then
+        blocked = true
+        head_alive_until = state.alive_until
+        break
+      else
+        used = used + permits
+        granted = granted + 1
+        if key ~= '' then uses[key] = use_of(key) + permits end
+        tickets[request] = exact(ticket)
+        if shares then
+          local _, weight = parse_tail(request)
+          advance(key, permits, weight)
+        end
+        local recipient = by_owner[owner]
+        if not recipient then
+          recipient = { owner = owner, grants = {}, numbers = {}, requests = {}, permits = 0 }
+          by_owner[owner] = recipient
+          recipients[#recipients + 1] = recipient
+        end
+        recipient.grants[#recipient.grants + 1] = {
+          owner .. '.' .. number, next_token(), lease, permits, request,
+        }
+        if slotted then slotted.assign(owner .. '.' .. number, permits) end
+        recipient.numbers[#recipient.numbers + 1] = number
+        recipient.requests[#recipient.requests + 1] = request
+        recipient.permits = recipient.permits + permits
+        leave_line({ request })
+      end
+      head_alive_until = nil
+    end
+    local stopped = granted >= MAX_SERVED or steps >= MAX_SCANNED
+    local grants, _, lost_permits, undelivered_until
+    grants, _, lost_permits, undelivered, undelivered_until = deliver_grants(recipients)
+    used = used - lost_permits
+    if #undelivered > 0 then
+      local back_in_line, changed, need = {}, {}, 0
+      for _, request in ipairs(undelivered) do
+        local _, _, _, key = parse_tail(request)
+        local owner, _, _, _, permits = parse_request(request)
+        need = math.max(need, hub_state(owner).alive_until - now)
+        if key ~= '' then uses[key] = uses[key] - permits end
+        back_in_line[#back_in_line + 1] = tickets[request]
+        back_in_line[#back_in_line + 1] = request
+        changed[key] = true
+      end
+      call('ZADD', line, unpack(back_in_line))
+      keep_line(need)  -- it may have been empty, and then it is another key
+      waiting = waiting + #undelivered
+      set_aside(undelivered, undelivered_until)
+      look_at_all(changed)
+    end
+    write_grants(grants)
+    if stopped then
+      open, more = false, true
+      return
+    end
+  until #undelivered == 0
+  if blocked then open = false end
+end
+
+local queued_keys = {}  -- of requests that this call adds to the line: what holds up the first
+local queued_counts = {}
+
+-- What a new request has to wait for: 'limit', 'key', or nothing.
+local function held_up(permits, effective_limit, tail)
+  local declared, weight, _, key = parse_tail(tail)
+  if key ~= '' then
+    if queued_keys[key] then return queued_keys[key] end
+    if head_of(key) and not first_with('k:' .. key) then return 'key' end
+    if use_of(key) + permits > limit_of(key, declared) then return 'key' end
+  end
+  if not open or grace > now or used + permits > effective_limit then return 'limit' end
+  if key == '' then return end  -- which has no virtual time, because it does not wait
+  uses[key] = use_of(key) + permits
+  if shares then advance(key, permits, weight) end
+end
+-- A new request is added to the line at the end of the call. Returns whether its key may come
+-- before the keys of older requests.
+function keyed.queued(blocked_by, tail)
+  local _, _, _, key = parse_tail(tail)
+  queued_keys[key] = queued_keys[key] or blocked_by
+  queued_counts[key] = (queued_counts[key] or 0) + 1
+  return shares and blocked_by == 'limit'
+end
+
+local function line_is_full(max_waiters, tail)
+  local most, most_of_key = string.match(max_waiters, '^(-?%d+):?(%d*)$')
+  most, most_of_key = tonumber(most), tonumber(most_of_key)
+  if most >= 0 and waiting >= most then return -3 end
+  local _, _, _, key = parse_tail(tail)
+  return most_of_key and key ~= ''
+    and count_with('l:' .. key) + (queued_counts[key] or 0) >= most_of_key and -6
+end
+
+local function line_answer(tail)
+  local _, _, _, key = parse_tail(tail)
+  return first_with('k:' .. key) and 0 or -4
+end
+
+-- The requests of an acquire, as in the prelude. Those with a key are 'number:permits:waits:ahead'
+-- and the tail.
+local function parse_requests(first)
+  local requests = {}
+  for i = first, #ARGV do
+    local number, permits, waits, ahead, tail = ARGV[i], '1', '1', '', NO_KEY
+    if not tonumber(number) then
+      number, permits, waits, ahead, tail =
+        string.match(number, '^(%d+):(%d+):([01]):?(%d*)(.*)$')
+      if tail == '' then tail = NO_KEY end
+    end
+    requests[#requests + 1] = {
+      number, tonumber(number), tonumber(permits), waits == '1', 1000 * (tonumber(ahead) or 0),
+      tail,
+    }
+    mark = math.max(mark, tonumber(number))
+  end
+  return requests
+end
+
+-- Removes requests of dead hubs from the line. Returns how many.
+local function remove_dead_waiters()
+  local leaving = {}
+  for _, request in ipairs(call('ZRANGE', line, 0, MAX_SCANNED - 1)) do
+    local owner = parse_request(request)
+    if hub_state(owner).alive_until <= now then leaving[#leaving + 1] = request end
+  end
+  if #leaving == 0 then return 0 end
+  local before = waiting
+  leave_line(leaving)
+  return before - waiting
+end

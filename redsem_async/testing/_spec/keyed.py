@@ -1,0 +1,238 @@
+"""The fair mode with keys: a limit in all, and one for each key."""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from urllib.parse import quote
+
+from redsem_async._protocol.operations import Acquire, Request, SetLimit, Status
+from redsem_async._protocol.replies import (
+    QUEUE_FULL_FOR_KEY,
+    WAITING,
+    WAITING_FOR_KEY,
+    Answer,
+    KeyEntry,
+)
+
+from .fair import FairSpecification
+from .records import CallContext, HolderRecord, Publish, QueuedRequest, key_of
+from .slots import assign
+from .status import Listing
+
+Rank = tuple[float, float]
+
+NO_KEY = ""  # of a request without one: it has no limit but the one in all
+
+
+class KeyedSpecification(FairSpecification):
+    """A semaphore in fair mode with keys.
+
+    Attributes:
+        shares: the next permit goes to the key with the fewest in use for its weight.
+        key_limits: limits that were set.
+        ready: keys whose first request fits within their limit: its ticket, and the rank.
+        virtual_time: of the key that was served last.
+        virtual_times: of keys that hold or wait.
+    """
+
+    shares = False
+
+    def __init__(self, publish: Publish) -> None:
+        super().__init__(publish)
+        self.key_limits: dict[str, int] = {}
+        self.ready: dict[str, tuple[int, Rank]] = {}
+        self.virtual_time = 0.0
+        self.virtual_times: dict[str, float] = {}
+        self.state.on_removed = self._removed
+        self._planned: dict[str, int] = {}
+
+    def expire(self, now_us: int) -> None:
+        limits = {**self.key_limits}  # in a key without an expiry
+        super().expire(now_us)
+        self.key_limits |= limits
+
+    def _forget(self) -> None:
+        super()._forget()
+        self.key_limits.clear()
+        self.ready.clear()
+        self.virtual_times.clear()
+        self.virtual_time = 0.0
+
+    # -- keys
+
+    def _head(self, key: str) -> QueuedRequest | None:
+        """The first request of *key* that is not set aside."""
+        for queued in self.line:
+            if (queued.key or NO_KEY) == key and not queued.set_aside and not queued.is_planned:
+                return queued
+        return None
+
+    def _use(self, key: str) -> int:
+        if key == NO_KEY:
+            return 0
+        held = sum(h.permits for h in self.state.holders.values() if h.key == key)
+        return held + self._planned.get(key, 0)
+
+    def _limit(self, request: Request) -> float:
+        if request.key is None:
+            return math.inf
+        declared = math.inf if request.key.limit is None else request.key.limit
+        return self.key_limits.get(request.key.key, declared)
+
+    def _virtual_time(self, key: str) -> float:
+        return max(self.virtual_time, self.virtual_times.get(key, 0.0))
+
+    def _advance(self, request: Request) -> None:
+        """The key of *request* got its permits."""
+        key, weight = key_of(request) or NO_KEY, request.key.weight if request.key else 1.0
+        self.virtual_time = start = round(self._virtual_time(key), 6)
+        self.virtual_times[key] = round(start + request.permits / weight, 6)
+
+    def _look_at(self, context: CallContext, key: str) -> None:
+        """Decide anew whether *key* is ready, and in which place."""
+        self.ready.pop(key, None)
+        while (head := self._head(key)) is not None:
+            record, most = self.state.look_up(head.hub), self._limit(head.request)
+            if record.alive_until <= context.now:
+                self.line.remove(head)
+            elif head.request.permits > most > 0:
+                self._set_aside(head)
+            elif self._use(key) + head.request.permits > most:
+                return
+            else:
+                weight = head.request.key.weight if head.request.key else 1.0
+                rank = round(self._use(key) / weight, 6), self._virtual_time(key)
+                self.ready[key] = head.ticket, rank
+                return
+        if self._use(key) == 0:
+            self.virtual_times.pop(key, None)
+
+    def _look_at_all(self, context: CallContext, keys: Iterable[str | None]) -> None:
+        for key in {key or NO_KEY for key in keys}:
+            self._look_at(context, key)
+
+    def _removed(self, context: CallContext, holders: Sequence[HolderRecord]) -> None:
+        self._look_at_all(context, [holder.key for holder in holders if holder.key is not None])
+
+    def _use_changed(self, context: CallContext) -> None:
+        self._look_at_all(context, [queued.key for queued in self.line])
+
+    def _line_changed(self, context: CallContext, requests: Sequence[QueuedRequest]) -> None:
+        self._look_at_all(context, [queued.key for queued in requests])
+
+    # -- new requests
+
+    def _held_up(self, context: CallContext, request: Request, limit: int) -> Answer | None:
+        if request.key is not None:
+            key = request.key.key
+            for queued in context.queued:
+                if queued.key == key:
+                    return queued.answer
+            if self._head(key) is not None and key not in self.ready:
+                return WAITING_FOR_KEY
+            if self._use(key) + request.permits > self._limit(request):
+                return WAITING_FOR_KEY
+        held_up = super()._held_up(context, request, limit)
+        if held_up is None and self.shares and request.key is not None:
+            self._advance(request)
+        return held_up
+
+    def _may_overtake(self, context: CallContext, queued: QueuedRequest, limit: int) -> bool:
+        has_room = self.state.used(context.now) + queued.request.permits <= limit
+        by_its_key = self.shares and queued.answer == WAITING and has_room
+        return by_its_key or super()._may_overtake(context, queued, limit)
+
+    def _full_line(self, context: CallContext, call: Acquire, request: Request) -> Answer | None:
+        most, key = call.max_waiters_per_key, key_of(request)
+        full = super()._full_line(context, call, request)
+        if full is not None or most is None or key is None:
+            return full
+        waiting = (*self.line, *context.queued)
+        count = sum(queued.key == key and not queued.set_aside for queued in waiting)
+        return QUEUE_FULL_FOR_KEY if count >= most else None
+
+    def _in_line(self, request: Request) -> Answer:
+        return WAITING if (key_of(request) or NO_KEY) in self.ready else WAITING_FOR_KEY
+
+    def _set_limit_of_key(self, context: CallContext, call: SetLimit) -> None:
+        assert call.key is not None
+        if call.limit is None:
+            self.key_limits.pop(call.key, None)
+        elif isinstance(call.limit, int):
+            self.key_limits[call.key] = call.limit
+        self._look_at(context, call.key)
+
+    def _listing(self, context: CallContext, call: Status) -> Listing:
+        held: Counter[str] = Counter()
+        for holder in self.state.holders.values():
+            if holder.key is not None:
+                held[holder.key] += holder.permits * (holder.expiry_ms > context.now)
+        waiting = Counter(q.key for q in self.line if q.key is not None and not q.set_aside)
+        names = {quote(key, safe=""): key for key in {*held, *waiting}}
+        after = "" if call.after is None else quote(call.after, safe="")
+        keys = [
+            KeyEntry(names[text], held[names[text]], waiting[names[text]], limit)
+            for text in sorted(names)
+            if text > after
+            for limit in (self.key_limits.get(names[text]),)
+        ]
+        return super()._listing(context, call)._replace(keys=keys[: call.max_entries])
+
+    # -- serving
+
+    def _next_key(self, context: CallContext) -> str | None:
+        if not self.ready:
+            return None
+        oldest = min(self.ready, key=lambda key: (self.ready[key][0], key))
+        if not self.shares:
+            return oldest
+        head = self._head(oldest)
+        assert head is not None
+        patience_ms = head.request.key.patience_ms if head.request.key else 0
+        if self.state.counter.stamp(context.now_us) - head.ticket > 1000 * patience_ms:
+            return oldest
+        return min(self.ready, key=lambda key: (self.ready[key][1], key))
+
+    def _plan(
+        self, context: CallContext
+    ) -> tuple[list[tuple[QueuedRequest, int]], QueuedRequest | None]:
+        state = self.state
+        plan: list[tuple[QueuedRequest, int]] = []
+        used = state.used(context.now)
+        while (key := self._next_key(context)) is not None:
+            head = self._head(key)
+            assert head is not None
+            record, permits = state.look_up(head.hub), head.request.permits
+            limit = state.effective_limit(head.request.limit)
+            if record.alive_until <= context.now:
+                self.line.remove(head)
+            elif permits > limit or record.unreachable:
+                self._set_aside(head)
+            elif used + permits > limit:
+                return plan, head
+            else:
+                used += permits
+                if head.key is not None:
+                    self._planned[head.key] = self._planned.get(head.key, 0) + permits
+                if self.shares:
+                    self._advance(head.request)
+                head.slots = assign(state, permits, (q.slots for q, _ in plan))
+                plan.append((head, state.draw(context)))
+                head.is_planned = True
+            self._look_at(context, key)
+        return plan, None
+
+    def _hand_over(
+        self, context: CallContext, plan: Sequence[tuple[QueuedRequest, int]]
+    ) -> list[QueuedRequest]:
+        unreachable = super()._hand_over(context, plan)
+        self._planned.clear()
+        for queued in unreachable:
+            queued.is_planned = False
+        return unreachable
+
+
+class SharedSpecification(KeyedSpecification):
+    """The same, with keys that share the limit in all."""
+
+    shares = True

@@ -1,0 +1,194 @@
+"""Real processes with keys: some are killed, limits change under them, old ones are refused."""
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from redis.asyncio import Redis
+
+from redsem_async import FairSemaphore
+from redsem_async.testing._embedded import EmbeddedRedis
+from tests.harness.children import StartWorker
+from tests.harness.clients import key_of
+from tests.harness.wait import EPSILON, is_served, queue_up, until
+
+pytestmark = pytest.mark.one_mode
+CHECKOUT = Path(__file__).resolve().parents[2]
+BEFORE_KEYS = "2b9950f"  # the last version that knows none
+
+
+@pytest.mark.fault(1)
+async def test_the_line_of_a_key_goes_on_when_its_holder_was_killed(
+    client_a: Redis, start: StartWorker
+) -> None:
+    """Nothing releases after kill -9; the next of the key is granted when the lease ends."""
+    semaphore = FairSemaphore(client_a, "jobs", 5, key_limit=1, lease=1.0)
+    holder = await start("hold", kind=FairSemaphore, limit=5, key_limit=1, key="a", lease=1.0)
+    await holder.heard("held")
+    waiter = await queue_up(semaphore, key="a")
+    await (await semaphore.acquire(key="b", timeout=EPSILON)).release()
+    await holder.kill()
+    await is_served(waiter, 1.0 + EPSILON)
+
+
+@pytest.mark.fault(19)
+@pytest.mark.parametrize("permits", [1, 2])
+async def test_a_killed_head_of_a_key_is_passed_over(
+    client_a: Redis, start: StartWorker, permits: int
+) -> None:
+    """Others of its key are served, however heavy it was, and nothing of it stays for ever."""
+    options = {"limit": 5, "key_limit": 2, "key": "a", "lease": 10.0}
+    semaphore = FairSemaphore(client_a, "jobs", 5, key_limit=2, lease=10.0)
+    held = [await semaphore.acquire(key="a") for _ in range(2)]
+    head = await start("wait", kind=FairSemaphore, permits=permits, **options)
+    await head.heard("waits")
+    second = await queue_up(semaphore, key="a")
+    await head.kill()
+    for permit in held[:permits]:
+        assert await permit.release()
+    await is_served(second, EPSILON)
+    for permit in held[permits:]:
+        assert await permit.release()
+
+
+@pytest.mark.fault(19)
+async def test_a_request_that_nobody_receives_the_grant_of_expires(
+    client_a: Redis, admin: Redis, start: StartWorker
+) -> None:
+    """It was alone in line: the line is made anew for it, and that has an expiry, too."""
+    semaphore = FairSemaphore(client_a, "jobs", 5, key_limit=1, lease=10.0)
+    holder = await semaphore.acquire(key="a")
+    head = await start("wait", kind=FairSemaphore, limit=5, key_limit=1, key="a", lease=10.0)
+    await head.heard("waits")
+    await head.kill()
+    assert await holder.release()
+    assert (await semaphore.status()).waiting == 1, "it may come back"
+    for kind in ("queue", "keys", "meta", "hubs"):
+        assert await admin.pttl(key_of(semaphore, kind)) != -1, kind
+
+
+@pytest.mark.timeout(120)
+async def test_limits_of_keys_change_while_processes_run(
+    client_a: Redis, admin: Redis, start: StartWorker
+) -> None:
+    """As an observer outside counts it; and each key goes on."""
+    semaphore = FairSemaphore(client_a, "jobs", 6, key_limit=2, lease=10.0)
+    workers = [
+        await start("count_in", kind=FairSemaphore, limit=6, key_limit=2, lease=10.0)
+        for _ in range(4)
+    ]
+    for worker in workers:
+        await worker.heard("runs")
+
+    async def count(what: str) -> int:
+        return int(await admin.get(what) or 0)
+
+    for limit in (1, 3, 2, 1, 4, None):
+        await semaphore.set_limit(limit, key="a")
+        allowed = 2 if limit is None else limit
+
+        async def fits(most: int = allowed) -> bool:
+            """Who was granted before the limit was lowered has left, counted or not."""
+            keys = (await semaphore.status()).keys
+            return all(key.held <= most for key in keys if key.key == "a")
+
+        await until(fits, f"{allowed} hold", 5.0)
+        await admin.set("most:a", 0)
+        await _reaches(admin, allowed)
+        assert await count("most:a") <= allowed, limit
+        assert await count("most:b") <= 2
+        assert await count("most:all") <= 6
+
+
+async def _reaches(admin: Redis, most: int) -> None:
+    """The key has so many inside, at some moment, and goes on for a while."""
+
+    async def reached() -> bool:
+        return int(await admin.get("most:a") or 0) >= most
+
+    await until(reached, f"{most} are inside", 20.0)
+    await asyncio.sleep(0.2)
+
+
+def _old_version(folder: Path) -> Path | None:
+    """The package as it was before keys; None without its history, as in an archive."""
+    archive = subprocess.run(
+        ["git", "archive", BEFORE_KEYS, "redsem_async"],
+        cwd=CHECKOUT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        check=False,
+    )
+    if archive.returncode != 0:
+        return None
+    subprocess.run(["tar", "x"], cwd=folder, input=archive.stdout, check=True)
+    return folder
+
+
+_ASK = """
+import asyncio, sys
+from redis.asyncio import Redis
+import redsem_async
+
+async def main():
+    async with Redis.from_url(sys.argv[1]) as redis:
+        for kind in (redsem_async.FairSemaphore, redsem_async.Semaphore):
+            try:
+                await kind(redis, "jobs", 1).acquire(timeout=1)
+            except redsem_async.SemaphoreError as error:
+                print(type(error).__name__, error)
+            else:
+                print("granted")
+
+asyncio.run(main())
+"""
+
+
+async def test_a_client_of_the_version_before_is_refused(
+    client_a: Redis, admin: Redis, server: EmbeddedRedis, tmp_path: Path
+) -> None:
+    """It would count nothing for the key; and it writes nothing."""
+    folder = await asyncio.to_thread(_old_version, tmp_path)
+    if folder is None:
+        pytest.skip("the history of the repository is not there")
+    semaphore = FairSemaphore(client_a, "jobs", 5, key_limit=1, lease=60.0)
+    async with semaphore.acquire(key="a"):
+        before = await _contents(admin)
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", _ASK, server.url),
+            env={"PYTHONPATH": str(folder), "PYTHONSAFEPATH": "1"},
+            stdout=asyncio.subprocess.PIPE,
+        )
+        said, _ = await process.communicate()
+        answers = said.decode().splitlines()
+        assert len(answers) == 2
+        for answer in answers:
+            assert "granted" not in answer
+            assert "MODE fair+keys server" in answer or "ModeMismatch" in answer
+        assert await _contents(admin) == before
+
+
+async def _contents(admin: Redis) -> dict[bytes, object]:
+    names = cast("list[bytes]", await admin.keys("redsem:*"))
+    return {name: await admin.dump(name) for name in sorted(names)}
+
+
+@pytest.mark.fault(30)
+async def test_an_adopted_permit_comes_back_with_its_key(
+    client_a: Redis, client_b: Redis, admin: Redis
+) -> None:
+    """The adopter was told the key, so that what it restores counts against the key's limit."""
+    options: dict[str, Any] = {"key_limit": 1, "lease": 1.0, "recovery": "grace"}
+    here, there = (FairSemaphore(client, "jobs", 5, **options) for client in (client_a, client_b))
+    permit = await here.acquire(key="a")
+    adopted = await there.adopt(await permit.detach())
+    await admin.flushall()
+    other = await here.acquire(key="b", timeout=10)  # when the grace period is over
+    assert not adopted.lost
+    assert {holder.key for holder in (await there.status()).holders} == {"a", "b"}
+    assert await here.try_acquire(key="a") is None
+    for each in (adopted, other):
+        await each.release()

@@ -1,0 +1,237 @@
+"""Commands for semaphores whose requests have keys, and whose permits have slots."""
+
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+
+from redsem_async import FairSemaphore, Permit, Semaphore, SemaphoreStatus
+from redsem_async._core.keys import MODES
+from tests.harness.clients import Connect, Kind
+from tests.harness.wait import cancelled, queue_up, soon
+from tests.integrations.cli.commands import command, program
+
+HOSTILE = "a\x1b[2J{b}\n[bold]c: ü\u202e"
+ESCAPED = "a\\x1b[2J{b}\\n[bold]c: ü\\u202e"
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "fair": {"limit": 3},
+    "fair+keys": {"limit": 3, "key_limit": 2},
+    "fair+share": {"limit": 3, "share": True},
+    "zset": {"limit": 3},
+}
+
+
+async def let_go(*permits: Permit) -> None:
+    for permit in permits:
+        await permit.release()
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_every_mode_is_found_and_opened(mode: str, url: str, redis: Redis) -> None:
+    plain = mode.removesuffix("+slots")
+    options = dict(OPTIONS[plain])
+    if mode != plain:
+        options["slots"] = [f"cuda:{n}" for n in range(options.pop("limit"))]
+    kind: Kind = Semaphore if plain == "zset" else FairSemaphore
+    semaphore = kind(redis, "jobs", **options)
+    permit = await semaphore.acquire()
+    [row] = (await command("ls", "--json", url=url)).json_output
+    assert (row["mode"], row["class"], row["limit"]) == (mode, kind.__name__, 3)
+    for name, *more in (["status"], ["watch", "--count", "1"]):
+        facts = (await command(name, "jobs", "--json", *more, url=url)).json_output
+        assert facts["holders"][0]["slots"] == [*permit.slots]
+    assert (await command("set-limit", "jobs", "2", url=url)).out == "jobs: limit 2\n"
+    assert (await semaphore.status(0)).set_limit == 2
+    assert (await command("pause", "jobs", url=url)).code == 0
+    assert (await command("resume", "jobs", url=url)).code == 0
+    assert (await command("kick", "jobs", permit.id, url=url)).code == 0
+    assert (await semaphore.status(0)).held == 0
+    assert (await command("clear", "jobs", "--yes", url=url)).code == 0
+    await let_go(await semaphore.acquire())
+
+
+# -- keys
+
+
+async def test_the_use_the_limit_and_the_line_of_each_key(
+    url: str, redis: Redis, connect: Connect
+) -> None:
+    options: dict[str, Any] = {"key_limit": 2}
+    here = FairSemaphore(redis, "llm", 5, **options)
+    there = FairSemaphore(connect(url), "llm", 5, **options)
+    held = [await here.acquire(key="acme", permits=2), await there.acquire(key="beta")]
+    held.append(await here.acquire())
+    waiters = [await queue_up(there, key="acme") for _ in range(2)]
+    await here.set_limit(7, key="beta")
+
+    acme = {"key": "acme", "limit": 2, "held": 2, "waiting": 2, "set_limit": None}
+    beta = {"key": "beta", "limit": 7, "held": 1, "waiting": 0, "set_limit": 7}
+    [row] = (await command("ls", "--json", url=url)).json_output
+    facts = (await command("status", "llm", "--json", url=url)).json_output
+    watched = (await command("watch", "llm", "--json", "--count", "1", url=url)).json_output
+    for each in (row, facts, watched):
+        assert (each["key_limit"], each["keys"]) == (2, [acme, beta])
+    for each in (facts, watched):
+        assert {holder["key"] for holder in each["holders"]} == {"acme", "beta", None}
+        assert [waiter["key"] for waiter in each["waiters"]] == ["acme", "acme"]
+
+    heading, line = (await command("ls", url=url)).out.splitlines()
+    assert heading.split()[-1] == "KEYS"
+    assert line.endswith("acme 2/2 +2, beta 1/7")
+    shown = (await command("status", "llm", url=url)).out
+    assert "FairSemaphore, limit 5, key_limit=2, 4 held, 2 waiting" in shown
+    rows = [line.split() for line in shown.splitlines()]
+    assert ["acme", "2", "2", "2"] in rows
+    assert ["beta", "7", "(set)", "1", "0"] in rows
+    assert [row[-2] for row in rows if held[1].id in row] == ["beta"]
+    assert [row[-1] for row in rows if row[:1] in (["1"], ["2"])] == ["acme", "acme"]
+    watch = await program("watch", "llm", "--count", "1", "--url", url)
+    assert watch.out.endswith("; keys: acme 2/2 +2, beta 1/7\n")
+    await cancelled(*waiters)
+    await let_go(*held)
+
+
+async def test_keys_are_listed_by_pages(url: str, redis: Redis) -> None:
+    semaphore = FairSemaphore(redis, "llm", 100, key_limit=1)
+    keys = [f"tenant {n:02}" for n in range(12)]
+    held = [await semaphore.acquire(key=key) for key in keys]
+    found: list[str] = []
+    arguments = ["status", "llm", "--most", "5"]
+    while not found or len(found) % 5 == 0:
+        after = ["--keys-after", found[-1]] if found else []
+        page = await command(*arguments, *after, "--json", url=url)
+        found += [entry["key"] for entry in page.json_output["keys"]]
+    assert found == keys
+    shown = await command(*arguments, url=url)
+    assert "5 keys are listed: --keys-after 'tenant 04' lists more" in shown.out
+    assert "keys are listed" not in (await command("status", "llm", url=url)).out
+    [row] = (await command("ls", "--json", url=url)).json_output
+    assert [entry["key"] for entry in row["keys"]] == keys[:5]
+    assert (await command("ls", url=url)).out.rstrip().endswith("tenant 04 1/1, ...")
+    await let_go(*held)
+
+
+async def test_a_limit_that_is_a_function_is_not_known(url: str, redis: Redis) -> None:
+    semaphore = FairSemaphore(redis, "llm", 5, key_limit=lambda _: 3)
+    permit = await semaphore.acquire(key="acme")
+    facts = (await command("status", "llm", "--json", url=url)).json_output
+    assert (facts["key_limit"], facts["keys"][0]["limit"]) == (None, None)
+    assert (await command("ls", url=url)).out.rstrip().endswith("acme 1/-")
+    await permit.release()
+
+
+async def test_a_semaphore_that_shares_says_so(url: str, redis: Redis) -> None:
+    permit = await FairSemaphore(redis, "llm", 5, share=True).acquire(key="acme")
+    shown = (await command("status", "llm", url=url)).out
+    assert "FairSemaphore, limit 5, share=True, 1 held" in shown
+    await permit.release()
+
+
+# -- limits of keys
+
+
+async def test_a_limit_of_a_key_serves_its_waiters(url: str, redis: Redis) -> None:
+    semaphore = FairSemaphore(redis, "llm", 5, key_limit=1)
+    permit = await semaphore.acquire(key="acme")
+    waiter = await queue_up(semaphore, key="acme")
+    result = await command("set-limit", "llm", "2", "--key", "acme", url=url)
+    assert (result.code, result.out, result.err) == (0, "llm: key acme: limit 2\n", "")
+    more = await soon(waiter)
+    status: SemaphoreStatus = await semaphore.status()
+    assert (status.set_limit, status.keys[0].set_limit) == (None, 2)
+    result = await command("set-limit", "llm", "0", "--key", "acme", url=url)
+    assert result.out == "llm: key acme: paused\n"
+    assert "0 (paused)" in (await command("status", "llm", url=url)).out
+    for removal in ("none", "--clear"):
+        result = await command("set-limit", "llm", removal, "--key", "acme", url=url)
+        assert result.out == "llm: key acme: set limit removed\n"
+        assert (await semaphore.status()).keys[0].set_limit is None
+    await let_go(permit, more)
+
+
+async def test_a_limit_of_a_key_can_be_set_before_the_first_use(url: str, redis: Redis) -> None:
+    """It has no expiry, so that it can be found and removed for as long as it applies."""
+    arguments = ("set-limit", "llm", "1", "--key", "acme")
+    result = await command(*arguments, url=url)
+    assert (result.code, "--create" in result.error_line) == (3, True)
+    result = await command(*arguments, "--create", url=url)
+    assert result.code == 0
+    assert result.err.startswith("not in use yet")
+    assert [row["name"] for row in (await command("ls", "--json", url=url)).json_output] == ["llm"]
+    semaphore = FairSemaphore(redis, "llm", 5, share=True)
+    async with semaphore.acquire(key="acme"):
+        assert await semaphore.try_acquire(key="acme") is None
+    assert (await command("clear", "llm", "--yes", url=url)).code == 0
+    assert (await command("status", "llm", url=url)).code == 3
+    await command(*arguments, "--create", url=url)
+    result = await command("set-limit", "llm", "none", "--key", "acme", url=url)
+    assert result.code == 0
+    assert (await command("status", "llm", url=url)).code == 3
+
+
+async def test_where_requests_have_no_keys_there_is_no_limit_of_one(
+    kind: Kind, url: str, redis: Redis
+) -> None:
+    permit = await kind(redis, "jobs", 1).acquire()
+    for arguments in (
+        ("set-limit", "jobs", "1", "--key", "a"),
+        ("status", "jobs", "--keys-after", "a"),
+    ):
+        result = await command(*arguments, url=url)
+        assert (result.code, result.error_line) == (2, "'jobs' has no keys")
+    await permit.release()
+
+
+@pytest.mark.parametrize("key", ["", "x" * 513])
+async def test_a_key_that_cannot_be_is_a_usage_error(key: str, url: str, redis: Redis) -> None:
+    async with FairSemaphore(redis, "llm", 5, key_limit=1):
+        result = await command("set-limit", "llm", "1", "--key", key, url=url)
+        assert (result.code, "key must have 1 to 512 bytes" in result.error_line) == (2, True)
+
+
+# -- slots
+
+
+async def test_the_slots_of_each_holder(kind: Kind, url: str, redis: Redis) -> None:
+    semaphore = kind(redis, "gpu", slots=["cuda:0", "cuda:1", "cuda:2"])
+    two, one = await semaphore.acquire(permits=2), await semaphore.acquire()
+    facts = (await command("status", "gpu", "--json", url=url)).json_output
+    assert facts["slots"] == ["cuda:0", "cuda:1", "cuda:2"]
+    assert {holder["id"]: holder["slots"] for holder in facts["holders"]} == {
+        two.id: ["cuda:0", "cuda:1"],
+        one.id: ["cuda:2"],
+    }
+    shown = (await command("status", "gpu", url=url)).out
+    assert "limit 3, 3 slots, 3 held" in shown
+    assert f"cuda:0, cuda:1   {two.id}" in shown
+    await semaphore.set_limit(30)
+    assert (await command("ls", "--json", url=url)).json_output[0]["limit"] == 3
+    await let_go(one, two)
+
+
+# -- text from elsewhere
+
+
+async def test_hostile_keys_and_slots_are_escaped(url: str, redis: Redis) -> None:
+    semaphore = FairSemaphore(redis, "jobs", slots=[HOSTILE, "b"], key_limit=1)
+    permit = await semaphore.acquire(key=HOSTILE)
+    waiter = await queue_up(semaphore, key=HOSTILE)
+    outputs = [
+        await command("status", "jobs", url=url),
+        await command("status", "jobs", "--most", "1", url=url),
+        await command("ls", url=url),
+        await command("watch", "jobs", "--count", "1", url=url),
+        await command("set-limit", "jobs", "1", "--key", HOSTILE, url=url),
+    ]
+    for result in outputs:
+        assert (result.code, result.err) == (0, "")
+        assert ESCAPED in result.out
+        assert HOSTILE not in result.out
+        assert {"\x1b", "\u202e"}.isdisjoint(result.out)
+    assert outputs[0].out.count(ESCAPED) == 4, "a key, a holder's key and slot, a waiter's key"
+    facts = (await command("status", "jobs", "--json", url=url)).json_output
+    assert facts["keys"][0]["key"] == HOSTILE
+    assert facts["holders"][0]["slots"] == [HOSTILE]
+    await cancelled(waiter)
+    await permit.release()

@@ -1,0 +1,219 @@
+"""Mutants of what is new with keys: limits of keys, shares, head starts, longest holds."""
+
+from .mutant import mutant
+from .target import AGREEMENT
+
+_KEYED = "lua/keyed/prelude.lua"
+_TEST = "promises/test_keys.py::test_"
+
+OF_KEYS = (
+    mutant(
+        "a use is kept",
+        "what a key has in use is what is held",
+        f"{_TEST}an_adopted_permit_keeps_its_key[redis]",
+        (
+            _KEYED,
+            (
+                "        if left % 2 == 1 then call('ZREM', keys, "
+                "string.format('u:%s:%02d:%s', key, power, id)) end\n"
+            ),
+            "",
+        ),
+    ),
+    mutant(
+        "the use of a key counts holders",
+        "a holder of several permits has several in use",
+        f"{_TEST}a_heavy_permit_counts_for_its_key_as_often[redis]",
+        (_KEYED, "use = use + 2 ^ power * count_with(", "use = use + count_with("),
+    ),
+    mutant(
+        "a key is not put back after a kick or an expiry",
+        "whatever ends a permit, the next request of its key is served",
+        f"{_TEST}a_permit_that_is_revoked_or_expires_frees_its_key[redis]",
+        (
+            _KEYED,
+            "  look_at_all(changed)\nend\n\n-- Removes what `keys` has of ids",
+            "end\n\n-- Removes what `keys` has of ids",
+        ),
+    ),
+    mutant(
+        "a key is not put back after an abandon",
+        "a waiter who leaves does not take the wake-up along",
+        f"{_TEST}a_waiter_that_leaves_lets_the_next_of_its_key_in[redis]",
+        (
+            _KEYED,
+            "  waiting = waiting - call('ZREM', line, unpack(requests))\n  look_at_all(changed)\n",
+            "  waiting = waiting - call('ZREM', line, unpack(requests))\n",
+        ),
+    ),
+    mutant(
+        "a key is not put back after its limit was raised",
+        "a raised limit serves waiters at once",
+        f"{_TEST}the_limit_of_a_key_can_be_set[redis]",
+        (_KEYED, "  set_limits[key] = nil\n  look_at(key)\n", "  set_limits[key] = nil\n"),
+    ),
+    mutant(
+        "the set limit of a key is ignored",
+        "a limit that is set overrides what clients declare",
+        f"{_TEST}the_limit_of_a_key_can_be_set[redis]",
+        (_KEYED, "return tonumber(set_limits[key]) or declared", "return declared"),
+    ),
+    mutant(
+        "a newcomer passes a heavy head of its key",
+        "within a key nobody passes, however light",
+        f"{_TEST}within_a_key_nobody_passes[redis]",
+        (
+            _KEYED,
+            "    if head_of(key) and not first_with('k:' .. key) then return 'key' end\n",
+            "",
+        ),
+    ),
+    mutant(
+        "who the limit in all holds up is passed",
+        "a request that waits for the limit in all blocks those behind it",
+        f"{_TEST}the_limit_in_all_blocks_those_behind[redis]",
+        (_KEYED, "  if not open or grace > now or used", "  if grace > now or used"),
+    ),
+    mutant(
+        "share without virtual time",
+        "keys with the same use take turns",
+        f"{_TEST}keys_take_turns_by_their_weights[redis-weights0-10]",
+        (_KEYED, "use_of(key) / weight, (virtual_time_of(key)))", "use_of(key) / weight, 0)"),
+    ),
+    mutant(
+        "a weight is not stored",
+        "a key with a higher weight gets more",
+        f"{_TEST}keys_take_turns_by_their_weights[redis-weights1-15]",
+        ("_redis/codec.py", "{declared}:{weight:.6f}:", "{declared}:{1:.6f}:"),
+    ),
+    mutant(
+        "a newcomer of a key with few waits for a heartbeat",
+        "nobody waits whose turn it is while there is room",
+        f"{_TEST}share_serves_a_newcomer_whose_turn_it_is_at_once[redis]",
+        (_KEYED, "  return shares and blocked_by == 'limit'\n", ""),
+    ),
+    mutant(
+        "a late patience",
+        "a request that has waited for long goes by its age",
+        f"{_TEST}patience_is_counted_by_the_server[redis]",
+        (
+            _KEYED,
+            "if stamp_us - ticket > 1000 * patience then",
+            "if stamp_us - ticket > 1e6 * patience then",
+        ),
+    ),
+    mutant(
+        "a late patience (memory)",
+        "a request that has waited for long goes by its age",
+        f"{_TEST}a_request_that_waits_for_long_goes_by_its_age",
+        (
+            "testing/_spec/keyed.py",
+            "head.ticket > 1000 * patience_ms",
+            "head.ticket > 1e6 * patience_ms",
+        ),
+    ),
+    mutant(
+        "a head start is served later",
+        "who becomes the first in line is served at once",
+        f"{_TEST}a_head_start_past_a_heavy_request_is_served_at_once[redis]",
+        ("lua/fair/acquire.lua", "if overtakes then serve() end", "if false then serve() end"),
+    ),
+    mutant(
+        "an adopted permit has no key",
+        "a permit that is handed over counts for its key",
+        f"{_TEST}an_adopted_permit_keeps_its_key[redis]",
+        (_KEYED, "  return NO_KEY .. keyed.key_of(id)\n", "  return NO_KEY\n"),
+    ),
+    mutant(
+        "a clear leaves the keys",
+        "a clear deletes the semaphore",
+        f"{_TEST}clear_forgets_what_keys_had[redis]",
+        (_KEYED, "  call('UNLINK', keys, key_limits)\n", "  call('UNLINK', key_limits)\n"),
+    ),
+    mutant(
+        "the line of a key is longer than it may be",
+        "max_waiters_per_key bounds the line of one key",
+        f"{_TEST}the_queue_of_a_key_can_be_bounded[redis]",
+        (
+            _KEYED,
+            "(queued_counts[key] or 0) >= most_of_key",
+            "(queued_counts[key] or 0) > most_of_key",
+        ),
+    ),
+    mutant(
+        "a key is written as it is",
+        "any text is a key",
+        f"{_TEST}any_text_is_a_key[redis-a:b]",
+        ("_redis/codec.py", '    return quote(key, safe="")\n', "    return key\n"),
+    ),
+    mutant(
+        "a grant without a key leaves its virtual time",
+        "nothing is left of a permit but while somebody holds it",
+        f"{AGREEMENT}[fair+share-server]",
+        (
+            _KEYED,
+            "  if key == '' then return end  -- which has no virtual time, because it does not wait\n",
+            "",
+        ),
+    ),
+    mutant(
+        "a use that was not delivered counts",
+        "a grant that nobody received is another's",
+        "faults/test_keys.py::test_a_killed_head_of_a_key_is_passed_over",
+        (_KEYED, "        if key ~= '' then uses[key] = uses[key] - permits end\n", ""),
+    ),
+    mutant(
+        "a line that is made anew has no expiry",
+        "every key expires but a set limit",
+        "faults/test_keys.py::test_a_request_that_nobody_receives_the_grant_of_expires",
+        (
+            _KEYED,
+            "      keep_line(need)  -- it may have been empty, and then it is another key\n",
+            "",
+        ),
+    ),
+    mutant(
+        "clients without keys are let in",
+        "one name has one mode",
+        f"{_TEST}clients_without_keys_are_refused[redis]",
+        (
+            "_core/keys.py",
+            'return f"{self.mode} {self.clock}"',
+            'return f"{self.mode[:4]} {self.clock}"',
+        ),
+    ),
+    mutant(
+        "a kept lease is for any key",
+        "a permit counts for the key that was asked for",
+        f"{_TEST}a_lease_that_is_kept_is_for_its_key[redis]",
+        ("_hub/claim.py", "and same_terms and same_key", "and same_terms"),
+    ),
+    mutant(
+        "blocked_by is always the limit in all",
+        "a timeout says which limit was full",
+        f"{_TEST}a_timeout_says_which_limit_was_full[redis]",
+        ("_hub/ledger.py", '"key" if claim.waits_for_key else "limit"', '"limit"'),
+    ),
+    mutant(
+        "max_hold: the heartbeat thread goes on",
+        "a permit is not refreshed past its max_hold, by whomever",
+        "promises/test_max_hold.py::test_it_ends_a_block_and_frees_the_permit",
+        (
+            "_hub/claim.py",
+            "        self.trusted_until = min(trusted_until, self.hold_ends)\n\n    def hold_left",
+            "        self.trusted_until = trusted_until\n\n    def hold_left",
+        ),
+    ),
+    mutant(
+        "max_hold: an adopter begins anew",
+        "adopting again and again does not make a permit last longer",
+        "promises/test_max_hold.py::test_an_adopter_has_what_is_left",
+        ("_hub/claim.py", "clock() + max_hold - held -", "clock() + max_hold -"),
+    ),
+    mutant(
+        "max_hold: a lease is reused to its end",
+        "the next user of a lease has most of max_hold",
+        "promises/test_max_hold.py::test_a_lease_is_reused_while_most_of_it_is_left",
+        ("_hub/reuse.py", "HOLD_LEFT = 0.9 ", "HOLD_LEFT = 0.0 "),
+    ),
+)

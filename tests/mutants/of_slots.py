@@ -1,0 +1,103 @@
+"""Mutants of slots."""
+
+from .mutant import mutant
+
+_SLOTS = "lua/slots/prelude.lua"
+_TEST = "promises/test_slots.py::test_"
+
+OF_SLOTS = (
+    mutant(
+        "slots in use are free",
+        "no two permits have one slot",
+        f"{_TEST}each_permit_has_a_slot_of_its_own[zset-redis]",
+        (
+            _SLOTS,
+            "do taken[tonumber(slot)] = ids[i] end\n    else",
+            "do taken[tonumber(slot)] = nil end\n    else",
+        ),
+    ),
+    mutant(
+        "a slot of an evicted holder stays taken",
+        "a slot comes back with the permit, however it ended",
+        f"{_TEST}slots_of_evicted_holders_are_free[zset]",
+        (
+            _SLOTS,
+            "    if expiry then\n      count = count + 1",
+            "    if true then\n      count = count + 1",
+        ),
+    ),
+    mutant(
+        "lost slots count as free",
+        "no two permits have one slot, although Redis evicted which ones are in use",
+        f"{_TEST}nothing_is_granted_while_the_slots_in_use_are_not_known[zset]",
+        (
+            _SLOTS,
+            "load_taken() < holder_count and math.max(in_use, ALL_TAKEN) or in_use",
+            "in_use",
+        ),
+    ),
+    mutant(
+        "an adopted permit gets another slot",
+        "a slot goes on with adopt",
+        f"{_TEST}a_slot_goes_on_with_detach_and_adopt[zset-redis]",
+        ("lua/adopt.lua", "  if slotted then slotted.claim(new_id, its_slots) end\n", ""),
+    ),
+    mutant(
+        "a restored permit gets another slot",
+        "a slot comes back with its permit after a loss",
+        f"{_TEST}slots_come_back_with_their_permits_after_a_loss[zset]",
+        (
+            "lua/restore.lua",
+            "  if restorable and slotted then restorable = slotted.claim(id, slots_held) end\n",
+            "",
+        ),
+    ),
+    mutant(
+        "any list of slots is taken",
+        "clients of a name have lists that begin alike",
+        f"{_TEST}another_list_is_refused_while_the_name_is_in_use[zset-redis]",
+        (_SLOTS, "if string.sub(longer, 1, #shorter) ~= shorter then", "if false then"),
+    ),
+    mutant(
+        "a slot beyond the own list is adopted",
+        "a request gets slots of its own list",
+        f"{_TEST}a_slot_beyond_the_own_list_cannot_be_adopted[zset-redis]",
+        (_SLOTS, "if tonumber(slot) >= tonumber(length) then", "if false then"),
+    ),
+    mutant(
+        "a set limit gives more than there are slots",
+        "a set limit says how many slots are in use, and never which",
+        f"{_TEST}a_set_limit_says_how_many_and_never_which[zset-redis]",
+        (
+            "lua/prelude.lua",
+            "return slotted and math.min(set_limit, declared) or set_limit",
+            "return set_limit",
+        ),
+    ),
+    mutant(
+        "a push message has no slots",
+        "a waiter knows which slot it got",
+        f"{_TEST}a_waiter_gets_the_slot_that_is_given_back[fair-redis]",
+        (
+            "lua/fair/line.lua",
+            "    if slotted then parts[i] = parts[i] .. ':' .. slotted.assign(grant[1], grant[4]) end\n",
+            "",
+        ),
+    ),
+    mutant(
+        "the slots of a grant that nobody received stay taken",
+        "a slot that nobody received is free",
+        "faults/test_slots.py::test_the_slot_that_a_killed_waiter_did_not_receive_goes_to_the_next",
+        (
+            "lua/fair/line.lua",
+            "      if slotted then slotted.undelivered(recipient.grants) end\n",
+            "",
+        ),
+    ),
+    mutant(
+        "clear leaves the list of slots",
+        "clear deletes the semaphore",
+        f"{_TEST}its_key_has_an_expiry_and_goes_with_clear[zset]",
+        ("lua/clear.lua", "if slotted then slotted.clear() end\n", ""),
+    ),
+)

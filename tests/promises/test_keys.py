@@ -1,0 +1,442 @@
+"""One limit in all and one for each key."""
+
+import asyncio
+from typing import Any, Protocol
+
+import pytest
+
+from redsem_async import (
+    AcquireTimeout,
+    FairSemaphore,
+    ModeMismatch,
+    Mutex,
+    Permit,
+    QueueFull,
+    Semaphore,
+)
+from redsem_async.testing import MemoryBackend
+from tests.harness.clients import Client
+from tests.harness.wait import NOISE, all_free, in_background, queue_up, soon, waiting
+
+
+class MakeKeyed(Protocol):
+    def __call__(self, limit: int, **options: Any) -> tuple[FairSemaphore, FairSemaphore]: ...
+
+
+@pytest.fixture
+def keyed(client: Client, other: Client, name: str) -> MakeKeyed:
+    """Makes two semaphores with keys that share a name, in two processes."""
+
+    def make(limit: int, **options: Any) -> tuple[FairSemaphore, FairSemaphore]:
+        chosen: dict[str, Any] = {"key_limit": 1, **options}
+        return FairSemaphore(client, name, limit, **chosen), FairSemaphore(
+            other, name, limit, **chosen
+        )
+
+    return make
+
+
+async def hold(semaphore: FairSemaphore, *keys: str | None) -> list[Permit]:
+    return [await semaphore.acquire(key=key, timeout=2) for key in keys]
+
+
+async def release(*permits: Permit) -> None:
+    for permit in permits:
+        await permit.release()
+
+
+# -- both limits
+
+
+async def test_a_key_has_a_limit_of_its_own(keyed: MakeKeyed) -> None:
+    here, there = keyed(3)
+    held = await hold(here, "a", "b")
+    assert await there.try_acquire(key="a") is None
+    assert await here.try_acquire(key="b") is None
+    held += await hold(there, "c")
+    assert await there.try_acquire(key="d") is None, "the limit in all"
+    await held.pop().release()
+    held += await hold(there, None)  # without a key there is only the limit in all
+    await release(*held)
+    await all_free(here)
+
+
+async def test_a_blocked_key_holds_nobody_else_up(keyed: MakeKeyed) -> None:
+    here, there = keyed(2)
+    held = await hold(here, "a")
+    waiters = [await queue_up(there, key="a") for _ in range(3)]
+    other = await hold(there, "b")
+    await release(*held)
+    permit = await soon(waiters[0])
+    assert not waiters[1].done()
+    await permit.release()
+    for waiter in waiters[1:]:
+        await (await soon(waiter)).release()
+    await release(*other)
+    await all_free(here)
+
+
+async def test_the_limit_in_all_blocks_those_behind(keyed: MakeKeyed) -> None:
+    here, there = keyed(2, key_limit=2)
+    held = await hold(here, "a")
+    heavy = await queue_up(there, key="b", permits=2)
+    light = await queue_up(here, key="c")
+    assert await here.try_acquire() is None
+    await release(*held)
+    permit = await soon(heavy)
+    assert not light.done()
+    await permit.release()
+    await (await soon(light)).release()
+    await all_free(here)
+
+
+async def test_a_full_key_holds_nobody_up_in_the_same_batch(keyed: MakeKeyed) -> None:
+    here, _ = keyed(3)
+    held = await hold(here, "a")
+    full = in_background(here.acquire(key="a"))
+    other = in_background(here.acquire(key="b"))
+    held.append(await asyncio.wait_for(other, NOISE))
+    assert not full.done()
+    await release(*held)
+    await (await soon(full)).release()
+    await all_free(here)
+
+
+async def test_a_newcomer_without_a_key_waits_behind_the_line(keyed: MakeKeyed) -> None:
+    """There is room for it, and not for the heavy one before it."""
+    here, there = keyed(2, key_limit=2)
+    held = await hold(here, "a")
+    heavy = await queue_up(there, key="b", permits=2)
+    plain = in_background(here.acquire())
+    await waiting(there, 2)
+    await release(*held)
+    await (await soon(heavy)).release()
+    await (await soon(plain)).release()
+    await all_free(here)
+
+
+async def test_within_a_key_nobody_passes(keyed: MakeKeyed) -> None:
+    """However light it is: the heavy one would starve."""
+    here, there = keyed(10, key_limit=2)
+    held = await hold(here, "a")
+    heavy = await queue_up(there, key="a", permits=2)
+    light = await queue_up(here, key="a")
+    assert await there.try_acquire(key="a") is None
+    await release(*held)
+    permit = await soon(heavy)
+    assert not light.done()
+    await permit.release()
+    await (await soon(light)).release()
+    await all_free(here)
+
+
+async def test_a_heavy_permit_counts_for_its_key_as_often(keyed: MakeKeyed) -> None:
+    here, there = keyed(10, key_limit=5)
+    heavy = await here.acquire(key="a", permits=3)
+    assert await there.try_acquire(key="a", permits=3) is None
+    rest = await there.acquire(key="a", permits=2, timeout=2)
+    assert await here.try_acquire(key="a") is None
+    await release(heavy, rest)
+    await all_free(here)
+
+
+async def test_a_waiter_that_leaves_lets_the_next_of_its_key_in(keyed: MakeKeyed) -> None:
+    here, there = keyed(10, key_limit=2)
+    held = await hold(here, "a")
+    heavy = await queue_up(there, key="a", permits=2)
+    light = await queue_up(here, key="a")
+    heavy.cancel()
+    await (await soon(light)).release()
+    await release(*held)
+    await all_free(here)
+
+
+async def test_a_permit_that_is_revoked_or_expires_frees_its_key(keyed: MakeKeyed) -> None:
+    here, there = keyed(10, lease=1.0)
+    for way in ("kick", "detach"):
+        (permit,) = await hold(here, "a")
+        waiter = await queue_up(there, key="a")
+        if way == "kick":
+            assert await there.release(permit.id)
+        else:
+            await permit.detach(expires_in=0.3)
+        await (await soon(waiter)).release()
+    await all_free(here)
+
+
+async def test_an_adopted_permit_keeps_its_key(keyed: MakeKeyed) -> None:
+    here, there = keyed(10)
+    (permit,) = await hold(here, "a")
+    adopted = await there.adopt(await permit.detach())
+    assert await here.try_acquire(key="a") is None
+    waiter = await queue_up(here, key="a")
+    await adopted.release()
+    await (await soon(waiter)).release()
+    await all_free(here)
+
+
+async def test_clear_forgets_what_keys_had(keyed: MakeKeyed) -> None:
+    here, there = keyed(10)
+    held = await hold(here, "a")
+    await there.clear()
+    assert (await there.status()).keys == ()
+    held += await hold(there, "a")
+    await release(*held)
+
+
+# -- limits of keys
+
+
+async def test_the_limit_of_a_key_can_be_set(keyed: MakeKeyed) -> None:
+    here, there = keyed(10)
+    held = await hold(here, "a")
+    waiters = [await queue_up(there, key="a") for _ in range(2)]
+    await here.set_limit(2, key="a")
+    held.append(await soon(waiters[0]))
+    assert not waiters[1].done()
+    held += await hold(here, "b")
+    assert await here.try_acquire(key="b") is None, "only that key"
+    await here.set_limit(0, key="a")
+    await release(*held)
+    with pytest.raises(AcquireTimeout) as paused:
+        await there.acquire(key="a", timeout=0.2)
+    assert paused.value.blocked_by == "key"
+    await here.set_limit(None, key="a")
+    await (await soon(waiters[1])).release()
+
+
+async def test_the_limit_may_be_a_function_of_the_key(client: Client, name: str) -> None:
+    sem = FairSemaphore(client, name, 10, key_limit={"big": 2, "none": 0}.__getitem__)
+    held = await hold(sem, "big", "big")
+    assert await sem.try_acquire(key="big") is None
+    assert await sem.try_acquire(key="none") is None
+    with pytest.raises(KeyError):
+        await sem.acquire(key="unknown")
+    await release(*held)
+
+
+async def test_a_timeout_says_which_limit_was_full(keyed: MakeKeyed) -> None:
+    here, there = keyed(2)
+    held = await hold(here, "a")
+    for timeout in (0, 0.2):
+        with pytest.raises(AcquireTimeout, match="the limit of its key") as late:
+            await there.acquire(key="a", timeout=timeout)
+        assert late.value.blocked_by == "key"
+    held += await hold(here, "b")
+    for timeout in (0, 0.2):
+        with pytest.raises(AcquireTimeout) as late:
+            await there.acquire(key="c", timeout=timeout)
+        assert late.value.blocked_by == "limit"
+    await release(*held)
+    await here.pause()
+    for timeout in (0, 0.2):
+        with pytest.raises(AcquireTimeout, match="paused") as late:
+            await there.acquire(key="c", timeout=timeout)
+        assert late.value.blocked_by == "paused"
+
+
+async def test_the_queue_of_a_key_can_be_bounded(keyed: MakeKeyed) -> None:
+    here, there = keyed(10, max_waiters_per_key=2)
+    held = await hold(here, "a", "b")
+    waiters = [await queue_up(there, key="a") for _ in range(2)]
+    with pytest.raises(QueueFull, match="max_waiters_per_key=2"):
+        await here.acquire(key="a")
+    waiters.append(await queue_up(here, key="b"))
+    await release(*held)
+    for waiter in waiters:
+        await (await soon(waiter)).release()
+
+
+async def test_status_shows_the_use_the_limit_and_the_line_of_each_key(keyed: MakeKeyed) -> None:
+    here, there = keyed(10)
+    held = await hold(here, "b", "ü:", None)
+    waiter = await queue_up(there, key="b")
+    await here.set_limit(3, key="c")
+    status = await there.status()
+    assert [(key.key, key.limit, key.held, key.waiting) for key in status.keys] == [
+        ("ü:", 1, 1, 0),
+        ("b", 1, 1, 1),
+    ]
+    assert {holder.key for holder in status.holders} == {"b", "ü:", None}
+    assert [waiter.key for waiter in status.waiters] == ["b"]
+    assert [key.key for key in (await there.status(1)).keys] == ["ü:"]
+    assert [key.key for key in (await there.status(1, keys_after="ü:")).keys] == ["b"]
+    held += await hold(here, "c", "c", "c")
+    (shown,) = (await there.status(1, keys_after="b")).keys
+    assert (shown.key, shown.limit, shown.held, shown.set_limit) == ("c", 3, 3, 3)
+    await release(*held)
+    await (await soon(waiter)).release()
+    assert (await there.status()).keys == ()
+
+
+# -- sharing
+
+
+async def test_share_gives_to_the_key_with_the_fewest(keyed: MakeKeyed) -> None:
+    """A tenant with many requests delays another's single one by no more than one hold."""
+    here, there = keyed(2, key_limit=None, share=True)
+    held = await hold(here, "greedy", "greedy")
+    greedy = [await queue_up(here, key="greedy") for _ in range(10)]
+    single = await queue_up(there, key="modest")
+    await held[0].release()
+    await (await soon(single)).release()
+    assert sum(waiter.done() for waiter in greedy) <= 1
+    await held[1].release()
+    for waiter in greedy:
+        await (await soon(waiter)).release()
+    await all_free(here)
+
+
+async def test_share_serves_a_newcomer_whose_turn_it_is_at_once(keyed: MakeKeyed) -> None:
+    """A heavy request of a key with more in use waits, and there is room for the newcomer."""
+    here, there = keyed(3, key_limit=None, share=True, lease=30.0)
+    held = await hold(here, "a", "b")
+    heavy = await queue_up(there, key="b", permits=3)
+    held.append(await asyncio.wait_for(there.acquire(key="c"), NOISE))
+    assert not heavy.done()
+    await release(*held)
+    await (await soon(heavy)).release()
+    await all_free(here)
+
+
+@pytest.mark.parametrize(("weights", "expected"), [((1, 1), 10), ((3, 1), 15)])
+async def test_keys_take_turns_by_their_weights(
+    keyed: MakeKeyed, weights: tuple[int, int], expected: int
+) -> None:
+    """Of 20 grants at a limit of 1, where both have the same use: none."""
+    weight = dict(zip(("a", "b"), weights, strict=True)).__getitem__
+    here, there = keyed(1, key_limit=None, share=True, weight=weight, patience=3600.0)
+    (first,) = await hold(here, "a")
+    order: list[str] = []
+
+    async def use(key: str) -> None:
+        async with (here if key == "a" else there).acquire(key=key):
+            order.append(key)
+
+    async with asyncio.TaskGroup() as group:
+        for key in ["a"] * 30 + ["b"] * 30:
+            group.create_task(use(key))
+        await waiting(here, 60)
+        await first.release()
+    assert abs(order[:20].count("a") - expected) <= 1, order
+
+
+async def test_a_request_that_waits_for_long_goes_by_its_age() -> None:
+    memory = MemoryBackend()
+    sem = FairSemaphore(memory, "jobs", 2, share=True, patience=5.0)
+    held = await hold(sem, "busy", "busy")
+    old = await queue_up(sem, key="busy")
+    memory.advance(6.0)
+    young = await queue_up(sem, key="idle")
+    await held[0].release()
+    await (await soon(old)).release()
+    await (await soon(young)).release()
+    await held[1].release()
+
+
+async def test_patience_is_counted_by_the_server(keyed: MakeKeyed) -> None:
+    here, there = keyed(2, key_limit=None, share=True, patience=0.05)
+    held = await hold(here, "busy", "busy")
+    old = await queue_up(here, key="busy")
+    await asyncio.sleep(0.1)  # for as long as its patience lasts
+    young = await queue_up(there, key="idle")
+    await held[0].release()
+    permit = await soon(old)
+    assert not young.done()
+    await release(permit, held[1])
+    await (await soon(young)).release()
+    await all_free(here)
+
+
+async def test_a_head_start_past_a_heavy_request_is_served_at_once(keyed: MakeKeyed) -> None:
+    here, there = keyed(2, key_limit=2)
+    held = await hold(here, "a")
+    heavy = await queue_up(there, key="b", permits=2)
+    held.append(await asyncio.wait_for(there.acquire(key="c", ahead=60.0), NOISE))
+    assert not heavy.done()
+    await release(*held)
+    await (await soon(heavy)).release()
+    await all_free(here)
+
+
+# -- names
+
+
+async def test_clients_without_keys_are_refused(client: Client, name: str) -> None:
+    async with FairSemaphore(client, name, 1, key_limit=1).acquire(key="a"):
+        for other in (FairSemaphore(client, name, 1), FairSemaphore(client, name, 1, share=True)):
+            with pytest.raises(ModeMismatch, match="FairSemaphore with key_limit"):
+                await other.acquire(timeout=0)
+
+
+@pytest.mark.parametrize("key", ["a:b", "ü€😀", "\0", "%41", "{x}", " ", "x" * 512])
+async def test_any_text_is_a_key(keyed: MakeKeyed, key: str) -> None:
+    here, there = keyed(10)
+    held = await hold(here, key)
+    assert await there.try_acquire(key=key) is None
+    held += await hold(there, f"{key[:-1]}y")
+    await release(*held)
+    await all_free(here)
+
+
+BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"key": ""}, ValueError, "key must have 1 to 512 bytes"),
+    ({"key": "x" * 513}, ValueError, "key must have 1 to 512 bytes"),
+    ({"key": "\ud800"}, ValueError, "key must be text"),
+    ({"key": 7}, TypeError, "key must be a str"),
+    ({"key": "a", "permits": 2}, ValueError, "at most the key_limit of 1"),
+]
+
+
+@pytest.mark.parametrize(("given", "error", "message"), BAD)
+def test_bad_keys(
+    client: Client, given: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    sem = FairSemaphore(client, "jobs", 3, key_limit=1)
+    with pytest.raises(error, match=message):
+        _ = sem.acquire(**given)
+
+
+BAD_OPTIONS: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"key_limit": -1}, ValueError, "key_limit must be at least 0"),
+    ({"key_limit": "1"}, TypeError, "key_limit must be an int"),
+    ({"share": 1}, TypeError, "share must be True or False"),
+    ({"share": True, "weight": 0}, ValueError, "weight must be at least 0.001"),
+    ({"share": True, "weight": "1"}, TypeError, "weight must be a number"),
+    ({"weight": 2.0}, ValueError, "need share=True"),
+    ({"patience": 2.0}, ValueError, "need share=True"),
+    ({"share": True, "patience": -1}, ValueError, "patience must be at least 0"),
+    ({"max_waiters_per_key": 1}, ValueError, "needs key_limit or share"),
+    ({"key_limit": 1, "max_waiters_per_key": -1}, ValueError, "max_waiters_per_key must be"),
+]
+
+
+@pytest.mark.parametrize(("given", "error", "message"), BAD_OPTIONS)
+def test_bad_options_for_keys(
+    client: Client, given: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        FairSemaphore(client, "jobs", 3, **given)
+
+
+def test_a_key_needs_a_semaphore_with_keys(client: Client) -> None:
+    with pytest.raises(ValueError, match="key_limit= or share=True"):
+        _ = FairSemaphore(client, "jobs", 3).acquire(key="a")
+    for untyped in (Semaphore(client, "jobs", 3), Mutex(client, "jobs")):
+        anything: Any = untyped
+        with pytest.raises((TypeError, ValueError), match="key"):
+            anything.acquire(key="a")
+
+
+async def test_a_lease_that_is_kept_is_for_its_key(client: Client, name: str) -> None:
+    sem = FairSemaphore(client, name, 1, key_limit=1, linger=1.0)
+    for key in ("a", "a", "b"):
+        async with sem.acquire(key=key, timeout=2):
+            waiter = in_background(sem.acquire(key="c"))
+            await asyncio.sleep(0)
+        await (await soon(waiter)).release()
+    async with sem.acquire(key="a", timeout=2):
+        pass
+    async with sem.acquire(key="b", timeout=2):
+        assert [key.key for key in (await sem.status()).keys] == ["b"]
+    await all_free(sem)

@@ -1,0 +1,88 @@
+"""A permit with ``max_hold`` is lost after so many seconds, by whomever it is refreshed."""
+
+import asyncio
+import time
+
+import pytest
+
+from redsem_async import AnySemaphore, PermitLost
+from redsem_async.testing import MemoryBackend
+from tests.harness.clients import Kind, MakePair
+from tests.harness.wait import NOISE, all_free, queue_up, soon
+
+REASON = "it was held for its max_hold of 1.2 s"
+
+
+@pytest.mark.parametrize("heartbeat", ["task", "thread"])
+async def test_it_ends_a_block_and_frees_the_permit(pair: MakePair, heartbeat: str) -> None:
+    """However healthy its process is; and the next waiter gets the permit."""
+    here, there = pair(1, lease=0.6, max_hold=1.2, heartbeat=heartbeat)
+    began = time.monotonic()
+    with pytest.raises(PermitLost) as lost:
+        async with here:
+            await asyncio.sleep(60)
+    held = time.monotonic() - began
+    assert lost.value.reason == REASON
+    assert 1.1 < held < 1.2 + NOISE
+    await (await there.acquire(timeout=NOISE)).release()
+    await all_free(here)
+
+
+async def test_it_ends_at_the_server_too(pair: MakePair) -> None:
+    """Without a block to be cancelled nobody gives it back: it expires."""
+    here, there = pair(1, lease=0.6, max_hold=1.2)
+    permit = await here.acquire()
+    waiter = await queue_up(there)
+    assert (await asyncio.wait_for(permit.wait_lost(), 1.2 + NOISE)).reason == REASON
+    successor = await asyncio.wait_for(waiter, 0.6 + NOISE)
+    assert successor.fencing_token > permit.fencing_token
+    await successor.release()
+    assert not await permit.release()
+
+
+async def test_it_counts_from_the_grant_and_not_from_the_request(pair: MakePair) -> None:
+    here, there = pair(1, lease=0.6, max_hold=1.2)
+    first = await there.acquire()
+    waiter = await queue_up(here)
+    await asyncio.sleep(0.5)
+    await first.release()
+    permit = await soon(waiter)
+    began = time.monotonic()
+    await asyncio.wait_for(permit.wait_lost(), 1.2 + NOISE)
+    assert time.monotonic() - began > 1.1
+
+
+async def test_a_detached_permit_expires_by_then(pair: MakePair) -> None:
+    here, there = pair(1, lease=0.6, max_hold=1.2)
+    permit = await here.acquire()
+    began = time.monotonic()
+    await permit.detach(expires_in=60)
+    successor = await there.acquire(timeout=1.2 + NOISE)
+    assert 1.0 < time.monotonic() - began
+    await successor.release()
+
+
+async def test_an_adopter_has_what_is_left(pair: MakePair) -> None:
+    """Adopting again and again does not make it longer."""
+    here, there = pair(1, lease=0.6, max_hold=1.2)
+    permit = await here.acquire()
+    began = time.monotonic()
+    takers = (there, here)
+    with pytest.raises(PermitLost):
+        for turn in range(100):
+            permit_id = await permit.detach(expires_in=0.6)
+            await asyncio.sleep(0.1)
+            permit = await takers[turn % 2].adopt(permit_id)
+            assert permit.expires_in <= began + 1.2 - time.monotonic()
+    assert time.monotonic() - began > 0.9
+    await (await there.acquire(timeout=NOISE)).release()
+
+
+async def test_a_lease_is_reused_while_most_of_it_is_left(kind: Kind) -> None:
+    sem: AnySemaphore = kind(MemoryBackend(), "jobs", 1, lease=2.0, linger=0.6, max_hold=4.0)
+    tokens: list[int] = []
+    for seconds in (0.0, 0.0, 0.45, 0.0):  # a tenth is 0.4
+        async with sem:
+            tokens.append(sem._bound().remote.ledger.held()[0].token)
+            await asyncio.sleep(seconds)
+    assert tokens[0] == tokens[1] == tokens[2] < tokens[3]

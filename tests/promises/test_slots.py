@@ -1,0 +1,358 @@
+"""`slots`: every permit stands for one of the named things, and no two for the same."""
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+
+from redsem_async import (
+    AcquireTimeout,
+    AnySemaphore,
+    FairSemaphore,
+    ModeMismatch,
+    Mutex,
+    PermitLost,
+    SlotsMismatch,
+)
+from redsem_async.testing import MemoryBackend
+from tests.harness.clients import Client, Kind, key_of, keys_of
+from tests.harness.wait import all_free, queue_up, soon
+
+GPUS = ["cuda:0", "cuda:1", "cuda:2"]
+
+MakeSlotted = Callable[..., tuple[AnySemaphore, AnySemaphore]]
+
+
+@pytest.fixture
+def slotted(kind: Kind, client: Client, other: Client, name: str) -> MakeSlotted:
+    """Makes two semaphores with slots that share a name, in two processes."""
+
+    def make(
+        slots: Sequence[str | int] = GPUS, there: Sequence[str | int] | None = None, **options: Any
+    ) -> tuple[AnySemaphore, AnySemaphore]:
+        here = kind(client, name, slots=slots, **options)
+        return here, kind(other, name, slots=slots if there is None else there, **options)
+
+    return make
+
+
+async def test_each_permit_has_a_slot_of_its_own(slotted: MakeSlotted) -> None:
+    here, there = slotted()
+    assert here.limit == 3
+    one, two = await here.acquire(), await there.acquire()
+    three = await here.acquire()
+    assert {one.slot, two.slot, three.slot} == {*GPUS}
+    assert await there.try_acquire() is None
+    free = two.slot
+    await two.release()
+    again = await here.acquire()
+    assert again.slot == free
+    assert again.slots == (free,)
+    for permit in (one, three, again):
+        await permit.release()
+    await all_free(here)
+
+
+async def test_a_permit_for_several_has_several(slotted: MakeSlotted) -> None:
+    here, there = slotted()
+    two, one = await here.acquire(permits=2), await there.acquire()
+    assert len(two.slots) == 2
+    assert {*two.slots, *one.slots} == {*GPUS}
+    assert two.slot == two.slots[0]
+    await two.release()
+    await one.release()
+
+
+async def test_a_waiter_gets_the_slot_that_is_given_back(slotted: MakeSlotted) -> None:
+    """Whether the reply to its own process says so, or a push message."""
+    here, there = slotted(["a", "b"])
+    held = [await here.acquire(), await here.acquire()]
+    for waits_at in (there, here):
+        waiter = await queue_up(waits_at)
+        slot = held[0].slot
+        await held.pop(0).release()
+        held.append(await soon(waiter))
+        assert held[-1].slot == slot
+    for permit in held:
+        await permit.release()
+    await all_free(here)
+
+
+async def test_slots_may_be_numbers(client: Client, kind: Kind, name: str) -> None:
+    async with kind(client, name, slots=range(8)) as permit:
+        assert permit.slot == 0
+        assert type(permit.slot) is int
+
+
+async def test_without_slots_a_permit_has_none(client: Client, kind: Kind, name: str) -> None:
+    async with kind(client, name, 1) as permit:
+        assert permit.slot is None
+        assert permit.slots == ()
+
+
+async def test_a_slot_goes_on_with_detach_and_adopt(slotted: MakeSlotted) -> None:
+    here, there = slotted()
+    first, permit = await here.acquire(), await here.acquire()
+    slot, handed_over = permit.slot, await permit.detach()
+    await first.release()
+    adopted = await there.adopt(handed_over)
+    assert adopted.slot == slot
+    others = [await here.acquire(), await here.acquire()]
+    assert slot not in {other.slot for other in others}
+    for each in (adopted, *others):
+        await each.release()
+
+
+async def test_the_slot_of_an_expired_permit_comes_back(slotted: MakeSlotted) -> None:
+    here, there = slotted(["a"], lease=1.0)
+    permit = await here.acquire()
+    await permit.detach(expires_in=0.2)
+    async with there.acquire(timeout=5) as next_one:
+        assert next_one.slot == "a"
+
+
+async def test_status_tells_the_slots(slotted: MakeSlotted) -> None:
+    here, there = slotted()
+    async with here.acquire(permits=2) as two, there.acquire() as one:
+        for status in (await here.status(), await there.status()):
+            found = {holder.id: holder.slots for holder in status.holders}
+            assert found == {two.id: two.slots, one.id: one.slots}
+
+
+async def test_a_lost_permit_frees_its_slot(slotted: MakeSlotted) -> None:
+    here, there = slotted(["a", "b"])
+    keeper = await here.acquire()
+    permit = await there.acquire()
+    with pytest.raises(PermitLost):
+        async with permit:
+            assert await here.release(permit.id)
+            await asyncio.sleep(30)
+    again = await here.acquire()
+    assert again.slot == permit.slot != keeper.slot
+    await again.release()
+    await keeper.release()
+
+
+# -- lists
+
+
+async def test_another_list_is_refused_while_the_name_is_in_use(slotted: MakeSlotted) -> None:
+    here, there = slotted(["a", "b"], ["b", "a"])
+    permit = await here.acquire()
+    with pytest.raises(SlotsMismatch, match=r"a, b.* has b, a") as caught:
+        await there.acquire(timeout=5)
+    assert (caught.value.found, caught.value.wanted) == ("a, b", "b, a")
+    assert isinstance(caught.value, ModeMismatch)
+    with pytest.raises(SlotsMismatch):
+        await there.adopt(await permit.detach())
+    await here.release(permit.id)
+    async with there as now_it_is_free:
+        assert now_it_is_free.slot == "b"
+
+
+async def test_one_list_may_be_the_beginning_of_the_other(slotted: MakeSlotted) -> None:
+    """As when a deployment adds a device: a request gets slots of its own list."""
+    short, long = slotted(["a", "b"], ["a", "b", "c"])
+    first, second = await short.acquire(), await long.acquire()
+    assert await short.try_acquire() is None, "two of two are in use, of the short list"
+    third = await long.acquire()
+    assert (first.slot, second.slot, third.slot) == ("a", "b", "c")
+    await first.release()
+    assert await short.try_acquire() is None, "by its own limit"
+    await second.release()
+    await third.release()
+    await all_free(long)
+
+
+async def test_a_slot_beyond_the_own_list_cannot_be_adopted(slotted: MakeSlotted) -> None:
+    short, long = slotted(["a"], ["a", "b"])
+    first, second = await long.acquire(), await long.acquire()
+    handed_over = await second.detach()
+    with pytest.raises(SlotsMismatch):
+        await short.adopt(handed_over)
+    adopted = await long.adopt(handed_over)
+    assert adopted.slot == "b"
+    await adopted.release()
+    await first.release()
+
+
+async def test_a_set_limit_says_how_many_and_never_which(slotted: MakeSlotted) -> None:
+    here, there = slotted()
+    await here.set_limit(1)
+    async with there:
+        assert await here.try_acquire() is None
+    await here.set_limit(30)
+    assert (await there.status()).limit == 3
+    held = [await here.acquire() for _ in GPUS]
+    assert {permit.slot for permit in held} == {*GPUS}
+    assert await there.try_acquire() is None
+    for permit in held:
+        await permit.release()
+
+
+async def test_a_client_without_slots_is_refused(
+    slotted: MakeSlotted, kind: Kind, client: Client, name: str
+) -> None:
+    here, _ = slotted()
+    async with here:
+        with pytest.raises(ModeMismatch, match="with slots"):
+            await kind(client, name, 3).acquire(timeout=5)
+
+
+@pytest.mark.parametrize(
+    ("slots", "error", "says"),
+    [
+        ("abc", TypeError, "list"),
+        (3, TypeError, "list"),
+        ([], ValueError, "1 to 500"),
+        (range(501), ValueError, "1 to 500"),
+        (["a", "a"], ValueError, "twice"),
+        (["1", 1], ValueError, "twice"),
+        ([1.5], TypeError, "a str or an int"),
+        ([True], TypeError, "a str or an int"),
+        ([""], ValueError, "bytes"),
+        (["\ud800"], ValueError, "UTF-8"),
+    ],
+)
+def test_bad_slots(kind: Kind, slots: Any, error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=says):
+        kind(MemoryBackend(), "gpu", slots=slots)
+
+
+def test_limit_and_slots_exclude_each_other(kind: Kind) -> None:
+    with pytest.raises(TypeError, match="not both"):
+        kind(MemoryBackend(), "gpu", 3, slots=GPUS)
+    with pytest.raises(TypeError, match="limit"):
+        Mutex(MemoryBackend(), "gpu", slots=GPUS)
+
+
+async def test_any_text_is_a_slot(client: Client, kind: Kind, name: str) -> None:
+    names = ["a,b", "a:b", "a+b", "%2C", "ü {x}", "list", "0"]
+    semaphore = kind(client, name, slots=names)
+    held = [await semaphore.acquire() for _ in names]
+    assert [permit.slot for permit in held] == names
+    listed = {holder.slots for holder in (await semaphore.status()).holders}
+    assert listed == {(each,) for each in names}
+    for permit in held:
+        await permit.release()
+
+
+# -- with other options
+
+
+async def test_a_reused_lease_has_its_slot(kind: Kind, client: Client, name: str) -> None:
+    semaphore = kind(client, name, slots=GPUS, linger=20.0, lease=60.0)
+    async with semaphore:
+        pass
+    for _ in range(3):
+        async with semaphore as permit:
+            assert permit.slot == GPUS[0]
+            assert permit.slots == (GPUS[0],)
+
+
+async def test_slots_go_with_keys(client: Client, other: Client, name: str) -> None:
+    """Whose turn it is goes by the keys; what a permit has goes by the slots."""
+    options: dict[str, Any] = {"slots": GPUS, "key_limit": 2, "share": True}
+    here, there = (FairSemaphore(each, name, **options) for each in (client, other))
+    held = [await here.acquire(key="a"), await here.acquire(key="a")]
+    assert await there.try_acquire(key="a") is None
+    held.append(await there.acquire(key="b"))
+    assert {permit.slot for permit in held} == {*GPUS}
+    assert {h.key for h in (await here.status()).holders if h.slots} == {"a", "b"}
+    waiter = await queue_up(there, key="c")
+    slot = held[0].slot
+    await held.pop(0).release()
+    held.append(await soon(waiter))
+    assert held[-1].slot == slot
+    for permit in held:
+        await permit.release()
+
+
+async def test_random_use_gives_no_slot_twice(slotted: MakeSlotted) -> None:
+    """Tasks of two processes, with cancellations, kicks and permits for several."""
+    here, there = slotted(range(5), lease=5.0)
+    chosen = random.Random(7)
+    users: Counter[int | str] = Counter()
+    used: Counter[int | str] = Counter()
+
+    async def work(semaphore: AnySemaphore) -> None:
+        for _ in range(12):
+            try:
+                permits = chosen.choice((1, 1, 1, 2, 3))
+                async with semaphore.acquire(permits=permits, timeout=chosen.random()) as permit:
+                    assert len(permit.slots) == permits
+                    users.update(permit.slots)
+                    used.update(permit.slots)
+                    assert max(users.values()) == 1, users
+                    await asyncio.sleep(0)
+                    users.subtract(permit.slots)
+            except AcquireTimeout:
+                pass
+
+    async with asyncio.TaskGroup() as tasks:
+        for number in range(12):
+            tasks.create_task(work(here if number % 2 else there))
+    assert {*used} == {*range(5)}
+    await all_free(here)
+
+
+# -- state that is lost, on Redis
+
+
+async def test_slots_come_back_with_their_permits_after_a_loss(
+    kind: Kind, client_a: Redis, client_b: Redis, admin: Redis
+) -> None:
+    options: dict[str, Any] = {"slots": ["a", "b", "c"], "lease": 1.0, "recovery": "grace"}
+    here, there = (kind(client, "gpu", **options) for client in (client_a, client_b))
+    async with here:
+        pass
+    first, second = await here.acquire(), await there.acquire()
+    slots = first.slot, second.slot
+    await first.release()
+    await admin.flushall()
+    async with here.acquire(timeout=10) as new:
+        assert not second.lost
+        assert second.slot == slots[1] != new.slot
+        found = {holder.id: holder.slots for holder in (await there.status()).holders}
+        assert found == {new.id: (new.slot,), second.id: (second.slot,)}
+    await second.release()
+
+
+async def test_nothing_is_granted_while_the_slots_in_use_are_not_known(
+    kind: Kind, client_a: Redis, client_b: Redis, admin: Redis
+) -> None:
+    """Evicted by Redis, for example: a free one cannot be told from one in use."""
+    here, there = (kind(client, "gpu", slots=GPUS, lease=1.0) for client in (client_a, client_b))
+    async with here.acquire() as permit:
+        assert await admin.delete(key_of(here, "slots")) == 1
+        assert await there.try_acquire() is None
+        waiter = await queue_up(there)
+        assert not permit.lost
+    async with await soon(waiter) as next_one:
+        assert next_one.slot in GPUS
+
+
+async def test_slots_of_evicted_holders_are_free(
+    kind: Kind, client_a: Redis, client_b: Redis, admin: Redis
+) -> None:
+    here, there = (kind(client, "gpu", slots=["a", "b"]) for client in (client_a, client_b))
+    permits = [await here.acquire(), await here.acquire()]
+    await admin.delete(key_of(here, "holders"))
+    async with there.acquire(permits=2, timeout=5) as both:
+        assert both.slots == ("a", "b")
+    for permit in permits:
+        await permit.release()
+
+
+async def test_its_key_has_an_expiry_and_goes_with_clear(
+    kind: Kind, redis: Redis, name: str
+) -> None:
+    semaphore = kind(redis, name, slots=GPUS)
+    async with semaphore:
+        assert await redis.pttl(key_of(semaphore, "slots")) > 0
+    await semaphore.clear()
+    assert key_of(semaphore, "slots").encode() not in await keys_of(redis, semaphore)

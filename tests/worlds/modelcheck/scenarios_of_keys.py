@@ -1,0 +1,296 @@
+"""What is explored of requests with keys: each scenario is small, and about one thing."""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from redsem_async import AcquireTimeout, PermitLost
+from redsem_async._core.keys import Mode
+
+from .process import AT_END, Job
+from .scenario import Budget, Party, Scenario, Script
+from .scenarios import LONG, Opening, keep, opened
+
+FOR_A_RELEASE = {
+    "a process with a key stands still",
+    "a kept lease, and keys",
+    "limits of a key, and a lost link",
+    "shares",
+    "shares, and patience",
+    "shares, and the limit of a key",
+}  # those with the most states
+
+
+def with_key(key: str | None, permits: int = 1, until: str = "to release", **more: Any) -> Script:
+    """Acquire with a key, and release."""
+
+    async def holds(job: Job) -> None:
+        asked: dict[str, Any] = {"key": key, "permits": permits, **more}
+        with suppress(AcquireTimeout, PermitLost):
+            await keep(job, await job.acquire(**asked), until)
+
+    holds.__name__ = f"holds_{permits}_of_{key}"
+    return holds
+
+
+async def detaches_a(job: Job) -> None:
+    """Nobody adopts it: it expires."""
+    permit = await job.acquire(key="a")
+    with suppress(PermitLost):
+        await job.detach(permit, 0.5)
+
+
+async def sends_a(job: Job) -> None:
+    job.world.ids.append(await job.detach(await job.acquire(key="a"), 20.0))
+
+
+async def shows_a(job: Job) -> None:
+    """Acquire, and tell the id to who kicks it."""
+    permit = await job.acquire(key="a")
+    job.world.ids.append(permit.id)
+    await keep(job, permit)
+
+
+async def holds_a_and_c(job: Job) -> None:
+    """And gives the second one back first."""
+    first, second = [await job.acquire(key=key) for key in "ac"]
+    await job.pause("to release c")
+    await job.release(second)
+    await keep(job, first)
+
+
+async def kicks(job: Job) -> None:
+    await job.kick(await job.receive_id())
+
+
+async def adopts(job: Job) -> None:
+    with suppress(PermitLost):
+        await keep(job, await job.adopt(await job.receive_id()))
+
+
+async def raises_a(job: Job) -> None:
+    await job.set_key_limit("a", 2)
+    await job.pause("to lower it")
+    await job.set_key_limit("a", 1)
+
+
+async def pauses_a(job: Job) -> None:
+    await job.set_key_limit("a", 0)
+    await job.pause("to resume")
+    await job.set_key_limit("a", None)
+
+
+async def pauses_all(job: Job) -> None:
+    await job.set_limit(0)
+    await job.pause("to resume")
+    await job.set_limit(None)
+
+
+async def clears(job: Job) -> None:
+    await job.clear()
+    await with_key("a")(job)
+
+
+def _scenarios() -> Iterator[Scenario]:
+    more = int(LONG)
+
+    def scenario(
+        name: str,
+        parties: tuple[Party, ...],
+        budget: Budget,
+        *opening: Opening,
+        mode: Mode = "fair+keys",
+        **options: Any,
+    ) -> Scenario:
+        events = tuple(event for part in opening for event in part)
+        release = name in FOR_A_RELEASE
+        return Scenario(name, mode, parties, budget, opening=events, release=release, **options)
+
+    a, b = with_key("a"), with_key("b")
+    still = Party((a,), 2, key_limit=1, cancels=(), breaks=False, dies=False)
+    other = replace(still, scripts=(b,))
+    loose = replace(still, cancels=(0, 1, 2))
+
+    yield scenario(
+        "a key that is full",
+        (still, replace(loose, scripts=(a, b) if LONG else (a,)), other),
+        Budget(cancels=1),
+        opened((0, 0), (1, 0)),
+    )
+    heavy = replace(still, limit=3, key_limit=2)
+    yield scenario(
+        "a heavy head of its key",
+        (heavy, replace(heavy, scripts=(with_key("a", 2),), cancels=(0,)), heavy),
+        Budget(cancels=1),
+        opened((0, 0), (1, 0)),
+    )
+    yield scenario(
+        "the limit in all, and keys",
+        (
+            replace(heavy, limit=2, scripts=(a, b) if LONG else (a,)),
+            replace(heavy, limit=2, scripts=(with_key("b", 2),), cancels=(0,)),
+            replace(heavy, limit=2, scripts=(with_key(None),)),
+        ),
+        Budget(cancels=1),
+        opened((0, 0), (1, 0)),
+    )
+    yield scenario(
+        "limits of a key",
+        (replace(still, scripts=(raises_a,)), replace(loose, scripts=(a, a))),
+        Budget(cancels=more),
+        opened((1, 0), (1, 1)),
+    )
+    yield scenario(
+        "limits of a key, and a lost link",
+        (replace(still, scripts=(raises_a,), breaks=True), replace(still, scripts=(a, a))),
+        Budget(cuts=1, lates=1 + more),
+        opened((1, 0), (1, 1)),
+    )
+    yield scenario(
+        "a key is paused",
+        (replace(still, scripts=(pauses_a,)), replace(loose, scripts=(a, b))),
+        Budget(cancels=1),
+        opened((1, 0)),
+    )
+    yield scenario(
+        "all is paused, and keys",
+        (replace(still, scripts=(pauses_all,)), replace(loose, scripts=(a, b)), *[still] * more),
+        Budget(cancels=more),
+        opened((1, 0)),
+    )
+    yield scenario(
+        "a kick, and a key",
+        (replace(still, scripts=(shows_a,)), replace(still, scripts=(kicks,)), loose),
+        Budget(cancels=more),
+        opened((0, 0), (2, 0)),
+    )
+    yield scenario(
+        "a permit with a key expires",
+        (replace(still, scripts=(detaches_a,)), loose, *[other] * more),
+        Budget(ticks=2, cancels=1),
+        opened((0, 0), (1, 0)),
+        grain=0.3,
+    )
+    yield scenario(
+        "an adoption, and a key",
+        (replace(still, scripts=(sends_a,)), replace(loose, scripts=(adopts,)), still),
+        Budget(cancels=1),
+        opened((0, 0), (2, 0)),
+    )
+    yield scenario(
+        "a clear, and keys",
+        (replace(still, scripts=(clears,)), replace(still, scripts=(a, a))),
+        Budget(cuts=more),
+        opened((1, 0), (1, 1)),
+    )
+    yield scenario(
+        "a link with keys is lost",
+        (still, replace(loose, scripts=(a, b) if LONG else (a,), breaks=True)),
+        Budget(cuts=1, unnoticed=1, lates=1 + more),
+        opened((0, 0), (1, 0)),
+    )
+    short = replace(still, lease=3.0)
+    yield scenario(
+        "a process with a key dies",
+        (replace(short, dies=True), replace(short, scripts=(a, b)), *[short] * more),
+        Budget(kills=1, unnoticed=1, ticks=more),
+        opened((0, 0), (1, 0)),
+    )
+    yield scenario(
+        "a waiter with a key dies",
+        (short, replace(short, dies=True), replace(short, scripts=(a,))),
+        Budget(kills=1, unnoticed=1, ticks=more),
+        opened((0, 0), (1, 0), (2, 0)),
+    )
+    yield scenario(
+        "a process with a key stands still",
+        (replace(short, dies=True), replace(short, scripts=(with_key("a", until=AT_END), b))),
+        Budget(stops=1, ticks=1 + more),
+        opened((0, 0), (1, 0)),
+        grain=1.6,
+    )
+    one = replace(still, limit=1, key_limit=None)
+    yield scenario(
+        "a deadline, and a key",
+        (still, replace(still, scripts=(with_key("a", timeout=0.3), a))),
+        Budget(ticks=1 + more, cancels=more),
+        opened((0, 0), (1, 0), (1, 1)),
+        grain=0.2,
+    )
+    yield scenario(
+        "a head start",
+        (
+            replace(one, limit=2, key_limit=2, scripts=(a,)),
+            replace(one, limit=2, key_limit=2, scripts=(with_key("b", 2),)),
+            replace(one, limit=2, key_limit=2, scripts=(with_key("c", ahead=20.0),), cancels=(0,)),
+        ),
+        Budget(cancels=1),
+        opened((0, 0), (1, 0)),
+    )
+    yield scenario(
+        "a blocked key, and a head start",
+        (still, still, replace(loose, scripts=(with_key("a", ahead=5.0),))),
+        Budget(cancels=more),
+        opened((0, 0), (1, 0)),
+    )
+    share = replace(still, key_limit=None, patience=3600.0)
+    yield scenario(
+        "shares",
+        (
+            replace(share, scripts=(a, a)),
+            replace(share, scripts=(a,), cancels=(0,)),
+            replace(share, scripts=(b,)),
+        ),
+        Budget(cancels=more),
+        opened((0, 0), (0, 1), (1, 0)),
+        mode="fair+share",
+    )
+    yield scenario(
+        "shares, and the limit of a key",
+        (
+            replace(share, key_limit=1, weights=(("b", 2.0),)),
+            replace(share, scripts=(a, b), key_limit=1, cancels=(0, 1)),
+        ),
+        Budget(cancels=1),
+        opened((0, 0), (1, 0)),
+        mode="fair+share",
+    )
+    yield scenario(
+        "shares, and a process dies",
+        (
+            replace(share, limit=1, lease=3.0, dies=True),
+            replace(share, limit=1, lease=3.0, scripts=(a, b)),
+        ),
+        Budget(kills=1),
+        opened((0, 0), (1, 0)),
+        mode="fair+share",
+    )
+    yield scenario(
+        "shares, and patience",
+        (
+            replace(share, scripts=(holds_a_and_c,)),
+            replace(share, scripts=(a,), patience=0.2),
+            replace(share, scripts=(b,)),
+        ),
+        Budget(ticks=1),
+        opened((0, 0), (1, 0)),
+        mode="fair+share",
+        grain=0.4,
+    )
+
+    async def enters_both(job: Job) -> None:
+        for key in ("a", "a", "b"):
+            permit = await job.acquire(key=key)
+            await job.pause("to leave")
+            await job.leave(permit)
+
+    yield scenario(
+        "a kept lease, and keys",
+        (replace(still, limit=1, linger=1.0, scripts=(enters_both,)), replace(loose, limit=1)),
+        Budget(cancels=1),
+        opened((0, 0)),
+    )
+
+
+SCENARIOS_OF_KEYS = list(_scenarios())

@@ -1,0 +1,205 @@
+"""Who may be served, and who has precedence, where requests have keys.
+
+It goes by the line, the holders and the limits alone. What the specification keeps beside them, so
+that it need not look at every request, is what it is checked for.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import redsem_async._protocol.operations as op
+from redsem_async._core.keys import permit_id
+from redsem_async._protocol.operations import Request
+from redsem_async.testing._spec.fair import FairSpecification
+from redsem_async.testing._spec.keyed import KeyedSpecification
+from redsem_async.testing._spec.records import HolderRecord, QueuedRequest, key_of, requests_of
+
+SERVING = (op.Acquire, op.Abandon, op.Release, op.Heartbeat, op.SetLimit, op.Reap)
+
+
+def uses_of(holders: Iterable[HolderRecord], now: int) -> Counter[str | None]:
+    """Permits in use, by key."""
+    uses: Counter[str | None] = Counter()
+    for held in holders:
+        if held.expiry_ms > now:
+            uses[held.key] += held.permits
+    return uses
+
+
+class Room(NamedTuple):
+    """What is in use at a moment, and what may be."""
+
+    uses: Counter[str | None]
+    set_limit: int | None
+    key_limits: Mapping[str, int]
+
+    def common_limit(self, request: Request) -> int:
+        return request.limit if self.set_limit is None else self.set_limit
+
+    def key_limit(self, request: Request) -> float:
+        if request.key is None:
+            return math.inf
+        declared = math.inf if request.key.limit is None else request.key.limit
+        return self.key_limits.get(request.key.key, declared)
+
+    def fits_key(self, request: Request) -> bool:
+        key = key_of(request)
+        return key is None or self.uses[key] + request.permits <= self.key_limit(request)
+
+    def fits(self, request: Request) -> bool:
+        return self.uses.total() + request.permits <= self.common_limit(request)
+
+    def can_ever_fit(self, request: Request) -> bool:
+        """Not of what is heavier than a limit: it is passed over, and keeps its place."""
+        most = self.key_limit(request)
+        return request.permits <= self.common_limit(request) and (
+            request.permits <= most or most == 0
+        )
+
+    def share(self, request: Request) -> float:
+        key = key_of(request)
+        weight = request.key.weight if request.key else 1.0
+        return round(self.uses[key] / weight if key is not None else 0.0, 6)
+
+
+def room_of(model: FairSpecification, now: int, without: Collection[str] = ()) -> Room:
+    holders = [held for i, held in model.state.holders.items() if i not in without]
+    limits = model.key_limits if isinstance(model, KeyedSpecification) else {}
+    return Room(uses_of(holders, now), model.state.set_limit, limits)
+
+
+def eligible(model: FairSpecification, room: Room, now: int) -> Iterator[QueuedRequest]:
+    """The requests in line that are not passed over, in their order."""
+    for waiter in model.line:
+        hub = model.state.look_up(waiter.hub)
+        alive = hub.alive_until > now and not hub.unreachable
+        if alive and room.can_ever_fit(waiter.request):
+            yield waiter
+
+
+def ready(waiting: Iterable[QueuedRequest], room: Room) -> list[QueuedRequest]:
+    """The first of each key, where its key has room for it."""
+    heads: dict[str | None, QueuedRequest] = {}
+    for waiter in waiting:
+        heads.setdefault(waiter.key, waiter)
+    return [head for head in heads.values() if room.fits_key(head.request)]
+
+
+def is_impatient(model: FairSpecification, waiter: QueuedRequest, now_us: int) -> bool:
+    patience_ms = waiter.request.key.patience_ms if waiter.request.key else 0
+    return model.state.counter.stamp(now_us) - waiter.ticket > 1000 * patience_ms
+
+
+def next_in_turn(
+    model: FairSpecification, room: Room, now: int, now_us: int
+) -> list[QueuedRequest]:
+    """Whose turn it may be; several where only their virtual times tell, which are not known."""
+    heads = ready(eligible(model, room, now), room)
+    if not heads:
+        return []
+    oldest = min(heads, key=lambda waiter: waiter.place)
+    if not _shares(model) or is_impatient(model, oldest, now_us):
+        return [oldest]
+    least = min(room.share(head.request) for head in heads)
+    return [head for head in heads if room.share(head.request) == least]
+
+
+def forgotten(
+    model: FairSpecification, now_us: int, without: Collection[str] = ()
+) -> QueuedRequest | None:
+    """A request that waits although its limits have room, and nothing has precedence over it."""
+    now = now_us // 1000
+    if model.state.grace.until > now:
+        return None
+    room = room_of(model, now, without)
+    turns = next_in_turn(model, room, now, now_us)
+    return turns[0] if turns and all(room.fits(head.request) for head in turns) else None
+
+
+class Grant(NamedTuple):
+    """A grant of a call, in the order of tokens."""
+
+    id: str
+    request: Request
+    ticket: float  # of one that was not in line, as if it had come last
+
+
+def grants_of(
+    model: FairSpecification,
+    line: Iterable[QueuedRequest],
+    call: op.Operation,
+    hub: str,
+    ids: Iterable[str],
+    now_us: int,
+) -> list[Grant]:
+    """What *call* of *hub* granted: *ids*, which were in *line* before or are asked for by it."""
+    asked = {waiter.id: Grant(waiter.id, waiter.request, waiter.ticket) for waiter in line}
+    if isinstance(call, op.Acquire):
+        overtakes = _shares(model) or any(request.ahead_ms for request in requests_of(call))
+        for request in requests_of(call):
+            identity, ahead_us = permit_id(hub, request.number), 1000 * request.ahead_ms
+            # Where one may come before older ones, they join the line before it is served.
+            ticket = model.state.counter.stamp(now_us) - ahead_us if overtakes else math.inf
+            asked.setdefault(identity, Grant(identity, request, ticket))
+    return [asked[identity] for identity in ids]
+
+
+def broken_turn(
+    model: FairSpecification,
+    line: Iterable[QueuedRequest],
+    grants: Sequence[Grant],
+    now_us: int,
+    say: Callable[[str], str] = str,
+) -> str | None:
+    """What is wrong with the grants of a call, in the order of their tokens.
+
+    Of those who wait it goes by those who were in *line* before: a request that came with the
+    call may have come too late for its first grants.
+    """
+    now, after, old = now_us // 1000, room_of(model, now_us // 1000), {w.id for w in line}
+    waiting = [waiter for waiter in eligible(model, after, now) if waiter.id in old]
+    heads = ready(waiting, after)
+    uses = after.uses.copy()
+    for grant in grants:
+        uses[key_of(grant.request)] -= grant.request.permits
+    step = after._replace(uses=uses)
+    for i, grant in enumerate(grants):
+        key = key_of(grant.request)
+        oldest = min([g.ticket for g in grants[i:]] + [head.ticket for head in heads])
+        if not step.fits_key(grant.request):
+            return f"{say(grant.id)} was granted above the limit of {key!r}"
+        for waiter in waiting:
+            passed = waiter.ticket < grant.ticket
+            if passed and waiter.key == key:
+                return f"{say(waiter.id)} was in line before {say(grant.id)}, of the same key"
+            other = waiter.key != key and waiter in heads
+            if other and _has_precedence(model, step, waiter, grant, oldest, now_us):
+                return f"{say(waiter.id)} was in line before those who were granted"
+        step.uses[key] += grant.request.permits
+    return None
+
+
+def _has_precedence(
+    model: FairSpecification,
+    room: Room,
+    waiter: QueuedRequest,
+    grant: Grant,
+    oldest: float,
+    now_us: int,
+) -> bool:
+    """Whether *waiter*, which only the limit in all held up, was to be served before."""
+    passed = waiter.ticket < grant.ticket
+    if not _shares(model) or grant.ticket == math.inf:
+        return passed
+    patience_ms = grant.request.key.patience_ms if grant.request.key else 0
+    stamp = model.state.counter.stamp(now_us)
+    if stamp - grant.ticket > 1000 * patience_ms:
+        return False  # it went by its ticket
+    late = waiter.ticket == oldest and is_impatient(model, waiter, now_us)
+    return late or room.share(waiter.request) < room.share(grant.request)
+
+
+def _shares(model: FairSpecification) -> bool:
+    return isinstance(model, KeyedSpecification) and model.shares
