@@ -25,7 +25,9 @@ Environment = dict[str, str | None]
 HTTPX2 = Path("redsem_async/httpx2.py")
 
 # Tests mostly wait for their servers: more of them at a time than there are cores.
-DAILY = ["-n5", "--dist=worksteal", "-m", "not release and not timing"]
+DAILY = ["-n5", "--dist=worksteal", "-m", "not release and not timing and not browser"]
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 nox.needs_version = ">=2025.5.1"
 
@@ -93,6 +95,30 @@ def types(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """Run the tests on this Python, but for those that are left to a release."""
     python(session, "pytest", *(session.posargs or DAILY), env=installed(session))
+
+
+@here()
+def browser(session: nox.Session) -> None:
+    """Use the dashboard in a headless Chromium, where one is installed."""
+    if not any(map(which, BROWSERS)) and "REDSEM_BROWSER" not in os.environ:
+        session.warn("NOT TESTED: the dashboard in a browser, because there is no Chromium here")
+        session.warn("  Debian's package chromium has one; REDSEM_BROWSER names another")
+        return
+    arguments = session.posargs or [
+        "-n3",
+        "-m",
+        "browser and not release",
+        "tests/integrations/dashboard",
+    ]
+    python(session, "pytest", *arguments, env=installed(session))
+
+
+@here(default=False)
+def pictures(session: nox.Session) -> None:
+    """Take the pictures of the dashboard for the documentation. Look at them afterwards."""
+    folder = "docs/pictures/dashboard"
+    environment = beside("tests", session, installed(session))
+    python(session, "tests.integrations.dashboard.pictures", folder, env=environment)
 
 
 @here(default=False)
@@ -239,10 +265,11 @@ def package(session: nox.Session) -> None:
     session.run(sys.executable, "-m", "hatchling", "build", "-d", "dist", external=True)
     session.install(*map(str, Path("dist").glob("*.whl")))
     source = Path("redsem_async")
-    data = [*source.rglob("*.lua"), source / "py.typed"]
+    data = [path for path in source.rglob("*") if path.suffix in DATA]
     session.run("python", "-I", "-c", READ_ALL, *(str(p.relative_to(source)) for p in data))
 
 
+DATA = {".css", ".html", ".js", ".lua", ".svg", ".typed"}
 READ_ALL = """
 import importlib.resources, sys, redsem_async
 

@@ -1,11 +1,15 @@
-"""The ``redsem-async`` command. Its dependencies are in the extras ``cli`` and ``demo``."""
+"""The ``redsem-async`` command, whose needs are in the extras ``cli``, ``demo``, ``dashboard``."""
 
 import contextlib
 import logging
 import sys
 from typing import Any, cast
 
-_FROM_EXTRAS = frozenset({"httpx", "rich", "typer"})
+_FROM_EXTRAS = frozenset(
+    {"httpx", "jinja2", "prometheus_client", "rich", "starlette", "typer", "uvicorn"}
+)
+
+_EXTRAS = {"demo": "demo", "serve": "dashboard"}  # of commands; "cli" for the others
 
 
 def main() -> None:
@@ -21,5 +25,5 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if error.name not in _FROM_EXTRAS:
             raise
-        extra = "demo" if sys.argv[1:2] == ["demo"] else "cli"
+        extra = _EXTRAS.get(sys.argv[1] if len(sys.argv) > 1 else "", "cli")
         sys.exit(f"{error.name} is missing: pip install 'redsem-async[{extra}]'")

@@ -17,6 +17,7 @@ from redsem_async.testing._embedded import ServerDidNotStart, ServerNotFound
 from ._commands import COMMANDS
 from ._doctor import doctor
 from ._options import valid_prefix
+from ._serve import serve
 from ._target import FAILED, INTERRUPTED, valid_url
 from ._watch import watch
 
@@ -77,6 +78,7 @@ for name, command in COMMANDS.items():
     app.command(name)(command)
 app.command()(watch)
 app.command()(doctor)
+app.command()(serve)
 
 
 @app.command()

@@ -11,9 +11,9 @@ from redis.exceptions import ResponseError
 
 from redsem_async import AnySemaphore, FairSemaphore, SemaphoreError, SemaphoreStatus
 from redsem_async._core.keys import parse_permit_id
+from redsem_async._integrations import discovery
+from redsem_async._integrations.discovery import SemaphoreInfo
 
-from . import _discovery
-from ._discovery import SemaphoreInfo
 from ._options import LOCAL, AsJson, IsCluster, MaxEntries, Name, Prefix, Url
 from ._render import as_dict, console, details, list_table
 from ._target import (
@@ -53,7 +53,7 @@ def on(
 
     async def ask() -> T:
         async with connected(target) as client:
-            info = await _discovery.find(client, target.prefix, name)
+            info = await discovery.find(client, target.prefix, name)
             if info is None:
                 await _not_found(client, target, name)
             return await work(info, info.semaphore(client, target.prefix))
@@ -63,7 +63,7 @@ def on(
 
 async def _not_found(client: Any, target: Target, name: str, hint: str = "") -> NoReturn:
     """Report that there is no semaphore called *name*, suggest a similar name, and exit."""
-    similar = await _discovery.similar_name(client, target.prefix, name)
+    similar = await discovery.similar_name(client, target.prefix, name)
     fail(no_such_semaphore(name, target.prefix, similar) + hint, NOT_FOUND)
 
 
@@ -83,14 +83,14 @@ def ls(
     """List the semaphores in Redis, found by SCAN."""
     target = Target(url, prefix, cluster)
 
-    async def ask() -> list[_discovery.ListEntry]:
+    async def ask() -> list[discovery.ListEntry]:
         async with connected(target) as client:
             if not cluster and await _is_cluster_node(client):
                 fail(
                     f"{target.display_url}: {CLUSTER_NODE}", FAILED
                 )  # it stores only some of them
-            wanted = await _discovery.names(client, prefix, pattern)
-            return await _discovery.list_entries(client, prefix, wanted)
+            wanted = await discovery.names(client, prefix, pattern)
+            return await discovery.list_entries(client, prefix, wanted)
 
     rows = run(ask(), target)
     if as_json:
@@ -114,9 +114,9 @@ def ls(
 async def _nothing_found(target: Target, pattern: str) -> str:
     """What to say where no semaphore matches *pattern*."""
     async with connected(target) as client:
-        known = await _discovery.names(client, target.prefix)
-        some = known[: _discovery.BATCH]
-        used = await _discovery.names_in_use(client, target.prefix, some)
+        known = await discovery.names(client, target.prefix)
+        some = known[: discovery.BATCH]
+        used = await discovery.names_in_use(client, target.prefix, some)
     if not used and some == known:
         return f"No semaphores in use (prefix {target.prefix!r})."
     count = len(used) + len(known) - len(some)
@@ -285,7 +285,7 @@ def _change(
 
     async def ask() -> tuple[SemaphoreInfo, SemaphoreStatus]:
         async with connected(target) as client:
-            before = await _discovery.find(client, target.prefix, name)
+            before = await discovery.find(client, target.prefix, name)
             if before is None:
                 if not create:
                     hint = "" if create is None else " Use --create if nobody uses that name yet."

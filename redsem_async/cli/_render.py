@@ -10,8 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from redsem_async import Client, SemaphoreStatus
+from redsem_async._integrations.discovery import LISTED_KEYS, ListEntry, SemaphoreInfo
 
-from ._discovery import LISTED_KEYS, ListEntry, SemaphoreInfo
 from ._target import printable
 
 WIDE = 1000  # columns; the terminal wraps lines, so that ids can be copied

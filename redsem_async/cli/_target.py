@@ -10,10 +10,11 @@ import typer
 from redis.asyncio import RedisCluster
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import AskError, NoPermissionError, RedisClusterException, RedisError
+from redis.exceptions import AskError, NoPermissionError
 
 from redsem_async import SemaphoreError, aclose, from_url
 from redsem_async._redis.sentinels import split_url
+from redsem_async._redis.stored import READ_ERRORS, as_text
 
 FAILED = 1  # Redis is unreachable or returned an error, or `doctor` found a problem
 USAGE_ERROR = 2
@@ -24,7 +25,7 @@ INTERRUPTED = 130  # as shells report a program ended by Ctrl-C
 CONNECT_TIMEOUT = 5.0  # seconds
 REPLY_TIMEOUT = 10.0  # seconds
 
-REDIS_ERRORS = (SemaphoreError, RedisError, RedisClusterException, OSError)
+REDIS_ERRORS = (SemaphoreError, *READ_ERRORS)
 """Errors of Redis and of the connection to it."""
 
 CLUSTER_NODE = "this server is a node of a cluster: use --cluster"
@@ -185,8 +186,3 @@ def printable(text: str) -> str:
         character if character.isprintable() else character.encode("unicode_escape").decode()
         for character in text
     )
-
-
-def as_text(value: bytes | str) -> str:
-    """A reply as text, whether or not the client decodes replies."""
-    return value if isinstance(value, str) else value.decode(errors="replace")

@@ -11,9 +11,9 @@ from rich.live import Live
 from rich.text import Text
 
 from redsem_async import SemaphoreStatus
+from redsem_async._integrations import discovery
+from redsem_async._integrations.discovery import SemaphoreInfo
 
-from . import _discovery
-from ._discovery import SemaphoreInfo
 from ._options import LOCAL, AsJson, IsCluster, MaxEntries, Name, Prefix, Url
 from ._render import as_dict, console, details, headline, keys_text
 from ._target import (
@@ -135,7 +135,7 @@ async def _poll(
 
 
 async def _take_sample(client: Any, target: Target, name: str, max_entries: int) -> Sample:
-    info = await _discovery.find(client, target.prefix, name)
+    info = await discovery.find(client, target.prefix, name)
     if info is None:
         return printable(no_such_semaphore(name, target.prefix))
     return info, await info.semaphore(client, target.prefix).status(max_entries)

@@ -11,6 +11,9 @@ IMPORTS = [
     ("httpx2", "httpx2", "httpx2"),
     ("opentelemetry.metrics", "opentelemetry", "otel"),
     ("taskiq", "taskiq", "taskiq"),
+    ("starlette", "dashboard", "dashboard"),
+    ("jinja2", "dashboard", "dashboard"),
+    ("prometheus_client", "dashboard", "dashboard"),
 ]
 
 # Runs the command with one module missing.
@@ -49,6 +52,8 @@ def test_a_module_names_its_extra(missing: str, module: str, extra: str) -> None
         ("httpx", "demo", "demo"),
         ("typer", "ls", "cli"),
         ("typer", "--help", "cli"),
+        ("uvicorn", "serve", "dashboard"),
+        ("jinja2", "serve", "dashboard"),
     ],
 )
 def test_a_command_names_its_extra(module: str, command: str, extra: str) -> None:

@@ -26,7 +26,7 @@ BELOW: dict[str, set[str]] = {
     "_hub": {"_protocol", "_observers", "_core"},
     "_keepalive": {"_hub", "_protocol", "_observers", "_core"},
     "_api": {"_keepalive", "_hub", "_redis", "_protocol", "_observers", "_core"},
-    "_integrations": {"_api", "_core"},
+    "_integrations": {"_api", "_redis", "_core"},
 }
 
 # From the top to the bottom: a module of `_hub` imports only from the lines below its own, and
@@ -51,6 +51,7 @@ MAX_METHODS = 30
 FRAMEWORKS = {
     *("fastapi", "starlette", "httpx", "httpx2", "taskiq"),
     *("typer", "rich", "pytest", "hypothesis"),
+    *("jinja2", "prometheus_client", "uvicorn"),
 }
 
 

@@ -13,6 +13,7 @@ import pytest
 
 CHECKOUT = Path(__file__).parents[2]
 SOURCE = CHECKOUT / "redsem_async"
+SUFFIXES = {".py", ".css", ".html", ".js", ".lua", ".svg", ".typed"}
 
 # Prints where the package is, and then each script, by path and length.
 READ_SCRIPTS = """
@@ -82,7 +83,7 @@ def test_an_installed_wheel_finds_its_scripts(archives: Path, tmp_path: Path) ->
 
 def sources() -> dict[str, Path]:
     """The files of the package in the checkout, by their path in it."""
-    files = [path for path in SOURCE.rglob("*") if path.suffix in {".py", ".lua", ".typed"}]
+    files = [path for path in SOURCE.rglob("*") if path.suffix in SUFFIXES]
     return {path.relative_to(SOURCE).as_posix(): path for path in files}
 
 

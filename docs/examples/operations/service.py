@@ -21,7 +21,7 @@ from opentelemetry.exporter.prometheus import (  # pyright: ignore[reportMissing
     PrometheusMetricReader,
 )
 from opentelemetry.sdk.metrics import MeterProvider
-from prometheus_client import start_http_server  # pyright: ignore[reportMissingImports]
+from prometheus_client import start_http_server
 from redis.asyncio import Redis
 
 from redsem_async import Permit, SemaphoreGroup, aclose

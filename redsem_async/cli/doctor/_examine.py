@@ -13,10 +13,10 @@ from redis.exceptions import (
     ResponseError,
 )
 
+from redsem_async._integrations import discovery
 from redsem_async._protocol.backend import ConnectionRejected
 from redsem_async._redis.dial import Opened
 from redsem_async._redis.other_loop import dial_in_other_loop
-from redsem_async.cli import _discovery
 from redsem_async.cli._target import REDIS_ERRORS, Target, connected, describe, hello
 
 from . import _server
@@ -201,7 +201,7 @@ async def _latency(client: Any) -> Finding:
 async def _clocks_of_semaphores(client: Any, target: Target, report: Report) -> None:
     """Whether the server's clock went back while semaphores were in use: they record it."""
     try:
-        wanted = await _discovery.names(client, target.prefix)
+        wanted = await discovery.names(client, target.prefix)
     except NoPermissionError:
         advice = "ACL SETUSER ... +scan, which ls needs too"
         report(unknown("semaphores", "SCAN is denied: semaphores in use are unknown", advice))

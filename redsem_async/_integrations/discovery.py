@@ -1,38 +1,25 @@
-"""Finds semaphores in Redis, and reads what Redis stores of each: mode, clock, limits, clients."""
+"""Finds semaphores in Redis: the class, the clock, the limits and the clients of each."""
 
 import asyncio
 import contextlib
 import difflib
-import re
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
-from urllib.parse import unquote
 
-from redis.exceptions import ResponseError
-
-from redsem_async import (
-    AnySemaphore,
-    BackendError,
-    Client,
-    FairSemaphore,
-    Semaphore,
-    SemaphoreError,
-    SemaphoreStatus,
-)
-from redsem_async._api.status import client_of
+from redsem_async._api.classes import FairSemaphore, Semaphore
+from redsem_async._api.semaphore import AnySemaphore
+from redsem_async._api.status import Client, SemaphoreStatus, client_of
 from redsem_async._core.config import MOST_SLOTS, Clock
-from redsem_async._core.keys import MODES, Mode
-
-from ._target import REDIS_ERRORS, as_text
+from redsem_async._core.errors import SemaphoreError
+from redsem_async._core.keys import Mode
+from redsem_async._redis.stored import READ_ERRORS, scanned_names, stored
 
 BATCH = 100  # semaphores queried concurrently
 SUGGESTION_TIMEOUT = 1.0  # seconds to search for a similar name
 MAX_COMPARED = 10_000  # names compared with a misspelt one
 LISTED_KEYS = 5  # for each semaphore in a list of them
-_KIND = re.compile(rf"({'|'.join(map(re.escape, MODES))}) (server|local)\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +32,7 @@ class SemaphoreInfo:
         clock: None in the same case.
         set_limit: the limit set by an operator, if any.
         clients: the processes that use it; if there is none, those that used it last.
+        grace: seconds until the grace period after a loss of state ends; 0 if there is none.
         slots: the longest list of slots that a client declares, as texts.
     """
 
@@ -53,6 +41,7 @@ class SemaphoreInfo:
     clock: Clock | None = None
     set_limit: int | None = None
     clients: tuple[Client, ...] = ()
+    grace: float = 0.0
     slots: tuple[str, ...] = ()
 
     @property
@@ -99,13 +88,15 @@ class SemaphoreInfo:
             return min(self.set_limit, len(self.slots)) if self.slots else self.set_limit
         return self.declared[0] if len(self.declared) == 1 else None
 
-    def semaphore(self, client: Any, prefix: str, *, keyed: bool = False) -> AnySemaphore:
+    def semaphore(
+        self, client: Any, prefix: str, *, keyed: bool = False, label: str | None = "redsem-async"
+    ) -> AnySemaphore:
         """A semaphore object with this name, mode and clock.
 
         *keyed*: one with keys where Redis does not know the mode.
         """
         if keyed and self.mode is None:
-            return replace(self, mode="fair+keys").semaphore(client, prefix)
+            return replace(self, mode="fair+keys").semaphore(client, prefix, label=label)
         most = max(self.declared, default=0)
         slots: Sequence[str | int] | None = None
         if self.slotted:  # numbers where Redis has lost the list
@@ -118,7 +109,7 @@ class SemaphoreInfo:
             slots=slots,
             clock=self.clock or "server",
             prefix=prefix,
-            label="redsem-async",
+            label=label,
         )
 
     @property
@@ -151,82 +142,26 @@ async def find(client: Any, prefix: str, name: str) -> SemaphoreInfo | None:
     Raises:
         BackendError: the keys were not written by this library.
     """
-    try:
-        return await _find(client, prefix, name)
-    except (ResponseError, ValueError) as error:
-        if isinstance(error, ResponseError) and not str(error).startswith("WRONGTYPE"):
-            raise
-        raise BackendError(name, f"its keys do not hold a semaphore: {error}") from error
-
-
-async def _find(client: Any, prefix: str, name: str) -> SemaphoreInfo | None:
-    stem = f"{prefix}:{{{name}}}"
-    limit: bytes | str | None = await client.get(f"{stem}:limit")
-    hubs: list[bytes | str] = await client.zrange(f"{stem}:hubs", 0, -1)
-    facts = [f"{as_text(hub)}:{fact}" for hub in hubs for fact in ("who", "until")]
-    meta = await _fields(client, f"{stem}:meta", ["mode", "ahead", *facts])
-    kind = _KIND.match(meta.get("mode", ""))
-    if kind is None and limit is None:
-        # After a clear, only the numbers used by its hubs remain. Limits of keys have no expiry.
-        return SemaphoreInfo(name) if await client.exists(f"{stem}:key-limits") else None
-    mode, clock = (cast("Mode", kind[1]), cast("Clock", kind[2])) if kind else (None, None)
-    now = await _clock_ms(client, clock, meta)
-    set_limit = None if limit is None else _limit(limit)
-    info = SemaphoreInfo(name, mode, clock, set_limit, _clients(meta, now))
-    if not info.slotted:
-        return info
-    listed = (await _fields(client, f"{stem}:slots", ["list"])).get("list", "")
-    return replace(info, slots=tuple(unquote(slot) for slot in listed.split(",") if slot))
-
-
-def _limit(stored: bytes | str) -> int:
-    """The set limit. After a pause, the limit that it found follows."""
-    return int(as_text(stored).partition(" ")[0])
-
-
-async def _fields(client: Any, key: str, fields: Sequence[str]) -> dict[str, str]:
-    """Those of *fields* that the hash has."""
-    values: list[bytes | str | None] = await client.hmget(key, fields)
-    pairs = zip(fields, values, strict=True)
-    return {field: as_text(value) for field, value in pairs if value is not None}
-
-
-async def _clock_ms(client: Any, clock: Clock | None, meta: Mapping[str, str]) -> float:
-    """The time by the semaphore's clock, which does not go back when the server's does."""
-    if clock == "local":
-        return time.time() * 1000
-    seconds: int
-    micros: int
-    seconds, micros = await client.time()
-    return seconds * 1000 + (micros + float(meta.get("ahead", 0))) / 1000
-
-
-def _clients(meta: Mapping[str, str], now: float) -> tuple[Client, ...]:
-    """The clients that are alive; if there is none, the last known ones."""
-    known: list[tuple[bool, Client]] = []
-    for field, who in meta.items():
-        hub, _, kind = field.partition(":")
-        if kind == "who":
-            alive = float(meta.get(f"{hub}:until", 0)) > now
-            known.append((alive, client_of(hub, who)))
-    living = [client for alive, client in known if alive]
-    return tuple(living or (client for _, client in known))
+    found = await stored(client, prefix, name)
+    if found is None:
+        return None
+    clients = tuple(client_of(hub, who) for hub, who in found.hubs.items())
+    return SemaphoreInfo(
+        name, found.mode, found.clock, found.set_limit, clients, found.grace, found.slots
+    )
 
 
 async def names(client: Any, prefix: str, pattern: str = "*") -> list[str]:
     """The sorted names under *prefix* that match *pattern*, a glob as in Redis."""
-    literal = re.sub(r"([][*?\\])", r"\\\1", prefix)
-    key_of = re.compile(re.escape(prefix) + r":\{([^{}]+)\}:(meta|limit|key-limits)\Z")
     found: set[str] = set()
-    async for key in client.scan_iter(match=f"{literal}:{{{pattern}}}:*", count=1000):
-        if matched := key_of.match(as_text(key)):
-            found.add(matched[1])
+    async for some in scanned_names(client, prefix, pattern):
+        found.update(some)
     return sorted(found)
 
 
 async def similar_name(client: Any, prefix: str, name: str) -> str | None:
     """The name in use that is most similar to *name*, if there is one and SCAN is allowed."""
-    with contextlib.suppress(*REDIS_ERRORS):
+    with contextlib.suppress(SemaphoreError, *READ_ERRORS):
         async with asyncio.timeout(SUGGESTION_TIMEOUT):
             known = await names(client, prefix)
             others = [other for other in known[:MAX_COMPARED] if other != name]

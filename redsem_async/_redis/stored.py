@@ -1,0 +1,151 @@
+"""What Redis stores of a semaphore, read with the user's own client: for tools, not for permits.
+
+Every read is bounded, but for the processes of one semaphore, of which each has an entry.
+"""
+
+import re
+import time
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+from urllib.parse import unquote
+
+from redis.asyncio import RedisCluster
+from redis.exceptions import RedisClusterException, RedisError, ResponseError
+
+from redsem_async._core.config import Clock
+from redsem_async._core.errors import BackendError
+from redsem_async._core.keys import MODES, Mode
+
+READ_ERRORS = (RedisError, RedisClusterException, OSError)
+"""Errors of Redis, and of the connection to it, when the user's own client reads."""
+
+SCANNED = 1000  # keys that one SCAN looks at, about
+_KIND = re.compile(rf"({'|'.join(map(re.escape, MODES))}) (server|local)\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What Redis stores of a semaphore.
+
+    Attributes:
+        mode: None if Redis stores only a set limit: the next client decides the mode.
+        clock: None in the same case.
+        set_limit: the limit set by an operator, if any.
+        hubs: what each live hub says of itself, by its id; if none is alive, the last known ones.
+        grace: seconds until the grace period after a loss of state ends; 0 if there is none.
+        slots: the longest list of slots that a client declares, as texts.
+    """
+
+    mode: Mode | None
+    clock: Clock | None
+    set_limit: int | None
+    hubs: Mapping[str, str]
+    grace: float
+    slots: tuple[str, ...] = ()
+
+
+async def stored(client: Any, prefix: str, name: str) -> Stored | None:
+    """What Redis stores of *name*; None if there is no such semaphore.
+
+    Raises:
+        BackendError: the keys were not written by this library.
+    """
+    try:
+        return await _stored(client, prefix, name)
+    except (ResponseError, ValueError) as error:
+        if isinstance(error, ResponseError) and not str(error).startswith("WRONGTYPE"):
+            raise
+        raise BackendError(name, f"its keys do not hold a semaphore: {error}") from error
+
+
+async def _stored(client: Any, prefix: str, name: str) -> Stored | None:
+    stem = f"{prefix}:{{{name}}}"
+    limit: bytes | str | None = await client.get(f"{stem}:limit")
+    hubs: list[bytes | str] = await client.zrange(f"{stem}:hubs", 0, -1)
+    facts = [f"{as_text(hub)}:{fact}" for hub in hubs for fact in ("who", "until")]
+    meta = await _fields(client, f"{stem}:meta", ["mode", "ahead", "grace", *facts])
+    kind = _KIND.match(meta.get("mode", ""))
+    if kind is None and limit is None:
+        # After a clear, only the numbers used by its hubs remain. Limits of keys have no expiry.
+        known = await client.exists(f"{stem}:key-limits")
+        return Stored(None, None, None, {}, 0.0) if known else None
+    mode, clock = (cast("Mode", kind[1]), cast("Clock", kind[2])) if kind else (None, None)
+    now = await _clock_ms(client, clock, meta)
+    listed = ""
+    if mode is not None and mode.endswith("+slots"):
+        listed = (await _fields(client, f"{stem}:slots", ["list"])).get("list", "")
+    return Stored(
+        mode,
+        clock,
+        None if limit is None else _limit(limit),
+        _hubs(meta, now),
+        max(0.0, (float(meta.get("grace", 0)) - now) / 1000),
+        tuple(unquote(slot) for slot in listed.split(",") if slot),
+    )
+
+
+def _limit(text: bytes | str) -> int:
+    """The set limit. After a pause, the limit that it found follows."""
+    return int(as_text(text).partition(" ")[0])
+
+
+async def _fields(client: Any, key: str, fields: Sequence[str]) -> dict[str, str]:
+    """Those of *fields* that the hash has."""
+    values: list[bytes | str | None] = await client.hmget(key, fields)
+    pairs = zip(fields, values, strict=True)
+    return {field: as_text(value) for field, value in pairs if value is not None}
+
+
+async def _clock_ms(client: Any, clock: Clock | None, meta: Mapping[str, str]) -> float:
+    """The time by the semaphore's clock, which does not go back when the server's does."""
+    if clock == "local":
+        return time.time() * 1000
+    seconds: int
+    micros: int
+    seconds, micros = await client.time()
+    return seconds * 1000 + (micros + float(meta.get("ahead", 0))) / 1000
+
+
+def _hubs(meta: Mapping[str, str], now: float) -> dict[str, str]:
+    """The hubs that are alive; if there is none, the last known ones."""
+    known: dict[str, str] = {}
+    alive: set[str] = set()
+    for field, who in meta.items():
+        hub, _, kind = field.partition(":")
+        if kind == "who":
+            known[hub] = who
+            if float(meta.get(f"{hub}:until", 0)) > now:
+                alive.add(hub)
+    return {hub: who for hub, who in known.items() if not alive or hub in alive}
+
+
+async def scanned_names(client: Any, prefix: str, pattern: str = "*") -> AsyncGenerator[list[str]]:
+    """The names under *prefix* that match *pattern*, a glob as in Redis: a list for each SCAN.
+
+    A name may be in several lists, and a list may be empty.
+    """
+    literal = re.sub(r"([][*?\\])", r"\\\1", prefix)
+    match = f"{literal}:{{{pattern}}}:*"
+    key_of = re.compile(re.escape(prefix) + r":\{([^{}]+)\}:(meta|limit|key-limits)\Z")
+    nodes: list[Any] = [None]
+    if isinstance(client, RedisCluster):
+        _ = await client.initialize()
+        nodes = [*client.get_primaries()]
+    for node in nodes:
+        where = {} if node is None else {"target_nodes": node}
+        cursor: Any = 0
+        while True:
+            untyped: Any = client  # it may be one of a cluster
+            cursor, keys = await untyped.scan(cursor, match=match, count=SCANNED, **where)
+            if isinstance(cursor, dict):  # of a cluster: by the name of the node
+                [cursor] = cast("dict[str, int]", cursor).values()
+            found = (key_of.match(as_text(key)) for key in keys)
+            yield [name[1] for name in found if name]
+            if not int(cursor):
+                break
+
+
+def as_text(value: bytes | str) -> str:
+    """A reply as text, whether or not the client decodes replies."""
+    return value if isinstance(value, str) else value.decode(errors="replace")

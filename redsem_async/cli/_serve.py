@@ -1,0 +1,167 @@
+"""``redsem-async serve``: the dashboard, by itself."""
+
+import asyncio
+import contextlib
+import hashlib
+import hmac
+import logging
+import secrets
+from importlib.util import find_spec
+from typing import Annotated, Any
+from urllib.parse import parse_qsl, urlencode
+
+import typer
+
+from ._options import LOCAL, IsCluster, Prefix, Url
+from ._target import FAILED, REDIS_ERRORS, Target, connected, describe, fail, printable
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+GRACEFUL = 1  # seconds for open pages when it ends
+NEEDED = ("jinja2", "prometheus_client", "starlette", "uvicorn")
+
+
+def serve(
+    *,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on. Default: this machine only.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 for any.")] = 8642,
+    writable: Annotated[
+        bool,
+        typer.Option("--writable", help="Let the page set limits, pause, resume, kick and clear."),
+    ] = False,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(help="Name under which browsers reach it, beside --host; repeatable."),
+    ] = None,
+    interval: Annotated[
+        float, typer.Option(min=0.1, max=60, help="Seconds between two reads of an open page.")
+    ] = 0.5,
+    url: Url = LOCAL,
+    prefix: Prefix = "redsem",
+    cluster: IsCluster = False,
+) -> None:
+    """Serve the dashboard: who holds permits, who waits, and why.
+
+    It prints the address to open. With --writable, or with a --host that other machines reach,
+    the address has a secret token, which the browser keeps: everybody who has it may do what the
+    page can do. Changes are logged to stderr.
+    """
+    for module in NEEDED:
+        if find_spec(module) is None:
+            raise ModuleNotFoundError(name=module)
+    from redsem_async.dashboard import dashboard
+
+    target = Target(url, prefix, cluster)
+    token = secrets.token_urlsafe(24) if writable or host not in LOOPBACK else None
+    hosts = [*LOOPBACK, host, *(allow_host or [])]
+
+    async def run() -> None:
+        async with connected(target) as client:
+            app: Any = dashboard(
+                client,
+                prefix=prefix,
+                writable=writable,
+                authorize=_token_holder if writable else None,
+                interval=interval,
+            )
+            await _serve(app, Guard(app, token, hosts), host, port, token)
+
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
+    with contextlib.suppress(KeyboardInterrupt):
+        try:
+            asyncio.run(run())
+        except REDIS_ERRORS as error:  # of a cluster
+            fail(f"{target.display_url}: {describe(error)}", FAILED)
+
+
+def _token_holder(request: Any, action: str, name: str | None) -> str:
+    """Everybody whom `Guard` lets in may do everything."""
+    del action, name
+    return f"the holder of the token at {request.client.host if request.client else 'unknown'}"
+
+
+class Guard:
+    """Lets in requests to a known host, and with the token if there is one.
+
+    The name of the host matters: a page of another site can let its own name lead to this
+    machine (DNS rebinding), and its scripts then count as ours.
+    """
+
+    def __init__(self, app: Any, token: str | None, hosts: list[str]) -> None:
+        self._app = app
+        self._token = token
+        # Cookies do not tell ports apart: each server has a name of its own.
+        self._cookie = f"redsem_{hashlib.sha256((token or '').encode()).hexdigest()[:12]}"
+        self._hosts = {host.lower() for host in hosts}
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        from starlette.requests import Request
+        from starlette.responses import PlainTextResponse, RedirectResponse
+
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request = Request(scope)
+        if not self._is_known(request.headers.get("host", "")):
+            text = "This name of the host is not allowed: redsem-async serve --allow-host NAME\n"
+            await PlainTextResponse(text, 421)(scope, receive, send)
+            return
+        if self._token is None or self._matches(request.cookies.get(self._cookie, "")):
+            await self._app(scope, receive, send)
+            return
+        header = request.headers.get("authorization", "")
+        if self._matches(header.removeprefix("Bearer ")):
+            await self._app(scope, receive, send)
+            return
+        if self._matches(request.query_params.get("token", "")):
+            rest = [(k, v) for k, v in parse_qsl(request.url.query) if k != "token"]
+            # Out of the address, where histories and screenshots would keep it.
+            response = RedirectResponse(f"?{urlencode(rest)}" if rest else request.url.path, 303)
+            response.set_cookie(self._cookie, self._token, httponly=True, samesite="lax")
+            response.headers["Cache-Control"] = "no-store"
+            response.headers["Referrer-Policy"] = "no-referrer"
+            await response(scope, receive, send)
+            return
+        text = "Open the address that redsem-async serve has printed: it has the token.\n"
+        await PlainTextResponse(text, 401)(scope, receive, send)
+
+    def _is_known(self, host: str) -> bool:
+        name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
+        return name.strip("[]").lower() in self._hosts
+
+    def _matches(self, given: str) -> bool:
+        return self._token is not None and hmac.compare_digest(
+            given.encode(), self._token.encode()
+        )
+
+
+async def _serve(app: Any, guard: Guard, host: str, port: int, token: str | None) -> None:
+    import uvicorn
+
+    class Server(uvicorn.Server):
+        async def startup(self, sockets: Any = None) -> None:
+            await super().startup(sockets)
+            if self.started:
+                bound = self.servers[0].sockets[0].getsockname()[1]
+                shown = f"[{host}]" if ":" in host else host
+                secret = f"?{urlencode({'token': token})}" if token else ""
+                typer.echo(printable(f"http://{shown}:{bound}/{secret}"))
+
+        async def shutdown(self, sockets: Any = None) -> None:
+            app.state.end_streams()
+            await super().shutdown(sockets)
+
+    config = uvicorn.Config(
+        guard,
+        host=host,
+        port=port,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=GRACEFUL,
+    )
+    try:
+        await Server(config).serve()
+    except SystemExit:  # it could not listen, and has said so
+        raise typer.Exit(FAILED) from None

@@ -1,0 +1,82 @@
+"""A page that shows who holds permits, who waits and why, and that may change it.
+
+```python
+from redsem_async.dashboard import dashboard
+
+app.mount("/semaphores", dashboard(redis))
+```
+
+It is an ASGI application for any framework. ``redsem-async serve`` runs it alone.
+"""
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from redsem_async._core import config
+
+try:
+    from starlette.applications import Starlette
+
+    from ._access import Access, Authorize
+    from ._app import Dashboard
+    from ._views import matcher
+except ModuleNotFoundError as _missing:
+    if (_missing.name or "").startswith("redsem_async"):
+        raise
+    raise ImportError(
+        f"redsem_async.dashboard needs {_missing.name}: pip install 'redsem-async[dashboard]'"
+    ) from _missing
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis, RedisCluster
+
+__all__ = ["Authorize", "dashboard"]
+
+
+def dashboard(
+    redis: "Redis | RedisCluster",
+    *,
+    prefix: str = "redsem",
+    writable: bool = False,
+    authorize: Authorize | None = None,
+    interval: float = 0.5,
+    metrics: str | Callable[[str], bool] = "",
+    title: str = "Semaphores",
+) -> Starlette:
+    """Make the application. Nothing is sent to Redis until a page is open.
+
+    Args:
+        redis: any client of ``redis.asyncio``. One that is in use elsewhere will do: the dashboard
+            uses at most four of its connections, and the one connection of the library.
+        prefix: of the keys of the semaphores.
+        writable: whether the pages have controls to set limits, to pause, resume, kick and clear.
+            It needs *authorize*.
+        authorize: ``authorize(request, action, name)``, a function or coroutine function that
+            says whether the sender of a request may do something: False or an empty text for no;
+            True, or a text that says who it is, for the log. *action* is ``"view"``,
+            ``"metrics"``, or a change: ``"set_limit"``, ``"pause"``, ``"resume"``, ``"kick"`` or
+            ``"clear"``. *name* is that of the semaphore, and None for the list of all and for
+            metrics. It is also called to find out which controls a page shows, so it must not
+            have side effects. Without it, everybody who reaches the application may view.
+        interval: seconds between two reads while a page is open; at least 0.1.
+        metrics: names that ``GET metrics`` has: a text that they contain, a glob such as
+            ``"tenant:*"``, or a function of the name. By default all, 2,000 at most.
+        title: of the pages.
+
+    Raises:
+        ValueError, TypeError: for invalid arguments; ``writable=True`` without *authorize*.
+    """
+    prefix = config.text(prefix, "prefix")
+    writable = config.flag(writable, "writable")
+    if writable and authorize is None:
+        raise ValueError(
+            "writable=True needs authorize=, a function that says who may change what"
+        )
+    if not callable(getattr(redis, "scan", None)):
+        raise TypeError(f"dashboard() needs a client of redis.asyncio, not {redis!r}")
+    if not 0.1 <= interval < math.inf:
+        raise ValueError(f"interval must be at least 0.1 seconds, not {interval}")
+    chosen = metrics if callable(metrics) else matcher(metrics)
+    access = Access(writable=writable, authorize=authorize)
+    return Dashboard(redis, prefix, interval, access, chosen, title).app()

@@ -1,0 +1,344 @@
+"""Reads semaphores for all open pages, while at least one is open.
+
+A tick reads a bounded number of names: those that a page shows, and of the others as many as the
+budget allows, in turns. So the load on Redis depends neither on the number of semaphores nor on
+the number of pages.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Awaitable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from redsem_async._api.semaphore import AnySemaphore
+from redsem_async._api.status import SemaphoreStatus
+from redsem_async._core.errors import BackendUnavailable, ModeMismatch, SemaphoreError
+from redsem_async._integrations.discovery import SemaphoreInfo, find
+from redsem_async._redis.stored import READ_ERRORS, scanned_names
+
+T = TypeVar("T")
+
+logger = logging.getLogger("redsem_async.dashboard")
+
+BUDGET = 150  # names read in one tick
+PAGE = 50  # names read before the pages are notified
+SCANS = 20  # SCAN commands in one tick
+SCAN_AGAIN = 2.0  # seconds after a SCAN of all keys until the next begins
+BREATH = 0.02  # seconds between two ticks while not all names were read once
+AT_ONCE = 4  # connections of the client in use at the same time
+ENTRIES = 100  # holders, waiters and keys that are read of a name that a page shows
+INFO_AGE = 15.0  # seconds until mode and clients of a name are read again
+IDLE_AGE = 2.0  # the same of a name that nobody holds or waits for: it may be gone
+READ_TIMEOUT = 4.0  # seconds for one page of names
+MAX_NAMES = 100_000  # names that are remembered
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What was read of a semaphore last.
+
+    Attributes:
+        info: what Redis stores of it.
+        status: None if it could not be read.
+        error: why it could not be read.
+        at: when it was read, by `time.monotonic`.
+    """
+
+    info: SemaphoreInfo
+    status: SemaphoreStatus | None
+    error: str | None
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """Redis could not be read.
+
+    Attributes:
+        since: when that was noticed, as a Unix time.
+        text: the error.
+    """
+
+    since: float
+    text: str
+
+
+@dataclass(eq=False, slots=True)
+class Watch:
+    """What one open page shows.
+
+    Attributes:
+        rows: names whose numbers it shows; it changes them as it likes.
+        detail: the name that it shows in full.
+        changed: set when there is something new to show.
+    """
+
+    rows: Iterable[str] = ()
+    detail: str | None = None
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+@dataclass(slots=True)
+class _Known:
+    """A semaphore object for a name, and what it was made from."""
+
+    info: SemaphoreInfo
+    semaphore: AnySemaphore
+    at: float
+    idle: bool = False
+
+
+class Reader:
+    """The shared reader of one dashboard in one event loop.
+
+    Attributes:
+        readings: the numbers of every name that is known, by name.
+        details: the names that a page shows in full; None for a name that is not in use.
+        outage: while Redis cannot be read.
+        refusal: why the names cannot be listed, if Redis refuses it.
+        round: seconds from the last reading of a name that no page shows to the next.
+        complete: whether all names were read once.
+        closing: whether the streams are to end, because the program ends.
+    """
+
+    def __init__(self, redis: Any, prefix: str, interval: float) -> None:
+        self.readings: dict[str, Reading] = {}
+        self.details: dict[str, Reading | None] = {}
+        self.outage: Outage | None = None
+        self.refusal: str | None = None
+        self.round: float = 0.0
+        self.complete: bool = False
+        self.closing: bool = False
+        self._redis = redis
+        self._prefix = prefix
+        self._interval = interval
+        self._known: dict[str, _Known] = {}
+        self._names: list[str] = []
+        self._seen: set[str] = set()  # names of the SCAN that is under way
+        self._scan: AsyncGenerator[list[str]] | None = None
+        self._scanned: float | None = None  # when a SCAN went through
+        self._turns: OrderedDict[str, None] = (
+            OrderedDict()
+        )  # names whose turn has not come in this round
+        self._round_began = time.monotonic()
+        self._watches: set[Watch] = set()
+        self._task: asyncio.Task[None] | None = None
+        self._ending: asyncio.Task[None] | None = None  # the last one, cancelled
+        self._due = asyncio.Event()
+
+    # -- pages
+
+    @contextlib.asynccontextmanager
+    async def watching(self, watch: Watch) -> AsyncGenerator[None]:
+        """Read what *watch* shows, for the block."""
+        self._watches.add(watch)
+        self._due.set()  # a new page does not wait for the next tick
+        if self._task is None:
+            self._task = asyncio.create_task(self._run(self._ending))
+        elif self.complete:
+            watch.changed.set()
+        try:
+            yield
+        finally:
+            self._watches.discard(watch)
+            if not self._watches:
+                self._stop()
+
+    def _stop(self) -> None:
+        if self._task is not None:
+            self._ending, self._task = self._task, None
+            self._ending.cancel()
+
+    def close(self) -> None:
+        """End the streams."""
+        self.closing = True
+        self._publish()
+
+    def read_soon(self) -> None:
+        """Begin the next tick now: something was changed."""
+        self._due.set()
+
+    # -- reading
+
+    async def _run(self, before: asyncio.Task[None] | None) -> None:
+        if before is not None:
+            await asyncio.wait([before])
+        await self._end_scan()  # one that was cancelled has not seen all names
+        while True:
+            self._due.clear()
+            try:
+                await self.tick()
+            except Exception:  # the pages go on, and show it
+                logger.exception(
+                    "reading for the dashboard failed", extra={"event": "dashboard failed"}
+                )
+                self.outage = Outage(time.time(), "the dashboard failed: its log has the error")
+            self._publish()
+            pause = self._interval if self.complete or self.outage else BREATH
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._due.wait(), pause)
+
+    async def tick(self) -> None:
+        """Read what the pages show, then as many other names as the budget allows."""
+        try:
+            details = {watch.detail for watch in self._watches if watch.detail is not None}
+            await self._in_time(self._read_details(details))
+            shown = {name for watch in self._watches for name in watch.rows}
+            await self._in_time(self._find_names())
+            left = BUDGET - len(shown)
+            await self._read_rows([name for name in shown if name in self.readings])
+            await self._read_rows(self._take_turns(left, shown))
+            self.outage = None
+        except (BackendUnavailable, TimeoutError, *READ_ERRORS) as error:
+            text = " ".join(str(error).split()) or "it does not answer"
+            since = self.outage.since if self.outage else time.time()
+            self.outage = Outage(since, text)
+            await self._end_scan()
+
+    async def _in_time(self, work: Awaitable[T]) -> T:
+        async with asyncio.timeout(READ_TIMEOUT):
+            return await work
+
+    async def _read_details(self, names: set[str]) -> None:
+        for name in [name for name in self.details if name not in names]:
+            del self.details[name]
+        for name in names:
+            self._known.pop(name, None)  # its clients are shown: read them every time
+            reading = await self.read(name, ENTRIES)
+            self.details[name] = reading
+            if reading is not None:
+                self.readings[name] = reading
+        if names:
+            self._publish()
+
+    async def _read_rows(self, names: list[str]) -> None:
+        for start in range(0, len(names), PAGE):
+            page = names[start : start + PAGE]
+            found = await self._in_time(self.read_all(page))
+            for name, reading in zip(page, found, strict=True):
+                if reading is None:
+                    self.readings.pop(name, None)
+                else:
+                    self.readings[name] = reading
+            if not self.complete:
+                self._publish()
+
+    async def read_all(self, names: list[str]) -> list[Reading | None]:
+        """The numbers of *names*, and of each the first holder and waiter."""
+        gate = asyncio.Semaphore(AT_ONCE)
+
+        async def know(name: str) -> None:
+            async with gate:
+                with contextlib.suppress(SemaphoreError):  # `read` says it
+                    await self._know(name)
+
+        await asyncio.gather(*(know(name) for name in names))
+        return await asyncio.gather(*(self.read(name, 1) for name in names))
+
+    async def read(self, name: str, entries: int) -> Reading | None:
+        """The status of *name*; None if it is not in use.
+
+        Raises:
+            BackendUnavailable, RedisError, OSError: Redis cannot be read.
+        """
+        try:
+            return await self._read(name, entries)
+        except ModeMismatch:  # another class uses the name now
+            self._known.pop(name, None)
+        except BackendUnavailable:
+            raise
+        except SemaphoreError as error:
+            return Reading(SemaphoreInfo(name), None, str(error), time.monotonic())
+        try:
+            return await self._read(name, entries)
+        except BackendUnavailable:
+            raise
+        except SemaphoreError as error:
+            return Reading(SemaphoreInfo(name), None, str(error), time.monotonic())
+
+    async def _read(self, name: str, entries: int) -> Reading | None:
+        known = await self._know(name)
+        if known is None:
+            return None
+        status = await known.semaphore.status(entries)
+        known.idle = not (status.held or status.waiting or status.set_limit is not None)
+        return Reading(known.info, status, None, time.monotonic())
+
+    async def _know(self, name: str) -> _Known | None:
+        known = self._known.get(name)
+        if known is not None:
+            age = time.monotonic() - known.at
+            if age < (IDLE_AGE if known.idle else INFO_AGE):
+                return known
+        info = await find(self._redis, self._prefix, name)
+        if info is None:
+            self._known.pop(name, None)
+            return None
+        semaphore = info.semaphore(self._redis, self._prefix, label="dashboard")
+        known = self._known[name] = _Known(info, semaphore, time.monotonic())
+        return known
+
+    # -- names
+
+    async def _find_names(self) -> None:
+        """Go on with SCAN, by a bounded number of commands."""
+        if self._scan is None:
+            if self._scanned is not None and time.monotonic() - self._scanned < SCAN_AGAIN:
+                return
+            self._scan, self._seen = scanned_names(self._redis, self._prefix), set()
+        for _ in range(SCANS):
+            try:
+                some = await anext(self._scan)
+            except StopAsyncIteration:
+                self._scan, self._scanned, self.refusal = None, time.monotonic(), None
+                self._forget_all_but(self._seen)
+                return
+            except READ_ERRORS as error:
+                if not _refused(error):
+                    raise
+                self._scan, self._scanned, self.refusal = None, time.monotonic(), str(error)
+                return
+            new = set(some) - self._seen
+            self._seen |= new
+            for name in sorted(new - self.readings.keys()):
+                if len(self.readings) + len(self._turns) < MAX_NAMES:
+                    self._turns[name] = None
+                    self._turns.move_to_end(name, last=False)
+
+    def _forget_all_but(self, names: set[str]) -> None:
+        for gone in self.readings.keys() - names - self.details.keys():
+            del self.readings[gone]
+            self._known.pop(gone, None)
+
+    async def _end_scan(self) -> None:
+        if self._scan is not None:
+            await self._scan.aclose()
+            self._scan = None
+
+    def _take_turns(self, count: int, shown: set[str]) -> list[str]:
+        """The names whose turn it is."""
+        if not self._turns:
+            now = time.monotonic()
+            self.round = now - self._round_began
+            self._round_began = now
+            self._turns = OrderedDict.fromkeys(sorted(self.readings))
+            self.complete = self.complete or self._scanned is not None
+        turn: list[str] = []
+        while self._turns and len(turn) < count:
+            name, _ = self._turns.popitem(last=False)
+            if name not in self.details and (name not in shown or name not in self.readings):
+                turn.append(name)
+        return turn
+
+    def _publish(self) -> None:
+        for watch in self._watches:
+            watch.changed.set()
+
+
+def _refused(error: Exception) -> bool:
+    """Whether Redis denied the command; it may run others."""
+    return type(error).__name__ in ("NoPermissionError", "ResponseError")

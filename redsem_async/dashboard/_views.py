@@ -1,0 +1,214 @@
+"""What a page is sent: plain dicts for JSON, made from what the reader has read.
+
+Names, labels, hosts and keys are text from outside. The page writes them as text only.
+"""
+
+import re
+import time
+from collections.abc import Callable
+from fnmatch import translate
+from typing import Any
+
+from redsem_async._api.status import Client, Holder, KeyStatus, SemaphoreStatus, Waiter
+from redsem_async._integrations.discovery import SemaphoreInfo
+
+from ._reader import ENTRIES, Reader, Reading
+from ._words import limit_of, state_of
+
+Json = dict[str, Any]
+
+ROWS = 50  # rows of a list, unless the page asks for more
+MOST_ROWS = 500
+MAX_CLIENTS = 200  # processes that a page lists
+LONGEST_FILTER = 512
+
+
+def list_view(reader: Reader, words: str, rows: int) -> tuple[Json, list[str]]:
+    """The semaphores whose names match *words*, the fullest first; and the names that it shows."""
+    matches = matcher(words)
+    chosen = [reading for name, reading in reader.readings.items() if matches(name)]
+    chosen.sort(key=_rank)
+    shown = chosen[: min(rows, MOST_ROWS)]
+    statuses = [reading.status for reading in chosen if reading.status is not None]
+    view: Json = {
+        **_common(reader),
+        "total": len(reader.readings),
+        "matched": len(chosen),
+        "held": sum(status.held for status in statuses),
+        "waiting": sum(status.waiting for status in statuses),
+        "paused": sum(status.set_limit == 0 for status in statuses),
+        "contended": sum(status.waiting > 0 for status in statuses),
+        "rows": [_numbers(reading) for reading in shown],
+    }
+    return view, [reading.info.name for reading in shown]
+
+
+def matcher(words: str) -> Callable[[str], bool]:
+    """Whether a name has *words* in it, whatever the case; a glob if it has ``*`` or ``?``."""
+    words = words.strip()[:LONGEST_FILTER]
+    if not words:
+        return lambda _: True
+    if "*" in words or "?" in words:
+        found = re.compile(translate(words), re.IGNORECASE).match
+        return lambda name: found(name) is not None
+    folded = words.casefold()
+    return lambda name: folded in name.casefold()
+
+
+def _rank(reading: Reading) -> tuple[float, float, int, str]:
+    """The fullest first: the sort key of a reading."""
+    status, name = reading.status, reading.info.name
+    if status is None:
+        return (-4, 0, 0, name)
+    limit = limit_of(reading.info, status)
+    busy = status.held + status.waiting
+    if status.set_limit == 0 and busy:
+        return (-3, 0, -status.waiting, name)
+    share = status.held / limit if limit else float(busy > 0)
+    group = -2 if status.waiting else -1 if status.held or status.set_limit == 0 else 0
+    # In steps, so that rows do not change places all the time.
+    return (group, -round(min(share, 1.0) * 5), -status.waiting.bit_length(), name)
+
+
+def detail_view(reader: Reader, name: str, *, whole_ids: bool) -> Json:
+    """One semaphore in full; `found` is False if the name is not in use."""
+    view = _common(reader)
+    if name not in reader.details:
+        return view | {"name": name, "found": None}
+    reading = reader.details[name]
+    if reading is None:
+        return view | {"name": name, "found": False}
+    view |= {"found": True, **_numbers(reading)}
+    info, status = reading.info, reading.status
+    view |= {
+        "mode": info.mode,
+        "clock": info.clock,
+        "keyed": info.keyed,
+        "slotted": info.slotted,
+        "clients": _clients(info, status),
+        "moreClients": max(0, len(info.clients) - MAX_CLIENTS),
+    }
+    if status is None:
+        return view
+    ordered = info.mode != "zset"
+    listed = len(status.waiters) if ordered else sum(w.permits for w in status.waiters)
+    return view | {
+        "ordered": ordered,
+        "holders": [_holder(holder, whole=whole_ids) for holder in status.holders],
+        "moreHolders": max(0, status.held - sum(h.permits for h in status.holders)),
+        "waiters": [_waiter(waiter) for waiter in status.waiters],
+        "moreWaiters": max(0, status.waiting - listed),
+        "keys": [_key(key) for key in status.keys],
+        "moreKeys": len(status.keys) >= ENTRIES,
+    }
+
+
+def _common(reader: Reader) -> Json:
+    outage = reader.outage
+    return {
+        "at": time.time(),
+        "complete": reader.complete,
+        "round": round(reader.round, 1),
+        "outage": None if outage is None else {"since": outage.since, "text": outage.text},
+        "refusal": reader.refusal,
+    }
+
+
+def _numbers(reading: Reading) -> Json:
+    info, status = reading.info, reading.status
+    state = state_of(reading)
+    row: Json = {
+        "name": info.name,
+        "class": info.class_name,
+        "declared": list(info.declared),
+        "setLimit": info.set_limit,
+        "state": state.code,
+        "label": state.label,
+        "words": state.text,
+        "read": round(time.monotonic() - reading.at, 1),
+    }
+    if status is None:
+        return row
+    return row | {
+        "limit": limit_of(info, status),
+        "setLimit": status.set_limit,
+        "held": status.held,
+        "waiting": status.waiting,
+        "oldest": max((waiter.age for waiter in status.waiters), default=None)
+        if info.mode != "zset"
+        else None,
+        "retryAfter": status.retry_after,
+    }
+
+
+def _holder(holder: Holder, *, whole: bool) -> Json:
+    return {
+        "id": holder.id if whole else None,
+        "short": short(holder.id),
+        "client": _client(holder.client),
+        "age": holder.age,
+        "left": holder.expires_in,
+        # As text: a token has more digits than a page's numbers hold.
+        "token": str(holder.fencing_token),
+        "permits": holder.permits,
+        "key": holder.key,
+        "slots": ", ".join(map(str, holder.slots)),
+    }
+
+
+def _waiter(waiter: Waiter) -> Json:
+    return {
+        "position": waiter.position + 1,
+        "short": short(waiter.id),
+        "client": _client(waiter.client),
+        "age": waiter.age,
+        "permits": waiter.permits,
+        "key": waiter.key,
+    }
+
+
+def _key(key: KeyStatus) -> Json:
+    return {
+        "key": key.key,
+        "held": key.held,
+        "waiting": key.waiting,
+        "limit": key.limit,
+        "setLimit": key.set_limit,
+    }
+
+
+def short(identity: str) -> str:
+    """Enough of an id to tell it from others, and too little to use it."""
+    hub, dot, number = identity.partition(".")
+    return f"{hub[:6]}…{dot}{number}"
+
+
+def _client(client: Client) -> Json:
+    return {
+        "id": client.id[:8],
+        "label": client.label,
+        "host": client.host,
+        "pid": client.pid,
+        "reuses": client.reuses_leases,
+    }
+
+
+def _clients(info: SemaphoreInfo, status: SemaphoreStatus | None) -> list[Json]:
+    """The processes, what each declares, and what it holds of the listed permits."""
+    held: dict[str, int] = {}
+    waiting: dict[str, int] = {}
+    if status is not None:
+        for holder in status.holders:
+            held[holder.client.id] = held.get(holder.client.id, 0) + holder.permits
+        for waiter in status.waiters:
+            more = waiter.permits if info.mode == "zset" else 1
+            waiting[waiter.client.id] = waiting.get(waiter.client.id, 0) + more
+    return [
+        {
+            **_client(client),
+            "limit": client.limit,
+            "held": held.get(client.id, 0),
+            "waiting": waiting.get(client.id, 0),
+        }
+        for client in info.clients[:MAX_CLIENTS]
+    ]

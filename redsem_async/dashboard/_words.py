@@ -1,0 +1,112 @@
+"""What a semaphore waits for, in words."""
+
+from dataclasses import dataclass
+
+from redsem_async._api.status import SemaphoreStatus
+from redsem_async._integrations.discovery import SemaphoreInfo
+
+from ._reader import Reading
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """A state of a semaphore.
+
+    Attributes:
+        code: for the style of the page.
+        label: in one or two words.
+        text: one sentence.
+    """
+
+    code: str
+    label: str
+    text: str
+
+
+def state_of(reading: Reading) -> State:
+    """Why requests wait, if they do."""
+    info, status = reading.info, reading.status
+    if status is None:
+        return State("error", "unreadable", f"It cannot be read: {reading.error}.")
+    limit = limit_of(info, status)
+    if status.set_limit == 0:
+        return State("paused", "paused", _paused(status))
+    if info.grace > 0:
+        text = (
+            f"Redis lost its state: for {duration(info.grace)}, only permits that were held before"
+            " are put back."
+        )
+        return State("grace", "grace period", text)
+    if status.waiting:
+        return _waiting(info, status, limit)
+    if limit is not None and status.held >= limit:
+        more = status.held - limit
+        text = f"{_all(limit)}, and no request waits."
+        if more:
+            text = f"{status.held:,} permits are in use, {more:,} above the limit of {limit:,}."
+        return State("full", "full", text)
+    if status.held:
+        return State(
+            "free", "free", f"{count(_free(status, limit), 'permit is', 'permits are')} free."
+        )
+    return State("idle", "idle", "No permit is in use.")
+
+
+def _paused(status: SemaphoreStatus) -> str:
+    parts = ["No permit is granted until it is resumed"]
+    if status.waiting:
+        parts.append(f"{count(status.waiting, 'request waits', 'requests wait')}")
+    if status.held:
+        parts.append(f"{count(status.held, 'permit is', 'permits are')} still held")
+    return f"{'; '.join(parts)}."
+
+
+def _waiting(info: SemaphoreInfo, status: SemaphoreStatus, limit: int | None) -> State:
+    free = _free(status, limit)
+    if free <= 0:
+        text = _all(limit or 0)
+        if limit is not None and status.held > limit:
+            text = f"{status.held:,} permits are in use, above the limit of {limit:,}"
+        if status.retry_after:
+            text += f": a request that comes now waits about {duration(status.retry_after)}"
+        return State("waiting", "full", f"{text}.")
+    head = status.waiters[0] if status.waiters else None
+    if head is not None and head.permits > free and info.mode != "zset" and not info.keyed:
+        rest = count(free, "is", "are")
+        text = f"The first request asks for {head.permits:,} permits, and {rest} free."
+        return State("waiting", "head waits", text)
+    if info.keyed:
+        text = "Permits are free, but the keys of the waiting requests are at their limits."
+        return State("keys", "keys full", text)
+    return State("serving", "being served", "Permits are free: the next requests get them now.")
+
+
+def _all(limit: int) -> str:
+    return "The only permit is in use" if limit == 1 else f"All {limit:,} permits are in use"
+
+
+def limit_of(info: SemaphoreInfo, status: SemaphoreStatus) -> int | None:
+    """The limit in force: the highest, if clients declare different ones; None if unknown."""
+    if status.set_limit is not None:
+        return min(status.set_limit, len(info.slots)) if info.slots else status.set_limit
+    return max(info.declared, default=None)
+
+
+def _free(status: SemaphoreStatus, limit: int | None) -> int:
+    return 0 if limit is None else limit - status.held
+
+
+def count(number: int, one: str, many: str) -> str:
+    """*number* with its noun."""
+    return f"{number:,} {one if number == 1 else many}"
+
+
+def duration(seconds: float) -> str:
+    """*seconds* in a suitable unit."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    if seconds < 6000:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.0f} h"

@@ -1,0 +1,158 @@
+// A line over the last minutes, drawn from what this page has read since it was opened.
+
+import { duration, svg } from "./dom.js";
+
+const KEPT = 600; // seconds
+const SHORTEST = 30; // seconds that a chart spans at least
+const PAD = { left: 34, right: 8, top: 10, bottom: 20 };
+
+/** Readings of the last ten minutes. */
+export class History {
+  constructor() {
+    this.points = [];
+    this.marks = [];
+  }
+
+  add(point) {
+    this.points.push(point);
+    while (this.points[0].at < point.at - KEPT) this.points.shift();
+    while (this.marks.length && this.marks[0].at < point.at - KEPT) this.marks.shift();
+  }
+
+  mark(at, kind) {
+    this.marks.push({ at, kind });
+  }
+
+  get span() {
+    if (!this.points.length) return 0;
+    return this.points.at(-1).at - this.points[0].at;
+  }
+}
+
+/** Draws one value of a history, and a limit above it where there is one. */
+export class Chart {
+  constructor(element, readout, history, value, limit) {
+    Object.assign(this, { element, readout, history, value, limit, pointer: null });
+    new ResizeObserver(() => this.draw()).observe(element);
+    element.addEventListener("pointermove", (event) => {
+      this.pointer = event.offsetX;
+      this.draw();
+    });
+    element.addEventListener("pointerleave", () => {
+      this.pointer = null;
+      this.draw();
+    });
+  }
+
+  draw() {
+    const { points } = this.history;
+    const width = this.element.clientWidth;
+    const height = this.element.clientHeight;
+    if (!points.length || width < 50) return;
+    const end = points.at(-1).at;
+    const span = Math.max(SHORTEST, this.history.span);
+    const values = points.map(this.value);
+    const limits = this.limit ? points.map(this.limit) : [];
+    const scale = ceiling(Math.max(1, ...values, ...limits.filter((limit) => limit !== null)));
+    const x = (at) => PAD.left + (1 - (end - at) / span) * (width - PAD.left - PAD.right);
+    const y = (value) => PAD.top + (1 - value / scale.top) * (height - PAD.top - PAD.bottom);
+    const parts = [grid(scale, y, width), ...axis(span, x, end, width, height)];
+    for (const { at, kind } of this.history.marks) {
+      if (at < end - span) continue;
+      parts.push(svg("line", { class: `mark ${kind}`, x1: x(at), x2: x(at), y1: PAD.top - 4, y2: y(0) }));
+    }
+    const times = points.map((point) => point.at);
+    for (const path of steps(times, limits, x, y)) {
+      parts.push(svg("path", { class: "limit", d: path.line }));
+    }
+    for (const path of steps(times, values, x, y)) {
+      parts.push(svg("path", { class: "area", d: `${path.line} L${path.end} ${y(0)} L${path.start} ${y(0)} Z` }));
+      parts.push(svg("path", { class: "line", d: path.line }));
+    }
+    parts.push(svg("circle", { class: "now", cx: x(end), cy: y(values.at(-1)), r: 3.5 }));
+    this.readout.textContent = this.read(x, parts, y);
+    this.element.replaceChildren(
+      svg("svg", { viewBox: `0 0 ${width} ${height}`, width, height, "aria-hidden": "true" }, ...parts),
+    );
+    const low = Math.min(...values);
+    const high = Math.max(...values);
+    const what = `now ${values.at(-1)}, lowest ${low}, highest ${high} in ${duration(this.history.span)}`;
+    this.element.setAttribute("aria-label", `${this.element.dataset.what}: ${what}`);
+  }
+
+  /** The numbers under the pointer, or the highest. */
+  read(x, parts, y) {
+    const { points } = this.history;
+    if (this.pointer === null) {
+      return `highest ${Math.max(...points.map(this.value))}`;
+    }
+    let nearest = points[0];
+    for (const point of points) {
+      if (Math.abs(x(point.at) - this.pointer) < Math.abs(x(nearest.at) - this.pointer)) nearest = point;
+    }
+    const at = x(nearest.at);
+    parts.push(svg("line", { class: "cursor", x1: at, x2: at, y1: PAD.top, y2: y(0) }));
+    parts.push(svg("circle", { class: "now", cx: at, cy: y(this.value(nearest)), r: 3.5 }));
+    const limit = this.limit?.(nearest);
+    const of = limit === null || limit === undefined ? "" : ` of ${limit}`;
+    return `${this.value(nearest)}${of}, ${duration(points.at(-1).at - nearest.at)} ago`;
+  }
+}
+
+/** The paths of a stepped line; a gap where there is no value, or no reading for long. */
+function steps(times, values, x, y) {
+  const paths = [];
+  let path = null;
+  for (const [at, value] of values.entries()) {
+    const gap = at > 0 && times[at] - times[at - 1] > 5;
+    if (value === null || gap) path = null;
+    if (value === null) continue;
+    const here = x(times[at]).toFixed(1);
+    const level = y(value).toFixed(1);
+    if (path === null) {
+      path = { start: here, end: here, line: `M${here} ${level}` };
+      paths.push(path);
+    } else {
+      path.line += ` H${here} V${level}`;
+      path.end = here;
+    }
+  }
+  return paths;
+}
+
+/** A round number above *value*, or at it, and into how many whole parts a grid divides it. */
+function ceiling(value) {
+  for (let power = 1; ; power *= 10) {
+    for (const [step, parts] of [[1, 1], [2, 2], [3, 3], [4, 2], [5, 1], [6, 3], [8, 4], [10, 2]]) {
+      const top = step * power;
+      if (top >= value * 1.05 || (top === value && value <= 2)) {
+        return { top, parts: power > 1 && step === 1 ? 2 : power > 1 && step === 5 ? 5 : parts };
+      }
+    }
+  }
+}
+
+function grid({ top, parts }, y, width) {
+  const group = svg("g", { class: "grid" });
+  for (let part = 0; part <= parts; part += 1) {
+    const value = (top * part) / parts;
+    group.append(
+      svg("line", { x1: PAD.left, x2: width - PAD.right, y1: y(value), y2: y(value) }),
+      svg("text", { x: PAD.left - 6, y: y(value) + 4, "text-anchor": "end" }, String(value)),
+    );
+  }
+  return group;
+}
+
+function axis(span, x, end, width, height) {
+  const every = [10, 15, 30, 60, 120, 300].find((step) => span / step <= Math.max(2, width / 110)) ?? 300;
+  const parts = [];
+  for (let ago = 0; ago <= span; ago += every) {
+    const at = x(end - ago);
+    if (at < PAD.left + 18) break;
+    const text = ago === 0 ? "now" : ago < 90 ? `−${ago} s` : `−${ago / 60} min`;
+    const anchor = ago === 0 ? "end" : "middle";
+    parts.push(svg("text", { class: "tick", x: at, y: height - 5, "text-anchor": anchor }, text));
+  }
+  return parts;
+}

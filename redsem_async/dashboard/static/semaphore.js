@@ -1,0 +1,370 @@
+// One semaphore in full.
+
+import { askKick, askLimit, may, showActions } from "./changes.js";
+import { Chart, History } from "./chart.js";
+import { byId, clientName, clientPlace, clock, duration, el, number, plural, reconcile, setAttribute, setText } from "./dom.js";
+import { Happened } from "./happened.js";
+import { announce, connect } from "./live.js";
+import { meter, updateMeter } from "./meter.js";
+
+const { name, title } = document.body.dataset;
+const MOST_CELLS = 120;
+const DOTS = 24;
+const HUES = 8;
+const LISTED = 100; // things that happened
+const ROWS = 12; // of a table, until all are asked for
+
+const history = new History();
+const happened = new Happened();
+const hues = new Map(); // process -> hue, in the order in which the page saw them
+const places = new Map(); // permit -> its cells
+let state = "";
+let last = null; // reading
+
+for (const [id, what] of [["use-chart", "Permits in use"], ["wait-chart", "Requests that wait"]]) {
+  byId(id).dataset.what = what;
+}
+const charts = [
+  new Chart(byId("use-chart"), byId("use-readout"), history, (point) => point.held, (point) => point.limit),
+  new Chart(byId("wait-chart"), byId("wait-readout"), history, (point) => point.waiting, null),
+];
+
+connect(`events?${new URLSearchParams({ name })}`, receive);
+
+function receive(view) {
+  for (const { kind, text } of happened.read(view)) tell(view.at, kind, text);
+  if (view.found === false) {
+    missing();
+    return;
+  }
+  if (!view.found || view.held === undefined) {
+    setText(byId("words"), view.words ?? "Reading …");
+    return;
+  }
+  if (!view.outage) {
+    history.add({ at: view.at, held: view.held, limit: view.limit, waiting: view.waiting });
+    for (const chart of charts) chart.draw();
+    setText(byId("since"), `The charts show what this page has read since it was opened, ${duration(history.span)} ago.`);
+  }
+  last = view;
+  show(view);
+}
+
+function show(view) {
+  showStage(view);
+  showCells(view);
+  showActions(view);
+  showKeys(view);
+  showHolders(view);
+  showWaiters(view);
+  showClients(view);
+}
+
+function missing() {
+  byId("stage").dataset.state = "idle";
+  setText(byId("label"), "not in use");
+  setText(byId("words"), "Nobody holds or waits for a permit of this name, and no limit is set.");
+  for (const id of ["held", "limit", "waiting"]) setText(byId(id), "–");
+  for (const id of ["cells", "legend", "holders", "waiters", "clients", "actions"]) byId(id).replaceChildren();
+  delete byId("actions").dataset.shown;
+}
+
+function tell(at, kind, text) {
+  byId("happened-empty").hidden = true;
+  const list = byId("happened");
+  const time = el("time", { datetime: new Date(at * 1000).toISOString() }, clock(at));
+  list.prepend(el("li", { class: kind }, time, el("span", {}, text)));
+  while (list.children.length > LISTED) list.lastElementChild.remove();
+  history.mark(at, kind);
+  announce(text);
+}
+
+// -- now
+
+function showStage(view) {
+  byId("stage").dataset.state = view.state;
+  setText(byId("held"), number(view.held));
+  setText(byId("limit"), view.limit === null ? "?" : number(view.limit));
+  setText(byId("waiting"), number(view.waiting));
+  const oldest = view.oldest ? `, the first for ${duration(view.oldest)}` : "";
+  setText(byId("waiting-under"), `${view.waiting === 1 ? "request waits" : "requests wait"}${oldest}`);
+  setText(byId("label"), view.label);
+  setText(byId("words"), view.words);
+  const declared = view.declared.map(number).join(" or ") || "no limit";
+  const set = view.setLimit === null ? "" : `The limit of ${number(view.setLimit)} was set by an operator; `;
+  setText(byId("limits"), view.setLimit === null ? `The limit is what the clients declare: ${declared}.` : `${set}the clients declare ${declared}.`);
+  document.title = `${view.held}/${view.limit ?? "?"}${view.waiting ? ` +${view.waiting}` : ""} · ${name} · ${title}`;
+  if (state && state !== view.state) announce(view.words);
+  state = view.state;
+  reconcile(byId("chips"), chips(view), (chip) => chip, (chip) => el("span", {}, chip), () => {});
+}
+
+function chips(view) {
+  const found = [view.class ?? "no client yet"];
+  if (view.mode?.includes("+share")) found.push("keys share the limit");
+  else if (view.keyed) found.push("a limit for each key");
+  if (view.mode?.endsWith("+slots")) found.push("slots");
+  if (view.clock === "local") found.push("local clocks");
+  return found;
+}
+
+function processOf(client) {
+  return client.label ? `${client.label}\0${client.host}\0${client.pid}` : client.id;
+}
+
+function hueOf(client) {
+  const process = processOf(client);
+  if (!hues.has(process)) hues.set(process, hues.size % HUES);
+  return hues.get(process);
+}
+
+/** A cell for each permit, in the colour of its process, as full as its lease. */
+function showCells(view) {
+  const cells = byId("cells");
+  const size = Math.max(view.limit ?? 0, view.held);
+  cells.hidden = size === 0 || size > MOST_CELLS || view.moreHolders > 0;
+  const line = view.waiting ? `, ${plural(view.waiting, "request waits", "requests wait")}` : "";
+  setAttribute(cells, "aria-label", `${view.held} of ${view.limit ?? "?"} permits in use${line}`);
+  showLegend(view);
+  if (cells.hidden) return;
+  const items = placed(view.holders, size).map((holder, place) => ({
+    key: place,
+    holder,
+    beyond: view.limit !== null && place >= view.limit,
+  }));
+  const dots = Math.min(view.waiting, DOTS);
+  for (let place = 0; place < dots; place += 1) items.push({ key: `w${place}`, dot: true });
+  if (view.waiting > DOTS) items.push({ key: "more", more: view.waiting - DOTS });
+  reconcile(cells, items, (item) => item.key, makeCell, updateCell);
+}
+
+/** The holder of each cell. A permit keeps its cells for as long as it is held. */
+function placed(holders, size) {
+  const live = new Set(holders.map((holder) => holder.short));
+  for (const id of places.keys()) if (!live.has(id)) places.delete(id);
+  const cells = new Array(size).fill(null);
+  const take = (holder, wanted) => {
+    const got = [];
+    for (const place of wanted) {
+      if (got.length < holder.permits && place < size && cells[place] === null) {
+        cells[place] = holder;
+        got.push(place);
+      }
+    }
+    return got;
+  };
+  const late = [];
+  for (const holder of holders) {
+    const had = places.get(holder.short);
+    if (!had || take(holder, had).length < holder.permits) late.push(holder);
+  }
+  for (const holder of late) {
+    const own = [...cells.keys()].filter((place) => cells[place] === holder);
+    const rest = { ...holder, permits: holder.permits - own.length };
+    const more = take(rest, cells.keys()).map((place) => {
+      cells[place] = holder;
+      return place;
+    });
+    places.set(holder.short, [...own, ...more]);
+  }
+  return cells;
+}
+
+function makeCell(item) {
+  if (item.dot) return el("span", { class: "dot" });
+  if (item.more) return el("span", { class: "more-dots" });
+  return el("span", { class: "cell" }, el("span", { class: "lease" }));
+}
+
+function updateCell(element, { holder, dot, more, beyond }) {
+  if (dot) return;
+  if (more) {
+    setText(element, `+${number(more)}`);
+    return;
+  }
+  element.classList.toggle("free", !holder);
+  element.classList.toggle("beyond", beyond);
+  element.classList.toggle("silent", Boolean(holder) && happened.silent(holder.client.id));
+  const left = holder ? Math.min(1, holder.left / happened.longest(holder.client.id)) : 0;
+  const lease = element.firstElementChild;
+  const permit = holder?.short ?? "";
+  lease.style.transition = lease.dataset.permit === permit ? "" : "none"; // another permit's lease
+  lease.dataset.permit = permit;
+  lease.style.setProperty("--left", left.toFixed(2));
+  if (holder) element.dataset.hue = hueOf(holder.client);
+  else delete element.dataset.hue;
+  element.title = holder ? `${clientName(holder.client)}, held for ${duration(holder.age)}, lease ends in ${duration(holder.left)}` : beyond ? "" : "free";
+}
+
+function showLegend(view) {
+  const processes = new Map();
+  for (const holder of view.holders) {
+    const process = processOf(holder.client);
+    const one = processes.get(process) ?? { client: holder.client, permits: 0 };
+    one.permits += holder.permits;
+    processes.set(process, one);
+  }
+  const items = [...processes].map(([key, one]) => ({ key, ...one })).slice(0, 12);
+  items.sort((one, other) => hueOf(one.client) - hueOf(other.client));
+  reconcile(
+    byId("legend"),
+    items,
+    (item) => item.key,
+    (item) => el("li", {}, el("span", { class: "swatch", "data-hue": hueOf(item.client), "aria-hidden": "true" }), el("span")),
+    (element, item) => {
+      const silent = happened.silent(item.client.id);
+      element.classList.toggle("silent", silent);
+      setText(element.lastElementChild, `${clientName(item.client)}: ${number(item.permits)}${silent ? ", not refreshed" : ""}`);
+    },
+  );
+}
+
+// -- tables
+
+/** A table in the element with *id*; *columns* are {label, num, cell(item, td)}. */
+function table(id, caption, columns, items, keyOf, empty, rest = "") {
+  const parent = byId(id);
+  const shown = parent.dataset.all ? items : items.slice(0, ROWS);
+  if (!items.length) {
+    if (!parent.querySelector(".empty")) parent.replaceChildren(el("p", { class: "empty" }));
+    setText(parent.firstElementChild, empty);
+    return;
+  }
+  const labels = columns.map((column) => column.label).join("|");
+  if (parent.dataset.labels !== labels || !parent.querySelector("table")) {
+    parent.dataset.labels = labels;
+    const heads = columns.map(({ label, num, quiet }) =>
+      el("th", { role: "columnheader", scope: "col", class: num ? "num" : null }, quiet ? el("span", { class: "hidden" }, label) : label),
+    );
+    parent.replaceChildren(
+      el(
+        "table",
+        { class: "data", role: "table", "aria-label": caption },
+        el("thead", { role: "rowgroup" }, el("tr", { role: "row" }, ...heads)),
+        el("tbody", { role: "rowgroup" }),
+      ),
+      el("button", { type: "button", class: "small all", onclick: () => showAll(parent) }),
+      el("p", { class: "rest" }),
+    );
+  }
+  reconcile(
+    parent.querySelector("tbody"),
+    shown,
+    keyOf,
+    () => el("tr", { role: "row" }, ...columns.map(({ label, num }) => el("td", { role: "cell", "data-label": label, class: num ? "num" : null }))),
+    (row, item) => columns.forEach((column, at) => column.cell(item, row.children[at])),
+  );
+  const button = parent.querySelector("button.all");
+  button.hidden = shown.length === items.length;
+  setText(button, `Show all ${number(items.length)}`);
+  setText(parent.lastElementChild, rest);
+}
+
+function showAll(parent) {
+  parent.dataset.all = "yes";
+  if (last) show(last);
+}
+
+const text = (label, value, num = false) => ({ label, num, cell: (item, td) => setText(td, value(item)) });
+
+/** A column with a process: its colour, its label, its host and pid. */
+const processColumn = (label, clientOf) => ({
+  label,
+  cell: (item, td) => {
+    const client = clientOf(item);
+    if (!td.firstElementChild) {
+      td.append(el("span", { class: "swatch", "aria-hidden": "true" }), el("span", { class: "who" }), el("span", { class: "where" }));
+    }
+    const [swatch, who, where] = td.children;
+    if (hues.has(processOf(client))) swatch.dataset.hue = hueOf(client);
+    setText(who, clientName(client));
+    setText(where, client.label ? clientPlace(client) : "");
+  },
+});
+
+/** A column with one button for each item. */
+const buttonColumn = (textOf, labelOf, run) => ({
+  label: "change",
+  quiet: true,
+  cell: (item, td) => {
+    if (!td.firstElementChild) td.append(el("button", { type: "button", class: "small", onclick: () => run(td.item) }));
+    td.item = item;
+    setText(td.firstElementChild, textOf(item));
+    setAttribute(td.firstElementChild, "aria-label", labelOf(item));
+  },
+});
+
+function showHolders(view) {
+  const columns = [
+    processColumn("process", (holder) => holder.client),
+    text("held for", (holder) => duration(holder.age), true),
+    text("lease ends in", (holder) => duration(holder.left), true),
+    text("permits", (holder) => number(holder.permits), true),
+    ...(view.keyed ? [text("key", (holder) => holder.key ?? "–")] : []),
+    ...(view.slotted ? [text("slots", (holder) => holder.slots || "–")] : []),
+    text("fencing token", (holder) => holder.token, true),
+    text("id", (holder) => holder.id ?? holder.short),
+  ];
+  if (may("kick")) {
+    columns.push(buttonColumn(() => "Kick…", (holder) => `Revoke the permit ${holder.short} of ${clientName(holder.client)}`, askKick));
+  }
+  const rest = view.moreHolders ? `and ${plural(view.moreHolders, "more permit", "more permits")}: the first to expire are listed` : "";
+  const reused = view.holders.some((holder) => holder.client.reuses)
+    ? "Some processes keep released permits for their next caller, until another process asks (linger)."
+    : "";
+  const holders = [...view.holders].sort((one, other) => other.age - one.age);
+  table("holders", "Holders, the oldest first", columns, holders, (holder) => holder.short, "No permit is held.", [rest, reused].filter(Boolean).join(". "));
+}
+
+function showWaiters(view) {
+  const rest = view.moreWaiters ? `and ${plural(view.moreWaiters, "more request", "more requests")} behind them` : "";
+  if (!view.ordered) {
+    const columns = [processColumn("process", (waiter) => waiter.client), text("requests", (waiter) => number(waiter.permits), true)];
+    table("waiters", "Processes with waiting requests", columns, view.waiters, (waiter) => waiter.short, "No request waits.", rest);
+    return;
+  }
+  const columns = [
+    text("place", (waiter) => number(waiter.position), true),
+    processColumn("process", (waiter) => waiter.client),
+    text("waits for", (waiter) => duration(waiter.age), true),
+    text("permits", (waiter) => number(waiter.permits), true),
+    ...(view.keyed ? [text("key", (waiter) => waiter.key ?? "–")] : []),
+    text("id", (waiter) => waiter.short),
+  ];
+  table("waiters", "Waiting requests, in their order", columns, view.waiters, (waiter) => waiter.short, "No request waits.", rest);
+}
+
+function showKeys(view) {
+  byId("keys-card").hidden = !view.keyed;
+  if (!view.keyed) return;
+  const limit = (key) => {
+    if (key.setLimit !== null) return `${number(key.setLimit)} (set)`;
+    return key.limit === null ? "as clients declare" : number(key.limit);
+  };
+  const columns = [
+    text("key", (key) => key.key),
+    { label: "share of the limit", cell: (key, td) => {
+      if (!td.firstElementChild) td.append(meter());
+      updateMeter(td.firstElementChild, { held: key.held, limit: view.limit, waiting: key.waiting });
+    } },
+    text("in use", (key) => number(key.held), true),
+    text("limit of the key", limit, true),
+    text("waiting", (key) => (key.waiting ? number(key.waiting) : "–"), true),
+  ];
+  if (may("set_limit")) {
+    columns.push(buttonColumn(() => "Set limit…", (key) => `Set the limit of the key ${key.key}`, (key) => askLimit(view, key)));
+  }
+  const rest = view.moreKeys ? "There may be more keys: these are the first." : "";
+  table("keys", "Keys that hold permits or wait", columns, view.keys, (key) => key.key, "No key holds a permit or waits.", rest);
+}
+
+function showClients(view) {
+  const columns = [
+    processColumn("process", (client) => client),
+    text("declares a limit of", (client) => (client.limit === null ? "–" : number(client.limit)), true),
+    text("holds", (client) => (client.held ? number(client.held) : "–"), true),
+    text("waits", (client) => (client.waiting ? number(client.waiting) : "–"), true),
+  ];
+  const rest = view.moreClients ? `and ${plural(view.moreClients, "more process", "more processes")}` : "";
+  table("clients", "Processes that use it", columns, view.clients, (client) => client.id, "No process uses it now.", rest);
+}

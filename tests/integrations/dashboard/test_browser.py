@@ -1,0 +1,325 @@
+"""The dashboard in a real browser: what an operator sees and does."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from importlib import resources
+from shutil import which
+from typing import Any
+
+import pytest
+from playwright.async_api import Browser, Page, async_playwright, expect
+from redis.asyncio import Redis
+
+from redsem_async import FairSemaphore, PermitLost
+from redsem_async.dashboard import dashboard
+from redsem_async.testing import EmbeddedRedis
+from tests.harness.wait import cancelled, is_served, soon, waiting
+from tests.integrations.cli.commands import queued
+from tests.integrations.dashboard.conftest import Serve
+from tests.integrations.dashboard.site import Site, serving
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(120)]
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+HOSTILE = """<img src=x onerror=alert(1)>"'&</script><b>bold</b>"""
+AXE = (resources.files("axe_playwright_python") / "axe.min.js").read_text()
+WCAG = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]}
+PATIENCE = 20_000  # ms for what a page is to show, on a busy machine
+
+expect.set_options(timeout=PATIENCE)
+
+
+class Tabs:
+    """Opens pages, and collects what goes wrong in them."""
+
+    def __init__(self, browser: Browser) -> None:
+        self._browser = browser
+        self.problems: list[str] = []
+
+    async def open(
+        self, site: Site, path: str = "", *, width: int = 1400, scheme: Any = "light"
+    ) -> Page:
+        """A window of its own."""
+        context = await self._browser.new_context(
+            viewport={"width": width, "height": 900},
+            color_scheme=scheme,
+            reduced_motion="reduce",
+        )
+        context.set_default_timeout(PATIENCE)
+        page = await context.new_page()
+        page.on("pageerror", lambda error: self.problems.append(f"{error}"))
+        page.on("dialog", lambda dialog: self.problems.append(f"dialog: {dialog.message}"))
+        page.on("console", self._console)
+        await page.goto(site.url + path)
+        return page
+
+    def _console(self, message: Any) -> None:
+        # A stream that is cut off is an error here, too: what is shown then is tested.
+        if message.type == "error" and "net::" not in message.text:
+            self.problems.append(message.text)
+
+
+@pytest.fixture
+async def tabs() -> AsyncIterator[Tabs]:
+    """Pages of a headless browser, in none of which anything goes wrong."""
+    program = os.environ.get("REDSEM_BROWSER") or next(filter(None, map(which, BROWSERS)), None)
+    if program is None:
+        pytest.skip("NOT TESTED: there is no Chromium here")
+    async with async_playwright() as playwright:
+        options = ["--disable-gpu", "--mute-audio"]
+        browser = await playwright.chromium.launch(executable_path=program, args=options)
+        tabs = Tabs(browser)
+        yield tabs
+        await browser.close()
+    assert tabs.problems == []
+
+
+HOLDER = """
+import asyncio, sys
+from redsem_async import FairSemaphore, from_url
+
+async def main():
+    sem = FairSemaphore(from_url(sys.argv[1]), "gpu", 3, lease=2.0, label="doomed")
+    permit = await sem.acquire(permits=2)
+    print("holds", flush=True)
+    await asyncio.sleep(3600)
+
+asyncio.run(main())
+"""
+
+
+async def test_a_killed_process_and_what_becomes_of_its_permits(
+    site: Site, tabs: Tabs, redis: Redis, server: EmbeddedRedis
+) -> None:
+    """They are not refreshed any more, end with the lease, and go to those who wait."""
+    command = (sys.executable, "-c", HOLDER, server.url)
+    holder = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
+    try:
+        assert holder.stdout is not None
+        assert await holder.stdout.readline() == b"holds\n"
+        sem = FairSemaphore(redis, "gpu", 3, lease=2.0, label="lives")
+        waiter = asyncio.create_task(sem.acquire(permits=3))
+        page = await tabs.open(site, "semaphore?name=gpu")
+        await expect(page.locator("#words")).to_contain_text("asks for 3 permits, and 1 is free")
+        await expect(page.locator("#cells .cell[data-hue]")).to_have_count(2)
+    finally:
+        holder.kill()
+        await holder.wait()
+    happened = page.locator("#happened")
+    await expect(happened).to_contain_text("doomed does not refresh 2 permits")
+    await expect(happened).to_contain_text("2 permits of doomed have ended")
+    await expect(page.locator("#legend")).to_have_text("lives: 3")
+    await is_served(waiter)
+
+
+@pytest.mark.release
+async def test_the_demo_is_seen_as_it_happens(
+    site: Site, tabs: Tabs, server: EmbeddedRedis
+) -> None:
+    """The limit, the line, the killed process, and the recovery."""
+    page = await tabs.open(site)
+    await expect(page.locator("#note")).to_have_text("No semaphore is in use.")
+    demo = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "redsem_async", "demo", "--requests", "160", "--lease", "2"),
+        *("--url", server.url),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        link = page.get_by_role("link", name="demo-")
+        await link.click()
+        await expect(page.locator("#limit")).to_have_text("8")
+        await expect(page.locator("#label")).to_have_text("full", timeout=60_000)
+        await expect(page.locator("#cells .dot").first).to_be_visible()
+        await expect(page.locator("#legend")).to_contain_text("worker")
+        happened = page.locator("#happened")
+        await expect(happened).to_contain_text("does not refresh", timeout=60_000)
+        await expect(happened).to_contain_text("to the next requests")
+        await expect(page.locator("#use-chart path.line")).to_have_count(1)
+        await expect(page.locator("#use-chart path.limit")).to_have_count(1)
+        await expect(page.locator("#label")).to_have_text("not in use", timeout=60_000)
+        assert await asyncio.wait_for(demo.wait(), 60) == 0
+    finally:
+        if demo.returncode is None:
+            demo.kill()
+            await demo.wait()
+
+
+async def test_an_operator_changes_the_limit(writable: Site, tabs: Tabs, redis: Redis) -> None:
+    """With the keyboard alone; those who wait are served."""
+    sem = FairSemaphore(redis, "openai", 1, label="web")
+    async with sem:
+        waiter = asyncio.create_task(sem.acquire())
+        await waiting(sem, 1)
+        page = await tabs.open(writable)
+        await page.keyboard.press("/")
+        await page.keyboard.type("OPEN")
+        await expect(page.locator("#rows tr")).to_have_count(1)
+        await page.keyboard.press("Tab")
+        await page.keyboard.press("Enter")
+        await expect(page.locator("#words")).to_contain_text("The only permit is in use")
+        await page.get_by_role("button", name="Set limit").focus()
+        await page.keyboard.press("Enter")
+        await expect(page.get_by_label("New limit")).to_be_focused()
+        await page.keyboard.type("3")
+        await page.keyboard.press("Enter")
+        await expect(page.locator("#limit")).to_have_text("3")
+        await expect(page.locator("#toasts")).to_contain_text("The limit is 3 now.")
+        await expect(page.locator("#happened")).to_contain_text("set to 3; it was 1")
+        await is_served(waiter)
+        await page.get_by_role("button", name="Set limit").click()
+        await page.get_by_label("Remove the set limit").check()
+        await page.get_by_role("dialog").get_by_role("button", name="Set the limit").click()
+        await expect(page.locator("#limit")).to_have_text("1")
+    assert (await sem.status()).set_limit is None
+
+
+async def test_an_operator_pauses_and_resumes(writable: Site, tabs: Tabs, redis: Redis) -> None:
+    """Each asks once; Escape changes nothing."""
+    sem = FairSemaphore(redis, "openai", 2)
+    async with sem:
+        page = await tabs.open(writable, "semaphore?name=openai")
+        await page.get_by_role("button", name="Pause").click()
+        await page.keyboard.press("Escape")
+        await expect(page.get_by_role("dialog")).to_have_count(0)
+        assert (await sem.status()).set_limit is None
+        await page.get_by_role("button", name="Pause").click()
+        await page.get_by_role("dialog").get_by_role("button", name="Pause").click()
+        await expect(page.locator("#label")).to_have_text("paused")
+        assert (await sem.status()).set_limit == 0
+        waiter = asyncio.create_task(sem.acquire())
+        await expect(page.locator("#waiting")).to_have_text("1")
+        await page.get_by_role("button", name="Resume").click()
+        await page.get_by_role("dialog").get_by_role("button", name="Resume").click()
+        await is_served(waiter)
+        await expect(page.locator("#label")).to_have_text("free")
+        await expect(page.locator("#happened")).to_contain_text("Resumed")
+
+
+async def test_an_operator_revokes_a_permit(writable: Site, tabs: Tabs, redis: Redis) -> None:
+    sem = FairSemaphore(redis, "gpu", 1, label="trainer")
+    permit = await sem.acquire()
+    page = await tabs.open(writable, "semaphore?name=gpu")
+    await page.get_by_role("button", name="Revoke the permit").click()
+    await expect(page.get_by_role("dialog")).to_contain_text("trainer")
+    await page.get_by_role("dialog").get_by_role("button", name="Revoke it").click()
+    assert isinstance(await soon(permit.wait_lost()), PermitLost)
+    await expect(page.locator("#held")).to_have_text("0")
+
+
+async def test_hostile_text_is_shown_as_text(writable: Site, tabs: Tabs, redis: Redis) -> None:
+    """In names, labels and keys, in every place: nothing of it becomes an element."""
+    sem = FairSemaphore(redis, HOSTILE, 2, key_limit=1, label=HOSTILE)
+    async with sem.acquire(key=HOSTILE):
+        waiter = asyncio.create_task(sem.acquire(key=HOSTILE))
+        await waiting(sem, 1)
+        page = await tabs.open(writable)
+        await page.get_by_role("link", name=HOSTILE).click()
+        await expect(page.locator("h1")).to_have_text(HOSTILE)
+        await expect(page.locator("#keys td").first).to_have_text(HOSTILE)
+        await expect(page.locator("#holders .who").first).to_have_text(HOSTILE)
+        await expect(page.locator("#waiters .who").first).to_have_text(HOSTILE)
+        assert await page.title() == f"1/2 +1 · {HOSTILE} · Semaphores"
+        await page.get_by_role("button", name="Set the limit of the key").click()
+        await expect(page.get_by_role("dialog")).to_contain_text(HOSTILE)
+        await page.get_by_label("New limit").fill("5")
+        await page.keyboard.press("Enter")
+        await expect(page.locator("#toasts")).to_contain_text("was set to 5")
+        await page.get_by_role("button", name="Revoke the permit").first.click()
+        await expect(page.get_by_role("dialog")).to_contain_text(HOSTILE)
+        assert await page.locator("img, b").count() == 0
+        await is_served(waiter)
+
+
+async def test_the_connection_to_redis_is_lost_and_found(
+    serve: Serve, tabs: Tabs, redis: Redis, server: EmbeddedRedis, own_client: Any
+) -> None:
+    """The page says so, keeps what it knew, and goes on by itself."""
+    client = own_client()
+    site = await serve(client)
+    await FairSemaphore(redis, "gpu", 4).set_limit(3)
+    list_page = await tabs.open(site)
+    page = await tabs.open(site, "semaphore?name=gpu")
+    await expect(page.locator("#limit")).to_have_text("3")
+    await expect(list_page.locator("#rows tr")).to_have_count(1)
+    server.kill()
+    for one in (page, list_page):
+        await expect(one.locator("#banner")).to_contain_text("Redis cannot be read since")
+        await expect(one.locator("#live-text")).to_have_text("Redis does not answer")
+    await expect(page.locator("#limit")).to_have_text("3")
+    server.restart()
+    for one in (page, list_page):
+        await expect(one.locator("#live-text")).to_have_text("live")
+        await expect(one.locator("#banner")).to_be_hidden()
+    await expect(page.locator("#happened")).to_contain_text("Redis answers again.")
+    await client.aclose()
+
+
+async def test_the_server_of_the_page_is_lost(tabs: Tabs, redis: Redis) -> None:
+    """Numbers that do not change any more must not look live."""
+    await FairSemaphore(redis, "gpu", 4).set_limit(3)
+    async with serving(dashboard(redis, interval=0.1)) as site:
+        page = await tabs.open(site, "semaphore?name=gpu")
+        await expect(page.locator("#limit")).to_have_text("3")
+        await expect(page.locator("#live-text")).to_have_text("live")
+    await expect(page.locator("#banner")).to_contain_text("does not answer")
+    await expect(page.locator("#live-text")).to_have_text("no connection")
+
+
+async def test_two_tabs_show_the_same(writable: Site, tabs: Tabs, redis: Redis) -> None:
+    """What one operator changes, the other sees; and both may change it."""
+    sem = FairSemaphore(redis, "gpu", 4)
+    await sem.set_limit(3)
+    one = await tabs.open(writable, "semaphore?name=gpu")
+    other = await one.context.new_page()
+    await other.goto(one.url)
+    for page, limit, seen in ((one, "7", other), (other, "5", one)):
+        await page.get_by_role("button", name="Set limit").click()
+        await page.get_by_label("New limit").fill(limit)
+        await page.keyboard.press("Enter")
+        await expect(seen.locator("#limit")).to_have_text(limit)
+    assert (await sem.status()).set_limit == 5
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(400, "dark"), (1400, "light")])
+async def test_everybody_can_use_it(
+    width: int, scheme: str, writable: Site, tabs: Tabs, redis: Redis
+) -> None:
+    """On a phone and a wide screen, in both schemes: nothing sticks out, and axe finds nothing."""
+    long = "tenant:" + "abcdefghij" * 12
+    sem = FairSemaphore(redis, "llm", 4, key_limit=2, label="gateway")
+    busy = FairSemaphore(redis, long, 2, label=long)
+    async with sem.acquire(key="acme", permits=2), busy.acquire(permits=2):
+        tasks = [asyncio.create_task(sem.acquire(key="acme")) for _ in range(2)]
+        await waiting(sem, 2)
+        await FairSemaphore(redis, "stopped", 3).pause()
+        tasks += await queued(busy, 3)
+        await busy.set_limit(1)
+        for path, ready in (("", "#rows tr"), ("semaphore?name=llm", "#keys tbody tr")):
+            page = await tabs.open(writable, path, width=width, scheme=scheme)
+            await expect(page.locator(ready).first).to_be_visible()
+            await everything_fits(page)
+            assert await violations(page) == []
+            if path and width == 400:
+                await page.get_by_role("button", name="Set limit").first.click()
+                assert await violations(page) == []
+        page = await tabs.open(writable, f"semaphore?name={long}", width=width, scheme=scheme)
+        await expect(page.locator("#holders tbody tr")).to_have_count(1)
+        await everything_fits(page)
+        await cancelled(*tasks)
+
+
+async def violations(page: Page) -> list[tuple[str, list[str]]]:
+    """What axe finds: the rules that are broken, and where."""
+    await page.evaluate(AXE)
+    found: Any = await page.evaluate("(options) => axe.run(options)", WCAG)
+    return [(rule["id"], [node["html"] for node in rule["nodes"]]) for rule in found["violations"]]
+
+
+async def everything_fits(page: Page) -> None:
+    """No page has to be moved sideways."""
+    beyond = await page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
+    assert beyond <= 0

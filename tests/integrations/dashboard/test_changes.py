@@ -1,0 +1,322 @@
+"""What an operator changes, who may, and what is refused."""
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+from starlette.requests import Request
+
+from redsem_async import FairSemaphore, PermitLost, Semaphore
+from redsem_async.dashboard._access import CHANGES, COOKIE
+from redsem_async.testing import EmbeddedRedis
+from tests.harness.wait import is_served, soon, waiting
+from tests.integrations.dashboard.conftest import Serve
+from tests.integrations.dashboard.site import TOKEN, Site
+
+OLD = "A" * 43  # a token of the right form
+
+
+def always(answer: Any) -> Any:
+    """Gives the same answer to every question."""
+
+    def authorize(request: Request, action: str, name: str | None) -> Any:
+        return answer
+
+    return authorize
+
+
+def said(caplog: pytest.LogCaptureFixture, event: str) -> list[Any]:
+    return [record for record in caplog.records if getattr(record, "event", "") == event]
+
+
+async def test_a_limit_is_set_and_removed(
+    writable: Site, redis: Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And the log says who did it."""
+    caplog.set_level(logging.INFO)
+    sem = FairSemaphore(redis, "openai", 4)
+    async with sem.acquire(permits=4):
+        done = await writable.post("set_limit", "openai", limit=2)
+        assert done.status_code == 200
+        assert done.json()["text"] == "The limit is 2 now. 4 permits are still held."
+        assert (await sem.status()).set_limit == 2
+        done = await writable.post("set_limit", "openai", limit=None)
+        assert done.json()["ok"]
+        assert (await sem.status()).set_limit is None
+    first, second = said(caplog, "changed")
+    assert (first.levelname, first.semaphore, first.action) == ("INFO", "openai", "set_limit")
+    assert (first.who, first.limit) == ("ada", 2)
+    assert second.limit is None
+    assert "'openai': set_limit 2 by 'ada'" in first.getMessage()
+
+
+@pytest.mark.parametrize("kind", [FairSemaphore, Semaphore])
+async def test_it_is_paused_and_resumed(
+    kind: type[FairSemaphore], writable: Site, redis: Redis
+) -> None:
+    """The limit that the pause found comes back, and those who wait are served."""
+    sem = kind(redis, "openai", 4)
+    await sem.set_limit(3)
+    assert (await writable.post("pause", "openai")).json()["ok"]
+    waiter = asyncio.create_task(sem.acquire())
+    await waiting(sem, 1)
+    done = await writable.post("resume", "openai")
+    assert done.json()["text"] == "Resumed: the set limit of 3 applies."
+    await is_served(waiter)
+
+
+async def test_a_permit_is_revoked(
+    writable: Site, redis: Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By the whole id, which a page has that may do so; the log has a part of it."""
+    caplog.set_level(logging.INFO)
+    sem = FairSemaphore(redis, "gpu", 1)
+    permit = await sem.acquire()
+    [holder] = (await writable.view(name="gpu"))["holders"]
+    assert holder["id"] == permit.id
+    done = await writable.post("kick", "gpu", permit=holder["id"])
+    assert done.json()["ok"]
+    assert isinstance(await soon(permit.wait_lost()), PermitLost)
+    again = await writable.post("kick", "gpu", permit=holder["id"])
+    assert again.status_code == 409
+    assert permit.id not in caplog.text
+    assert len(said(caplog, "changed")) == 1
+
+
+async def test_a_semaphore_is_deleted(writable: Site, redis: Redis) -> None:
+    sem = FairSemaphore(redis, "gpu", 1)
+    permit = await sem.acquire()
+    assert (await writable.post("clear", "gpu")).json()["ok"]
+    await soon(permit.wait_lost())
+    assert not await sem.exists()
+
+
+async def test_the_limit_of_a_key_is_set(writable: Site, redis: Redis) -> None:
+    """And not that of a semaphore whose requests have no keys."""
+    sem = FairSemaphore(redis, "llm", 9, key_limit=3)
+    async with sem.acquire(key="acme"):
+        done = await writable.post("set_limit", "llm", limit=1, key="acme")
+        assert done.json()["text"] == "The limit of the key 'acme' was set to 1."
+        [key] = (await sem.status()).keys
+        assert key.set_limit == 1
+        await writable.post("set_limit", "llm", limit=None, key="acme")
+        [key] = (await sem.status()).keys
+        assert key.set_limit is None
+    async with FairSemaphore(redis, "plain", 1):
+        refused = await writable.post("set_limit", "plain", limit=1, key="acme")
+    assert refused.status_code == 400
+
+
+async def test_hostile_names_are_changed_like_others(
+    writable: Site, redis: Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A line break in a name makes no line of the log."""
+    caplog.set_level(logging.INFO)
+    name = "a/b?c=d#e&f\"'<x>\nINFO forged"
+    sem = FairSemaphore(redis, name, 1)
+    await sem.set_limit(1)
+    assert (await writable.post("pause", name)).json()["ok"]
+    assert (await sem.status()).set_limit == 0
+    [record] = said(caplog, "changed")
+    assert "\n" not in record.getMessage()
+
+
+# -- who may
+
+
+@pytest.mark.parametrize("action", CHANGES)
+async def test_read_only_means_read_only(action: str, site: Site, redis: Redis) -> None:
+    """No page has a token; and a request with one is refused."""
+    sem = FairSemaphore(redis, "gpu", 2)
+    async with sem as permit:
+        assert TOKEN.findall(await site.page("gpu")) == [""]
+        assert site.http.cookies.get(COOKIE) is None
+        site.http.cookies.set(COOKIE, OLD)
+        refused = await site.post(action, "gpu", token=OLD, limit=1, permit=permit.id)
+        assert (refused.status_code, refused.json()["ok"]) == (403, False)
+        assert (await sem.status()).set_limit is None
+        assert not permit.lost
+
+
+async def test_who_may_not_is_refused_and_logged(
+    serve: Serve, redis: Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The page shows the controls that work, and whole ids to those who may revoke."""
+
+    async def authorize(request: Request, action: str, name: str | None) -> bool | str:
+        assert isinstance(request, Request)
+        return action == "view" or (action == "pause" and name == "mine" and "grace")
+
+    site = await serve(writable=True, authorize=authorize)
+    mine, theirs = FairSemaphore(redis, "mine", 1), FairSemaphore(redis, "theirs", 1)
+    async with mine, theirs as permit:
+        assert 'data-allowed="pause"' in await site.page("mine")
+        assert 'data-allowed=""' in await site.page("theirs")
+        assert permit.id not in str(await site.view(name="theirs"))
+        assert (await site.post("pause", "mine")).status_code == 200
+        assert (await site.post("pause", "theirs")).status_code == 403
+        assert (await site.post("resume", "mine")).status_code == 403
+        assert (await theirs.status()).set_limit is None
+        assert (await mine.status()).set_limit == 0
+    refused = said(caplog, "change refused")
+    assert [(record.semaphore, record.action) for record in refused] == [
+        ("theirs", "pause"),
+        ("mine", "resume"),
+    ]
+    assert {record.levelname for record in refused} == {"WARNING"}
+
+
+@pytest.mark.parametrize("answer", [None, 0, 1, "", [], object()])
+async def test_only_yes_means_yes(answer: Any, serve: Serve, redis: Redis) -> None:
+    """A function that forgets its return statement opens nothing."""
+    site = await serve(writable=True, authorize=always(answer))
+    await FairSemaphore(redis, "gpu", 2).set_limit(1)
+    assert (await site.http.get("")).status_code == 403
+    site.http.cookies.set(COOKIE, OLD)
+    assert (await site.post("pause", "gpu", token=OLD)).status_code == 403
+
+
+# -- requests of other sites
+
+
+JSON = {"action": "pause", "name": "gpu"}
+
+
+@pytest.mark.parametrize(
+    ("headers", "reason"),
+    [
+        ({"Sec-Fetch-Site": "cross-site"}, "another site"),
+        ({"Sec-Fetch-Site": "same-site"}, "another site"),
+        ({"Sec-Fetch-Site": "none"}, "another site"),
+        ({"Sec-Fetch-Site": None}, "another site"),
+        ({"Sec-Fetch-Site": None, "Origin": "http://evil.example"}, "another site"),
+        ({"Sec-Fetch-Site": None, "Origin": "null"}, "another site"),
+        ({"Content-Type": "text/plain"}, "not JSON"),
+        ({"Content-Type": "application/x-www-form-urlencoded"}, "not JSON"),
+        ({"X-CSRF-Token": None}, "token"),
+        ({"X-CSRF-Token": OLD}, "token"),
+        ({"X-CSRF-Token": "é"}, "token"),
+        ({"Cookie": ""}, "token"),
+        ({"Cookie": f"{COOKIE}=", "X-CSRF-Token": ""}, "token"),
+    ],
+)
+async def test_requests_of_other_sites_are_refused(
+    headers: dict[str, str | None], reason: str, writable: Site, redis: Redis
+) -> None:
+    """The operator's browser sends its cookies wherever a page of others sends it."""
+    sem = FairSemaphore(redis, "gpu", 2)
+    await sem.set_limit(2)
+    [token] = TOKEN.findall(await writable.page("gpu"))
+    own: dict[str, str | None] = {
+        "Sec-Fetch-Site": "same-origin",
+        "X-CSRF-Token": token,
+        **headers,
+    }
+    sent = [(name.encode(), text.encode()) for name, text in own.items() if text is not None]
+    refused = await writable.http.post("change", json=JSON, headers=sent)
+    assert refused.status_code == 403
+    assert reason in refused.json()["text"]
+    assert (await sem.status()).set_limit == 2
+
+
+async def test_a_browser_without_fetch_metadata_sends_its_origin(
+    writable: Site, redis: Redis
+) -> None:
+    """It has none where the page came over http from another machine."""
+    sem = FairSemaphore(redis, "gpu", 2)
+    await sem.set_limit(2)
+    [token] = TOKEN.findall(await writable.page("gpu"))
+    origin = writable.url.rstrip("/")
+    headers = {"Origin": origin, "X-CSRF-Token": token}
+    done = await writable.http.post("change", json=JSON, headers=headers)
+    assert done.status_code == 200
+    assert (await sem.status()).set_limit == 0
+
+
+async def test_a_change_is_never_a_get(writable: Site, redis: Redis) -> None:
+    """Links and images of other sites are GETs."""
+    sem = FairSemaphore(redis, "gpu", 2)
+    await sem.set_limit(2)
+    await writable.page("gpu")
+    response = await writable.http.get("change", params=JSON)
+    assert response.status_code == 405
+    assert (await sem.status()).set_limit == 2
+
+
+async def test_tabs_of_one_browser_share_a_token(writable: Site, redis: Redis) -> None:
+    """A page that was opened later does not make the first one useless."""
+    await FairSemaphore(redis, "gpu", 2).set_limit(2)
+    [first] = TOKEN.findall(await writable.page("gpu"))
+    [second] = TOKEN.findall(await writable.page("gpu"))
+    assert first == second
+    assert (await writable.post("pause", "gpu", token=first)).status_code == 200
+    cookie = next(cookie for cookie in writable.http.cookies.jar if cookie.name == COOKIE)
+    assert cookie.has_nonstandard_attr("HttpOnly")
+    assert cookie.get_nonstandard_attr("SameSite") == "lax"
+
+
+# -- nonsense and outages
+
+
+@pytest.mark.parametrize(
+    ("wrong", "status"),
+    [
+        ({"action": "drop"}, 400),
+        ({"action": ["pause"]}, 400),
+        ({"name": "nobody"}, 404),
+        ({"name": ""}, 400),
+        ({"name": "a{b}"}, 400),
+        ({"name": "x" * 600}, 400),
+        ({"name": 5}, 400),
+        ({"action": "set_limit"}, 400),
+        ({"action": "set_limit", "limit": -1}, 400),
+        ({"action": "set_limit", "limit": 1.5}, 400),
+        ({"action": "set_limit", "limit": "4"}, 400),
+        ({"action": "set_limit", "limit": True}, 400),
+        ({"action": "set_limit", "limit": 10**16}, 400),
+        ({"action": "set_limit", "limit": 1, "key": ""}, 400),
+        ({"action": "set_limit", "limit": 1, "key": 7}, 400),
+        ({"action": "kick"}, 400),
+        ({"action": "kick", "permit": "ab"}, 400),
+        ({"action": "kick", "permit": "0" * 32 + ".1"}, 409),
+        ({"key": "x" * 20_000}, 413),
+    ],
+)
+async def test_nonsense_is_refused(
+    wrong: dict[str, Any], status: int, writable: Site, redis: Redis
+) -> None:
+    sem = FairSemaphore(redis, "gpu", 2)
+    await sem.set_limit(2)
+    [token] = TOKEN.findall(await writable.page("gpu"))
+    asked = {"action": "pause", "name": "gpu", **wrong}
+    refused = await writable.post(asked.pop("action"), asked.pop("name"), token=token, **asked)
+    assert (refused.status_code, refused.json()["ok"]) == (status, False), refused.text
+    assert (await sem.status()).set_limit == 2
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"7", b"\xff"])
+async def test_what_is_not_json_is_refused(body: bytes, writable: Site) -> None:
+    [token] = TOKEN.findall(await writable.page("gpu"))
+    headers = {
+        "X-CSRF-Token": token,
+        "Sec-Fetch-Site": "same-origin",
+        "Content-Type": "application/json",
+    }
+    refused = await writable.http.post("change", content=body, headers=headers)
+    assert refused.status_code == 400
+
+
+async def test_a_change_during_an_outage_fails_in_words(
+    serve: Serve, server: EmbeddedRedis, redis: Redis, own_client: Any
+) -> None:
+    """The operator learns that it is unknown, and is not told that it was done."""
+    client = own_client()
+    site = await serve(client, writable=True, authorize=always("ada"))
+    await FairSemaphore(redis, "gpu", 2).set_limit(2)
+    [token] = TOKEN.findall(await site.page("gpu"))
+    server.kill()
+    failed = await site.post("pause", "gpu", token=token)
+    assert (failed.status_code, failed.json()["ok"]) == (503, False)
+    await client.aclose()

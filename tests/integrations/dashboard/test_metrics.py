@@ -1,0 +1,144 @@
+"""The numbers for Prometheus."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from prometheus_client.parser import text_string_to_metric_families
+from redis.asyncio import Redis
+
+from redsem_async import FairSemaphore, Semaphore
+from redsem_async.dashboard import _metrics
+from redsem_async.opentelemetry import report_status
+from redsem_async.testing import EmbeddedRedis
+from tests.harness.wait import cancelled, in_background, until
+from tests.integrations.cli.commands import queued
+from tests.integrations.dashboard.conftest import Serve
+from tests.integrations.dashboard.site import Site
+
+HOSTILE = 'a"b\\c\nredsem_status_held 99\n# TYPE forged gauge'
+
+
+async def scraped(site: Site, **query: str) -> dict[tuple[str, str], float]:
+    """The values, by the name of the metric and of the semaphore."""
+    response = await site.http.get("metrics", params=query)
+    assert response.status_code == 200, response.text
+    assert response.headers["content-type"].startswith("text/plain")
+    return {
+        (sample.name, sample.labels.get("redsem_semaphore", "")): sample.value
+        for family in text_string_to_metric_families(response.text)
+        for sample in family.samples
+    }
+
+
+async def test_every_semaphore_has_its_numbers(site: Site, redis: Redis) -> None:
+    fair, plain = FairSemaphore(redis, "fair", 2), Semaphore(redis, "plain", 5)
+    async with fair.acquire(permits=2), plain:
+        tasks = await queued(fair, 3)
+        await plain.set_limit(4)
+        values = await scraped(site)
+        await cancelled(*tasks)
+    assert values["redsem_status_limit", "fair"] == 2
+    assert values["redsem_status_held", "fair"] == 2
+    assert values["redsem_status_waiting", "fair"] == 3
+    assert values["redsem_status_oldest_wait_seconds", "fair"] > 0
+    assert values["redsem_status_limit", "plain"] == 4
+    assert values["redsem_status_held", "plain"] == 1
+    assert values["redsem_status_oldest_wait_seconds", "plain"] == 0
+    assert values["redsem_status_unreadable", ""] == values["redsem_status_omitted", ""] == 0
+
+
+async def test_a_hostile_name_is_one_label(site: Site, redis: Redis) -> None:
+    """A name with quotes and line breaks forges no metric."""
+    async with FairSemaphore(redis, HOSTILE, 1):
+        values = await scraped(site)
+    assert values["redsem_status_held", HOSTILE] == 1
+    assert {name for _, name in values} == {HOSTILE, ""}
+
+
+@pytest.mark.parametrize(
+    ("chosen", "match", "names"),
+    [
+        ("", "", {"mail", "tenant:a", "tenant:b"}),
+        ("tenant:*", "", {"tenant:a", "tenant:b"}),
+        ("", "tenant:*", {"tenant:a", "tenant:b"}),
+        ("tenant:*", "b", {"tenant:b"}),
+        ("tenant:*", "mail", set[str]()),
+        ("mail".__eq__, "", {"mail"}),
+    ],
+)
+async def test_names_are_chosen(
+    chosen: Any, match: str, names: set[str], serve: Serve, redis: Redis
+) -> None:
+    """Each name is a time series: by the service, and further by the scrape."""
+    site = await serve(metrics=chosen)
+    for name in ("mail", "tenant:a", "tenant:b"):
+        await FairSemaphore(redis, name, 1).set_limit(1)
+    values = await scraped(site, match=match)
+    assert {name for _, name in values if name} == names
+
+
+async def test_a_scrape_has_a_bounded_number_of_names(
+    site: Site, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And says how many it leaves out."""
+    monkeypatch.setattr(_metrics, "MAX_NAMES", 3)
+    for number in range(5):
+        await FairSemaphore(redis, f"name-{number}", 1).set_limit(1)
+    values = await scraped(site)
+    assert {name for _, name in values if name} == {"name-0", "name-1", "name-2"}
+    assert values["redsem_status_omitted", ""] == 2
+
+
+async def test_scrapes_at_the_same_time_read_once(site: Site, redis: Redis, admin: Redis) -> None:
+    """Two servers of Prometheus are no more load than one."""
+    await FairSemaphore(redis, "gpu", 1).set_limit(1)
+    await asyncio.gather(*(scraped(site) for _ in range(10)))
+    stats: dict[str, Any] = await admin.info("commandstats")
+    assert stats["cmdstat_scan"]["calls"] <= 2
+
+
+async def test_what_is_no_semaphore_is_counted(site: Site, redis: Redis) -> None:
+    await redis.set("redsem:{broken}:meta", "text")
+    async with FairSemaphore(redis, "fine", 1):
+        values = await scraped(site)
+    assert values["redsem_status_unreadable", ""] == 1
+    assert values["redsem_status_held", "fine"] == 1
+
+
+async def test_an_outage_fails_the_scrape(
+    serve: Serve, server: EmbeddedRedis, redis: Redis, own_client: Any
+) -> None:
+    """Prometheus then shows `up == 0`, and no old numbers."""
+    client = own_client()
+    site = await serve(client)
+    server.kill()
+    response = await site.http.get("metrics")
+    assert response.status_code == 503
+    await client.aclose()
+
+
+async def test_the_names_are_those_of_report_status(site: Site, redis: Redis) -> None:
+    """One dashboard of Grafana and one set of alert rules fit both."""
+    reader = InMemoryMetricReader()
+    provider = MeterProvider(metric_readers=[reader])
+    sem = FairSemaphore(redis, "gpu", 2)
+    async with sem:
+        task = in_background(report_status([sem], interval=60, meter_provider=provider))
+        names: set[str] = set()
+
+        def exported() -> bool:
+            data = reader.get_metrics_data()
+            if data is not None:
+                for metric in data.resource_metrics[0].scope_metrics[0].metrics:
+                    unit = "_seconds" if metric.unit == "s" else ""
+                    names.add(metric.name.replace(".", "_") + unit)
+            return "redsem_status_held" in names
+
+        await until(exported)
+        ours = {name for name, semaphore in await scraped(site) if semaphore}
+        await cancelled(task)
+    provider.shutdown()
+    assert ours == names - {"redsem_status_age_seconds"}

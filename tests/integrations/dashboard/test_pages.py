@@ -1,0 +1,391 @@
+"""What the pages show."""
+
+import asyncio
+import html
+import re
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from redis.asyncio import Redis
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.routing import Mount
+
+from redsem_async import FairSemaphore, Mutex, Semaphore
+from redsem_async._api.status import Client as Process
+from redsem_async._api.status import SemaphoreStatus, Waiter
+from redsem_async._integrations.discovery import SemaphoreInfo
+from redsem_async.dashboard import dashboard
+from redsem_async.dashboard._reader import Reading
+from redsem_async.dashboard._words import state_of
+from redsem_async.testing import EmbeddedRedis, MemoryBackend
+from tests.harness.clients import Connect
+from tests.harness.wait import cancelled, waiting
+from tests.integrations.cli.commands import as_user, queued
+from tests.integrations.dashboard.conftest import Serve
+from tests.integrations.dashboard.site import Site, first, serving
+
+HOSTILE = """<img src=x onerror=alert(1)>"'&</script>\u202e"""
+
+
+async def test_the_list_shows_the_fullest_first(site: Site, redis: Redis) -> None:
+    """Somebody who asks why everything waits looks at the first row."""
+    idle, half = FairSemaphore(redis, "idle", 4), Semaphore(redis, "half", 2)
+    full = FairSemaphore(redis, "contended", 1, label="web")
+    paused = FairSemaphore(redis, "stopped", 3)
+    async with idle, half, full, paused:
+        await paused.pause()
+        tasks = await queued(full, 2)
+        view = await site.view(lambda view: view["waiting"] == 2 and view["total"] == 4)
+        await cancelled(*tasks)
+    assert [row["name"] for row in view["rows"]] == ["stopped", "contended", "half", "idle"]
+    stopped, contended, half_row, _ = view["rows"]
+    assert (stopped["limit"], stopped["setLimit"], stopped["state"]) == (0, 0, "paused")
+    assert contended["held"] == contended["limit"] == 1
+    assert (contended["waiting"], contended["state"], contended["label"]) == (2, "waiting", "full")
+    assert contended["oldest"] > 0
+    assert (half_row["class"], half_row["held"], half_row["limit"]) == ("Semaphore", 1, 2)
+    assert (view["held"], view["waiting"], view["paused"], view["contended"]) == (4, 2, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        ("", ["mail", "tenant:acme", "tenant:globex"]),
+        ("TENANT", ["tenant:acme", "tenant:globex"]),
+        ("tenant:*", ["tenant:acme", "tenant:globex"]),
+        ("t*acm?", ["tenant:acme"]),
+        ("[sm]*", ["mail"]),
+        ("nobody", []),
+    ],
+)
+async def test_the_list_is_filtered(
+    words: str, names: list[str], site: Site, redis: Redis
+) -> None:
+    """By a part of the name, or by a glob."""
+    for name in ("mail", "tenant:acme", "tenant:globex"):
+        await FairSemaphore(redis, name, 1).set_limit(1)
+    view = await site.view(lambda view: view["total"] == 3, filter=words)
+    assert sorted(row["name"] for row in view["rows"]) == names
+    assert (view["matched"], view["total"]) == (len(names), 3)
+
+
+async def test_a_list_has_as_many_rows_as_are_asked_for(site: Site, redis: Redis) -> None:
+    """The totals count the others, too."""
+    for number in range(60):
+        await FairSemaphore(redis, f"tenant-{number:02}", 1).pause()
+    view = await site.view()
+    assert (len(view["rows"]), view["matched"], view["paused"]) == (50, 60, 60)
+    view = await site.view(rows="55")
+    assert len(view["rows"]) == 55
+    for nonsense in ("-1", "1e9", "99999999", "x", "٣"):
+        assert (await site.view(rows=nonsense))["matched"] == 60
+
+
+async def test_one_semaphore_is_shown_in_full(site: Site, redis: Redis, connect: Connect) -> None:
+    """Who holds it, who waits, and who declares which limit."""
+    sem = FairSemaphore(redis, "gpu", 2, label="trainer")
+    other = FairSemaphore(connect("redis://" + site_port(redis)), "gpu", 3, label="batch")
+    first = await sem.acquire(permits=2)
+    waiter = asyncio.create_task(sem.acquire())
+    await waiting(sem, 1)
+    late = asyncio.create_task(other.acquire(permits=2))
+    await waiting(sem, 2)
+    view = await site.view(name="gpu")
+    [holder] = view["holders"]
+    assert holder["client"]["label"] == "trainer"
+    assert (holder["permits"], holder["token"]) == (2, str(first.fencing_token))
+    assert 0 < holder["left"] <= sem.lease
+    assert [(w["position"], w["client"]["label"], w["permits"]) for w in view["waiters"]] == [
+        (1, "trainer", 1),
+        (2, "batch", 2),
+    ]
+    assert view["waiters"][0]["age"] >= view["waiters"][1]["age"] > 0
+    processes = {client["label"]: client for client in view["clients"]}
+    assert processes["trainer"]["limit"] == 2
+    assert processes["trainer"]["held"] == 2
+    assert (processes["batch"]["limit"], processes["batch"]["waiting"]) == (3, 1)
+    assert view["declared"] == [2, 3]
+    await cancelled(waiter, late)
+    await first.release()
+
+
+def site_port(redis: Redis) -> str:
+    """Host and port that *redis* connects to."""
+    options = redis.connection_pool.connection_kwargs
+    return f"{options['host']}:{options['port']}"
+
+
+async def test_keys_are_shown_with_their_use_and_limit(site: Site, redis: Redis) -> None:
+    """And that requests wait for their keys, not for the limit in all."""
+    sem = FairSemaphore(redis, "llm", 10, key_limit=2)
+    await sem.set_limit(1, key="acme")
+    held = await sem.acquire(key="acme")
+    waiter = asyncio.create_task(sem.acquire(key="acme"))
+    await waiting(sem, 1)
+    view = await site.view(name="llm")
+    assert view["keyed"]
+    assert view["keys"] == [{"key": "acme", "held": 1, "waiting": 1, "limit": 1, "setLimit": 1}]
+    assert [holder["key"] for holder in view["holders"]] == ["acme"]
+    assert view["state"] == "keys"
+    listed = await site.view()
+    assert listed["rows"][0]["label"] == "keys full"
+    await cancelled(waiter)
+    await held.release()
+
+
+async def test_slots_are_shown_with_their_holders(site: Site, redis: Redis) -> None:
+    sem = FairSemaphore(redis, "gpu", slots=["cuda:0", "cuda:1"])
+    async with sem:
+        view = await site.view(name="gpu")
+    assert (view["slotted"], view["holders"][0]["slots"]) == (True, "cuda:0")
+    assert (view["held"], view["limit"]) == (1, 2)
+
+
+async def test_a_semaphore_that_shares_its_limit_is_read(site: Site, redis: Redis) -> None:
+    sem = FairSemaphore(redis, "shared", 3, share=True)
+    async with sem.acquire(key="acme"):
+        view = await site.view(name="shared")
+    assert (view["mode"], view["held"], view["keys"][0]["key"]) == ("fair+share", 1, "acme")
+
+
+async def test_long_lines_are_not_read_whole(site: Site, redis: Redis) -> None:
+    """The page says how many more there are."""
+    sem = FairSemaphore(redis, "crawl", 130)
+    permits = [await sem.acquire() for _ in range(130)]
+    tasks = await queued(sem, 150)
+    view = await site.view(name="crawl")
+    assert (len(view["holders"]), view["moreHolders"]) == (100, 30)
+    assert (len(view["waiters"]), view["moreWaiters"]) == (100, 50)
+    await cancelled(*tasks)
+    for permit in permits:
+        await permit.release()
+
+
+async def test_many_keys_are_not_read_whole(site: Site, redis: Redis) -> None:
+    sem = FairSemaphore(redis, "llm", 200, key_limit=2)
+    permits = [await sem.acquire(key=f"tenant-{number}") for number in range(101)]
+    view = await site.view(name="llm")
+    assert (len(view["keys"]), view["moreKeys"]) == (100, True)
+    for permit in permits:
+        await permit.release()
+
+
+async def test_a_name_that_is_not_in_use_is_no_error(site: Site, redis: Redis) -> None:
+    """The page stays open and shows the semaphore when it comes into use."""
+    async with site.stream(name="later") as events:
+        assert (await anext(events))["found"] is False
+        async with FairSemaphore(redis, "later", 1), asyncio.timeout(10):
+            await first(events, lambda view: view["found"])
+
+
+async def test_a_name_may_change_its_class(site: Site, redis: Redis) -> None:
+    """After a clear, another class may use the name."""
+    old = FairSemaphore(redis, "moved", 1)
+    permit = await old.acquire()
+    async with site.stream() as events, asyncio.timeout(10):
+        await first(
+            events, lambda view: view["rows"] and view["rows"][0]["class"] == "FairSemaphore"
+        )
+        await permit.release()
+        await old.clear()
+        async with Semaphore(redis, "moved", 1):
+            await first(
+                events, lambda view: view["rows"] and view["rows"][0]["class"] == "Semaphore"
+            )
+
+
+async def test_what_is_no_semaphore_is_said(site: Site, redis: Redis) -> None:
+    """Keys of another program under the same prefix do not hide the others."""
+    await redis.set("redsem:{broken}:meta", "text")
+    async with FairSemaphore(redis, "fine", 1):
+        view = await site.view(lambda view: view["total"] == 2)
+        one = await site.view(name="broken")
+    assert [row["state"] for row in view["rows"]] == ["error", "full"]
+    assert "do not hold a semaphore" in one["words"]
+
+
+async def test_without_the_right_to_list_names(
+    serve: Serve, server: EmbeddedRedis, admin: Redis, redis: Redis, connect: Connect
+) -> None:
+    """The list says so; a page whose name is known works."""
+    url = await as_user(admin, server.url, "~*", "&*", "+@all", "-scan")
+    site = await serve(connect(url))
+    async with FairSemaphore(redis, "known", 1):
+        assert "scan" in (await site.view(lambda view: view["refusal"]))["refusal"].lower()
+        assert (await site.view(name="known"))["held"] == 1
+
+
+async def test_other_prefixes_are_left_out(serve: Serve, redis: Redis) -> None:
+    site = await serve(prefix="app:*")
+    async with FairSemaphore(redis, "ours", 1, prefix="app:*"), FairSemaphore(redis, "not", 1):
+        view = await site.view(lambda view: view["total"])
+    assert [row["name"] for row in view["rows"]] == ["ours"]
+
+
+# -- text from outside
+
+
+async def test_hostile_text_stays_text(serve: Serve, redis: Redis) -> None:
+    """A name comes from whoever may call the service; the operator's browser must not run it."""
+    site = await serve(title=HOSTILE)
+    sem = FairSemaphore(redis, HOSTILE, 1, label=HOSTILE)
+    async with sem:
+        page = await site.page(HOSTILE)
+        view = await site.view(name=HOSTILE)
+    assert "<img" not in page
+    assert html.escape(HOSTILE, quote=False).split("\"'")[0] in page
+    assert page.count("<script") == 1
+    assert view["holders"][0]["client"]["label"] == HOSTILE
+
+
+async def test_pages_run_no_script_of_others(site: Site) -> None:
+    """What slips in nevertheless is not run: only the files of the package are."""
+    for path in ("", "semaphore?name=x", "static/list.js", "metrics", "nothing", "events"):
+        async with site.http.stream("GET", path) as response:
+            policy = response.headers["content-security-policy"]
+            assert "default-src 'none'" in policy
+            assert "script-src 'self';" in policy
+            assert "unsafe" not in policy
+            assert "frame-ancestors 'none'" in policy
+            assert response.headers["x-content-type-options"] == "nosniff"
+    for path in ("", "semaphore?name=x"):
+        page = (await site.http.get(path)).text
+        assert re.findall(r"<script(?![^>]*\ssrc=)", page) == []
+        assert not re.search(r"<style|\sstyle=|\son\w+=", page)
+        assert re.findall(r'(?:src|href)="(?:https?:)?//', page) == []
+
+
+async def test_ids_are_not_shown_whole(site: Site, redis: Redis) -> None:
+    """The id of a permit is the right to release it."""
+    sem = FairSemaphore(redis, "gpu", 1)
+    async with sem.acquire() as permit:
+        hub, _, number = permit.id.partition(".")
+        waiter = asyncio.create_task(sem.acquire())
+        await waiting(sem, 1)
+        texts = [await site.page(), await site.page("gpu")]
+        texts += [str(await site.view()), str(await site.view(name="gpu"))]
+        texts.append((await site.http.get("metrics")).text)
+        assert f"{hub[:6]}….{number}" in texts[3]
+        for text in texts:
+            assert hub[:9] not in text
+        await cancelled(waiter)
+
+
+# -- where it is mounted
+
+
+@pytest.mark.parametrize("framework", ["fastapi", "starlette", "nested"])
+async def test_it_is_mounted_anywhere(framework: str, redis: Redis) -> None:
+    """All addresses are relative to its folder."""
+    own = dashboard(redis, interval=0.1)
+    app: Any = Starlette(routes=[Mount("/ops/semaphores", own)])
+    if framework == "fastapi":
+        app = FastAPI()
+        app.mount("/ops/semaphores", own)
+    elif framework == "nested":
+        app = Starlette(routes=[Mount("/ops", Starlette(routes=[Mount("/semaphores", own)]))])
+    async with FairSemaphore(redis, "a/b?c", 1), serving(app, "/ops/semaphores/") as site:
+        bare = await site.http.get(site.url.rstrip("/"), follow_redirects=True)
+        assert str(bare.url) == site.url
+        page = await site.page("a/b?c")
+        for link in re.findall(r'(?:src|href)="([^"#]+)"', page):
+            response = await site.http.get(httpx.URL(site.url).join(html.unescape(link)))
+            assert response.status_code == 200, link
+        assert (await site.view(name="a/b?c"))["held"] == 1
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error"),
+    [
+        ({"writable": True}, "authorize"),
+        ({"writable": 1}, "writable"),
+        ({"interval": 0.0}, "interval"),
+        ({"interval": float("nan")}, "interval"),
+        ({"prefix": ""}, "prefix"),
+    ],
+)
+def test_invalid_arguments(wrong: dict[str, Any], error: str, redis: Redis) -> None:
+    with pytest.raises((ValueError, TypeError), match=error):
+        dashboard(redis, **wrong)
+
+
+def test_it_needs_redis() -> None:
+    """Names of semaphores in memory cannot be listed."""
+    memory: Any = MemoryBackend()
+    with pytest.raises(TypeError, match=r"redis\.asyncio"):
+        dashboard(memory)
+
+
+async def test_who_may_not_view_sees_nothing(serve: Serve, redis: Redis) -> None:
+    """Pages, streams and metrics are asked for one by one."""
+    asked: list[tuple[str, str | None]] = []
+
+    async def authorize(request: Request, action: str, name: str | None) -> bool:
+        asked.append((action, name))
+        return name == "public"
+
+    site = await serve(authorize=authorize)
+    async with FairSemaphore(redis, "public", 1), FairSemaphore(redis, "secret", 1):
+        for path in ("", "semaphore?name=secret", "events", "events?name=secret", "metrics"):
+            assert (await site.http.get(path)).status_code == 403
+        assert (await site.view(name="public"))["held"] == 1
+    assert asked[:3] == [("view", None), ("view", "secret"), ("view", None)]
+    assert ("metrics", None) in asked
+
+
+# -- in words
+
+
+def reading(
+    *, limit: int = 4, held: int = 0, head: int = 1, info: SemaphoreInfo | None = None, **more: Any
+) -> Reading:
+    process = Process("ab" * 16, limit=limit)
+    info = info or SemaphoreInfo("x", "fair", "server", clients=(process,))
+    waiters = (Waiter("id", process, 0, 1.0, head),) if more.get("waiting") else ()
+    own: dict[str, Any] = {"waiting": 0, "set_limit": None, **more}
+    status = SemaphoreStatus(
+        "x", limit, held, max(0, limit - held), holders=(), waiters=waiters, **own
+    )
+    return Reading(info, status, None, 0.0)
+
+
+KEYED = SemaphoreInfo("x", "fair+keys", "server", clients=(Process("ab" * 16, limit=4),))
+GRACE = SemaphoreInfo("x", "fair", "server", clients=(Process("ab" * 16, limit=4),), grace=7.2)
+
+
+@pytest.mark.parametrize(
+    ("given", "code", "words"),
+    [
+        (reading(), "idle", "No permit is in use"),
+        (reading(held=1), "free", "3 permits are free"),
+        (reading(held=3), "free", "1 permit is free"),
+        (reading(held=4), "full", "no request waits"),
+        (reading(held=6), "full", "2 above the limit of 4"),
+        (reading(held=4, waiting=2, retry_after=2.5), "waiting", "waits about 2.5 s"),
+        (reading(held=5, waiting=2), "waiting", "above the limit of 4"),
+        (reading(held=2, waiting=1, head=3), "waiting", "asks for 3 permits, and 2 are free"),
+        (reading(held=2, waiting=1), "serving", "get them now"),
+        (reading(held=2, waiting=1, info=KEYED), "keys", "keys of the waiting requests"),
+        (reading(held=4, waiting=1, info=KEYED), "waiting", "All 4 permits"),
+        (reading(set_limit=0, waiting=3, held=1), "paused", "3 requests wait; 1 permit is still"),
+        (reading(info=GRACE, waiting=3), "grace", "for 7.2 s"),
+        (Reading(SemaphoreInfo("x"), None, "WRONGTYPE", 0.0), "error", "WRONGTYPE"),
+    ],
+)
+def test_what_it_waits_for_is_said(given: Reading, code: str, words: str) -> None:
+    """In a sentence that says what to do about it, or that there is nothing to do."""
+    state = state_of(given)
+    assert (state.code, words in state.text) == (code, True), state
+
+
+async def test_a_grace_period_is_shown(site: Site, redis: Redis, admin: Redis) -> None:
+    """After a loss of state, permits are free and nobody gets one: the page says why."""
+    sem = Mutex(redis, "careful", recovery="grace", lease=30.0)
+    holder = asyncio.create_task(sem.acquire())
+    view = await site.view(lambda view: view.get("state") == "grace", name="careful")
+    assert "Redis lost its state" in view["words"]
+    await cancelled(holder)
+    await admin.flushall()

@@ -1,0 +1,192 @@
+"""How much is read from Redis, when, and what is shown while it cannot be read."""
+
+import asyncio
+from contextlib import AsyncExitStack
+from typing import Any
+
+from redis.asyncio import Redis
+from redis.asyncio.cluster import RedisCluster
+
+from redsem_async import FairSemaphore, aclose
+from redsem_async.dashboard import _reader
+from redsem_async.dashboard._reader import BUDGET, Reader, Watch
+from redsem_async.testing import EmbeddedRedis
+from tests.harness.clients import Connect
+from tests.harness.servers import stopped
+from tests.harness.topologies import Cluster
+from tests.harness.wait import cancelled, until
+from tests.integrations.cli.commands import queued
+from tests.integrations.dashboard.conftest import Serve
+from tests.integrations.dashboard.site import PATIENCE, Site, first
+
+INTERVAL = 0.05
+NAMES = 4 * BUDGET
+
+
+async def commands(admin: Redis) -> dict[str, int]:
+    """How often each command was run, those of scripts not counted."""
+    stats: dict[str, Any] = await admin.info("commandstats")
+    return {name.removeprefix("cmdstat_"): facts["calls"] for name, facts in stats.items()}
+
+
+async def scripts(admin: Redis) -> int:
+    """How many scripts were run."""
+    return (await commands(admin)).get("evalsha", 0)
+
+
+async def test_nothing_is_read_while_nobody_looks(site: Site, redis: Redis, admin: Redis) -> None:
+    """A dashboard that is mounted everywhere costs nothing."""
+    sem = FairSemaphore(redis, "quiet", 1)
+    await sem.set_limit(1)
+    assert (await site.view())["total"] == 1
+
+    async def ended() -> bool:
+        before = await scripts(admin)
+        await asyncio.sleep(5 * 0.1)  # five intervals of the dashboard
+        return await scripts(admin) == before
+
+    await until(ended, "the reader stops", within=10)
+
+
+async def test_all_tabs_share_one_reader(site: Site, redis: Redis, admin: Redis) -> None:
+    """Ten operators who look at an incident are no load of their own."""
+    for number in range(5):
+        await FairSemaphore(redis, f"name-{number}", 1).set_limit(1)
+    async with AsyncExitStack() as stack:
+        tabs = [await stack.enter_async_context(site.stream()) for _ in range(10)]
+        for tab in tabs:
+            while not (await anext(tab))["complete"]:
+                pass
+        before, rounds = await scripts(admin), 10
+        for _ in range(rounds):
+            await asyncio.gather(*(anext(tab) for tab in tabs))
+        read = await scripts(admin) - before
+    # Each round five names; the streams may have had a reading or two in stock.
+    assert read <= 5 * (rounds + 5)
+
+
+async def test_a_tick_reads_a_bounded_number_of_names(redis: Redis, admin: Redis) -> None:
+    """However many names there are; and each name has its turn."""
+    async with redis.pipeline(transaction=False) as pipeline:
+        for number in range(NAMES):
+            _ = pipeline.set(f"redsem:{{name-{number:04}}}:limit", 1)
+        _ = await pipeline.execute()
+    reader = Reader(redis, "redsem", INTERVAL)
+    watch = Watch(rows=["name-0599", "name-0000"])
+    async with reader.watching(watch):
+        async with asyncio.timeout(60):
+            while not reader.complete:
+                await watch.changed.wait()
+                watch.changed.clear()
+    assert len(reader.readings) == NAMES
+    first = reader.readings["name-0599"].at
+    before = await scripts(admin)
+    await reader.tick()
+    assert 0 < await scripts(admin) - before <= BUDGET + 2
+    seen: set[str] = set()
+    for _ in range(2 * NAMES // BUDGET + 1):
+        readings = dict(reader.readings)
+        await reader.tick()
+        seen |= {name for name, new in reader.readings.items() if new is not readings[name]}
+    assert len(seen) == NAMES
+    assert reader.readings["name-0599"].at > first
+
+
+async def test_what_a_page_shows_is_read_in_every_tick(redis: Redis) -> None:
+    """The others have their turns; these do not wait for one."""
+    for number in range(20):
+        await FairSemaphore(redis, f"name-{number:02}", 1).set_limit(1)
+    reader = Reader(redis, "redsem", 60.0)
+    watch = Watch()
+    async with reader.watching(watch), asyncio.timeout(PATIENCE):
+        while not reader.complete:
+            await watch.changed.wait()
+            watch.changed.clear()
+        watch.rows = ["name-07"]
+        for _ in range(3):
+            before = reader.readings["name-07"]
+            reader.read_soon()
+            while reader.readings["name-07"] is before:
+                await watch.changed.wait()
+                watch.changed.clear()
+
+
+async def test_a_line_of_thousands_is_read_in_part(site: Site, redis: Redis, admin: Redis) -> None:
+    """The reply to a page's reading stays small, however many wait."""
+    sem = FairSemaphore(redis, "crawl", 1)
+    async with sem:
+        tasks = await queued(sem, 3000)
+        await site.view(name="crawl")
+        before = (await admin.info("stats"))["total_net_output_bytes"]
+        view = await site.view(name="crawl")
+        after = (await admin.info("stats"))["total_net_output_bytes"]
+        await cancelled(*tasks)
+    assert (view["waiting"], len(view["waiters"])) == (3000, 100)
+    assert after - before < 200_000
+
+
+async def test_an_outage_is_shown_and_its_end(
+    serve: Serve, server: EmbeddedRedis, redis: Redis, own_client: Any
+) -> None:
+    """The last numbers stay, with the word that they are old."""
+    client = own_client()
+    site = await serve(client)
+    await FairSemaphore(redis, "gpu", 4).set_limit(3)
+    async with site.stream() as events, asyncio.timeout(3 * PATIENCE):
+        await first(events, lambda view: view["complete"])
+        server.kill()
+        view = await first(events, lambda view: view["outage"])
+        assert [row["setLimit"] for row in view["rows"]] == [3]
+        assert view["outage"]["since"] <= view["at"]
+        server.restart()
+        # The server has lost its state: the name is not in use any more.
+        await first(events, lambda view: not view["outage"] and not view["rows"])
+    await client.aclose()
+
+
+async def test_a_server_that_stays_silent_is_an_outage(
+    serve: Serve, server: EmbeddedRedis, redis: Redis, connect: Connect, monkeypatch: Any
+) -> None:
+    """Also with a client that would wait for ever."""
+    monkeypatch.setattr(_reader, "READ_TIMEOUT", 0.3)
+    site = await serve(connect(server.url, socket_timeout=None))
+    await FairSemaphore(redis, "gpu", 4).set_limit(3)
+    async with site.stream(name="gpu") as events, asyncio.timeout(3 * PATIENCE):
+        assert (await anext(events))["outage"] is None
+        with stopped(server):
+            await first(events, lambda view: view["outage"])
+        await first(events, lambda view: view["outage"] is None)
+
+
+async def test_names_go_when_they_are_not_used_any_more(site: Site, redis: Redis) -> None:
+    """A tenant that was served leaves no row."""
+    stays, goes = FairSemaphore(redis, "stays", 1), FairSemaphore(redis, "goes", 1)
+    await stays.set_limit(1)
+    await goes.set_limit(1)
+    async with site.stream() as events, asyncio.timeout(PATIENCE):
+        await first(events, lambda view: view["total"] == 2)
+        await goes.set_limit(None)
+        view = await first(events, lambda view: view["total"] == 1)
+    assert [row["name"] for row in view["rows"]] == ["stays"]
+
+
+async def test_a_page_that_comes_back_at_once_is_read_for(site: Site, redis: Redis) -> None:
+    """A reload ends the last stream while the next begins."""
+    await FairSemaphore(redis, "gpu", 1).set_limit(1)
+    for _ in range(10):
+        view = await site.view()
+        assert (view["total"], view["outage"]) == (1, None)
+
+
+async def test_the_shards_of_a_cluster_are_all_read(serve: Serve, cluster: Cluster) -> None:
+    """Names are on every shard."""
+    async with RedisCluster.from_url(cluster.url) as client:
+        names = [f"name-{number}" for number in range(12)]
+        for name in names:
+            await FairSemaphore(client, name, 2).set_limit(1)
+        site = await serve(client)
+        view = await site.view(lambda view: view["total"] == 12)
+        assert sorted(row["name"] for row in view["rows"]) == sorted(names)
+        assert (await site.view(name="name-3"))["setLimit"] == 1
+        assert (await site.http.get("metrics")).text.count("redsem_status_limit{") == 12
+        await aclose(client)
