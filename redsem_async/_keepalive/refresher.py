@@ -13,6 +13,7 @@ from redsem_async._core.clock import now as clock
 from redsem_async._core.lease import Outcome, refresh_due
 from redsem_async._hub.claim import Claim, State
 from redsem_async._hub.hub import Hub
+from redsem_async._hub.operations.refresh import Turn
 from redsem_async._hub.remote_semaphore import RemoteSemaphore
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ class Refresher:
         self._hub = hub
         self._loop = hub.identity.loop
         self._due: dict[float, dict[Claim, RemoteSemaphore]] = {}
-        self._turns: dict[float, list[asyncio.Future[None]]] = {}
+        self._turns: dict[float, list[Turn]] = {}
         self._watchdog: Watchdog | None = None
 
     def add(
@@ -114,13 +115,12 @@ class Refresher:
         while not remote.ledger.lose_unless_trusted(claim):
             if claim.trusted_until == claim.hold_ends:
                 return  # there is nothing left to renew
-            outcome = await remote.refreshes.refresh(claim)
-            if outcome is Outcome.UNKNOWN:
+            turn = self._turn(interval)
+            remote.refreshes.refresh_in_background(claim, turn)
+            if await turn is Outcome.UNKNOWN:
                 await asyncio.sleep(_RETRY * interval)
-            else:
-                await self._turn(interval)
 
-    def _turn(self, interval: float) -> "asyncio.Future[None]":
+    def _turn(self, interval: float) -> Turn:
         """The next time that a refresh is due; one timer for all of that time."""
         now = clock()
         due = refresh_due(now, interval)
@@ -128,7 +128,7 @@ class Refresher:
         if turns is None:
             turns = self._turns[due] = []
             self._loop.call_later(due - now, self._take_turns, due)
-        turn: asyncio.Future[None] = self._loop.create_future()
+        turn: Turn = self._loop.create_future()
         turns.append(turn)
         return turn
 

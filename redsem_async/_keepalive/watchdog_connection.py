@@ -185,7 +185,7 @@ class WatchdogConnection:
             return  # given back meanwhile; or perhaps seen as lost, and not to be revived
         if outcome is Outcome.GONE:
             claim.disown()
-            self._to_loop(remote.refreshes.refreshed, claim, outcome, sent_at)
+            self._to_loop(remote.refreshes.refreshed, claim, outcome, sent_at, now)
             return
         lease = claim.terms.lease
         verdict = after_refresh(trusted, lease, outcome, sent_at=sent_at, now=now)

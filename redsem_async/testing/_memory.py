@@ -214,7 +214,7 @@ class _Store:
         operation = Refresh([claim.number], claim.terms.lease_ms)
         reply = self.run(remote.address, operation, claim.hub_id)
         held = isinstance(reply, Reply) and reply.answers[0]
-        remote.refreshes.refreshed(claim, Outcome.RENEWED if held else Outcome.GONE, now)
+        remote.refreshes.refreshed(claim, Outcome.RENEWED if held else Outcome.GONE, now, now)
 
     def _publisher(self, prefix: str) -> Publish:
         def publish(hub: str, push: Push) -> int:

@@ -7,6 +7,7 @@ import asyncio
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import islice
 
 from redsem_async._core.clock import now as clock
 from redsem_async._core.errors import SemaphoreError
@@ -23,14 +24,23 @@ MAX_REFRESHES = 1250
 MAX_HEAVY_REFRESHES = 64  # where some are for several permits
 
 
-class PendingRefresh:
-    """A permit to be refreshed, and the futures of the callers that wait for the outcome."""
+Turn = asyncio.Future[Outcome | None]
 
-    __slots__ = ("claim", "futures")
+
+class PendingRefresh:
+    """A permit to be refreshed, and who is told of the outcome.
+
+    Attributes:
+        futures: of callers that wait for the outcome.
+        turns: of refresh tasks, which are told where there was no answer.
+    """
+
+    __slots__ = ("claim", "futures", "turns")
 
     def __init__(self, claim: Claim) -> None:
         self.claim: Claim = claim
         self.futures: list[asyncio.Future[Outcome]] = []
+        self.turns: list[Turn] = []
 
 
 class RefreshQueue:
@@ -48,18 +58,26 @@ class RefreshQueue:
     def refresh(self, claim: Claim) -> "asyncio.Future[Outcome]":
         """Renew a lease. The claim has the outcome before the future wakes anybody."""
         future: asyncio.Future[Outcome] = self._ledger.identity.loop.create_future()
+        self._pending(claim).futures.append(future)
+        return future
+
+    def refresh_in_background(self, claim: Claim, turn: Turn) -> None:
+        """Renew a lease. A refresh that is not answered ends *turn*, and a renewal does not."""
+        self._pending(claim).turns.append(turn)
+
+    def _pending(self, claim: Claim) -> PendingRefresh:
         pending = self.by_number.get(claim.number)
         if pending is None:
             pending = PendingRefresh(claim)
             self.write(pending)
-        pending.futures.append(future)
-        return future
+        return pending
 
     def write(self, pending: PendingRefresh) -> None:
         """Write a refresh, together with others."""
         known = self.by_number.setdefault(pending.claim.number, pending)
         if known is not pending:
             known.futures.extend(pending.futures)
+            known.turns.extend(pending.turns)
         self._ledger.wake()
 
     def restore(self, pending: PendingRefresh) -> None:
@@ -78,10 +96,10 @@ class RefreshQueue:
     def _take_refreshes(self) -> Batch:
         now = clock()
         lease_ms = lease_ms_of(next(iter(self.by_number.values())).claim, now)
-        batch = [p for p in self.by_number.values() if lease_ms_of(p.claim, now) == lease_ms]
+        alike = (p for p in self.by_number.values() if lease_ms_of(p.claim, now) == lease_ms)
+        batch = list(islice(alike, MAX_REFRESHES))
         if any(pending.claim.permits > 1 for pending in batch):
             batch = batch[:MAX_HEAVY_REFRESHES]
-        batch = batch[:MAX_REFRESHES]
         for pending in batch:
             del self.by_number[pending.claim.number]
         return RefreshBatch(self._ledger, self, lease_ms, batch)
@@ -94,21 +112,28 @@ class RefreshQueue:
             batch.append(self.restores.popleft())
         return RestoreBatch(self._ledger, self, lease_ms, batch)
 
-    def settle(self, pending: PendingRefresh, outcome: Outcome, sent_at: float) -> None:
+    def settle(
+        self, pending: PendingRefresh, outcome: Outcome, sent_at: float, now: float | None = None
+    ) -> None:
         """Apply the outcome to the permit, and wake the callers that wait for it."""
-        self.refreshed(pending.claim, outcome, sent_at)
+        self.refreshed(pending.claim, outcome, sent_at, clock() if now is None else now)
         for future in pending.futures:
             if not future.done():
                 future.set_result(outcome)
+        if outcome is Outcome.UNKNOWN:
+            for turn in pending.turns:
+                if not turn.done():
+                    turn.set_result(outcome)
 
-    def refreshed(self, claim: Claim, outcome: Outcome, sent_at: float) -> None:
-        """A refresh that was sent at *sent_at* has ended."""
+    def refreshed(self, claim: Claim, outcome: Outcome, sent_at: float, now: float) -> None:
+        """A refresh that was sent at *sent_at* has ended by *now*."""
         if not claim.holding:
             return
         if outcome is Outcome.RENEWED and sent_at <= claim.renewable_after:
             outcome = Outcome.UNKNOWN  # a detach may have been carried out after it
-        lease, now = claim.terms.lease, clock()
-        verdict = after_refresh(claim.trusted_until, lease, outcome, sent_at=sent_at, now=now)
+        verdict = after_refresh(
+            claim.trusted_until, claim.terms.lease, outcome, sent_at=sent_at, now=now
+        )
         if isinstance(verdict, Lost):
             self._lose(claim, verdict.reason)
         else:
@@ -137,13 +162,14 @@ class RefreshBatch(Batch):
 
     def apply(self, reply: AnyReply) -> None:
         assert isinstance(reply, Reply)
+        settle, sent_at, now = self._queue.settle, self.sent_at, clock()
         for pending, held in zip(self._pending, reply.answers, strict=True):
             if held:
-                self._queue.settle(pending, Outcome.RENEWED, self.sent_at)
+                settle(pending, Outcome.RENEWED, sent_at, now)
             elif self.semaphore.recovers and pending.claim.trusted_at(clock()):
                 self._queue.restore(pending)
             else:
-                self._queue.settle(pending, Outcome.GONE, self.sent_at)
+                settle(pending, Outcome.GONE, sent_at, now)
 
     def refused(self, error: SemaphoreError) -> None:
         for pending in self._pending:
@@ -191,6 +217,8 @@ class RestoreBatch(Batch):
 
 def lease_ms_of(claim: Claim, now: float) -> int:
     """The lease that a refresh of *claim* asks for: its own, or what is left of ``max_hold``."""
+    if claim.hold_ends == math.inf:
+        return claim.terms.lease_ms
     left = claim.hold_left(now)
     return claim.terms.lease_ms if left >= claim.terms.lease else max(1, math.ceil(1000 * left))
 
