@@ -20,7 +20,7 @@ from redsem_async import (
 )
 from redsem_async.testing import MemoryBackend
 from tests.harness.clients import Client, Kind, key_of, keys_of
-from tests.harness.wait import all_free, queue_up, soon
+from tests.harness.wait import all_free, cancelled, queue_up, soon, waits_in_line
 
 GPUS = ["cuda:0", "cuda:1", "cuda:2"]
 
@@ -65,6 +65,24 @@ async def test_a_permit_for_several_has_several(slotted: MakeSlotted) -> None:
     assert two.slot == two.slots[0]
     await two.release()
     await one.release()
+
+
+async def test_retry_after_grows_with_the_line(slotted: MakeSlotted) -> None:
+    """Without slots too. In ZSET mode the server knows processes, each its own waiters."""
+    here, _ = slotted(["gpu"])
+
+    async def estimate() -> float:
+        with pytest.raises(AcquireTimeout) as caught:
+            await here.acquire(timeout=0.01)
+        return caught.value.retry_after
+
+    async with here:
+        await asyncio.sleep(0.05)  # how long it is usually held
+    async with here:
+        alone = await estimate()
+        line = [await waits_in_line(here, place=place) for place in range(1, 9)]
+        assert await estimate() > 4 * alone
+        await cancelled(*line)
 
 
 async def test_a_waiter_gets_the_slot_that_is_given_back(slotted: MakeSlotted) -> None:
