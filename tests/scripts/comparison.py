@@ -103,7 +103,7 @@ class Comparison(RuleBasedStateMachine):
 
     def call(self, hub: str, call: Operation) -> AnyReply | CommandError:
         self._tags += 1
-        self.called_at_us, self.served = self.now_us, isinstance(call, SERVING)
+        self.called_at_us, self.served = self.now_us, False
         self._published.clear()
         before, began = self._age_meta()
         real = self._run(hub, call)
@@ -126,6 +126,7 @@ class Comparison(RuleBasedStateMachine):
         self._compare_meta(call, before, began)
         self._compare_rights(call)
         self._learn(call, real)
+        self.served = isinstance(call, SERVING)
         return real
 
     def _run(self, hub: str, call: Operation) -> AnyReply | CommandError:
