@@ -287,6 +287,17 @@ async def test_share_gives_to_the_key_with_the_fewest(keyed: MakeKeyed) -> None:
     await all_free(here)
 
 
+async def test_share_between_equals_goes_by_age(keyed: MakeKeyed) -> None:
+    """Whatever their names are, also as they are encoded for Redis."""
+    here, there = keyed(1, key_limit=None, share=True, patience=3600.0)
+    held = await here.acquire()
+    waiters = [await queue_up(there, key=key) for key in ("b", "ü", "a")]
+    await held.release()
+    for waiter in waiters:
+        await (await soon(waiter)).release()
+    await all_free(here)
+
+
 async def test_share_serves_a_newcomer_whose_turn_it_is_at_once(keyed: MakeKeyed) -> None:
     """A heavy request of a key with more in use waits, and there is room for the newcomer."""
     here, there = keyed(3, key_limit=None, share=True, lease=30.0)

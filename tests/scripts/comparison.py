@@ -265,7 +265,10 @@ class Comparison(RuleBasedStateMachine):
         ready = {unquote(key): int(ticket) for ticket, key in texts["r"]}
         assert ready == {key: ticket for key, (ticket, _) in model.ready.items()}
         assert {unquote(key) for key, *_ in texts["k"]} == ready.keys()
-        ranks = {unquote(key): (float(use), float(at)) for use, at, key in texts["s"]}
+        ranks = {
+            unquote(key): (float(use), float(at), int(ticket))
+            for use, at, ticket, key in texts["s"]
+        }
         expected = {key: rank for key, (_, rank) in model.ready.items()} if model.shares else {}
         assert {*ranks} == {*expected}
         assert all(ranks[key] == pytest.approx(expected[key]) for key in ranks), (ranks, expected)

@@ -11,7 +11,8 @@
 --          'i:<id>:<permits>:<key>'      the key of a holder
 --          'r:<ticket>:<key>'            a key that is ready: its first request fits within the
 --                                        limit of the key. The ticket is that of the request
---          's:<rank>:<key>'              the same in the order of `share`
+--          's:<rank>:<key>'              the same in the order of `share`: by use for the weight,
+--                                        virtual time, ticket
 --          'k:<key>:<ticket>:<rank>'     where the key is among these two
 --          'v:<key>:<virtual time>'      of a key that holds or waits, with `share`
 --
@@ -137,13 +138,12 @@ local function look_at(key)
     if old then call('ZREM', keys, old) end
   end
   if not request or not fits then return end
-  local rank = ''
+  local place, rank = padded(ticket), ''
   if shares then
     local _, weight = parse_tail(request)
-    rank = string.format('%017.6f:%017.6f', use_of(key) / weight, (virtual_time_of(key)))
+    rank = string.format('%017.6f:%017.6f:', use_of(key) / weight, (virtual_time_of(key))) .. place
     add_text('s:' .. rank .. ':' .. key)
   end
-  local place = padded(ticket)
   add_text('r:' .. place .. ':' .. key, 'k:' .. key .. ':' .. place .. ':' .. rank)
 end
 local function look_at_all(changed)
@@ -190,7 +190,7 @@ local function next_key()
   if not shares then return key end
   local _, _, patience = parse_tail((head_of(key)))
   if stamp_us - ticket > 1000 * patience then return key end
-  return string.match(first_with('s'), '^s:[^:]*:[^:]*:(.*)$')
+  return string.match(first_with('s'), '([^:]*)$')
 end
 
 function keyed.check_types()

@@ -19,7 +19,7 @@ from .records import CallContext, HolderRecord, Publish, QueuedRequest, key_of
 from .slots import assign
 from .status import Listing
 
-Rank = tuple[float, float]
+Rank = tuple[float, float, int]  # use for the weight, virtual time, ticket
 
 NO_KEY = ""  # of a request without one: it has no limit but the one in all
 
@@ -101,8 +101,8 @@ class KeyedSpecification(FairSpecification):
                 return
             else:
                 weight = head.request.key.weight if head.request.key else 1.0
-                rank = round(self._use(key) / weight, 6), self._virtual_time(key)
-                self.ready[key] = head.ticket, rank
+                use = round(self._use(key) / weight, 6)
+                self.ready[key] = head.ticket, (use, self._virtual_time(key), head.ticket)
                 return
         if self._use(key) == 0:
             self.virtual_times.pop(key, None)
@@ -183,7 +183,7 @@ class KeyedSpecification(FairSpecification):
     def _next_key(self, context: CallContext) -> str | None:
         if not self.ready:
             return None
-        oldest = min(self.ready, key=lambda key: (self.ready[key][0], key))
+        oldest = min(self.ready, key=lambda key: (self.ready[key][0], quote(key, safe="")))
         if not self.shares:
             return oldest
         head = self._head(oldest)
@@ -191,7 +191,7 @@ class KeyedSpecification(FairSpecification):
         patience_ms = head.request.key.patience_ms if head.request.key else 0
         if self.state.counter.stamp(context.now_us) - head.ticket > 1000 * patience_ms:
             return oldest
-        return min(self.ready, key=lambda key: (self.ready[key][1], key))
+        return min(self.ready, key=lambda key: (self.ready[key][1], quote(key, safe="")))
 
     def _plan(
         self, context: CallContext
