@@ -18,7 +18,7 @@ from rich.console import Console
 
 from benchmarks._scaling.cases import measure
 from benchmarks._scaling.document import table, with_tables
-from benchmarks._scaling.figures import Case, Cost, Figures, Memory
+from benchmarks._scaling.figures import Case, Contention, Cost, Figures, Fleet, Memory
 from benchmarks._scaling.server import server, version_of
 from benchmarks._scaling.tables import SEED, tables
 from redsem_async.testing._embedded import ServerDidNotStart, ServerNotFound
@@ -69,16 +69,20 @@ def main(
 def _measured(which: str, rounds: int, seconds: float, console: Console) -> Figures:
     """Measure all rounds. Each round has a new server if the server is embedded."""
     costs: dict[Case, list[Cost]] = {}
+    contention: dict[Fleet, list[Contention]] = {}
     memory: list[Memory] = []
     what = ""
     for number in range(1, rounds + 1):
         with server(which) as url:
             what = version_of(url)
-            found, kept = measure(url, seconds, partial(console.print, f"... {number}:"))
+            progress = partial(console.print, f"... {number}:")
+            found, fleets, kept = measure(url, seconds, progress)
         memory.append(kept)
+        for fleet, together in fleets.items():
+            contention.setdefault(fleet, []).append(together)
         for case, cost in found.items():
             costs.setdefault(case, []).append(cost)
-    return Figures(what, _machine(), costs, memory)
+    return Figures(what, _machine(), costs, memory, contention)
 
 
 def _machine() -> str:

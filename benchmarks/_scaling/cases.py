@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from functools import partial
 from typing import Any
@@ -24,7 +24,8 @@ from redsem_async._protocol.operations import (
 )
 from redsem_async._protocol.replies import WAITING
 
-from .figures import MODES, Case, Cost, Memory, Mode
+from .contention import measure_contention
+from .figures import MODES, Case, Contention, Cost, Fleet, Memory, Mode
 from .processes import LEASE_MS, PROCESSES, Process, all_at_once, expect, granted, in_use
 from .server import Meter, info_of
 
@@ -45,7 +46,7 @@ PIPELINED = 100
 
 def measure(
     url: str, seconds: float, progress: Callable[[str], None]
-) -> tuple[dict[Case, Cost], Memory]:
+) -> tuple[dict[Case, Cost], Mapping[Fleet, Contention], Memory]:
     """Measure one round of all cases, *seconds* each."""
     with closing(Redis.from_url(url)) as client:
         meter = Meter(client, seconds)
@@ -53,8 +54,10 @@ def measure(
         for case, measured in _cases(url, meter):
             progress(f"{case.subject}, {case.mode}, {case.size}")
             costs[case] = measured()
+        progress("contention")
+        contention = measure_contention(url, meter)
         progress("memory")
-        return costs, memory(url, client)
+        return costs, contention, memory(url, client)
 
 
 def _cases(url: str, meter: Meter) -> Iterator[tuple[Case, Callable[[], Cost]]]:

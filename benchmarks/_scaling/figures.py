@@ -57,6 +57,29 @@ class Memory(NamedTuple):
     connection: float
 
 
+class Fleet(NamedTuple):
+    """Processes with one semaphore each, or with a *contended* one; *label* is the class."""
+
+    label: str
+    contended: bool
+
+
+class Contention(NamedTuple):
+    """What the processes of a fleet did together.
+
+    Attributes:
+        pairs: pairs per second.
+        calls: script calls per pair.
+        cpu: microseconds of the server's CPU per pair.
+        client_cpu: microseconds of the processes' CPU per pair.
+    """
+
+    pairs: float
+    calls: float
+    cpu: float
+    client_cpu: float
+
+
 @dataclass(frozen=True, slots=True)
 class Figures:
     """The figures of all rounds."""
@@ -65,6 +88,7 @@ class Figures:
     machine: str
     costs: Mapping[Case, Sequence[Cost]]
     memory: Sequence[Memory]
+    contention: Mapping[Fleet, Sequence[Contention]]
 
     def rounds(
         self, subject: Subject, mode: Mode, size: int, of: Callable[[Cost], float]
@@ -95,4 +119,8 @@ class Figures:
                 for case, rounds in self.costs.items()
             ],
             "memory": [memory._asdict() for memory in self.memory],
+            "contention": [
+                {**fleet._asdict(), "rounds": [found._asdict() for found in rounds]}
+                for fleet, rounds in self.contention.items()
+            ],
         }

@@ -31,18 +31,18 @@ def version_of(url: str) -> str:
 
 
 class Meter:
-    """Measures costs as the difference of two INFO replies."""
+    """Measures costs as the difference of two INFO replies, over about so many *seconds*."""
 
     def __init__(self, client: Redis, seconds: float) -> None:
+        self.seconds: float = seconds
         self._client = client
-        self._seconds = seconds
 
     def cost(self, work: Callable[[], int]) -> Cost:
         """The cost of one unit. *work* performs some units, and returns their number."""
-        self._work_for(work, self._seconds / 4)
-        before = self._spent()
-        units = self._work_for(work, self._seconds)
-        return per_unit(before, self._spent(), units)
+        self._work_for(work, self.seconds / 4)
+        before = self.spent()
+        units = self._work_for(work, self.seconds)
+        return per_unit(before, self.spent(), units)
 
     def _work_for(self, work: Callable[[], int], seconds: float) -> int:
         end, units = time.perf_counter() + seconds, 0
@@ -50,7 +50,8 @@ class Meter:
             units += work()
         return units
 
-    def _spent(self) -> Cost:
+    def spent(self) -> Cost:
+        """The totals so far."""
         info = info_of(self._client, "everything")
         scripts = info.get("cmdstat_evalsha", {"usec": 0, "calls": 0})
         return Cost(

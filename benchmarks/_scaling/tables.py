@@ -1,5 +1,6 @@
 """The tables of docs/scaling.md, computed from the measured figures."""
 
+import math
 import random
 import statistics
 from collections.abc import Callable, Iterator
@@ -17,7 +18,7 @@ from .capacity import (
     most_a_second,
 )
 from .document import number, percent, rough, spread, table
-from .figures import MODES, Cost, Figures, Mode, Subject
+from .figures import MODES, Contention, Cost, Figures, Mode, Subject
 from .simulation import Outcome, Workload, simulate
 from .slots import by_rank, equal, slots_of, worth
 from .strategies import strategies
@@ -42,6 +43,7 @@ def tables(figures: Figures) -> dict[str, str]:
         "pairs": pairs(figures),
         "calls": calls(figures),
         "library": library(figures),
+        "contention": contention(figures),
         "upkeep": upkeep(figures),
         "fleet": fleet(figures),
         "memory": memory(figures),
@@ -148,6 +150,29 @@ def library(figures: Figures) -> str:
                 ]
             )
     return table(["one process", "ids a call", "CPU, µs a pair", "(range)"], lines)
+
+
+def contention(figures: Figures) -> str:
+    """What Redis does for processes alone with their semaphores, and for contended ones."""
+    lines: list[list[str]] = []
+    for fleet, rounds in figures.contention.items():
+        typical = Contention(*map(statistics.median, zip(*rounds, strict=True)))
+        most = most_a_second(typical.cpu) if typical.calls >= 0.001 else math.inf
+        lines.append(
+            [
+                f"{fleet.label}, {'contended' if fleet.contended else 'alone'}",
+                f"{typical.pairs:,.0f}",
+                spread([found.pairs for found in rounds]),
+                number(typical.pairs * typical.calls),
+                f"{typical.calls:.3f}",
+                number(typical.cpu),
+                number(typical.client_cpu),
+                "no calls" if most == math.inf else f"**{rough(most)}**",
+            ]
+        )
+    headings = ["4 processes of 50 tasks", "pairs/s", "(range)", "commands/s", "commands a pair"]
+    costs = ["server's CPU, µs a pair", "clients' CPU, µs a pair"]
+    return table([*headings, *costs, f"pairs/s of a core at {percent(BUSY)}"], lines)
 
 
 def memory(figures: Figures) -> str:
