@@ -145,11 +145,12 @@ class Comparison(RuleBasedStateMachine):
     def _age_meta(self) -> tuple[float, float]:
         """Have the key `meta` expire as the model says, since Redis counts expiries by itself.
 
-        Returns in how many milliseconds it expires, and when that was said.
+        Returns in how many milliseconds it expires, and since when at most.
 
         It is used before it expires: `MIN_LEFT_MS` is more than any call takes. The other keys
         are kept for longer than a test takes, once it is seen that they have an expiry.
         """
+        began = time.monotonic()  # before the server's count begins: this process may be stopped
         now_ms = self.now_us // 1000
         pipeline = self.redis.pipeline(transaction=False)
         state = self.model.state
@@ -160,7 +161,7 @@ class Comparison(RuleBasedStateMachine):
             pipeline.expire(key, 3600)
         self._expiring = []
         pipeline.execute()
-        return state.kept_until - now_ms, time.monotonic()
+        return state.kept_until - now_ms, began
 
     def _compare_meta(self, call: Operation, before: float, began: float) -> None:
         left = self.redis.pttl(self.keys[2])
