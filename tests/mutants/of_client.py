@@ -17,7 +17,7 @@ OF_CLIENT = (
     mutant(
         "a refresh is counted from its reply",
         "lost comes before the server's expiry",
-        SIMULATION,
+        "core/test_rules.py::test_what_a_refresh_says_of_trust",
         (
             "_core/lease.py",
             "max(trusted, trusted_until(lease, sent_at=sent_at, left=lease))",
@@ -46,6 +46,7 @@ OF_CLIENT = (
             "sent_at = -math.inf if fresh_at is None else fresh_at",
             "sent_at = clock()",
         ),
+        ("_hub/pushes.py", "import math\n", "from redsem_async._core.clock import now as clock\n"),
     ),
     mutant(
         "a late message is handed out unconfirmed",
