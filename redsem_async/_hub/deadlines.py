@@ -107,7 +107,7 @@ class Deadlines:
         if report is not None and report.sent_at >= since:
             return True
         route = self._ledger.route
-        if self._ledger.semaphore.address.mode == "zset":
+        if not self._ledger.semaphore.address.fair:
             return False
         doubtful = self._heartbeats.expected or route.redirect or route.link.no_push
         fresh_at = route.link.fresh_at

@@ -184,7 +184,7 @@ class Ledger:
         """When asking again may be worth it, in seconds, by the last reply about the line."""
         report = self.last_report(claim) or LineReport(0.0, None, 0)
         line, next_ms = report.waiting, report.next_ms
-        if self.semaphore.address.mode == "zset":
+        if not self.semaphore.address.fair:
             line *= max(len(self.waiting), 1)  # processes; they are taken to be alike
         moment = None if next_ms is None else next_ms / 1000
         ahead = max(line - claim.was_waiting, 0)

@@ -65,7 +65,7 @@ def serve(
                 authorize=_token_holder if writable else None,
                 interval=interval,
             )
-            await _serve(app, Guard(app, token, hosts), host, port, token)
+            await _serve(Guard(app, token, hosts), host, port, token)
 
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
     with contextlib.suppress(KeyboardInterrupt):
@@ -136,7 +136,7 @@ class Guard:
         )
 
 
-async def _serve(app: Any, guard: Guard, host: str, port: int, token: str | None) -> None:
+async def _serve(guard: Guard, host: str, port: int, token: str | None) -> None:
     import uvicorn
 
     class Server(uvicorn.Server):
@@ -147,10 +147,6 @@ async def _serve(app: Any, guard: Guard, host: str, port: int, token: str | None
                 shown = f"[{host}]" if ":" in host else host
                 secret = f"?{urlencode({'token': token})}" if token else ""
                 typer.echo(printable(f"http://{shown}:{bound}/{secret}"))
-
-        async def shutdown(self, sockets: Any = None) -> None:
-            app.state.end_streams()
-            await super().shutdown(sockets)
 
     config = uvicorn.Config(
         guard,

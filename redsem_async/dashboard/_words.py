@@ -71,7 +71,7 @@ def _waiting(info: SemaphoreInfo, status: SemaphoreStatus, limit: int | None) ->
             text += f": a request that comes now waits about {duration(status.retry_after)}"
         return State("waiting", "full", f"{text}.")
     head = status.waiters[0] if status.waiters else None
-    if head is not None and head.permits > free and info.mode != "zset" and not info.keyed:
+    if head is not None and head.permits > free and info.fair and not info.keyed:
         rest = count(free, "is", "are")
         text = f"The first request asks for {head.permits:,} permits, and {rest} free."
         return State("waiting", "head waits", text)

@@ -1,6 +1,6 @@
 // The list of all semaphores.
 
-import { byId, duration, el, number, plural, reconcile, setText } from "./dom.js";
+import { byId, duration, el, number, plural, printable, reconcile, setText } from "./dom.js";
 import { connect } from "./live.js";
 import { meter, updateMeter } from "./meter.js";
 
@@ -53,7 +53,7 @@ function cell(label, ...children) {
 }
 
 function makeRow(row) {
-  const link = el("a", { href: `semaphore?${new URLSearchParams({ name: row.name })}` }, row.name);
+  const link = el("a", { href: `semaphore?${new URLSearchParams({ name: row.name })}` }, printable(row.name));
   return el(
     "tr",
     { role: "row" },

@@ -2,12 +2,13 @@
 
 import { askKick, askLimit, may, showActions } from "./changes.js";
 import { Chart, History } from "./chart.js";
-import { byId, clientName, clientPlace, clock, duration, el, number, plural, reconcile, setAttribute, setText } from "./dom.js";
+import { byId, clientName, clientPlace, clock, duration, el, number, plural, printable, reconcile, setAttribute, setText } from "./dom.js";
 import { Happened } from "./happened.js";
 import { announce, connect } from "./live.js";
 import { meter, updateMeter } from "./meter.js";
 
-const { name, title } = document.body.dataset;
+const { title } = document.body.dataset;
+const name = new URLSearchParams(location.search).get("name"); // as it is: markup loses line ends
 const MOST_CELLS = 120;
 const DOTS = 24;
 const HUES = 8;
@@ -29,7 +30,14 @@ const charts = [
   new Chart(byId("wait-chart"), byId("wait-readout"), history, (point) => point.waiting, null),
 ];
 
-connect(`events?${new URLSearchParams({ name })}`, receive);
+let pages = [{}]; // of keys, up to the one that is shown: where each begins
+
+function start() {
+  connect(`events?${new URLSearchParams({ name, ...pages.at(-1) })}`, receive);
+}
+
+setText(byId("name"), printable(name));
+start();
 
 function receive(view) {
   for (const { kind, text } of happened.read(view)) tell(view.at, kind, text);
@@ -93,7 +101,7 @@ function showStage(view) {
   const declared = view.declared.map(number).join(" or ") || "no limit";
   const set = view.setLimit === null ? "" : `The limit of ${number(view.setLimit)} was set by an operator; `;
   setText(byId("limits"), view.setLimit === null ? `The limit is what the clients declare: ${declared}.` : `${set}the clients declare ${declared}.`);
-  document.title = `${view.held}/${view.limit ?? "?"}${view.waiting ? ` +${view.waiting}` : ""} · ${name} · ${title}`;
+  document.title = `${view.held}/${view.limit ?? "?"}${view.waiting ? ` +${view.waiting}` : ""} · ${printable(name)} · ${title}`;
   if (state && state !== view.state) announce(view.words);
   state = view.state;
   reconcile(byId("chips"), chips(view), (chip) => chip, (chip) => el("span", {}, chip), () => {});
@@ -265,6 +273,8 @@ function showAll(parent) {
   if (last) show(last);
 }
 
+const keyText = (key) => (key === null ? "–" : printable(key));
+
 const text = (label, value, num = false) => ({ label, num, cell: (item, td) => setText(td, value(item)) });
 
 /** A column with a process: its colour, its label, its host and pid. */
@@ -300,8 +310,8 @@ function showHolders(view) {
     text("held for", (holder) => duration(holder.age), true),
     text("lease ends in", (holder) => duration(holder.left), true),
     text("permits", (holder) => number(holder.permits), true),
-    ...(view.keyed ? [text("key", (holder) => holder.key ?? "–")] : []),
-    ...(view.slotted ? [text("slots", (holder) => holder.slots || "–")] : []),
+    ...(view.keyed ? [text("key", (holder) => keyText(holder.key))] : []),
+    ...(view.slotted ? [text("slots", (holder) => (holder.slots ? printable(holder.slots) : "–"))] : []),
     text("fencing token", (holder) => holder.token, true),
     text("id", (holder) => holder.id ?? holder.short),
   ];
@@ -328,7 +338,7 @@ function showWaiters(view) {
     processColumn("process", (waiter) => waiter.client),
     text("waits for", (waiter) => duration(waiter.age), true),
     text("permits", (waiter) => number(waiter.permits), true),
-    ...(view.keyed ? [text("key", (waiter) => waiter.key ?? "–")] : []),
+    ...(view.keyed ? [text("key", (waiter) => keyText(waiter.key))] : []),
     text("id", (waiter) => waiter.short),
   ];
   table("waiters", "Waiting requests, in their order", columns, view.waiters, (waiter) => waiter.short, "No request waits.", rest);
@@ -342,7 +352,7 @@ function showKeys(view) {
     return key.limit === null ? "as clients declare" : number(key.limit);
   };
   const columns = [
-    text("key", (key) => key.key),
+    text("key", (key) => keyText(key.key)),
     { label: "share of the limit", cell: (key, td) => {
       if (!td.firstElementChild) td.append(meter());
       updateMeter(td.firstElementChild, { held: key.held, limit: view.limit, waiting: key.waiting });
@@ -352,7 +362,7 @@ function showKeys(view) {
     text("waiting", (key) => (key.waiting ? number(key.waiting) : "–"), true),
   ];
   if (may("set_limit")) {
-    columns.push(buttonColumn(() => "Set limit…", (key) => `Set the limit of the key ${key.key}`, (key) => askLimit(view, key)));
+    columns.push(buttonColumn(() => "Set limit…", (key) => `Set the limit of the key ${printable(key.key)}`, (key) => askLimit(view, key)));
   }
   const rest = view.moreKeys ? "There may be more keys: these are the first." : "";
   table("keys", "Keys that hold permits or wait", columns, view.keys, (key) => key.key, "No key holds a permit or waits.", rest);

@@ -167,7 +167,7 @@ async def test_an_operator_changes_the_limit(writable: Site, tabs: Tabs, redis: 
         await page.keyboard.type("3")
         await page.keyboard.press("Enter")
         await expect(page.locator("#limit")).to_have_text("3")
-        await expect(page.locator("#toasts")).to_contain_text("The limit is 3 now.")
+        await expect(page.locator("#toasts")).to_contain_text("Limit 3.")
         await expect(page.locator("#happened")).to_contain_text("set to 3; it was 1")
         await is_served(waiter)
         await page.get_by_role("button", name="Set limit").click()
@@ -227,7 +227,7 @@ async def test_hostile_text_is_shown_as_text(writable: Site, tabs: Tabs, redis: 
         await expect(page.get_by_role("dialog")).to_contain_text(HOSTILE)
         await page.get_by_label("New limit").fill("5")
         await page.keyboard.press("Enter")
-        await expect(page.locator("#toasts")).to_contain_text("was set to 5")
+        await expect(page.locator("#toasts")).to_contain_text("limit 5")
         await page.get_by_role("button", name="Revoke the permit").first.click()
         await expect(page.get_by_role("dialog")).to_contain_text(HOSTILE)
         assert await page.locator("img, b").count() == 0

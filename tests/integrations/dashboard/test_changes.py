@@ -40,7 +40,9 @@ async def test_a_limit_is_set_and_removed(
     async with sem.acquire(permits=4):
         done = await writable.post("set_limit", "openai", limit=2)
         assert done.status_code == 200
-        assert done.json()["text"] == "The limit is 2 now. 4 permits are still held."
+        assert done.json()["text"] == (
+            "Limit 2; 4 permits still held, new ones are granted once fewer than 2 are held."
+        )
         assert (await sem.status()).set_limit == 2
         done = await writable.post("set_limit", "openai", limit=None)
         assert done.json()["ok"]
@@ -63,7 +65,7 @@ async def test_it_is_paused_and_resumed(
     waiter = asyncio.create_task(sem.acquire())
     await waiting(sem, 1)
     done = await writable.post("resume", "openai")
-    assert done.json()["text"] == "Resumed: the set limit of 3 applies."
+    assert done.json()["text"] == "Resumed; limit 3, which was set before the pause."
     await is_served(waiter)
 
 
@@ -98,7 +100,7 @@ async def test_the_limit_of_a_key_is_set(writable: Site, redis: Redis) -> None:
     sem = FairSemaphore(redis, "llm", 9, key_limit=3)
     async with sem.acquire(key="acme"):
         done = await writable.post("set_limit", "llm", limit=1, key="acme")
-        assert done.json()["text"] == "The limit of the key 'acme' was set to 1."
+        assert done.json()["text"] == "Key acme: limit 1."
         [key] = (await sem.status()).keys
         assert key.set_limit == 1
         await writable.post("set_limit", "llm", limit=None, key="acme")
