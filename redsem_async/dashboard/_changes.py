@@ -6,6 +6,7 @@ import logging
 from dataclasses import dataclass
 from typing import Any
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from redsem_async._api.classes import FairSemaphore
@@ -62,11 +63,15 @@ async def change(request: Request, access: Access, redis: Any, prefix: str) -> s
     if (why := forgery(request)) is not None:
         raise Refused(403, f"Nothing was changed: {why}.")
     wanted = _change_of(await _body(request))
-    who = await access.who(request, wanted.action, wanted.name)
+    refusal: Exception = Refused(403, "You may not do that.")
+    try:
+        who = await access.who(request, wanted.action, wanted.name)
+    except HTTPException as error:  # a function may refuse in this way, too
+        who, refusal = None, error
     if who is None:
         asked = {"event": "change refused", "semaphore": wanted.name, "action": wanted.action}
         logger.warning("%r: %s was refused", wanted.name, wanted.action, extra=asked)
-        raise Refused(403, "You may not do that.")
+        raise refusal
     try:
         async with asyncio.timeout(CHANGE_TIMEOUT):
             text = await _make(wanted, redis, prefix)

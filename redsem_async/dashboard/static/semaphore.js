@@ -45,6 +45,7 @@ function receive(view) {
     missing();
     return;
   }
+  if (view.found === null && last) return; // other keys are read
   if (!view.found || view.held === undefined) {
     setText(byId("words"), view.words ?? "Reading …");
     return;
@@ -364,9 +365,31 @@ function showKeys(view) {
   if (may("set_limit")) {
     columns.push(buttonColumn(() => "Set limit…", (key) => `Set the limit of the key ${printable(key.key)}`, (key) => askLimit(view, key)));
   }
-  const rest = view.moreKeys ? "There may be more keys: these are the first." : "";
-  table("keys", "Keys that hold permits or wait", columns, view.keys, (key) => key.key, "No key holds a permit or waits.", rest);
+  const shown = plural(view.keys.length, "key is", "keys are");
+  const rest = view.moreKeys ? `${shown} listed, in the order of their texts. There may be more: type how a key begins, or go on with “Next keys”.` : "";
+  const none = view.keysAfter ? "No key from here on holds a permit or waits." : "No key holds a permit or waits.";
+  table("keys", "Keys that hold permits or wait", columns, view.keys, (key) => key.key, none, rest);
+  byId("key-pages").hidden = !view.moreKeys && !view.keysAfter && !byId("key-start").value;
+  byId("keys-back").disabled = pages.length === 1;
+  byId("keys-next").disabled = !view.moreKeys;
 }
+
+let typed = 0;
+byId("key-start").addEventListener("input", (event) => {
+  clearTimeout(typed);
+  typed = setTimeout(() => {
+    pages = [event.target.value ? { keys: event.target.value } : {}];
+    start();
+  }, 200);
+});
+byId("keys-next").addEventListener("click", () => {
+  pages.push({ keys_after: last.keys.at(-1).key });
+  start();
+});
+byId("keys-back").addEventListener("click", () => {
+  pages.pop();
+  start();
+});
 
 function showClients(view) {
   const columns = [

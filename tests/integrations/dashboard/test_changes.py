@@ -6,11 +6,14 @@ from typing import Any
 
 import pytest
 from redis.asyncio import Redis
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from redsem_async import FairSemaphore, PermitLost, Semaphore
+from redsem_async.dashboard import _changes
 from redsem_async.dashboard._access import CHANGES, COOKIE
 from redsem_async.testing import EmbeddedRedis
+from tests.harness.servers import stopped
 from tests.harness.wait import is_served, soon, waiting
 from tests.integrations.dashboard.conftest import Serve
 from tests.integrations.dashboard.site import TOKEN, Site
@@ -170,6 +173,26 @@ async def test_who_may_not_is_refused_and_logged(
     assert {record.levelname for record in refused} == {"WARNING"}
 
 
+async def test_a_function_may_refuse_by_raising(
+    serve: Serve, redis: Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As those of FastAPI do: the page has no controls then, and the refusal is logged."""
+
+    def authorize(request: Request, action: str, name: str | None) -> bool:
+        if action == "view" and name != "secret":
+            return True
+        raise HTTPException(401, headers={"WWW-Authenticate": "Basic"})
+
+    site = await serve(writable=True, authorize=authorize)
+    async with FairSemaphore(redis, "gpu", 2) as permit:
+        assert 'data-allowed=""' in await site.page("gpu")
+        assert permit.id not in str(await site.view(name="gpu"))
+        refused = await site.post("pause", "gpu")
+    assert (refused.status_code, refused.headers["www-authenticate"]) == (401, "Basic")
+    assert (await site.http.get("semaphore?name=secret")).status_code == 401
+    assert len(said(caplog, "change refused")) == 1
+
+
 @pytest.mark.parametrize("answer", [None, 0, 1, "", [], object()])
 async def test_only_yes_means_yes(answer: Any, serve: Serve, redis: Redis) -> None:
     """A function that forgets its return statement opens nothing."""
@@ -298,7 +321,10 @@ async def test_nonsense_is_refused(
     assert (await sem.status()).set_limit == 2
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"7", b"\xff"])
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"{", b"[]", b"7", b"\xff", b"[" * 9000, b'{"action": "pause", "name": "\\ud800"}'],
+)
 async def test_what_is_not_json_is_refused(body: bytes, writable: Site) -> None:
     [token] = TOKEN.findall(await writable.page("gpu"))
     headers = {
@@ -308,6 +334,18 @@ async def test_what_is_not_json_is_refused(body: bytes, writable: Site) -> None:
     }
     refused = await writable.http.post("change", content=body, headers=headers)
     assert refused.status_code == 400
+
+
+async def test_a_change_does_not_wait_for_a_silent_server(
+    writable: Site, server: EmbeddedRedis, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also with a client that would wait for ever."""
+    monkeypatch.setattr(_changes, "CHANGE_TIMEOUT", 0.3)
+    await FairSemaphore(redis, "gpu", 2).set_limit(2)
+    [token] = TOKEN.findall(await writable.page("gpu"))
+    with stopped(server):
+        failed = await writable.post("pause", "gpu", token=token)
+    assert (failed.status_code, "unknown" in failed.json()["text"]) == (503, True)
 
 
 async def test_a_change_during_an_outage_fails_in_words(

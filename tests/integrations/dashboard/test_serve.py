@@ -135,6 +135,9 @@ async def test_changes_need_the_token_of_the_address(
         ("localhost:1", 204),
         ("[::1]:8642", 204),
         ("[::1]", 204),
+        ("10.0.0.5:8642", 204),
+        ("[fd00::5]:8642", 204),
+        ("10.0.0.5.evil.example", 421),
     ],
 )
 async def test_other_names_of_the_host_are_refused(host: str, code: int) -> None:
