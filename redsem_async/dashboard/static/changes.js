@@ -160,9 +160,11 @@ export function showActions(view) {
   const same = wanted.map((button) => button.action).join(" ");
   if (parent.dataset.shown === same) return;
   parent.dataset.shown = same;
+  const focused = [...parent.children].indexOf(document.activeElement);
   parent.replaceChildren(
     ...wanted.map(({ text, run, danger, primary }) =>
       el("button", { type: "button", class: danger ? "danger" : primary ? "primary" : null, onclick: () => run(current) }, text),
     ),
   );
+  parent.children[focused]?.focus(); // Resume stands where Pause was
 }

@@ -87,7 +87,7 @@ function show(reading) {
     live.dataset.state = "away";
     setText(byId("live-text"), "Redis does not answer");
     banner(
-      `Redis cannot be read since ${clock(reading.outage.since)}: ${reading.outage.text}. ` +
+      `Redis cannot be read since ${clock(reading.outage.since)}: ${reading.outage.text.replace(/\.+$/, "")}. ` +
         "The numbers are the last ones. The page goes on by itself when Redis is back.",
     );
   } else {

@@ -73,8 +73,10 @@ function missing() {
   byId("stage").dataset.state = "idle";
   setText(byId("label"), "not in use");
   setText(byId("words"), "Nobody holds or waits for a permit of this name, and no limit is set.");
+  setText(byId("limits"), "");
   for (const id of ["held", "limit", "waiting"]) setText(byId(id), "–");
   for (const id of ["cells", "legend", "holders", "waiters", "clients", "actions"]) byId(id).replaceChildren();
+  for (const id of ["cells", "legend", "keys-card"]) byId(id).hidden = true;
   delete byId("actions").dataset.shown;
 }
 
@@ -100,8 +102,8 @@ function showStage(view) {
   setText(byId("label"), view.label);
   setText(byId("words"), view.words);
   const declared = view.declared.map(number).join(" or ") || "no limit";
-  const set = view.setLimit === null ? "" : `The limit of ${number(view.setLimit)} was set by an operator; `;
-  setText(byId("limits"), view.setLimit === null ? `The limit is what the clients declare: ${declared}.` : `${set}the clients declare ${declared}.`);
+  const set = view.setLimit === 0 ? "An operator has paused it" : `The limit of ${number(view.setLimit ?? 0)} was set by an operator`;
+  setText(byId("limits"), view.setLimit === null ? `The limit is what the clients declare: ${declared}.` : `${set}; the clients declare ${declared}.`);
   document.title = `${view.held}/${view.limit ?? "?"}${view.waiting ? ` +${view.waiting}` : ""} · ${printable(name)} · ${title}`;
   if (state && state !== view.state) announce(view.words);
   state = view.state;
@@ -131,7 +133,7 @@ function hueOf(client) {
 function showCells(view) {
   const cells = byId("cells");
   const size = Math.max(view.limit ?? 0, view.held);
-  cells.hidden = size === 0 || size > MOST_CELLS || view.moreHolders > 0;
+  cells.hidden = size + view.waiting === 0 || size > MOST_CELLS || view.moreHolders > 0;
   const line = view.waiting ? `, ${plural(view.waiting, "request waits", "requests wait")}` : "";
   setAttribute(cells, "aria-label", `${view.held} of ${view.limit ?? "?"} permits in use${line}`);
   showLegend(view);
@@ -214,6 +216,7 @@ function showLegend(view) {
     processes.set(process, one);
   }
   const items = [...processes].map(([key, one]) => ({ key, ...one })).slice(0, 12);
+  byId("legend").hidden = !items.length && byId("cells").hidden;
   items.sort((one, other) => hueOf(one.client) - hueOf(other.client));
   reconcile(
     byId("legend"),

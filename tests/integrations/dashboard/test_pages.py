@@ -414,6 +414,7 @@ GRACE = SemaphoreInfo("x", "fair", "server", clients=(Process("ab" * 16, limit=4
         (reading(held=4), "full", "no request waits"),
         (reading(held=6), "full", "2 above the limit of 4"),
         (reading(held=4, waiting=2, retry_after=2.5), "waiting", "waits about 2.5 s"),
+        (reading(held=4, waiting=2, retry_after=0.04), "waiting", "waits less than 0.1 s"),
         (reading(held=5, waiting=2), "waiting", "above the limit of 4"),
         (reading(held=2, waiting=1, head=3), "waiting", "asks for 3 permits, and 2 are free"),
         (reading(held=2, waiting=1), "serving", "get them now"),
