@@ -247,17 +247,15 @@ class _EventStream(StreamingResponse):
 
     async def stream_response(self, send: Send) -> None:
         head = {"status": self.status_code, "headers": self.raw_headers}
-        body: Message = {"type": "http.response.body", "more_body": True}
         await send({"type": "http.response.start", **head})
+        body = {"type": "http.response.body"}
         events = cast("AsyncGenerator[bytes]", self.body_iterator)
         async with contextlib.aclosing(events):
             with contextlib.suppress(TimeoutError):
                 async for event in events:
                     async with asyncio.timeout(STALLED):
-                        await send(
-                            {"type": "http.response.body", "body": event, "more_body": True}
-                        )
-        await send(body | {"more_body": False})
+                        await send({**body, "body": event, "more_body": True})
+        await send({**body, "more_body": False})
 
 
 class _Headers:
