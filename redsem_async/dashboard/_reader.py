@@ -257,8 +257,18 @@ class Reader:
                 with contextlib.suppress(SemaphoreError, ValueError):  # `read` says it
                     await self._know(name)
 
-        await asyncio.gather(*(know(name) for name in names))
-        return await asyncio.gather(*(self.read(name, 1) for name in names))
+        async def read(name: str) -> Reading | None:
+            await know(name)
+            return await self.read(name, 1)
+
+        # All of them end before this does, also if one fails.
+        found = await asyncio.gather(*map(read, names), return_exceptions=True)
+        readings: list[Reading | None] = []
+        for one in found:
+            if isinstance(one, BaseException):
+                raise one
+            readings.append(one)
+        return readings
 
     async def read(self, name: str, entries: int, keys_after: str | None = None) -> Reading | None:
         """The status of *name*; None if it is not in use.

@@ -2,17 +2,15 @@
 
 import asyncio
 import os
-import re
 import subprocess
 import sys
-import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from importlib import resources
 from shutil import which
 from typing import Any
 
 import pytest
-from playwright.async_api import Browser, BrowserContext, Page, async_playwright, expect
+from playwright.async_api import Browser, Page, async_playwright, expect
 from redis.asyncio import Redis
 
 from redsem_async import FairSemaphore, PermitLost
@@ -26,13 +24,6 @@ from tests.integrations.dashboard.site import Site, serving
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(120)]
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-OPTIONS = (
-    *("--headless", "--no-sandbox", "--disable-gpu", "--mute-audio", "--no-first-run"),
-    *("--disable-dev-shm-usage", "--hide-scrollbars", "--remote-debugging-port=0"),
-    # A tab in the background is a tab of another operator here.
-    *("--disable-renderer-backgrounding", "--disable-backgrounding-occluded-windows"),
-    "--disable-background-timer-throttling",
-)
 HOSTILE = """<img src=x onerror=alert(1)>"'&</script><b>bold</b>\r\u202e"""
 SHOWN = HOSTILE[:-2] + r"\u{d}\u{202e}"
 AXE = (resources.files("axe_playwright_python") / "axe.min.js").read_text()
@@ -47,7 +38,6 @@ class Tabs:
 
     def __init__(self, browser: Browser) -> None:
         self._browser = browser
-        self._contexts: list[BrowserContext] = []
         self.problems: list[str] = []
 
     async def open(
@@ -59,7 +49,6 @@ class Tabs:
             color_scheme=scheme,
             reduced_motion="reduce",
         )
-        self._contexts.append(context)
         context.set_default_timeout(PATIENCE)
         page = await context.new_page()
         page.on("pageerror", lambda error: self.problems.append(f"{error}"))
@@ -68,47 +57,23 @@ class Tabs:
         await page.goto(site.url + path)
         return page
 
-    async def close(self) -> None:
-        """Close all windows."""
-        for context in self._contexts:
-            await context.close()
-
     def _console(self, message: Any) -> None:
         # A stream that is cut off is an error here, too: what is shown then is tested.
         if message.type == "error" and "net::" not in message.text:
             self.problems.append(message.text)
 
 
-@pytest.fixture(scope="session")
-def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a headless browser: one for all tests, because its start takes seconds."""
+@pytest.fixture
+async def tabs() -> AsyncIterator[Tabs]:
+    """Pages of a headless browser, in none of which anything goes wrong."""
     program = os.environ.get("REDSEM_BROWSER") or next(filter(None, map(which, BROWSERS)), None)
     if program is None:
         pytest.skip("NOT TESTED: there is no Chromium here")
-    profile = tmp_path_factory.mktemp("chromium")
-    said = profile / "said"
-    with said.open("wb") as stderr:
-        process = subprocess.Popen(
-            [program, *OPTIONS, f"--user-data-dir={profile}", "about:blank"], stderr=stderr
-        )
-    try:
-        while not (address := re.search(r"listening on (ws://\S+)", said.read_text())):
-            assert process.poll() is None, said.read_text()
-            time.sleep(0.05)
-        yield address[1]
-    finally:
-        process.kill()
-        process.wait()
-
-
-@pytest.fixture
-async def tabs(chromium: str) -> AsyncIterator[Tabs]:
-    """Pages of a headless browser, in none of which anything goes wrong."""
     async with async_playwright() as playwright:
-        browser = await playwright.chromium.connect_over_cdp(chromium)
+        options = ["--disable-gpu", "--mute-audio"]
+        browser = await playwright.chromium.launch(executable_path=program, args=options)
         tabs = Tabs(browser)
         yield tabs
-        await tabs.close()
         await browser.close()
     assert tabs.problems == []
 
@@ -313,7 +278,7 @@ async def test_tabs_that_nobody_sees_leave_connections_to_others(site: Site, tab
 
 
 async def test_the_connection_to_redis_is_lost_and_found(
-    serve: Serve, tabs: Tabs, redis: Redis, server: EmbeddedRedis, own_client: Any
+    own_client: Any, serve: Serve, tabs: Tabs, redis: Redis, server: EmbeddedRedis
 ) -> None:
     """The page says so, keeps what it knew, and goes on by itself."""
     client = own_client()
@@ -333,7 +298,6 @@ async def test_the_connection_to_redis_is_lost_and_found(
         await expect(one.locator("#live-text")).to_have_text("live")
         await expect(one.locator("#banner")).to_be_hidden()
     await expect(page.locator("#happened")).to_contain_text("Redis answers again.")
-    await client.aclose()
 
 
 async def test_the_server_of_the_page_is_lost(tabs: Tabs, redis: Redis) -> None:

@@ -349,7 +349,7 @@ async def test_a_change_does_not_wait_for_a_silent_server(
 
 
 async def test_a_change_during_an_outage_fails_in_words(
-    serve: Serve, server: EmbeddedRedis, redis: Redis, own_client: Any
+    own_client: Any, serve: Serve, server: EmbeddedRedis, redis: Redis
 ) -> None:
     """The operator learns that it is unknown, and is not told that it was done."""
     client = own_client()
@@ -359,4 +359,3 @@ async def test_a_change_during_an_outage_fails_in_words(
     server.kill()
     failed = await site.post("pause", "gpu", token=token)
     assert (failed.status_code, failed.json()["ok"]) == (503, False)
-    await client.aclose()

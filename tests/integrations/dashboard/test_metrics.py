@@ -126,7 +126,7 @@ async def test_what_is_no_semaphore_is_counted(site: Site, redis: Redis) -> None
 
 
 async def test_an_outage_fails_the_scrape(
-    serve: Serve, server: EmbeddedRedis, redis: Redis, own_client: Any
+    own_client: Any, serve: Serve, server: EmbeddedRedis, redis: Redis
 ) -> None:
     """Prometheus then shows `up == 0`, and no old numbers."""
     client = own_client()
@@ -134,7 +134,6 @@ async def test_an_outage_fails_the_scrape(
     server.kill()
     response = await site.http.get("metrics")
     assert response.status_code == 503
-    await client.aclose()
 
 
 async def test_the_names_are_those_of_report_status(site: Site, redis: Redis) -> None:
