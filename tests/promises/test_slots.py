@@ -20,7 +20,7 @@ from redsem_async import (
 )
 from redsem_async.testing import MemoryBackend
 from tests.harness.clients import Client, Kind, key_of, keys_of
-from tests.harness.wait import all_free, queue_up, soon
+from tests.harness.wait import all_free, cancelled, queue_up, soon
 
 GPUS = ["cuda:0", "cuda:1", "cuda:2"]
 
@@ -55,6 +55,19 @@ async def test_each_permit_has_a_slot_of_its_own(slotted: MakeSlotted) -> None:
     for permit in (one, three, again):
         await permit.release()
     await all_free(here)
+
+
+async def test_an_estimate_counts_the_requests_before_it(slotted: MakeSlotted) -> None:
+    """Of a `Semaphore`, Redis counts the processes that wait, with slots or without."""
+    here, _ = slotted(["only"])
+    async with here:
+        await asyncio.sleep(0.2)
+    async with here:
+        waiters = [await queue_up(here) for _ in range(8)]
+        with pytest.raises(AcquireTimeout) as caught:
+            await here.acquire(timeout=0)
+        await cancelled(*waiters)
+    assert caught.value.retry_after > 8 * 0.15
 
 
 async def test_a_permit_for_several_has_several(slotted: MakeSlotted) -> None:
