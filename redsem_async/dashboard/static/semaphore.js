@@ -216,7 +216,7 @@ function showLegend(view) {
     processes.set(process, one);
   }
   const items = [...processes].map(([key, one]) => ({ key, ...one })).slice(0, 12);
-  byId("legend").hidden = !items.length && byId("cells").hidden;
+  byId("legend").hidden = !items.length;
   items.sort((one, other) => hueOf(one.client) - hueOf(other.client));
   reconcile(
     byId("legend"),
