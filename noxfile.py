@@ -105,7 +105,7 @@ def browser(session: nox.Session) -> None:
         session.warn("  Debian's package chromium has one; REDSEM_BROWSER names another")
         return
     arguments = session.posargs or [
-        "-n3",
+        "-n2",
         "-m",
         "browser and not release",
         "tests/integrations/dashboard",

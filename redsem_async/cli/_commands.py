@@ -11,7 +11,7 @@ from redis.exceptions import ResponseError
 
 from redsem_async import AnySemaphore, FairSemaphore, SemaphoreError, SemaphoreStatus
 from redsem_async._core.keys import parse_permit_id
-from redsem_async._integrations import discovery
+from redsem_async._integrations import changed, discovery
 from redsem_async._integrations.discovery import SemaphoreInfo
 
 from ._options import LOCAL, AsJson, IsCluster, MaxEntries, Name, Prefix, Url
@@ -213,13 +213,7 @@ def set_limit(
     before, after = _change(
         Target(url, prefix, cluster), name, lambda sem: sem.set_limit(wanted), create=create
     )
-    if wanted is None:
-        _say(name, before, _own_limits(before))
-        return
-    parts = [f"limit {wanted}" if wanted else "paused"]
-    if before.set_limit not in (None, wanted):
-        parts.append(f"the set limit was {before.set_limit}")
-    _say(name, before, *parts, *_still_held(after))
+    _say(name, before, changed.limit_set(wanted, before, after))
 
 
 def _set_limit_of_key(
@@ -232,8 +226,7 @@ def _set_limit_of_key(
         create=create,
         keyed=True,
     )
-    what = "set limit removed" if limit is None else f"limit {limit}" if limit else "paused"
-    _say(name, before, f"key {printable(key)}: {what}")
+    _say(name, before, changed.key_limit_set(printable(key), limit))
 
 
 def pause(
@@ -251,8 +244,7 @@ def pause(
     before, after = _change(
         Target(url, prefix, cluster), name, lambda sem: sem.pause(), create=create
     )
-    found = [f"resume gives back the set limit of {before.set_limit}"] if before.set_limit else []
-    _say(name, before, "paused", *found, *_still_held(after))
+    _say(name, before, changed.paused(before, after))
 
 
 def resume(
@@ -260,13 +252,7 @@ def resume(
 ) -> None:
     """End a pause: the limit that it found applies again."""
     before, after = _change(Target(url, prefix, cluster), name, lambda sem: sem.resume())
-    if before.set_limit != 0:
-        rest = "" if before.set_limit is None else f"its set limit is {before.set_limit}"
-        _say(name, before, "not paused", *([rest] if rest else []))
-    elif after.set_limit is None:
-        _say(name, before, _own_limits(before))
-    else:
-        _say(name, before, f"limit {after.set_limit}, which was set before the pause")
+    _say(name, before, changed.resumed(before, after))
 
 
 def _change(
@@ -298,25 +284,12 @@ def _change(
     return run(ask(), target)
 
 
-def _say(name: str, before: SemaphoreInfo, *parts: str) -> None:
-    typer.echo(f"{printable(name)}: {'; '.join(parts)}")
+def _say(name: str, before: SemaphoreInfo, done: str) -> None:
+    typer.echo(f"{printable(name)}: {done}")
     if before.mode is None:
         typer.echo(
             "not in use yet: the limit applies from the first use until it is cleared", err=True
         )
-
-
-def _own_limits(before: SemaphoreInfo) -> str:
-    declared = " or ".join(map(str, before.declared))
-    own = f" ({declared})" if declared else ""
-    return f"set limit removed, the clients' own limit applies{own}"
-
-
-def _still_held(after: SemaphoreStatus) -> list[str]:
-    if after.held <= after.limit:
-        return []
-    rest = f", new ones are granted once fewer than {after.limit} are held" if after.limit else ""
-    return [f"{after.held} permits still held{rest}"]
 
 
 def kick(
@@ -344,7 +317,7 @@ def kick(
 
     if not on(Target(url, prefix, cluster), name, ask):
         fail(f"{name!r} has no permit with that id: nothing was changed", NOT_HELD)
-    typer.echo(f"{printable(name)}: permit revoked")
+    typer.echo(f"{printable(name)}: {changed.REVOKED}")
 
 
 def clear(
@@ -375,7 +348,7 @@ def clear(
             err=True,
         )
     on(target, name, delete)
-    typer.echo(f"{printable(name)} was deleted")
+    typer.echo(f"{printable(name)} was {changed.DELETED}")
 
 
 COMMANDS: dict[str, Callable[..., Any]] = {

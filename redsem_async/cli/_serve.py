@@ -4,8 +4,10 @@ import asyncio
 import contextlib
 import hashlib
 import hmac
+import ipaddress
 import logging
 import secrets
+import socket
 from importlib.util import find_spec
 from typing import Annotated, Any
 from urllib.parse import parse_qsl, urlencode
@@ -16,6 +18,7 @@ from ._options import LOCAL, IsCluster, Prefix, Url
 from ._target import FAILED, REDIS_ERRORS, Target, connected, describe, fail, printable
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
+EVERY_ADDRESS = ("", "0.0.0.0", "::")
 GRACEFUL = 1  # seconds for open pages when it ends
 NEEDED = ("jinja2", "prometheus_client", "starlette", "uvicorn")
 
@@ -23,7 +26,8 @@ NEEDED = ("jinja2", "prometheus_client", "starlette", "uvicorn")
 def serve(
     *,
     host: Annotated[
-        str, typer.Option(help="Address to listen on. Default: this machine only.")
+        str,
+        typer.Option(help="Address to listen on; 0.0.0.0 for all. Default: this machine only."),
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 for any.")] = 8642,
     writable: Annotated[
@@ -54,7 +58,8 @@ def serve(
 
     target = Target(url, prefix, cluster)
     token = secrets.token_urlsafe(24) if writable or host not in LOOPBACK else None
-    hosts = [*LOOPBACK, host, *(allow_host or [])]
+    name = socket.gethostname() if host in EVERY_ADDRESS else host
+    hosts = [*LOOPBACK, name, *(allow_host or [])]
 
     async def run() -> None:
         async with connected(target) as client:
@@ -65,7 +70,7 @@ def serve(
                 authorize=_token_holder if writable else None,
                 interval=interval,
             )
-            await _serve(app, Guard(app, token, hosts), host, port, token)
+            await _serve(Guard(app, token, hosts), host, port, name, token)
 
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
     with contextlib.suppress(KeyboardInterrupt):
@@ -85,7 +90,7 @@ class Guard:
     """Lets in requests to a known host, and with the token if there is one.
 
     The name of the host matters: a page of another site can let its own name lead to this
-    machine (DNS rebinding), and its scripts then count as ours.
+    machine (DNS rebinding), and its scripts then count as ours. An address is no such name.
     """
 
     def __init__(self, app: Any, token: str | None, hosts: list[str]) -> None:
@@ -128,7 +133,8 @@ class Guard:
 
     def _is_known(self, host: str) -> bool:
         name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
-        return name.strip("[]").lower() in self._hosts
+        name = name.strip("[]").lower()
+        return name in self._hosts or _is_address(name)
 
     def _matches(self, given: str) -> bool:
         return self._token is not None and hmac.compare_digest(
@@ -136,7 +142,13 @@ class Guard:
         )
 
 
-async def _serve(app: Any, guard: Guard, host: str, port: int, token: str | None) -> None:
+def _is_address(host: str) -> bool:
+    with contextlib.suppress(ValueError):
+        return bool(ipaddress.ip_address(host))
+    return False
+
+
+async def _serve(guard: Guard, host: str, port: int, name: str, token: str | None) -> None:
     import uvicorn
 
     class Server(uvicorn.Server):
@@ -144,13 +156,9 @@ async def _serve(app: Any, guard: Guard, host: str, port: int, token: str | None
             await super().startup(sockets)
             if self.started:
                 bound = self.servers[0].sockets[0].getsockname()[1]
-                shown = f"[{host}]" if ":" in host else host
+                shown = f"[{name}]" if ":" in name else name
                 secret = f"?{urlencode({'token': token})}" if token else ""
                 typer.echo(printable(f"http://{shown}:{bound}/{secret}"))
-
-        async def shutdown(self, sockets: Any = None) -> None:
-            app.state.end_streams()
-            await super().shutdown(sockets)
 
     config = uvicorn.Config(
         guard,

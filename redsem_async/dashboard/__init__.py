@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from redsem_async._core import config
+from redsem_async._redis.dial import checked_client
 
 try:
     from starlette.applications import Starlette
@@ -73,8 +74,7 @@ def dashboard(
         raise ValueError(
             "writable=True needs authorize=, a function that says who may change what"
         )
-    if not callable(getattr(redis, "scan", None)):
-        raise TypeError(f"dashboard() needs a client of redis.asyncio, not {redis!r}")
+    _ = checked_client(redis)
     if not 0.1 <= interval < math.inf:
         raise ValueError(f"interval must be at least 0.1 seconds, not {interval}")
     chosen = metrics if callable(metrics) else matcher(metrics)

@@ -2,10 +2,12 @@
 
 import hmac
 import inspect
+import re
 import secrets
 from collections.abc import Awaitable, Callable
 from urllib.parse import urlsplit
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -18,7 +20,7 @@ METRICS = "metrics"
 
 COOKIE = "redsem_csrf"
 HEADER = "x-csrf-token"
-_TOKEN_LENGTH = 43  # of 32 random bytes as text
+_TOKEN = re.compile(r"[\w-]{43}\Z", re.ASCII)  # 32 random bytes as text
 
 HEADERS = {
     "Content-Security-Policy": (
@@ -54,11 +56,18 @@ class Access:
             return answer or None
         return _address(request) if answer is True else None
 
+    async def may(self, request: Request, action: str, name: str) -> bool:
+        """Whether *action* is allowed on *name*, where nothing is done yet."""
+        try:
+            return await self.who(request, action, name) is not None
+        except HTTPException:  # a function may refuse in this way, too
+            return False
+
     async def changes(self, request: Request, name: str) -> list[str]:
         """The actions that are allowed on *name*."""
         if not self.writable:
             return []
-        return [action for action in CHANGES if await self.who(request, action, name)]
+        return [action for action in CHANGES if await self.may(request, action, name)]
 
 
 def _address(request: Request) -> str:
@@ -68,7 +77,7 @@ def _address(request: Request) -> str:
 def token_of(request: Request) -> str:
     """The token of the browser, or a new one."""
     token = request.cookies.get(COOKIE, "")
-    return token if len(token) == _TOKEN_LENGTH else secrets.token_urlsafe(32)
+    return token if _TOKEN.match(token) else secrets.token_urlsafe(32)
 
 
 def set_token(request: Request, response: Response, token: str) -> None:
@@ -97,6 +106,6 @@ def forgery(request: Request) -> str | None:
     if kind != "application/json":
         return "the request is not JSON"
     cookie, sent = request.cookies.get(COOKIE, ""), request.headers.get(HEADER, "")
-    if len(cookie) != _TOKEN_LENGTH or not hmac.compare_digest(cookie.encode(), sent.encode()):
+    if not _TOKEN.match(cookie) or not hmac.compare_digest(cookie.encode(), sent.encode()):
         return "the page is too old, or its token is missing: reload it"
     return None

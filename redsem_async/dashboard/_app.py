@@ -1,10 +1,12 @@
 """The application: its routes, its pages and its streams."""
 
 import asyncio
+import contextlib
 import json
+import signal
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -27,12 +29,14 @@ from redsem_async._redis.stored import READ_ERRORS
 from ._access import HEADERS, METRICS, VIEW, Access, set_token, token_of
 from ._changes import Refused, change
 from ._metrics import Metrics
-from ._reader import Reader, Watch
-from ._views import ROWS, Json, detail_view, list_view
+from ._reader import Detail, Reader, Watch
+from ._views import MOST_ROWS, ROWS, detail_view, list_view, start_of_keys
 
 HERE = Path(__file__).parent
 STREAM_LIFE = 60.0  # seconds after which a page connects again, and is authorized again
 PING = 10.0  # seconds without an event until a comment keeps the connection open
+LOOK = 0.25  # seconds after which a stream looks whether the server is to end
+STALLED = 20.0  # seconds for a client to take an event
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -77,13 +81,7 @@ class Dashboard:
         ]
         app = Starlette(routes=routes)
         app.add_middleware(_Headers)
-        app.state.end_streams = self.end_streams
         return app
-
-    def end_streams(self) -> None:
-        """Let the open pages go: a server waits for them before it ends."""
-        for reader, _ in self._readers.values():
-            reader.close()
 
     def _reader(self) -> tuple[Reader, Metrics]:
         loop = asyncio.get_running_loop()
@@ -129,42 +127,31 @@ class Dashboard:
     # -- streams
 
     async def events(self, request: Request) -> Response:
-        """What a page shows, again and again: ``?name=``, or ``?filter=`` and ``?rows=``."""
-        name = request.query_params.get("name")
+        """What a page shows, again and again.
+
+        ``?name=``, and ``?keys=``, where its keys begin, or ``?keys_after=``; or ``?filter=`` and
+        ``?rows=``.
+        """
+        asked = request.query_params
+        name = asked.get("name")
         if await self._access.who(request, VIEW, name) is None:
             return PlainTextResponse("You may not see this page.", 403)
-        if name is None:
-            words = request.query_params.get("filter", "")
-            rows = request.query_params.get("rows", "")
+        reader, _ = self._reader()
+        if request.method == "HEAD":
+            stream = _nothing()
+        elif name is None:
+            rows = asked.get("rows", "")
             count = int(rows) if rows.isdecimal() and len(rows) < 5 else ROWS
-            stream = self._list_stream(words, count)
+            stream = _list_stream(reader, asked.get("filter", ""), min(count, MOST_ROWS))
         else:
-            whole = await self._access.who(request, "kick", name) is not None
-            stream = self._detail_stream(name, whole_ids=whole)
-        return StreamingResponse(
+            after = asked.get("keys_after") or start_of_keys(asked.get("keys", ""))
+            whole = await self._access.may(request, "kick", name)
+            stream = _detail_stream(reader, Detail(name, after), whole_ids=whole)
+        return _EventStream(
             stream,
             media_type="text/event-stream",
             headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
         )
-
-    async def _list_stream(self, words: str, rows: int) -> AsyncGenerator[bytes]:
-        reader, _ = self._reader()
-        watch = Watch()
-
-        def view() -> Json:
-            shown, watch.rows = list_view(reader, words, rows)
-            return shown
-
-        async for event in _stream(reader, watch, view):
-            yield event
-
-    async def _detail_stream(self, name: str, *, whole_ids: bool) -> AsyncGenerator[bytes]:
-        reader, _ = self._reader()
-        watch = Watch(detail=name)
-        async for event in _stream(
-            reader, watch, lambda: detail_view(reader, name, whole_ids=whole_ids)
-        ):
-            yield event
 
     # -- changes and metrics
 
@@ -178,11 +165,11 @@ class Dashboard:
         return JSONResponse({"ok": True, "text": text})
 
     async def metrics(self, request: Request) -> Response:
-        """The numbers for Prometheus: ``?match=`` chooses names."""
+        """The numbers for Prometheus: ``?match=`` chooses names, and may be there repeatedly."""
         if await self._access.who(request, METRICS, None) is None:
             return PlainTextResponse("You may not see the metrics.", 403)
         reader, metrics = self._reader()
-        words = request.query_params.get("match", "")
+        words = request.query_params.getlist("match")
         try:
             text, kind = await metrics.text(reader, words, request.headers.get("accept", ""))
         except (SemaphoreError, TimeoutError, *READ_ERRORS) as error:
@@ -191,20 +178,84 @@ class Dashboard:
         return Response(text, headers={"Content-Type": kind})
 
 
-async def _stream(reader: Reader, watch: Watch, view: Callable[[], Json]) -> AsyncGenerator[bytes]:
+# -- streams
+
+
+async def _nothing() -> AsyncGenerator[bytes]:
+    return
+    yield b""
+
+
+def _list_stream(reader: Reader, words: str, rows: int) -> AsyncGenerator[bytes]:
+    watch = Watch()
+
+    def event() -> bytes:
+        made = reader.views.get((words, rows))
+        if made is None:  # by the first of the tabs that show the same
+            view, names = list_view(reader, words, rows)
+            made = reader.views[words, rows] = (_event(view), names)
+        watch.rows = made[1]
+        return made[0]
+
+    return _stream(reader, watch, event)
+
+
+def _detail_stream(reader: Reader, detail: Detail, *, whole_ids: bool) -> AsyncGenerator[bytes]:
+    def event() -> bytes:
+        made = reader.views.get((detail, whole_ids))
+        if made is None:
+            view = detail_view(reader, detail, whole_ids=whole_ids)
+            made = reader.views[detail, whole_ids] = _event(view)
+        return made
+
+    return _stream(reader, Watch(detail=detail), event)
+
+
+def _event(view: Any) -> bytes:
+    return f"data: {json.dumps(view)}\n\n".encode()
+
+
+async def _stream(
+    reader: Reader, watch: Watch, event: Callable[[], bytes]
+) -> AsyncGenerator[bytes]:
     """Events for a page, until it is to connect again. At most one waits to be sent."""
     loop = asyncio.get_running_loop()
-    end = loop.time() + STREAM_LIFE
+    sent = began = loop.time()
     async with reader.watching(watch):
         yield b"retry: 500\n\n"
-        while loop.time() < end and not reader.closing:
-            try:
-                await asyncio.wait_for(watch.changed.wait(), PING)
-            except TimeoutError:
-                yield b": still here\n\n"
+        while loop.time() < began + STREAM_LIFE and not _server_ends():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(watch.changed.wait(), LOOK)
+            if watch.changed.is_set():
+                watch.changed.clear()
+                yield event()
+            elif loop.time() < sent + PING:
                 continue
-            watch.changed.clear()
-            yield f"data: {json.dumps(view())}\n\n".encode()
+            else:
+                yield b": still here\n\n"
+            sent = loop.time()
+
+
+def _server_ends() -> bool:
+    """Whether uvicorn was told to end: it then waits for all streams, and tells them nothing."""
+    server: object = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
+    return getattr(server, "should_exit", False) is True
+
+
+class _EventStream(StreamingResponse):
+    """A stream that ends if its client does not take an event in time."""
+
+    async def stream_response(self, send: Send) -> None:
+        head = {"status": self.status_code, "headers": self.raw_headers}
+        await send({"type": "http.response.start", **head})
+        body = {"type": "http.response.body"}
+        events = cast("AsyncGenerator[bytes]", self.body_iterator)
+        async with contextlib.aclosing(events):
+            with contextlib.suppress(TimeoutError):
+                async for event in events:
+                    async with asyncio.timeout(STALLED):
+                        await send({**body, "body": event, "more_body": True})
+        await send({**body, "more_body": False})
 
 
 class _Headers:

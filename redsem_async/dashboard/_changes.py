@@ -1,29 +1,30 @@
 """The changes that an operator may make. Each is logged, with who made it."""
 
+import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from redsem_async._api.classes import FairSemaphore
 from redsem_async._api.semaphore import AnySemaphore
-from redsem_async._api.status import SemaphoreStatus
 from redsem_async._core import config
 from redsem_async._core.errors import BackendUnavailable, SemaphoreError
 from redsem_async._core.keys import parse_permit_id
-from redsem_async._integrations.discovery import find
+from redsem_async._integrations import changed
+from redsem_async._integrations.discovery import SemaphoreInfo, find
 from redsem_async._redis.stored import READ_ERRORS
 
 from ._access import CHANGES, Access, forgery
 from ._views import short
-from ._words import count
 
 logger = logging.getLogger("redsem_async.dashboard")
 
 MAX_BODY = 10_000  # bytes
+CHANGE_TIMEOUT = 10.0  # seconds
 
 
 class Refused(Exception):
@@ -62,16 +63,22 @@ async def change(request: Request, access: Access, redis: Any, prefix: str) -> s
     if (why := forgery(request)) is not None:
         raise Refused(403, f"Nothing was changed: {why}.")
     wanted = _change_of(await _body(request))
-    who = await access.who(request, wanted.action, wanted.name)
+    refusal: Exception = Refused(403, "You may not do that.")
+    try:
+        who = await access.who(request, wanted.action, wanted.name)
+    except HTTPException as error:  # a function may refuse in this way, too
+        who, refusal = None, error
     if who is None:
         asked = {"event": "change refused", "semaphore": wanted.name, "action": wanted.action}
         logger.warning("%r: %s was refused", wanted.name, wanted.action, extra=asked)
-        raise Refused(403, "You may not do that.")
+        raise refusal
     try:
-        text = await _make(wanted, redis, prefix)
+        async with asyncio.timeout(CHANGE_TIMEOUT):
+            text = await _make(wanted, redis, prefix)
     except (BackendUnavailable, *READ_ERRORS) as error:
+        reason = str(error) or "no reply in time"
         raise Refused(
-            503, f"Redis does not answer: whether it was done is unknown ({error})."
+            503, f"Redis does not answer: whether it was done is unknown ({reason})."
         ) from error
     except SemaphoreError as error:
         raise Refused(502, f"Redis refused it: {error}.") from error
@@ -102,7 +109,7 @@ async def _body(request: Request) -> dict[str, Any]:
             raise Refused(413, "The request is too long.")
     try:
         data: object = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         data = None
     if not isinstance(data, dict):
         raise Refused(400, "The request is not a JSON object.")
@@ -132,60 +139,37 @@ async def _make(wanted: Change, redis: Any, prefix: str) -> str:
     info = await find(redis, prefix, wanted.name)
     if info is None:
         raise Refused(404, f"There is no semaphore named {wanted.name!r}: nothing was changed.")
-    semaphore = info.semaphore(redis, prefix, keyed=wanted.key is not None, label="dashboard")
-    do: dict[str, Callable[[AnySemaphore, Change], Awaitable[str]]] = {
-        "set_limit": _set_limit,
-        "pause": _pause,
-        "resume": _resume,
-        "kick": _kick,
-        "clear": _clear,
-    }
     if wanted.key is not None and info.mode is not None and not info.keyed:
         raise Refused(400, "Nothing was changed: the requests of this semaphore have no keys.")
-    return await do[wanted.action](semaphore, wanted)
+    try:
+        semaphore = info.semaphore(redis, prefix, keyed=wanted.key is not None, label="dashboard")
+    except ValueError as error:
+        raise Refused(400, f"Nothing was changed: {error}.") from error
+    done = await _done(wanted, info, semaphore)
+    return f"{done[0].upper()}{done[1:]}."
 
 
-async def _set_limit(semaphore: AnySemaphore, wanted: Change) -> str:
+async def _done(wanted: Change, info: SemaphoreInfo, semaphore: AnySemaphore) -> str:
     limit = wanted.limit
-    if wanted.key is not None:
-        assert isinstance(semaphore, FairSemaphore)
-        await semaphore.set_limit(limit, key=wanted.key)
-        done = "removed: the clients' own applies" if limit is None else f"set to {limit:,}"
-        return f"The limit of the key {wanted.key!r} was {done}."
-    await semaphore.set_limit(limit)
-    if limit is None:
-        return "The set limit was removed: the clients' own limits apply."
-    return f"The limit is {limit:,} now.{_still_held(await semaphore.status(0))}"
-
-
-async def _pause(semaphore: AnySemaphore, _: Change) -> str:
-    await semaphore.pause()
-    rest = _still_held(await semaphore.status(0))
-    return f"Paused: no permit is granted until it is resumed.{rest}"
-
-
-async def _resume(semaphore: AnySemaphore, _: Change) -> str:
-    await semaphore.resume()
-    limit = (await semaphore.status(0)).set_limit
-    back = (
-        "the clients' own limits apply" if limit is None else f"the set limit of {limit:,} applies"
-    )
-    return f"Resumed: {back}."
-
-
-async def _kick(semaphore: AnySemaphore, wanted: Change) -> str:
-    assert wanted.permit is not None
-    if not await semaphore.release(wanted.permit):
-        raise Refused(409, "That permit is not held any more: nothing was changed.")
-    return "The permit was revoked, and its holder was notified."
-
-
-async def _clear(semaphore: AnySemaphore, _: Change) -> str:
-    await semaphore.clear()
-    return "The semaphore was deleted: holders lose their permits, and waiters queue again."
-
-
-def _still_held(status: SemaphoreStatus) -> str:
-    if status.held <= status.limit:
-        return ""
-    return f" {count(status.held, 'permit is', 'permits are')} still held."
+    match wanted.action:
+        case "set_limit" if wanted.key is not None:
+            assert isinstance(semaphore, FairSemaphore)
+            await semaphore.set_limit(limit, key=wanted.key)
+            return changed.key_limit_set(wanted.key, limit)
+        case "set_limit":
+            await semaphore.set_limit(limit)
+            return changed.limit_set(limit, info, await semaphore.status(0))
+        case "pause":
+            await semaphore.pause()
+            return changed.paused(info, await semaphore.status(0))
+        case "resume":
+            await semaphore.resume()
+            return changed.resumed(info, await semaphore.status(0))
+        case "clear":
+            await semaphore.clear()
+            return changed.DELETED
+        case _:
+            assert wanted.permit is not None
+            if not await semaphore.release(wanted.permit):
+                raise Refused(409, "That permit is not held any more: nothing was changed.")
+            return changed.REVOKED

@@ -22,6 +22,7 @@ from ._words import limit_of
 
 FRESH = 1.0  # seconds for which one read serves all scrapes
 MAX_NAMES = 2_000  # in one scrape
+MAX_MATCHES = 20  # filters of a scrape
 
 
 class Metrics:
@@ -36,8 +37,8 @@ class Metrics:
         self._omitted = 0
         self._at = 0.0
 
-    async def text(self, reader: Reader, words: str, accept: str) -> tuple[bytes, str]:
-        """The metrics of the names that match *words*, and their content type.
+    async def text(self, reader: Reader, words: list[str], accept: str) -> tuple[bytes, str]:
+        """The metrics of the names that match one of *words*, and their content type.
 
         Raises:
             SemaphoreError, RedisError, OSError, TimeoutError: Redis cannot be read.
@@ -46,8 +47,12 @@ class Metrics:
             if time.monotonic() - self._at > FRESH:
                 await self._read(reader)
                 self._at = time.monotonic()
-        matches = matcher(words)
-        chosen = [reading for reading in self._readings if matches(reading.info.name)]
+        matchers = [matcher(some) for some in words[:MAX_MATCHES]] or [matcher("")]
+        chosen = [
+            reading
+            for reading in self._readings
+            if any(matches(reading.info.name) for matches in matchers)
+        ]
         registry = CollectorRegistry(auto_describe=False)
         registry.register(_Collected(chosen, self._omitted))
         encode, content_type = choose_encoder(accept)
@@ -64,6 +69,7 @@ class Metrics:
                 page = await reader.read_all(wanted[start : min(start + PAGE, MAX_NAMES)])
             readings += [reading for reading in page if reading is not None]
         self._readings = readings
+        reader.forget_unused()
 
 
 class _Collected(Collector):

@@ -12,8 +12,9 @@ import time
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
+from redsem_async._api.classes import FairSemaphore
 from redsem_async._api.semaphore import AnySemaphore
 from redsem_async._api.status import SemaphoreStatus
 from redsem_async._core.errors import BackendUnavailable, ModeMismatch, SemaphoreError
@@ -25,6 +26,8 @@ T = TypeVar("T")
 logger = logging.getLogger("redsem_async.dashboard")
 
 BUDGET = 150  # names read in one tick
+SHOWN = 100  # of them those that lists show, at most
+DETAILS = 20  # names read in full in one tick
 PAGE = 50  # names read before the pages are notified
 SCANS = 20  # SCAN commands in one tick
 SCAN_AGAIN = 2.0  # seconds after a SCAN of all keys until the next begins
@@ -34,6 +37,7 @@ ENTRIES = 100  # holders, waiters and keys that are read of a name that a page s
 INFO_AGE = 15.0  # seconds until mode and clients of a name are read again
 IDLE_AGE = 2.0  # the same of a name that nobody holds or waits for: it may be gone
 READ_TIMEOUT = 4.0  # seconds for one page of names
+OLD = 10.0  # seconds without a tick after which readings are not shown any more
 MAX_NAMES = 100_000  # names that are remembered
 
 
@@ -67,18 +71,30 @@ class Outage:
     text: str
 
 
+class Detail(NamedTuple):
+    """What a page shows in full.
+
+    Attributes:
+        name: of the semaphore.
+        keys_after: only keys after this one are listed; None for the first ones.
+    """
+
+    name: str
+    keys_after: str | None = None
+
+
 @dataclass(eq=False, slots=True)
 class Watch:
     """What one open page shows.
 
     Attributes:
         rows: names whose numbers it shows; it changes them as it likes.
-        detail: the name that it shows in full.
+        detail: what it shows in full.
         changed: set when there is something new to show.
     """
 
     rows: Iterable[str] = ()
-    detail: str | None = None
+    detail: Detail | None = None
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -97,34 +113,34 @@ class Reader:
 
     Attributes:
         readings: the numbers of every name that is known, by name.
-        details: the names that a page shows in full; None for a name that is not in use.
+        details: what pages show in full, the longest unread first; None for a name that is not
+            in use.
+        views: what was made of these for pages; whoever shows them may keep it here.
         outage: while Redis cannot be read.
         refusal: why the names cannot be listed, if Redis refuses it.
         round: seconds from the last reading of a name that no page shows to the next.
         complete: whether all names were read once.
-        closing: whether the streams are to end, because the program ends.
     """
 
     def __init__(self, redis: Any, prefix: str, interval: float) -> None:
         self.readings: dict[str, Reading] = {}
-        self.details: dict[str, Reading | None] = {}
+        self.details: dict[Detail, Reading | None] = {}
+        self.views: dict[object, Any] = {}
         self.outage: Outage | None = None
         self.refusal: str | None = None
         self.round: float = 0.0
         self.complete: bool = False
-        self.closing: bool = False
         self._redis = redis
         self._prefix = prefix
         self._interval = interval
         self._known: dict[str, _Known] = {}
-        self._names: list[str] = []
         self._seen: set[str] = set()  # names of the SCAN that is under way
         self._scan: AsyncGenerator[list[str]] | None = None
         self._scanned: float | None = None  # when a SCAN went through
         self._turns: OrderedDict[str, None] = (
             OrderedDict()
         )  # names whose turn has not come in this round
-        self._round_began = time.monotonic()
+        self._round_began = self._ticked = time.monotonic()
         self._watches: set[Watch] = set()
         self._task: asyncio.Task[None] | None = None
         self._ending: asyncio.Task[None] | None = None  # the last one, cancelled
@@ -153,11 +169,6 @@ class Reader:
             self._ending, self._task = self._task, None
             self._ending.cancel()
 
-    def close(self) -> None:
-        """End the streams."""
-        self.closing = True
-        self._publish()
-
     def read_soon(self) -> None:
         """Begin the next tick now: something was changed."""
         self._due.set()
@@ -168,6 +179,8 @@ class Reader:
         if before is not None:
             await asyncio.wait([before])
         await self._end_scan()  # one that was cancelled has not seen all names
+        if time.monotonic() - self._ticked > OLD:
+            self._forget()
         while True:
             self._due.clear()
             try:
@@ -177,6 +190,7 @@ class Reader:
                     "reading for the dashboard failed", extra={"event": "dashboard failed"}
                 )
                 self.outage = Outage(time.time(), "the dashboard failed: its log has the error")
+            self._ticked = time.monotonic()
             self._publish()
             pause = self._interval if self.complete or self.outage else BREATH
             with contextlib.suppress(TimeoutError):
@@ -185,13 +199,12 @@ class Reader:
     async def tick(self) -> None:
         """Read what the pages show, then as many other names as the budget allows."""
         try:
-            details = {watch.detail for watch in self._watches if watch.detail is not None}
-            await self._in_time(self._read_details(details))
-            shown = {name for watch in self._watches for name in watch.rows}
+            await self._in_time(self._read_details())
             await self._in_time(self._find_names())
-            left = BUDGET - len(shown)
-            await self._read_rows([name for name in shown if name in self.readings])
-            await self._read_rows(self._take_turns(left, shown))
+            shown = self._shown()
+            await self._read_rows(shown[:SHOWN])
+            left = BUDGET - min(len(shown), SHOWN)
+            await self._read_rows(self._take_turns(left, set(shown)))
             self.outage = None
         except (BackendUnavailable, TimeoutError, *READ_ERRORS) as error:
             text = " ".join(str(error).split()) or "it does not answer"
@@ -203,16 +216,24 @@ class Reader:
         async with asyncio.timeout(READ_TIMEOUT):
             return await work
 
-    async def _read_details(self, names: set[str]) -> None:
-        for name in [name for name in self.details if name not in names]:
-            del self.details[name]
-        for name in names:
-            self._known.pop(name, None)  # its clients are shown: read them every time
-            reading = await self.read(name, ENTRIES)
-            self.details[name] = reading
+    def _shown(self) -> list[str]:
+        """The names that lists show, the longest unread first."""
+        names = {name for watch in self._watches for name in watch.rows if name in self.readings}
+        return sorted(names, key=lambda name: self.readings[name].at)
+
+    async def _read_details(self) -> None:
+        wanted = {watch.detail for watch in self._watches if watch.detail is not None}
+        for gone in self.details.keys() - wanted:
+            del self.details[gone]
+        turns = [*(wanted - self.details.keys()), *self.details][:DETAILS]
+        for detail in turns:
+            self._known.pop(detail.name, None)  # its clients are shown: read them every time
+            reading = await self.read(detail.name, ENTRIES, detail.keys_after)
+            self.details.pop(detail, None)
+            self.details[detail] = reading
             if reading is not None:
-                self.readings[name] = reading
-        if names:
+                self.readings[detail.name] = reading
+        if turns:
             self._publish()
 
     async def _read_rows(self, names: list[str]) -> None:
@@ -233,38 +254,48 @@ class Reader:
 
         async def know(name: str) -> None:
             async with gate:
-                with contextlib.suppress(SemaphoreError):  # `read` says it
+                with contextlib.suppress(SemaphoreError, ValueError):  # `read` says it
                     await self._know(name)
 
-        await asyncio.gather(*(know(name) for name in names))
-        return await asyncio.gather(*(self.read(name, 1) for name in names))
+        async def read(name: str) -> Reading | None:
+            await know(name)
+            return await self.read(name, 1)
 
-    async def read(self, name: str, entries: int) -> Reading | None:
+        # All of them end before this does, also if one fails.
+        found = await asyncio.gather(*map(read, names), return_exceptions=True)
+        readings: list[Reading | None] = []
+        for one in found:
+            if isinstance(one, BaseException):
+                raise one
+            readings.append(one)
+        return readings
+
+    async def read(self, name: str, entries: int, keys_after: str | None = None) -> Reading | None:
         """The status of *name*; None if it is not in use.
 
         Raises:
             BackendUnavailable, RedisError, OSError: Redis cannot be read.
         """
         try:
-            return await self._read(name, entries)
-        except ModeMismatch:  # another class uses the name now
-            self._known.pop(name, None)
+            try:
+                return await self._read(name, entries, keys_after)
+            except ModeMismatch:  # another class uses the name now
+                self._known.pop(name, None)
+                return await self._read(name, entries, keys_after)
         except BackendUnavailable:
             raise
-        except SemaphoreError as error:
-            return Reading(SemaphoreInfo(name), None, str(error), time.monotonic())
-        try:
-            return await self._read(name, entries)
-        except BackendUnavailable:
-            raise
-        except SemaphoreError as error:
+        except (SemaphoreError, ValueError) as error:  # what is stored may be anything
             return Reading(SemaphoreInfo(name), None, str(error), time.monotonic())
 
-    async def _read(self, name: str, entries: int) -> Reading | None:
+    async def _read(self, name: str, entries: int, keys_after: str | None) -> Reading | None:
         known = await self._know(name)
         if known is None:
             return None
-        status = await known.semaphore.status(entries)
+        semaphore = known.semaphore
+        if keys_after is not None and isinstance(semaphore, FairSemaphore) and semaphore.keyed:
+            status = await semaphore.status(entries, keys_after=keys_after)
+        else:
+            status = await semaphore.status(entries)
         known.idle = not (status.held or status.waiting or status.set_limit is not None)
         return Reading(known.info, status, None, time.monotonic())
 
@@ -309,10 +340,24 @@ class Reader:
                     self._turns[name] = None
                     self._turns.move_to_end(name, last=False)
 
+    def _forget(self) -> None:
+        """Begin anew: what was read long ago is no answer."""
+        self.readings.clear()
+        self.details.clear()
+        self._known.clear()
+        self._turns.clear()
+        self._scanned, self.complete = None, False
+
     def _forget_all_but(self, names: set[str]) -> None:
-        for gone in self.readings.keys() - names - self.details.keys():
+        for gone in self.readings.keys() - names - {detail.name for detail in self.details}:
             del self.readings[gone]
-            self._known.pop(gone, None)
+        self.forget_unused()
+
+    def forget_unused(self) -> None:
+        """Drop what is known of names that nobody has asked for lately."""
+        oldest = time.monotonic() - 2 * INFO_AGE
+        for name in [name for name, known in self._known.items() if known.at < oldest]:
+            del self._known[name]
 
     async def _end_scan(self) -> None:
         if self._scan is not None:
@@ -330,11 +375,12 @@ class Reader:
         turn: list[str] = []
         while self._turns and len(turn) < count:
             name, _ = self._turns.popitem(last=False)
-            if name not in self.details and (name not in shown or name not in self.readings):
+            if name not in shown or name not in self.readings:
                 turn.append(name)
         return turn
 
     def _publish(self) -> None:
+        self.views.clear()
         for watch in self._watches:
             watch.changed.set()
 

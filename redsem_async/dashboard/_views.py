@@ -7,12 +7,13 @@ import re
 import time
 from collections.abc import Callable
 from fnmatch import translate
+from string import ascii_lowercase, ascii_uppercase, digits
 from typing import Any
 
 from redsem_async._api.status import Client, Holder, KeyStatus, SemaphoreStatus, Waiter
 from redsem_async._integrations.discovery import SemaphoreInfo
 
-from ._reader import ENTRIES, Reader, Reading
+from ._reader import ENTRIES, Detail, Reader, Reading
 from ._words import limit_of, state_of
 
 Json = dict[str, Any]
@@ -21,6 +22,8 @@ ROWS = 50  # rows of a list, unless the page asks for more
 MOST_ROWS = 500
 MAX_CLIENTS = 200  # processes that a page lists
 LONGEST_FILTER = 512
+LONGEST_START = 100
+_ORDER = f"-.{digits}{ascii_uppercase}_{ascii_lowercase}~"  # of characters that are not encoded
 
 
 def list_view(reader: Reader, words: str, rows: int) -> tuple[Json, list[str]]:
@@ -28,7 +31,7 @@ def list_view(reader: Reader, words: str, rows: int) -> tuple[Json, list[str]]:
     matches = matcher(words)
     chosen = [reading for name, reading in reader.readings.items() if matches(name)]
     chosen.sort(key=_rank)
-    shown = chosen[: min(rows, MOST_ROWS)]
+    shown = chosen[:rows]
     statuses = [reading.status for reading in chosen if reading.status is not None]
     view: Json = {
         **_common(reader),
@@ -55,6 +58,18 @@ def matcher(words: str) -> Callable[[str], bool]:
     return lambda name: folded in name.casefold()
 
 
+def start_of_keys(text: str) -> str | None:
+    """A key before those that begin with *text*, in the order of the list, and close to them.
+
+    The list is in the order of the percent-encoded texts.
+    """
+    text = text[:LONGEST_START]
+    place = _ORDER.find(text[-1:])
+    if place < 1:  # also for characters that are encoded: the list begins somewhat earlier
+        return text[:-1] or None
+    return f"{text[:-1]}{_ORDER[place - 1]}~~~~"
+
+
 def _rank(reading: Reading) -> tuple[float, float, int, str]:
     """The fullest first: the sort key of a reading."""
     status, name = reading.status, reading.info.name
@@ -70,12 +85,12 @@ def _rank(reading: Reading) -> tuple[float, float, int, str]:
     return (group, -round(min(share, 1.0) * 5), -status.waiting.bit_length(), name)
 
 
-def detail_view(reader: Reader, name: str, *, whole_ids: bool) -> Json:
+def detail_view(reader: Reader, detail: Detail, *, whole_ids: bool) -> Json:
     """One semaphore in full; `found` is False if the name is not in use."""
-    view = _common(reader)
-    if name not in reader.details:
+    view, name = _common(reader), detail.name
+    if detail not in reader.details:
         return view | {"name": name, "found": None}
-    reading = reader.details[name]
+    reading = reader.details[detail]
     if reading is None:
         return view | {"name": name, "found": False}
     view |= {"found": True, **_numbers(reading)}
@@ -90,16 +105,16 @@ def detail_view(reader: Reader, name: str, *, whole_ids: bool) -> Json:
     }
     if status is None:
         return view
-    ordered = info.mode != "zset"
-    listed = len(status.waiters) if ordered else sum(w.permits for w in status.waiters)
+    listed = len(status.waiters) if info.fair else sum(w.permits for w in status.waiters)
     return view | {
-        "ordered": ordered,
+        "ordered": info.fair,
         "holders": [_holder(holder, whole=whole_ids) for holder in status.holders],
         "moreHolders": max(0, status.held - sum(h.permits for h in status.holders)),
         "waiters": [_waiter(waiter) for waiter in status.waiters],
         "moreWaiters": max(0, status.waiting - listed),
         "keys": [_key(key) for key in status.keys],
         "moreKeys": len(status.keys) >= ENTRIES,
+        "keysAfter": detail.keys_after is not None,
     }
 
 
@@ -125,7 +140,6 @@ def _numbers(reading: Reading) -> Json:
         "state": state.code,
         "label": state.label,
         "words": state.text,
-        "read": round(time.monotonic() - reading.at, 1),
     }
     if status is None:
         return row
@@ -135,7 +149,7 @@ def _numbers(reading: Reading) -> Json:
         "held": status.held,
         "waiting": status.waiting,
         "oldest": max((waiter.age for waiter in status.waiters), default=None)
-        if info.mode != "zset"
+        if info.fair
         else None,
         "retryAfter": status.retry_after,
     }
@@ -201,7 +215,7 @@ def _clients(info: SemaphoreInfo, status: SemaphoreStatus | None) -> list[Json]:
         for holder in status.holders:
             held[holder.client.id] = held.get(holder.client.id, 0) + holder.permits
         for waiter in status.waiters:
-            more = waiter.permits if info.mode == "zset" else 1
+            more = 1 if info.fair else waiter.permits
             waiting[waiter.client.id] = waiting.get(waiter.client.id, 0) + more
     return [
         {

@@ -7,6 +7,8 @@ from redsem_async._integrations.discovery import SemaphoreInfo
 
 from ._reader import Reading
 
+LEAST = 0.1  # seconds that are told apart
+
 
 @dataclass(frozen=True, slots=True)
 class State:
@@ -68,10 +70,10 @@ def _waiting(info: SemaphoreInfo, status: SemaphoreStatus, limit: int | None) ->
         if limit is not None and status.held > limit:
             text = f"{status.held:,} permits are in use, above the limit of {limit:,}"
         if status.retry_after:
-            text += f": a request that comes now waits about {duration(status.retry_after)}"
+            text += f": a request that comes now waits {_about(status.retry_after)}"
         return State("waiting", "full", f"{text}.")
     head = status.waiters[0] if status.waiters else None
-    if head is not None and head.permits > free and info.mode != "zset" and not info.keyed:
+    if head is not None and head.permits > free and info.fair and not info.keyed:
         rest = count(free, "is", "are")
         text = f"The first request asks for {head.permits:,} permits, and {rest} free."
         return State("waiting", "head waits", text)
@@ -79,6 +81,10 @@ def _waiting(info: SemaphoreInfo, status: SemaphoreStatus, limit: int | None) ->
         text = "Permits are free, but the keys of the waiting requests are at their limits."
         return State("keys", "keys full", text)
     return State("serving", "being served", "Permits are free: the next requests get them now.")
+
+
+def _about(seconds: float) -> str:
+    return duration(seconds) if seconds < LEAST else f"about {duration(seconds)}"
 
 
 def _all(limit: int) -> str:
@@ -103,6 +109,8 @@ def count(number: int, one: str, many: str) -> str:
 
 def duration(seconds: float) -> str:
     """*seconds* in a suitable unit."""
+    if seconds < LEAST:
+        return f"less than {LEAST} s"
     if seconds < 10:
         return f"{seconds:.1f} s"
     if seconds < 100:

@@ -1,8 +1,9 @@
 // The controls: each change asks once, and is a POST with the token of this page.
 
-import { byId, clientName, clientPlace, duration, el, number, plural } from "./dom.js";
+import { byId, clientName, clientPlace, duration, el, plural, printable } from "./dom.js";
 
-const { name, token } = document.body.dataset;
+const { token } = document.body.dataset;
+const name = new URLSearchParams(location.search).get("name"); // as it is: markup loses line ends
 const allowed = new Set(document.body.dataset.allowed.split(" "));
 
 export const may = (action) => allowed.has(action);
@@ -21,8 +22,9 @@ async function send(change) {
       headers: { "Content-Type": "application/json", "X-CSRF-Token": token },
       body: JSON.stringify({ name, ...change }),
     });
-    const { ok, text } = await response.json();
-    toast(text, ok ? "good" : "bad");
+    const known = response.headers.get("content-type")?.startsWith("application/json");
+    const { ok, text } = known ? await response.json() : { ok: false, text: `The server answers with ${response.status}: nothing was changed, as far as it says.` };
+    toast(printable(text), ok ? "good" : "bad");
   } catch {
     toast("The server of this page does not answer: whether it was done is unknown.", "bad");
   }
@@ -58,7 +60,7 @@ function ask({ title, text, button, danger = false, fields = [], change }) {
 }
 
 export function askLimit(view, key = null) {
-  const of = key === null ? "" : ` of the key “${key.key}”`;
+  const of = key === null ? "" : ` of the key “${printable(key.key)}”`;
   const set = key === null ? view.setLimit : key.setLimit;
   const current = key === null ? view.limit : key.limit;
   const input = el("input", {
@@ -158,11 +160,11 @@ export function showActions(view) {
   const same = wanted.map((button) => button.action).join(" ");
   if (parent.dataset.shown === same) return;
   parent.dataset.shown = same;
+  const focused = [...parent.children].indexOf(document.activeElement);
   parent.replaceChildren(
     ...wanted.map(({ text, run, danger, primary }) =>
       el("button", { type: "button", class: danger ? "danger" : primary ? "primary" : null, onclick: () => run(current) }, text),
     ),
   );
+  parent.children[focused]?.focus(); // Resume stands where Pause was
 }
-
-export const limitText = (limit) => (limit === null ? "none" : number(limit));

@@ -56,6 +56,12 @@ export function reconcile(parent, items, keyOf, make, update) {
   for (const gone of before.values()) gone.remove();
 }
 
+/** *text* from outside as it can be read: what cannot be seen, or turns the order of others round, is written as a code. */
+export function printable(text) {
+  const seen = text.replace(/[\p{Cc}\p{Cf}\p{Co}\p{Cn}\p{Zl}\p{Zp}]/gu, (character) => `\\u{${character.codePointAt(0).toString(16)}}`);
+  return seen.trim() === seen ? seen : `“${seen}”`;
+}
+
 export const number = (value) => value.toLocaleString("en-US");
 
 export function plural(count, one, many) {
@@ -80,11 +86,11 @@ export function clock(time) {
 
 /** A process as people call it. */
 export function clientName(client) {
-  if (client.label) return client.label;
-  if (client.host) return `${client.host}, pid ${client.pid ?? "?"}`;
+  if (client.label) return printable(client.label);
+  if (client.host) return clientPlace(client);
   return `unknown process ${client.id}…`;
 }
 
 export function clientPlace(client) {
-  return client.host ? `${client.host}, pid ${client.pid ?? "?"}` : `process ${client.id}…`;
+  return client.host ? `${printable(client.host)}, pid ${client.pid ?? "?"}` : `process ${client.id}…`;
 }

@@ -39,6 +39,8 @@ export class Happened {
     } else if (view.setLimit === null) {
       const back = view.limit === null ? "the clients' own limits apply" : `the clients' own limit of ${view.limit} applies`;
       found.push({ kind: "limit", text: before.setLimit === 0 ? `Resumed: ${back}.` : `The set limit was removed: ${back}.` });
+    } else if (before.setLimit === 0) {
+      found.push({ kind: "limit", text: `Resumed: the set limit of ${view.setLimit} applies.` });
     } else {
       found.push({ kind: "limit", text: `The limit was set to ${view.setLimit}; it was ${before.limit ?? "?"}.` });
     }

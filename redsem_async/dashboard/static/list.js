@@ -1,6 +1,6 @@
 // The list of all semaphores.
 
-import { byId, duration, el, number, plural, reconcile, setText } from "./dom.js";
+import { byId, duration, el, number, plural, printable, reconcile, setText } from "./dom.js";
 import { connect } from "./live.js";
 import { meter, updateMeter } from "./meter.js";
 
@@ -32,7 +32,7 @@ function note(view) {
   if (view.total === 0) return "No semaphore is in use.";
   if (view.matched === 0) return "No name matches the filter.";
   const shown = view.rows.length;
-  const which = filter.value ? `${number(view.matched)} match` : `${number(view.matched)} in use`;
+  const which = plural(view.matched, filter.value ? "name matches" : "semaphore in use", filter.value ? "names match" : "semaphores in use");
   const part = shown < view.matched ? `, the first ${number(shown)} are shown` : "";
   const round = view.round > 3 ? `. Names that are not shown are read every ${duration(view.round)}` : "";
   return `${which}${part}, the fullest first${round}.`;
@@ -53,7 +53,7 @@ function cell(label, ...children) {
 }
 
 function makeRow(row) {
-  const link = el("a", { href: `semaphore?${new URLSearchParams({ name: row.name })}` }, row.name);
+  const link = el("a", { href: `semaphore?${new URLSearchParams({ name: row.name })}` }, printable(row.name));
   return el(
     "tr",
     { role: "row" },

@@ -2,12 +2,13 @@
 
 import { askKick, askLimit, may, showActions } from "./changes.js";
 import { Chart, History } from "./chart.js";
-import { byId, clientName, clientPlace, clock, duration, el, number, plural, reconcile, setAttribute, setText } from "./dom.js";
+import { byId, clientName, clientPlace, clock, duration, el, number, plural, printable, reconcile, setAttribute, setText } from "./dom.js";
 import { Happened } from "./happened.js";
 import { announce, connect } from "./live.js";
 import { meter, updateMeter } from "./meter.js";
 
-const { name, title } = document.body.dataset;
+const { title } = document.body.dataset;
+const name = new URLSearchParams(location.search).get("name"); // as it is: markup loses line ends
 const MOST_CELLS = 120;
 const DOTS = 24;
 const HUES = 8;
@@ -29,7 +30,14 @@ const charts = [
   new Chart(byId("wait-chart"), byId("wait-readout"), history, (point) => point.waiting, null),
 ];
 
-connect(`events?${new URLSearchParams({ name })}`, receive);
+let pages = [{}]; // of keys, up to the one that is shown: where each begins
+
+function start() {
+  connect(`events?${new URLSearchParams({ name, ...pages.at(-1) })}`, receive);
+}
+
+setText(byId("name"), printable(name));
+start();
 
 function receive(view) {
   for (const { kind, text } of happened.read(view)) tell(view.at, kind, text);
@@ -37,6 +45,7 @@ function receive(view) {
     missing();
     return;
   }
+  if (view.found === null && last) return; // other keys are read
   if (!view.found || view.held === undefined) {
     setText(byId("words"), view.words ?? "Reading …");
     return;
@@ -64,8 +73,10 @@ function missing() {
   byId("stage").dataset.state = "idle";
   setText(byId("label"), "not in use");
   setText(byId("words"), "Nobody holds or waits for a permit of this name, and no limit is set.");
+  setText(byId("limits"), "");
   for (const id of ["held", "limit", "waiting"]) setText(byId(id), "–");
   for (const id of ["cells", "legend", "holders", "waiters", "clients", "actions"]) byId(id).replaceChildren();
+  for (const id of ["cells", "legend", "keys-card"]) byId(id).hidden = true;
   delete byId("actions").dataset.shown;
 }
 
@@ -91,9 +102,9 @@ function showStage(view) {
   setText(byId("label"), view.label);
   setText(byId("words"), view.words);
   const declared = view.declared.map(number).join(" or ") || "no limit";
-  const set = view.setLimit === null ? "" : `The limit of ${number(view.setLimit)} was set by an operator; `;
-  setText(byId("limits"), view.setLimit === null ? `The limit is what the clients declare: ${declared}.` : `${set}the clients declare ${declared}.`);
-  document.title = `${view.held}/${view.limit ?? "?"}${view.waiting ? ` +${view.waiting}` : ""} · ${name} · ${title}`;
+  const set = view.setLimit === 0 ? "An operator has paused it" : `The limit of ${number(view.setLimit ?? 0)} was set by an operator`;
+  setText(byId("limits"), view.setLimit === null ? `The limit is what the clients declare: ${declared}.` : `${set}; the clients declare ${declared}.`);
+  document.title = `${view.held}/${view.limit ?? "?"}${view.waiting ? ` +${view.waiting}` : ""} · ${printable(name)} · ${title}`;
   if (state && state !== view.state) announce(view.words);
   state = view.state;
   reconcile(byId("chips"), chips(view), (chip) => chip, (chip) => el("span", {}, chip), () => {});
@@ -122,7 +133,7 @@ function hueOf(client) {
 function showCells(view) {
   const cells = byId("cells");
   const size = Math.max(view.limit ?? 0, view.held);
-  cells.hidden = size === 0 || size > MOST_CELLS || view.moreHolders > 0;
+  cells.hidden = size + view.waiting === 0 || size > MOST_CELLS || view.moreHolders > 0;
   const line = view.waiting ? `, ${plural(view.waiting, "request waits", "requests wait")}` : "";
   setAttribute(cells, "aria-label", `${view.held} of ${view.limit ?? "?"} permits in use${line}`);
   showLegend(view);
@@ -205,6 +216,7 @@ function showLegend(view) {
     processes.set(process, one);
   }
   const items = [...processes].map(([key, one]) => ({ key, ...one })).slice(0, 12);
+  byId("legend").hidden = !items.length;
   items.sort((one, other) => hueOf(one.client) - hueOf(other.client));
   reconcile(
     byId("legend"),
@@ -265,6 +277,8 @@ function showAll(parent) {
   if (last) show(last);
 }
 
+const keyText = (key) => (key === null ? "–" : printable(key));
+
 const text = (label, value, num = false) => ({ label, num, cell: (item, td) => setText(td, value(item)) });
 
 /** A column with a process: its colour, its label, its host and pid. */
@@ -300,8 +314,8 @@ function showHolders(view) {
     text("held for", (holder) => duration(holder.age), true),
     text("lease ends in", (holder) => duration(holder.left), true),
     text("permits", (holder) => number(holder.permits), true),
-    ...(view.keyed ? [text("key", (holder) => holder.key ?? "–")] : []),
-    ...(view.slotted ? [text("slots", (holder) => holder.slots || "–")] : []),
+    ...(view.keyed ? [text("key", (holder) => keyText(holder.key))] : []),
+    ...(view.slotted ? [text("slots", (holder) => (holder.slots ? printable(holder.slots) : "–"))] : []),
     text("fencing token", (holder) => holder.token, true),
     text("id", (holder) => holder.id ?? holder.short),
   ];
@@ -328,7 +342,7 @@ function showWaiters(view) {
     processColumn("process", (waiter) => waiter.client),
     text("waits for", (waiter) => duration(waiter.age), true),
     text("permits", (waiter) => number(waiter.permits), true),
-    ...(view.keyed ? [text("key", (waiter) => waiter.key ?? "–")] : []),
+    ...(view.keyed ? [text("key", (waiter) => keyText(waiter.key))] : []),
     text("id", (waiter) => waiter.short),
   ];
   table("waiters", "Waiting requests, in their order", columns, view.waiters, (waiter) => waiter.short, "No request waits.", rest);
@@ -342,7 +356,7 @@ function showKeys(view) {
     return key.limit === null ? "as clients declare" : number(key.limit);
   };
   const columns = [
-    text("key", (key) => key.key),
+    text("key", (key) => keyText(key.key)),
     { label: "share of the limit", cell: (key, td) => {
       if (!td.firstElementChild) td.append(meter());
       updateMeter(td.firstElementChild, { held: key.held, limit: view.limit, waiting: key.waiting });
@@ -352,11 +366,33 @@ function showKeys(view) {
     text("waiting", (key) => (key.waiting ? number(key.waiting) : "–"), true),
   ];
   if (may("set_limit")) {
-    columns.push(buttonColumn(() => "Set limit…", (key) => `Set the limit of the key ${key.key}`, (key) => askLimit(view, key)));
+    columns.push(buttonColumn(() => "Set limit…", (key) => `Set the limit of the key ${printable(key.key)}`, (key) => askLimit(view, key)));
   }
-  const rest = view.moreKeys ? "There may be more keys: these are the first." : "";
-  table("keys", "Keys that hold permits or wait", columns, view.keys, (key) => key.key, "No key holds a permit or waits.", rest);
+  const shown = plural(view.keys.length, "key is", "keys are");
+  const rest = view.moreKeys ? `${shown} listed, in the order of their texts. There may be more: type how a key begins, or go on with “Next keys”.` : "";
+  const none = view.keysAfter ? "No key from here on holds a permit or waits." : "No key holds a permit or waits.";
+  table("keys", "Keys that hold permits or wait", columns, view.keys, (key) => key.key, none, rest);
+  byId("key-pages").hidden = !view.moreKeys && !view.keysAfter && !byId("key-start").value;
+  byId("keys-back").disabled = pages.length === 1;
+  byId("keys-next").disabled = !view.moreKeys;
 }
+
+let typed = 0;
+byId("key-start").addEventListener("input", (event) => {
+  clearTimeout(typed);
+  typed = setTimeout(() => {
+    pages = [event.target.value ? { keys: event.target.value } : {}];
+    start();
+  }, 200);
+});
+byId("keys-next").addEventListener("click", () => {
+  pages.push({ keys_after: last.keys.at(-1).key });
+  start();
+});
+byId("keys-back").addEventListener("click", () => {
+  pages.pop();
+  start();
+});
 
 function showClients(view) {
   const columns = [

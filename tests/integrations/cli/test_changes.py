@@ -73,7 +73,7 @@ async def test_resume_gives_back_the_limit_that_pause_found(url: str, redis: Red
         assert result.out.startswith("jobs: paused")
         assert (await command("ls", "--json", url=url)).json_output[0]["set_limit"] == 0
     result = await command("resume", "jobs", url=url)
-    assert result.out == "jobs: limit 5, which was set before the pause\n"
+    assert result.out == "jobs: resumed; limit 5, which was set before the pause\n"
     assert (await semaphore.status()).set_limit == 5
 
 

@@ -32,9 +32,19 @@ def redis(server: EmbeddedRedis, connect: Connect) -> Redis:
 
 
 @pytest.fixture
-def own_client(server: EmbeddedRedis) -> Callable[[], Redis]:
-    """Makes clients as the command makes its own: they do not wait long."""
-    return lambda: from_url(server.url, socket_timeout=2, socket_connect_timeout=2)
+async def own_client(server: EmbeddedRedis) -> AsyncIterator[Callable[[], Redis]]:
+    """Makes clients as the command makes its own: they do not wait long.
+
+    Ask for it before `serve`: what is served connects again as long as a page is open.
+    """
+    async with AsyncExitStack() as stack:
+
+        def make() -> Redis:
+            client = from_url(server.url, socket_timeout=2, socket_connect_timeout=2)
+            stack.push_async_callback(client.aclose)
+            return client
+
+        yield make
 
 
 @pytest.fixture

@@ -94,7 +94,7 @@ async def serving(app: Any, path: str = "/") -> AsyncGenerator[Site]:
     """Serve *app* on a free port of this machine, in this event loop."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port: int = listener.getsockname()[1]
-        config = uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=2, lifespan="off")
+        config = uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=1, lifespan="off")
         server = uvicorn.Server(config)
         config.load()
         server.lifespan = config.lifespan_class(config)

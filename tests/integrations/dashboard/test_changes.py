@@ -6,11 +6,14 @@ from typing import Any
 
 import pytest
 from redis.asyncio import Redis
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from redsem_async import FairSemaphore, PermitLost, Semaphore
+from redsem_async.dashboard import _changes
 from redsem_async.dashboard._access import CHANGES, COOKIE
 from redsem_async.testing import EmbeddedRedis
+from tests.harness.servers import stopped
 from tests.harness.wait import is_served, soon, waiting
 from tests.integrations.dashboard.conftest import Serve
 from tests.integrations.dashboard.site import TOKEN, Site
@@ -40,7 +43,9 @@ async def test_a_limit_is_set_and_removed(
     async with sem.acquire(permits=4):
         done = await writable.post("set_limit", "openai", limit=2)
         assert done.status_code == 200
-        assert done.json()["text"] == "The limit is 2 now. 4 permits are still held."
+        assert done.json()["text"] == (
+            "Limit 2; 4 permits still held, new ones are granted once fewer than 2 are held."
+        )
         assert (await sem.status()).set_limit == 2
         done = await writable.post("set_limit", "openai", limit=None)
         assert done.json()["ok"]
@@ -63,7 +68,7 @@ async def test_it_is_paused_and_resumed(
     waiter = asyncio.create_task(sem.acquire())
     await waiting(sem, 1)
     done = await writable.post("resume", "openai")
-    assert done.json()["text"] == "Resumed: the set limit of 3 applies."
+    assert done.json()["text"] == "Resumed; limit 3, which was set before the pause."
     await is_served(waiter)
 
 
@@ -98,7 +103,7 @@ async def test_the_limit_of_a_key_is_set(writable: Site, redis: Redis) -> None:
     sem = FairSemaphore(redis, "llm", 9, key_limit=3)
     async with sem.acquire(key="acme"):
         done = await writable.post("set_limit", "llm", limit=1, key="acme")
-        assert done.json()["text"] == "The limit of the key 'acme' was set to 1."
+        assert done.json()["text"] == "Key acme: limit 1."
         [key] = (await sem.status()).keys
         assert key.set_limit == 1
         await writable.post("set_limit", "llm", limit=None, key="acme")
@@ -166,6 +171,26 @@ async def test_who_may_not_is_refused_and_logged(
         ("mine", "resume"),
     ]
     assert {record.levelname for record in refused} == {"WARNING"}
+
+
+async def test_a_function_may_refuse_by_raising(
+    serve: Serve, redis: Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As those of FastAPI do: the page has no controls then, and the refusal is logged."""
+
+    def authorize(request: Request, action: str, name: str | None) -> bool:
+        if action == "view" and name != "secret":
+            return True
+        raise HTTPException(401, headers={"WWW-Authenticate": "Basic"})
+
+    site = await serve(writable=True, authorize=authorize)
+    async with FairSemaphore(redis, "gpu", 2) as permit:
+        assert 'data-allowed=""' in await site.page("gpu")
+        assert permit.id not in str(await site.view(name="gpu"))
+        refused = await site.post("pause", "gpu")
+    assert (refused.status_code, refused.headers["www-authenticate"]) == (401, "Basic")
+    assert (await site.http.get("semaphore?name=secret")).status_code == 401
+    assert len(said(caplog, "change refused")) == 1
 
 
 @pytest.mark.parametrize("answer", [None, 0, 1, "", [], object()])
@@ -296,7 +321,10 @@ async def test_nonsense_is_refused(
     assert (await sem.status()).set_limit == 2
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"7", b"\xff"])
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"{", b"[]", b"7", b"\xff", b"[" * 9000, b'{"action": "pause", "name": "\\ud800"}'],
+)
 async def test_what_is_not_json_is_refused(body: bytes, writable: Site) -> None:
     [token] = TOKEN.findall(await writable.page("gpu"))
     headers = {
@@ -308,8 +336,20 @@ async def test_what_is_not_json_is_refused(body: bytes, writable: Site) -> None:
     assert refused.status_code == 400
 
 
+async def test_a_change_does_not_wait_for_a_silent_server(
+    writable: Site, server: EmbeddedRedis, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also with a client that would wait for ever."""
+    monkeypatch.setattr(_changes, "CHANGE_TIMEOUT", 0.3)
+    await FairSemaphore(redis, "gpu", 2).set_limit(2)
+    [token] = TOKEN.findall(await writable.page("gpu"))
+    with stopped(server):
+        failed = await writable.post("pause", "gpu", token=token)
+    assert (failed.status_code, "unknown" in failed.json()["text"]) == (503, True)
+
+
 async def test_a_change_during_an_outage_fails_in_words(
-    serve: Serve, server: EmbeddedRedis, redis: Redis, own_client: Any
+    own_client: Any, serve: Serve, server: EmbeddedRedis, redis: Redis
 ) -> None:
     """The operator learns that it is unknown, and is not told that it was done."""
     client = own_client()
@@ -319,4 +359,3 @@ async def test_a_change_during_an_outage_fails_in_words(
     server.kill()
     failed = await site.post("pause", "gpu", token=token)
     assert (failed.status_code, failed.json()["ok"]) == (503, False)
-    await client.aclose()

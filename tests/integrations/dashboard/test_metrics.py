@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from redis.asyncio import Redis
 
 from redsem_async import FairSemaphore, Semaphore
-from redsem_async.dashboard import _metrics
+from redsem_async.dashboard import _metrics, _reader
 from redsem_async.opentelemetry import report_status
 from redsem_async.testing import EmbeddedRedis
 from tests.harness.wait import cancelled, in_background, until
@@ -21,7 +21,7 @@ from tests.integrations.dashboard.site import Site
 HOSTILE = 'a"b\\c\nredsem_status_held 99\n# TYPE forged gauge'
 
 
-async def scraped(site: Site, **query: str) -> dict[tuple[str, str], float]:
+async def scraped(site: Site, **query: str | list[str]) -> dict[tuple[str, str], float]:
     """The values, by the name of the metric and of the semaphore."""
     response = await site.http.get("metrics", params=query)
     assert response.status_code == 200, response.text
@@ -61,6 +61,7 @@ async def test_a_hostile_name_is_one_label(site: Site, redis: Redis) -> None:
 @pytest.mark.parametrize(
     ("chosen", "match", "names"),
     [
+        ("", ["b", "ma?l"], {"mail", "tenant:b"}),
         ("", "", {"mail", "tenant:a", "tenant:b"}),
         ("tenant:*", "", {"tenant:a", "tenant:b"}),
         ("", "tenant:*", {"tenant:a", "tenant:b"}),
@@ -70,7 +71,7 @@ async def test_a_hostile_name_is_one_label(site: Site, redis: Redis) -> None:
     ],
 )
 async def test_names_are_chosen(
-    chosen: Any, match: str, names: set[str], serve: Serve, redis: Redis
+    chosen: Any, match: Any, names: set[str], serve: Serve, redis: Redis
 ) -> None:
     """Each name is a time series: by the service, and further by the scrape."""
     site = await serve(metrics=chosen)
@@ -100,6 +101,22 @@ async def test_scrapes_at_the_same_time_read_once(site: Site, redis: Redis, admi
     assert stats["cmdstat_scan"]["calls"] <= 2
 
 
+async def test_names_that_are_gone_are_forgotten(
+    redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that is scraped for months does not grow with each tenant that it served."""
+    monkeypatch.setattr(_metrics, "FRESH", 0.0)
+    monkeypatch.setattr(_reader, "INFO_AGE", 0.0)
+    reader = _reader.Reader(redis, "redsem", 1.0)
+    metrics = _metrics.Metrics(redis, "redsem", lambda _: True)
+    for number in range(3):
+        sem = FairSemaphore(redis, f"name-{number}", 1)
+        await sem.set_limit(1)
+        await metrics.text(reader, [], "")
+        await sem.set_limit(None)
+    assert len(reader._known) <= 1
+
+
 async def test_what_is_no_semaphore_is_counted(site: Site, redis: Redis) -> None:
     await redis.set("redsem:{broken}:meta", "text")
     async with FairSemaphore(redis, "fine", 1):
@@ -109,7 +126,7 @@ async def test_what_is_no_semaphore_is_counted(site: Site, redis: Redis) -> None
 
 
 async def test_an_outage_fails_the_scrape(
-    serve: Serve, server: EmbeddedRedis, redis: Redis, own_client: Any
+    own_client: Any, serve: Serve, server: EmbeddedRedis, redis: Redis
 ) -> None:
     """Prometheus then shows `up == 0`, and no old numbers."""
     client = own_client()
@@ -117,7 +134,6 @@ async def test_an_outage_fails_the_scrape(
     server.kill()
     response = await site.http.get("metrics")
     assert response.status_code == 503
-    await client.aclose()
 
 
 async def test_the_names_are_those_of_report_status(site: Site, redis: Redis) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
+import redis as synchronous
 from fastapi import FastAPI
 from redis.asyncio import Redis
 from starlette.applications import Starlette
@@ -25,7 +26,7 @@ from tests.harness.clients import Connect
 from tests.harness.wait import cancelled, waiting
 from tests.integrations.cli.commands import as_user, queued
 from tests.integrations.dashboard.conftest import Serve
-from tests.integrations.dashboard.site import Site, first, serving
+from tests.integrations.dashboard.site import PATIENCE, Site, first, serving
 
 HOSTILE = """<img src=x onerror=alert(1)>"'&</script>\u202e"""
 
@@ -136,12 +137,25 @@ async def test_keys_are_shown_with_their_use_and_limit(site: Site, redis: Redis)
     await held.release()
 
 
-async def test_slots_are_shown_with_their_holders(site: Site, redis: Redis) -> None:
-    sem = FairSemaphore(redis, "gpu", slots=["cuda:0", "cuda:1"])
-    async with sem:
+@pytest.mark.parametrize("kind", [FairSemaphore, Semaphore])
+async def test_slots_are_shown_with_their_holders(
+    kind: type[FairSemaphore], site: Site, redis: Redis
+) -> None:
+    """A `Semaphore` keeps no order, with slots or without."""
+    sem = kind(redis, "gpu", slots=["cuda:0", "cuda:1"])
+    async with sem, sem:
+        waiters = [asyncio.create_task(sem.acquire()) for _ in range(2)]
+        await waiting(sem, 2)
         view = await site.view(name="gpu")
-    assert (view["slotted"], view["holders"][0]["slots"]) == (True, "cuda:0")
-    assert (view["held"], view["limit"]) == (1, 2)
+        [row] = (await site.view())["rows"]
+        await cancelled(*waiters)
+    assert view["slotted"]
+    assert {holder["slots"] for holder in view["holders"]} == {"cuda:0", "cuda:1"}
+    assert (view["held"], view["limit"], view["waiting"]) == (2, 2, 2)
+    fair = kind is FairSemaphore
+    assert (view["ordered"], len(view["waiters"]), view["moreWaiters"]) == (fair, 1 + fair, 0)
+    assert (row["oldest"] is not None) == fair
+    assert view["clients"][0]["waiting"] == 2
 
 
 async def test_a_semaphore_that_shares_its_limit_is_read(site: Site, redis: Redis) -> None:
@@ -166,9 +180,20 @@ async def test_long_lines_are_not_read_whole(site: Site, redis: Redis) -> None:
 
 async def test_many_keys_are_not_read_whole(site: Site, redis: Redis) -> None:
     sem = FairSemaphore(redis, "llm", 200, key_limit=2)
-    permits = [await sem.acquire(key=f"tenant-{number}") for number in range(101)]
+    permits = [await sem.acquire(key=f"tenant:{number:03}") for number in range(130)]
     view = await site.view(name="llm")
     assert (len(view["keys"]), view["moreKeys"]) == (100, True)
+    asked: list[tuple[dict[str, Any], str | None, bool]] = [
+        ({"keys_after": view["keys"][-1]["key"]}, "tenant:100", False),
+        ({"keys": "tenant:120"}, "tenant:120", False),
+        ({"keys": "tenant:1"}, "tenant:100", False),
+        ({"keys": "tenant:0"}, "tenant:000", True),
+        ({"keys": "u"}, None, False),
+    ]
+    for query, start, more in asked:
+        view = await site.view(name="llm", **query)
+        keys = [key["key"] for key in view["keys"]] or [None]
+        assert (keys[0], view["moreKeys"]) == (start, more)
     for permit in permits:
         await permit.release()
 
@@ -200,10 +225,12 @@ async def test_a_name_may_change_its_class(site: Site, redis: Redis) -> None:
 async def test_what_is_no_semaphore_is_said(site: Site, redis: Redis) -> None:
     """Keys of another program under the same prefix do not hide the others."""
     await redis.set("redsem:{broken}:meta", "text")
+    await redis.set(f"redsem:{{{'x' * 600}}}:limit", 1)  # no client takes such a name
+    await redis.set("redsem:{number}:limit", "none")
     async with FairSemaphore(redis, "fine", 1):
-        view = await site.view(lambda view: view["total"] == 2)
+        view = await site.view(lambda view: view["total"] == 4)
         one = await site.view(name="broken")
-    assert [row["state"] for row in view["rows"]] == ["error", "full"]
+    assert [row["state"] for row in view["rows"]] == ["error", "error", "error", "full"]
     assert "do not hold a semaphore" in one["words"]
 
 
@@ -312,11 +339,33 @@ def test_invalid_arguments(wrong: dict[str, Any], error: str, redis: Redis) -> N
         dashboard(redis, **wrong)
 
 
-def test_it_needs_redis() -> None:
+@pytest.mark.parametrize(
+    "other",
+    [MemoryBackend(), synchronous.Redis(), "redis://localhost"],
+    ids=["memory", "sync", "url"],
+)
+def test_it_needs_redis(other: Any) -> None:
     """Names of semaphores in memory cannot be listed."""
-    memory: Any = MemoryBackend()
     with pytest.raises(TypeError, match=r"redis\.asyncio"):
-        dashboard(memory)
+        dashboard(other)
+
+
+@pytest.mark.parametrize("options", [{"decode_responses": True}, {"protocol": 3}], ids=str)
+async def test_any_client_will_do(
+    options: dict[str, Any], serve: Serve, connect: Connect, server: EmbeddedRedis
+) -> None:
+    site = await serve(connect(server.url, **options))
+    async with FairSemaphore(connect(server.url), "é", 1, key_limit=1).acquire(key="ü"):
+        view = await site.view(name="é")
+        assert [(key["key"], key["held"]) for key in view["keys"]] == [("ü", 1)]
+        assert [row["name"] for row in (await site.view())["rows"]] == ["é"]
+
+
+@pytest.mark.parametrize("path", ["events", "events?name=x", ""])
+async def test_a_head_request_ends(path: str, site: Site) -> None:
+    """That of a stream, too; and nothing is read for it."""
+    async with asyncio.timeout(PATIENCE):
+        assert (await site.http.head(path)).status_code == 200
 
 
 async def test_who_may_not_view_sees_nothing(serve: Serve, redis: Redis) -> None:
@@ -353,6 +402,7 @@ def reading(
 
 
 KEYED = SemaphoreInfo("x", "fair+keys", "server", clients=(Process("ab" * 16, limit=4),))
+SLOTS = SemaphoreInfo("x", "zset+slots", "server", clients=(Process("ab" * 16, limit=4),))
 GRACE = SemaphoreInfo("x", "fair", "server", clients=(Process("ab" * 16, limit=4),), grace=7.2)
 
 
@@ -365,9 +415,11 @@ GRACE = SemaphoreInfo("x", "fair", "server", clients=(Process("ab" * 16, limit=4
         (reading(held=4), "full", "no request waits"),
         (reading(held=6), "full", "2 above the limit of 4"),
         (reading(held=4, waiting=2, retry_after=2.5), "waiting", "waits about 2.5 s"),
+        (reading(held=4, waiting=2, retry_after=0.04), "waiting", "waits less than 0.1 s"),
         (reading(held=5, waiting=2), "waiting", "above the limit of 4"),
         (reading(held=2, waiting=1, head=3), "waiting", "asks for 3 permits, and 2 are free"),
         (reading(held=2, waiting=1), "serving", "get them now"),
+        (reading(held=2, waiting=5, head=5, info=SLOTS), "serving", "get them now"),
         (reading(held=2, waiting=1, info=KEYED), "keys", "keys of the waiting requests"),
         (reading(held=4, waiting=1, info=KEYED), "waiting", "All 4 permits"),
         (reading(set_limit=0, waiting=3, held=1), "paused", "3 requests wait; 1 permit is still"),

@@ -4,17 +4,18 @@ import asyncio
 from contextlib import AsyncExitStack
 from typing import Any
 
+import pytest
 from redis.asyncio import Redis
 from redis.asyncio.cluster import RedisCluster
 
 from redsem_async import FairSemaphore, aclose
-from redsem_async.dashboard import _reader
-from redsem_async.dashboard._reader import BUDGET, Reader, Watch
+from redsem_async.dashboard import _app, _reader, dashboard
+from redsem_async.dashboard._reader import BUDGET, DETAILS, SHOWN, Detail, Reader, Watch
 from redsem_async.testing import EmbeddedRedis
 from tests.harness.clients import Connect
 from tests.harness.servers import stopped
 from tests.harness.topologies import Cluster
-from tests.harness.wait import cancelled, until
+from tests.harness.wait import cancelled, in_background, soon, until
 from tests.integrations.cli.commands import queued
 from tests.integrations.dashboard.conftest import Serve
 from tests.integrations.dashboard.site import PATIENCE, Site, first
@@ -92,6 +93,73 @@ async def test_a_tick_reads_a_bounded_number_of_names(redis: Redis, admin: Redis
     assert reader.readings["name-0599"].at > first
 
 
+async def test_what_pages_show_is_bounded_too(redis: Redis, admin: Redis) -> None:
+    """Many rows, or many tabs: each name has its turn, and the others have theirs."""
+    async with redis.pipeline(transaction=False) as pipeline:
+        for number in range(NAMES):
+            _ = pipeline.set(f"redsem:{{name-{number:04}}}:limit", 1)
+        _ = await pipeline.execute()
+    reader = Reader(redis, "redsem", 60.0)
+    names = [f"name-{number:04}" for number in range(NAMES)]
+    tabs = [Watch(rows=names[:400])]
+    tabs += [Watch(detail=Detail(name)) for name in names[:50]]
+    reader._watches.update(tabs)
+    while not reader.complete:
+        await reader.tick()
+    seen: set[object] = set()
+    for _ in range(2 * NAMES // (BUDGET - SHOWN)):
+        before, known = await scripts(admin), reader.readings | reader.details
+        await reader.tick()
+        assert 0 < await scripts(admin) - before <= BUDGET + DETAILS
+        now = reader.readings | reader.details
+        seen |= {what for what, reading in now.items() if reading is not known.get(what)}
+    assert len(seen) == NAMES + 50
+
+
+async def test_what_was_read_long_ago_is_not_shown(
+    redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page that is opened an hour after the last one waits for new numbers."""
+    monkeypatch.setattr(_reader, "OLD", 0.0)
+    await FairSemaphore(redis, "gpu", 1).set_limit(1)
+    reader = Reader(redis, "redsem", INTERVAL)
+    async with reader.watching(Watch()):
+        await until(lambda: reader.complete)
+    assert "gpu" in reader.readings
+    monkeypatch.setattr(reader, "tick", asyncio.Event().wait)  # Redis takes long to answer
+    async with reader.watching(Watch()):
+        await until(lambda: not reader.complete)
+        assert reader.readings == {}
+
+
+async def test_a_client_that_does_not_read_is_dropped(
+    redis: Redis, admin: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is read for it any more, and nothing is kept for it."""
+    monkeypatch.setattr(_app, "STALLED", 0.1)
+    app = dashboard(redis, interval=0.1)
+    sent: list[Any] = []
+    blocked, last = asyncio.Event(), asyncio.Event()
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+        if message.get("more_body"):
+            blocked.set()
+            await asyncio.Event().wait()
+        elif message["type"] == "http.response.body":
+            last.set()
+
+    scope: dict[str, Any] = {"type": "http", "method": "GET", "path": "/events", "headers": []}
+    scope |= {"asgi": {"version": "3.0", "spec_version": "2.4"}, "query_string": b""}
+    receive: Any = asyncio.Event().wait
+    task = in_background(app(scope, receive, send))
+    await soon(blocked.wait())
+    await soon(last.wait())
+    await soon(task)
+    assert len(sent) == 3  # its head, one event, its end
+    assert await scripts(admin) == 0
+
+
 async def test_what_a_page_shows_is_read_in_every_tick(redis: Redis) -> None:
     """The others have their turns; these do not wait for one."""
     for number in range(20):
@@ -126,7 +194,7 @@ async def test_a_line_of_thousands_is_read_in_part(site: Site, redis: Redis, adm
 
 
 async def test_an_outage_is_shown_and_its_end(
-    serve: Serve, server: EmbeddedRedis, redis: Redis, own_client: Any
+    own_client: Any, serve: Serve, server: EmbeddedRedis, redis: Redis
 ) -> None:
     """The last numbers stay, with the word that they are old."""
     client = own_client()
@@ -141,7 +209,6 @@ async def test_an_outage_is_shown_and_its_end(
         server.restart()
         # The server has lost its state: the name is not in use any more.
         await first(events, lambda view: not view["outage"] and not view["rows"])
-    await client.aclose()
 
 
 async def test_a_server_that_stays_silent_is_an_outage(

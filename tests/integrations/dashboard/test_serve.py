@@ -23,6 +23,30 @@ from tests.harness.wait import until
 from tests.integrations.cli.commands import command
 from tests.integrations.dashboard.site import TOKEN, Site
 
+SERVE = ("-m", "redsem_async", "serve", "--port", "0")
+MOUNTED = """
+import os, socket
+from contextlib import asynccontextmanager
+import uvicorn
+from fastapi import FastAPI
+from redsem_async import from_url
+from redsem_async.dashboard import dashboard
+
+redis = from_url(os.environ["REDIS_URL"])
+
+@asynccontextmanager
+async def lifespan(app):
+    yield
+    await redis.aclose()
+    print("ended", flush=True)
+
+app = FastAPI(lifespan=lifespan)
+app.mount("/ops", dashboard(redis))
+with socket.create_server(("127.0.0.1", 0)) as listener:
+    print(f"http://127.0.0.1:{listener.getsockname()[1]}/ops/", flush=True)
+    uvicorn.Server(uvicorn.Config(app, log_level="warning")).run([listener])
+"""
+
 
 @dataclass
 class Served:
@@ -38,9 +62,9 @@ class Served:
         [line] = self.out.read_text().splitlines()
         return line
 
-    async def interrupted(self) -> int:
-        """Its exit code after Ctrl-C."""
-        self.process.send_signal(signal.SIGINT)
+    async def interrupted(self, by: int = signal.SIGINT) -> int:
+        """Its exit code after Ctrl-C, or another signal."""
+        self.process.send_signal(by)
         await until(lambda: self.process.poll() is not None, within=15)
         return self.process.returncode
 
@@ -56,11 +80,13 @@ def start(tmp_path: Path) -> Callable[..., Any]:
     """Starts the command on a free port; it is ended with the block."""
 
     @asynccontextmanager
-    async def start(*options: str, url: str) -> AsyncGenerator[Served]:
+    async def start(
+        *options: str, url: str, program: tuple[str, ...] = SERVE
+    ) -> AsyncGenerator[Served]:
         out, err = tmp_path / "out", tmp_path / "err"
         with out.open("wb") as stdout, err.open("wb") as stderr:
             process = subprocess.Popen(  # noqa: ASYNC220 - it returns at once
-                [sys.executable, "-m", "redsem_async", "serve", "--port", "0", *options],
+                [sys.executable, *program, *options],
                 stdout=stdout,
                 stderr=stderr,
                 env=os.environ | {"REDIS_URL": url},
@@ -92,6 +118,21 @@ async def test_one_command_serves_the_page(
             async with site.stream() as events:
                 await anext(events)
                 assert await served.interrupted() == 0  # an open page does not keep it
+        assert served.err.read_text() == ""
+
+
+async def test_an_open_page_does_not_keep_the_server_of_an_application(
+    start: Callable[..., Any], server: EmbeddedRedis
+) -> None:
+    """Its lifespan is not ours, and uvicorn waits for streams before it ends that."""
+    async with (
+        start(url=server.url, program=("-c", MOUNTED)) as served,
+        httpx.AsyncClient(base_url=served.address, trust_env=False, timeout=30) as http,
+        Site(served.address, http).stream() as events,
+    ):
+        await anext(events)
+        assert await served.interrupted(signal.SIGTERM) == -signal.SIGTERM
+        assert served.out.read_text().splitlines()[-1] == "ended"
         assert served.err.read_text() == ""
 
 
@@ -135,6 +176,9 @@ async def test_changes_need_the_token_of_the_address(
         ("localhost:1", 204),
         ("[::1]:8642", 204),
         ("[::1]", 204),
+        ("10.0.0.5:8642", 204),
+        ("[fd00::5]:8642", 204),
+        ("10.0.0.5.evil.example", 421),
     ],
 )
 async def test_other_names_of_the_host_are_refused(host: str, code: int) -> None:
