@@ -12,7 +12,7 @@ from redsem_async._protocol.operations import Operation
 from redsem_async._protocol.replies import AnyReply
 
 MAX_BATCH = 256  # requests or permits in one script, because it holds the server for as long
-MAX_KEYED = 64  # the same where each may have another key, for all of these are looked at
+MAX_KEYED = 32  # the same where each may have another key, for all of these are looked at
 
 _TO_WRITE_AGAIN = frozenset(
     {

@@ -21,7 +21,7 @@
 
 local NO_KEY = '::1:0:'  -- the tail of a request without a key
 -- For a request with a key a call does about ten times as much as for one without.
-MAX_PURGED, MAX_SCANNED, MAX_SERVED = 100, 100, 24
+MAX_PURGED, MAX_SCANNED, MAX_SERVED = 50, 100, 16
 local MAX_LISTED = 1000   -- requests that remove_dead_waiters() reads
 local MAX_DROPPED = 100  -- requests that look_at() drops in one call, about
 
