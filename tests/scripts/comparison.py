@@ -112,6 +112,7 @@ class Comparison(RuleBasedStateMachine):
         try:
             expected = self.model.run(self.address, call, hub, self.now_us)
         except (Reordered, UnknownHub, Void):
+            self.served = False
             assert isinstance(real, CommandError) and real.kind is ErrorKind.RETRY_NOW
             return real
         except SlotsInUse as refused:
