@@ -13,6 +13,7 @@ from benchmarks.cases import (
     p10_distance,
     p11_import,
     p12_recall,
+    p13_keys,
 )
 from benchmarks.cases._base import Case
 
@@ -31,6 +32,7 @@ CASES: dict[str, Case] = {
         p10_distance,
         p11_import,
         p12_recall,
+        p13_keys,
     )
 }
 

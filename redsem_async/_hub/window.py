@@ -2,7 +2,7 @@
 
 import math
 
-from .operations.acquire import MAX_ACQUIRES
+from .operations.base import MAX_BATCH
 
 WINDOW = 3  # commands in flight; further requests wait, and make larger batches
 FAR = 0.0005  # seconds of round trip, for each of which one more command may be in flight
@@ -22,11 +22,11 @@ class Window:
 
     def __init__(self) -> None:
         self.size: int = WINDOW
-        self.batch_target: int = MAX_ACQUIRES
+        self.batch_target: int = MAX_BATCH
         self.lone: bool = False
 
     def fit(self, round_trip: float) -> None:
         """The shortest round trip of this connection is *round_trip* seconds."""
         if math.isfinite(round_trip):
             self.size = min(WINDOW + int(round_trip / FAR), MAX_WINDOW)
-            self.batch_target = FAR_BATCH if round_trip >= FAR else MAX_ACQUIRES
+            self.batch_target = FAR_BATCH if round_trip >= FAR else MAX_BATCH

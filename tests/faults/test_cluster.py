@@ -3,13 +3,13 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from redis.asyncio.cluster import RedisCluster
 
 import redsem_async
-from redsem_async import BackendUnavailable, Semaphore
+from redsem_async import AnySemaphore, BackendUnavailable, FairSemaphore, Semaphore
 from tests.harness.clients import LINES, Kind, key_of
 from tests.harness.replicas import until_caught_up
 from tests.harness.topologies import Cluster, Node, embedded_cluster, tell
@@ -30,6 +30,48 @@ LONG = 30.0  # a lease, with heartbeats every 10 s: whatever is quicker came by 
 PAUSE = 1.0  # seconds at most between two attempts to reach a server
 
 Connect = Callable[[Cluster], RedisCluster]
+
+
+class Keyed(FairSemaphore):
+    """Its requests have one key, and the limit is that of the key."""
+
+    def __init__(self, redis: RedisCluster, name: str, limit: int, **options: Any) -> None:
+        super().__init__(redis, name, limit + 1, key_limit=limit, **options)
+
+    def acquire(self, **options: Any) -> Any:
+        return super().acquire(key="a", **options)
+
+
+class Slotted(FairSemaphore):
+    """Its permits have slots."""
+
+    def __init__(self, redis: RedisCluster, name: str, limit: int, **options: Any) -> None:
+        super().__init__(redis, name, slots=range(limit), **options)
+
+
+KINDS: dict[str, Kind] = {
+    "zset": Semaphore,
+    "fair": FairSemaphore,
+    "keys": Keyed,
+    "slots": Slotted,
+}
+OWN_KEYS = {"keys": ["keys", "key-limits"], "slots": ["slots"]}  # beside those of all
+EACH_FIRST = [
+    pytest.param(kind, first, id=f"{label}-{first}")
+    for label, kind in KINDS.items()
+    for first in ("holders", "meta", "tokens", *OWN_KEYS.get(label, ()))
+]
+
+
+@pytest.fixture(params=list(KINDS.values()), ids=list(KINDS))
+def kind(request: pytest.FixtureRequest) -> Kind:
+    """Either semaphore, and one with keys and one with slots."""
+    return cast("Kind", request.param)
+
+
+def line_of(semaphore: AnySemaphore) -> str:
+    mode = FairSemaphore if isinstance(semaphore, FairSemaphore) else Semaphore
+    return key_of(semaphore, LINES[mode])
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +152,7 @@ async def test_a_slot_that_moved_is_followed(
 
     async def knows() -> bool:
         """The waiter has come to the new node, so that a message reaches it."""
-        return bool(await tell(target.server, "ZCARD", key_of(held, LINES[kind])) == 1)
+        return bool(await tell(target.server, "ZCARD", line_of(held)) == 1)
 
     await until(knows, "the line is on the new node")
     assert await holder.release()
@@ -123,7 +165,7 @@ async def test_a_slot_that_moved_is_followed(
 
 
 @pytest.mark.fault(32, 40)
-@pytest.mark.parametrize("first", ["holders", "meta", "tokens"])
+@pytest.mark.parametrize(("kind", "first"), EACH_FIRST)
 async def test_a_slot_on_its_way_is_waited_for(
     kind: Kind, lasting: Cluster, connect_to: Connect, name: str, first: str
 ) -> None:
@@ -132,11 +174,13 @@ async def test_a_slot_on_its_way_is_waited_for(
     here, there = connect_to(lasting), connect_to(lasting)
     held, waiting = kind(here, name, 1, lease=lease), kind(there, name, 1, lease=lease)
     hasty = kind(there, name, 2, lease=lease)
+    if isinstance(held, Keyed):
+        await held.set_limit(1, key="b")  # so that there are limits of keys
     holder = await held.acquire(timeout=5)
     waiter = await waits_in_line(waiting)
     move = await lasting.begin_to_move(name, await other_than(lasting, name))
     before = await refused_with(lasting, "TRYAGAIN", "ASK")
-    assert await move.move_one(key_of(held, first)) is not None
+    assert await move.move_one(key_of(held, first)) in move.moved
     with takes_at_most(0.4 + EPSILON), pytest.raises(BackendUnavailable):
         await hasty.acquire(timeout=0.4)  # it was not full, but on its way
     patient = in_background(hasty.acquire(timeout=20))

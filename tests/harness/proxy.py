@@ -14,10 +14,9 @@ from typing import Literal, Self
 
 import hiredis
 
-from redsem_async._core.keys import Mode
+from redsem_async._core.keys import MODES
 from redsem_async._redis.scripts import script
 
-_MODES: tuple[Mode, ...] = ("fair", "zset")
 _OPERATIONS = (
     *("acquire", "release", "refresh", "abandon", "heartbeat", "adopt"),
     *("detach", "status", "set_limit", "reap", "clear", "restore"),
@@ -27,7 +26,7 @@ _INCOMPLETE = object()
 
 @cache
 def _operations() -> dict[str, str]:
-    return {script(mode, op).sha: op for mode in _MODES for op in _OPERATIONS}
+    return {script(mode, op).sha: op for mode in MODES for op in _OPERATIONS}
 
 
 def _operation_of(command: list[bytes]) -> str:

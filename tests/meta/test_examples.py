@@ -4,11 +4,15 @@ import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
+from runpy import run_path
 
 import pytest
 
+from redsem_async import Semaphore, connect
 from tests.harness.servers import StartServer, complaints
+from tests.harness.wait import waiting
 
 pytestmark = pytest.mark.release
 
@@ -45,6 +49,28 @@ def test_each_worker_has_a_gpu_of_its_own(embedded: StartServer) -> None:
         "on GPUs 0 1",
         "after a crash, on the same GPU: True",
     ]
+
+
+async def test_the_gpu_of_a_killed_worker_is_not_free_before_its_lease_ends(
+    embedded: StartServer,
+) -> None:
+    example = run_path(str(EXAMPLES / "gpu_slots.py"))
+    start, line_of, url = example["start"], example["line_of"], embedded().url
+    first, second = await start(url), await start(url)
+    gpu = await line_of(first)
+    await line_of(second)
+    third = await start(url)
+    async with connect(url) as redis:
+        gpus = Semaphore(redis, "gpu-slots", slots=example["GPUS"])
+        await waiting(gpus, 1, within=30)
+        first.kill()
+        await first.communicate()
+        asked = time.monotonic()
+        [died] = [h for h in (await gpus.status()).holders if h.slots == (int(gpu),)]
+        assert await line_of(third) == gpu
+        assert time.monotonic() >= asked + died.expires_in - 0.001  # rounded to milliseconds
+    for worker in (second, third):
+        await worker.communicate(b"")
 
 
 def test_permits_are_handed_over_from_requests_to_a_worker(embedded: StartServer) -> None:

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 import pytest
 from redis.asyncio import Redis
 
+from redsem_async import FairSemaphore
 from redsem_async._core.keys import new_hub_id
-from redsem_async._hub.operations.acquire import MAX_ACQUIRES
+from redsem_async._hub.operations.base import MAX_BATCH, MAX_KEYED
 from redsem_async._hub.operations.refresh import MAX_REFRESHES
-from redsem_async._hub.operations.release import MAX_RELEASES
 from redsem_async._hub.window import MAX_WINDOW
 from tests.harness.children import StartWorker
 from tests.harness.clients import Kind
@@ -92,11 +92,17 @@ async def test_under_load_the_limit_holds(
         assert await admin.ttl(key) > 0, key
 
 
-async def test_batches_are_bounded(kind: Kind, proxied: Redis, proxy: Proxy) -> None:
+@pytest.mark.parametrize("keyed", [False, True], ids=["plain", "keys"])
+async def test_batches_are_bounded(kind: Kind, keyed: bool, proxied: Redis, proxy: Proxy) -> None:
     """Redis runs one script at a time: thousands of ids are many short ones."""
-    many = 3000
+    many, most = 3000, MAX_BATCH
     semaphore = kind(proxied, "jobs", many, lease=30.0)
-    permits = await asyncio.gather(*(semaphore.acquire() for _ in range(many)))
+    acquires = (semaphore.acquire() for _ in range(many))
+    if keyed and kind is FairSemaphore:
+        most = MAX_KEYED
+        fair = FairSemaphore(proxied, "jobs", many, key_limit=1, lease=30.0)
+        acquires = (fair.acquire(key=f"key {number}") for number in range(many))
+    permits = await asyncio.gather(*acquires)
     await asyncio.gather(*(permit.refresh() for permit in permits))
     await asyncio.gather(*(permit.release() for permit in permits))
 
@@ -104,14 +110,14 @@ async def test_batches_are_bounded(kind: Kind, proxied: Redis, proxy: Proxy) -> 
         """How many ids follow its keys, the four common arguments and its own."""
         return len(sent.arguments) - 3 - int(sent.arguments[2]) - 4 - before
 
-    for operation, before, most in (
-        ("acquire", 7, MAX_ACQUIRES),
+    for operation, before, bound in (
+        ("acquire", 7, most),
         ("refresh", 1, MAX_REFRESHES),
-        ("release", 2, MAX_RELEASES),
+        ("release", 2, most),
     ):
         sizes = [ids_in(sent, before) for sent in proxy.operations(operation)]
         assert sum(sizes) >= many
-        assert max(sizes) <= most
+        assert max(sizes) <= bound
 
 
 async def test_commands_in_flight_are_bounded(kind: Kind, proxied: Redis, proxy: Proxy) -> None:

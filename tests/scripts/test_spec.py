@@ -537,6 +537,33 @@ def test_grants_of_one_hub_may_be_two_messages(server_url: str, prefix: str) -> 
         state.teardown()
 
 
+@pytest.mark.parametrize("dead_ones", [99, 100, 150])
+def test_a_long_line_of_a_dead_process_ends_at_the_limit_of_its_key(
+    dead_ones: int, server_url: str, prefix: str
+) -> None:
+    """One call drops about a hundred, and the next request may be one that has to wait."""
+    dead, waiter, holder = HUBS
+    state = machine("fair+keys", "server", server_url, prefix)()
+    unusual = op.Unusual(key=op.KeyTerms("a", limit=1))
+    try:
+        for hub, count, lease_ms in (
+            (holder, 1, 90_000),
+            (dead, dead_ones, 1000),
+            (waiter, 1, 90_000),
+        ):
+            numbers = range(1, count + 1)
+            every = dict.fromkeys(numbers, unusual)
+            state.call(hub, op.Acquire(numbers, lease_ms, 500, every, hub_info=HubInfo("x")))
+        state.pass_time(ms=5000)
+        # The model drops them all at once, so the calls are not compared with it.
+        *_, last = (state._run(waiter, op.SetLimit(1, n, "a")) for n in (1, 2, 3))
+        assert isinstance(last, Reply)
+        assert last.waiting == 1
+        assert state.redis.zcard(state.keys[0]) == 1, "only one is held"
+    finally:
+        state.teardown()
+
+
 @pytest.mark.parametrize("mode", ["fair", "zset"])
 def test_nothing_is_left_of_a_hub_that_is_silent_for_long(
     mode: Mode, server_url: str, prefix: str

@@ -11,8 +11,8 @@ from redsem_async._hub.waiters import Waiters
 from redsem_async._protocol.operations import Abandon
 from redsem_async._protocol.replies import AnyReply, Reply
 
-from .base import Batch
-from .release import MAX_RELEASES, ReleaseQueue
+from .base import Batch, max_batch
+from .release import ReleaseQueue
 
 
 class NumberedCall(Protocol):
@@ -60,8 +60,8 @@ class AbandonQueue:
 
     def take(self) -> Batch:
         """The next batch; there is one."""
-        leaving = self._ledger.leaving
-        claims, self._ledger.leaving = leaving[:MAX_RELEASES], leaving[MAX_RELEASES:]
+        leaving, most = self._ledger.leaving, max_batch(self._ledger)
+        claims, self._ledger.leaving = leaving[:most], leaving[most:]
         void, self.void = self.void, []
         return AbandonBatch(self._ledger, self, claims, void)
 

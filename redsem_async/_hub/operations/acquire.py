@@ -27,9 +27,7 @@ from redsem_async._protocol.replies import (
 )
 
 from .abandon import AbandonQueue
-from .base import Batch, error_for
-
-MAX_ACQUIRES = 256  # in one script, because it holds the server for as long
+from .base import Batch, error_for, max_batch
 
 _NO_EFFECT = frozenset({ErrorKind.MODE_MISMATCH, ErrorKind.SLOTS_MISMATCH, ErrorKind.NO_MEMORY})
 
@@ -66,7 +64,8 @@ class AcquireQueue:
         claims: list[Claim] = []
         exceptional: dict[int, Unusual] = {}
         terms: Terms | None = None
-        while new and len(claims) < MAX_ACQUIRES:
+        most = max_batch(ledger)
+        while new and len(claims) < most:
             claim = new[0]
             if claim.state is State.NEW:
                 if terms is not claim.terms:

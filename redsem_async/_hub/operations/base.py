@@ -11,6 +11,9 @@ from redsem_async._protocol.errors import CommandError, ErrorKind
 from redsem_async._protocol.operations import Operation
 from redsem_async._protocol.replies import AnyReply
 
+MAX_BATCH = 256  # requests or permits in one script, because it holds the server for as long
+MAX_KEYED = 32  # the same where each may have another key, for all of these are looked at
+
 _TO_WRITE_AGAIN = frozenset(
     {
         ErrorKind.RETRY_NOW,
@@ -69,6 +72,11 @@ class Batch(Command, ABC):
     @abstractmethod
     def write_again(self, *, arrived: bool) -> None:
         """Have it written again, before what is new; it may have *arrived* all the same."""
+
+
+def max_batch(ledger: Ledger) -> int:
+    """How many requests, or permits, one command of this semaphore is for."""
+    return MAX_KEYED if ledger.semaphore.address.keyed else MAX_BATCH
 
 
 def error_for(

@@ -18,7 +18,7 @@ from redsem_async._observers.registry import observers
 from redsem_async._protocol.operations import Refresh, Restore, RestoredPermit
 from redsem_async._protocol.replies import AnyReply, Reply
 
-from .base import Batch
+from .base import Batch, max_batch
 
 MAX_REFRESHES = 1250
 MAX_HEAVY_REFRESHES = 64  # where some are for several permits
@@ -108,7 +108,10 @@ class RefreshQueue:
         now = clock()
         lease_ms = lease_ms_of(self.restores[0].claim, now)
         batch: list[PendingRefresh] = []
-        while self.restores and lease_ms_of(self.restores[0].claim, now) == lease_ms:
+        most = max_batch(self._ledger)
+        while self.restores and len(batch) < most:
+            if lease_ms_of(self.restores[0].claim, now) != lease_ms:
+                break
             batch.append(self.restores.popleft())
         return RestoreBatch(self._ledger, self, lease_ms, batch)
 

@@ -15,15 +15,13 @@ from redsem_async._protocol.errors import CommandError
 from redsem_async._protocol.operations import Release
 from redsem_async._protocol.replies import AnyReply, Reply
 
-from .base import Batch
+from .base import Batch, max_batch
 from .refresh import RefreshQueue
 
 logger = logging.getLogger("redsem_async")
 
 # Gets whether the permit was held until its release, or why that is not known.
 Confirmed = asyncio.Future[bool | SemaphoreError]
-
-MAX_RELEASES = 256  # in one script, because it holds the server for as long
 
 
 class PendingRelease:
@@ -125,9 +123,10 @@ class ReleaseQueue:
     def take(self) -> Batch:
         """The next batch; there is one."""
         owner, pending = next(iter(self.by_owner.items()))
-        if len(pending) > MAX_RELEASES:
-            self.by_owner[owner] = pending[MAX_RELEASES:]
-            pending = pending[:MAX_RELEASES]
+        most = max_batch(self._ledger)
+        if len(pending) > most:
+            self.by_owner[owner] = pending[most:]
+            pending = pending[:most]
         else:
             del self.by_owner[owner]
         keep = 0

@@ -21,7 +21,10 @@
 -- lost.
 
 local NO_KEY = '::1:0:'  -- the tail of a request without a key
-local MAX_TRIED = 100  -- first requests of one key that a call looks at
+-- For a request with a key a call does about ten times as much as for one without.
+MAX_PURGED, MAX_SCANNED, MAX_SERVED = 50, 100, 16
+local MAX_LISTED = 1000   -- requests that remove_dead_waiters() reads
+local MAX_DROPPED = 100  -- requests that look_at() drops in one call, about
 
 local shares = string.find(mode, 'share', 1, true)
 keyed = {}
@@ -35,14 +38,26 @@ end
 local function count_with(prefix)
   return call('ZLEXCOUNT', keys, '[' .. prefix .. ':', '(' .. prefix .. ';')
 end
-local function add_text(...)
-  for _, text in ipairs({...}) do call('ZADD', keys, 0, text) end
+local function add_texts(texts)
+  if #texts == 0 then return end
+  local entries = {}
+  for i, text in ipairs(texts) do entries[2 * i - 1], entries[2 * i] = 0, text end
+  call('ZADD', keys, unpack(entries))
 end
+
+local tails = {}  -- what parse_tail() has read
 
 -- What the tail of a request says: key limit, weight, patience in ms, key.
 local function parse_tail(request)
-  local limit, weight, patience, key = string.match(request, ':(%d*):([%d.]+):(%d+):([^:]*)$')
-  return tonumber(limit) or math.huge, tonumber(weight) or 1, tonumber(patience) or 0, key or ''
+  local read = tails[request]
+  if not read then
+    local limit, weight, patience, key = string.match(request, ':(%d*):([%d.]+):(%d+):([^:]*)$')
+    read = {
+      tonumber(limit) or math.huge, tonumber(weight) or 1, tonumber(patience) or 0, key or '',
+    }
+    tails[request] = read
+  end
+  return read[1], read[2], read[3], read[4]
 end
 local function padded(ticket)
   return string.format('%017.0f', ticket)
@@ -81,7 +96,7 @@ local function advance(key, permits, weight)
   virtual_time = start
   call('HSET', meta, 'virtual', string.format('%.6f', start))
   if text then call('ZREM', keys, text) end
-  add_text(string.format('v:%s:%.6f', key, start + permits / weight))
+  add_texts({ string.format('v:%s:%.6f', key, start + permits / weight) })
 end
 
 -- Takes *key* from the ready ones.
@@ -89,8 +104,7 @@ local function unready(key)
   local text = first_with('k:' .. key)
   if not text then return end
   local ticket, rank = string.match(string.sub(text, #key + 4), '^(%d+):(.*)$')
-  call('ZREM', keys, text, 'r:' .. ticket .. ':' .. key)
-  if rank ~= '' then call('ZREM', keys, 's:' .. rank .. ':' .. key) end
+  call('ZREM', keys, text, 'r:' .. ticket .. ':' .. key, 's:' .. rank .. ':' .. key)
 end
 
 -- The first request of *key* and its ticket.
@@ -118,18 +132,20 @@ local function leaves_way(key, request, text)
   return true
 end
 
+local dropped = 0  -- requests that this call dropped from the heads of lines
+
 -- Looks at *key* anew: whether it is ready, and in which place.
 local function look_at(key)
   unready(key)
   local request, ticket, text = head_of(key)
-  local tried, leaves, fits = 0, false, true
+  local leaves, fits = false, true
   while request do
     leaves, fits = leaves_way(key, request, text)
     if not leaves then break end
     request, ticket, text = head_of(key)
-    tried = tried + 1
-    if tried == MAX_TRIED then
-      fits = true  -- not looked at: that is left to who serves it
+    dropped = dropped + 1
+    if dropped >= MAX_DROPPED then
+      fits = true  -- not looked at: serve() does
       break
     end
   end
@@ -142,9 +158,10 @@ local function look_at(key)
   if shares then
     local _, weight = parse_tail(request)
     rank = string.format('%017.6f:%017.6f:', use_of(key) / weight, (virtual_time_of(key))) .. place
-    add_text('s:' .. rank .. ':' .. key)
   end
-  add_text('r:' .. place .. ':' .. key, 'k:' .. key .. ':' .. place .. ':' .. rank)
+  local texts = { 'r:' .. place .. ':' .. key, 'k:' .. key .. ':' .. place .. ':' .. rank }
+  if shares then texts[3] = 's:' .. rank .. ':' .. key end
+  add_texts(texts)
 end
 local function look_at_all(changed)
   for key in pairs(changed) do look_at(key) end
@@ -152,14 +169,15 @@ end
 
 -- Removes *requests* from the line.
 local function leave_line(requests)
-  local changed = {}
+  local changed, texts = {}, {}
   for i, ticket in ipairs(call('ZMSCORE', line, unpack(requests))) do
     if ticket then
       local _, _, _, key = parse_tail(requests[i])
-      call('ZREM', keys, 'l:' .. key .. ':' .. padded(tonumber(ticket)) .. ':' .. requests[i])
+      texts[#texts + 1] = 'l:' .. key .. ':' .. padded(tonumber(ticket)) .. ':' .. requests[i]
       changed[key] = true
     end
   end
+  if #texts > 0 then call('ZREM', keys, unpack(texts)) end
   waiting = waiting - call('ZREM', line, unpack(requests))
   look_at_all(changed)
 end
@@ -168,13 +186,14 @@ end
 -- were set aside.
 local function join_line(entries, standing)
   if not standing then call('ZADD', line, unpack(entries)) end
-  local changed = {}
+  local changed, texts = {}, {}
   for i = 1, #entries, 2 do
     local ticket, request = entries[i], entries[i + 1]
     local _, _, _, key = parse_tail(request)
-    add_text('l:' .. key .. ':' .. padded(tonumber(ticket)) .. ':' .. request)
+    texts[#texts + 1] = 'l:' .. key .. ':' .. padded(tonumber(ticket)) .. ':' .. request
     changed[key] = true
   end
+  add_texts(texts)
   look_at_all(changed)
 end
 local function keep_line(need)
@@ -239,23 +258,29 @@ function keyed.tail_of(id)
   return NO_KEY .. keyed.key_of(id)
 end
 
+local serving = false  -- serve() looks at the keys of its grants itself
+
 function keyed.granted(grants, longest)
-  local changed = {}
+  local changed, texts = {}, {}
   for _, grant in ipairs(grants) do
     local id, _, _, permits, tail = unpack(grant)
     local _, _, _, key = parse_tail(tail)
     if key ~= '' then
-      add_text('i:' .. id .. ':' .. exact(permits) .. ':' .. key)
+      texts[#texts + 1] = 'i:' .. id .. ':' .. exact(permits) .. ':' .. key
       local left, power = permits, 0
       while left > 0 do
-        if left % 2 == 1 then add_text(string.format('u:%s:%02d:%s', key, power, id)) end
+        if left % 2 == 1 then
+          texts[#texts + 1] = string.format('u:%s:%02d:%s', key, power, id)
+        end
         left, power = math.floor(left / 2), power + 1
       end
-      uses[key] = nil
       changed[key] = true
     end
   end
+  add_texts(texts)
   keep(keys, longest)
+  if serving then return end
+  for key in pairs(changed) do uses[key] = nil end
   look_at_all(changed)
 end
 
@@ -337,6 +362,8 @@ local function serve()
       local state, effective_limit = hub_state(owner), limit_for(declared)
       if state.alive_until <= now then
         leave_line({ request })
+      elseif use_of(key) + permits > limit_of(key, (parse_tail(request))) then
+        look_at(key)  -- which it was not yet
       elseif state.unreachable or permits > effective_limit then
         call('ZREM', keys, text)
         set_aside({ request }, state.alive_until)
@@ -367,7 +394,9 @@ local function serve()
         recipient.numbers[#recipient.numbers + 1] = number
         recipient.requests[#recipient.requests + 1] = request
         recipient.permits = recipient.permits + permits
-        leave_line({ request })
+        call('ZREM', keys, text)
+        waiting = waiting - call('ZREM', line, request)
+        look_at(key)
       end
       head_alive_until = nil
     end
@@ -392,7 +421,9 @@ local function serve()
       set_aside(undelivered, undelivered_until)
       look_at_all(changed)
     end
+    serving = true
     write_grants(grants)
+    serving = false
     if stopped then
       open, more = false, true
       return
@@ -463,9 +494,13 @@ end
 -- Removes requests of dead hubs from the line. Returns how many.
 local function remove_dead_waiters()
   local leaving = {}
-  for _, request in ipairs(call('ZRANGE', line, 0, MAX_SCANNED - 1)) do
-    local owner = parse_request(request)
-    if hub_state(owner).alive_until <= now then leaving[#leaving + 1] = request end
+  for _, request in ipairs(call('ZRANGE', line, 0, MAX_LISTED - 1)) do
+    local owner = string.match(request, '^%x+')
+    if hub_state(owner).alive_until <= now then
+      leaving[#leaving + 1] = request
+      more = #leaving == MAX_SCANNED
+      if more then break end
+    end
   end
   if #leaving == 0 then return 0 end
   local before = waiting

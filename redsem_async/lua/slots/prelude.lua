@@ -10,13 +10,14 @@ local ALL_TAKEN = 1000  -- permits in use: more than any list has
 
 slotted = {}
 local taken          -- slot -> id of the holder, or of a grant that is not written yet
+local lowest = 0     -- all slots below are taken
 local slots_by_id = {}  -- of grants of this call
 local told = {}      -- number and slots of each grant of this call to the caller's hub
 
 -- Reads which slots are taken. Slots of an id that is no holder are free: the holder was evicted,
 -- for example. Returns how many ids have slots.
 local function load_taken()
-  taken = {}
+  taken, lowest = {}, 0
   local ids, texts = {}, {}
   local fields = call('HGETALL', slots)
   for i = 1, #fields, 2 do
@@ -57,13 +58,13 @@ end
 function slotted.assign(id, permits)
   if slots_by_id[id] then return slots_by_id[id] end
   if not taken then load_taken() end
-  local found, slot = {}, 0
+  local found = {}
   while #found < permits do
-    if not taken[slot] then
-      taken[slot] = id
-      found[#found + 1] = slot
+    if not taken[lowest] then
+      taken[lowest] = id
+      found[#found + 1] = lowest
     end
-    slot = slot + 1
+    lowest = lowest + 1
   end
   slots_by_id[id] = table.concat(found, '+')
   return slots_by_id[id]
@@ -91,16 +92,16 @@ function slotted.removed(ids)
   for slot, id in pairs(taken) do
     if gone[id] then taken[slot] = nil end
   end
+  lowest = 0
 end
 
 -- Takes the slots back from *grants*, which are not written.
 function slotted.undelivered(grants)
   for _, grant in ipairs(grants) do
-    for slot, id in pairs(taken) do
-      if id == grant[1] then taken[slot] = nil end
-    end
+    for slot in string.gmatch(slots_by_id[grant[1]], '%d+') do taken[tonumber(slot)] = nil end
     slots_by_id[grant[1]] = nil
   end
+  lowest = 0
 end
 
 function slotted.granted(grants, longest)

@@ -16,9 +16,10 @@ from redis.asyncio import Redis
 from redsem_async import FairSemaphore
 from tests.harness import wait
 from tests.harness.servers import StartServer
+from tests.harness.wait import cancelled
 from tests.integrations.web.uvicorns import RawClient, Uvicorn, serving
 
-pytestmark = pytest.mark.release
+pytestmark = [pytest.mark.release, pytest.mark.timeout(240)]
 
 LONG = 60.0  # seconds: two uvicorns and a thousand connections, on a machine that may be busy
 until = partial(wait.until, within=LONG)
@@ -36,11 +37,12 @@ class Provider:
         self.models = {"large": 4, "small": 40}  # the limits in force
         self.tenants = dict(PLANS)
         self.inside: Counter[str] = Counter()
+        self.most: Counter[str] = Counter()
         self.came: list[str] = []  # the tenants, in order
         self.wrong: list[str] = []
-        self.ended = 0
-        self.ends = asyncio.Semaphore(0)  # one for each call that may end
-        self.flowing = False
+        self.ended = self.left = 0
+        self._ends = asyncio.Semaphore(0)  # one for each call that may end, the oldest first
+        self._flowing = False
         self.url = ""
 
     @asynccontextmanager
@@ -60,14 +62,13 @@ class Provider:
             model, tenant = asked["model"], asked["user"]
             self._enter(model, tenant)
             try:
+                kind = b"Content-Type: text/event-stream\r\nConnection: close\r\n"
+                writer.write(b"HTTP/1.1 200 OK\r\n" + kind + b"\r\n" + chunk("Good "))
                 await self._end(reader)
             finally:
                 self.inside -= Counter([model, tenant])
             self.ended += 1
-            said = {"choices": [{"index": 0, "delta": {"content": "Good morning"}}]}
-            body = f"data: {json.dumps(said)}\n\ndata: [DONE]\n\n".encode()
-            kind = b"Content-Type: text/event-stream\r\nConnection: close\r\n"
-            writer.write(b"HTTP/1.1 200 OK\r\n" + kind + b"\r\n" + body)
+            writer.write(chunk("morning") + b"data: [DONE]\n\n")
             await writer.drain()
         except (ConnectionError, asyncio.IncompleteReadError):
             pass  # the gateway was killed, or its client has left
@@ -78,26 +79,42 @@ class Provider:
         self.inside += Counter([model, tenant])
         self.came.append(tenant)
         for name, limit in ((model, self.models[model]), (tenant, self.tenants.get(tenant, 2))):
+            self.most[name] = max(self.most[name], self.inside[name])
             if self.inside[name] > limit:
                 self.wrong.append(f"{self.inside[name]} of {name}, not {limit}")
 
     async def _end(self, reader: asyncio.StreamReader) -> None:
         """Wait until this call may end; raises if the gateway leaves."""
-        may = asyncio.create_task(self.ends.acquire())
+        may = asyncio.create_task(self._ends.acquire())
         left = asyncio.create_task(reader.read(1))
         done, _ = await asyncio.wait((may, left), return_when=asyncio.FIRST_COMPLETED)
         may.cancel()
         left.cancel()
         if may not in done:
+            self.left += 1
             raise ConnectionResetError
-        if self.flowing:
-            self.ends.release()
+        if self._flowing:
+            self._ends.release()
             await asyncio.sleep(0.01)  # a call takes some time
+
+    async def end(self, count: int) -> None:
+        """End *count* calls, one after the other."""
+        target = self.ended + count
+        for _ in range(count):
+            self._ends.release()
+        await until(lambda: self.ended == target)
 
     def flow(self) -> None:
         """From now on, every call ends by itself."""
-        self.flowing = True
-        self.ends.release()
+        self._flowing = True
+        self._ends.release()
+
+
+def chunk(text: str) -> bytes:
+    """A part of the stream."""
+    return (
+        f"data: {json.dumps({'choices': [{'index': 0, 'delta': {'content': text}}]})}\n\n".encode()
+    )
 
 
 @pytest.fixture
@@ -157,7 +174,7 @@ async def asked(client: httpx.AsyncClient, gateway: Uvicorn, tenant: str, model:
         )
     except httpx.TransportError:
         return 0
-    assert answer.status_code != 200 or "Good morning" in answer.text
+    assert answer.status_code != 200 or "morning" in answer.text
     return answer.status_code
 
 
@@ -177,31 +194,34 @@ async def asked_with_the_sdk(gateway: Uvicorn, tenant: str, model: str) -> str:
 
 
 def semaphore(redis: Redis, model: str) -> FairSemaphore:
-    """That of the gateways."""
-    return FairSemaphore(redis, f"model:{model}", 4, key_limit=2, share=True, lease=5)
+    """That of the gateways. The lease is long, so the test may be slow to read a reply."""
+    return FairSemaphore(redis, f"model:{model}", 4, key_limit=2, share=True, lease=60)
 
 
 async def test_a_model_has_a_cap_that_all_gateways_share(
     gateways: list[Uvicorn], upstream: Provider, redis: Redis
 ) -> None:
-    """Whichever tenant asks; a client that leaves gives its permit back."""
-    body = json.dumps({"model": "large", "user": "acme", "stream": True}).encode()
+    """Whichever tenants ask. A client that leaves in the middle of a stream makes room."""
+    body = json.dumps({"model": "large", "user": "leaver", "stream": True}).encode()
     length = f"Content-Length: {len(body)}".encode()
-    headers = (b"X-Tenant: acme", b"Content-Type: application/json", length)
+    headers = (b"X-Tenant: leaver", b"Content-Type: application/json", length)
     path = "/v1/chat/completions"
+    leaver = await RawClient.send(gateways[0], b"POST", path, *headers, body=body)
+    assert await leaver.status() == 200
+    await asyncio.wait_for(leaver.reader.readuntil(b"Good "), LONG)
     asks = [
         asyncio.create_task(asked_with_the_sdk(gateways[n % 2], f"tenant {n}", "large"))
-        for n in range(5)
+        for n in range(4)
     ]
     await waiting(semaphore(redis, "large"), 1)
-    upstream.ends.release()  # the first one is answered, and the fifth comes in
-    await until(lambda: len(upstream.came) == 5)
-    leaver = await RawClient.send(gateways[0], b"POST", path, *headers, body=body)
-    await waiting(semaphore(redis, "large"), 1)
+    await until(lambda: upstream.inside["large"] == 4)
+    await leaver.hang_up(reset=True)
+    await until(lambda: upstream.left == 1)
+    await until(lambda: upstream.inside["large"] == 4)  # the fourth tenant came in
+    await waiting(semaphore(redis, "large"), 0)
+    assert upstream.ended == 0
     upstream.flow()
     assert set(await asyncio.gather(*asks)) == {"Good morning"}
-    assert await leaver.status() == 200
-    await leaver.hang_up(reset=True)
     await all_free(semaphore(redis, "large"))
     assert upstream.wrong == []
 
@@ -234,36 +254,51 @@ async def test_a_tenant_has_a_cap_and_stops_nobody_else(
 async def test_under_load_the_provider_sees_no_limit_exceeded(
     gateways: list[Uvicorn], upstream: Provider, redis: Redis, client: httpx.AsyncClient
 ) -> None:
-    """One gateway is killed, and limits of the model and of a tenant change, while many ask."""
+    """Limits of the model and of tenants are raised and lowered, and a gateway is killed.
+
+    The load is more than each limit lets in, and the limits of the tenants together are above
+    that of the model, so the provider sees as many calls as each limit allows, and no more.
+    """
     sem = semaphore(redis, "large")
-    asks = [
-        [
-            asyncio.create_task(asked(client, gateway, tenant, "large"))
-            for tenant in ("acme", "globex", "other")
-            for _ in range(40)
-        ]
-        for gateway in gateways
-    ]
+    asks: tuple[list[asyncio.Task[int]], ...] = ([], [])
+    for _ in range(40):
+        for gateway, own in zip(gateways, asks, strict=True):
+            for tenant in PLANS.keys() | {"other"}:
+                own.append(asyncio.create_task(asked(client, gateway, tenant, "large")))
     await waiting(sem, 236)
     await until(lambda: upstream.inside["large"] == 4)
+
     upstream.models["large"] = 12
     await sem.set_limit(12)
     await until(lambda: upstream.inside["large"] == 12)
-    # All permits are at the provider: from here on, whoever enters does so under the new limits.
-    await sem.set_limit(1, key="acme")
+    calls = asyncio.create_task(upstream.end(40))
+    upstream.tenants["other"] = 3
     await sem.set_limit(3, key="other")
-    await sem.set_limit(6)
-    upstream.models["large"] = 6
-    upstream.tenants |= {"acme": 1, "other": 3}
-    upstream.flow()
-    await until(lambda: upstream.ended >= 60)
+    await sem.set_limit(1, key="acme")
+    await sem.set_limit(7)
+    before = {holder.id for holder in (await sem.status()).holders}
+    await calls
+    while before & {holder.id for holder in (await sem.status()).holders}:
+        await upstream.end(1)
+    # From here on, every call comes in under the new limits.
+    upstream.models["large"] = 7
+    upstream.tenants["acme"] = 1
+    upstream.most.clear()
+    await upstream.end(60)
+    await until(lambda: upstream.inside["large"] >= 7)
+    # Three for globex too: its limit is 4, and that of the model has no room for a fourth.
+    assert upstream.most == {"large": 7, "acme": 1, "globex": 3, "other": 3}
+
+    while not any(task.done() for task in asks[1]):
+        await upstream.end(1)
     gateways[1].process.kill()
-    answers = await asyncio.gather(*asks[0])
-    assert set(answers) == {200}
+    await until(lambda: upstream.left > 0)
+    upstream.flow()
+    assert set(await asyncio.gather(*asks[0])) == {200}
     assert set(await asyncio.gather(*asks[1])) == {0, 200}
-    assert upstream.wrong == []
     await until(lambda: upstream.inside.total() == 0)
     await all_free(sem)
+    assert upstream.wrong == []
 
 
 async def test_a_tenant_with_1000_waiting_requests_delays_another_by_one_hold(
@@ -271,20 +306,20 @@ async def test_a_tenant_with_1000_waiting_requests_delays_another_by_one_hold(
 ) -> None:
     """The next call that ends makes room for the single request of the other."""
     sem = semaphore(redis, "large")
-    greedy = [
-        asyncio.create_task(asked(client, gateways[n % 2], "acme", "large")) for n in range(1_004)
-    ]
-    await waiting(sem, 1_000)
+    greedy: list[asyncio.Task[int]] = []
+    for count in range(54, 1_005, 50):  # a few at a time, so that no connection waits for long
+        while len(greedy) < count:
+            gateway = gateways[len(greedy) % 2]
+            greedy.append(asyncio.create_task(asked(client, gateway, "acme", "large")))
+        await waiting(sem, count - 4)
     await until(lambda: len(upstream.came) == 4)
     single = asyncio.create_task(asked(client, gateways[0], "globex", "large"))
     await waiting(sem, 1_001)
-    assert upstream.ended == 0
-    upstream.ends.release()
+    assert (upstream.came, upstream.ended) == (["acme"] * 4, 0)
+    await upstream.end(1)
     await until(lambda: len(upstream.came) == 5)
-    assert (upstream.ended, upstream.came[-1]) == (1, "globex")
+    assert (upstream.came[-1], upstream.ended) == ("globex", 1)
     upstream.flow()
     assert await single == 200
-    for task in greedy:
-        task.cancel()
-    await asyncio.gather(*greedy, return_exceptions=True)
+    await cancelled(*greedy)
     assert upstream.wrong == []
