@@ -54,6 +54,24 @@ async def test_a_killed_head_of_a_key_is_passed_over(
         assert await permit.release()
 
 
+async def test_a_permit_that_is_restored_counts_for_its_key(
+    client_a: Redis, client_b: Redis, admin: Redis
+) -> None:
+    """After a loss of state, when its process puts it back in the grace period."""
+    here, there = (
+        FairSemaphore(client, "jobs", 5, key_limit=1, lease=1.0, recovery="grace")
+        for client in (client_a, client_b)
+    )
+    permit = await here.acquire(key="a")
+    await admin.flushall()
+    other = await there.acquire(key="b", timeout=10)  # which waits for the end of that period
+    assert not permit.lost
+    assert await there.try_acquire(key="a") is None
+    assert await permit.release()
+    await (await there.acquire(key="a", timeout=EPSILON)).release()
+    assert await other.release()
+
+
 @pytest.mark.fault(19)
 async def test_a_request_that_nobody_receives_the_grant_of_expires(
     client_a: Redis, admin: Redis, start: StartWorker

@@ -8,6 +8,58 @@ _TEST = "promises/test_keys.py::test_"
 
 OF_KEYS = (
     mutant(
+        "share goes by turns alone",
+        "with `share` the key with the fewest in use is served first",
+        f"{_TEST}share_goes_by_what_is_held_before_whose_turn_it_is[redis]",
+        (_KEYED, "use_of(key) / weight, (virtual_time_of(key))", "0, (virtual_time_of(key))"),
+    ),
+    mutant(
+        "share goes by an old use",
+        "with `share` the key with the fewest in use is served first",
+        f"{_TEST}share_goes_by_what_is_held_before_whose_turn_it_is[redis]",
+        (
+            _KEYED,
+            "local function look_at(key)\n",
+            "local function look_at(key)\n  if shares and first_with('k:' .. key) then return end\n",
+        ),
+    ),
+    mutant(
+        "share goes by name between equals",
+        "between keys of the same use and turn the oldest request is served first",
+        f"{_TEST}share_between_equals_goes_by_age[redis]",
+        (_KEYED, "(virtual_time_of(key))) .. place", "(virtual_time_of(key))) .. '0'"),
+    ),
+    mutant(
+        "a permit is restored without its key",
+        "a permit that is put back counts for its key",
+        "faults/test_keys.py::test_a_permit_that_is_restored_counts_for_its_key",
+        (
+            "_hub/operations/refresh.py",
+            "RestoredPermit(c.number, c.token, c.permits, c.key, c.slots)",
+            "RestoredPermit(c.number, c.token, c.permits, None, c.slots)",
+        ),
+    ),
+    mutant(
+        "a refresh asks for a whole lease although max_hold ends",
+        "a permit is held for max_hold at most",
+        "promises/test_max_hold.py::test_a_refresh_asks_for_no_more_than_is_left[fair-redis]",
+        (
+            "_hub/operations/refresh.py",
+            "    if claim.hold_ends == math.inf:\n",
+            "    if claim.hold_ends:\n",
+        ),
+    ),
+    mutant(
+        "a key's limit is not looked at behind many dead waiters",
+        "never more of a key's permits than its limit",
+        "scripts/test_spec.py::test_a_long_line_of_a_dead_process_ends_at_the_limit_of_its_key",
+        (
+            _KEYED,
+            "use_of(key) + permits > limit_of(key, (parse_tail(request)))",
+            "false",
+        ),
+    ),
+    mutant(
         "a use is kept",
         "what a key has in use is what is held",
         f"{_TEST}an_adopted_permit_keeps_its_key[redis]",

@@ -287,6 +287,28 @@ async def test_share_gives_to_the_key_with_the_fewest(keyed: MakeKeyed) -> None:
     await all_free(here)
 
 
+async def test_share_goes_by_what_is_held_before_whose_turn_it_is(keyed: MakeKeyed) -> None:
+    """Also by what is held now, and not by what was held as the request came."""
+    here, there = keyed(6, key_limit=None, share=True, patience=3600.0)
+    held = await hold(here, "long", "long", "long", "often", None, None)
+    await held.pop().release()
+    for _ in range(5):  # by turns alone, "long" would come first
+        await release(*await hold(here, "often"))
+    held += await hold(here, None)
+    waiters = {key: await queue_up(there, key=key) for key in ("long", "often")}
+    await held.pop().release()
+    held.append(await soon(waiters.pop("often")))
+    waiters["often"] = await queue_up(there, key="often")
+    await here.set_limit(0)
+    await release(*held[:3])  # "long" has none now, and "often" has two
+    await here.set_limit(4)
+    held[:3] = [await soon(waiters["long"])]
+    assert not waiters["often"].done()
+    await release(*held)
+    await (await soon(waiters["often"])).release()
+    await all_free(here)
+
+
 async def test_share_between_equals_goes_by_age(keyed: MakeKeyed) -> None:
     """Whatever their names are, also as they are encoded for Redis."""
     here, there = keyed(1, key_limit=None, share=True, patience=3600.0)

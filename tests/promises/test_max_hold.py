@@ -40,6 +40,18 @@ async def test_it_ends_at_the_server_too(pair: MakePair) -> None:
     assert not await permit.release()
 
 
+async def test_a_refresh_asks_for_no_more_than_is_left(pair: MakePair) -> None:
+    """So the permit of a process that is killed meanwhile is free by then, too."""
+    here, there = pair(1, lease=10.0, max_hold=10.2)
+    permit = await here.acquire()
+    began = time.monotonic()
+    await asyncio.sleep(0.4)
+    await permit.refresh()
+    [holder] = (await there.status()).holders
+    assert holder.expires_in <= began + 10.2 + 0.2 - time.monotonic()  # a margin of lease / 100
+    await permit.release()
+
+
 async def test_it_counts_from_the_grant_and_not_from_the_request(pair: MakePair) -> None:
     here, there = pair(1, lease=0.6, max_hold=1.2)
     first = await there.acquire()
