@@ -8,6 +8,12 @@ _TEST = "promises/test_keys.py::test_"
 
 OF_KEYS = (
     mutant(
+        "keys that come back into the line have no expiry",
+        "nothing is left of a semaphore that nobody uses",
+        "scripts/test_spec.py::test_what_comes_back_into_the_line_expires[fair+keys]",
+        (_KEYED, "  if standing then keep(keys, call('PTTL', line)) end", "  -- not kept:"),
+    ),
+    mutant(
         "share goes by turns alone",
         "with `share` the key with the fewest in use is served first",
         f"{_TEST}share_goes_by_what_is_held_before_whose_turn_it_is[redis]",

@@ -564,6 +564,26 @@ def test_a_long_line_of_a_dead_process_ends_at_the_limit_of_its_key(
         state.teardown()
 
 
+@pytest.mark.parametrize("mode", ["fair+keys", "fair+share"])
+def test_what_comes_back_into_the_line_expires(mode: Mode, server_url: str, prefix: str) -> None:
+    """All of the line was set aside, so that its keys were gone. The machine above found it."""
+    waiter, holder = HUBS[:2]
+    state = machine(mode, "server", server_url, prefix)()
+    try:
+        for hub, numbers in ((holder, (1, 2)), (waiter, (1, 2, 3))):
+            state.call(hub, op.Acquire(numbers, 90_000, 2, hub_info=HubInfo("x")))
+        state.come_or_go(waiter)
+        state.call(holder, op.Release(holder, [1]))
+        assert not state.redis.exists(state.address.first_keys[-2])
+        state.call(holder, op.Acquire([3], 90_000, 2))
+        state.come_or_go(waiter)
+        state.call(waiter, op.Heartbeat(90_000, [], 3))
+        assert state.redis.exists(state.address.first_keys[-2])
+        state.nothing_is_kept_for_longer_than_it_has_to_be()
+    finally:
+        state.teardown()
+
+
 @pytest.mark.parametrize("mode", ["fair", "zset"])
 def test_nothing_is_left_of_a_hub_that_is_silent_for_long(
     mode: Mode, server_url: str, prefix: str

@@ -195,6 +195,7 @@ local function join_line(entries, standing)
   end
   add_texts(texts)
   look_at_all(changed)
+  if standing then keep(keys, call('PTTL', line)) end  -- all of the line may have been set aside
 end
 local function keep_line(need)
   keep(line, need)
