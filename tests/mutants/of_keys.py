@@ -156,8 +156,8 @@ OF_KEYS = (
         f"{_TEST}patience_is_counted_by_the_server[redis]",
         (
             _KEYED,
-            "if stamp_us - ticket > 1000 * patience then",
-            "if stamp_us - ticket > 1e6 * patience then",
+            "place = padded(ticket + 1000 * patience)",
+            "place = padded(ticket + 1e6 * patience)",
         ),
     ),
     mutant(
@@ -166,8 +166,8 @@ OF_KEYS = (
         f"{_TEST}a_request_that_waits_for_long_goes_by_its_age",
         (
             "testing/_spec/keyed.py",
-            "head.ticket > 1000 * patience_ms",
-            "head.ticket > 1e6 * patience_ms",
+            "head.ticket + 1000 * (key.patience_ms",
+            "head.ticket + 1_000_000 * (key.patience_ms",
         ),
     ),
     mutant(

@@ -367,6 +367,37 @@ async def test_a_request_that_waits_for_long_goes_by_its_age() -> None:
     await held[1].release()
 
 
+async def test_the_patience_of_each_counts_for_itself() -> None:
+    """An older request that can still wait does not stand before one that cannot."""
+    memory = MemoryBackend()
+    patient, other = (
+        FairSemaphore(memory, "jobs", 4, share=True, patience=seconds) for seconds in (60.0, 5.0)
+    )
+    held = await hold(patient, "old", "old", "busy", "busy")
+    old = await queue_up(patient, key="old")
+    late = await queue_up(other, key="busy")
+    memory.advance(6.0)
+    idle = await queue_up(other, key="idle")
+    for waiter in (late, idle, old):
+        await held.pop().release()
+        held.insert(0, await soon(waiter))
+    await release(*held)
+
+
+async def test_a_request_without_a_key_has_the_patience_of_a_lease() -> None:
+    """What has no key does not go before all tenants at once."""
+    memory = MemoryBackend()
+    semaphore = FairSemaphore(memory, "jobs", 2, share=True, lease=30.0, patience=5.0)
+    held = await hold(semaphore, "busy", "busy")
+    bare = await queue_up(semaphore)
+    busy = await queue_up(semaphore, key="busy")
+    memory.advance(6.0)
+    for waiter in (busy, bare):
+        await held.pop().release()
+        held.insert(0, await soon(waiter))
+    await release(*held)
+
+
 async def test_patience_is_counted_by_the_server(keyed: MakeKeyed) -> None:
     here, there = keyed(2, key_limit=None, share=True, patience=0.05)
     held = await hold(here, "busy", "busy")

@@ -4,23 +4,15 @@ from redsem_async._core.keys import Address, Mode
 from redsem_async._protocol.errors import CommandError, ErrorKind
 from redsem_async._protocol.operations import Operation
 from redsem_async._protocol.replies import AnyReply
+from redsem_async.testing._memory import SPECIFICATIONS
 from redsem_async.testing._spec.base import Specification
-from redsem_async.testing._spec.fair import FairSpecification
-from redsem_async.testing._spec.keyed import KeyedSpecification, SharedSpecification
 from redsem_async.testing._spec.records import Publish, Reordered, UnknownHub, Void
-from redsem_async.testing._spec.zset import ZsetSpecification
 
 START_US = 1_700_000_000_000_000  # by the server's clock
-SPECIFICATIONS: dict[Mode, type[Specification]] = {
-    "fair": FairSpecification,
-    "fair+keys": KeyedSpecification,
-    "fair+share": SharedSpecification,
-    "zset": ZsetSpecification,
-}
 
 
 def specification(mode: Mode, publish: Publish) -> Specification:
-    return SPECIFICATIONS[mode](publish)
+    return SPECIFICATIONS[mode.removesuffix("+slots")](publish)
 
 
 def carry_out(

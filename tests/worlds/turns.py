@@ -5,7 +5,7 @@ that it need not look at every request, is what it is checked for.
 """
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -28,15 +28,23 @@ def uses_of(holders: Iterable[HolderRecord], now: int) -> Counter[str | None]:
     return uses
 
 
+def limit_in_force(declared: int, set_to: int | None, *, slotted: bool) -> int:
+    """Where permits have slots, no limit that is set makes more of them."""
+    if set_to is None:
+        return declared
+    return min(declared, set_to) if slotted else set_to
+
+
 class Room(NamedTuple):
     """What is in use at a moment, and what may be."""
 
     uses: Counter[str | None]
     set_limit: int | None
+    slotted: bool
     key_limits: Mapping[str, int]
 
     def common_limit(self, request: Request) -> int:
-        return request.limit if self.set_limit is None else self.set_limit
+        return limit_in_force(request.limit, self.set_limit, slotted=self.slotted)
 
     def key_limit(self, request: Request) -> float:
         if request.key is None:
@@ -67,7 +75,7 @@ class Room(NamedTuple):
 def room_of(model: FairSpecification, now: int, without: Collection[str] = ()) -> Room:
     holders = [held for i, held in model.state.holders.items() if i not in without]
     limits = model.key_limits if isinstance(model, KeyedSpecification) else {}
-    return Room(uses_of(holders, now), model.state.set_limit, limits)
+    return Room(uses_of(holders, now), model.state.set_limit, model.state.slotted, limits)
 
 
 def eligible(model: FairSpecification, room: Room, now: int) -> Iterator[QueuedRequest]:
@@ -87,9 +95,8 @@ def ready(waiting: Iterable[QueuedRequest], room: Room) -> list[QueuedRequest]:
     return [head for head in heads.values() if room.fits_key(head.request)]
 
 
-def is_impatient(model: FairSpecification, waiter: QueuedRequest, now_us: int) -> bool:
-    patience_ms = waiter.request.key.patience_ms if waiter.request.key else 0
-    return model.state.counter.stamp(now_us) - waiter.ticket > 1000 * patience_ms
+def patience_ends(request: Request, ticket: float) -> float:
+    return ticket + 1000 * (request.key.patience_ms if request.key else request.lease_ms)
 
 
 def next_in_turn(
@@ -99,9 +106,11 @@ def next_in_turn(
     heads = ready(eligible(model, room, now), room)
     if not heads:
         return []
-    oldest = min(heads, key=lambda waiter: waiter.place)
-    if not _shares(model) or is_impatient(model, oldest, now_us):
-        return [oldest]
+    if not _shares(model):
+        return [min(heads, key=lambda waiter: waiter.place)]
+    ends = min(patience_ends(head.request, head.ticket) for head in heads)
+    if ends < model.state.counter.stamp(now_us):
+        return [head for head in heads if patience_ends(head.request, head.ticket) == ends]
     least = min(room.share(head.request) for head in heads)
     return [head for head in heads if room.share(head.request) == least]
 
@@ -159,15 +168,22 @@ def broken_turn(
     call may have come too late for its first grants.
     """
     now, after, old = now_us // 1000, room_of(model, now_us // 1000), {w.id for w in line}
-    waiting = [waiter for waiter in eligible(model, after, now) if waiter.id in old]
-    heads = ready(waiting, after)
+    standing = list(eligible(model, after, now))
+    waiting, heads = [w for w in standing if w.id in old], ready(standing, after)
+    ends: dict[str, float] = {}
+    of_keys: dict[str | None, float] = defaultdict(float)
+    for grant in grants:
+        key = key_of(grant.request)
+        of_keys[key] = max(of_keys[key], patience_ends(grant.request, grant.ticket))
+    for waiter in model.line:
+        of_its_own = patience_ends(waiter.request, waiter.ticket)
+        ends[waiter.id] = of_keys[waiter.key] = max(of_keys[waiter.key], of_its_own)
     uses = after.uses.copy()
     for grant in grants:
         uses[key_of(grant.request)] -= grant.request.permits
     step = after._replace(uses=uses)
-    for i, grant in enumerate(grants):
+    for grant in grants:
         key = key_of(grant.request)
-        oldest = min([g.ticket for g in grants[i:]] + [head.ticket for head in heads])
         if not step.fits_key(grant.request):
             return f"{say(grant.id)} was granted above the limit of {key!r}"
         for waiter in waiting:
@@ -175,7 +191,7 @@ def broken_turn(
             if passed and waiter.key == key:
                 return f"{say(waiter.id)} was in line before {say(grant.id)}, of the same key"
             other = waiter.key != key and waiter in heads
-            if other and _has_precedence(model, step, waiter, grant, oldest, now_us):
+            if other and _has_precedence(model, step, waiter, ends[waiter.id], grant, now_us):
                 return f"{say(waiter.id)} was in line before those who were granted"
         step.uses[key] += grant.request.permits
     return None
@@ -185,20 +201,22 @@ def _has_precedence(
     model: FairSpecification,
     room: Room,
     waiter: QueuedRequest,
+    ends: float,
     grant: Grant,
-    oldest: float,
     now_us: int,
 ) -> bool:
-    """Whether *waiter*, which only the limit in all held up, was to be served before."""
+    """Whether *waiter*, which only the limit in all held up, was to be served before.
+
+    Its patience *ends* no sooner than that of those before it, of the same key: the call served
+    them, or they are of processes that are gone, as nobody had seen.
+    """
     passed = waiter.ticket < grant.ticket
     if not _shares(model) or grant.ticket == math.inf:
         return passed
-    patience_ms = grant.request.key.patience_ms if grant.request.key else 0
-    stamp = model.state.counter.stamp(now_us)
-    if stamp - grant.ticket > 1000 * patience_ms:
-        return False  # it went by its ticket
-    late = waiter.ticket == oldest and is_impatient(model, waiter, now_us)
-    return late or room.share(waiter.request) < room.share(grant.request)
+    its = patience_ends(grant.request, grant.ticket)
+    if min(its, ends) < model.state.counter.stamp(now_us):
+        return ends < its
+    return room.share(waiter.request) < room.share(grant.request)
 
 
 def _shares(model: FairSpecification) -> bool:

@@ -9,11 +9,13 @@
 --          'u:<key>:<power>:<id>'        2^power permits of a holder: what a key has in use is
 --                                        counted, so it cannot differ from the holders
 --          'i:<id>:<permits>:<key>'      the key of a holder
---          'r:<ticket>:<key>'            a key that is ready: its first request fits within the
---                                        limit of the key. The ticket is that of the request
+--          'r:<place>:<key>'             a key that is ready: its first request fits within the
+--                                        limit of the key. Its place is the ticket of the request;
+--                                        with `share`, the time when its patience ends: a lease
+--                                        after that, where it has no key
 --          's:<rank>:<key>'              the same in the order of `share`: by use for the weight,
 --                                        virtual time, ticket
---          'k:<key>:<ticket>:<rank>'     where the key is among these two
+--          'k:<key>:<place>:<rank>'      where the key is among these two
 --          'v:<key>:<virtual time>'      of a key that holds or waits, with `share`
 --
 -- A key is taken from the ready ones when its first request does not fit, and looked at again when
@@ -103,8 +105,8 @@ end
 local function unready(key)
   local text = first_with('k:' .. key)
   if not text then return end
-  local ticket, rank = string.match(string.sub(text, #key + 4), '^(%d+):(.*)$')
-  call('ZREM', keys, text, 'r:' .. ticket .. ':' .. key, 's:' .. rank .. ':' .. key)
+  local place, rank = string.match(string.sub(text, #key + 4), '^(%d+):(.*)$')
+  call('ZREM', keys, text, 'r:' .. place .. ':' .. key, 's:' .. rank .. ':' .. key)
 end
 
 -- The first request of *key* and its ticket.
@@ -156,8 +158,11 @@ local function look_at(key)
   if not request or not fits then return end
   local place, rank = padded(ticket), ''
   if shares then
-    local _, weight = parse_tail(request)
+    local _, _, lease = parse_request(request)
+    local _, weight, patience = parse_tail(request)
+    if key == '' then patience = lease end
     rank = string.format('%017.6f:%017.6f:', use_of(key) / weight, (virtual_time_of(key))) .. place
+    place = padded(ticket + 1000 * patience)
   end
   local texts = { 'r:' .. place .. ':' .. key, 'k:' .. key .. ':' .. place .. ':' .. rank }
   if shares then texts[3] = 's:' .. rank .. ':' .. key end
@@ -204,12 +209,10 @@ end
 
 -- The ready key whose turn it is.
 local function next_key()
-  local oldest = first_with('r')
-  if not oldest then return end
-  local ticket, key = string.match(oldest, '^r:(%d+):(.*)$')
-  if not shares then return key end
-  local _, _, patience = parse_tail((head_of(key)))
-  if stamp_us - ticket > 1000 * patience then return key end
+  local first = first_with('r')
+  if not first then return end
+  local place, key = string.match(first, '^r:(%d+):(.*)$')
+  if not shares or stamp_us > tonumber(place) then return key end
   return string.match(first_with('s'), '([^:]*)$')
 end
 

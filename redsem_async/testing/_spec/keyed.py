@@ -30,7 +30,7 @@ class KeyedSpecification(FairSpecification):
     Attributes:
         shares: the next permit goes to the key with the fewest in use for its weight.
         key_limits: limits that were set.
-        ready: keys whose first request fits within their limit: its ticket, and the rank.
+        ready: keys whose first request fits within their limit: its place, and the rank.
         virtual_time: of the key that was served last.
         virtual_times: of keys that hold or wait.
     """
@@ -88,6 +88,13 @@ class KeyedSpecification(FairSpecification):
         self.virtual_time = start = round(self._virtual_time(key), 6)
         self.virtual_times[key] = round(start + request.permits / weight, 6)
 
+    def _place(self, head: QueuedRequest) -> int:
+        """Its ticket; if keys share, the time when its patience ends: a lease without a key."""
+        if not self.shares:
+            return head.ticket
+        key = head.request.key
+        return head.ticket + 1000 * (key.patience_ms if key else head.request.lease_ms)
+
     def _look_at(self, context: CallContext, key: str) -> None:
         """Decide anew whether *key* is ready, and in which place."""
         self.ready.pop(key, None)
@@ -102,7 +109,8 @@ class KeyedSpecification(FairSpecification):
             else:
                 weight = head.request.key.weight if head.request.key else 1.0
                 use = round(self._use(key) / weight, 6)
-                self.ready[key] = head.ticket, (use, self._virtual_time(key), head.ticket)
+                rank = use, self._virtual_time(key), head.ticket
+                self.ready[key] = self._place(head), rank
                 return
         if self._use(key) == 0:
             self.virtual_times.pop(key, None)
@@ -183,14 +191,9 @@ class KeyedSpecification(FairSpecification):
     def _next_key(self, context: CallContext) -> str | None:
         if not self.ready:
             return None
-        oldest = min(self.ready, key=lambda key: (self.ready[key][0], quote(key, safe="")))
-        if not self.shares:
-            return oldest
-        head = self._head(oldest)
-        assert head is not None
-        patience_ms = head.request.key.patience_ms if head.request.key else 0
-        if self.state.counter.stamp(context.now_us) - head.ticket > 1000 * patience_ms:
-            return oldest
+        first = min(self.ready, key=lambda key: (self.ready[key][0], quote(key, safe="")))
+        if not self.shares or self.state.counter.stamp(context.now_us) > self.ready[first][0]:
+            return first
         return min(self.ready, key=lambda key: (self.ready[key][1], quote(key, safe="")))
 
     def _plan(

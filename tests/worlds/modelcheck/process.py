@@ -309,15 +309,16 @@ class Process:
     def _make_semaphore(self) -> AnySemaphore:
         party, mode = self.party, self.world.scenario.mode
         options: dict[str, Any] = {"lease": party.lease, "linger": party.linger}
-        if mode == "zset":
-            return Semaphore(self._node, "jobs", party.limit, **options)
-        if mode != "fair":
+        options |= {"slots": range(party.limit)} if "+slots" in mode else {"limit": party.limit}
+        if "zset" in mode:
+            return Semaphore(self._node, "jobs", **options)
+        if "+keys" in mode or "+share" in mode:
             options["key_limit"] = party.key_limit
-        if mode == "fair+share":
+        if "+share" in mode:
             weights = dict(party.weights)
             options |= {"share": True, "patience": party.patience}
             options["weight"] = partial(_weight_of, weights)
-        return FairSemaphore(self._node, "jobs", party.limit, **options)
+        return FairSemaphore(self._node, "jobs", **options)
 
     @property
     def runs(self) -> bool:

@@ -1,6 +1,7 @@
 """What must hold, whatever happens in whichever order."""
 
 import copy
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from redsem_async._protocol.operations import Clear, Operation, Reap, Release
@@ -52,6 +53,7 @@ def check_call(world: "World", before: Before, call: Operation, hub: str) -> Non
         if token <= ledger.last_token:
             raise Wrong(f"the token of {name_of(world, identity)} does not grow")
         ledger.last_token = token
+    _check_slots(world, {i: model.state.holders[i].slots for i in live})
     used = sum(model.state.holders[identity].permits for identity in live)
     if granted and used > world.scenario.highest:
         raise Wrong(f"{used} permits are held, under a limit of {world.scenario.highest}")
@@ -61,6 +63,17 @@ def check_call(world: "World", before: Before, call: Operation, hub: str) -> Non
     else:
         _check_order(world, before, ids)
     _excuse(world, before, call)
+
+
+def _check_slots(world: "World", slots: Mapping[str, Sequence[int]]) -> None:
+    """No two permits have one slot."""
+    owners: dict[int, str] = {}
+    for identity in slots:
+        for slot in slots[identity]:
+            other = owners.setdefault(slot, identity)
+            if other != identity:
+                names = f"{name_of(world, identity)} and {name_of(world, other)}"
+                raise Wrong(f"{names} have one slot: {slot}")
 
 
 def _check_turns(
@@ -135,6 +148,7 @@ def check(world: "World") -> None:
     if sum(permit.permits for permit in trusted) > world.scenario.highest:
         names = ", ".join(name_of(world, id_of(permit)) for permit in trusted)
         raise Wrong(f"too many are trusted at a time: {names}")
+    _check_slots(world, {id_of(permit): permit._claim.slots for permit in trusted})
     for permit in trusted:
         held = world.model.state.holders.get(id_of(permit))
         left = world.seconds_left(held.expiry_ms) if held is not None else 0.0

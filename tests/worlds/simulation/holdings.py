@@ -3,7 +3,7 @@
 import asyncio
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from redsem_async import (
@@ -47,6 +47,7 @@ class Hold:
     permits: int
     began: float
     claim: Claim
+    slots: Sequence[int]
     certain: float = 0.0  # until when it was trusted, by what has happened so far
     ended: float = math.inf
     lost: bool = False  # when it ended
@@ -148,7 +149,9 @@ class Holdings:
         process = attempt.process
         # Not by the permit's own properties: nobody else uses a lease whose id was read.
         name, claim = permit.name, permit._claim
-        hold = Hold(process, name, claim.id, claim.token, permit.permits, world.now, claim)
+        hold = Hold(
+            process, name, claim.id, claim.token, permit.permits, world.now, claim, claim.slots
+        )
         self._check(
             attempt.adopts or hold.permits == attempt.permits, f"{attempt} got {hold.permits}"
         )
@@ -248,7 +251,7 @@ class Holdings:
                 return attempt.answered is not None
             case AcquireTimeout():
                 in_time = attempt.timeout is not None and not attempt.holds
-                return in_time and self._was_full(attempt, error)
+                return in_time and (self.out_of_memory or self._was_full(attempt, error))
             case QueueFull():
                 return not attempt.holds
             case PermitLost():
@@ -308,14 +311,14 @@ class Holdings:
         judge, process = self.judge_of(attempt.semaphore.name), attempt.process
         since = judge.held_since(attempt.old)
         heir = judge.heir.get(attempt.old, "")
+        most = attempt.semaphore._terms.max_hold
+        token = judge.token_of(attempt.old) or judge.token_of(heir)
+        granted_at = judge.granted_at.get(token, math.inf)
+        if most is not None and self._world.now >= granted_at + 0.97 * most:
+            return False  # it may be held no longer by who asks
         alone = self._adopters[process, attempt.old] == 1
         if alone and heir.partition(".")[0] in process.hubs:
             return judge.held_since(heir) < math.inf  # by itself, without an answer
-        max_hold = attempt.semaphore._terms.max_hold
-        if max_hold is not None and since < math.inf:
-            token = judge.token_of(attempt.old)
-            if self._world.now >= judge.granted_at.get(token, 0.0) + 0.97 * max_hold:
-                return False  # it may be held no longer by who asks
         return since <= attempt.began
 
     def _cuts_it_fine(self, attempt: Attempt) -> bool:
@@ -341,6 +344,10 @@ class Holdings:
                 self._check(False, f"{hold.id} was held with {hold.token} and never granted")
                 return
             self._judge_trust(hold, tenure)
+            slots = judges[hold.name].slots.get((hold.id, hold.token), ())
+            self._check(
+                tuple(slots) == tuple(hold.slots), f"{hold} with {hold.slots}, and it is {slots}"
+            )
         self._judge_longest_holds()
         for name, judge in judges.items():
             self._judge_limit(name, judge.tenures, holds, limits[name])

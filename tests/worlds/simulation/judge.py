@@ -25,6 +25,7 @@ from tests.worlds.turns import (
     eligible,
     forgotten,
     grants_of,
+    limit_in_force,
     ready,
     room_of,
 )
@@ -42,6 +43,7 @@ class Judge:
     def __init__(self, world: World, name: str) -> None:
         self.name = name
         self.set_limit: int | None = None
+        self.slotted = False
         self.recovers = False
         self.tenures: dict[tuple[str, int], Tenure] = {}  # by id and token
         self.revived: set[str] = set()  # granted to a delayed duplicate, after the marks were lost
@@ -50,6 +52,7 @@ class Judge:
         self.last_token = 0
         self.grants = 0
         self.granted_at: dict[int, float] = {}  # by token, for whoever adopts it, too
+        self.slots: dict[tuple[str, int], Sequence[int]] = {}  # by id and token
         self.heir: dict[str, str] = {}  # who adopted, by the id that it adopted
         self.flushed_at = -math.inf
         self.prompt = math.inf  # seconds in which everybody learns who waits
@@ -75,7 +78,7 @@ class Judge:
         if not isinstance(model, KeyedSpecification):
             return look
         room, keys = room_of(model, now), {waiter.id: waiter.key for waiter in model.line}
-        room = room._replace(key_limits=dict(model.key_limits))
+        room = room._replace(key_limits=dict(model.key_limits), slotted=self.slotted)
         heads = ready(eligible(model, room, now), room)
         held_up = not all(room.fits(head.request) for head in heads)
         return look._replace(room=room, keys=keys, held_up=held_up)
@@ -95,6 +98,8 @@ class Judge:
         if isinstance(answer, CommandError):
             self._check(before == after, "a call that was sent back changed something")
             return False
+        if self.slotted:
+            self._judge_slots(model, after)
         if isinstance(call, op.Acquire):
             self._asked |= {permit_id(hub, r.number): r for r in requests_of(call)}
         if isinstance(call, op.Clear) and before != after:  # and was not too late
@@ -220,7 +225,7 @@ class Judge:
         looks = self._looks_since(since)
         for moment, look in looks:
             now = self._world.server_us_at(max(moment, since)) // 1000
-            most = limit if look.set_limit is None else look.set_limit
+            most = limit_in_force(limit, look.set_limit, slotted=self.slotted)
             others = len(look.tickets) > waits or any(
                 identity.partition(".")[0] not in hubs for identity in look.tickets
             )
@@ -251,7 +256,10 @@ class Judge:
         return looks + [pair for pair in self._looks if pair[0] <= since][-1:]
 
     def limit_of(self, identity: str) -> int:
-        return self._asked[identity].limit if self.set_limit is None else self.set_limit
+        return self.in_force(self._asked[identity].limit)
+
+    def in_force(self, declared: int) -> int:
+        return limit_in_force(declared, self.set_limit, slotted=self.slotted)
 
     # -- books
 
@@ -522,7 +530,7 @@ class Judge:
                 self._in_line[waiter.id] = InLine(since, alive_until)
 
     def _most(self, waiter: QueuedRequest) -> int:
-        return waiter.request.limit if self.set_limit is None else self.set_limit
+        return self.in_force(waiter.request.limit)
 
     def room(self, model: Specification, waiter: QueuedRequest, now: int) -> int:
         return self._most(waiter) - in_use(model.state.holders, now)
@@ -538,6 +546,16 @@ class Judge:
         if known is None or known.alive_until <= now or known.unreachable:
             return False
         return waiter.request.permits <= self._most(waiter)
+
+    def _judge_slots(self, model: Specification, after: Look) -> None:
+        taken: set[int] = set()
+        for identity in after.live:
+            holder = model.state.holders[identity]
+            many = len(holder.slots)
+            self._check(many == holder.permits, f"{identity} has {many} slots for its permits")
+            self._check(taken.isdisjoint(holder.slots), f"{identity} has a slot of another's")
+            taken |= {*holder.slots}
+            self.slots[identity, holder.token] = holder.slots
 
     def _check(self, holds: bool, otherwise: str) -> None:
         if not holds:

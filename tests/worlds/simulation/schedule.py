@@ -34,6 +34,7 @@ BROKEN = 1.2  # where links break meanwhile
 RECOVERY = 2.5  # after everything was wrong
 LOOK = 0.02  # seconds between two looks at that
 KEYED = 0.6  # of the schedules in fair mode
+SLOTTED = 0.3  # of all, where all clients declare the same limit
 LONGEST_HOLDS = 0.15  # of the semaphores in a process
 
 
@@ -81,6 +82,10 @@ class Schedule:
         self.limits = {name: draw.choice((1, 1, 2, 3, 5)) for name in names}
         self.common.highest = dict(self.limits)
         self.mixed = draw.random() < 0.15
+        # By a seed of its own, too. Lists of different lengths may be refused.
+        self.server.slotted = (
+            not self.mixed and random.Random(f"slots of {seed}").random() < SLOTTED
+        )
         self.server.recovers = not self.mixed and draw.random() < 0.2
         self.lingers = draw.random() < 0.5  # some of the processes do
         self.longest_linger = 0.0
@@ -169,7 +174,8 @@ class Schedule:
                 self.kind(
                     backend,
                     name,
-                    limit,
+                    None if self.server.slotted else limit,
+                    slots=list(range(limit)) if self.server.slotted else None,
                     **self._options_of_keys(limit, lease),
                     lease=lease,
                     refresh_interval=interval,
@@ -305,11 +311,11 @@ class Schedule:
             return self._whose_turn_it_is(name, model, pending)
         if first is not None:
             return pending if judge.room(model, first, now) + kept >= first.request.permits else []
-        set_to, free = judge.set_limit, kept - used
+        free = kept - used
         return [
             attempt
             for attempt in pending
-            if attempt.permits <= (attempt.semaphore.limit if set_to is None else set_to) + free
+            if attempt.permits <= judge.in_force(attempt.semaphore.limit) + free
         ]
 
     def _whose_turn_it_is(
@@ -342,7 +348,8 @@ class Schedule:
         prompt = BROKEN if self.gusty else PROMPT + 10 * self.world.trip
         if not (self.calm or self.gusty):
             prompt += RECOVERY
-        elif not any(attempt.process.no_push for attempt in waiting):
+        # Nobody is told when a patience ends, which may be the turn of a lighter one.
+        elif self.mode != "fair+share" and not any(a.process.no_push for a in waiting):
             return prompt
         return prompt + heartbeat_interval(2 * self.lease)
 

@@ -30,6 +30,7 @@ class Server:
         self.demoted_until = 0.0
         self.full_until = 0.0
         self.strict_until = 0.0
+        self.slotted = False  # permits have slots
         self.recovers = False  # clients put back what they hold, where state was lost
         self.prompt = math.inf  # seconds in which everybody learns who waits
         self.forgetful = 0.0  # probability that scripts are forgotten before a call
@@ -47,7 +48,7 @@ class Server:
     def judge(self, name: str) -> Judge:
         if name not in self.judges:
             self.judges[name] = judge = Judge(self._world, name)
-            judge.recovers, judge.prompt = self.recovers, self.prompt
+            judge.slotted, judge.recovers, judge.prompt = self.slotted, self.recovers, self.prompt
         return self.judges[name]
 
     def run(
