@@ -37,7 +37,7 @@ OF_DESIGN = (
     mutant(
         "design: an abandon does not raise the mark",
         "an acquire that is run after its abandon is not granted",
-        SIMULATION,
+        "promises/test_duplicates.py::test_a_delayed_duplicate_brings_nothing_back[fair-abandoned]",
         ("lua/abandon.lua", "raise_mark(highest)\n", ""),
         (
             _BASE,

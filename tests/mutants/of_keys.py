@@ -171,6 +171,42 @@ OF_KEYS = (
         ),
     ),
     mutant(
+        "an older request hides a patience that has ended",
+        "of several that waited for long, the one whose patience ended first is next",
+        f"{_TEST}the_patience_of_each_counts_for_itself",
+        (
+            "testing/_spec/keyed.py",
+            'first = min(self.ready, key=lambda key: (self.ready[key][0], quote(key, safe="")))',
+            'first = min(self.ready, key=lambda key: (self.ready[key][1][2], quote(key, safe="")))',
+        ),
+    ),
+    mutant(
+        "a request without a key has no patience",
+        "what has no key does not go before all tenants",
+        "scripts/test_spec.py::test_memory_and_redis_agree[fair+share-server]",
+        (_KEYED, "    if key == '' then patience = lease end\n", ""),
+    ),
+    mutant(
+        "a head start is stored as the counter",
+        "tokens grow, whatever head start a request had",
+        "scripts/test_spec.py::test_memory_and_redis_agree[fair-server]",
+        (
+            "lua/fair/acquire.lua",
+            "      queued[#queued + 1] = exact(math.max(1, next_token() - earlier))\n",
+            "      last = math.max(1, next_token() - earlier)\n      queued[#queued + 1] = exact(last)\n",
+        ),
+    ),
+    mutant(
+        "a key that is full holds up all keys",
+        "a request that only its own key holds up is in nobody else's way",
+        f"{_TEST}a_blocked_key_holds_nobody_else_up[redis]",
+        (
+            _KEYED,
+            "      if not key then break end\n      local request, ticket, text = head_of(key)",
+            "      if not key then blocked = waiting > 0 break end\n      local request, ticket, text = head_of(key)",
+        ),
+    ),
+    mutant(
         "a head start is served later",
         "who becomes the first in line is served at once",
         f"{_TEST}a_head_start_past_a_heavy_request_is_served_at_once[redis]",

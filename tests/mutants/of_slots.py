@@ -17,6 +17,17 @@ OF_SLOTS = (
         ),
     ),
     mutant(
+        "a slot is given by the number of holders",
+        "no two permits have one slot, although one before it came to its end",
+        f"{_TEST}a_waiter_gets_the_slot_that_is_given_back[zset-redis]",
+        (
+            _SLOTS,
+            "  taken, lowest = {}, 0\n  local ids",
+            "  taken, lowest = {}, holder_count\n  local ids",
+        ),
+        (_SLOTS, "    if not taken[lowest] then\n", "    if true then\n"),
+    ),
+    mutant(
         "a slot of an evicted holder stays taken",
         "a slot comes back with the permit, however it ended",
         f"{_TEST}slots_of_evicted_holders_are_free[zset]",

@@ -65,7 +65,7 @@ async def test_a_blocked_key_holds_nobody_else_up(keyed: MakeKeyed) -> None:
     here, there = keyed(2)
     held = await hold(here, "a")
     waiters = [await queue_up(there, key="a") for _ in range(3)]
-    other = await hold(there, "b")
+    other = [await there.acquire(key="b", timeout=0)]
     await release(*held)
     permit = await soon(waiters[0])
     assert not waiters[1].done()

@@ -60,17 +60,24 @@ class Stay:
     released: bool | None = None
     killed: bool = False
     key: str | None = None
+    slots: tuple[int, ...] = ()
 
     @property
-    def windows(self) -> tuple[str, ...]:
-        """What it counts against: the semaphore, and its key."""
-        own = () if self.key is None else (of_key(self.name, self.key),)
-        return self.name, *own
+    def windows(self) -> dict[str, int]:
+        """What it counts against, and how much: the semaphore, its key, and its slots."""
+        own = {} if self.key is None else {of_key(self.name, self.key): self.permits}
+        slots = {of_slot(self.name, slot): 1 for slot in self.slots}
+        return {self.name: self.permits, **own, **slots}
 
 
 def of_key(name: str, key: str) -> str:
     """One key of a semaphore, among the names of `History`."""
     return f"{name} key {key}"
+
+
+def of_slot(name: str, slot: int) -> str:
+    """One slot of a semaphore, among the same."""
+    return f"{name} slot {slot}"
 
 
 @dataclass(slots=True)
@@ -238,10 +245,10 @@ class History:
         if gave_back or (taken and not in_grace):
             until = min(until, ended)
         if until > stay.since:
-            for each in stay.windows:
+            for each, permits in stay.windows.items():
                 edges = self._windows[each].edges
-                heapq.heappush(edges, (stay.since, stay.permits))
-                heapq.heappush(edges, (until, -stay.permits))
+                heapq.heappush(edges, (stay.since, permits))
+                heapq.heappush(edges, (until, -permits))
 
     def _sweep(self, name: str, window: _Window, horizon: float) -> None:
         most = self._ceiling.get(name, math.inf)

@@ -17,15 +17,14 @@ import hiredis
 
 import redsem_async._protocol.operations as op
 import redsem_async._redis.codec as wire
-from redsem_async._core.keys import Mode
+from redsem_async._core.config import Clock
+from redsem_async._core.keys import Address, Mode
 from redsem_async._protocol.hub_info import HubInfo
 from redsem_async._redis.scripts import Script, script
 from tests.harness import restricted
 
 _WRAPPER = Path(__file__).with_name("journalled.lua").read_text(encoding="utf-8")
 _COMMAND = "rpush"  # with which the journal is written
-_KEYS = 7  # that every script may be given; two more are for recovery
-_KEYED_KEYS = 2  # that scripts for semaphores with keys are given before them
 _LOOKED_UP = "script"  # the name in `_wire` by which scripts are looked up
 _SLOT = "--[[ the script stands here ]]"
 
@@ -82,12 +81,14 @@ class Record(NamedTuple):
     @property
     def base(self) -> str:
         """What the names of the semaphore's keys begin with."""
-        return self.key.removesuffix("keys" if self.keyed else "holders")
+        return f"{self.key.rpartition(':')[0]}:"
 
     @property
-    def keyed(self) -> bool:
-        """Whether requests have keys."""
-        return "+" in self.mode
+    def address(self) -> Address:
+        """Of the semaphore: its keys are those that every script may be given."""
+        prefix, _, name = self.base.partition(":{")
+        clock: Clock = "local" if self.arguments[2].endswith("local") else "server"
+        return Address(self.mode, prefix, name[:-2], clock)
 
     @property
     def hub(self) -> str:
@@ -101,7 +102,7 @@ class Record(NamedTuple):
     @property
     def recovers(self) -> bool:
         """Whether the caller wants a grace period after a loss of state."""
-        return len(self.present) > _KEYS + _KEYED_KEYS * self.keyed
+        return len(self.present) > len(self.address.first_keys) + len(self.address.keys)
 
     @property
     def call(self) -> op.Operation:
@@ -148,7 +149,7 @@ def record_of(data: bytes) -> Record:
 
 def call_of(mode: Mode, operation: str, own: Sequence[str], *, recovers: bool) -> op.Operation:
     """The call that a script was given as arguments: what `Codec.command` does, undone."""
-    fair = mode != "zset"
+    fair, slotted = mode.startswith("fair"), mode.endswith("+slots")
 
     def introduced(who: str, no_push: str) -> HubInfo | None:
         return HubInfo(who, no_push == "1", recovers) if who else None
@@ -158,8 +159,9 @@ def call_of(mode: Mode, operation: str, own: Sequence[str], *, recovers: bool) -
             lease, limit, first, second, who, no_push, right, *asked = own
             numbers, unusual = _asked(asked)
             hub_info = introduced(who, no_push)
-            call = op.Acquire(numbers, int(lease), int(limit), unusual, hub_info=hub_info)
-            call = call._replace(right=_right(right))
+            most, slots = _listed(limit) if slotted else (int(limit), None)
+            call = op.Acquire(numbers, int(lease), most, unusual, hub_info=hub_info)
+            call = call._replace(right=_right(right), slots=slots)
             if fair:
                 all_of_them, _, of_key = first.partition(":")
                 return call._replace(
@@ -188,10 +190,11 @@ def call_of(mode: Mode, operation: str, own: Sequence[str], *, recovers: bool) -
             return beat._replace(right=_right(right))
         case "adopt":
             lease, who, no_push, owner, *rest = own
-            old, new, number, *bound = map(int, rest)
+            old, new, number = map(int, rest[:3])
+            longest = int(rest[3]) if rest[3:] and rest[3] else None
+            slots = _listed(rest[4])[1] if slotted else None
             hub_info = introduced(who, no_push)
-            longest = bound[0] if bound else None
-            return op.Adopt(owner, old, new, int(lease), hub_info, number, longest)
+            return op.Adopt(owner, old, new, int(lease), hub_info, number, longest, slots)
         case "restore":
             lease, who, no_push, *back = own
             permits = [_permit(text) for text in back]
@@ -212,6 +215,12 @@ def call_of(mode: Mode, operation: str, own: Sequence[str], *, recovers: bool) -
             raise AssertionError(f"no such operation: {operation}")
 
 
+def _listed(text: str) -> tuple[int, Sequence[str]]:
+    """How many slots a client declares, and which."""
+    length, _, slots = text.partition(":")
+    return int(length), tuple(map(unquote, slots.split(",")))
+
+
 def _right(text: str) -> op.RightRequest | None:
     return op.RightRequest(*map(int, text.split(":"))) if text else None
 
@@ -230,8 +239,10 @@ def _asked(texts: Iterator[str] | Sequence[str]) -> tuple[list[int], dict[int, o
 
 
 def _permit(text: str) -> op.RestoredPermit:
-    number, token, permits, *tail = text.split(":")
-    return op.RestoredPermit(int(number), int(token), int(permits), _terms(tail))
+    number, token, weight, *tail = text.split(":")
+    permits, _, slots = weight.partition("@")
+    its = tuple(map(int, slots.split("+"))) if slots else ()
+    return op.RestoredPermit(int(number), int(token), int(permits), _terms(tail), its)
 
 
 def _request(text: str) -> op.Request:

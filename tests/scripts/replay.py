@@ -12,7 +12,7 @@ from urllib.parse import quote, unquote
 
 import hiredis
 
-from redsem_async._core.keys import Address, Mode
+from redsem_async._core.keys import Mode
 from redsem_async._protocol.pushes import Granted, Push
 from redsem_async._protocol.replies import AdoptReply, AnyReply, Holding, Reply, StatusReply
 from redsem_async._redis.codec import Codec, push_of
@@ -25,6 +25,7 @@ from redsem_async.testing._spec.records import (
     ModeInUse,
     QueuedRequest,
     Reordered,
+    SlotsInUse,
     UnknownHub,
     Void,
 )
@@ -35,21 +36,22 @@ from tests.scripts.violations import Findings
 from tests.scripts.writes import Keys
 
 ASIDE = 2**52  # the score of a request that was set aside is its ticket less this
-_ERRORS = {Reordered: "REORDERED", UnknownHub: "STRANGER", Void: "VOID", ModeInUse: "MODE"}
-
-
-@cache
-def _wire_of(mode: Mode, prefix: str, name: str, kind: str) -> Codec:
-    return Codec(Address(mode, prefix, name, "local" if kind.endswith("local") else "server"))
+_ERRORS: dict[type[Exception], str] = {
+    Reordered: "REORDERED",
+    UnknownHub: "STRANGER",
+    Void: "VOID",
+    ModeInUse: "MODE",
+    SlotsInUse: "SLOTS",
+}
+_codec_of = cache(Codec)
 
 
 class Replay:
     """One semaphore of the specification, which follows the journal."""
 
     def __init__(self, mode: Mode, findings: Findings) -> None:
-        self.model: Specification = SPECIFICATIONS[mode](self._publish)
+        self.model: Specification = SPECIFICATIONS[mode.removesuffix("+slots")](self._publish)
         self.broken = False  # it went another way: what follows would say nothing more
-        self._mode: Mode = mode
         self._findings = findings
         self._published: deque[tuple[str, Push | None, int]] = deque()
         self._astray: list[str] = []
@@ -62,8 +64,7 @@ class Replay:
             self._forget(kind)
         published = map(_message, (w for w in record.writes if w.command in _PUBLISH))
         self._published.extend(joined(published))
-        prefix, _, rest = record.base.partition(":{")
-        wire = _wire_of(self._mode, prefix, rest[:-2], record.arguments[2])
+        wire = _codec_of(record.address)
         call = record.call
         raw = record.reply
         self._know_server(record)
@@ -71,7 +72,7 @@ class Replay:
             expected: AnyReply | str = self.model.run(
                 wire.address, call, record.hub, record.now_us
             )
-        except (Reordered, UnknownHub, Void, ModeInUse) as error:
+        except tuple(_ERRORS) as error:
             expected = _ERRORS[type(error)]
         if isinstance(raw, hiredis.ReplyError):
             answered: AnyReply | str = str(raw)
@@ -190,6 +191,10 @@ class Replay:
                     known.alive_until = 0
             case "released":
                 state.grace.released.clear()
+            case "slots":
+                state.slots = ()
+                for held in state.holders.values():
+                    held.slots = ()
             case "keys":
                 assert isinstance(model, KeyedSpecification)
                 model.ready.clear()

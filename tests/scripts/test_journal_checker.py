@@ -71,7 +71,14 @@ def with_keys(client: Redis, name: str, limit: int, prefix: str) -> FairSemaphor
     return FairSemaphore(client, name, limit, prefix=prefix, key_limit=LIMIT, share=True)
 
 
-@pytest.fixture(params=[Semaphore, FairSemaphore, with_keys], ids=["zset", "fair", "keys"])
+def with_slots(client: Redis, name: str, limit: int, prefix: str) -> FairSemaphore:
+    slots = [f"cuda:{number}" for number in range(limit)]
+    return FairSemaphore(client, name, slots=slots, prefix=prefix, key_limit=LIMIT)
+
+
+@pytest.fixture(
+    params=[Semaphore, FairSemaphore, with_keys, with_slots], ids=["zset", "fair", "keys", "slots"]
+)
 async def records(request: pytest.FixtureRequest, server_url: str, prefix: str) -> list[Record]:
     return await _journal(request.param, server_url, prefix)
 
@@ -160,6 +167,21 @@ def test_a_journal_that_is_wrong_in_one_place(
 ) -> None:
     """The specification disagrees; limits and tokens are checked without it as well."""
     assert {*rules, "agrees with the specification"} <= found(corrupt(records)).keys()
+
+
+async def test_a_slot_that_is_given_twice(server_url: str, prefix: str) -> None:
+    records = await _journal(with_slots, server_url, prefix)
+
+    def second(write: Write) -> bool:
+        return write.key.endswith(":slots") and write.arguments[1:] == ["1"]
+
+    at = next(i for i, record in enumerate(records) if any(map(second, record.writes)))
+    writes = [
+        write._replace(arguments=[write.arguments[0], "0"]) if second(write) else write
+        for write in records[at].writes
+    ]
+    wrong = [*records[:at], records[at]._replace(writes=writes)]
+    assert {"no slot is given twice", "agrees with the specification"} <= found(wrong).keys()
 
 
 # -- what clients saw

@@ -14,7 +14,6 @@ from tests.scripts.violations import Findings
 
 EXPIRY_SLACK = 5  # ms by which an expiry may differ: before 8.0 TIME goes on while a script runs
 KINDS = ("holders", "tokens", "meta", "hubs", "extra", "limit", "line", "marker", "released")
-KEYED_KINDS = ("keys", "key-limits", *KINDS)
 STAYING = ("limit", "marker", "key-limits")  # keys without an expiry
 BAND = 2**42  # `extra` has '<id>:<power>' -> expiry + power * BAND: 2**power permits of id
 
@@ -50,6 +49,7 @@ class Keys:
         self.texts: dict[str, str] = {}  # the set limit, and the marker
         self.keys: dict[str, float] = {}  # see the keyed prelude
         self.key_limits: dict[str, str] = {}
+        self.slots: dict[str, str] = {}  # see the slots prelude
         self.now = 0  # of the semaphore's clock, in ms, when the last record was written
         self.highest = 0  # fencing token granted so far
         self._deadlines: dict[str, int] = {}  # of a key: when it expires, in ms
@@ -92,6 +92,9 @@ class Keys:
         for identity, key in self.keys_of_holders().items():
             if identity in held:
                 held[identity].key = key
+        for identity, slots in self.slots.items():
+            if identity in held:
+                held[identity].slots = tuple(map(int, slots.split("+")))
         return held
 
     def keys_of_holders(self) -> dict[str, str]:
@@ -125,7 +128,7 @@ class Keys:
         """Keys that expired since the last record: in their time, with nothing live in them."""
         gone: list[str] = []
         now = record.server_us // 1000
-        kinds = KEYED_KINDS if record.keyed else KINDS
+        kinds = *map(self._kind, record.address.first_keys), *KINDS
         for kind, there in zip(kinds, record.present, strict=False):
             known = self._contents(kind)
             if there == "1" and not known:
@@ -233,7 +236,7 @@ class Keys:
         keyed = {text.split(":")[-1] for text in self.keys if text.startswith("u:")}
         keyed |= self.keys_of_holders().keys()
         for identity in changes.removed if self.holders else ():
-            if identity in self.tokens or identity in heavy or identity in keyed:
+            if identity in {*self.tokens, *heavy, *keyed, *self.slots}:
                 self._broken("nothing leaks", f"a part of {identity} stayed behind")
 
     def _check_grants(self, record: Record, grants: Held, left: Sequence[str]) -> None:
@@ -249,11 +252,24 @@ class Keys:
                 self._broken("fencing tokens grow", detail)
             self.highest = max(self.highest, grant.token)
             used += grant.permits
-            most = int(str(self.texts.get("limit", declared.get(identity, own))).split()[0])
+            its_own = declared.get(identity, own)
+            most = int(self.texts.get("limit", str(its_own)).split()[0])
+            if record.address.slotted:
+                most = min(most, its_own)
+                self._check_slots(identity, grant)
             self._check_key(record, identity, grant, left)
             if used > most:
                 detail = f"{used} of {most} permits in use with {identity}"
                 self._broken("never more than the limit", detail)
+
+    def _check_slots(self, identity: str, grant: HolderRecord) -> None:
+        """Nobody else has a slot of *grant*, and it has one for each permit."""
+        if len(grant.slots) != grant.permits:
+            self._broken("a permit has its slots", f"{identity} has {grant.slots}")
+        for other, held in self.held().items():
+            if other != identity and held.expiry_ms > self.now and {*held.slots} & {*grant.slots}:
+                detail = f"{identity} was granted {grant.slots}, {other} has {held.slots}"
+                self._broken("no slot is given twice", detail)
 
     def _check_key(
         self, record: Record, identity: str, grant: HolderRecord, left: Sequence[str]

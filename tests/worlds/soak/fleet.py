@@ -141,8 +141,10 @@ class Worker:
     def _note(self, name: str, said: list[Any]) -> None:
         history, at = self._tally.checker.history, self._tally.at
         match said:
-            case ["got", identity, lease, place, token, permits, key, since, trusted]:
-                stay = Stay(name, lease, place, token, permits, at(since), at(trusted), key=key)
+            case ["got", identity, *facts]:
+                lease, place, token, permits, key, slots, since, trusted = facts
+                stay = Stay(name, lease, place, token, permits, at(since), at(trusted))
+                stay.key, stay.slots = key, tuple(slots)
                 history.got(identity, stay)
                 self._tally.stays += 1
             case ["doubts", identity, moment]:

@@ -2,12 +2,12 @@
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 from redsem_async import AnySemaphore, FairSemaphore, Semaphore
 from redsem_async._core.config import Clock
-from redsem_async._core.keys import Mode
+from redsem_async._core.keys import Mode, with_slots
 
 PREFIX = "redsem:soak"
 HIGHEST_LIMIT = 8
@@ -78,7 +78,11 @@ class Place:
 
     @property
     def keyed(self) -> bool:
-        return "+" in self.mode
+        return "+keys" in self.mode or "+share" in self.mode
+
+    @property
+    def slotted(self) -> bool:
+        return self.mode.endswith("+slots")
 
     @property
     def key_ceiling(self) -> int:
@@ -88,20 +92,21 @@ class Place:
     @property
     def ceiling(self) -> int:
         """The most that may be held at a time, whatever limit is in force."""
-        return HIGHEST_LIMIT if self.mutable else self.limit + self.mixed
+        most = self.limit + self.mixed  # no limit that is set makes more slots
+        return HIGHEST_LIMIT if self.mutable and not self.slotted else most
 
     def declared(self, process: int) -> int:
         return self.limit + (self.mixed and process % 2)
 
     def semaphore(self, client: Any, process: int) -> AnySemaphore:
-        own: dict[str, Any] = {}
+        limit = self.declared(process)
+        own: dict[str, Any] = {"slots": range(limit)} if self.slotted else {"limit": limit}
         if self.keyed:
-            own = {"key_limit": self.key_limit, "share": self.mode == "fair+share"}
-        kind = Semaphore if self.mode == "zset" else FairSemaphore
+            own |= {"key_limit": self.key_limit, "share": "+share" in self.mode}
+        kind = Semaphore if self.mode.startswith("zset") else FairSemaphore
         return kind(
             client,
             self.name,
-            self.declared(process),
             **own,
             lease=self.lease,
             prefix=PREFIX,
@@ -112,9 +117,12 @@ class Place:
 
 
 def places(plan: Plan) -> list[Place]:
-    """The semaphores, the busiest first: half of them without a line, a quarter with keys."""
+    """The semaphores, the busiest first: half of them without a line, a quarter with keys.
+
+    A third of them has slots.
+    """
     dice = random.Random(plan.seed)
-    return [
+    known = [
         Place(
             name=f"place-{number}",
             mode=_MODES[number % len(_MODES)],
@@ -129,4 +137,8 @@ def places(plan: Plan) -> list[Place]:
             key_limit=dice.choice((1, 1, 2, 3)),
         )
         for number in range(plan.names)
+    ]
+    return [
+        replace(place, mode=with_slots(place.mode)) if number % 3 == 2 else place
+        for number, place in enumerate(known)
     ]

@@ -16,7 +16,7 @@ from redsem_async import SemaphoreError
 from redsem_async.testing._embedded import EmbeddedRedis, embedded_redis
 from tests.harness.proxy import Proxy
 from tests.harness.wait import until
-from tests.scripts.history import of_key
+from tests.scripts.history import of_key, of_slot
 from tests.scripts.journal import JournalChecker
 from tests.scripts.recording import Flushed, journal_key, record_of
 from tests.worlds.soak.chaos import Chaos, forget_the_past
@@ -137,6 +137,11 @@ async def soak(plan: Plan) -> Report:
     ceilings = {place.name: place.ceiling for place in known}
     ceilings |= {
         of_key(place.name, key): place.key_ceiling for place in known for key in KEYS * place.keyed
+    }
+    ceilings |= {
+        of_slot(place.name, slot): 1
+        for place in known
+        for slot in range(place.ceiling * place.slotted)
     }
     checker = JournalChecker(ceilings, recovering)
     report = Report(plan, checker)
@@ -284,6 +289,8 @@ async def _look_for_leftovers(
         report.longest_ttl = max(report.longest_ttl, ttl / 1000)
         kind = key.rpartition(b":")[2]
         expires = ttl >= 0 and kind in (b"meta", b"hubs", b"released")
+        if kind == b"slots":  # the list of them, and nobody's slot
+            expires = ttl >= 0 and await admin.hkeys(key) == [b"list"]
         if not expires and kind != b"marker":  # which is there when idle and not when lost
             left.append(f"{key!r} was left, for {ttl} ms")
 

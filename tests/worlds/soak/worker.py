@@ -89,7 +89,7 @@ class Process:
         self.stays += 1
         stay = f"{claim.id}/{self.stays}"
         self.open[stay] = Open(permit)
-        facts = (claim.id, place.name, claim.token, claim.permits, key)
+        facts = (claim.id, place.name, claim.token, claim.permits, key, claim.slots)
         self.report("got", stay, *facts, since, claim.trusted_until)
         return stay
 
