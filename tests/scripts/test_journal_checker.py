@@ -1,11 +1,13 @@
 """The checker of the journal finds nothing wrong with a real one, and can fail."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
 import pytest
+from redis import Redis as SyncRedis
 from redis.asyncio import Redis
 
 from redsem_async import AnySemaphore, FairSemaphore, Permit, Semaphore
@@ -182,6 +184,38 @@ async def test_a_slot_that_is_given_twice(server_url: str, prefix: str) -> None:
     ]
     wrong = [*records[:at], records[at]._replace(writes=writes)]
     assert {"no slot is given twice", "agrees with the specification"} <= found(wrong).keys()
+
+
+def block_until_gone(url: str, key: str) -> None:
+    """Nothing else happens in this thread meanwhile."""
+    with SyncRedis.from_url(url) as client:
+        while client.exists(key):
+            time.sleep(0.05)
+
+
+@pytest.mark.release
+async def test_holders_that_expired_as_a_whole(server_url: str, prefix: str) -> None:
+    """The next call after that puts back the key whose permits they had, and serves it."""
+    undo = install()
+    try:
+        async with Redis.from_url(server_url) as first, Redis.from_url(server_url) as second:
+            here, there = (
+                FairSemaphore(client, "jobs", 1, prefix=prefix, key_limit=1, lease=0.5)
+                for client in (first, second)
+            )
+            await (await here.acquire(key="a")).detach(0.4)
+            waiter = asyncio.ensure_future(there.acquire(key="a"))
+            await until(lambda: bool(there._bound().remote.ledger.waiting), "it waits")
+            block_until_gone(server_url, f"{prefix}:{{jobs}}:holders")
+            await (await waiter).release()
+            journal: list[Any] = await first.lrange(journal_key(prefix), 0, -1)
+            await first.delete(journal_key(prefix))
+    finally:
+        undo()
+    records = [record_of(data) for data in journal]
+    served = next(record for record in records if record.operation == "heartbeat")
+    assert served.present[len(served.address.first_keys)] == "0", "the holders were there"
+    assert not found(records)
 
 
 # -- what clients saw
