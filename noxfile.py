@@ -25,7 +25,7 @@ Environment = dict[str, str | None]
 HTTPX2 = Path("redsem_async/httpx2.py")
 
 # Tests mostly wait for their servers: more of them at a time than there are cores.
-DAILY = ["-n5", "--dist=worksteal", "-m", "not release and not timing and not browser"]
+DAILY = ["-n7", "--dist=worksteal", "-m", "not release and not timing and not browser"]
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
