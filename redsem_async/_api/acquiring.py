@@ -1,5 +1,6 @@
 """How a task comes by a permit."""
 
+import asyncio
 from collections.abc import Callable
 
 from redsem_async._core.clock import now as clock
@@ -29,10 +30,11 @@ async def acquire(
     bound = bind()
     remote, _, loop = bound
     if terms.linger:
-        await remote.reuse.let_others_run()
+        if remote.reuse.others_are_due():
+            await asyncio.sleep(0)
         lease = remote.reuse.take(terms, permits, key)
         if lease is not None:
-            return _use(bound, lease, lease, cancel_on_loss=cancel_on_loss)
+            return _use(bound, lease, lease, lease.started, cancel_on_loss=cancel_on_loss)
     waits = timeout is None or timeout > 0
     future = loop.create_future()
     claim = Claim(remote.address, terms, permits, clock(), waits, future, ahead, key)
@@ -91,7 +93,7 @@ async def _take(bound: Bound, claim: Claim, *, cancel_on_loss: bool) -> Permit |
         if lease.state is not State.KEPT:
             return None
         lease.reuse(claim.started)
-        return _use(bound, lease, claim, cancel_on_loss=cancel_on_loss)
+        return _use(bound, lease, claim, clock(), cancel_on_loss=cancel_on_loss)
     error = claim.error
     if error is None and claim.state is State.ENDED:
         # Closed, and given back, before its caller could run.
@@ -108,10 +110,9 @@ async def _take(bound: Bound, claim: Claim, *, cancel_on_loss: bool) -> Permit |
     return permit
 
 
-def _use(bound: Bound, lease: Claim, claim: Claim, *, cancel_on_loss: bool) -> Permit:
+def _use(bound: Bound, lease: Claim, claim: Claim, now: float, *, cancel_on_loss: bool) -> Permit:
     """A permit for the caller of *claim*, with a lease that was used before."""
     remote, refresher, _ = bound
-    now = clock()
     refresher.resume(lease, remote, now)
     permit = Permit(bound, lease, now - claim.started, cancel_on_loss=cancel_on_loss)
     for notifier in observers.notifiers:

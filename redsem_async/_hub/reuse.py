@@ -126,12 +126,10 @@ class Reuse:
         lease.reuse(now)
         return lease
 
-    async def let_others_run(self) -> None:
-        """Let the event loop run once in a while: a recall has to be read."""
-        self._in_a_row += 1
-        if self._in_a_row >= IN_A_ROW:
-            self._in_a_row = 0
-            await asyncio.sleep(0)
+    def others_are_due(self) -> bool:
+        """Whether the loop runs before this acquire, because a recall has to be read."""
+        self._in_a_row = (self._in_a_row + 1) % IN_A_ROW
+        return self._in_a_row == 0
 
     # -- leases go back
 

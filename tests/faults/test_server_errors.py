@@ -258,8 +258,9 @@ async def test_a_key_turns_into_another_type_meanwhile(
     semaphore = kind(client_a, "jobs", 1, lease=1.0)
     holder = await kind(client_b, "jobs", 1, lease=1.0, refresh_interval=0.2).acquire()
     waiter = await waits_in_line(semaphore)
-    await admin.delete(key_of(semaphore, key))
-    await admin.rpush(key_of(semaphore, key), "not ours")
+    # At once, or a refresh may write in between.
+    replace = "redis.call('DEL', KEYS[1]) redis.call('RPUSH', KEYS[1], 'not ours')"
+    await admin.eval(replace, 1, key_of(semaphore, key))
     before = await scripts_run(admin)
     with suppress(BackendError):
         await holder.release()
