@@ -9,6 +9,7 @@ import pytest
 
 import redsem_async
 from redsem_async._redis.acl import ADDITIONS, COMMANDS, acl_rules
+from redsem_async.cli.doctor._rights import probes
 from tests.harness.source import tree_of
 
 PACKAGE = Path(redsem_async.__file__).parent
@@ -50,6 +51,11 @@ def test_every_command_is_allowed_and_every_allowed_one_is_used() -> None:
     by_redis_py = {*ADDITIONS["client_name"], *ADDITIONS["database"]}
     allowed = {*COMMANDS, *(command for added in ADDITIONS.values() for command in added)}
     assert sorted((sent | called) - OPEN_TO_ALL) == sorted(allowed - by_redis_py)
+
+
+def test_doctor_tries_every_command() -> None:
+    """`subscribe` is tried in a way of its own."""
+    assert sorted({*probes("redsem"), "subscribe"}) == sorted(COMMANDS)
 
 
 def test_the_documented_line_is_the_one_in_the_code() -> None:

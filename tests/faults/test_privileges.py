@@ -31,8 +31,6 @@ from tests.harness.servers import StartServer
 from tests.harness.topologies import Cluster, in_sync, settle, tell
 from tests.harness.wait import in_background, takes_at_most, until
 
-pytestmark = pytest.mark.release
-
 LATER = 2.5  # seconds: a heartbeat of a lease of 3 s is sent every 1 to 1.5
 AT_ONCE = 0.5
 HARMLESS = {*HARMLESS_DENIALS, "client"}  # 6.2 does not log the subcommand
@@ -79,9 +77,9 @@ async def two_processes(
             await client.aclose()
 
 
-async def in_line(semaphore: AnySemaphore) -> "asyncio.Task[Permit]":
+async def in_line(semaphore: AnySemaphore, **options: Any) -> "asyncio.Task[Permit]":
     """A task that waits for a permit, of which the server knows; raises the error of a refusal."""
-    task = in_background(semaphore.acquire(timeout=30.0))
+    task = in_background(semaphore.acquire(timeout=30.0, **options))
 
     async def known() -> bool:
         return task.done() or (await semaphore.status(0)).waiting > 0
@@ -92,9 +90,12 @@ async def in_line(semaphore: AnySemaphore) -> "asyncio.Task[Permit]":
     return task
 
 
-async def everything(kind: Make, here: Any, there: Any, name: str, *, within: float) -> None:
+async def everything(
+    kind: Make, here: Any, there: Any, name: str, *, within: float, prefix: str = "redsem"
+) -> None:
     """All that semaphores do, each step of which raises when it was denied."""
-    ours, theirs = kind(here, name, 3, lease=3.0), kind(there, name, 3, lease=3.0)
+    common: dict[str, Any] = {"prefix": prefix, "lease": 3.0}
+    ours, theirs = kind(here, name, 3, **common), kind(there, name, 3, **common)
     for _ in range(3):  # the first and the quick path
         assert await (await ours.acquire()).release()
 
@@ -128,6 +129,39 @@ async def everything(kind: Make, here: Any, there: Any, name: str, *, within: fl
     assert await ours.exists()
     await ours.clear()
     assert await theirs.available() == 3
+    await everything_with_slots(kind(here, f"{name}-slots", slots=["a", "b"], **common))
+    by_key: dict[str, Any] = {"key_limit": 1, "share": True, **common}
+    ours, theirs = (FairSemaphore(client, f"{name}-keys", 3, **by_key) for client in (here, there))
+    await everything_with_keys(ours, theirs, within=within)
+
+
+async def everything_with_slots(semaphore: AnySemaphore) -> None:
+    first = await semaphore.acquire()
+    async with semaphore.acquire() as second:
+        assert {first.slot, second.slot} == {"a", "b"}
+    adopted = await semaphore.adopt(await first.detach(5.0))
+    assert [holder.slots for holder in (await semaphore.status()).holders] == [adopted.slots]
+    assert await adopted.release()
+    await semaphore.clear()
+
+
+async def everything_with_keys(
+    ours: FairSemaphore, theirs: FairSemaphore, *, within: float
+) -> None:
+    permit = await theirs.acquire(key="a")
+    assert await ours.try_acquire(key="a") is None
+    assert await (await ours.acquire(key="b")).release()
+    waiter = await in_line(ours, key="a")
+    assert [key.key for key in (await ours.status()).keys] == ["a"]
+    await theirs.set_limit(2, key="a")
+    assert await (await asyncio.wait_for(waiter, within)).release()
+    await theirs.set_limit(None, key="a")
+    adopted = await theirs.adopt(await permit.detach(5.0))
+    late = await in_line(ours, key="a")
+    late.cancel()
+    await asyncio.wait([late])
+    assert await adopted.release()
+    await ours.clear()
 
 
 @pytest.mark.parametrize("prefix", ["redsem", "a*b [c]"])
@@ -137,7 +171,7 @@ async def test_the_documented_user_can_do_everything(
     """With messages; what the server's log has of denials is redis-py's own."""
     await allow([server], acl_rules(prefix))
     async with two_processes(server) as (here, there):
-        await everything(partial(kind, prefix=prefix), here, there, "jobs", within=AT_ONCE)
+        await everything(kind, here, there, "jobs", within=AT_ONCE, prefix=prefix)
     assert await denied_on([server]) <= HARMLESS
 
 
@@ -157,6 +191,7 @@ async def test_not_one_command_is_idle(server: EmbeddedRedis, kind: Kind) -> Non
     assert needless == []
 
 
+@pytest.mark.release
 @pytest.mark.fault(28)
 @pytest.mark.parametrize("command", sorted(FALLBACKS))
 async def test_without_messages_heartbeats_find_the_grants(
@@ -183,6 +218,7 @@ SEMAPHORES: dict[Addition, dict[str, Any]] = {
 }
 
 
+@pytest.mark.release
 @pytest.mark.parametrize("addition", CLIENTS)
 async def test_additions_are_for_what_they_say(
     embedded: StartServer, server: EmbeddedRedis, kind: Kind, addition: Addition
@@ -202,6 +238,7 @@ async def test_additions_are_for_what_they_say(
         await everything(made, here, there, "others", within=within)
 
 
+@pytest.mark.release
 async def test_recovery_that_cannot_be_had_is_not_done_without(
     server: EmbeddedRedis, admin: Redis, kind: Kind
 ) -> None:
@@ -264,6 +301,7 @@ async def a_semaphore_passes(kind: Kind, client: Any, cluster: Cluster) -> bool:
     return channel in await tell(node.server, "PUBSUB", "SHARDCHANNELS")
 
 
+@pytest.mark.release
 async def test_the_documented_user_is_enough_in_a_cluster(kind: Kind, cluster: Cluster) -> None:
     """Messages within a shard, slots that move, and semaphores that come and go."""
     additions = additions_of(cluster)
@@ -277,6 +315,7 @@ async def test_the_documented_user_is_enough_in_a_cluster(kind: Kind, cluster: C
     assert await denied_on(servers_of(cluster)) <= HARMLESS
 
 
+@pytest.mark.release
 @pytest.mark.filterwarnings("ignore:.*was dropped without release:ResourceWarning")
 async def test_not_one_command_is_idle_in_a_cluster(cluster: Cluster) -> None:
     """As with the others: one that is denied is missed, or is in the log."""
@@ -294,6 +333,7 @@ async def test_not_one_command_is_idle_in_a_cluster(cluster: Cluster) -> None:
         assert command in await denied_on(servers)
 
 
+@pytest.mark.release
 async def test_a_denied_end_of_a_subscription_is_no_reply_to_anything_else(
     kind: Kind, cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -310,6 +350,7 @@ async def test_a_denied_end_of_a_subscription_is_no_reply_to_anything_else(
     assert not [record for record in caplog.records if record.name == "redsem_async"]
 
 
+@pytest.mark.release
 async def test_a_map_is_needed_when_a_node_dies(replicated_cluster: Cluster) -> None:
     """Until then, a node that is asked in vain names the one that keeps the slot."""
     cluster, [shard, *_] = replicated_cluster, replicated_cluster.shards
@@ -345,6 +386,7 @@ BEYOND: dict[str, Denied] = {
 }
 
 
+@pytest.mark.release
 @pytest.mark.parametrize("deed", BEYOND)
 async def test_the_documented_user_can_do_nothing_else(
     server: EmbeddedRedis, admin: Redis, deed: str
@@ -358,6 +400,7 @@ async def test_the_documented_user_can_do_nothing_else(
     assert await admin.get("theirs") == b"secret"
 
 
+@pytest.mark.release
 async def test_the_suite_runs_as_the_user_that_it_names(redis: Redis, name: str) -> None:
     """Else a run under the documented user would show nothing."""
     expected = restricted.USER if restricted.REQUESTED else "default"
