@@ -138,7 +138,9 @@ def test_a_lone_pair_takes_three_turns_of_the_loop(kind: Kind, server: EmbeddedR
             return selector.turns - before
 
     with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(selector)) as runner:
-        assert runner.run(main()) <= 3 * PAIRS + 5
+        # Before 7.0, a server may send the replies to one write in two.
+        turns = 3 if server.version >= (7,) else 4
+        assert runner.run(main()) <= turns * PAIRS + 5
 
 
 @types.coroutine
