@@ -9,21 +9,23 @@ def limit_set(limit: int | None, before: SemaphoreInfo, after: SemaphoreStatus) 
     """After `set_limit`: *before* is what Redis stored until then."""
     if limit is None:
         return f"set limit removed, {_own_limit(before)}"
-    parts = [f"limit {limit}" if limit else "paused"]
+    parts = [f"limit {limit:,}" if limit else "paused"]
     if before.set_limit not in (None, limit):
-        parts.append(f"the set limit was {before.set_limit}")
+        parts.append(f"the set limit was {before.set_limit:,}")
     return "; ".join([*parts, *_still_held(after)])
 
 
 def key_limit_set(key: str, limit: int | None) -> str:
     """After `set_limit` of *key*, as it is to be shown."""
-    what = "set limit removed" if limit is None else f"limit {limit}" if limit else "paused"
+    what = "set limit removed" if limit is None else f"limit {limit:,}" if limit else "paused"
     return f"key {key}: {what}"
 
 
 def paused(before: SemaphoreInfo, after: SemaphoreStatus) -> str:
     """After `pause`."""
-    found = [f"resume gives back the set limit of {before.set_limit}"] if before.set_limit else []
+    found = (
+        [f"resume gives back the set limit of {before.set_limit:,}"] if before.set_limit else []
+    )
     return "; ".join(["paused", *found, *_still_held(after)])
 
 
@@ -31,9 +33,9 @@ def resumed(before: SemaphoreInfo, after: SemaphoreStatus) -> str:
     """After `resume`."""
     limit = after.set_limit
     if before.set_limit != 0:
-        return "not paused" + ("" if limit is None else f"; its set limit is {limit}")
+        return "not paused" + ("" if limit is None else f"; its set limit is {limit:,}")
     back = (
-        _own_limit(before) if limit is None else f"limit {limit}, which was set before the pause"
+        _own_limit(before) if limit is None else f"limit {limit:,}, which was set before the pause"
     )
     return f"resumed; {back}"
 
@@ -43,7 +45,7 @@ DELETED = "deleted"
 
 
 def _own_limit(before: SemaphoreInfo) -> str:
-    declared = " or ".join(map(str, before.declared))
+    declared = " or ".join(f"{limit:,}" for limit in before.declared)
     own = f" ({declared})" if declared else ""
     return f"the clients' own limit applies{own}"
 
@@ -51,6 +53,8 @@ def _own_limit(before: SemaphoreInfo) -> str:
 def _still_held(after: SemaphoreStatus) -> list[str]:
     if after.held <= after.limit:
         return []
-    rest = f", new ones are granted once fewer than {after.limit} are held" if after.limit else ""
+    rest = (
+        f", new ones are granted once fewer than {after.limit:,} are held" if after.limit else ""
+    )
     are = "permit" if after.held == 1 else "permits"
-    return [f"{after.held} {are} still held{rest}"]
+    return [f"{after.held:,} {are} still held{rest}"]

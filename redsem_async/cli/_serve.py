@@ -104,13 +104,16 @@ class Guard:
         from starlette.requests import Request
         from starlette.responses import PlainTextResponse, RedirectResponse
 
+        from redsem_async.dashboard._access import HEADERS
+
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         request = Request(scope)
+        own = {**HEADERS, "Cache-Control": "no-store"}
         if not self._is_known(request.headers.get("host", "")):
             text = "This name of the host is not allowed: redsem-async serve --allow-host NAME\n"
-            await PlainTextResponse(text, 421)(scope, receive, send)
+            await PlainTextResponse(text, 421, own)(scope, receive, send)
             return
         if self._token is None or self._matches(request.cookies.get(self._cookie, "")):
             await self._app(scope, receive, send)
@@ -122,14 +125,14 @@ class Guard:
         if self._matches(request.query_params.get("token", "")):
             rest = [(k, v) for k, v in parse_qsl(request.url.query) if k != "token"]
             # Out of the address, where histories and screenshots would keep it.
-            response = RedirectResponse(f"?{urlencode(rest)}" if rest else request.url.path, 303)
+            # A path with two slashes in front would be another host.
+            place = f"?{urlencode(rest)}" if rest else f"/{request.url.path.lstrip('/')}"
+            response = RedirectResponse(place, 303, own)
             response.set_cookie(self._cookie, self._token, httponly=True, samesite="lax")
-            response.headers["Cache-Control"] = "no-store"
-            response.headers["Referrer-Policy"] = "no-referrer"
             await response(scope, receive, send)
             return
         text = "Open the address that redsem-async serve has printed: it has the token.\n"
-        await PlainTextResponse(text, 401)(scope, receive, send)
+        await PlainTextResponse(text, 401, own)(scope, receive, send)
 
     def _is_known(self, host: str) -> bool:
         name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
@@ -172,4 +175,6 @@ async def _serve(guard: Guard, host: str, port: int, name: str, token: str | Non
     try:
         await Server(config).serve()
     except SystemExit:  # it could not listen, and has said so
-        raise typer.Exit(FAILED) from None
+        fail(
+            "It does not listen: --port chooses another port, and --host another address.", FAILED
+        )

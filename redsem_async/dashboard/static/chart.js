@@ -1,10 +1,10 @@
 // A line over the last minutes, drawn from what this page has read since it was opened.
 
-import { duration, svg } from "./dom.js";
+import { duration, number, short, svg } from "./dom.js";
 
 const KEPT = 600; // seconds
 const SHORTEST = 30; // seconds that a chart spans at least
-const PAD = { left: 34, right: 8, top: 10, bottom: 20 };
+const PAD = { left: 46, right: 8, top: 10, bottom: 20 };
 
 /** Readings of the last ten minutes. */
 export class History {
@@ -59,7 +59,8 @@ export class Chart {
     const parts = [grid(scale, y, width), ...axis(span, x, end, width, height)];
     for (const { at, kind } of this.history.marks) {
       if (at < end - span) continue;
-      parts.push(svg("line", { class: `mark ${kind}`, x1: x(at), x2: x(at), y1: PAD.top - 4, y2: y(0) }));
+      const place = x(Math.min(at, end)); // an outage begins after the last reading
+      parts.push(svg("line", { class: `mark ${kind}`, x1: place, x2: place, y1: PAD.top - 4, y2: y(0) }));
     }
     const times = points.map((point) => point.at);
     for (const path of steps(times, limits, x, y)) {
@@ -76,7 +77,7 @@ export class Chart {
     );
     const low = Math.min(...values);
     const high = Math.max(...values);
-    const what = `now ${values.at(-1)}, lowest ${low}, highest ${high} in ${duration(this.history.span)}`;
+    const what = `now ${number(values.at(-1))}, lowest ${number(low)}, highest ${number(high)} in ${duration(this.history.span)}`;
     this.element.setAttribute("aria-label", `${this.element.dataset.what}: ${what}`);
   }
 
@@ -84,7 +85,7 @@ export class Chart {
   read(x, parts, y) {
     const { points } = this.history;
     if (this.pointer === null) {
-      return `highest ${Math.max(...points.map(this.value))}`;
+      return `highest ${number(Math.max(...points.map(this.value)))}`;
     }
     let nearest = points[0];
     for (const point of points) {
@@ -94,8 +95,8 @@ export class Chart {
     parts.push(svg("line", { class: "cursor", x1: at, x2: at, y1: PAD.top, y2: y(0) }));
     parts.push(svg("circle", { class: "now", cx: at, cy: y(this.value(nearest)), r: 3.5 }));
     const limit = this.limit?.(nearest);
-    const of = limit === null || limit === undefined ? "" : ` of ${limit}`;
-    return `${this.value(nearest)}${of}, ${duration(points.at(-1).at - nearest.at)} ago`;
+    const of = limit === null || limit === undefined ? "" : ` of ${number(limit)}`;
+    return `${number(this.value(nearest))}${of}, ${duration(points.at(-1).at - nearest.at)} ago`;
   }
 }
 
@@ -138,7 +139,7 @@ function grid({ top, parts }, y, width) {
     const value = (top * part) / parts;
     group.append(
       svg("line", { x1: PAD.left, x2: width - PAD.right, y1: y(value), y2: y(value) }),
-      svg("text", { x: PAD.left - 6, y: y(value) + 4, "text-anchor": "end" }, String(value)),
+      svg("text", { x: PAD.left - 6, y: y(value) + 4, "text-anchor": "end" }, short(value)),
     );
   }
   return group;

@@ -64,6 +64,14 @@ export function printable(text) {
 
 export const number = (value) => value.toLocaleString("en-US");
 
+const compact = new Intl.NumberFormat("en-US", { notation: "compact", maximumFractionDigits: 1 });
+
+/** A round number in few characters: 1.5K. */
+export const short = (value) => compact.format(value);
+
+/** A number in figures, unless those are too many for a heading. */
+export const headline = (value) => (value < 1e6 ? number(value) : short(value));
+
 export function plural(count, one, many) {
   return `${number(count)} ${count === 1 ? one : many}`;
 }

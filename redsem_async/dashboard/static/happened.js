@@ -1,8 +1,9 @@
 // What changed between two readings, in words: limits, pauses, permits that nobody refreshes, outages.
 
-import { clientName, plural } from "./dom.js";
+import { clientName, number, plural } from "./dom.js";
 
 const NOT_REFRESHED = 0.5; // of the longest rest of a lease that a process has had
+const figure = (limit) => (limit === null || limit === undefined ? "?" : number(limit));
 const SHORTEST = 0.8; // seconds: shorter leases end between two readings
 
 export class Happened {
@@ -32,17 +33,17 @@ export class Happened {
   #limits(before, view, found) {
     if (before.setLimit === view.setLimit) {
       if (before.limit !== view.limit) {
-        found.push({ kind: "limit", text: `The clients declare a limit of ${view.limit ?? "?"}; it was ${before.limit ?? "?"}.` });
+        found.push({ kind: "limit", text: `The clients declare a limit of ${figure(view.limit)}; it was ${figure(before.limit)}.` });
       }
     } else if (view.setLimit === 0) {
       found.push({ kind: "limit", text: "Paused: no permit is granted until it is resumed." });
     } else if (view.setLimit === null) {
-      const back = view.limit === null ? "the clients' own limits apply" : `the clients' own limit of ${view.limit} applies`;
+      const back = view.limit === null ? "the clients' own limits apply" : `the clients' own limit of ${number(view.limit)} applies`;
       found.push({ kind: "limit", text: before.setLimit === 0 ? `Resumed: ${back}.` : `The set limit was removed: ${back}.` });
     } else if (before.setLimit === 0) {
-      found.push({ kind: "limit", text: `Resumed: the set limit of ${view.setLimit} applies.` });
+      found.push({ kind: "limit", text: `Resumed: the set limit of ${number(view.setLimit)} applies.` });
     } else {
-      found.push({ kind: "limit", text: `The limit was set to ${view.setLimit}; it was ${before.limit ?? "?"}.` });
+      found.push({ kind: "limit", text: `The limit was set to ${number(view.setLimit)}; it was ${figure(before.limit)}.` });
     }
   }
 

@@ -5,6 +5,7 @@ import { connect } from "./live.js";
 import { meter, updateMeter } from "./meter.js";
 
 const STEP = 50;
+const MOST = 500; // as the server has it
 const filter = byId("filter");
 const body = byId("rows");
 let rows = STEP;
@@ -24,7 +25,7 @@ function show(view) {
   document.body.classList.toggle("contended", view.waiting > 0);
   setText(byId("note"), note(view));
   reconcile(body, ordered(view.rows), (row) => row.name, makeRow, updateRow);
-  byId("more").hidden = view.matched <= view.rows.length || rows >= 500;
+  byId("more").hidden = view.matched <= view.rows.length || rows >= MOST;
 }
 
 function note(view) {
@@ -33,7 +34,8 @@ function note(view) {
   if (view.matched === 0) return "No name matches the filter.";
   const shown = view.rows.length;
   const which = plural(view.matched, filter.value ? "name matches" : "semaphore in use", filter.value ? "names match" : "semaphores in use");
-  const part = shown < view.matched ? `, the first ${number(shown)} are shown` : "";
+  const others = shown >= MOST ? " (the filter finds the others)" : "";
+  const part = shown < view.matched ? `, the first ${number(shown)} are shown${others}` : "";
   const round = view.round > 3 ? `. Names that are not shown are read every ${duration(view.round)}` : "";
   return `${which}${part}, the fullest first${round}.`;
 }

@@ -2,7 +2,7 @@
 
 import { askKick, askLimit, may, showActions } from "./changes.js";
 import { Chart, History } from "./chart.js";
-import { byId, clientName, clientPlace, clock, duration, el, number, plural, printable, reconcile, setAttribute, setText } from "./dom.js";
+import { byId, clientName, clientPlace, clock, duration, el, headline, number, plural, printable, reconcile, setAttribute, setText } from "./dom.js";
 import { Happened } from "./happened.js";
 import { announce, connect } from "./live.js";
 import { meter, updateMeter } from "./meter.js";
@@ -21,6 +21,7 @@ const hues = new Map(); // process -> hue, in the order in which the page saw th
 const places = new Map(); // permit -> its cells
 let state = "";
 let last = null; // reading
+let opened = Infinity; // when the first was read
 
 for (const [id, what] of [["use-chart", "Permits in use"], ["wait-chart", "Requests that wait"]]) {
   byId(id).dataset.what = what;
@@ -51,10 +52,11 @@ function receive(view) {
     return;
   }
   if (!view.outage) {
+    opened = Math.min(opened, view.at);
     history.add({ at: view.at, held: view.held, limit: view.limit, waiting: view.waiting });
     for (const chart of charts) chart.draw();
-    setText(byId("since"), `The charts show what this page has read since it was opened, ${duration(history.span)} ago.`);
   }
+  setText(byId("since"), `The charts show what this page has read since it was opened, ${duration(view.at - opened)} ago.`);
   last = view;
   show(view);
 }
@@ -94,9 +96,9 @@ function tell(at, kind, text) {
 
 function showStage(view) {
   byId("stage").dataset.state = view.state;
-  setText(byId("held"), number(view.held));
-  setText(byId("limit"), view.limit === null ? "?" : number(view.limit));
-  setText(byId("waiting"), number(view.waiting));
+  setText(byId("held"), headline(view.held));
+  setText(byId("limit"), view.limit === null ? "?" : headline(view.limit));
+  setText(byId("waiting"), headline(view.waiting));
   const oldest = view.oldest ? `, the first for ${duration(view.oldest)}` : "";
   setText(byId("waiting-under"), `${view.waiting === 1 ? "request waits" : "requests wait"}${oldest}`);
   setText(byId("label"), view.label);

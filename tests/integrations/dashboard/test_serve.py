@@ -18,6 +18,7 @@ from redis.asyncio import Redis
 
 from redsem_async import FairSemaphore
 from redsem_async.cli._serve import LOOPBACK, Guard
+from redsem_async.dashboard._access import HEADERS
 from redsem_async.testing import EmbeddedRedis
 from tests.harness.wait import until
 from tests.integrations.cli.commands import command
@@ -209,10 +210,28 @@ async def test_other_machines_need_the_token(server: EmbeddedRedis) -> None:
     guard = Guard(empty, "s3cret", ["10.0.0.5"])
     transport = httpx.ASGITransport(guard)
     async with httpx.AsyncClient(transport=transport, base_url="http://10.0.0.5") as http:
-        assert (await http.get("/")).status_code == 401
+        refused = await http.get("/")
+        assert refused.status_code == 401
         response = await http.get("/semaphore?name=a%26b&token=s3cret")
         assert response.headers["location"] == "?name=a%26b"
+        for answer in (refused, response):
+            assert {name: answer.headers.get(name) for name in HEADERS} == HEADERS
+            assert answer.headers["Cache-Control"] == "no-store"
         assert (await http.get("/semaphore")).status_code == 204
+
+
+async def test_a_login_leads_to_no_other_site() -> None:
+    """A path that begins with two slashes would name a host."""
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    path, query = "//evil.example/", b"token=s3cret"
+    headers = [(b"host", b"10.0.0.5")]
+    scope = {"type": "http", "method": "GET", "path": path, "query_string": query}
+    await Guard(empty, "s3cret", ["10.0.0.5"])(scope | {"headers": headers}, empty, send)
+    assert dict(sent[0]["headers"])[b"location"] == b"/evil.example/"
 
 
 async def test_the_command_says_what_is_wrong(server: EmbeddedRedis) -> None:
