@@ -225,7 +225,8 @@ async def _stream(
         yield b"retry: 500\n\n"
         while loop.time() < began + STREAM_LIFE and not _server_ends():
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(watch.changed.wait(), LOOK)
+                async with asyncio.timeout(LOOK):
+                    await watch.changed.wait()
             if watch.changed.is_set():
                 watch.changed.clear()
                 yield event()

@@ -193,8 +193,10 @@ class Reader:
             self._ticked = time.monotonic()
             self._publish()
             pause = self._interval if self.complete or self.outage else BREATH
+            # Not `wait_for`: that of Python 3.11 may swallow the cancellation that ends this.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._due.wait(), pause)
+                async with asyncio.timeout(pause):
+                    await self._due.wait()
 
     async def tick(self) -> None:
         """Read what the pages show, then as many other names as the budget allows."""
