@@ -69,6 +69,7 @@ class Ledger:
         self.right: ReuseRight = ReuseRight(identity.loop, route)
         self.line_report: LineReport | None = None
         self.usual_hold: float | None = None
+        self._keys_share = "+share" in semaphore.address.mode
 
     # -- numbers
 
@@ -160,11 +161,11 @@ class Ledger:
         return [claim for claim in self.by_number.values() if claim.state is State.HELD]
 
     @property
-    def some_are_ahead(self) -> bool:
-        """Whether a waiter has a head start, so that the oldest need not be the first."""
+    def oldest_is_first(self) -> bool:
+        """Whether the oldest waiter is the next: no head starts, and keys do not share."""
         if self.ahead:
             self.ahead = {claim for claim in self.ahead if claim.pending}
-        return bool(self.ahead)
+        return not self.ahead and not self._keys_share
 
     def last_report(self, claim: Claim) -> LineReport | None:
         """The last reply about the line that goes for *claim*.

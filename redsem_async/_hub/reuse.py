@@ -45,7 +45,7 @@ class Reuse:
         if not self._may_be_reused(lease, now):
             return False
         if (claim := self._next_in_line()) is not None:
-            if not lease.fits(claim.terms, claim.permits, claim.key) or ledger.some_are_ahead:
+            if not lease.fits(claim.terms, claim.permits, claim.key) or not ledger.oldest_is_first:
                 return False
             self._end_use(lease)
             self._pass(lease, claim)
@@ -65,7 +65,7 @@ class Reuse:
             lease, oldest = self.kept[-1], next(iter(ledger.waiting))
             fits = lease.fits(oldest.terms, oldest.permits, oldest.key)
             fits = fits and not lease.refresh_is_due(now)
-            if now >= ledger.right.until or not fits or ledger.some_are_ahead:
+            if now >= ledger.right.until or not fits or not ledger.oldest_is_first:
                 self.give_all_back()
                 return
             self.kept.pop()

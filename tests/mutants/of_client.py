@@ -722,8 +722,8 @@ OF_CLIENT = (
         "promises/test_linger.py::test_a_waiter_that_does_not_fit_is_not_passed_over",
         (
             "_hub/reuse.py",
-            "            if not lease.fits(claim.terms, claim.permits, claim.key) or ledger.some_are_ahead:\n                return False\n",
-            "            if not lease.fits(claim.terms, claim.permits, claim.key) or ledger.some_are_ahead:\n                claim = next(reversed(ledger.waiting))\n",
+            "            if not lease.fits(claim.terms, claim.permits, claim.key) or not ledger.oldest_is_first:\n                return False\n",
+            "            if not lease.fits(claim.terms, claim.permits, claim.key) or not ledger.oldest_is_first:\n                claim = next(reversed(ledger.waiting))\n",
         ),
     ),
     mutant(

@@ -283,6 +283,18 @@ OF_KEYS = (
         ("_hub/claim.py", "and same_terms and same_key", "and same_terms"),
     ),
     mutant(
+        "a lease is passed on past another key's turn",
+        "a process passes no lease to a request of its own past another key's turn",
+        f"{_TEST}share_is_kept_where_leases_are_reused[redis]",
+        ("_hub/ledger.py", " and not self._keys_share", ""),
+    ),
+    mutant(
+        "the list of keys is merged by their texts alone",
+        "the list of keys has every key that holds or waits",
+        f"{_TEST}status_shows_a_key_that_begins_like_another[redis]",
+        ("lua/keyed/prelude.lua", "standing .. ':' < key .. ':'", "standing < key"),
+    ),
+    mutant(
         "blocked_by is always the limit in all",
         "a timeout says which limit was full",
         f"{_TEST}a_timeout_says_which_limit_was_full[redis]",

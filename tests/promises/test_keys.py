@@ -269,6 +269,21 @@ async def test_status_shows_the_use_the_limit_and_the_line_of_each_key(keyed: Ma
     assert (await there.status()).keys == ()
 
 
+async def test_status_shows_a_key_that_begins_like_another(keyed: MakeKeyed) -> None:
+    here, there = keyed(1)
+    held = await here.acquire(key="user1")
+    waiters = [await queue_up(there, key=key) for key in ("user10", "user", "user1")]
+    everything = (await here.status()).keys
+    assert {key.key: key.waiting for key in everything} == {"user10": 1, "user": 1, "user1": 1}
+    paged: list[str | None] = [None]
+    while keys := (await here.status(1, keys_after=paged[-1])).keys:
+        paged.append(keys[0].key)
+    assert paged[1:] == [key.key for key in everything]
+    await release(held)
+    for waiter in waiters:
+        await (await soon(waiter)).release()
+
+
 # -- sharing
 
 
@@ -285,6 +300,29 @@ async def test_share_gives_to_the_key_with_the_fewest(keyed: MakeKeyed) -> None:
     for waiter in greedy:
         await (await soon(waiter)).release()
     await all_free(here)
+
+
+async def test_share_is_kept_where_leases_are_reused(keyed: MakeKeyed) -> None:
+    """A process passes no lease to a request of its own past another key's turn."""
+    here, _ = keyed(1, key_limit=None, share=True, linger=2.0)
+    kept = here._bound().remote.reuse.kept
+    served: list[str] = []
+
+    async def serve(key: str) -> None:
+        async with here.acquire(key=key):
+            served.append(key)
+
+    async with asyncio.timeout(10):
+        while not kept:  # it has the right to reuse from now on
+            await serve("greedy")
+    async with here.acquire(key="greedy"):
+        waiters: list[asyncio.Task[None]] = []
+        for key in ("greedy", "greedy", "greedy", "modest"):
+            waiters.append(in_background(serve(key)))
+            await waiting(here, len(waiters))
+        served.clear()
+    await asyncio.gather(*waiters)
+    assert served.index("modest") <= 1
 
 
 async def test_share_goes_by_what_is_held_before_whose_turn_it_is(keyed: MakeKeyed) -> None:

@@ -39,7 +39,7 @@ rights = st.sampled_from((None, None, op.RightRequest(1000, 1), op.RightRequest(
 unusual = precondition(lambda self: not self.plain)
 key_terms = st.none() | st.builds(
     op.KeyTerms,
-    key=st.sampled_from(("a", "b", "ü: %41;")),
+    key=st.sampled_from(("a", "a0", "b", "ü: %41;")),
     limit=st.sampled_from((None, 1, 1, 2)),
     weight=st.sampled_from((1.0, 1.0, 2.5)),
     patience_ms=st.sampled_from((0, 2000)),

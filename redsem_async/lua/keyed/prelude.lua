@@ -288,8 +288,9 @@ function keyed.granted(grants, longest)
   look_at_all(changed)
 end
 
--- Lists at most *most* keys that hold or wait, in the order of their texts, the first one after
--- *after*: key, permits in use, requests waiting, set limit or -1, ...
+-- Lists at most *most* keys that hold or wait, in the order of the texts in `keys`, where a colon
+-- ends each key ('a0' before 'a'), the first one after *after*: key, permits in use, requests
+-- waiting, set limit or -1, ...
 function keyed.list(most, after)
   local expired = {}  -- permits of holders that nothing has removed yet
   for _, id in ipairs(call('ZRANGEBYSCORE', holders, '-inf', now, 'LIMIT', 0, MAX_PURGED)) do
@@ -309,7 +310,7 @@ function keyed.list(most, after)
       standing = text and string.match(text, '^l:([^:]*)')
     end
     local key = holding
-    if not key or standing and standing < key then key = standing end
+    if not key or standing and standing .. ':' < key .. ':' then key = standing end
     if not key then break end
     rows[#rows + 1] = key
     rows[#rows + 1] = exact(use_of(key) - (expired[key] or 0))

@@ -176,8 +176,9 @@ class KeyedSpecification(FairSpecification):
             if holder.key is not None:
                 held[holder.key] += holder.permits * (holder.expiry_ms > context.now)
         waiting = Counter(q.key for q in self.line if q.key is not None and not q.set_aside)
-        names = {quote(key, safe=""): key for key in {*held, *waiting}}
-        after = "" if call.after is None else quote(call.after, safe="")
+        # In the order of the server, where a colon ends each key.
+        names = {f"{quote(key, safe='')}:": key for key in {*held, *waiting}}
+        after = "" if call.after is None else f"{quote(call.after, safe='')}:"
         keys = [
             KeyEntry(names[text], held[names[text]], waiting[names[text]], limit)
             for text in sorted(names)
