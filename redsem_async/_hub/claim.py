@@ -314,7 +314,7 @@ class Claim:
 
     def fits(self, terms: Terms, permits: int, key: KeyTerms | None = None) -> bool:
         """Whether a caller with these terms may use the lease."""
-        same_key = key is self.key or (key and key.key) == (self.key and self.key.key)
+        same_key = key is self.key or key == self.key
         same_terms = terms is self.terms or terms == self.terms
         return permits == self.permits and same_terms and same_key
 

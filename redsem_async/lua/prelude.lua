@@ -229,6 +229,7 @@ local function answer_right(asks, others_wait)
   local effective_limit = limit_for(tonumber(declared))
   local given = not others_wait and grace <= now and effective_limit > 0
     and used <= effective_limit and #noted < MAX_RIGHTS
+    and not (keyed and keyed.limits_are_set())
   if given then noted[#noted + 1] = hub .. ':' .. exact(now + lasts) end
   if given or had then
     rights = table.concat(noted, ',')

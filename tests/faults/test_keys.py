@@ -54,6 +54,23 @@ async def test_a_killed_head_of_a_key_is_passed_over(
         assert await permit.release()
 
 
+@pytest.mark.fault(19)
+async def test_a_killed_head_of_a_key_is_passed_over_though_nothing_else_happens(
+    client_a: Redis, start: StartWorker
+) -> None:
+    """A heartbeat of one that waits behind it looks: no permit of the key is released."""
+    options = {"limit": 9, "key_limit": 4, "key": "a", "lease": 1.0}
+    semaphore = FairSemaphore(client_a, "jobs", 9, key_limit=4, lease=1.0)
+    held = await semaphore.acquire(permits=2, key="a")
+    head = await start("wait", kind=FairSemaphore, permits=3, **options)
+    await head.heard("waits")
+    second = await queue_up(semaphore, key="a")
+    await head.kill()
+    await is_served(second, 5.0 + EPSILON)  # until its process counts as dead, and a heartbeat
+    assert (await semaphore.status()).waiting == 0
+    assert await held.release()
+
+
 async def test_a_permit_that_is_restored_counts_for_its_key(
     client_a: Redis, client_b: Redis, admin: Redis
 ) -> None:

@@ -283,6 +283,34 @@ OF_KEYS = (
         ("_hub/claim.py", "and same_terms and same_key", "and same_terms"),
     ),
     mutant(
+        "what is brought back is set aside again in the same call",
+        "many that are too heavy for their key hold nobody else up",
+        f"{_TEST}many_that_are_too_heavy_for_their_key_hold_nobody_else_up[redis]",
+        ("lua/keyed/prelude.lua", "if not all_back then dropped = MAX_DROPPED end", ""),
+    ),
+    mutant(
+        "a heartbeat looks at no dead head of a key",
+        "a dead head of a key is passed over though nothing else happens to the key",
+        "faults/test_keys.py::test_a_killed_head_of_a_key_is_passed_over_though_nothing_else_happens",
+        ("lua/fair/heartbeat.lua", "if keyed then keyed.look_at_heads(REQUESTS) end", ""),
+    ),
+    mutant(
+        "leases are reused while the limit of a key is set",
+        "no lease is reused past the limit that is set for its key",
+        f"{_TEST}a_lease_is_not_reused_past_the_limit_that_is_set_for_a_key[redis]",
+        ("lua/keyed/prelude.lua", "call('HLEN', key_limits) > 0", "false"),
+    ),
+    mutant(
+        "a lease is reused whatever the limit of its key is now",
+        "no lease is reused past the limit that its key has now",
+        f"{_TEST}a_lease_is_not_reused_past_the_limit_that_its_key_has_now[redis]",
+        (
+            "_hub/claim.py",
+            "same_key = key is self.key or key == self.key",
+            "same_key = (key and key.key) == (self.key and self.key.key)",
+        ),
+    ),
+    mutant(
         "a lease is passed on past another key's turn",
         "a process passes no lease to a request of its own past another key's turn",
         f"{_TEST}share_is_kept_where_leases_are_reused[redis]",

@@ -16,7 +16,7 @@ from redsem_async import (
 )
 from redsem_async.testing import MemoryBackend
 from tests.harness.clients import Client
-from tests.harness.wait import NOISE, all_free, in_background, queue_up, soon, waiting
+from tests.harness.wait import NOISE, all_free, cancelled, in_background, queue_up, soon, waiting
 
 
 class MakeKeyed(Protocol):
@@ -284,6 +284,23 @@ async def test_status_shows_a_key_that_begins_like_another(keyed: MakeKeyed) -> 
         await (await soon(waiter)).release()
 
 
+async def test_many_that_are_too_heavy_for_their_key_hold_nobody_else_up(
+    keyed: MakeKeyed,
+) -> None:
+    """One call does not set aside all of them."""
+    here, there = keyed(10, key_limit=4)
+    held = await here.acquire(key="a", permits=4)
+    heavy = [in_background(here.acquire(key="a", permits=2)) for _ in range(150)]
+    await waiting(here, 150)
+    await there.set_limit(1, key="a")
+    await there.set_limit(7, key="b")  # all that were set aside are looked at again
+    for key in ("b", None):
+        await (await there.acquire(key=key, timeout=2)).release()
+    for task in heavy:
+        await cancelled(task)
+    await held.release()
+
+
 # -- sharing
 
 
@@ -528,6 +545,45 @@ def test_a_key_needs_a_semaphore_with_keys(client: Client) -> None:
         anything: Any = untyped
         with pytest.raises((TypeError, ValueError), match="key"):
             anything.acquire(key="a")
+
+
+async def test_a_lease_is_not_reused_past_the_limit_that_is_set_for_a_key(
+    client: Client, other: Client, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor when the right is asked for again, because other keys go on."""
+    monkeypatch.setattr("redsem_async._hub.right.FIRST_PAUSE", 0.02)
+    here = FairSemaphore(client, name, 5, key_limit=2, linger=0.2, lease=3.0)
+    there = FairSemaphore(other, name, 5, key_limit=2)
+    kept = here._bound().remote.reuse.kept
+    async with asyncio.timeout(10):
+        while not kept:
+            async with here.acquire(key="a"):
+                await asyncio.sleep(0.01)
+    await there.set_limit(0, key="a")
+    for _ in range(100):
+        async with here.acquire(key="b", timeout=2):
+            await asyncio.sleep(0.005)
+        assert await here.try_acquire(key="a") is None
+    await there.set_limit(None, key="a")
+    async with here.acquire(key="a", timeout=2):
+        pass
+
+
+async def test_a_lease_is_not_reused_past_the_limit_that_its_key_has_now(
+    client: Client, name: str
+) -> None:
+    """It was granted under the limit that the key had."""
+    plans = {"a": 4}
+    sem = FairSemaphore(client, name, 9, key_limit=plans.__getitem__, linger=2.0)
+    kept = sem._bound().remote.reuse.kept
+    async with asyncio.timeout(10):
+        while len(kept) < 4:
+            for permit in [await sem.acquire(key="a") for _ in range(4)]:
+                async with permit:
+                    pass
+    plans["a"] = 1
+    async with sem.acquire(key="a", timeout=2):
+        assert await sem.try_acquire(key="a") is None
 
 
 async def test_a_lease_that_is_kept_is_for_its_key(client: Client, name: str) -> None:

@@ -12,7 +12,7 @@
 -- USES     load_state, unknown_hub, unknown_hub_error, allow_writes_at_maxmemory, record_hub,
 --          waiting, liveness_timeout, detect_lost_holders, purge, serve, parse_ids, in_line,
 --          current_grant, recall_rights, answer_right, others_wait, append, reply_with_limit,
---          keep_line, line_answer, slotted
+--          keep_line, keyed, line_answer, slotted
 
 local lease, hub_info, no_push = tonumber(ARGV[5]), ARGV[6], ARGV[7]
 local right = ARGV[8]
@@ -26,6 +26,7 @@ if waiting > 0 then keep_line(liveness_timeout(lease)) end
 if slotted then slotted.keep(liveness_timeout(lease)) end
 detect_lost_holders(lease)
 purge()
+if keyed then keyed.look_at_heads(REQUESTS) end
 serve()
 
 local answers, served = {}, true

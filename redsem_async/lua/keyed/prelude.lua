@@ -142,14 +142,14 @@ local function look_at(key)
   local request, ticket, text = head_of(key)
   local leaves, fits = false, true
   while request do
-    leaves, fits = leaves_way(key, request, text)
-    if not leaves then break end
-    request, ticket, text = head_of(key)
-    dropped = dropped + 1
     if dropped >= MAX_DROPPED then
       fits = true  -- not looked at: serve() does
       break
     end
+    leaves, fits = leaves_way(key, request, text)
+    if not leaves then break end
+    dropped = dropped + 1
+    request, ticket, text = head_of(key)
   end
   if not request and shares and use_of(key) == 0 then
     local _, old = virtual_time_of(key)
@@ -288,6 +288,27 @@ function keyed.granted(grants, longest)
   look_at_all(changed)
 end
 
+-- Looks at the keys of the caller's requests, which ARGV names from position *first* on, if the
+-- hub of the first request is dead: nothing else may happen to that key for long.
+function keyed.look_at_heads(first)
+  local seen = {}
+  for i = first, #ARGV do
+    local _, _, _, key = parse_tail(ARGV[i])
+    if not seen[key] then
+      seen[key] = true
+      local request = not first_with('k:' .. key) and head_of(key)
+      if request and hub_state(string.match(request, '^%x+')).alive_until <= now then
+        look_at(key)
+      end
+    end
+  end
+end
+
+-- Whether the limit of any key is set, by which no lease that is reused would be judged.
+function keyed.limits_are_set()
+  return call('HLEN', key_limits) > 0
+end
+
 -- Lists at most *most* keys that hold or wait, in the order of the texts in `keys`, where a colon
 -- ends each key ('a0' before 'a'), the first one after *after*: key, permits in use, requests
 -- waiting, set limit or -1, ...
@@ -348,6 +369,7 @@ local function serve()
   hub_states[hub] = nil  -- the call may have kept its hub alive since that was read
   local all_back, back = bring_back()
   for i = 1, #back, 2 do back[i], back[i + 1] = back[i + 1], back[i] end
+  if not all_back then dropped = MAX_DROPPED end  -- or they are set aside again before the rest
   if #back > 0 then join_line(back, true) end
   if not all_back then
     open, more = false, true
@@ -358,7 +380,7 @@ local function serve()
     local recipients, by_owner, tickets = {}, {}, {}
     local steps = 0
     blocked = false
-    while granted < MAX_SERVED and steps < MAX_SCANNED do
+    while granted < MAX_SERVED and steps < MAX_SCANNED and dropped < MAX_DROPPED do
       steps = steps + 1
       local key = next_key()
       if not key then break end
@@ -405,7 +427,7 @@ local function serve()
       end
       head_alive_until = nil
     end
-    local stopped = granted >= MAX_SERVED or steps >= MAX_SCANNED
+    local stopped = granted >= MAX_SERVED or steps >= MAX_SCANNED or dropped >= MAX_DROPPED
     local grants, _, lost_permits, undelivered_until
     grants, _, lost_permits, undelivered, undelivered_until = deliver_grants(recipients)
     used = used - lost_permits

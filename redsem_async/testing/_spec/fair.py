@@ -5,7 +5,14 @@ from collections.abc import Sequence
 
 from redsem_async._core.keys import permit_id
 from redsem_async._core.lease import handoff_lease
-from redsem_async._protocol.operations import Abandon, Acquire, Heartbeat, Request, Status
+from redsem_async._protocol.operations import (
+    Abandon,
+    Acquire,
+    Heartbeat,
+    Request,
+    RightRequest,
+    Status,
+)
 from redsem_async._protocol.pushes import Granted
 from redsem_async._protocol.replies import (
     FULL,
@@ -101,7 +108,7 @@ class FairSpecification(Specification):
                 self._serve(context)
         if any(answer in UNSERVED for answer in answers):
             recall_rights(self.state, context, self._publish)
-        right = answer_right(self.state, context, call.right, self.waiting, self.waiting_hubs())
+        right = self._answer_right(context, call.right)
         return self._reply(context, answers)._replace(right=right, set_limit=self.state.set_limit)
 
     def _answer(self, context: CallContext, call: Acquire, request: Request, mark: int) -> Answer:
@@ -182,6 +189,7 @@ class FairSpecification(Specification):
     def _heartbeat(self, context: CallContext, call: Heartbeat) -> Reply:
         self._introduce(context, call.lease_ms, call.hub_info)
         self.state.remove_expired(context)
+        self._look_at_heads(context, call.requests)
         self._serve(context)
         answers: list[Answer] = []
         for request in call.requests:
@@ -191,8 +199,17 @@ class FairSpecification(Specification):
             answers.append(self._in_line(request) if in_line else grant or GONE)
         if any(answer in (WAITING, WAITING_FOR_KEY) for answer in answers):
             recall_rights(self.state, context, self._publish)
-        right = answer_right(self.state, context, call.right, self.waiting, self.waiting_hubs())
+        right = self._answer_right(context, call.right)
         return self._reply(context, answers)._replace(right=right, set_limit=self.state.set_limit)
+
+    def _look_at_heads(self, context: CallContext, requests: Sequence[Request]) -> None:
+        """Look whether requests of dead hubs stand before *requests*, where `_serve` does not."""
+
+    def _answer_right(
+        self, context: CallContext, asked: RightRequest | None, *, allowed: bool = True
+    ) -> bool:
+        common = self.waiting, self.waiting_hubs()
+        return answer_right(self.state, context, asked, *common, allowed=allowed)
 
     # -- serving
 

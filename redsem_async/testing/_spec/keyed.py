@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from urllib.parse import quote
 
-from redsem_async._protocol.operations import Acquire, Request, SetLimit, Status
+from redsem_async._protocol.operations import Acquire, Request, RightRequest, SetLimit, Status
 from redsem_async._protocol.replies import (
     QUEUE_FULL_FOR_KEY,
     WAITING,
@@ -161,6 +161,18 @@ class KeyedSpecification(FairSpecification):
 
     def _in_line(self, request: Request) -> Answer:
         return WAITING if (key_of(request) or NO_KEY) in self.ready else WAITING_FOR_KEY
+
+    def _look_at_heads(self, context: CallContext, requests: Sequence[Request]) -> None:
+        for key in {key_of(request) or NO_KEY for request in requests} - self.ready.keys():
+            head = self._head(key)
+            if head is not None and self.state.look_up(head.hub).alive_until <= context.now:
+                self._look_at(context, key)
+
+    def _answer_right(
+        self, context: CallContext, asked: RightRequest | None, *, allowed: bool = True
+    ) -> bool:
+        # A lease that is reused is not judged by a limit that is set for its key.
+        return super()._answer_right(context, asked, allowed=allowed and not self.key_limits)
 
     def _set_limit_of_key(self, context: CallContext, call: SetLimit) -> None:
         assert call.key is not None

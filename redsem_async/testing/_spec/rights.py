@@ -19,11 +19,17 @@ def recall_rights(state: State, context: CallContext, publish: Publish) -> None:
 
 
 def answer_right(
-    state: State, context: CallContext, asked: RightRequest | None, waiting: int, hubs: set[str]
+    state: State,
+    context: CallContext,
+    asked: RightRequest | None,
+    waiting: int,
+    hubs: set[str],
+    *,
+    allowed: bool = True,
 ) -> bool:
     """Whether the caller gets the right to reuse leases. The one that it had ends.
 
-    *waiting* requests of *hubs* are in line.
+    *waiting* requests of *hubs* are in line. Not *allowed*: a limit of a key is set.
     """
     if asked is None:
         return False
@@ -31,7 +37,8 @@ def answer_right(
     others = {h: ends for h, ends in state.rights.items() if h != context.hub and ends > now}
     limit = state.effective_limit(asked.limit)
     given = (
-        not hubs - {context.hub}
+        allowed
+        and not hubs - {context.hub}
         and waiting <= MAX_COMPARED
         and state.grace.until <= now
         and limit > 0
