@@ -552,21 +552,18 @@ async def test_a_lease_is_not_reused_past_the_limit_that_is_set_for_a_key(
 ) -> None:
     """Nor when the right is asked for again, because other keys go on."""
     monkeypatch.setattr("redsem_async._hub.right.FIRST_PAUSE", 0.02)
-    here = FairSemaphore(client, name, 5, key_limit=2, linger=0.2, lease=3.0)
-    there = FairSemaphore(other, name, 5, key_limit=2)
-    kept = here._bound().remote.reuse.kept
-    async with asyncio.timeout(10):
-        while not kept:
-            async with here.acquire(key="a"):
-                await asyncio.sleep(0.01)
-    await there.set_limit(0, key="a")
-    for _ in range(100):
-        async with here.acquire(key="b", timeout=2):
-            await asyncio.sleep(0.005)
-        assert await here.try_acquire(key="a") is None
+    here = FairSemaphore(client, name, 5, key_limit=1, linger=0.2, lease=3.0)
+    there = FairSemaphore(other, name, 5, key_limit=1)
+    async with here.acquire(key="a"):
+        waiter = await queue_up(here, key="a")
+        await there.set_limit(0, key="a")
+        for _ in range(60):
+            async with here.acquire(key="b", timeout=2):
+                await asyncio.sleep(0.005)
+    await there.status()
+    assert not waiter.done()
     await there.set_limit(None, key="a")
-    async with here.acquire(key="a", timeout=2):
-        pass
+    await (await soon(waiter)).release()
 
 
 async def test_a_lease_is_not_reused_past_the_limit_that_its_key_has_now(
