@@ -186,7 +186,10 @@ class FairSemaphore(AnySemaphore):
 
     def _declared_limit(self, key: str) -> int | None:
         limit = self._key_limit
-        return limit(key) if callable(limit) else limit
+        try:
+            return limit(key) if callable(limit) else limit
+        except LookupError:  # of a key that others use, and this client does not know
+            return None
 
     async def set_limit(self, limit: int | None, *, key: str | None = None) -> None:
         """Set a limit that overrides the limits that clients declare; ``None`` removes it.

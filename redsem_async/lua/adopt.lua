@@ -44,7 +44,8 @@ record_hub(hub_info, no_push, lease)
 if not grant then
   note_call(number)
   grant = current_grant(old_id)
-  if not grant then return { tag, -1 } end
+  -- Where its slots were lost, a new id would have none, and others would get them.
+  if not grant or slotted and grant[3] == '' then return { tag, -1 } end
   local permits, tail = permits_of(old_id), keyed and keyed.tail_of(old_id)
   local its_slots = grant[3]
   remove_holders({ old_id })

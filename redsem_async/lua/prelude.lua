@@ -185,7 +185,8 @@ local function purge()
   else
     more = true
     used = call('ZCOUNT', holders, '(' .. exact(now), '+inf') + extra_permits()
-    if slotted then used = slotted.used(used) end
+    -- The slots of those that are left are not free yet.
+    if slotted then used = slotted.used(holder_count + extra_permits()) end
   end
 end
 

@@ -111,4 +111,20 @@ OF_SLOTS = (
         f"{_TEST}its_key_has_an_expiry_and_goes_with_clear[zset]",
         ("lua/clear.lua", "if slotted then slotted.clear() end\n", ""),
     ),
+    mutant(
+        "slots of what has expired and is not removed yet are free",
+        "nobody gets a slot that is not in the list",
+        "promises/test_slots.py::test_slots_of_many_that_expired_at_once_are_given_again[redis]",
+        (
+            "lua/prelude.lua",
+            "slotted.used(holder_count + extra_permits())",
+            "slotted.used(used)",
+        ),
+    ),
+    mutant(
+        "a permit is adopted without its slots",
+        "a permit whose slots are not known is not adopted",
+        "promises/test_slots.py::test_a_permit_whose_slot_is_not_known_is_not_adopted[zset]",
+        ("lua/adopt.lua", " or slotted and grant[3] == ''", ""),
+    ),
 )

@@ -269,6 +269,16 @@ async def test_status_shows_the_use_the_limit_and_the_line_of_each_key(keyed: Ma
     assert (await there.status()).keys == ()
 
 
+async def test_status_shows_keys_that_this_client_does_not_know(
+    client: Client, other: Client, name: str
+) -> None:
+    here = FairSemaphore(client, name, 2, key_limit={"a": 1, "b": 2}.__getitem__)
+    there = FairSemaphore(other, name, 2, key_limit={"a": 1}.__getitem__)
+    async with here.acquire(key="b"):
+        (shown,) = (await there.status()).keys
+    assert (shown.key, shown.limit, shown.held) == ("b", None, 1)
+
+
 async def test_status_shows_a_key_that_begins_like_another(keyed: MakeKeyed) -> None:
     here, there = keyed(1)
     held = await here.acquire(key="user1")

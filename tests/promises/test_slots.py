@@ -354,6 +354,34 @@ async def test_nothing_is_granted_while_the_slots_in_use_are_not_known(
         assert next_one.slot in GPUS
 
 
+async def test_slots_of_many_that_expired_at_once_are_given_again(
+    client: Client, name: str
+) -> None:
+    """More of them than one call removes."""
+    sem = FairSemaphore(client, name, slots=range(80), key_limit=80)
+    permits = [await sem.acquire(key="a") for _ in range(80)]
+    await asyncio.gather(*(permit.detach(0.2) for permit in permits))
+    await asyncio.sleep(1.0)
+    async with sem.acquire(permits=60, timeout=5) as permit:
+        assert set(permit.slots) <= set(range(80))
+        assert len(set(permit.slots)) == 60
+        assert (await sem.status()).held == 60
+
+
+async def test_a_permit_whose_slot_is_not_known_is_not_adopted(
+    kind: Kind, client_a: Redis, client_b: Redis, admin: Redis
+) -> None:
+    """Its adopter would have none, and somebody else would get the slot."""
+    here, there = (kind(client, "gpu", slots=GPUS, lease=1.0) for client in (client_a, client_b))
+    job = await (await here.acquire()).detach(1.0)
+    assert await admin.delete(key_of(here, "slots")) == 1
+    with pytest.raises(PermitLost):
+        await there.adopt(job)
+    assert await there.try_acquire() is None
+    async with there.acquire(timeout=5) as permit:  # once it has expired
+        assert permit.slot in GPUS
+
+
 async def test_slots_of_evicted_holders_are_free(
     kind: Kind, client_a: Redis, client_b: Redis, admin: Redis
 ) -> None:
