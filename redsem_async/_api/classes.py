@@ -16,7 +16,7 @@ from .bound import Bound
 from .options import Options
 from .permit import Permit
 from .semaphore import AnySemaphore
-from .status import SemaphoreStatus, status_of
+from .status import SemaphoreStatus
 
 if TYPE_CHECKING:
     from .backends import Client
@@ -57,7 +57,7 @@ class FairSemaphore(AnySemaphore):
         name: str,
         limit: int | None = None,
         *,
-        key_limit: int | Callable[[str], int] | None = None,
+        key_limit: int | Callable[[str], int | None] | None = None,
         share: bool = False,
         weight: float | Callable[[str], float] = 1.0,
         patience: float | None = None,
@@ -72,11 +72,12 @@ class FairSemaphore(AnySemaphore):
             name: of the semaphore; the same in every process. 1 to 512 bytes, no braces.
             limit: the number of permits that may be held at the same time, in all.
             key_limit: the number of permits that requests with the same ``key`` may hold at the
-                same time, or a function of the key. A limit set with ``set_limit(key=)``
-                overrides it.
+                same time, or a function of the key, which returns None for a key without a limit.
+                A limit set with ``set_limit(key=)`` overrides it.
             share: whether the next permit goes to the key with the fewest permits in use for its
                 *weight*, and not to the oldest request.
-            weight: the weight of a key with *share*, or a function of the key; above 0.
+            weight: the weight of a key with *share*, or a function of the key; finite and above
+                0. One below a millionth counts as a millionth, one above a million as a million.
             patience: seconds that a request waits with *share*, before it goes by its age; a
                 lease by default. So no request starves.
             max_waiters_per_key: the number of requests with the same ``key`` in the queue from
@@ -100,9 +101,7 @@ class FairSemaphore(AnySemaphore):
         self._key_limit = key_limit
         if key_limit is not None and not callable(key_limit):
             config.whole(key_limit, "key_limit", 0)
-        self._weight = weight
-        if not callable(weight):
-            config.weight_of(weight)
+        self._weight = weight if callable(weight) else config.weight_of(weight)
         if (weight != 1.0 or patience is not None) and not self._share:
             raise ValueError("weight and patience need share=True")
         patience = self.lease if patience is None else config.patience_of(patience)
@@ -179,10 +178,7 @@ class FairSemaphore(AnySemaphore):
         """
         most = config.whole(max_entries, "max_entries", 0)
         after = None if keys_after is None else config.key_of(keys_after)
-        reply = await self._read(most, after)
-        usual_hold = self._bound().remote.ledger.usual_hold
-        own = (self.name, self._terms, self._mode, reply, usual_hold)
-        return status_of(*own, self._declared_limit)
+        return self._status_of(await self._read(most, after))
 
     def _declared_limit(self, key: str) -> int | None:
         limit = self._key_limit
@@ -228,12 +224,14 @@ class FairSemaphore(AnySemaphore):
         self._check_key(key)
         limit, weight = self._key_limit, self._weight
         if callable(limit):
-            limit = config.whole(limit(key), f"key_limit({key!r})", 0)
+            limit = limit(key)
+            if limit is not None:
+                limit = config.whole(limit, f"key_limit({key!r})", 0)
         if limit and permits > limit:
             raise ValueError(f"permits must be at most the key_limit of {limit}, not {permits}")
         if callable(weight):
             weight = config.weight_of(weight(key))
-        return KeyTerms(key, limit, float(weight), self._patience_ms if self._share else 0)
+        return KeyTerms(key, limit, weight, self._patience_ms if self._share else 0)
 
 
 def takes_keys(semaphore: object) -> bool:

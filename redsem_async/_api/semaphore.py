@@ -292,18 +292,18 @@ class AnySemaphore:
         return AwaitableBool(self._locked())
 
     async def _locked(self) -> bool:
-        status = await self.status(max_entries=0)
-        queued = self._address.fair and status.waiting > 0
-        return status.available < 1 or queued
+        reply = await self._read(0)
+        return reply.blocked or self._status_of(reply).available < 1
 
     async def available(self) -> int:
         """How many permits are free now, under the limit in force."""
-        return (await self.status(max_entries=0)).available
+        return self._status_of(await self._read(0)).available
 
     async def exists(self) -> bool:
         """Whether Redis has a holder, a waiter or a set limit under this name."""
-        standing = await self._read(0)
-        return bool(standing.held or standing.waiting or standing.set_limit is not None)
+        reply = await self._read(0)
+        limited = reply.set_limit is not None or reply.key_limits > 0
+        return bool(reply.held or reply.waiting or limited)
 
     async def status(self, max_entries: int = 100) -> SemaphoreStatus:
         """Read the limit, the holders and the waiters, all at the same moment.
@@ -311,10 +311,15 @@ class AnySemaphore:
         Args:
             max_entries: the maximum number of holders to list, and of waiters.
         """
-        most = config.whole(max_entries, "max_entries", 0)
-        reply = await self._read(most)
+        return self._status_of(await self._read(config.whole(max_entries, "max_entries", 0)))
+
+    def _status_of(self, reply: StatusReply) -> SemaphoreStatus:
         usual_hold = self._bound().remote.ledger.usual_hold
-        return status_of(self.name, self._terms, self._mode, reply, usual_hold)
+        own = (self.name, self._terms, self._mode, reply, usual_hold)
+        return status_of(*own, self._declared_limit)
+
+    def _declared_limit(self, key: str) -> int | None:
+        return None
 
     async def _read(self, max_entries: int, after: str | None = None) -> StatusReply:
         answer = await self._bound().remote.ask(Status(max_entries, after))

@@ -140,7 +140,7 @@ def status_of(
     mode: Mode,
     reply: StatusReply,
     usual_hold: float | None,
-    key_limit: Callable[[str], int | None] = lambda _: None,
+    key_limit: Callable[[str], int | None],
 ) -> SemaphoreStatus:
     """Return the public status for a reply."""
     clients = {
@@ -167,7 +167,7 @@ def status_of(
         # much as random arrivals do, as long again is still to come.
         held = sum(age(entry.token) * entry.permits for entry in reply.holders)
         usual_hold = 1.5 * held / len(reply.holders)
-    soon = available > 0 and reply.waiting == 0
+    soon = available > 0 and not reply.blocked
     estimate = retry_after(reply.waiting, limit, usual_hold, None, terms.lease)
     return SemaphoreStatus(
         name=name,

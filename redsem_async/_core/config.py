@@ -15,7 +15,7 @@ MOST_BYTES = 512
 MOST_PERMITS = 10**15  # exact where Redis counts them, in doubles
 MOST_AHEAD = 3600  # seconds
 MOST_SLOTS = 500  # because a script reads them all
-LEAST_WEIGHT = 0.001  # of a key: a script writes six decimals
+LEAST_WEIGHT = 1e-6  # of a key: a script writes six decimals
 STALL_LEASES = 6  # the default of `longest_stall`
 
 
@@ -112,15 +112,12 @@ def slots_of(value: object) -> tuple[Slot, ...]:
 
 
 def weight_of(value: object) -> float:
-    """Return the weight of a key."""
+    """Return the weight of a key, within the bounds of what a script counts."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"weight must be a number, not {type(value).__name__}")
-    if not LEAST_WEIGHT <= value <= 1 / LEAST_WEIGHT:
-        raise ValueError(
-            f"weight must be at least {LEAST_WEIGHT} and at most {1 / LEAST_WEIGHT:.0f},"
-            f" not {value}"
-        )
-    return float(value)
+    if not 0 < value < math.inf:
+        raise ValueError(f"weight must be finite and above 0, not {value}")
+    return float(min(max(value, LEAST_WEIGHT), 1 / LEAST_WEIGHT))
 
 
 def patience_of(value: object) -> float:

@@ -220,13 +220,17 @@ class Claim:
         """It is to be written again: before new claims, with the same deadline."""
         self.state = _NEXT[_Event.ASKED_AGAIN, self.state]
 
-    def granted(self, token: int, trusted_until: float, held: float = 0.0) -> None:
-        """The server granted it, *held* seconds ago. The caller is not told yet."""
+    def granted(self, token: int, trusted_until: float, since: float | None = None) -> None:
+        """The server granted it, at *since* or later. The caller is not told yet.
+
+        Where that is not known, the first refresh tells how much of ``max_hold`` is left.
+        """
         self.state = _NEXT[_Event.GRANTED, self.state]
         self.token = token
         self.trusted_until = trusted_until
         if (max_hold := self.terms.max_hold) is not None:
-            self.hold_ends = clock() + max_hold - held - clock_margin(self.terms.lease)
+            since = clock() if since is None else since
+            self.hold_ends = since + max_hold - clock_margin(self.terms.lease)
             self.trusted_until = min(trusted_until, self.hold_ends)
 
     def hand_out(self) -> None:

@@ -57,7 +57,7 @@ class Handout:
         ledger.stop_waiting(claim)
         lease, claim.slots = claim.terms.lease, slots
         if left is None:
-            claim.granted(token, trusted_until(lease, sent_at=sent_at, left=lease))
+            claim.granted(token, trusted_until(lease, sent_at=sent_at, left=lease), sent_at)
             self.hand_out(claim)
             return
         claim.granted(token, trusted_until(lease, sent_at=sent_at, left=left))

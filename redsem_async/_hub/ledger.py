@@ -182,15 +182,23 @@ class Ledger:
         self.usual_hold = held if usual is None else usual + (held - usual) / HOLDS
 
     def retry_after(self, claim: Claim) -> float:
-        """When asking again may be worth it, in seconds, by the last reply about the line."""
+        """When asking again may be worth it, in seconds, by the last reply about the line.
+
+        Where its key holds it up, its line is that of the key, which is taken to be as long in
+        other processes as here.
+        """
         report = self.last_report(claim) or LineReport(0.0, None, 0)
         line, next_ms = report.waiting, report.next_ms
         if not self.semaphore.address.fair:
             line *= max(len(self.waiting), 1)  # processes; they are taken to be alike
         moment = None if next_ms is None else next_ms / 1000
-        ahead = max(line - claim.was_waiting, 0)
         terms = claim.terms
         limit = terms.limit if report.set_limit is None else report.set_limit
+        if claim.waits_for_key and claim.key is not None:
+            own = sum(other.key == claim.key for other in self.waiting)
+            line = math.ceil(own * max(1.0, line / max(len(self.waiting), 1)))
+            limit = min(limit, claim.key.limit or limit)
+        ahead = max(line - claim.was_waiting, 0)
         return retry_after(ahead, limit, self.usual_hold, moment, terms.lease)
 
     def timed_out(self, claim: Claim) -> AcquireTimeout:

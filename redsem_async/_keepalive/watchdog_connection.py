@@ -22,6 +22,7 @@ from redsem_async._hub.operations.refresh import (
     MAX_HEAVY_REFRESHES,
     MAX_REFRESHES,
     lease_ms_of,
+    note_hold_left,
     refresh_of,
     restore_of,
 )
@@ -123,17 +124,17 @@ class WatchdogConnection:
                 self.connection_lost(TimeoutError("no answer came"))
                 link.abort()
         elif claims and link.writable:
-            groups: defaultdict[tuple[RemoteSemaphore, int], list[Claim]] = defaultdict(list)
-            now = clock()
+            groups: defaultdict[tuple[object, ...], list[Claim]] = defaultdict(list)
             for claim, remote in claims.items():
-                groups[remote, lease_ms_of(claim, now)].append(claim)
-            for (remote, lease_ms), group in groups.items():
+                groups[remote, claim.terms.lease_ms, claim.terms.max_hold].append(claim)
+            for group in groups.values():
+                remote = claims[group[0]]
                 heavy = any(claim.permits > 1 for claim in group)
                 size = MAX_HEAVY_REFRESHES if heavy else MAX_REFRESHES
                 for start in range(0, len(group), size):
                     part = group[start : start + size]
-                    self._in_flight.append(_Batch(remote, refresh_of(part, lease_ms), part))
-            link.send(list(self._in_flight), now)
+                    self._in_flight.append(_Batch(remote, refresh_of(part), part))
+            link.send(list(self._in_flight), clock())
 
     def _restore(self, link: Link, remote: RemoteSemaphore, claims: Sequence[Claim]) -> None:
         """The server does not know *claims*, and may have lost its state."""
@@ -153,10 +154,13 @@ class WatchdogConnection:
         assert isinstance(reply, Reply)
         self._delays, self._warned = delays(random.random), False
         missing: list[Claim] = []
+        refreshes = isinstance(batch.operation, Refresh)
         for claim, held in zip(batch.claims, reply.answers, strict=True):
             if held:
+                if refreshes:
+                    note_hold_left(claim, held, batch.sent_at)
                 self._refreshed(batch.remote, claim, Outcome.RENEWED, batch.sent_at)
-            elif batch.semaphore.recovers and isinstance(batch.operation, Refresh):
+            elif batch.semaphore.recovers and refreshes:
                 missing.append(claim)
             else:
                 self._refreshed(batch.remote, claim, Outcome.GONE, batch.sent_at)

@@ -107,11 +107,18 @@ class Release(NamedTuple):
 
 
 class Refresh(NamedTuple):
-    """Renew permits of the caller's hub. *heavy*: how many, of those that are for several."""
+    """Renew permits of the caller's hub.
+
+    Attributes:
+        heavy: how many permits, of those that are for several.
+        max_hold_ms: for how long they may be held, since their grants; ``None`` for any time. Each
+            answer is then how much of it is left.
+    """
 
     numbers: Sequence[int]
     lease_ms: int
     heavy: Mapping[int, int] = MappingProxyType({})
+    max_hold_ms: int | None = None
 
 
 class RestoredPermit(NamedTuple):
@@ -125,11 +132,15 @@ class RestoredPermit(NamedTuple):
 
 
 class Restore(NamedTuple):
-    """Put permits back that the holder trusts and a refresh did not find: state was lost."""
+    """Put permits back that the holder trusts and a refresh did not find: state was lost.
+
+    *slots*: what permits stand for, as in ``Acquire``.
+    """
 
     permits: Sequence[RestoredPermit]
     lease_ms: int
     hub_info: HubInfo | None = None
+    slots: Sequence[str | int] | None = None
 
 
 class Confirm(NamedTuple):

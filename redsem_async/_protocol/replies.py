@@ -106,6 +106,8 @@ class StatusReply(NamedTuple):
         reusing: those of them that may reuse leases.
         keys: those that hold or wait, in the order of their encoded texts.
         slots: the longest list that a client declared.
+        blocked: whether a new request without a key waits behind others (fair).
+        key_limits: of how many keys the limit is set.
     """
 
     set_limit: int | None
@@ -118,6 +120,8 @@ class StatusReply(NamedTuple):
     reusing: Collection[str] = ()
     keys: Sequence[KeyEntry] = ()
     slots: Sequence[str] = ()
+    blocked: bool = False
+    key_limits: int = 0
 
 
 AnyReply = Reply | AdoptReply | StatusReply

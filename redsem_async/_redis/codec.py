@@ -108,17 +108,19 @@ class Codec:
                 return "acquire", (*head, *self._requests(operation))
             case Release(owner, numbers, keep):
                 return "release", (owner, keep, *numbers)
-            case Refresh(numbers, lease_ms, heavy):
+            case Refresh(numbers, lease_ms, heavy, max_hold_ms):
+                lease = lease_ms if max_hold_ms is None else f"{lease_ms}:{max_hold_ms}"
                 if not heavy:
-                    return "refresh", (lease_ms, *numbers)
+                    return "refresh", (lease, *numbers)
                 weighed: list[Argument] = [f"{n}:{heavy[n]}" if n in heavy else n for n in numbers]
-                return "refresh", (lease_ms, *weighed)
-            case Restore(permits, lease_ms, hub_info):
+                return "refresh", (lease, *weighed)
+            case Restore(permits, lease_ms, hub_info, slots):
                 back = (
-                    f"{number}:{token}:{weight}{self._joined(slots)}{self._tail(key)}"
-                    for number, token, weight, key, slots in permits
+                    f"{number}:{token}:{weight}{self._joined(held)}{self._tail(key)}"
+                    for number, token, weight, key, held in permits
                 )
-                return "restore", (lease_ms, *_described(hub_info), *back)
+                declared = (_listed(slots),) if self._slotted else ()
+                return "restore", (lease_ms, *_described(hub_info), *declared, *back)
             case Confirm():
                 raise AssertionError("no script waits for replicas")
             case Abandon(requests, void):

@@ -18,8 +18,9 @@ def status_reply(raw: Sequence[Any], address: Address) -> StatusReply:
     slots = b""
     if address.slotted:
         *more, (slots, *held_slots) = more
+    blocked, key_limits = address.fair and waiting > 0, 0
     if address.keyed:
-        keys, held_keys = more
+        keys, held_keys, (blocked, key_limits) = more
     return StatusReply(
         set_limit=None if cap < 0 else cap,
         held=held,
@@ -49,6 +50,8 @@ def status_reply(raw: Sequence[Any], address: Address) -> StatusReply:
             for key, use, count, cap in zip(*(keys[i::4] for i in range(4)), strict=True)
         ],
         slots=tuple(unquote(slot) for slot in slots.decode().split(",") if slot),
+        blocked=bool(blocked),
+        key_limits=key_limits,
     )
 
 

@@ -20,17 +20,12 @@
 --          changes nothing
 -- USES     load_state, unknown_hub, unknown_hub_error, allow_writes_at_maxmemory, current_grant,
 --          already_ran, record_hub, note_call, permits_of, remove_holders, forbid_restore,
---          write_grants, publish_to, stamp_us, append, keyed, slotted
+--          write_grants, publish_to, held_for, append, keyed, slotted
 
 local lease, hub_info, no_push = tonumber(ARGV[5]), ARGV[6], ARGV[7]
 local owner, old, new, number = ARGV[8], ARGV[9], ARGV[10], tonumber(ARGV[11])
 local max_hold = tonumber(ARGV[12] or '')
 local old_id, new_id = owner .. '.' .. old, hub .. '.' .. new
-
--- How many ms ago the permit with *token* was granted, because tokens follow the clock.
-local function held_for(token)
-  return math.max(0, math.floor((stamp_us - token) / 1000))
-end
 
 load_state()
 if unknown_hub and hub_info == '' then return unknown_hub_error() end
@@ -48,12 +43,13 @@ if not grant then
   if not grant or slotted and grant[3] == '' then return { tag, -1 } end
   local permits, tail = permits_of(old_id), keyed and keyed.tail_of(old_id)
   local its_slots = grant[3]
-  remove_holders({ old_id })
   forbid_restore({ old_id })
-  if slotted then slotted.claim(new_id, its_slots) end
+  if slotted then slotted.claim(new_id, its_slots, old_id) end
   if max_hold then lease = math.min(lease, max_hold - held_for(grant[1])) end
   grant[2] = math.max(grant[2], lease)
+  -- The old holder leaves afterwards, because a key that holds nothing loses its virtual time.
   write_grants({ { new_id, tonumber(grant[1]), grant[2], permits, tail } })
+  remove_holders({ old_id })
   if owner ~= hub then publish_to(owner, 'gone', old) end
 end
 local held = { grant[1], grant[2], permits_of(new_id) }

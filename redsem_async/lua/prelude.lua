@@ -17,6 +17,10 @@ end
 local function counter_lead()
   return math.max(0, (last - wall_us) / 1000)
 end
+-- How many ms ago the permit with *token* was granted, because tokens follow the clock.
+local function held_for(token)
+  return math.max(0, math.floor((stamp_us - token) / 1000))
+end
 -- Saves the counter and the mode, and keeps meta for at least *need* ms.
 local function save_counter(need)
   last = math.max(last, stamp_us - 1)
@@ -230,7 +234,7 @@ local function answer_right(asks, others_wait)
   local effective_limit = limit_for(tonumber(declared))
   local given = not others_wait and grace <= now and effective_limit > 0
     and used <= effective_limit and #noted < MAX_RIGHTS
-    and not (keyed and keyed.limits_are_set())
+    and not (keyed and keyed.limits_set() > 0)
   if given then noted[#noted + 1] = hub .. ':' .. exact(now + lasts) end
   if given or had then
     rights = table.concat(noted, ',')

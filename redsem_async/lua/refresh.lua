@@ -4,13 +4,16 @@
 -- shorten a long one.
 --
 -- KEYS     the first four of the head, and extra when the caller holds heavy permits
--- ARGV     lease_ms  from now on
+-- ARGV     lease_ms  from now on; or 'lease_ms:max_hold', where no expiry gets later than max_hold ms
+--                    after its grant
 --          permits   from here on: 'number', or 'number:permits', of ids of the caller's hub
--- RETURNS  {tag, held...}, held being 1, or 0 when the id holds nothing
+-- RETURNS  {tag, held...}, held being 1, or 0 when the id holds nothing; with max_hold, how many ms
+--          of it are left
 -- USES     parse_ids, now, list_extra, allow_writes_at_maxmemory, save_extra, keep, counter_lead,
---          SLACK, keep_hub_alive, append, keyed, slotted
+--          SLACK, keep_hub_alive, append, keyed, slotted, held_for, stamp_us
 
-local lease = tonumber(ARGV[5])
+local lease, max_hold = string.match(ARGV[5], '^(%d+):?(%d*)$')
+lease, max_hold = tonumber(lease), tonumber(max_hold)
 local PERMITS = 6
 
 local ids = parse_ids(hub, PERMITS)
@@ -19,7 +22,12 @@ for i, expiry in ipairs(call('ZMSCORE', holders, unpack(ids))) do
   expiry = tonumber(expiry)
   held[i] = expiry and expiry > now and 1 or 0
   if held[i] == 1 then
-    expiry = math.max(expiry, now + lease)
+    local asked = lease
+    if max_hold then
+      local left = max_hold - held_for(call('HGET', tokens, ids[i]) or stamp_us)
+      asked, held[i] = math.min(lease, left), math.max(1, left)
+    end
+    expiry = math.max(expiry, now + asked)
     scores[#scores + 1] = expiry
     scores[#scores + 1] = ids[i]
     local permit = ARGV[PERMITS + i - 1]

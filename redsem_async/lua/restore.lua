@@ -8,6 +8,7 @@
 -- ARGV     lease_ms  from now on
 --          hub_info  facts about the caller's hub, '' when sent before
 --          no_push   '1' when no push message reaches the hub
+--          [declared]  where permits have slots: the list of them, as for acquire
 --          permits   from here on: 'number:token:permits', of ids of the caller's hub;
 --                    where permits have slots 'number:token:permits@slots'
 -- RETURNS  {tag, held...}, held being 1, or 0 when the id holds nothing and was not restored
@@ -16,12 +17,17 @@
 --          sets grace, last, stamp_us
 
 local lease, hub_info, no_push = tonumber(ARGV[5]), ARGV[6], ARGV[7]
-local PERMITS = 8
+local PERMITS = 9
+if not slotted then PERMITS = PERMITS - 1 end
 
 load_state()
 if unknown_hub and hub_info == '' then return unknown_hub_error() end
+local _, refusal
+if slotted then _, refusal = slotted.compare(ARGV[8]) end
+if refusal then return refusal end
 allow_writes_at_maxmemory()
 record_hub(hub_info, no_push, lease)
+if slotted then slotted.note_list(lease) end
 if grace > now then
   -- The grace period is as long as the longest lease that is restored in it.
   local lost_at = tonumber(call('HGET', meta, 'lost')) or now

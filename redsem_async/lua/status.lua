@@ -7,8 +7,9 @@
 --          holders is id, ms left, token, permits ...; line is the entries of the mode's
 --          list_line(); hubs is hub, facts about it, 1 if it may reuse leases ... for the hubs
 --          that occur. Where there are keys, also key, permits in use, requests waiting, set limit
---          or -1 ... of keys that hold or wait; and the key of each holder in the list. Where
---          there are slots, also {the list of slots, slots of each holder in the list}
+--          or -1 ... of keys that hold or wait; the key of each holder in the list; and {1 if a
+--          request waits that only the limit in all holds up, how many limits of keys are set}.
+--          Where there are slots, also {the list of slots, slots of each holder in the list}
 -- USES     load_state, exact, now, extra_permits, permits_of, list_line, set_limit, stamp_us,
 --          rights, keyed, slotted
 
@@ -50,6 +51,7 @@ if keyed then
   reply[9] = keyed.list(max_entries, ARGV[6])
   reply[10] = {}
   for i = 1, #held, 4 do reply[10][(i + 3) / 4] = keyed.key_of(held[i]) end
+  reply[11] = { keyed.line_is_blocked() and 1 or 0, keyed.limits_set() }
 end
 if slotted then reply[#reply + 1] = slotted.list(held) end
 return reply

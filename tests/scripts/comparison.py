@@ -4,6 +4,7 @@ The scripts are given the time here; everything else is as in production, with r
 that decide whether a message reaches a hub.
 """
 
+import re
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -250,10 +251,10 @@ class Comparison(RuleBasedStateMachine):
         counter = cast("bytes | None", self.redis.hget(self.keys[2], "counter"))
         assert int(counter or 0) == model.state.counter.last
         found = [
-            text.decode().split(":")
+            re.split("[:!]", text.decode())
             for text in cast("list[bytes]", self.redis.zrange(name, 0, -1))
         ]
-        texts = {kind: [rest for first, *rest in found if first == kind] for kind in "iulrkvs"}
+        texts = {kind: [rest for first, *rest in found if first == kind] for kind in "iularkvs"}
         for key, power, _ in texts["u"]:
             use[unquote(key)] += 2 ** int(power)
         held = Counter[str]()
@@ -262,7 +263,9 @@ class Comparison(RuleBasedStateMachine):
                 held[holder.key] += holder.permits
         assert use == held
         standing = [queued.key or "" for queued in model.line if not queued.set_aside]
+        aside = [queued.key or "" for queued in model.line if queued.set_aside]
         assert sorted(unquote(key) for key, *_ in texts["l"]) == sorted(standing)
+        assert sorted(unquote(key) for key, *_ in texts["a"]) == sorted(aside)
         ready = {unquote(key): int(ticket) for ticket, key in texts["r"]}
         assert ready == {key: ticket for key, (ticket, _) in model.ready.items()}
         assert {unquote(key) for key, *_ in texts["k"]} == ready.keys()

@@ -174,9 +174,11 @@ def call_of(mode: Mode, operation: str, own: Sequence[str], *, recovers: bool) -
         case "release":
             return op.Release(own[0], [int(number) for number in own[2:]], int(own[1]))
         case "refresh":
+            lease, _, max_hold = own[0].partition(":")
             parts = [text.partition(":") for text in own[1:]]
             heavy = {int(n): int(permits) for n, _, permits in parts if permits}
-            return op.Refresh([int(n) for n, _, _ in parts], int(own[0]), heavy)
+            bound = int(max_hold) if max_hold else None
+            return op.Refresh([int(n) for n, _, _ in parts], int(lease), heavy, bound)
         case "abandon":
             return op.Abandon([_request(text) for text in own[1:]], int(own[0]))
         case "heartbeat":
@@ -197,8 +199,9 @@ def call_of(mode: Mode, operation: str, own: Sequence[str], *, recovers: bool) -
             return op.Adopt(owner, old, new, int(lease), hub_info, number, longest, slots)
         case "restore":
             lease, who, no_push, *back = own
+            slots = _listed(back.pop(0))[1] if slotted else None
             permits = [_permit(text) for text in back]
-            return op.Restore(permits, int(lease), introduced(who, no_push))
+            return op.Restore(permits, int(lease), introduced(who, no_push), slots)
         case "detach":
             return op.Detach(int(own[0]), int(own[1]), int(own[2]))
         case "status":

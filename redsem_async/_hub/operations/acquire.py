@@ -137,6 +137,7 @@ class AcquireBatch(Batch):
         report = LineReport.of(self.sent_at, reply)
         again: list[Claim] = []
         wait: list[Claim] = []
+        stopped_early = reply.next_ms == 0  # a reap goes on: there may be room afterwards
         numbers = self.operation.numbers  # a claim that asked anew has another by now
         for claim, number, answer in zip(self._claims, numbers, reply.answers, strict=True):
             if isinstance(answer, Holding):
@@ -145,13 +146,13 @@ class AcquireBatch(Batch):
             elif claim.state is not State.SENT or claim.number != number:
                 continue  # its caller left, and an abandon is on its way; or it asked anew
             elif answer > 0:
-                claim.granted(answer, trusted)
+                claim.granted(answer, trusted, self.sent_at)
                 claim.slots = reply.slots.get(number, ())
                 if at_once:
                     claim.hand_out()
                 else:
                     queue.handout.hand_out(claim)
-            elif answer == GONE:
+            elif answer == GONE or (stopped_early and answer in (FULL, FULL_FOR_KEY)):
                 ledger.forget_number(claim)
                 again.append(claim)
             else:

@@ -104,7 +104,7 @@ class AdoptBatch(Batch):
         claim.permits, claim.slots = reply.permits, reply.holding.slots
         claim.key = None if reply.key is None else KeyTerms(reply.key)
         trusted = trusted_until(lease, sent_at=self.sent_at, left=left)
-        claim.granted(reply.holding.token, trusted, reply.held_ms / 1000)
+        claim.granted(reply.holding.token, trusted, self.sent_at - reply.held_ms / 1000)
         if left < lease:
             _ = adopt.refreshes.refresh(claim)  # carried out before, and the reply was lost
         if not claim.trusted_at(clock()):

@@ -10,13 +10,14 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 
 from redsem_async._core.clock import now as clock
+from redsem_async._core.config import Terms
 from redsem_async._core.errors import SemaphoreError
-from redsem_async._core.lease import Lost, Outcome, after_refresh
+from redsem_async._core.lease import Lost, Outcome, after_refresh, clock_margin
 from redsem_async._hub.claim import Claim
 from redsem_async._hub.ledger import Ledger
 from redsem_async._observers.registry import observers
 from redsem_async._protocol.operations import Refresh, Restore, RestoredPermit
-from redsem_async._protocol.replies import AnyReply, Reply
+from redsem_async._protocol.replies import Answer, AnyReply, Reply
 
 from .base import Batch, max_batch
 
@@ -94,15 +95,14 @@ class RefreshQueue:
         return self._take_refreshes() if self.by_number else self._take_restores()
 
     def _take_refreshes(self) -> Batch:
-        now = clock()
-        lease_ms = lease_ms_of(next(iter(self.by_number.values())).claim, now)
-        alike = (p for p in self.by_number.values() if lease_ms_of(p.claim, now) == lease_ms)
+        first = next(iter(self.by_number.values())).claim.terms
+        alike = (p for p in self.by_number.values() if refreshed_alike(p.claim.terms, first))
         batch = list(islice(alike, MAX_REFRESHES))
         if any(pending.claim.permits > 1 for pending in batch):
             batch = batch[:MAX_HEAVY_REFRESHES]
         for pending in batch:
             del self.by_number[pending.claim.number]
-        return RefreshBatch(self._ledger, self, lease_ms, batch)
+        return RefreshBatch(self._ledger, self, batch)
 
     def _take_restores(self) -> Batch:
         now = clock()
@@ -157,9 +157,9 @@ class RefreshBatch(Batch):
     __slots__ = ("_pending", "_queue")
 
     def __init__(
-        self, ledger: Ledger, queue: RefreshQueue, lease_ms: int, pending: Sequence[PendingRefresh]
+        self, ledger: Ledger, queue: RefreshQueue, pending: Sequence[PendingRefresh]
     ) -> None:
-        super().__init__(ledger, refresh_of([each.claim for each in pending], lease_ms))
+        super().__init__(ledger, refresh_of([each.claim for each in pending]))
         self._queue = queue
         self._pending = pending
 
@@ -168,6 +168,7 @@ class RefreshBatch(Batch):
         settle, sent_at, now = self._queue.settle, self.sent_at, clock()
         for pending, held in zip(self._pending, reply.answers, strict=True):
             if held:
+                note_hold_left(pending.claim, held, sent_at)
                 settle(pending, Outcome.RENEWED, sent_at, now)
             elif self.semaphore.recovers and pending.claim.trusted_at(clock()):
                 self._queue.restore(pending)
@@ -219,20 +220,38 @@ class RestoreBatch(Batch):
 
 
 def lease_ms_of(claim: Claim, now: float) -> int:
-    """The lease that a refresh of *claim* asks for: its own, or what is left of ``max_hold``."""
+    """The lease that a restore of *claim* asks for: its own, or what is left of ``max_hold``."""
     if claim.hold_ends == math.inf:
         return claim.terms.lease_ms
     left = claim.hold_left(now)
     return claim.terms.lease_ms if left >= claim.terms.lease else max(1, math.ceil(1000 * left))
 
 
-def refresh_of(claims: Sequence[Claim], lease_ms: int) -> Refresh:
-    """The operation that renews the leases of *claims*."""
+def refreshed_alike(one: Terms, other: Terms) -> bool:
+    """Whether one command may refresh permits with these terms."""
+    return one is other or (one.lease_ms == other.lease_ms and one.max_hold == other.max_hold)
+
+
+def refresh_of(claims: Sequence[Claim]) -> Refresh:
+    """The operation that renews the leases of *claims*, which are refreshed alike."""
+    terms = claims[0].terms
     heavy = {claim.number: claim.permits for claim in claims if claim.permits > 1}
-    return Refresh([claim.number for claim in claims], lease_ms, heavy)
+    bound = None if terms.max_hold is None else math.ceil(1000 * terms.max_hold)
+    return Refresh([claim.number for claim in claims], terms.lease_ms, heavy, bound)
+
+
+def note_hold_left(claim: Claim, answer: Answer, sent_at: float) -> None:
+    """Note how much of its ``max_hold`` is left. May be called in any thread.
+
+    *answer* is that to a refresh that was sent at *sent_at*, in milliseconds.
+    """
+    if claim.terms.max_hold is not None:
+        assert isinstance(answer, int)
+        ends = sent_at + answer / 1000 - clock_margin(claim.terms.lease)
+        claim.hold_ends = min(claim.hold_ends, ends)
 
 
 def restore_of(claims: Sequence[Claim], lease_ms: int) -> Restore:
     """The operation that puts the permits of *claims* back."""
     permits = [RestoredPermit(c.number, c.token, c.permits, c.key, c.slots) for c in claims]
-    return Restore(permits, lease_ms)
+    return Restore(permits, lease_ms, slots=claims[0].terms.slots)

@@ -58,6 +58,7 @@ if unknown_hub and waiting > 0 then
   end
   leave_line(older)
 end
+if keyed then keyed.look_at_heads(REQUESTS) end
 serve()
 
 local effective_limit = limit_for(tonumber(declared))
@@ -86,10 +87,12 @@ for i, request in ipairs(requests) do
       waiting = waiting + 1
       answers[i] = blocked_by == 'key' and -4 or 0
       overtakes = overtakes or earlier > 0
-      if keyed and keyed.queued(blocked_by, tail) and used + permits <= effective_limit then
+      local passed_over = blocked_by == 'limit' and permits > effective_limit
+      if keyed and keyed.queued(blocked_by, tail, passed_over)
+          and used + permits <= effective_limit then
         overtakes = true
       end
-      if blocked_by == 'limit' and permits <= effective_limit then open = false end
+      if blocked_by == 'limit' and not passed_over then open = false end
     end
   end
 end

@@ -13,6 +13,7 @@ local ASIDE = 2 ^ 52      -- above any ticket
 local own_grants = {}   -- number and token of each grant to a waiter of the caller's hub
 local open = true       -- no waiter has precedence: a new request may be granted at once
 local head_alive_until  -- until when the hub of the blocked head counts as alive
+local heads_alive_until = math.huge  -- and the hubs whose requests hold others of their keys up
 
 -- *tail* is what follows for a request of a semaphore with keys.
 local function format_request(number, lease, declared, permits, tail)
@@ -138,8 +139,9 @@ local function next_change()
   if more then return 0 end
   if waiting == 0 then return -1 end
   local next_ms = next_expiry()
-  if head_alive_until and (next_ms < 0 or head_alive_until - now < next_ms) then
-    next_ms = math.max(0, head_alive_until - now)
+  local alive_until = math.min(head_alive_until or math.huge, heads_alive_until)
+  if alive_until < math.huge and (next_ms < 0 or alive_until - now < next_ms) then
+    next_ms = math.max(0, alive_until - now)
   end
   return next_ms
 end

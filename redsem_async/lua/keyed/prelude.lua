@@ -2,11 +2,12 @@
 -- that only its own key holds up does not block the requests of other keys.
 --
 -- A request has a tail, ':<key limit>:<weight>:<patience_ms>:<key>'. The key is encoded, so that
--- it has no colon; it is empty for a request without one, which has no limit of a key. The key
--- limit is '' for none.
+-- it has neither a colon nor a '!'; it is empty for a request without one, which has no limit of a
+-- key. The key limit is '' for none.
 --
--- keys     'l:<key>:<ticket>:<request>'  a request in line, unless it is set aside
---          'u:<key>:<power>:<id>'        2^power permits of a holder: what a key has in use is
+-- keys     'l:<key>!<ticket>:<request>'  a request in line
+--          'a:<key>!<ticket>:<request>'  a request in line that is set aside
+--          'u:<key>!<power>:<id>'        2^power permits of a holder: what a key has in use is
 --                                        counted, so it cannot differ from the holders
 --          'i:<id>:<permits>:<key>'      the key of a holder
 --          'r:<place>:<key>'             a key that is ready: its first request fits within the
@@ -15,30 +16,39 @@
 --                                        after that, where it has no key
 --          's:<rank>:<key>'              the same in the order of `share`: by use for the weight,
 --                                        virtual time, ticket
---          'k:<key>:<place>:<rank>'      where the key is among these two
---          'v:<key>:<virtual time>'      of a key that holds or waits, with `share`
+--          'k:<key>!<place>:<rank>'      where the key is among these two
+--          'v:<key>!<virtual time>'      of a key that holds or waits, with `share`
 --
--- A key is taken from the ready ones when its first request does not fit, and looked at again when
--- anything about it changes: an id of it ends, its line or its limit changes. So no wake-up is
--- lost.
+-- A '!' ends a key, because it is less than any character of one: so a key comes before those that
+-- begin with it. A key is taken from the ready ones when its first request does not fit, and looked
+-- at again when anything about it changes: an id of it ends, its line or its limit changes. So no
+-- wake-up is lost. A request that is heavier than the limit of its key holds that key up, and no
+-- other.
 
 local NO_KEY = '::1:0:'  -- the tail of a request without a key
 -- For a request with a key a call does about ten times as much as for one without.
 MAX_PURGED, MAX_SCANNED, MAX_SERVED = 50, 100, 16
-local MAX_LISTED = 1000   -- requests that remove_dead_waiters() reads
+local MAX_LISTED = 1000  -- requests that remove_dead_waiters() reads
 local MAX_DROPPED = 100  -- requests that look_at() drops in one call, about
+local MAX_ENDED = 500    -- expired holders that list() leaves out
 
 local shares = string.find(mode, 'share', 1, true)
 keyed = {}
 local virtual_time  -- of the key that was served last
 
--- The first text in `keys` that begins with *prefix* and a colon.
-local function first_with(prefix)
-  return call('ZRANGEBYLEX', keys, '[' .. prefix .. ':', '(' .. prefix .. ';', 'LIMIT', 0, 1)[1]
+-- The texts in `keys` that begin with *prefix*, as a range. Its last character is ':' or '!'.
+local function beginning_with(prefix)
+  local last = string.sub(prefix, -1) == ':' and ';' or '"'
+  return '[' .. prefix, '(' .. string.sub(prefix, 1, -2) .. last
 end
--- How many begin so.
+-- The first of them.
+local function first_with(prefix)
+  local from, to = beginning_with(prefix)
+  return call('ZRANGEBYLEX', keys, from, to, 'LIMIT', 0, 1)[1]
+end
+-- How many there are.
 local function count_with(prefix)
-  return call('ZLEXCOUNT', keys, '[' .. prefix .. ':', '(' .. prefix .. ';')
+  return call('ZLEXCOUNT', keys, beginning_with(prefix))
 end
 local function add_texts(texts)
   if #texts == 0 then return end
@@ -79,17 +89,22 @@ local function use_of(key)
   if not uses[key] then
     local use = 0
     for power = 0, top_power + 1 do
-      use = use + 2 ^ power * count_with(string.format('u:%s:%02d', key, power))
+      use = use + 2 ^ power * count_with(string.format('u:%s!%02d:', key, power))
     end
     uses[key] = use
   end
   return uses[key]
 end
 
+-- How many requests of *key* are in line.
+local function waits_of(key)
+  return count_with('l:' .. key .. '!') + count_with('a:' .. key .. '!')
+end
+
 -- The virtual time of *key*: by it, keys with the same use for their weight take turns.
 local function virtual_time_of(key)
   virtual_time = virtual_time or tonumber(call('HGET', meta, 'virtual')) or 0
-  local text = first_with('v:' .. key)
+  local text = first_with('v:' .. key .. '!')
   return math.max(virtual_time, text and tonumber(string.sub(text, #key + 4)) or 0), text
 end
 -- *key* got permits.
@@ -98,40 +113,31 @@ local function advance(key, permits, weight)
   virtual_time = start
   call('HSET', meta, 'virtual', string.format('%.6f', start))
   if text then call('ZREM', keys, text) end
-  add_texts({ string.format('v:%s:%.6f', key, start + permits / weight) })
+  add_texts({ string.format('v:%s!%.6f', key, start + permits / weight) })
 end
 
 -- Takes *key* from the ready ones.
 local function unready(key)
-  local text = first_with('k:' .. key)
+  local text = first_with('k:' .. key .. '!')
   if not text then return end
   local place, rank = string.match(string.sub(text, #key + 4), '^(%d+):(.*)$')
   call('ZREM', keys, text, 'r:' .. place .. ':' .. key, 's:' .. rank .. ':' .. key)
 end
 
--- The first request of *key* and its ticket.
+-- The text of *request* in `keys`, and its key. *ticket* is its score in the line.
+local function text_of(request, ticket)
+  local kind = 'l:'
+  if ticket < 0 then kind, ticket = 'a:', ticket + ASIDE end
+  local _, _, _, key = parse_tail(request)
+  return kind .. key .. '!' .. padded(ticket) .. ':' .. request, key
+end
+
+-- The first request of *key* that is not set aside, and its ticket.
 local function head_of(key)
-  local text = first_with('l:' .. key)
+  local text = first_with('l:' .. key .. '!')
   if not text then return end
   local ticket, request = string.match(string.sub(text, #key + 4), '^(%d+):(.*)$')
   return request, tonumber(ticket), text
-end
-
--- Whether the first *request* of *key*, which is *text* in `keys`, leaves the way: that of a dead
--- hub leaves the line, and one that is heavier than the limit of its key is set aside.
-local function leaves_way(key, request, text)
-  local owner, _, _, _, permits = parse_request(request)
-  local state, most = hub_state(owner), limit_of(key, (parse_tail(request)))
-  if state.alive_until <= now then
-    call('ZREM', keys, text)
-    waiting = waiting - call('ZREM', line, request)
-  elseif permits > most and most > 0 then
-    call('ZREM', keys, text)
-    set_aside({ request }, state.alive_until)
-  else
-    return false, use_of(key) + permits <= most
-  end
-  return true
 end
 
 local dropped = 0  -- requests that this call dropped from the heads of lines
@@ -140,31 +146,32 @@ local dropped = 0  -- requests that this call dropped from the heads of lines
 local function look_at(key)
   unready(key)
   local request, ticket, text = head_of(key)
-  local leaves, fits = false, true
-  while request do
-    if dropped >= MAX_DROPPED then
-      fits = true  -- not looked at: serve() does
-      break
-    end
-    leaves, fits = leaves_way(key, request, text)
-    if not leaves then break end
+  while request and dropped < MAX_DROPPED do
+    if hub_state(string.match(request, '^%x+')).alive_until > now then break end
+    call('ZREM', keys, text)
+    waiting = waiting - call('ZREM', line, request)
     dropped = dropped + 1
     request, ticket, text = head_of(key)
   end
-  if not request and shares and use_of(key) == 0 then
-    local _, old = virtual_time_of(key)
-    if old then call('ZREM', keys, old) end
+  if not request then
+    if shares and use_of(key) == 0 then
+      local _, old = virtual_time_of(key)
+      if old then call('ZREM', keys, old) end
+    end
+    return
   end
-  if not request or not fits then return end
+  local _, _, lease, _, permits = parse_request(request)
+  local declared, weight, patience = parse_tail(request)
+  local fits = use_of(key) + permits <= limit_of(key, declared)
+  -- One that was not looked at may be of a dead hub: serve() drops it.
+  if not fits and dropped < MAX_DROPPED then return end
   local place, rank = padded(ticket), ''
   if shares then
-    local _, _, lease = parse_request(request)
-    local _, weight, patience = parse_tail(request)
     if key == '' then patience = lease end
-    rank = string.format('%017.6f:%017.6f:', use_of(key) / weight, (virtual_time_of(key))) .. place
+    rank = string.format('%023.6f:%023.6f:', use_of(key) / weight, (virtual_time_of(key))) .. place
     place = padded(ticket + 1000 * patience)
   end
-  local texts = { 'r:' .. place .. ':' .. key, 'k:' .. key .. ':' .. place .. ':' .. rank }
+  local texts = { 'r:' .. place .. ':' .. key, 'k:' .. key .. '!' .. place .. ':' .. rank }
   if shares then texts[3] = 's:' .. rank .. ':' .. key end
   add_texts(texts)
 end
@@ -177,8 +184,8 @@ local function leave_line(requests)
   local changed, texts = {}, {}
   for i, ticket in ipairs(call('ZMSCORE', line, unpack(requests))) do
     if ticket then
-      local _, _, _, key = parse_tail(requests[i])
-      texts[#texts + 1] = 'l:' .. key .. ':' .. padded(tonumber(ticket)) .. ':' .. requests[i]
+      local text, key = text_of(requests[i], tonumber(ticket))
+      texts[#texts + 1] = text
       changed[key] = true
     end
   end
@@ -187,20 +194,50 @@ local function leave_line(requests)
   look_at_all(changed)
 end
 
--- Adds *entries*, ticket and request in turn, to the line; *standing*: they are in it, and only
--- were set aside.
-local function join_line(entries, standing)
-  if not standing then call('ZADD', line, unpack(entries)) end
+-- Writes the texts of *entries*, ticket and request in turn, which have joined the line or come
+-- back to it.
+local function write_texts(entries)
   local changed, texts = {}, {}
   for i = 1, #entries, 2 do
-    local ticket, request = entries[i], entries[i + 1]
-    local _, _, _, key = parse_tail(request)
-    texts[#texts + 1] = 'l:' .. key .. ':' .. padded(tonumber(ticket)) .. ':' .. request
+    local text, key = text_of(entries[i + 1], tonumber(entries[i]))
+    texts[#texts + 1] = text
     changed[key] = true
   end
   add_texts(texts)
+  return changed, texts
+end
+
+-- Adds *entries*, ticket and request in turn, to the line.
+local function join_line(entries)
+  call('ZADD', line, unpack(entries))
+  look_at_all((write_texts(entries)))
+end
+
+-- Sets *requests* aside, as set_aside() does. Returns their keys, which are to be looked at.
+local function pass_over(requests, alive_until)
+  local changed, texts = {}, {}
+  for i, ticket in ipairs(call('ZMSCORE', line, unpack(requests))) do
+    local text, key = text_of(requests[i], tonumber(ticket))
+    texts[i] = text
+    changed[key] = true
+  end
+  local aside = {}
+  for i, text in ipairs(texts) do aside[i] = 'a' .. string.sub(text, 2) end
+  add_texts(aside)
+  call('ZREM', keys, unpack(texts))
+  set_aside(requests, alive_until)
+  return changed
+end
+
+-- Writes the texts of requests that were set aside and are back in the line, *back*: request and
+-- ticket in turn.
+local function return_texts(back)
+  local entries = {}
+  for i = 1, #back, 2 do entries[i], entries[i + 1] = back[i + 1], back[i] end
+  local changed, texts = write_texts(entries)
+  for i, text in ipairs(texts) do texts[i] = 'a' .. string.sub(text, 2) end
+  call('ZREM', keys, unpack(texts))
   look_at_all(changed)
-  if standing then keep(keys, call('PTTL', line)) end  -- all of the line may have been set aside
 end
 local function keep_line(need)
   keep(line, need)
@@ -209,11 +246,11 @@ end
 
 -- The ready key whose turn it is.
 local function next_key()
-  local first = first_with('r')
+  local first = first_with('r:')
   if not first then return end
   local place, key = string.match(first, '^r:(%d+):(.*)$')
   if not shares or stamp_us > tonumber(place) then return key end
-  return string.match(first_with('s'), '([^:]*)$')
+  return string.match(first_with('s:'), '([^:]*)$')
 end
 
 function keyed.check_types()
@@ -224,13 +261,13 @@ end
 function keyed.removed(ids)
   local changed = {}
   for _, id in ipairs(ids) do
-    local text = first_with('i:' .. id)
+    local text = first_with('i:' .. id .. ':')
     if text then
       local permits, key = string.match(string.sub(text, #id + 4), '^(%d+):(.*)$')
       call('ZREM', keys, text)
       local left, power = tonumber(permits), 0
       while left > 0 do
-        if left % 2 == 1 then call('ZREM', keys, string.format('u:%s:%02d:%s', key, power, id)) end
+        if left % 2 == 1 then call('ZREM', keys, string.format('u:%s!%02d:%s', key, power, id)) end
         left, power = math.floor(left / 2), power + 1
       end
       uses[key] = nil
@@ -255,7 +292,7 @@ end
 
 -- The key of the holder *id*, and the tail of a request with that key.
 function keyed.key_of(id)
-  local text = first_with('i:' .. id)
+  local text = first_with('i:' .. id .. ':')
   return text and string.match(text, '([^:]*)$') or ''
 end
 function keyed.tail_of(id)
@@ -274,7 +311,7 @@ function keyed.granted(grants, longest)
       local left, power = permits, 0
       while left > 0 do
         if left % 2 == 1 then
-          texts[#texts + 1] = string.format('u:%s:%02d:%s', key, power, id)
+          texts[#texts + 1] = string.format('u:%s!%02d:%s', key, power, id)
         end
         left, power = math.floor(left / 2), power + 1
       end
@@ -289,53 +326,60 @@ function keyed.granted(grants, longest)
 end
 
 -- Looks at the keys of the caller's requests, which ARGV names from position *first* on, if the
--- hub of the first request is dead: nothing else may happen to that key for long.
+-- hub of the first request is dead: nothing else may happen to that key for long. If it is alive,
+-- the reply tells until when at least.
 function keyed.look_at_heads(first)
+  if waiting == 0 then return end
   local seen = {}
   for i = first, #ARGV do
     local _, _, _, key = parse_tail(ARGV[i])
     if not seen[key] then
       seen[key] = true
-      local request = not first_with('k:' .. key) and head_of(key)
-      if request and hub_state(string.match(request, '^%x+')).alive_until <= now then
-        look_at(key)
+      local request = head_of(key)
+      local owner = request and string.match(request, '^%x+')
+      if owner and owner ~= hub and not first_with('k:' .. key .. '!') then
+        local alive_until = hub_state(owner).alive_until
+        if alive_until <= now then
+          look_at(key)
+        else
+          heads_alive_until = math.min(heads_alive_until, alive_until)
+        end
       end
     end
   end
 end
 
--- Whether the limit of any key is set, by which no lease that is reused would be judged.
-function keyed.limits_are_set()
-  return call('HLEN', key_limits) > 0
+-- Of how many keys the limit is set. No lease that is reused would be judged by it.
+function keyed.limits_set()
+  return call('HLEN', key_limits)
+end
+-- Whether a request waits that only the limit in all holds up.
+function keyed.line_is_blocked()
+  return first_with('r:') ~= nil
 end
 
--- Lists at most *most* keys that hold or wait, in the order of the texts in `keys`, where a colon
--- ends each key ('a0' before 'a'), the first one after *after*: key, permits in use, requests
--- waiting, set limit or -1, ...
+-- Lists at most *most* keys that hold or wait, in the order of their texts, the first one after
+-- *after*: key, permits in use, requests waiting, set limit or -1, ...
 function keyed.list(most, after)
   local expired = {}  -- permits of holders that nothing has removed yet
-  for _, id in ipairs(call('ZRANGEBYSCORE', holders, '-inf', now, 'LIMIT', 0, MAX_PURGED)) do
+  for _, id in ipairs(call('ZRANGEBYSCORE', holders, '-inf', now, 'LIMIT', 0, MAX_ENDED)) do
     local key = keyed.key_of(id)
     expired[key] = (expired[key] or 0) + permits_of(id)
   end
-  local function following(kind)
-    local from = after == '' and '[' .. kind .. ':' or '(' .. kind .. ':' .. after .. ';'
-    local text = call('ZRANGEBYLEX', keys, from, '(' .. kind .. ';', 'LIMIT', 0, 1)[1]
-    return text and string.match(text, '^.:([^:]*)')
-  end
   local rows = {}
   while #rows < 4 * most do
-    local holding, standing = following('u'), following('l')
-    if standing == '' then  -- requests without a key
-      local text = call('ZRANGEBYLEX', keys, '(l:;', '(l;', 'LIMIT', 0, 1)[1]
-      standing = text and string.match(text, '^l:([^:]*)')
+    local key
+    for kind in string.gmatch('ula', '.') do
+      -- Requests without a key come first: all their texts are below '":'.
+      local from = '(' .. kind .. ':' .. after .. '"'
+      local text = call('ZRANGEBYLEX', keys, from, '(' .. kind .. ';', 'LIMIT', 0, 1)[1]
+      local found = text and string.match(text, '^.:([^!]*)')
+      if found and (not key or found < key) then key = found end
     end
-    local key = holding
-    if not key or standing and standing .. ':' < key .. ':' then key = standing end
     if not key then break end
     rows[#rows + 1] = key
     rows[#rows + 1] = exact(use_of(key) - (expired[key] or 0))
-    rows[#rows + 1] = count_with('l:' .. key)
+    rows[#rows + 1] = waits_of(key)
     rows[#rows + 1] = call('HGET', key_limits, key) or '-1'
     after = key
   end
@@ -368,9 +412,7 @@ local function serve()
   if set_limit == 0 or waiting == 0 or grace > now then return end
   hub_states[hub] = nil  -- the call may have kept its hub alive since that was read
   local all_back, back = bring_back()
-  for i = 1, #back, 2 do back[i], back[i + 1] = back[i + 1], back[i] end
-  if not all_back then dropped = MAX_DROPPED end  -- or they are set aside again before the rest
-  if #back > 0 then join_line(back, true) end
+  if #back > 0 then return_texts(back) end
   if not all_back then
     open, more = false, true
     return
@@ -392,9 +434,7 @@ local function serve()
       elseif use_of(key) + permits > limit_of(key, (parse_tail(request))) then
         look_at(key)  -- which it was not yet
       elseif state.unreachable or permits > effective_limit then
-        call('ZREM', keys, text)
-        set_aside({ request }, state.alive_until)
-        look_at(key)
+        look_at_all(pass_over({ request }, state.alive_until))
       elseif used + permits > effective_limit then
         blocked = true
         head_alive_until = state.alive_until
@@ -432,7 +472,7 @@ local function serve()
     grants, _, lost_permits, undelivered, undelivered_until = deliver_grants(recipients)
     used = used - lost_permits
     if #undelivered > 0 then
-      local back_in_line, changed, need = {}, {}, 0
+      local back_in_line, need = {}, 0
       for _, request in ipairs(undelivered) do
         local _, _, _, key = parse_tail(request)
         local owner, _, _, _, permits = parse_request(request)
@@ -440,12 +480,11 @@ local function serve()
         if key ~= '' then uses[key] = uses[key] - permits end
         back_in_line[#back_in_line + 1] = tickets[request]
         back_in_line[#back_in_line + 1] = request
-        changed[key] = true
       end
       call('ZADD', line, unpack(back_in_line))
-      keep_line(need)  -- it may have been empty, and then it is another key
       waiting = waiting + #undelivered
-      set_aside(undelivered, undelivered_until)
+      local changed = pass_over(undelivered, undelivered_until)
+      keep_line(need)  -- it may have been empty, and then it is another key
       look_at_all(changed)
     end
     serving = true
@@ -467,7 +506,7 @@ local function held_up(permits, effective_limit, tail)
   local declared, weight, _, key = parse_tail(tail)
   if key ~= '' then
     if queued_keys[key] then return queued_keys[key] end
-    if head_of(key) and not first_with('k:' .. key) then return 'key' end
+    if waiting > 0 and head_of(key) and not first_with('k:' .. key .. '!') then return 'key' end
     if use_of(key) + permits > limit_of(key, declared) then return 'key' end
   end
   if not open or grace > now or used + permits > effective_limit then return 'limit' end
@@ -475,11 +514,11 @@ local function held_up(permits, effective_limit, tail)
   uses[key] = use_of(key) + permits
   if shares then advance(key, permits, weight) end
 end
--- A new request is added to the line at the end of the call. Returns whether its key may come
--- before the keys of older requests.
-function keyed.queued(blocked_by, tail)
+-- A new request is added to the line at the end of the call; *passed_over*: it is to be set aside.
+-- Returns whether its key may come before the keys of older requests.
+function keyed.queued(blocked_by, tail, passed_over)
   local _, _, _, key = parse_tail(tail)
-  queued_keys[key] = queued_keys[key] or blocked_by
+  if not passed_over then queued_keys[key] = queued_keys[key] or blocked_by end
   queued_counts[key] = (queued_counts[key] or 0) + 1
   return shares and blocked_by == 'limit'
 end
@@ -490,12 +529,12 @@ local function line_is_full(max_waiters, tail)
   if most >= 0 and waiting >= most then return -3 end
   local _, _, _, key = parse_tail(tail)
   return most_of_key and key ~= ''
-    and count_with('l:' .. key) + (queued_counts[key] or 0) >= most_of_key and -6
+    and waits_of(key) + (queued_counts[key] or 0) >= most_of_key and -6
 end
 
 local function line_answer(tail)
   local _, _, _, key = parse_tail(tail)
-  return first_with('k:' .. key) and 0 or -4
+  return first_with('k:' .. key .. '!') and 0 or -4
 end
 
 -- The requests of an acquire, as in the prelude. Those with a key are 'number:permits:waits:ahead'

@@ -2,7 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from redsem_async._core.keys import Address, permit_id
 from redsem_async._protocol.hub_info import HubInfo
@@ -74,9 +74,14 @@ class Specification(ABC):
             case Refresh():
                 return refresh(self.state, context, call)
             case Restore():
+                self._require_known(context, call.hub_info)
+                compare(self.state, context, self.waiting, call.slots)
                 self._introduce(context, call.lease_ms, call.hub_info)
+                if call.slots is not None:
+                    self.state.slots = context.slot_list
                 reply = restore(self.state, context, call)
-                self._use_changed(context)
+                back = zip(call.permits, reply.answers, strict=True)
+                self._use_changed(context, [p.key.key for p, held in back if held and p.key])
                 return reply
             case Confirm():
                 return Reply([call.replicas])  # memory has no replicas, so none is behind
@@ -161,7 +166,7 @@ class Specification(ABC):
         self._introduce(context, call.lease_ms, call.hub_info)
         reply, has_moved = adopt(self.state, context, call)
         if has_moved:
-            self._use_changed(context)
+            self._use_changed(context, [reply.key])
             if call.owner != context.hub:
                 self._publish(call.owner, Revoked(context.name, [call.old]))
         return reply
@@ -289,8 +294,8 @@ class Specification(ABC):
     def _serve(self, context: CallContext) -> None:
         """Give what is free to waiters."""
 
-    def _use_changed(self, context: CallContext) -> None:
-        """Holders came back, or have other ids."""
+    def _use_changed(self, context: CallContext, keys: Iterable[str | None]) -> None:
+        """Holders with *keys* came back, or have other ids."""
 
     def _set_limit_of_key(self, context: CallContext, call: SetLimit) -> None:
         raise AssertionError("only requests in a line have keys")

@@ -96,6 +96,7 @@ class FairSpecification(Specification):
         state.remove_expired(context)
         if not known:
             self._remove_older(context, requests_of(call))
+        self._look_at_heads(context, requests_of(call))
         self._serve(context)
         answers = [self._answer(context, call, request, mark) for request in requests_of(call)]
         if any(isinstance(answer, int) and answer > 0 for answer in answers):
@@ -327,8 +328,8 @@ class FairSpecification(Specification):
             expiry = self.state.next_expiry(context)
             if expiry is not None:
                 moments.append(expiry)
-            if context.head_until is not None:
-                moments.append(max(0, context.head_until - context.now))
+            deaths = (context.head_until, context.heads_until)
+            moments += [max(0, death - context.now) for death in deaths if death is not None]
         return Reply(
             answers=answers,
             next_ms=min(moments, default=None),
@@ -342,4 +343,4 @@ class FairSpecification(Specification):
             LineEntry(queued.id, queued.ticket, queued.request.permits, queued.key)
             for queued in self.line[: call.max_entries]
         ]
-        return Listing(len(self.line), entries)
+        return Listing(len(self.line), entries, blocked=bool(self.line))

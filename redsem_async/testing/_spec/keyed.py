@@ -102,8 +102,6 @@ class KeyedSpecification(FairSpecification):
             record, most = self.state.look_up(head.hub), self._limit(head.request)
             if record.alive_until <= context.now:
                 self.line.remove(head)
-            elif head.request.permits > most > 0:
-                self._set_aside(head)
             elif self._use(key) + head.request.permits > most:
                 return
             else:
@@ -122,8 +120,8 @@ class KeyedSpecification(FairSpecification):
     def _removed(self, context: CallContext, holders: Sequence[HolderRecord]) -> None:
         self._look_at_all(context, [holder.key for holder in holders if holder.key is not None])
 
-    def _use_changed(self, context: CallContext) -> None:
-        self._look_at_all(context, [queued.key for queued in self.line])
+    def _use_changed(self, context: CallContext, keys: Iterable[str | None]) -> None:
+        self._look_at_all(context, [key for key in keys if key is not None])
 
     def _line_changed(self, context: CallContext, requests: Sequence[QueuedRequest]) -> None:
         self._look_at_all(context, [queued.key for queued in requests])
@@ -134,7 +132,7 @@ class KeyedSpecification(FairSpecification):
         if request.key is not None:
             key = request.key.key
             for queued in context.queued:
-                if queued.key == key:
+                if queued.key == key and not self._is_passed_over(queued, limit):
                     return queued.answer
             if self._head(key) is not None and key not in self.ready:
                 return WAITING_FOR_KEY
@@ -144,6 +142,9 @@ class KeyedSpecification(FairSpecification):
         if held_up is None and self.shares and request.key is not None:
             self._advance(request)
         return held_up
+
+    def _is_passed_over(self, queued: QueuedRequest, limit: int) -> bool:
+        return queued.answer == WAITING and queued.request.permits > limit
 
     def _may_overtake(self, context: CallContext, queued: QueuedRequest, limit: int) -> bool:
         has_room = self.state.used(context.now) + queued.request.permits <= limit
@@ -155,8 +156,7 @@ class KeyedSpecification(FairSpecification):
         full = super()._full_line(context, call, request)
         if full is not None or most is None or key is None:
             return full
-        waiting = (*self.line, *context.queued)
-        count = sum(queued.key == key and not queued.set_aside for queued in waiting)
+        count = sum(queued.key == key for queued in (*self.line, *context.queued))
         return QUEUE_FULL_FOR_KEY if count >= most else None
 
     def _in_line(self, request: Request) -> Answer:
@@ -165,8 +165,13 @@ class KeyedSpecification(FairSpecification):
     def _look_at_heads(self, context: CallContext, requests: Sequence[Request]) -> None:
         for key in {key_of(request) or NO_KEY for request in requests} - self.ready.keys():
             head = self._head(key)
-            if head is not None and self.state.look_up(head.hub).alive_until <= context.now:
+            if head is None or head.hub == context.hub:
+                continue
+            alive_until = self.state.look_up(head.hub).alive_until
+            if alive_until <= context.now:
                 self._look_at(context, key)
+            else:
+                context.heads_until = min(context.heads_until or alive_until, alive_until)
 
     def _answer_right(
         self, context: CallContext, asked: RightRequest | None, *, allowed: bool = True
@@ -187,17 +192,24 @@ class KeyedSpecification(FairSpecification):
         for holder in self.state.holders.values():
             if holder.key is not None:
                 held[holder.key] += holder.permits * (holder.expiry_ms > context.now)
-        waiting = Counter(q.key for q in self.line if q.key is not None and not q.set_aside)
-        # In the order of the server, where a colon ends each key.
-        names = {f"{quote(key, safe='')}:": key for key in {*held, *waiting}}
-        after = "" if call.after is None else f"{quote(call.after, safe='')}:"
+        waiting = Counter(queued.key for queued in self.line if queued.key is not None)
+        names = {quote(key, safe=""): key for key in {*held, *waiting}}
+        after = "" if call.after is None else quote(call.after, safe="")
         keys = [
             KeyEntry(names[text], held[names[text]], waiting[names[text]], limit)
             for text in sorted(names)
             if text > after
             for limit in (self.key_limits.get(names[text]),)
         ]
-        return super()._listing(context, call)._replace(keys=keys[: call.max_entries])
+        return (
+            super()
+            ._listing(context, call)
+            ._replace(
+                keys=keys[: call.max_entries],
+                blocked=bool(self.ready),
+                key_limits=len(self.key_limits),
+            )
+        )
 
     # -- serving
 

@@ -14,11 +14,15 @@ def refresh(state: State, context: CallContext, call: Refresh) -> Reply:
     answers: list[Answer] = []
     for number in call.numbers:
         identity = permit_id(context.hub, number)
-        held = state.current_grant(identity, context.now) is not None
-        answers.append(int(held))
-        if held:
-            holder = state.holders[identity]
-            holder.expiry_ms = max(holder.expiry_ms, context.now + call.lease_ms)
+        if state.current_grant(identity, context.now) is None:
+            answers.append(0)
+            continue
+        holder, asked, held = state.holders[identity], call.lease_ms, 1
+        if call.max_hold_ms is not None:
+            left = call.max_hold_ms - _held_for(state, context, holder.token)
+            asked, held = min(asked, left), max(1, left)
+        holder.expiry_ms = max(holder.expiry_ms, context.now + asked)
+        answers.append(held)
     if any(answers):
         lead_ms = state.counter.lead_ms(context.wall_us)
         state.keep(context, call.lease_ms + lead_ms + SLACK_MS)
@@ -75,12 +79,12 @@ def adopt(state: State, context: CallContext, call: Adopt) -> tuple[AdoptReply, 
         return AdoptReply(None), False
     state.grace.forbid_restore([old], now)
     holder = state.holders[old]
-    state.remove(context, [old])
     lease_ms = call.lease_ms
     if call.max_hold_ms is not None:
         lease_ms = min(lease_ms, call.max_hold_ms - _held_for(state, context, holder.token))
     holder.expiry_ms = max(holder.expiry_ms, now + lease_ms)
     state.holders[new] = holder
+    state.remove(context, [old])
     state.save_counter(context, holder.expiry_ms - now)
     return _adopted(state, context, call, new), True
 

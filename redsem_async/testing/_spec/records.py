@@ -136,6 +136,7 @@ class CallContext:
         granted: number and token of the caller's requests that were served (fair).
         queued: requests of the call that join the line (fair).
         head_until: when the hub of the blocked head counts as dead (fair).
+        heads_until: the same of hubs whose requests hold others of their keys up.
         line_is_blocked: the head waits for room, so that a new request has to wait (fair).
         overtakes: a request of the call may be the head once it is in line (fair).
         hinted: permits that the caller's own waiters may try for (zset).
@@ -155,6 +156,7 @@ class CallContext:
     granted: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     queued: list[QueuedRequest] = field(default_factory=list[QueuedRequest])
     head_until: int | None = None
+    heads_until: int | None = None
     line_is_blocked: bool = False
     overtakes: bool = False
     hinted: int = 0

@@ -17,11 +17,15 @@ class Listing(NamedTuple):
         waiting: how many requests wait.
         line: the first of them.
         keys: keys that hold or wait.
+        blocked: whether a new request without a key waits behind others.
+        key_limits: of how many keys the limit is set.
     """
 
     waiting: int
     line: Sequence[LineEntry] = ()
     keys: Sequence[KeyEntry] = ()
+    blocked: bool = False
+    key_limits: int = 0
 
 
 def status(state: State, context: CallContext, call: Status, listing: Listing) -> StatusReply:
@@ -47,6 +51,8 @@ def status(state: State, context: CallContext, call: Status, listing: Listing) -
         line=listing.line,
         keys=listing.keys,
         slots=tuple(state.slots),
+        blocked=listing.blocked,
+        key_limits=listing.key_limits,
         hubs={hub: state.look_up(hub).description for hub in hubs},
         reusing={hub for hub in hubs if state.rights.get(hub, 0) > context.now},
     )
