@@ -90,6 +90,41 @@ async def test_a_permit_that_is_restored_counts_for_its_key(
 
 
 @pytest.mark.fault(19)
+async def test_a_killed_head_of_a_key_is_no_reason_to_say_full(
+    client_a: Redis, start: StartWorker
+) -> None:
+    """Where nobody waits behind it, and so nobody sends a heartbeat."""
+    options = {"limit": 9, "key_limit": 4, "key": "a", "lease": 1.0}
+    semaphore = FairSemaphore(client_a, "jobs", 9, key_limit=4, lease=1.0)
+    held = await semaphore.acquire(permits=2, key="a")
+    head = await start("wait", kind=FairSemaphore, permits=3, **options)
+    await head.heard("waits")
+    assert await semaphore.try_acquire(key="a") is None
+    await head.kill()
+
+    async def has_room() -> bool:
+        permit = await semaphore.try_acquire(key="a")
+        return permit is not None and await permit.release()
+
+    await until(has_room, "the killed one counts as dead", within=20)
+    assert await held.release()
+
+
+async def test_try_acquire_sees_what_has_expired(client_a: Redis, client_b: Redis) -> None:
+    """More permits than one call removes."""
+    here, there = (
+        FairSemaphore(client, "jobs", 1000, key_limit=200) for client in (client_a, client_b)
+    )
+    permits = await asyncio.gather(*(here.acquire(key="a") for _ in range(200)))
+    await asyncio.gather(*(permit.detach(0.2) for permit in permits))
+    await asyncio.sleep(0.5)
+    assert [(key.key, key.held) for key in (await there.status()).keys] == [("a", 0)]
+    permit = await there.try_acquire(key="a", permits=200)
+    assert permit is not None
+    assert await permit.release()
+
+
+@pytest.mark.fault(19)
 async def test_a_request_that_nobody_receives_the_grant_of_expires(
     client_a: Redis, admin: Redis, start: StartWorker
 ) -> None:

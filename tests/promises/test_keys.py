@@ -215,6 +215,58 @@ async def test_the_limit_may_be_a_function_of_the_key(client: Client, name: str)
     await release(*held)
 
 
+async def test_a_key_that_the_function_does_not_know_has_no_limit(
+    client: Client, name: str
+) -> None:
+    sem = FairSemaphore(client, name, 3, key_limit={"small": 1}.get)
+    held = await hold(sem, "small", "unknown", "unknown")
+    assert [(key.key, key.limit) for key in (await sem.status()).keys] == [
+        ("small", 1),
+        ("unknown", None),
+    ]
+    await release(*held)
+
+
+async def test_a_name_exists_while_the_limit_of_a_key_is_set(keyed: MakeKeyed) -> None:
+    here, there = keyed(10)
+    assert not await there.exists()
+    await here.set_limit(2, key="a")
+    assert await there.exists()
+    await here.set_limit(None, key="a")
+    assert not await there.exists()
+
+
+async def test_a_full_key_does_not_lock_the_semaphore(keyed: MakeKeyed) -> None:
+    here, there = keyed(2)
+    held = await hold(here, "a")
+    waiter = await queue_up(there, key="a")
+    assert not await here.locked()
+    assert (await here.status()).retry_after == 0
+    held += await hold(here, "b")
+    assert await here.locked()
+    await release(*held)
+    await (await soon(waiter)).release()
+
+
+async def test_retry_after_goes_by_the_line_of_the_key(keyed: MakeKeyed) -> None:
+    here, there = keyed(100)
+    async with there.acquire(key="b"):
+        await asyncio.sleep(0.05)  # a hold that is measured
+    held = await hold(here, "a")
+    estimates: list[float] = []
+    waiters: list[asyncio.Task[Permit]] = []
+    for _ in range(6):
+        with pytest.raises(AcquireTimeout) as full:
+            await there.acquire(key="a", timeout=0)
+        estimates.append(full.value.retry_after)
+        waiters.append(await queue_up(there, key="a"))
+    assert estimates == pytest.approx([estimates[0] * n for n in range(1, 7)])
+    assert estimates[0] > 0.04, "a limit of one: not a hundredth of a hold"
+    await release(*held)
+    for waiter in waiters:
+        await (await soon(waiter)).release()
+
+
 async def test_a_timeout_says_which_limit_was_full(keyed: MakeKeyed) -> None:
     here, there = keyed(2)
     held = await hold(here, "a")
@@ -288,22 +340,73 @@ async def test_status_shows_a_key_that_begins_like_another(keyed: MakeKeyed) -> 
     paged: list[str | None] = [None]
     while keys := (await here.status(1, keys_after=paged[-1])).keys:
         paged.append(keys[0].key)
-    assert paged[1:] == [key.key for key in everything]
+    assert paged[1:] == [key.key for key in everything] == ["user", "user1", "user10"]
     await release(held)
     for waiter in waiters:
         await (await soon(waiter)).release()
 
 
+async def test_one_too_heavy_for_a_lowered_limit_holds_its_key_up(keyed: MakeKeyed) -> None:
+    """And nobody else. It counts as waiting, and keeps its place."""
+    here, there = keyed(10, key_limit=4, max_waiters_per_key=2)
+    held = await here.acquire(key="a", permits=4)
+    heavy, light = [await queue_up(there, key="a", permits=n) for n in (2, 1)]
+    await here.set_limit(1, key="a")
+    await held.release()
+    await release(*await hold(here, "b", None))
+    with pytest.raises(QueueFull):
+        await here.acquire(key="a")
+    assert [(key.key, key.waiting) for key in (await here.status()).keys] == [("a", 2)]
+    assert not light.done()
+    await here.set_limit(2, key="a")
+    permit = await soon(heavy)
+    assert not light.done()
+    await permit.release()
+    await (await soon(light)).release()
+    await all_free(here)
+
+
+async def test_one_too_heavy_for_the_limit_in_all_counts_as_waiting(keyed: MakeKeyed) -> None:
+    """It is passed over, and keeps its place."""
+    here, there = keyed(10, key_limit=4, max_waiters_per_key=1)
+    held = await here.acquire(key="a", permits=4)
+    heavy = await queue_up(there, key="a", permits=3)
+    await here.set_limit(2)
+    await held.release()
+    assert [(key.key, key.waiting) for key in (await here.status()).keys] == [("a", 1)]
+    await release(*await hold(here, "a"))
+    blocking = await hold(here, "b", "c")
+    with pytest.raises(QueueFull):
+        await here.acquire(key="a")
+    await release(*blocking)
+    await here.set_limit(None)
+    await (await soon(heavy)).release()
+    await all_free(here)
+
+
+async def test_one_too_heavy_for_the_limit_in_all_holds_nobody_up_in_the_same_batch(
+    keyed: MakeKeyed,
+) -> None:
+    here, _ = keyed(10, key_limit=10)
+    await here.set_limit(3)
+    heavy = in_background(here.acquire(key="a", permits=5))
+    light = in_background(here.acquire(key="a"))
+    await (await soon(light)).release()
+    assert not heavy.done()
+    await here.set_limit(None)
+    await (await soon(heavy)).release()
+    await all_free(here)
+
+
 async def test_many_that_are_too_heavy_for_their_key_hold_nobody_else_up(
     keyed: MakeKeyed,
 ) -> None:
-    """One call does not set aside all of them."""
     here, there = keyed(10, key_limit=4)
     held = await here.acquire(key="a", permits=4)
     heavy = [in_background(here.acquire(key="a", permits=2)) for _ in range(150)]
     await waiting(here, 150)
     await there.set_limit(1, key="a")
-    await there.set_limit(7, key="b")  # all that were set aside are looked at again
+    await there.set_limit(7, key="b")
     for key in ("b", None):
         await (await there.acquire(key=key, timeout=2)).release()
     for task in heavy:
@@ -417,6 +520,39 @@ async def test_keys_take_turns_by_their_weights(
         await waiting(here, 60)
         await first.release()
     assert abs(order[:20].count("a") - expected) <= 1, order
+
+
+@pytest.mark.parametrize("moves", [False, True])
+async def test_an_adopted_permit_takes_no_turn_from_others(keyed: MakeKeyed, moves: bool) -> None:
+    """Its key had its turn when it was granted, whoever holds it now."""
+    here, there = keyed(2, key_limit=None, share=True, patience=3600.0)
+    held = await hold(here, "a", None)
+    if moves:
+        held[0] = await there.adopt(await held[0].detach(60))
+    again = await queue_up(here, key="a")
+    other = await queue_up(there, key="c")
+    await held[0].release()  # now both keys have none in use
+    permit = await soon(other)
+    assert not again.done()
+    await permit.release()
+    await (await soon(again)).release()
+    await held[1].release()
+    await all_free(here)
+
+
+@pytest.mark.parametrize(("light", "heavy"), [(1.0, 3.0), (1e-9, 1e-5), (1.0, 1e300)])
+async def test_any_weights_that_are_finite(keyed: MakeKeyed, light: float, heavy: float) -> None:
+    """The heavier key is served first, where both hold as many."""
+    weight = {"light": light, "heavy": heavy}.__getitem__
+    options = {"key_limit": None, "share": True, "weight": weight, "patience": 3600.0}
+    here, there = keyed(3, **options)
+    held = await hold(here, "light", "heavy", None)
+    waiters = [await queue_up(there, key=key) for key in ("light", "heavy")]
+    await held.pop().release()
+    permit = await soon(waiters[1])
+    assert not waiters[0].done()
+    await release(permit, *held)
+    await (await soon(waiters[0])).release()
 
 
 async def test_a_request_that_waits_for_long_goes_by_its_age() -> None:

@@ -20,7 +20,7 @@ from redsem_async import (
 )
 from redsem_async.testing import MemoryBackend
 from tests.harness.clients import Client, Kind, key_of, keys_of
-from tests.harness.wait import all_free, cancelled, queue_up, soon, waits_in_line
+from tests.harness.wait import all_free, cancelled, queue_up, soon, until, waits_in_line
 
 GPUS = ["cuda:0", "cuda:1", "cuda:2"]
 
@@ -338,6 +338,25 @@ async def test_slots_come_back_with_their_permits_after_a_loss(
         found = {holder.id: holder.slots for holder in (await there.status()).holders}
         assert found == {new.id: (new.slot,), second.id: (second.slot,)}
     await second.release()
+
+
+async def test_the_list_of_slots_comes_back_with_a_permit(
+    kind: Kind, client_a: Redis, client_b: Redis, admin: Redis
+) -> None:
+    """So nobody gets slots of another list beside it."""
+    options: dict[str, Any] = {"lease": 1.0, "recovery": "grace"}
+    here = kind(client_a, "gpu", slots=["a", "b"], **options)
+    there = kind(client_b, "gpu", slots=["b", "a"], **options)
+    async with here.acquire(timeout=10) as permit:
+        await admin.flushall()
+
+        async def is_back() -> bool:
+            return bool(await admin.zcard(key_of(here, "holders")))
+
+        await until(is_back, "the permit is put back", within=5)
+        with pytest.raises(SlotsMismatch):
+            await there.acquire(timeout=10)
+        assert not permit.lost
 
 
 async def test_nothing_is_granted_while_the_slots_in_use_are_not_known(
