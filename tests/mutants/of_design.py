@@ -203,11 +203,11 @@ OF_DESIGN = (
         "design: a refresh lowers the expiry",
         "a short lease does not cut a long one",
         SIMULATION,
-        ("lua/refresh.lua", "math.max(expiry, now + lease)", "now + lease"),
+        ("lua/refresh.lua", "math.max(expiry, now + asked)", "now + asked"),
         (
             _LEASES,
-            "            holder.expiry_ms = max(holder.expiry_ms, context.now + call.lease_ms)\n",
-            "            holder.expiry_ms = context.now + call.lease_ms\n",
+            "        holder.expiry_ms = max(holder.expiry_ms, context.now + asked)\n",
+            "        holder.expiry_ms = context.now + asked\n",
         ),
     ),
     mutant(
@@ -217,11 +217,8 @@ OF_DESIGN = (
         ("lua/adopt.lua", "  remove_holders({ old_id })\n", ""),
         (
             _LEASES,
-            "    holder = state.holders[old]\n    state.remove(context, [old])\n",
-            (
-                "    was = state.holders[old]\n"
-                "    holder = type(was)(was.expiry_ms, was.token, was.permits)\n"
-            ),
+            "    state.remove(context, [old])\n",
+            "",
         ),
     ),
     mutant(

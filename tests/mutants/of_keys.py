@@ -8,10 +8,53 @@ _TEST = "promises/test_keys.py::test_"
 
 OF_KEYS = (
     mutant(
-        "keys that come back into the line have no expiry",
-        "nothing is left of a semaphore that nobody uses",
-        "scripts/test_spec.py::test_what_comes_back_into_the_line_expires[fair+keys]",
-        (_KEYED, "  if standing then keep(keys, call('PTTL', line)) end", "  -- not kept:"),
+        "what is set aside is not noted with its key",
+        "a request that is set aside counts as waiting for its key",
+        f"{_TEST}one_too_heavy_for_the_limit_in_all_counts_as_waiting[redis]",
+        (_KEYED, "  add_texts(aside)\n", ""),
+    ),
+    mutant(
+        "the line of a key leaves out what is set aside",
+        "max_waiters_per_key and status() count every request of the key",
+        f"{_TEST}one_too_heavy_for_the_limit_in_all_counts_as_waiting[redis]",
+        (_KEYED, " + count_with('a:' .. key .. '!')", ""),
+    ),
+    mutant(
+        "one that is too heavy for the limit in all holds up those of its batch",
+        "a request that is passed over holds nobody up",
+        f"{_TEST}one_too_heavy_for_the_limit_in_all_holds_nobody_up_in_the_same_batch[redis]",
+        (_KEYED, "  if not passed_over then queued", "  if true then queued"),
+    ),
+    mutant(
+        "a full key locks the semaphore",
+        "a request that only its own key holds up holds up no other key",
+        f"{_TEST}a_full_key_does_not_lock_the_semaphore[redis]",
+        ("lua/status.lua", "keyed.line_is_blocked() and 1 or 0", "waits > 0 and 1 or 0"),
+    ),
+    mutant(
+        "retry_after goes by the limit in all",
+        "retry_after is an estimate of when a request of the key is served",
+        f"{_TEST}retry_after_goes_by_the_line_of_the_key[redis]",
+        ("_hub/ledger.py", "limit = min(limit, claim.key.limit or limit)", "pass"),
+    ),
+    mutant(
+        "a key loses its virtual time with an adoption",
+        "an adopted permit takes no turn from others",
+        f"{_TEST}an_adopted_permit_takes_no_turn_from_others[redis-True]",
+        ("lua/adopt.lua", "  remove_holders({ old_id })\n", ""),
+        ("lua/adopt.lua", "  forbid_restore({ old_id })\n", "  remove_holders({ old_id })\n"),
+    ),
+    mutant(
+        "full is believed of a script that stopped early",
+        "try_acquire says full only if nothing has expired that makes room",
+        "faults/test_keys.py::test_try_acquire_sees_what_has_expired",
+        ("_hub/operations/acquire.py", "(stopped_early and ", "(False and "),
+    ),
+    mutant(
+        "an acquire looks at no dead head of its key",
+        "a dead head of a key is no reason to say full",
+        "faults/test_keys.py::test_a_killed_head_of_a_key_is_no_reason_to_say_full",
+        ("lua/fair/acquire.lua", "if keyed then keyed.look_at_heads(REQUESTS) end", ""),
     ),
     mutant(
         "share goes by turns alone",
@@ -26,7 +69,7 @@ OF_KEYS = (
         (
             _KEYED,
             "local function look_at(key)\n",
-            "local function look_at(key)\n  if shares and first_with('k:' .. key) then return end\n",
+            "local function look_at(key)\n  if shares and first_with('k:' .. key .. '!') then return end\n",
         ),
     ),
     mutant(
@@ -46,14 +89,10 @@ OF_KEYS = (
         ),
     ),
     mutant(
-        "a refresh asks for a whole lease although max_hold ends",
+        "a refresh gives a whole lease although max_hold ends",
         "a permit is held for max_hold at most",
         "promises/test_max_hold.py::test_a_refresh_asks_for_no_more_than_is_left[fair-redis]",
-        (
-            "_hub/operations/refresh.py",
-            "    if claim.hold_ends == math.inf:\n",
-            "    if claim.hold_ends:\n",
-        ),
+        ("lua/refresh.lua", "math.min(lease, left)", "lease"),
     ),
     mutant(
         "a key's limit is not looked at behind many dead waiters",
@@ -73,7 +112,7 @@ OF_KEYS = (
             _KEYED,
             (
                 "        if left % 2 == 1 then call('ZREM', keys, "
-                "string.format('u:%s:%02d:%s', key, power, id)) end\n"
+                "string.format('u:%s!%02d:%s', key, power, id)) end\n"
             ),
             "",
         ),
@@ -122,7 +161,10 @@ OF_KEYS = (
         f"{_TEST}within_a_key_nobody_passes[redis]",
         (
             _KEYED,
-            "    if head_of(key) and not first_with('k:' .. key) then return 'key' end\n",
+            (
+                "    if waiting > 0 and head_of(key) and not first_with('k:' .. key .. '!')"
+                " then return 'key' end\n"
+            ),
             "",
         ),
     ),
@@ -283,10 +325,14 @@ OF_KEYS = (
         ("_hub/claim.py", "and same_terms and same_key", "and same_terms"),
     ),
     mutant(
-        "what is brought back is set aside again in the same call",
+        "a key is ready although its first request is too heavy for it",
         "many that are too heavy for their key hold nobody else up",
         f"{_TEST}many_that_are_too_heavy_for_their_key_hold_nobody_else_up[redis]",
-        ("lua/keyed/prelude.lua", "if not all_back then dropped = MAX_DROPPED end", ""),
+        (
+            _KEYED,
+            "  if not fits and dropped < MAX_DROPPED then return end\n",
+            "  if not fits and permits <= limit_of(key, declared) then return end\n",
+        ),
     ),
     mutant(
         "a heartbeat looks at no dead head of a key",
@@ -298,7 +344,7 @@ OF_KEYS = (
         "leases are reused while the limit of a key is set",
         "no lease is reused past the limit that is set for its key",
         f"{_TEST}a_lease_is_not_reused_past_the_limit_that_is_set_for_a_key[redis]",
-        ("lua/keyed/prelude.lua", "call('HLEN', key_limits) > 0", "false"),
+        ("lua/prelude.lua", "keyed.limits_set() > 0", "false"),
     ),
     mutant(
         "a lease is reused whatever the limit of its key is now",
@@ -317,10 +363,10 @@ OF_KEYS = (
         ("_hub/ledger.py", " and not self._keys_share", ""),
     ),
     mutant(
-        "the list of keys is merged by their texts alone",
+        "the list of keys goes on with the last of the kinds",
         "the list of keys has every key that holds or waits",
         f"{_TEST}status_shows_a_key_that_begins_like_another[redis]",
-        ("lua/keyed/prelude.lua", "standing .. ':' < key .. ':'", "standing < key"),
+        (_KEYED, "found < key", "found > key"),
     ),
     mutant(
         "blocked_by is always the limit in all",
@@ -339,10 +385,21 @@ OF_KEYS = (
         ),
     ),
     mutant(
-        "max_hold: an adopter begins anew",
+        "max_hold: it begins anew",
         "adopting again and again does not make a permit last longer",
         "promises/test_max_hold.py::test_an_adopter_has_what_is_left",
-        ("_hub/claim.py", "clock() + max_hold - held -", "clock() + max_hold -"),
+        ("lua/prelude.lua", "math.max(0, math.floor((stamp_us - token) / 1000))", "0"),
+    ),
+    mutant(
+        "max_hold: it counts from when the grant was read",
+        "max_hold counts from the grant, although the loop is blocked when it comes",
+        "faults/test_blocked_loop.py"
+        "::test_max_hold_counts_from_the_grant_that_a_blocked_loop_reads_late[fair]",
+        (
+            "_hub/operations/refresh.py",
+            "        claim.hold_ends = min(claim.hold_ends, ends)\n",
+            "        _ = ends\n",
+        ),
     ),
     mutant(
         "max_hold: a lease is reused to its end",

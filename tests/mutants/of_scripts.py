@@ -155,7 +155,7 @@ OF_SCRIPTS = (
         "a refresh lowers the expiry",
         "a short lease does not cut a long one",
         "promises/test_release.py::test_a_refresh_does_not_lower_an_expiry",
-        ("lua/refresh.lua", "math.max(expiry, now + lease)", "now + lease"),
+        ("lua/refresh.lua", "math.max(expiry, now + asked)", "now + asked"),
     ),
     mutant(
         "adopt does not exchange the id",

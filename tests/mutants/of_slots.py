@@ -51,7 +51,7 @@ OF_SLOTS = (
         "an adopted permit gets another slot",
         "a slot goes on with adopt",
         f"{_TEST}a_slot_goes_on_with_detach_and_adopt[zset-redis]",
-        ("lua/adopt.lua", "  if slotted then slotted.claim(new_id, its_slots) end\n", ""),
+        ("lua/adopt.lua", "  if slotted then slotted.claim(new_id, its_slots, old_id) end\n", ""),
     ),
     mutant(
         "a restored permit gets another slot",
@@ -126,5 +126,11 @@ OF_SLOTS = (
         "a permit whose slots are not known is not adopted",
         "promises/test_slots.py::test_a_permit_whose_slot_is_not_known_is_not_adopted[zset]",
         ("lua/adopt.lua", " or slotted and grant[3] == ''", ""),
+    ),
+    mutant(
+        "a restore brings no list of slots",
+        "after a loss nobody gets slots of another list",
+        f"{_TEST}the_list_of_slots_comes_back_with_a_permit[zset]",
+        ("lua/restore.lua", "if slotted then slotted.note_list(lease) end\n", ""),
     ),
 )
