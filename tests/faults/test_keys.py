@@ -93,11 +93,13 @@ async def test_a_permit_that_is_restored_counts_for_its_key(
 async def test_a_killed_head_of_a_key_is_no_reason_to_say_full(
     client_a: Redis, start: StartWorker
 ) -> None:
-    """Where nobody waits behind it, and so nobody sends a heartbeat."""
+    """Where nobody waits behind it, so that no heartbeat is about its key."""
     options = {"limit": 9, "key_limit": 4, "key": "a", "lease": 1.0}
     semaphore = FairSemaphore(client_a, "jobs", 9, key_limit=4, lease=1.0)
     held = await semaphore.acquire(permits=2, key="a")
-    head = await start("wait", kind=FairSemaphore, permits=3, **options)
+    full = await semaphore.acquire(permits=4, key="b")
+    waiter = await queue_up(semaphore, key="b")  # or else the whole line would expire
+    head = await start("wait", kind=FairSemaphore, permits=3, place=2, **options)
     await head.heard("waits")
     assert await semaphore.try_acquire(key="a") is None
     await head.kill()
@@ -108,6 +110,8 @@ async def test_a_killed_head_of_a_key_is_no_reason_to_say_full(
 
     await until(has_room, "the killed one counts as dead", within=20)
     assert await held.release()
+    assert await full.release()
+    assert await (await waiter).release()
 
 
 async def test_try_acquire_sees_what_has_expired(client_a: Redis, client_b: Redis) -> None:

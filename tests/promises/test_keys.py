@@ -387,7 +387,7 @@ async def test_one_too_heavy_for_the_limit_in_all_counts_as_waiting(keyed: MakeK
 async def test_one_too_heavy_for_the_limit_in_all_holds_nobody_up_in_the_same_batch(
     keyed: MakeKeyed,
 ) -> None:
-    here, _ = keyed(10, key_limit=10)
+    here, _ = keyed(10, key_limit=10, lease=60.0)  # heartbeats, which would help, are rare
     await here.set_limit(3)
     heavy = in_background(here.acquire(key="a", permits=5))
     light = in_background(here.acquire(key="a"))
