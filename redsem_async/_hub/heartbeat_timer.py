@@ -43,8 +43,13 @@ class HeartbeatTimer:
         """The connection was closed on purpose: no reply will come."""
         self.due = self.in_flight = False
 
-    def sent(self, interval: float) -> None:
-        """A command said that this process is alive: the next heartbeat is *interval* away."""
+    def answered(self, interval: float) -> None:
+        """The next one is *interval* away, whatever else is sent.
+
+        Other commands say that this process is alive, too. But they ask about no waiters, and do
+        not keep the line.
+        """
+        self.in_flight = False
         self._next_at = self._loop.time() + interval
 
     def expect(self, moment: float | None, interval: float) -> None:

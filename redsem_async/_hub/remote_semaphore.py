@@ -271,13 +271,11 @@ class RemoteSemaphore:
 
     # -- what replies and push messages bring about
 
-    def apply(
-        self, reply: Reply, sent_at: float, *, alive: bool = False, continues: bool = True
-    ) -> None:
+    def apply(self, reply: Reply, sent_at: float, *, continues: bool = True) -> None:
         """Apply what a reply says beside its answers.
 
-        *alive*: the command said that this process is alive. *continues*: a reap that stopped
-        early, to let others have the server, is continued from here.
+        *continues*: a reap that stopped early, to let others have the server, is continued from
+        here.
         """
         for number, token in reply.granted:
             self.handout.granted(number, token, None, sent_at, reply.slots.get(number, ()))
@@ -290,8 +288,6 @@ class RemoteSemaphore:
             self.heartbeats.stop()
             return
         interval = heartbeat_interval(self.ledger.longest_lease)
-        if alive:
-            self.heartbeats.sent(interval)
         delay = self.identity.stagger(STAGGER) if self.waiters.behind else 0.001
         moment = None if reply.next_ms is None else reply.next_ms / 1000 + delay
         self.heartbeats.expect(moment, interval)

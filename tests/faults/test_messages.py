@@ -204,3 +204,19 @@ async def test_denied_subscriptions_are_warned_of_once(
         assert await permit.release()
     [warning] = [record.getMessage() for record in caplog.records]
     assert "heartbeat" in warning
+
+
+async def test_heartbeats_come_beside_acquires(
+    kind: Kind, proxied: Redis, proxy: Proxy, client_b: Redis
+) -> None:
+    """Other commands keep neither the line, nor do they find grants that were not heard of."""
+    here, there = (kind(client, "jobs", 1, lease=1.0) for client in (proxied, client_b))
+    async with there:
+        waiter = await waits_in_line(here)
+
+        async def two_came() -> bool:
+            assert await here.try_acquire() is None
+            return len(proxy.operations("heartbeat")) >= 2
+
+        await until(two_came, "a heartbeat for each interval", within=30)
+    assert await (await waiter).release()

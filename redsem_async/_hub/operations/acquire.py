@@ -174,7 +174,7 @@ class AcquireBatch(Batch):
         if FULL in reply.answers:
             answers = zip(self._claims, reply.answers, strict=True)
             waits += sum(claim.waits for claim, answer in answers if answer == FULL)
-        queue.apply(reply, self.sent_at, alive=True)
+        queue.apply(reply, self.sent_at)
         if waits or ledger.waiting:
             queue.waiters.announced(waits)
         if ledger.overdue:

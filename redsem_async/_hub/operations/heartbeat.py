@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from redsem_async._core.errors import SemaphoreError
+from redsem_async._core.lease import heartbeat_interval
 from redsem_async._hub.claim import Claim, LineReport, State
 from redsem_async._hub.heartbeat_timer import HeartbeatTimer
 from redsem_async._protocol.operations import Heartbeat
@@ -35,7 +36,7 @@ class HeartbeatBatch(Batch):
         assert isinstance(reply, Reply)
         assert isinstance(self.operation, Heartbeat)
         queue, waiters = self._queue, self._queue.waiters
-        self._heartbeats.in_flight = False
+        self._heartbeats.answered(heartbeat_interval(self.ledger.longest_lease))
         gone: list[Claim] = []
         report = LineReport.of(self.sent_at, reply)
         waiters.line_reported(report)
@@ -54,7 +55,7 @@ class HeartbeatBatch(Batch):
                 claim.waits_for_key = answer == WAITING_FOR_KEY
         if (asked := self.operation.right) is not None:
             self.ledger.right.answered(reply.right, asked, self.sent_at)
-        queue.apply(reply, self.sent_at, alive=True)
+        queue.apply(reply, self.sent_at)
         waiters.announced(self.operation.waits)
         waiters.found_gone(gone)
         if self.ledger.overdue:
