@@ -162,8 +162,17 @@ class Holdings:
             world.fault("lease used again")
             self._check(self.unruly or _is_fresh(hold), f"{hold}, whose refresh is due")
             self.judge_of(name).reused(hold.id.partition(".")[0], attempt.semaphore)
+            self._judge_reuse(attempt, permit)
         self.ids.add(hold.id)
         return hold
+
+    def _judge_reuse(self, attempt: Attempt, permit: Permit) -> None:
+        """A lease is for its key. Where keys share, it goes past no request of its process."""
+        claim, waiting = permit._claim, permit._bound.remote.ledger.waiting
+        key = claim.key.key if claim.key else None
+        self._check(key == attempt.key, f"{attempt} of {attempt.key!r} uses a lease of {key!r}")
+        shares = "+share" in claim.address.mode
+        self._check(not (shares and waiting), f"{attempt} uses a lease again, and others wait")
 
     def adopt(self, attempt: Attempt, identity: str) -> None:
         attempt.old = identity
@@ -276,7 +285,8 @@ class Holdings:
         if terms.max_hold is None:
             return False
         since = self.judge_of(hold.name).granted_at[hold.token]
-        left = clock_margin(terms.lease) + 0.01 * terms.max_hold
+        # What is left of it is told by a refresh, and counted from when that was sent.
+        left = clock_margin(terms.lease) + 0.01 * terms.max_hold + RENEWED * self._world.trip
         return hold.ended >= since + terms.max_hold - left
 
     def _was_full(self, attempt: Attempt, error: AcquireTimeout) -> bool:
@@ -366,10 +376,9 @@ class Holdings:
         )
 
     def _judge_longest_holds(self) -> None:
-        """Nobody trusts a permit for longer than its `max_hold`, since it was handed out first."""
-        since: dict[tuple[str, int], float] = {}
+        """Nobody trusts a permit for longer than its `max_hold`, since it was granted."""
         for hold in self.holds:
-            first = since.setdefault((hold.name, hold.token), hold.began)
+            first = self.judge_of(hold.name).granted_at[hold.token]
             most = hold.claim.terms.max_hold
             self._check(
                 most is None or hold.ended <= first + CLOCKS * most + PRECISION,

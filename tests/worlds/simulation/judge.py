@@ -33,6 +33,7 @@ from tests.worlds.turns import (
 from .books import Around, InLine, Look, Order, Permit, Tenure, in_use, own_ids
 from .world import Process, World
 
+ROUNDED = 2  # milliseconds, of times that are rounded
 CLOCKS = 1.01  # of two processes, beside each other
 REMEMBERED = 60.0  # seconds for which the judge remembers how everything stood
 
@@ -59,6 +60,7 @@ class Judge:
         self._in_line: dict[str, InLine] = {}  # those whose turn may come
         self._orders: list[Order] = []
         self._limits: list[tuple[float, int | None]] = [(0.0, None)]  # from when on which was set
+        self._key_limited_since = math.inf  # from when on the limit of any key has been set
         self._looks: deque[tuple[float, Look]] = deque()  # the last ones, each after a call
         self._world = world
         self._asked: dict[str, op.Request] = {}
@@ -193,7 +195,8 @@ class Judge:
     def reused(self, hub: str, semaphore: AnySemaphore) -> None:
         """A lease of *hub* is used again: nobody of another process has waited for long.
 
-        Where *hub* does not learn of it, its right ends after a refresh interval.
+        And no limit of a key has been set for long, by which nobody judged that. Where *hub* does
+        not learn of it, its right ends after a refresh interval.
         """
         now, world = self._world.server_us // 1000, self._world
         longest = min(CLOCKS * semaphore._terms.refresh_interval, self.prompt)
@@ -203,6 +206,10 @@ class Judge:
                 not others or since > world.now - longest,
                 f"{hub} uses a lease again, and {identity} waits since {since:.3f}",
             )
+        self._check(
+            self._key_limited_since > world.now - longest,
+            f"{hub} uses a lease again, and limits of keys are set",
+        )
 
     def held_since(self, identity: str) -> float:
         """From when on a permit has been held under *identity*, without a break until now."""
@@ -305,6 +312,11 @@ class Judge:
     ) -> None:
         """What is set and cleared is what somebody asks for now, and who did not get it yet."""
         self._limit_is(after.set_limit)
+        limited = after.room is not None and bool(after.room.key_limits)
+        if not limited:
+            self._key_limited_since = math.inf
+        elif self._key_limited_since == math.inf:
+            self._key_limited_since = self._world.now
         cleared = isinstance(call, op.Clear) and before != after and not before.idle
         if before.set_limit == after.set_limit and not cleared:
             return
@@ -422,12 +434,23 @@ class Judge:
                 continue
             self._current[identity].expiry_ms = now.expiry_ms
             expiry_ms = was.expiry_ms
-            if isinstance(call, op.Refresh | op.Restore) and identity in own:
+            if isinstance(call, op.Restore) and identity in own:
                 expiry_ms = max(expiry_ms, before.now + call.lease_ms)
+            elif isinstance(call, op.Refresh) and identity in own:
+                expiry_ms = self._refreshed(was, now, before.now, call)
             elif isinstance(call, op.Detach) and identity in own:
                 expiry_ms = before.now + call.expires_ms
             expected = was._replace(expiry_ms=expiry_ms)
             self._check(now == expected, f"{identity} became {now} by {call}, not {expected}")
+
+    def _refreshed(self, was: Permit, now: Permit, now_ms: int, call: op.Refresh) -> int:
+        """The expiry after a refresh: that of *now*, where it is as late as it has to be."""
+        expiry_ms = now_ms + call.lease_ms
+        if call.max_hold_ms is not None:
+            granted_ms = self._world.server_us_at(self.granted_at[was.token]) // 1000
+            expiry_ms = min(expiry_ms, granted_ms + call.max_hold_ms)
+        expected = max(was.expiry_ms, expiry_ms)
+        return now.expiry_ms if abs(now.expiry_ms - expected) <= ROUNDED else expected
 
     def _judge_answers(
         self, before: Look, after: Look, call: op.Operation, hub: str, answer: AnyReply
@@ -440,8 +463,9 @@ class Judge:
                 held = [int(permit_id(owner, n) in before.live) for n in call.numbers]
                 if isinstance(call, op.Release):  # twice in one call, the second finds nothing
                     first = {n: i for i, n in reversed(list(enumerate(call.numbers)))}
-                    held = [said * (first[call.numbers[i]] == i) for i, said in enumerate(held)]
-                self._check(list(answer.answers) == held, f"{answer.answers} to {call}")
+                    held = [one * (first[call.numbers[i]] == i) for i, one in enumerate(held)]
+                told = [int(bool(one)) for one in answer.answers]
+                self._check(told == held, f"{answer.answers} to {call}")
             case op.Acquire():
                 in_grace = after.grace_until > before.now
                 for number, said in zip(call.numbers, answer.answers, strict=True):
