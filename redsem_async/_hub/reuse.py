@@ -113,11 +113,12 @@ class Reuse:
 
     def take(self, terms: Terms, permits: int, key: KeyTerms | None = None) -> Claim | None:
         """A kept lease that fits, used from now on."""
-        if not self.kept:
-            return None
+        ledger = self._ledger
+        if not self.kept or ledger.acquires_in_flight:
+            return None  # a request in flight may stand in line by now, and came before
         now = clock()
-        if now >= self._ledger.right.until:
-            self._ledger.right.end()
+        if now >= ledger.right.until:
+            ledger.right.end()
             return None
         lease = self.kept[-1]
         if not lease.fits(terms, permits, key) or lease.refresh_is_due(now):

@@ -22,6 +22,7 @@ from redsem_async._protocol.backend import Command, Link, Listener, OneNode
 from redsem_async._protocol.errors import CommandError
 from redsem_async._protocol.pushes import Push, Recalled
 from redsem_async._protocol.replies import AnyReply
+from redsem_async.testing._spec.keyed import KeyedSpecification
 from tests.worlds.loop import RESOLUTION, SimulatedLoop, running
 
 from .scenario import Script
@@ -348,7 +349,18 @@ class Process:
                 raise Wrong(f"{self.name} uses a lease again, and another process waits")
             if state.set_limit == 0:
                 raise Wrong(f"{self.name} uses a lease again, and the semaphore is paused")
+            model = self.world.model
+            if isinstance(model, KeyedSpecification):
+                self._check_keys(model)
         self._used.add(identity)
+
+    def _check_keys(self, model: KeyedSpecification) -> None:
+        """A lease is used again, which the server does not judge."""
+        if model.key_limits:
+            raise Wrong(f"{self.name} uses a lease again, and the limit of a key is set")
+        waits = any(self.world.owners[queued.hub] is self for queued in model.line)
+        if model.shares and waits:
+            raise Wrong(f"{self.name} uses a lease again, past a turn of its own")
 
     def closed(self, link: FakeLink) -> None:
         if link.going:

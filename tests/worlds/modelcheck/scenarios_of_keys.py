@@ -81,6 +81,10 @@ async def pauses_a(job: Job) -> None:
     await job.set_key_limit("a", None)
 
 
+async def limits_b(job: Job) -> None:
+    await job.set_key_limit("b", 1)
+
+
 async def pauses_all(job: Job) -> None:
     await job.set_limit(0)
     await job.pause("to resume")
@@ -290,6 +294,18 @@ def _scenarios() -> Iterator[Scenario]:
         (replace(still, limit=1, linger=1.0, scripts=(enters_both,)), replace(loose, limit=1)),
         Budget(cancels=1),
         opened((0, 0)),
+    )
+    yield scenario(
+        "a kept lease, and the limit of a key",
+        (replace(still, linger=1.0, scripts=(enters_both,)), replace(still, scripts=(limits_b,))),
+        Budget(cancels=1),
+    )
+    yield scenario(
+        "a kept lease, and shares",
+        (replace(share, limit=1, linger=1.0, scripts=(enters_both, b, a)),),
+        Budget(cancels=1),
+        opened((0, 0)),
+        mode="fair+share",
     )
 
 

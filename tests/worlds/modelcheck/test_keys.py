@@ -4,8 +4,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from redsem_async._protocol.operations import Acquire, Request
+from redsem_async._hub.ledger import Ledger
+from redsem_async._protocol.operations import Acquire, Request, RightRequest
 from redsem_async._protocol.replies import Answer, Reply
+from redsem_async.testing._spec.fair import FairSpecification
 from redsem_async.testing._spec.keyed import KeyedSpecification, SharedSpecification
 from redsem_async.testing._spec.records import CallContext, HolderRecord, QueuedRequest
 
@@ -88,6 +90,15 @@ class KeysBlockAll(KeyedSpecification):
         return super()._acquire(context, call)
 
 
+class GivesTheRight(KeyedSpecification):
+    """A process may reuse leases although limits of keys are set."""
+
+    def _answer_right(
+        self, context: CallContext, asked: RightRequest | None, *, allowed: bool = True
+    ) -> bool:
+        return FairSpecification._answer_right(self, context, asked, allowed=allowed)
+
+
 class OldestFirst(SharedSpecification):
     """The next permit goes to the oldest request, whatever its key has."""
 
@@ -108,9 +119,19 @@ class OldestFirst(SharedSpecification):
         ("the limit in all, and keys", LooksOnlyAtTheRoom, "before those who were granted"),
         ("a key that is full", KeysBlockAll, "waits, and its limits have room"),
         ("shares", OldestFirst, "before those who were granted"),
+        ("a kept lease, and the limit of a key", GivesTheRight, "and the limit of a key is set"),
     ],
 )
 def test_a_server_that_is_wrong_about_keys_is_found(name: str, make: Make, wrong: str) -> None:
     scenario = next(s for s in SCENARIOS_OF_KEYS if s.name == name)
     found = Search(scenario, make).run()
     assert wrong in (found.wrong or ""), str(found)
+
+
+def test_a_lease_that_is_passed_past_another_turn_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Ledger, "oldest_is_first", True)
+    scenario = next(s for s in SCENARIOS_OF_KEYS if s.name == "a kept lease, and shares")
+    found = Search(scenario).run()
+    assert "past a turn of its own" in (found.wrong or ""), str(found)
