@@ -161,7 +161,10 @@ class Holdings:
         if hold.id in self.ids:
             world.fault("lease used again")
             self._check(self.unruly or _is_fresh(hold), f"{hold}, whose refresh is due")
-            self.judge_of(name).reused(hold.id.partition(".")[0], attempt.semaphore)
+            # A lease that it was passed, and then stood still before it could take it.
+            stood_still = process.stalled_until > world.now - PRECISION
+            moment = process.stalled_at if stood_still else world.now
+            self.judge_of(name).reused(hold.id.partition(".")[0], attempt.semaphore, moment)
             self._judge_reuse(attempt, permit)
         self.ids.add(hold.id)
         return hold

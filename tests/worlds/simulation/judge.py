@@ -192,22 +192,22 @@ class Judge:
         """Nobody waits for an answer to *order* any more."""
         order.given_up, order.hubs = self._world.now, frozenset(order.by.hubs)
 
-    def reused(self, hub: str, semaphore: AnySemaphore) -> None:
-        """A lease of *hub* is used again: nobody of another process has waited for long.
+    def reused(self, hub: str, semaphore: AnySemaphore, moment: float) -> None:
+        """A lease of *hub* is used again since *moment*: nobody elsewhere has waited for long.
 
         And no limit of a key has been set for long, by which nobody judged that. Where *hub* does
         not learn of it, its right ends after a refresh interval.
         """
-        now, world = self._world.server_us // 1000, self._world
+        now = self._world.server_us // 1000
         longest = min(CLOCKS * semaphore._terms.refresh_interval, self.prompt)
         for identity, (since, alive_until) in self._in_line.items():
             others = not identity.startswith(hub) and alive_until > now
             self._check(
-                not others or since > world.now - longest,
+                not others or since > moment - longest,
                 f"{hub} uses a lease again, and {identity} waits since {since:.3f}",
             )
         self._check(
-            self._key_limited_since > world.now - longest,
+            self._key_limited_since > moment - longest,
             f"{hub} uses a lease again, and limits of keys are set",
         )
 
