@@ -389,9 +389,11 @@ async def test_one_too_heavy_for_the_limit_in_all_holds_nobody_up_in_the_same_ba
 ) -> None:
     here, _ = keyed(10, key_limit=10, lease=60.0)  # heartbeats, which would help, are rare
     await here.set_limit(3)
+    first = in_background(here.acquire(key="b"))  # goes alone, and those behind it together
     heavy = in_background(here.acquire(key="a", permits=5))
     light = in_background(here.acquire(key="a"))
-    await (await soon(light)).release()
+    for task in (first, light):
+        await (await soon(task)).release()
     assert not heavy.done()
     await here.set_limit(None)
     await (await soon(heavy)).release()
