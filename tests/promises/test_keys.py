@@ -392,7 +392,7 @@ async def test_one_too_heavy_for_the_limit_in_all_holds_nobody_up_in_the_same_ba
     first = in_background(here.acquire(key="b"))  # goes alone, and those behind it together
     heavy = in_background(here.acquire(key="a", permits=5))
     light = in_background(here.acquire(key="a"))
-    for task in (first, light):
+    for task in (light, first):
         await (await soon(task)).release()
     assert not heavy.done()
     await here.set_limit(None)
