@@ -60,11 +60,8 @@ class Room(NamedTuple):
         return self.uses.total() + request.permits <= self.common_limit(request)
 
     def can_ever_fit(self, request: Request) -> bool:
-        """Not of what is heavier than a limit: it is passed over, and keeps its place."""
-        most = self.key_limit(request)
-        return request.permits <= self.common_limit(request) and (
-            request.permits <= most or most == 0
-        )
+        """Not of what is heavier than the limit in all: it is passed over, and keeps its place."""
+        return request.permits <= self.common_limit(request)
 
     def share(self, request: Request) -> float:
         key = key_of(request)
