@@ -59,9 +59,9 @@ class Room(NamedTuple):
     def fits(self, request: Request) -> bool:
         return self.uses.total() + request.permits <= self.common_limit(request)
 
-    def can_ever_fit(self, request: Request) -> bool:
-        """Not of what is heavier than the limit in all: it is passed over, and keeps its place."""
-        return request.permits <= self.common_limit(request)
+    def is_too_heavy(self, request: Request) -> bool:
+        """For the limit in all: it is passed over, unless its key holds it up."""
+        return request.permits > self.common_limit(request)
 
     def share(self, request: Request) -> float:
         key = key_of(request)
@@ -80,7 +80,8 @@ def eligible(model: FairSpecification, room: Room, now: int) -> Iterator[QueuedR
     for waiter in model.line:
         hub = model.state.look_up(waiter.hub)
         alive = hub.alive_until > now and not hub.unreachable
-        if alive and room.can_ever_fit(waiter.request):
+        passed_over = room.is_too_heavy(waiter.request) and room.fits_key(waiter.request)
+        if alive and not passed_over:
             yield waiter
 
 
@@ -166,7 +167,9 @@ def broken_turn(
     """
     now, after, old = now_us // 1000, room_of(model, now_us // 1000), {w.id for w in line}
     standing = list(eligible(model, after, now))
-    waiting, heads = [w for w in standing if w.id in old], ready(standing, after)
+    # Of those that are too heavy it is not known whether their key held them up before.
+    waiting = [w for w in standing if w.id in old and not after.is_too_heavy(w.request)]
+    heads = ready(standing, after)
     ends: dict[str, float] = {}
     of_keys: dict[str | None, float] = defaultdict(float)
     for grant in grants:
