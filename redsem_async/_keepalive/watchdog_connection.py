@@ -21,7 +21,6 @@ from redsem_async._hub.claim import Claim, State
 from redsem_async._hub.operations.refresh import (
     MAX_HEAVY_REFRESHES,
     MAX_REFRESHES,
-    lease_ms_of,
     note_hold_left,
     refresh_of,
     restore_of,
@@ -139,7 +138,7 @@ class WatchdogConnection:
     def _restore(self, link: Link, remote: RemoteSemaphore, claims: Sequence[Claim]) -> None:
         """The server does not know *claims*, and may have lost its state."""
         hub_info = remote.introduction.hub_info()
-        operation = restore_of(claims, lease_ms_of(claims[0], clock()))._replace(hub_info=hub_info)
+        operation = restore_of(claims)._replace(hub_info=hub_info)
         self._in_flight.append(_Batch(remote, operation, claims))
         link.send([self._in_flight[-1]], clock())
 

@@ -134,13 +134,14 @@ class RestoredPermit(NamedTuple):
 class Restore(NamedTuple):
     """Put permits back that the holder trusts and a refresh did not find: state was lost.
 
-    *slots*: what permits stand for, as in ``Acquire``.
+    *slots*: what permits stand for, as in ``Acquire``. *max_hold_ms*: as in ``Refresh``.
     """
 
     permits: Sequence[RestoredPermit]
     lease_ms: int
     hub_info: HubInfo | None = None
     slots: Sequence[str | int] | None = None
+    max_hold_ms: int | None = None
 
 
 class Confirm(NamedTuple):
@@ -205,11 +206,12 @@ class Adopt(NamedTuple):
 
 
 class Detach(NamedTuple):
-    """Set the expiry of a held permit once."""
+    """Set the expiry of a held permit once. *max_hold_ms*: as in ``Refresh``."""
 
     number: int
     expires_ms: int
     call: int = 0
+    max_hold_ms: int | None = None
 
 
 class Status(NamedTuple):

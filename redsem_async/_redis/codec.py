@@ -109,18 +109,19 @@ class Codec:
             case Release(owner, numbers, keep):
                 return "release", (owner, keep, *numbers)
             case Refresh(numbers, lease_ms, heavy, max_hold_ms):
-                lease = lease_ms if max_hold_ms is None else f"{lease_ms}:{max_hold_ms}"
+                lease = _bounded(lease_ms, max_hold_ms)
                 if not heavy:
                     return "refresh", (lease, *numbers)
                 weighed: list[Argument] = [f"{n}:{heavy[n]}" if n in heavy else n for n in numbers]
                 return "refresh", (lease, *weighed)
-            case Restore(permits, lease_ms, hub_info, slots):
+            case Restore(permits, lease_ms, hub_info, slots, max_hold_ms):
                 back = (
                     f"{number}:{token}:{weight}{self._joined(held)}{self._tail(key)}"
                     for number, token, weight, key, held in permits
                 )
                 declared = (_listed(slots),) if self._slotted else ()
-                return "restore", (lease_ms, *_described(hub_info), *declared, *back)
+                lease = _bounded(lease_ms, max_hold_ms)
+                return "restore", (lease, *_described(hub_info), *declared, *back)
             case Confirm():
                 raise AssertionError("no script waits for replicas")
             case Abandon(requests, void):
@@ -137,8 +138,8 @@ class Codec:
                     bound = ("" if max_hold_ms is None else max_hold_ms, _listed(slots))
                 ids = (owner, old, new)
                 return "adopt", (lease_ms, *_described(hub_info), *ids, number, *bound)
-            case Detach(held, expires_ms, number):
-                return "detach", (held, expires_ms, number)
+            case Detach(held, expires_ms, number, max_hold_ms):
+                return "detach", (held, _bounded(expires_ms, max_hold_ms), number)
             case Status(max_entries, after):
                 own = ("" if after is None else _encoded(after),) if self._keyed else ()
                 return "status", (max_entries, *own)
@@ -248,6 +249,11 @@ def _described(hub_info: HubInfo | None) -> tuple[str, int]:
 
 def _right(asked: RightRequest | None) -> str:
     return "" if asked is None else f"{asked.lasts_ms}:{asked.limit}"
+
+
+def _bounded(lease_ms: int, max_hold_ms: int | None) -> Argument:
+    """The lease of a refresh, and for how long a permit is held at most."""
+    return lease_ms if max_hold_ms is None else f"{lease_ms}:{max_hold_ms}"
 
 
 def _bound(operation: Acquire) -> Argument:

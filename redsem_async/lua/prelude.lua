@@ -17,6 +17,11 @@ end
 local function counter_lead()
   return math.max(0, (last - wall_us) / 1000)
 end
+-- The lease and max_hold, if it is given, in 'lease_ms' or 'lease_ms:max_hold'.
+local function parse_lease(text)
+  local lease, max_hold = string.match(text, '^(%d+):?(%d*)$')
+  return tonumber(lease), tonumber(max_hold)
+end
 -- How many ms ago the permit with *token* was granted, because tokens follow the clock.
 local function held_for(token)
   return math.max(0, math.floor((stamp_us - token) / 1000))

@@ -10,10 +10,10 @@
 -- RETURNS  {tag, held...}, held being 1, or 0 when the id holds nothing; with max_hold, how many ms
 --          of it are left
 -- USES     parse_ids, now, list_extra, allow_writes_at_maxmemory, save_extra, keep, counter_lead,
---          SLACK, keep_hub_alive, append, keyed, slotted, held_for, stamp_us
+--          SLACK, keep_hub_alive, append, keyed, slotted, held_for, stamp_us,
+--          parse_lease
 
-local lease, max_hold = string.match(ARGV[5], '^(%d+):?(%d*)$')
-lease, max_hold = tonumber(lease), tonumber(max_hold)
+local lease, max_hold = parse_lease(ARGV[5])
 local PERMITS = 6
 
 local ids = parse_ids(hub, PERMITS)

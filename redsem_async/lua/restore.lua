@@ -5,7 +5,7 @@
 -- lost: that begins a grace period.
 --
 -- KEYS     as in the head, with marker and released
--- ARGV     lease_ms  from now on
+-- ARGV     lease_ms  from now on, or 'lease_ms:max_hold', as for refresh
 --          hub_info  facts about the caller's hub, '' when sent before
 --          no_push   '1' when no push message reaches the hub
 --          [declared]  where permits have slots: the list of them, as for acquire
@@ -13,10 +13,12 @@
 --                    where permits have slots 'number:token:permits@slots'
 -- RETURNS  {tag, held...}, held being 1, or 0 when the id holds nothing and was not restored
 -- USES     load_state, unknown_hub, unknown_hub_error, allow_writes_at_maxmemory, record_hub, now,
---          begin_grace, STEP, now_us, write_grants, raise_mark, append, slotted
+--          begin_grace, STEP, now_us, write_grants, raise_mark, append, slotted,
+--          parse_lease, held_for
 --          sets grace, last, stamp_us
 
-local lease, hub_info, no_push = tonumber(ARGV[5]), ARGV[6], ARGV[7]
+local lease, max_hold = parse_lease(ARGV[5])
+local hub_info, no_push = ARGV[6], ARGV[7]
 local PERMITS = 9
 if not slotted then PERMITS = PERMITS - 1 end
 
@@ -49,9 +51,8 @@ for i = PERMITS, #ARGV do
   if restorable and slotted then restorable = slotted.claim(id, slots_held) end
   if restorable then
     last = math.max(last, tonumber(token))
-    restored[#restored + 1] = {
-      id, token, math.max(lease, left), tonumber(permits), tail,
-    }
+    local asked = max_hold and math.min(lease, max_hold - held_for(token)) or lease
+    restored[#restored + 1] = { id, token, math.max(asked, left), tonumber(permits), tail }
   end
   held[i - PERMITS + 1] = restorable and 1 or 0
 end

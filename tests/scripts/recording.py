@@ -174,11 +174,10 @@ def call_of(mode: Mode, operation: str, own: Sequence[str], *, recovers: bool) -
         case "release":
             return op.Release(own[0], [int(number) for number in own[2:]], int(own[1]))
         case "refresh":
-            lease, _, max_hold = own[0].partition(":")
+            lease_ms, bound = _bounded(own[0])
             parts = [text.partition(":") for text in own[1:]]
             heavy = {int(n): int(permits) for n, _, permits in parts if permits}
-            bound = int(max_hold) if max_hold else None
-            return op.Refresh([int(n) for n, _, _ in parts], int(lease), heavy, bound)
+            return op.Refresh([int(n) for n, _, _ in parts], lease_ms, heavy, bound)
         case "abandon":
             return op.Abandon([_request(text) for text in own[1:]], int(own[0]))
         case "heartbeat":
@@ -198,12 +197,14 @@ def call_of(mode: Mode, operation: str, own: Sequence[str], *, recovers: bool) -
             hub_info = introduced(who, no_push)
             return op.Adopt(owner, old, new, int(lease), hub_info, number, longest, slots)
         case "restore":
-            lease, who, no_push, *back = own
+            timing, who, no_push, *back = own
+            lease_ms, bound = _bounded(timing)
             slots = _listed(back.pop(0))[1] if slotted else None
             permits = [_permit(text) for text in back]
-            return op.Restore(permits, int(lease), introduced(who, no_push), slots)
+            return op.Restore(permits, lease_ms, introduced(who, no_push), slots, bound)
         case "detach":
-            return op.Detach(int(own[0]), int(own[1]), int(own[2]))
+            expires_ms, bound = _bounded(own[1])
+            return op.Detach(int(own[0]), expires_ms, int(own[2]), bound)
         case "status":
             return op.Status(int(own[0]), unquote(own[1]) or None if own[1:] else None)
         case "set_limit":
@@ -216,6 +217,12 @@ def call_of(mode: Mode, operation: str, own: Sequence[str], *, recovers: bool) -
             return op.Clear(int(own[0]))
         case _:
             raise AssertionError(f"no such operation: {operation}")
+
+
+def _bounded(text: str) -> tuple[int, int | None]:
+    """A lease, and the max_hold that bounds it."""
+    lease, _, max_hold = text.partition(":")
+    return int(lease), int(max_hold) if max_hold else None
 
 
 def _listed(text: str) -> tuple[int, Sequence[str]]:

@@ -35,6 +35,7 @@ LONGEST_MS = 60_000
 RUNS = int(os.environ.get("REDSEM_STATEFUL_RUNS", "30"))
 hubs = st.sampled_from(HUBS)
 leases = st.sampled_from(LEASES_MS)
+bounds = st.sampled_from((None, 4000, 15_000))  # of max_hold, in ms
 rights = st.sampled_from((None, None, op.RightRequest(1000, 1), op.RightRequest(4000, 3)))
 unusual = precondition(lambda self: not self.plain)
 key_terms = st.none() | st.builds(
@@ -221,7 +222,7 @@ class Agreement(Comparison):
         kept = data.draw(st.sampled_from((0, 0, 1))) if not self.address.fair else 0
         self.send(caller, op.Release(hub, numbers, kept))
 
-    @rule(hub=hubs, lease_ms=leases, bound=st.sampled_from((None, 4000, 15_000)), data=st.data())
+    @rule(hub=hubs, lease_ms=leases, bound=bounds, data=st.data())
     def refresh(self, hub: str, lease_ms: int, bound: int | None, data: st.DataObject) -> None:
         numbers = data.draw(self._some_numbers(hub))
         held = self.model.state.holders
@@ -275,10 +276,10 @@ class Agreement(Comparison):
         self.send(hub, op.Adopt(owner, old, number, 4000, None, call, bound, declared))
 
     @unusual
-    @rule(hub=hubs, expires_ms=st.sampled_from((500, LONGEST_MS)), data=st.data())
-    def detach(self, hub: str, expires_ms: int, data: st.DataObject) -> None:
+    @rule(hub=hubs, expires_ms=st.sampled_from((500, LONGEST_MS)), bound=bounds, data=st.data())
+    def detach(self, hub: str, expires_ms: int, bound: int | None, data: st.DataObject) -> None:
         number = data.draw(self._some_numbers(hub))[0]
-        self.send(hub, op.Detach(number, expires_ms, self._next_call(hub)))
+        self.send(hub, op.Detach(number, expires_ms, self._next_call(hub), bound))
 
     @unusual
     @rule(limit=st.sampled_from((None, None, 0, 1, 2, 4, "pause", "resume")))
@@ -339,13 +340,15 @@ class Agreement(Comparison):
         ]
 
     @precondition(lambda self: self.recovers and self.lost)
-    @rule(lease_ms=leases, introduced=st.booleans(), data=st.data())
-    def restore(self, lease_ms: int, introduced: bool, data: st.DataObject) -> None:
+    @rule(lease_ms=leases, introduced=st.booleans(), bound=bounds, data=st.data())
+    def restore(
+        self, lease_ms: int, introduced: bool, bound: int | None, data: st.DataObject
+    ) -> None:
         hub, _ = data.draw(st.sampled_from(self.lost))
         permits = [permit for owner, permit in self.lost if owner == hub]
         hub_info = HubInfo("x", recovers=True) if introduced else None
         slots = self._listed(SLOTS, self.limit)
-        self.call(hub, op.Restore(permits, lease_ms, hub_info, slots))
+        self.call(hub, op.Restore(permits, lease_ms, hub_info, slots, bound))
 
     @precondition(lambda self: len(self.sent) > 8)
     @rule()
@@ -590,5 +593,23 @@ def test_nothing_is_left_of_a_hub_that_is_silent_for_long(
         assert any(field.startswith(there.encode()) for field in fields)
         assert not any(field.startswith(here.encode()) for field in fields)
         assert state.redis.zscore(state.keys[3], here) is None
+    finally:
+        state.teardown()
+
+
+def test_the_hubs_that_died_first_are_forgotten_first(server_url: str, prefix: str) -> None:
+    """A few in each call. A soak found it, with many killed processes."""
+    state = machine("fair", "server", server_url, prefix)()
+    try:
+        hubs = [f"{number:032x}" for number in range(1, 13)]
+        for lease_ms, hub in enumerate(hubs):
+            call = op.Acquire([1], 20_000 - 1000 * lease_ms, 20, hub_info=HubInfo("x"))
+            state.call(hub, call)
+        state.pass_time(ms=80_000)
+        state.pass_time(ms=15_000)
+        state.call(HUBS[0], op.Acquire([1], 1000, 20, hub_info=HubInfo("x")))
+        kept = cast("list[bytes]", state.redis.zrange(state.keys[3], 0, -1))
+        assert {hub.decode() for hub in kept} == state.model.state.hubs.keys()
+        assert len(kept) == 3
     finally:
         state.teardown()

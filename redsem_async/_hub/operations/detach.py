@@ -13,7 +13,7 @@ from redsem_async._protocol.replies import AnyReply
 
 from .base import Batch
 from .query import Query, QueryBatch, QueryQueue
-from .refresh import RefreshQueue
+from .refresh import RefreshQueue, max_hold_ms_of
 
 
 class PendingDetach(Query):
@@ -26,7 +26,8 @@ class PendingDetach(Query):
         future: "asyncio.Future[AnyReply | SemaphoreError]",
         refreshes: RefreshQueue,
     ) -> None:
-        operation = Detach(claim.number, math.ceil(1000 * expires))
+        bound = max_hold_ms_of(claim.terms)
+        operation = Detach(claim.number, math.ceil(1000 * expires), max_hold_ms=bound)
         super().__init__(operation, future)
         self.numbered: bool = True
         self._detach = operation

@@ -105,15 +105,14 @@ class RefreshQueue:
         return RefreshBatch(self._ledger, self, batch)
 
     def _take_restores(self) -> Batch:
-        now = clock()
-        lease_ms = lease_ms_of(self.restores[0].claim, now)
+        first = self.restores[0].claim.terms
         batch: list[PendingRefresh] = []
         most = max_batch(self._ledger)
         while self.restores and len(batch) < most:
-            if lease_ms_of(self.restores[0].claim, now) != lease_ms:
+            if not refreshed_alike(self.restores[0].claim.terms, first):
                 break
             batch.append(self.restores.popleft())
-        return RestoreBatch(self._ledger, self, lease_ms, batch)
+        return RestoreBatch(self._ledger, self, batch)
 
     def settle(
         self, pending: PendingRefresh, outcome: Outcome, sent_at: float, now: float | None = None
@@ -193,11 +192,11 @@ class RestoreBatch(Batch):
     __slots__ = ("_pending", "_queue")
 
     def __init__(
-        self, ledger: Ledger, queue: RefreshQueue, lease_ms: int, pending: Sequence[PendingRefresh]
+        self, ledger: Ledger, queue: RefreshQueue, pending: Sequence[PendingRefresh]
     ) -> None:
         claims = [each.claim for each in pending]
         hub_info = ledger.introduction.take()
-        super().__init__(ledger, restore_of(claims, lease_ms)._replace(hub_info=hub_info))
+        super().__init__(ledger, restore_of(claims)._replace(hub_info=hub_info))
         self._queue = queue
         self._pending = pending
 
@@ -219,12 +218,9 @@ class RestoreBatch(Batch):
                 self._queue.settle(pending, Outcome.UNKNOWN, self.sent_at)
 
 
-def lease_ms_of(claim: Claim, now: float) -> int:
-    """The lease that a restore of *claim* asks for: its own, or what is left of ``max_hold``."""
-    if claim.hold_ends == math.inf:
-        return claim.terms.lease_ms
-    left = claim.hold_left(now)
-    return claim.terms.lease_ms if left >= claim.terms.lease else max(1, math.ceil(1000 * left))
+def max_hold_ms_of(terms: Terms) -> int | None:
+    """The ``max_hold``, for the server."""
+    return None if terms.max_hold is None else math.ceil(1000 * terms.max_hold)
 
 
 def refreshed_alike(one: Terms, other: Terms) -> bool:
@@ -236,8 +232,8 @@ def refresh_of(claims: Sequence[Claim]) -> Refresh:
     """The operation that renews the leases of *claims*, which are refreshed alike."""
     terms = claims[0].terms
     heavy = {claim.number: claim.permits for claim in claims if claim.permits > 1}
-    bound = None if terms.max_hold is None else math.ceil(1000 * terms.max_hold)
-    return Refresh([claim.number for claim in claims], terms.lease_ms, heavy, bound)
+    numbers = [claim.number for claim in claims]
+    return Refresh(numbers, terms.lease_ms, heavy, max_hold_ms_of(terms))
 
 
 def note_hold_left(claim: Claim, answer: Answer, sent_at: float) -> None:
@@ -251,7 +247,8 @@ def note_hold_left(claim: Claim, answer: Answer, sent_at: float) -> None:
         claim.hold_ends = min(claim.hold_ends, ends)
 
 
-def restore_of(claims: Sequence[Claim], lease_ms: int) -> Restore:
-    """The operation that puts the permits of *claims* back."""
+def restore_of(claims: Sequence[Claim]) -> Restore:
+    """The operation that puts the permits of *claims* back, which are refreshed alike."""
+    terms = claims[0].terms
     permits = [RestoredPermit(c.number, c.token, c.permits, c.key, c.slots) for c in claims]
-    return Restore(permits, lease_ms, slots=claims[0].terms.slots)
+    return Restore(permits, terms.lease_ms, None, terms.slots, max_hold_ms_of(terms))

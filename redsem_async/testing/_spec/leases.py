@@ -43,7 +43,10 @@ def restore(state: State, context: CallContext, call: Restore) -> Reply:
         back = back and may_have(state, identity, slots)
         if back:
             state.counter.last = max(state.counter.last, token)
-            left = max(call.lease_ms, grant.left_ms if grant else 0)
+            asked = call.lease_ms
+            if call.max_hold_ms is not None:
+                asked = min(asked, call.max_hold_ms - _held_for(state, context, token))
+            left = max(asked, grant.left_ms if grant else 0)
             longest = max(longest, left)
             state.holders[identity] = HolderRecord(
                 context.now + left, token, permits, key.key if key else None, tuple(slots)
@@ -115,8 +118,12 @@ def detach(state: State, context: CallContext, call: Detach) -> tuple[Reply, boo
     if state.current_grant(identity, context.now) is None:
         return Reply([0]), False
     holder = state.holders[identity]
-    expiry_ms = context.now + call.expires_ms
+    expires_ms = call.expires_ms
+    if call.max_hold_ms is not None:
+        left = call.max_hold_ms - _held_for(state, context, holder.token)
+        expires_ms = max(1, min(expires_ms, left))
+    expiry_ms = context.now + expires_ms
     expires_earlier = expiry_ms < holder.expiry_ms
     holder.expiry_ms = expiry_ms
-    state.save_counter(context, call.expires_ms)
+    state.save_counter(context, expires_ms)
     return Reply([1]), expires_earlier

@@ -219,10 +219,10 @@ class State:
             self.forget_dead_hubs(context)
 
     def forget_dead_hubs(self, context: CallContext) -> None:
-        """Forget hubs that have been silent for long, a few at a time."""
+        """Forget hubs that have been silent for long: a few, those that died first."""
         until = context.now - SLACK_MS
         dead = [hub for hub, record in self.hubs.items() if 0 < record.alive_until <= until]
-        for hub in dead[:10]:
+        for hub in sorted(dead, key=self.alive_until)[:10]:
             del self.hubs[hub]
 
     def raise_mark(self, context: CallContext, number: int) -> None:
