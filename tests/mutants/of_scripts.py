@@ -475,8 +475,8 @@ OF_SCRIPTS = (
         "promises/test_recovery.py::test_holders_come_back_before_anybody_new_is_admitted",
         (
             "lua/restore.lua",
-            "id, token, math.max(lease, left)",
-            "id, next_token(), math.max(lease, left)",
+            "id, token, math.max(asked, left)",
+            "id, next_token(), math.max(asked, left)",
         ),
     ),
     mutant(

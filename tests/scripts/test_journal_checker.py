@@ -210,7 +210,7 @@ async def test_holders_that_expired_as_a_whole(server_url: str, prefix: str) -> 
             await (await waiter).release()
             await (await here.acquire(key="a")).detach(0.4)
             block_until_gone(server_url, f"{prefix}:{{jobs}}:holders")
-            assert await here.reap() == 0, "it sees that they were there"
+            assert await here.reap() == 0, "they are gone with their key"
             journal: list[Any] = await first.lrange(journal_key(prefix), 0, -1)
             await first.delete(journal_key(prefix))
     finally:
