@@ -189,14 +189,12 @@ local function purge()
       if #ended > 0 then freed = freed + 2 ^ power * call('ZREM', extra, unpack(ended)) end
     end
     used = holder_count + extra_permits()
-    if slotted then used = slotted.used(used) end
     if keyed then keyed.drop_orphans() end
   else
     more = true
     used = call('ZCOUNT', holders, '(' .. exact(now), '+inf') + extra_permits()
-    -- The slots of those that are left are not free yet.
-    if slotted then used = slotted.used(holder_count + extra_permits()) end
   end
+  if slotted then used = slotted.used(used) end
 end
 
 -- The right to reuse leases: a hub that has it may pass a released lease to its own next request

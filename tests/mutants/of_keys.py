@@ -26,6 +26,12 @@ OF_KEYS = (
         (_KEYED, "  if not passed_over then queued", "  if true then queued"),
     ),
     mutant(
+        "a key is listed although its permits have expired",
+        "status() lists keys that hold or wait",
+        f"{_TEST}status_leaves_out_a_key_whose_permits_have_expired[redis]",
+        (_KEYED, "    if use > 0 or waits > 0 then\n", "    if true then\n"),
+    ),
+    mutant(
         "a full key locks the semaphore",
         "a request that only its own key holds up holds up no other key",
         f"{_TEST}a_full_key_does_not_lock_the_semaphore[redis]",

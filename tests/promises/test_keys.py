@@ -16,7 +16,16 @@ from redsem_async import (
 )
 from redsem_async.testing import MemoryBackend
 from tests.harness.clients import Client
-from tests.harness.wait import NOISE, all_free, cancelled, in_background, queue_up, soon, waiting
+from tests.harness.wait import (
+    NOISE,
+    all_free,
+    cancelled,
+    in_background,
+    queue_up,
+    soon,
+    until,
+    waiting,
+)
 
 
 class MakeKeyed(Protocol):
@@ -344,6 +353,20 @@ async def test_status_shows_a_key_that_begins_like_another(keyed: MakeKeyed) -> 
     await release(held)
     for waiter in waiters:
         await (await soon(waiter)).release()
+
+
+async def test_status_leaves_out_a_key_whose_permits_have_expired(keyed: MakeKeyed) -> None:
+    """Although nothing has removed them yet."""
+    here, there = keyed(3)
+    gone, kept = await hold(here, "a", "b")
+    await gone.detach(0.1)
+
+    async def has_expired() -> bool:
+        return (await there.status()).held == 1
+
+    await until(has_expired, "it has expired")
+    assert [key.key for key in (await there.status(1)).keys] == ["b"]
+    await kept.release()
 
 
 async def test_one_too_heavy_for_a_lowered_limit_holds_its_key_up(keyed: MakeKeyed) -> None:

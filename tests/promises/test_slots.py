@@ -373,18 +373,19 @@ async def test_nothing_is_granted_while_the_slots_in_use_are_not_known(
         assert next_one.slot in GPUS
 
 
+@pytest.mark.parametrize("each", [1, 2])
 async def test_slots_of_many_that_expired_at_once_are_given_again(
-    client: Client, name: str
+    client: Client, name: str, each: int
 ) -> None:
     """More of them than one call removes."""
-    sem = FairSemaphore(client, name, slots=range(80), key_limit=80)
-    permits = [await sem.acquire(key="a") for _ in range(80)]
+    sem = FairSemaphore(client, name, slots=range(80 * each), key_limit=80 * each)
+    permits = [await sem.acquire(key="a", permits=each) for _ in range(80)]
     await asyncio.gather(*(permit.detach(0.2) for permit in permits))
     await asyncio.sleep(1.0)
-    async with sem.acquire(permits=60, timeout=5) as permit:
-        assert set(permit.slots) <= set(range(80))
-        assert len(set(permit.slots)) == 60
-        assert (await sem.status()).held == 60
+    async with sem.acquire(permits=60 * each, timeout=5) as permit:
+        assert set(permit.slots) <= set(range(80 * each))
+        assert len(set(permit.slots)) == 60 * each
+        assert (await sem.status()).held == 60 * each
 
 
 async def test_a_permit_whose_slot_is_not_known_is_not_adopted(

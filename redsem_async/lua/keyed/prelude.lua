@@ -377,10 +377,13 @@ function keyed.list(most, after)
       if found and (not key or found < key) then key = found end
     end
     if not key then break end
-    rows[#rows + 1] = key
-    rows[#rows + 1] = exact(use_of(key) - (expired[key] or 0))
-    rows[#rows + 1] = waits_of(key)
-    rows[#rows + 1] = call('HGET', key_limits, key) or '-1'
+    local use, waits = use_of(key) - (expired[key] or 0), waits_of(key)
+    if use > 0 or waits > 0 then
+      rows[#rows + 1] = key
+      rows[#rows + 1] = exact(use)
+      rows[#rows + 1] = waits
+      rows[#rows + 1] = call('HGET', key_limits, key) or '-1'
+    end
     after = key
   end
   return rows

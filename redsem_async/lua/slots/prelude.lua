@@ -10,6 +10,7 @@ local ALL_TAKEN = 1000  -- permits in use: more than any list has
 
 slotted = {}
 local taken          -- slot -> id of the holder, or of a grant that is not written yet
+local taken_count    -- how many slots are taken
 local lowest = 0     -- all slots below are taken
 local slots_by_id = {}  -- of grants of this call
 local told = {}      -- number and slots of each grant of this call to the caller's hub
@@ -17,7 +18,7 @@ local told = {}      -- number and slots of each grant of this call to the calle
 -- Reads which slots are taken. Slots of an id that is no holder are free: the holder was evicted,
 -- for example. Returns how many ids have slots.
 local function load_taken()
-  taken, lowest = {}, 0
+  taken, taken_count, lowest = {}, 0, 0
   local ids, texts = {}, {}
   local fields = call('HGETALL', slots)
   for i = 1, #fields, 2 do
@@ -30,7 +31,10 @@ local function load_taken()
   for i, expiry in ipairs(call('ZMSCORE', holders, unpack(ids))) do
     if expiry then
       count = count + 1
-      for slot in string.gmatch(texts[i], '%d+') do taken[tonumber(slot)] = ids[i] end
+      for slot in string.gmatch(texts[i], '%d+') do
+        taken[tonumber(slot)] = ids[i]
+        taken_count = taken_count + 1
+      end
     else
       orphans[#orphans + 1] = ids[i]
     end
@@ -39,10 +43,12 @@ local function load_taken()
   return count
 end
 
--- The permits in use, where *in_use* are counted. Where holders have no slots, the slots were
--- lost, and which ones are free is not known: nothing is granted until these leases have ended.
+-- The permits in use, where *in_use* are counted: the slots of what has expired and is not removed
+-- yet are not free. Where holders have no slots, the slots were lost, and which ones are free is
+-- not known: nothing is granted until these leases have ended.
 function slotted.used(in_use)
-  return load_taken() < holder_count and math.max(in_use, ALL_TAKEN) or in_use
+  local lost = load_taken() < holder_count
+  return math.max(in_use, lost and ALL_TAKEN or taken_count)
 end
 
 function slotted.check_types()

@@ -190,8 +190,8 @@ class KeyedSpecification(FairSpecification):
     def _listing(self, context: CallContext, call: Status) -> Listing:
         held: Counter[str] = Counter()
         for holder in self.state.holders.values():
-            if holder.key is not None:
-                held[holder.key] += holder.permits * (holder.expiry_ms > context.now)
+            if holder.key is not None and holder.expiry_ms > context.now:
+                held[holder.key] += holder.permits
         waiting = Counter(queued.key for queued in self.line if queued.key is not None)
         names = {quote(key, safe=""): key for key in {*held, *waiting}}
         after = "" if call.after is None else quote(call.after, safe="")
