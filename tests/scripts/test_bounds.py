@@ -1,0 +1,177 @@
+"""Scripts that stop early, and are called again until they say that they are done.
+
+The work of one call is bounded, and the specification knows no bounds. So the scripts have bounds
+of one to three here, and what they have come to at rest is compared with it.
+"""
+
+import os
+import random
+import re
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+import redsem_async._protocol.operations as op
+from redsem_async._core.keys import Mode
+from redsem_async._protocol.errors import CommandError
+from redsem_async._protocol.hub_info import HubInfo
+from redsem_async._redis import codec
+from redsem_async._redis.scripts import Script, script
+from redsem_async.testing._spec.fair import FairSpecification
+from redsem_async.testing._spec.records import Reordered, SlotsInUse, UnknownHub, Void
+from tests.scripts.comparison import HUBS, Comparison
+from tests.scripts.test_spec import machine
+
+BOUNDS = {
+    "MAX_PURGED, MAX_SCANNED, MAX_SERVED": "50, 2, 1",
+    "MAX_DROPPED": "1",
+    "MAX_SCANNED": "3",
+    "MAX_SERVED": "2",
+}
+CALLS = 500  # in which the work of one has to be done
+LIMIT, KEY_LIMIT, STEPS = 4, 3, 80
+SEEDS = int(os.environ.get("REDSEM_STATEFUL_RUNS", "8"))
+KEYS = ("a", "a", "b", "c", None)
+
+
+def bounded(mode: Mode, operation: str, sharded: bool = False) -> Script:
+    """The script with the bounds of this test."""
+    text = script(mode, operation, sharded).text
+    for name, bound in BOUNDS.items():
+        text = re.sub(
+            rf"^((?:local )?{name} = )[\d, ]*\d", rf"\g<1>{bound}", text, flags=re.MULTILINE
+        )
+    return Script(text, "")
+
+
+class Twice:
+    """Random calls, carried out by the scripts and by the specification."""
+
+    def __init__(self, state: Any, seed: int) -> None:
+        self.state: Any = state
+        self.draw = random.Random(seed)
+        self.requests: dict[str, list[op.Request]] = {hub: [] for hub in HUBS}
+        self.numbers = dict.fromkeys(HUBS, 0)
+        self.calls = 0
+        self.caller = HUBS[0]
+        state.limit = LIMIT
+
+    def step(self) -> None:
+        chosen = self.draw.choice(
+            [self.acquire] * 5
+            + [self.release] * 3
+            + [self.abandon, self.set_limit, self.set_limit, self.pass_time]
+            + [self.come_or_go] * ("share" not in self.state.mode)
+        )
+        self.caller = HUBS[0]
+        chosen()
+        self.rest()
+
+    def run(self, hub: str, call: op.Operation) -> None:
+        state, self.caller = self.state, hub
+        state._tags += 1
+        said = state._run(hub, call)
+        try:
+            state.model.run(state.address, call, hub, state.now_us)
+        except (Reordered, SlotsInUse, UnknownHub, Void):
+            assert isinstance(said, CommandError), f"{call} was refused by the specification"
+        else:
+            assert not isinstance(said, CommandError), f"{call} was refused: {said}"
+
+    def rest(self) -> None:
+        """Call until everything is done, as the hub that was told to go on does."""
+        state = self.state
+        reap = op.Reap()
+        for _ in range(CALLS):
+            state._tags += 1
+            said = state._run(self.caller, reap)
+            if said.next_ms != 0:
+                break
+        else:
+            raise AssertionError("it is never done")
+        state.model.run(state.address, reap, self.caller, state.now_us)
+        model = cast("FairSpecification", state.model)
+        assert isinstance(model, FairSpecification)
+        holders, _, _, _, _, _, line, *_ = state.keys
+        held = {member.decode() for member in state.redis.zrange(holders, 0, -1)}
+        waits = {member.decode().partition(":")[0] for member in state.redis.zrange(line, 0, -1)}
+        assert held == model.state.holders.keys()
+        assert waits == {queued.id for queued in model.line}
+        state._subscriber.ping()
+        state._until_pong()
+        state._published.clear()
+
+    # -- steps
+
+    def acquire(self) -> None:
+        hub, draw = self.some_hub(), self.draw
+        count = draw.choice((1, 1, 2, 5))
+        numbers = range(self.numbers[hub] + 1, self.numbers[hub] + 1 + count)
+        self.numbers[hub] += count
+        unusual = {number: self.kind() for number in numbers}
+        slots = tuple("abcdefgh"[:LIMIT]) if self.state.address.slotted else None
+        # Without keys, requests of the dead may stay in line until their process is back.
+        lease_ms = draw.choice((10_000, 60_000) if self.state.address.keyed else (3_600_000,))
+        call = op.Acquire(numbers, lease_ms, LIMIT, unusual, hub_info=HubInfo("x"), slots=slots)
+        self.requests[hub] += [
+            op.Request(number, lease_ms, LIMIT, *unusual[number]) for number in numbers
+        ]
+        self.run(hub, call)
+
+    def kind(self) -> op.Unusual:
+        draw, key = self.draw, self.draw.choice(KEYS)
+        terms = None
+        if self.state.address.keyed and key is not None:
+            terms = op.KeyTerms(key, KEY_LIMIT, 1.0, 3_600_000)
+        return op.Unusual(draw.choice((1, 1, 2, 3)), draw.random() < 0.9, 0, terms)
+
+    def some_hub(self) -> str:
+        """One that receives messages."""
+        present: set[str] = self.state._present
+        return self.draw.choice(sorted(present))
+
+    def release(self) -> None:
+        hub = self.some_hub()
+        held = [i for i in self.state.model.state.holders if i.startswith(hub)]
+        if held:
+            number = self.draw.choice(held).partition(".")[2]
+            self.run(hub, op.Release(hub, [int(number)]))
+
+    def abandon(self) -> None:
+        hub = self.some_hub()
+        if self.requests[hub]:
+            self.run(hub, op.Abandon([self.draw.choice(self.requests[hub])]))
+
+    def set_limit(self) -> None:
+        self.calls += 1
+        key = self.draw.choice(KEYS) if self.state.address.keyed else None
+        limit = self.draw.choice((None, None, 0, 1, 2, 3, 6))
+        self.run(HUBS[0], op.SetLimit(limit, self.calls, key))
+
+    def pass_time(self) -> None:
+        self.state.now_us += self.draw.choice((1000, 5_000_000, 20_000_000))
+
+    def come_or_go(self) -> None:
+        self.state.come_or_go(self.draw.choice(HUBS[1:]))
+
+
+# Where keys share, the turn of equals depends on when each key was looked at.
+MODES: tuple[Mode, ...] = ("fair", "fair+keys", "fair+slots", "fair+keys+slots")
+
+
+@pytest.mark.timeout(max(60, 2 * SEEDS))
+@pytest.mark.parametrize("mode", MODES)
+def test_what_stops_early_goes_on_to_the_end(
+    mode: Mode, server_url: str, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(codec, "script", bounded)
+    make: Callable[[], Comparison] = machine(mode, "server", server_url, prefix)
+    for seed in range(SEEDS):
+        state = make()
+        try:
+            twice = Twice(state, seed)
+            for _ in range(STEPS):
+                twice.step()
+        finally:
+            state.teardown()
