@@ -106,7 +106,7 @@ def refresh_due(now: float, interval: float) -> float:
 
 
 def retry_after(
-    ahead: int, limit: int, usual_hold: float | None, next_change: float | None, lease: float
+    ahead: float, limit: int, usual_hold: float | None, next_change: float | None, lease: float
 ) -> float:
     """An estimate of when a request is served that has *ahead* requests before it, in seconds.
 

@@ -14,6 +14,7 @@ from redsem_async._protocol.backend import SemaphoreRef
 from .claim import Claim, LineReport, State
 from .identity import HubIdentity
 from .introduction import Introduction
+from .key_lines import KeyLines
 from .right import ReuseRight
 from .route import Route
 
@@ -69,7 +70,9 @@ class Ledger:
         self.right: ReuseRight = ReuseRight(identity.loop, route)
         self.line_report: LineReport | None = None
         self.usual_hold: float | None = None
+        self._keyed = semaphore.address.keyed
         self._keys_share = "+share" in semaphore.address.mode
+        self._key_lines = KeyLines(share=self._keys_share)
 
     # -- numbers
 
@@ -96,7 +99,7 @@ class Ledger:
 
     def ask_anew(self, claim: Claim) -> None:
         """What the server had for *claim* is gone: a new number, the same deadline."""
-        self.waiting.pop(claim, None)
+        self._leave_line(claim)
         self.forget_number(claim)
         self.ask_again([claim])
 
@@ -105,11 +108,19 @@ class Ledger:
         for claim in claims:
             claim.told_to_wait()
             self.waiting[claim] = None
+            if self._keyed:
+                self._key_lines.joined(claim)
 
     def stop_waiting(self, claim: Claim) -> None:
         """*claim* is granted, or its caller leaves."""
-        self.waiting.pop(claim, None)
+        self._leave_line(claim)
         self.overdue.pop(claim, None)
+
+    def _leave_line(self, claim: Claim) -> None:
+        if claim in self.waiting:
+            del self.waiting[claim]
+            if self._keyed:
+                self._key_lines.left(claim)
 
     def turn_down(self, claim: Claim, error: Exception) -> None:
         """*claim* ends with *error*. The server has nothing of it that is to be undone."""
@@ -182,11 +193,7 @@ class Ledger:
         self.usual_hold = held if usual is None else usual + (held - usual) / HOLDS
 
     def retry_after(self, claim: Claim) -> float:
-        """When asking again may be worth it, in seconds, by the last reply about the line.
-
-        Where its key holds it up, its line is that of the key, which is taken to be as long in
-        other processes as here.
-        """
+        """When asking again may be worth it, in seconds, by the last reply about the line."""
         report = self.last_report(claim) or LineReport(0.0, None, 0)
         line, next_ms = report.waiting, report.next_ms
         if not self.semaphore.address.fair:
@@ -194,11 +201,9 @@ class Ledger:
         moment = None if next_ms is None else next_ms / 1000
         terms = claim.terms
         limit = terms.limit if report.set_limit is None else report.set_limit
-        if claim.waits_for_key and claim.key is not None:
-            own = sum(other.key == claim.key for other in self.waiting)
-            line = math.ceil(own * max(1.0, line / max(len(self.waiting), 1)))
-            limit = min(limit, claim.key.limit or limit)
-        ahead = max(line - claim.was_waiting, 0)
+        ahead: float = max(line - claim.was_waiting, 0)
+        if self._keyed:
+            ahead, limit = self._key_lines.ahead_of(claim, line, limit)
         return retry_after(ahead, limit, self.usual_hold, moment, terms.lease)
 
     def timed_out(self, claim: Claim) -> AcquireTimeout:

@@ -42,7 +42,7 @@ HUB = (
     {"waiters"},
     {"heartbeat_timer"},
     {"ledger"},
-    {"introduction", "identity", "right"},
+    {"introduction", "identity", "right", "key_lines"},
     {"route", "claim"},
 )
 LEAVES_OF_OPERATIONS = {"base", "refresh", "release", "abandon"}  # that `handout` stands on

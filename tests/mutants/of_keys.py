@@ -5,6 +5,7 @@ from .target import AGREEMENT
 
 _KEYED = "lua/keyed/prelude.lua"
 _TEST = "promises/test_keys.py::test_"
+_STEADY = "worlds/test_steady_work.py::test_with_keys_it_is_what_the_next_request_of_the_key_waits"
 
 OF_KEYS = (
     mutant(
@@ -41,7 +42,19 @@ OF_KEYS = (
         "retry_after goes by the limit in all",
         "retry_after is an estimate of when a request of the key is served",
         f"{_TEST}retry_after_goes_by_the_line_of_the_key[redis]",
-        ("_hub/ledger.py", "limit = min(limit, claim.key.limit or limit)", "pass"),
+        ("_hub/key_lines.py", "min(limit, terms.limit or limit)", "limit"),
+    ),
+    mutant(
+        "retry_after takes keys that share to be served in turn",
+        "retry_after is an estimate of when a request of the key is served",
+        f"{_STEADY}[small-share-None-constant-1]",
+        ("_hub/key_lines.py", "if not self._share:", "if True:"),
+    ),
+    mutant(
+        "retry_after counts requests that only their own key holds up",
+        "retry_after is an estimate of when a request of the key is served",
+        f"{_STEADY}[new-in turn-2-constant-1]",
+        ("_hub/key_lines.py", "return 0 if self.full else self.waiting", "return self.waiting"),
     ),
     mutant(
         "a key loses its virtual time with an adoption",

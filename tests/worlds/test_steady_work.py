@@ -146,3 +146,47 @@ def test_on_steady_work_it_is_what_the_next_request_waits(
     in_simulated_time(measure)
     ratio = statistics.mean(estimates) / statistics.mean(waits)
     assert 0.5 < ratio < 2, f"{statistics.mean(estimates)} s for {statistics.mean(waits)} s"
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("hold", ["constant", "exponential"])
+@pytest.mark.parametrize("key_limit", [None, 2])
+@pytest.mark.parametrize("share", [False, True], ids=["in turn", "share"])
+@pytest.mark.parametrize("key", ["greedy", "small", "other", "new"])
+def test_with_keys_it_is_what_the_next_request_of_the_key_waits(
+    key: str, share: bool, key_limit: int | None, hold: str, processes: int
+) -> None:
+    source = random.Random(0)
+    memory = MemoryBackend()
+    semaphores = [
+        FairSemaphore(client, "jobs", 3, key_limit=lambda _: key_limit, share=share)
+        for client in [memory, memory.peer()][:processes]
+    ]
+    waits: list[float] = []
+    estimates: list[float] = []
+
+    async def work(semaphore: FairSemaphore, key: str) -> None:
+        while True:
+            async with semaphore.acquire(key=key):
+                await asyncio.sleep(HOLDS[hold](source))
+
+    async def measure() -> None:
+        tasks = [
+            asyncio.create_task(work(semaphores[n % processes], key))
+            for key, size in {"greedy": TASKS, "small": 4, "other": 2}.items()
+            for n in range(size)
+        ]
+        sem = semaphores[0]
+        await asyncio.sleep(1.0)
+        for _ in range(30):
+            with pytest.raises(AcquireTimeout) as late:
+                await sem.acquire(key=key, timeout=0)
+            estimates.append(late.value.retry_after)
+            async with sem.acquire(key=key) as permit:
+                waits.append(permit.waited)
+            await asyncio.sleep(source.uniform(0.1, 0.3))
+        await cancelled(*tasks)
+
+    in_simulated_time(measure)
+    ratio = statistics.mean(estimates) / statistics.mean(waits)
+    assert 0.5 < ratio < 2, f"{statistics.mean(estimates)} s for {statistics.mean(waits)} s"
