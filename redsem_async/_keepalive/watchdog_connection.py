@@ -87,12 +87,15 @@ class WatchdogConnection:
         self._task = asyncio.get_running_loop().create_task(self._keep())
 
     async def _keep(self) -> None:
+        timeout = 0.0
         while True:
             lease = self._lease()
             await asyncio.sleep(min(next(self._delays), lease / LOOKS))
             self._lost.clear()
+            # Short at first, and doubled each time, because the server may be distant or busy.
+            timeout = min(max(lease / 4, 0.25, 2 * timeout), CONNECT_TIMEOUT)
             try:
-                async with asyncio.timeout(min(max(lease / 4, 0.25), CONNECT_TIMEOUT)):
+                async with asyncio.timeout(timeout):
                     self._link = await self._node.connect(self)
             except Exception as error:  # noqa: BLE001 - the network's, or of the user's making
                 if not self._warned:
@@ -100,8 +103,10 @@ class WatchdogConnection:
                     place = self._node.place
                     facts = {"event": "no second connection", "place": place}
                     text = "a second connection to %s failed: %s"
-                    logger.warning(text, place, error, extra=facts)
+                    reason = str(error) or type(error).__name__
+                    logger.warning(text, place, reason, extra=facts)
                 continue
+            timeout = 0.0
             self._look_soon()
             await self._lost.wait()
 

@@ -14,6 +14,8 @@ from redis.asyncio import Redis, RedisCluster
 import redsem_async
 from redsem_async import FairSemaphore, Permit
 from redsem_async._core.clock import now as clock
+from redsem_async._protocol.backend import Link, Listener
+from redsem_async._redis.backend import RedisBackend
 from redsem_async.testing import EmbeddedRedis, MemoryBackend
 from tests.harness.children import StartWorker, Worker
 from tests.harness.clients import Connect, Kind, kill_connection
@@ -297,6 +299,30 @@ async def test_a_thread_that_finds_no_way_says_so_once_and_goes_on_trying(
             proxy.refusing = False
             await until(lambda: len(proxy.open_connections()) == 2, "it found one")
     assert sum("second connection" in said for said in caplog.messages) == 1
+
+
+async def test_the_thread_takes_longer_to_connect_each_time(
+    kind: Kind, client_a: Redis, admin: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a quarter of a lease is not enough, as for TLS to a distant server."""
+    connect, attempts = RedisBackend.connect, 0
+
+    async def connect_slowly(node: RedisBackend, listener: Listener) -> Link:
+        nonlocal attempts
+        if threading.current_thread() is not threading.main_thread():
+            attempts += 1
+            await asyncio.sleep(0.3 * LEASE)
+        return await connect(node, listener)
+
+    async def the_thread_is_connected() -> bool:
+        clients = await admin.client_list()
+        here = [client for client in clients if client["name"] == "here"]
+        return any("P" not in client["flags"] and int(client["age"]) > 1 for client in here)
+
+    monkeypatch.setattr(RedisBackend, "connect", connect_slowly)
+    async with kind(client_a, "jobs", 1, **GUARDED):
+        await until(the_thread_is_connected, "the thread is connected")
+    assert attempts > 1, "the first attempt was long enough"
 
 
 # -- many, and the end

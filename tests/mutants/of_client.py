@@ -511,6 +511,12 @@ OF_CLIENT = (
         ),
     ),
     mutant(
+        "each attempt of the thread to connect gets a quarter of a lease",
+        "the thread connects to a server that takes longer",
+        "faults/test_blocked_loop.py::test_the_thread_takes_longer_to_connect_each_time[fair]",
+        ("_keepalive/watchdog_connection.py", "0.25, 2 * timeout)", "0.25)"),
+    ),
+    mutant(
         "the thread refreshes nothing",
         "a permit outlives a loop that is blocked for a while",
         "faults/test_blocked_loop.py::test_a_body_that_computes_for_three_leases_keeps_its_permit",

@@ -273,9 +273,8 @@ def _scenarios() -> Iterator[Scenario]:
     yield scenario(
         "shares, and patience",
         (
-            replace(share, scripts=(holds_a_and_c,)),
-            replace(share, scripts=(a,), patience=0.2),
-            replace(share, scripts=(b,)),
+            replace(share, limit=1, scripts=(a,)),
+            replace(share, limit=1, scripts=(a, b), patience=0.2),
         ),
         Budget(ticks=1),
         opened((0, 0), (1, 0)),

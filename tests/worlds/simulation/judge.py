@@ -437,20 +437,22 @@ class Judge:
             if isinstance(call, op.Restore) and identity in own:
                 expiry_ms = max(expiry_ms, before.now + call.lease_ms)
             elif isinstance(call, op.Refresh) and identity in own:
-                expiry_ms = self._refreshed(was, now, before.now, call)
+                longest = self._within_hold(was, before.now + call.lease_ms, call)
+                expiry_ms = max(was.expiry_ms, longest)
             elif isinstance(call, op.Detach) and identity in own:
-                expiry_ms = before.now + call.expires_ms
+                expiry_ms = self._within_hold(was, before.now + call.expires_ms, call)
+            cut = isinstance(call, op.Refresh | op.Detach) and call.max_hold_ms is not None
+            if cut and identity in own and abs(now.expiry_ms - expiry_ms) <= ROUNDED:
+                expiry_ms = now.expiry_ms
             expected = was._replace(expiry_ms=expiry_ms)
             self._check(now == expected, f"{identity} became {now} by {call}, not {expected}")
 
-    def _refreshed(self, was: Permit, now: Permit, now_ms: int, call: op.Refresh) -> int:
-        """The expiry after a refresh: that of *now*, where it is as late as it has to be."""
-        expiry_ms = now_ms + call.lease_ms
-        if call.max_hold_ms is not None:
-            granted_ms = self._world.server_us_at(self.granted_at[was.token]) // 1000
-            expiry_ms = min(expiry_ms, granted_ms + call.max_hold_ms)
-        expected = max(was.expiry_ms, expiry_ms)
-        return now.expiry_ms if abs(now.expiry_ms - expected) <= ROUNDED else expected
+    def _within_hold(self, was: Permit, expiry_ms: int, call: op.Refresh | op.Detach) -> int:
+        """*expiry_ms*, or when the longest hold ends that *call* allows."""
+        if call.max_hold_ms is None:
+            return expiry_ms
+        granted_ms = self._world.server_us_at(self.granted_at[was.token]) // 1000
+        return min(expiry_ms, granted_ms + call.max_hold_ms)
 
     def _judge_answers(
         self, before: Look, after: Look, call: op.Operation, hub: str, answer: AnyReply
