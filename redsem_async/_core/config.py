@@ -94,8 +94,11 @@ def key_of(value: object) -> str:
 
 
 def slots_of(value: object) -> tuple[Slot, ...]:
-    """Return slots: texts or ints, each of them once."""
-    if isinstance(value, str) or not isinstance(value, Iterable):
+    """Return slots: texts or ints, each of them once.
+
+    A set is refused, because its order differs from process to process.
+    """
+    if isinstance(value, str | bytes | set | frozenset) or not isinstance(value, Iterable):
         raise TypeError(f"slots must be a list of texts or ints, not {value!r}")
     slots = tuple(cast("Iterable[object]", value))
     if not 0 < len(slots) <= MOST_SLOTS:

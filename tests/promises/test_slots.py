@@ -422,3 +422,24 @@ async def test_its_key_has_an_expiry_and_goes_with_clear(
         assert await redis.pttl(key_of(semaphore, "slots")) > 0
     await semaphore.clear()
     assert key_of(semaphore, "slots").encode() not in await keys_of(redis, semaphore)
+
+
+@pytest.mark.parametrize(
+    ("slots", "error", "text"),
+    [
+        ([], ValueError, "1 to 500 texts or ints, not 0"),
+        (range(501), ValueError, "1 to 500 texts or ints, not 501"),
+        (["a", "a"], ValueError, "'a' is there twice"),
+        ([1, "1"], ValueError, "'1' is there twice"),
+        (["x" * 513], ValueError, "a slot must have 1 to 512 bytes"),
+        ([1.5], TypeError, "a slot must be a str or an int, not float"),
+        ([True], TypeError, "a slot must be a str or an int, not bool"),
+        ("abc", TypeError, "slots must be a list"),
+        (b"abc", TypeError, "slots must be a list"),
+        ({"a", "b"}, TypeError, "slots must be a list"),
+        (3, TypeError, "slots must be a list"),
+    ],
+)
+def test_bad_slots_are_refused(kind: Kind, slots: Any, error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        kind(MemoryBackend(), "gpu", slots=slots)
