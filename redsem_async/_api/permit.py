@@ -47,9 +47,16 @@ class Permit:
 
     @property
     def id(self) -> str:
-        """The id of this permit in every process. A client that knows it can release it."""
-        self._claim.is_known = True
-        return self._claim.id
+        """The id of this permit in every process. A client that knows it can release it.
+
+        With ``linger`` another permit may have its lease once its block was left. If the id was
+        not read before, it is then a new one, under which nothing is held.
+        """
+        claim = self._claim
+        claim.is_known = True
+        if not claim.number:
+            claim.number = self._bound.remote.identity.new_number()
+        return claim.id
 
     @property
     def name(self) -> str:
@@ -82,7 +89,8 @@ class Permit:
         Send it along with every write where only one holder at a time may write, and have the
         receiver reject a token lower than one that it has seen. That orders the writes of
         holders, even those of a holder that does not know yet that its permit is lost.
-        docs/guarantees.md has an example.
+        docs/guarantees.md has an example. With ``linger`` it is 0 if it is read for the first time
+        after the block, because another permit may have the token by then.
         """
         self._claim.is_known = True
         return self._claim.token

@@ -165,7 +165,8 @@ class SlotsMismatch(ModeMismatch):
         SemaphoreError.__init__(
             self,
             f"{name!r} is in use with the slots {found}, but this client has"
-            f" {wanted}; one list has to be the beginning of the other",
+            f" {wanted}; one list has to be the beginning of the other, and to have the slots of a"
+            " permit that it adopts",
         )
         self.name = name
         self.wanted = wanted

@@ -382,7 +382,10 @@ class Claim:
 
 
 class SpentClaim(Claim):
-    """What is left of a claim whose lease other permits use: facts, and that it has ended."""
+    """What is left of a claim whose lease other permits use: facts, and that it has ended.
+
+    It has no number and no token, because those of the lease are now another permit's.
+    """
 
     __slots__ = ()
 
@@ -390,7 +393,7 @@ class SpentClaim(Claim):
         self.address = lease.address
         self.terms = lease.terms
         self.permits = lease.permits
-        self.hub_id, self.number, self.token = lease.hub_id, lease.number, lease.token
+        self.hub_id, self.number, self.token = lease.hub_id, 0, 0
         self.slots = lease.slots
         self.state = State.ENDED
         self.lost_reason = self.on_lost = self.wakes_on_loss = self.refreshed_by = None

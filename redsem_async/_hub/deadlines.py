@@ -107,7 +107,8 @@ class Deadlines:
         if report is not None and report.sent_at >= since:
             return True
         route = self._ledger.route
-        if not self._ledger.semaphore.address.fair:
+        address = self._ledger.semaphore.address
+        if not address.fair or address.keyed:  # with keys, it also says what holds the claim up
             return False
         doubtful = self._heartbeats.expected or route.redirect or route.link.no_push
         fresh_at = route.link.fresh_at

@@ -201,6 +201,8 @@ class Ledger:
         moment = None if next_ms is None else next_ms / 1000
         terms = claim.terms
         limit = terms.limit if report.set_limit is None else report.set_limit
+        if terms.slots is not None:
+            limit = min(limit, len(terms.slots))
         ahead: float = max(line - claim.was_waiting, 0)
         if self._keyed:
             ahead, limit = self._key_lines.ahead_of(claim, line, limit)

@@ -112,12 +112,21 @@ class ZsetWaiters(Waiters):
         self._let_ask(room, fitting)
 
     def _let_ask(self, permits: int, candidates: Iterable[Claim]) -> int:
+        """Let *candidates* ask for up to *permits*, and those that declare a higher limit.
+
+        Because there may be room under that limit, and none under the limit of those before.
+        """
         chosen: list[Claim] = []
+        highest = 0  # limit that one of them declares
         for claim in candidates:
-            if permits <= 0 or (chosen and claim.permits > permits):
+            enough = permits <= 0 or (chosen and claim.permits > permits)
+            if enough and (not chosen or highest >= self._ledger.highest_limit):
                 break
+            if enough and claim.terms.limit <= highest:
+                continue
             chosen.append(claim)
             permits -= claim.permits
+            highest = max(highest, claim.terms.limit)
         for claim in chosen:
             del self._ledger.waiting[claim]
         self.unsorted |= bool(self._ledger.new)

@@ -511,6 +511,27 @@ OF_CLIENT = (
         ),
     ),
     mutant(
+        "a permit goes on to name the lease that another uses",
+        "an id or a token that was read is never shared with another permit",
+        "promises/test_linger.py"
+        "::test_what_is_first_read_after_a_block_is_not_the_next_permits[zset-redis]",
+        (
+            "_hub/claim.py",
+            "self.hub_id, self.number, self.token = lease.hub_id, 0, 0",
+            "self.hub_id, self.number, self.token = lease.hub_id, lease.number, lease.token",
+        ),
+    ),
+    mutant(
+        "a waiter with a higher limit waits behind those with a lower one",
+        "whoever asks when there is room gets it",
+        "promises/test_limit.py::test_nobody_waits_behind_one_with_a_lower_limit[redis]",
+        (
+            "_hub/zset.py",
+            "(not chosen or highest >= self._ledger.highest_limit)",
+            "(not chosen or highest)",
+        ),
+    ),
+    mutant(
         "each attempt of the thread to connect gets a quarter of a lease",
         "the thread connects to a server that takes longer",
         "faults/test_blocked_loop.py::test_the_thread_takes_longer_to_connect_each_time[fair]",

@@ -45,6 +45,12 @@ OF_KEYS = (
         ("_hub/key_lines.py", "min(limit, terms.limit or limit)", "limit"),
     ),
     mutant(
+        "any reply says that a request with a key waits as it did",
+        "blocked_by says which limit was full when the deadline came",
+        f"{_TEST}a_timeout_says_what_is_full_at_the_end[redis]",
+        ("_hub/deadlines.py", "if not address.fair or address.keyed:", "if not address.fair:"),
+    ),
+    mutant(
         "retry_after takes keys that share to be served in turn",
         "retry_after is an estimate of when a request of the key is served",
         f"{_STEADY}[small-share-None-constant-1]",
@@ -385,7 +391,7 @@ OF_KEYS = (
         "the list of keys goes on with the last of the kinds",
         "the list of keys has every key that holds or waits",
         f"{_TEST}status_shows_a_key_that_begins_like_another[redis]",
-        (_KEYED, "found < key", "found > key"),
+        (_KEYED, "precedes(found, key)", "precedes(key, found)"),
     ),
     mutant(
         "blocked_by is always the limit in all",

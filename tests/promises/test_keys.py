@@ -276,6 +276,26 @@ async def test_retry_after_goes_by_the_line_of_the_key(keyed: MakeKeyed) -> None
         await (await soon(waiter)).release()
 
 
+async def test_a_timeout_says_what_is_full_at_the_end(keyed: MakeKeyed) -> None:
+    """While the process asks other things all the time, whose replies say that Redis is there."""
+    here, there = keyed(2)
+    held = await hold(here, "a")
+
+    async def asks_on() -> None:
+        while True:
+            await there.status()
+
+    asking = asyncio.create_task(asks_on())
+    waiter = await queue_up(there, key="a", timeout=2.0)
+    await here.set_limit(1)
+    await here.set_limit(5, key="a")
+    with pytest.raises(AcquireTimeout) as late:
+        await waiter
+    assert late.value.blocked_by == "limit"
+    await cancelled(asking)
+    await release(*held)
+
+
 async def test_a_timeout_says_which_limit_was_full(keyed: MakeKeyed) -> None:
     here, there = keyed(2)
     held = await hold(here, "a")

@@ -25,6 +25,20 @@ async def test_each_client_goes_by_its_own_limit(make: Make, other: Client) -> N
             assert await old.available() == 0
 
 
+async def test_nobody_waits_behind_one_with_a_lower_limit(client: Client, name: str) -> None:
+    """In one process, in ZSET mode."""
+    narrow, wide = Semaphore(client, name, 2), Semaphore(client, name, 5)
+    held = [await wide.acquire() for _ in range(4)]
+    low = await queue_up(narrow)
+    held.append(await wide.acquire(timeout=5))
+    high = await queue_up(wide)
+    await held.pop().release()
+    held.append(await soon(high))
+    for permit in held:
+        await permit.release()
+    await (await soon(low)).release()
+
+
 async def test_whoever_stands_in_line_goes_by_its_own_limit(make: Make, other: Client) -> None:
     """Served by the same release as the one before it, whose limit is higher."""
     wide, narrow = make(3), make(2, client=other)

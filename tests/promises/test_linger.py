@@ -58,6 +58,20 @@ async def test_a_warm_pair_sends_no_command_and_is_not_suspended(
     assert await scripts_run(redis) == before
 
 
+async def test_what_is_first_read_after_a_block_is_not_the_next_permits(make: Make) -> None:
+    sem = make(1, **KEEPS)
+    await warm(sem)
+    async with sem as one:
+        pass
+    async with sem as another:
+        pass
+    async with sem as two:
+        assert len({one.id, another.id, two.id}) == 3
+        assert one.fencing_token == another.fencing_token == 0 < two.fencing_token
+        assert not await sem.release(one.id)
+        assert not two.lost
+
+
 async def test_every_sixteenth_lets_the_loop_run(make: Make) -> None:
     """A recall has to be read."""
     sem = make(1, **KEEPS)

@@ -67,6 +67,17 @@ async def test_a_permit_for_several_has_several(slotted: MakeSlotted) -> None:
     await one.release()
 
 
+async def test_retry_after_goes_by_the_slots_under_a_higher_limit(slotted: MakeSlotted) -> None:
+    here, _ = slotted(["gpu"])
+    await here.set_limit(100)
+    async with here:
+        await asyncio.sleep(0.05)  # how long it is usually held
+    async with here:
+        with pytest.raises(AcquireTimeout) as caught:
+            await here.acquire(timeout=0)
+    assert caught.value.retry_after > 0.04
+
+
 async def test_retry_after_grows_with_the_line(slotted: MakeSlotted) -> None:
     """Without slots too. In ZSET mode the server knows processes, each its own waiters."""
     here, _ = slotted(["gpu"])

@@ -358,6 +358,15 @@ function keyed.line_is_blocked()
   return first_with('r:') ~= nil
 end
 
+-- Whether *one* comes before *other* by their bytes, as in a ZSET; `<` goes by the server's locale.
+local function precedes(one, other)
+  for i = 1, math.min(#one, #other) do
+    local byte, beside = string.byte(one, i), string.byte(other, i)
+    if byte ~= beside then return byte < beside end
+  end
+  return #one < #other
+end
+
 -- Lists at most *most* keys that hold or wait, in the order of their texts, the first one after
 -- *after*: key, permits in use, requests waiting, set limit or -1, ...
 function keyed.list(most, after)
@@ -374,7 +383,7 @@ function keyed.list(most, after)
       local from = '(' .. kind .. ':' .. after .. '"'
       local text = call('ZRANGEBYLEX', keys, from, '(' .. kind .. ';', 'LIMIT', 0, 1)[1]
       local found = text and string.match(text, '^.:([^!]*)')
-      if found and (not key or found < key) then key = found end
+      if found and (not key or precedes(found, key)) then key = found end
     end
     if not key then break end
     local use, waits = use_of(key) - (expired[key] or 0), waits_of(key)
