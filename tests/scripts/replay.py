@@ -182,8 +182,12 @@ class Replay:
         model, state = self.model, self.model.state
         match kind:
             case "holders":
-                # With keys, the next call finds that they expired, and looks at their keys.
-                if not isinstance(model, KeyedSpecification):
+                # With keys, the next call finds that they expired, and looks at their keys: also
+                # where a local clock says that they have not.
+                if isinstance(model, KeyedSpecification):
+                    for holder in state.holders.values():
+                        holder.expiry_ms = 0
+                else:
                     state.holders.clear()
             case "meta":
                 state.hubs.clear()
