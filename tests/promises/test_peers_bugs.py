@@ -116,6 +116,7 @@ async def test_bug_11_wake_ups_do_not_pile_up(kind: Kind, client_a: Redis, admin
         for _ in range(50):
             async with semaphore:
                 pass
+        assert await semaphore.available() == 1  # asked after the last release
         return {str(key): await admin.memory_usage(key) for key in await admin.keys("*")}
 
     assert await kept_after_fifty() == await kept_after_fifty()
