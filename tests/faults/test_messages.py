@@ -210,7 +210,7 @@ async def test_heartbeats_come_beside_acquires(
     kind: Kind, proxied: Redis, proxy: Proxy, client_b: Redis
 ) -> None:
     """Other commands keep neither the line, nor do they find grants that were not heard of."""
-    here, there = (kind(client, "jobs", 1, lease=1.0) for client in (proxied, client_b))
+    here, there = kind(proxied, "jobs", 1, lease=1.0), kind(client_b, "jobs", 1, lease=30.0)
     async with there:
         waiter = await waits_in_line(here)
 
