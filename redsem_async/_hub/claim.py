@@ -93,7 +93,6 @@ class Claim:
         terms: of the semaphore that it was made with.
         waits: False for ``timeout=0`` and for an adoption.
         ahead: seconds by which its place in line is that of an earlier request (fair).
-        place: when its wait counts as begun, by this clock.
         key: the key that it also counts against, with its terms (fair).
         waits_for_key: the limit of its key holds it up, as the server said last.
         number: half of the permit's id; 0 until it is drawn, which is when it is written.
@@ -135,7 +134,6 @@ class Claim:
         "on_lost",
         "passed",
         "permits",
-        "place",
         "refreshed_by",
         "renewable_after",
         "replies_since",
@@ -174,7 +172,6 @@ class Claim:
         self.started: float = started
         self.waits: bool = waits
         self.ahead: float = ahead
-        self.place: float = started - ahead if ahead else started  # no float more, to be light
         self.key: KeyTerms | None = key
         self.waits_for_key: bool = False
         self.future: asyncio.Future[None] = future

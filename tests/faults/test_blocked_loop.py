@@ -195,11 +195,14 @@ async def test_state_that_is_lost_during_the_stall(
     busy = await compute(kind, recovery=recovery, asks=True)
     held = await busy.heard("held")
     await admin.flushall()
-    waiter, served = in_background(semaphore.acquire(timeout=10)), list[float]()
-    waiter.add_done_callback(lambda _: served.append(time.monotonic()))
+
+    async def waits() -> tuple[Permit, float]:
+        return await semaphore.acquire(timeout=10), time.monotonic()
+
+    waiter = in_background(waits())
     computed = await computed_by(busy, lost=not back)
-    permit = await waiter
-    assert served[0] >= computed["at"] or not back
+    permit, served_at = await waiter
+    assert served_at >= computed["at"] or not back
     assert permit.fencing_token > held["token"]
     assert await permit.release()
     await all_free(semaphore)

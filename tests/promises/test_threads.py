@@ -116,6 +116,7 @@ def interrupted(code: CodeType, step: int, turn: Callable[[], object]) -> Genera
         return trace
 
     before = sys.gettrace()
+    sys._getframe().f_trace_opcodes = True  # Python 3.12 has no such events otherwise
     sys.settrace(trace)
     try:
         yield reached

@@ -2,7 +2,6 @@
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from operator import attrgetter
 
 from redsem_async._core.config import Slot, Terms
 from redsem_async._core.errors import QueueFull, SemaphoreError
@@ -32,6 +31,11 @@ from .base import Batch, error_for, max_batch
 _NO_EFFECT = frozenset({ErrorKind.MODE_MISMATCH, ErrorKind.SLOTS_MISMATCH, ErrorKind.NO_MEMORY})
 
 
+def _begun(claim: Claim) -> float:
+    """When the wait of *claim* counts as begun."""
+    return claim.started - claim.ahead
+
+
 class AcquireQueue:
     """Writes the claims that are new, or ask again; `Ledger.new` has them.
 
@@ -59,7 +63,7 @@ class AcquireQueue:
         ledger = self.ledger
         if self.waiters.unsorted:
             self.waiters.unsorted = False
-            ledger.new = deque(sorted(ledger.new, key=attrgetter("place")))
+            ledger.new = deque(sorted(ledger.new, key=_begun))
         new = ledger.new
         claims: list[Claim] = []
         exceptional: dict[int, Unusual] = {}
