@@ -164,7 +164,7 @@ def proxied(proxy: Proxy, connect: Connect) -> Redis:
 
 @pytest.fixture
 async def start(server: EmbeddedRedis) -> AsyncIterator[StartWorker]:
-    """Starts processes that run `worker.py`, and ends them after the test."""
+    """Starts processes that run `child.py`, and ends them after the test."""
     async with AsyncExitStack() as stack:
 
         async def start(scenario: str, **options: Any) -> Worker:

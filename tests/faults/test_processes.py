@@ -143,7 +143,7 @@ async def test_the_head_of_the_line_is_passed_over_when_its_process_is_killed(
     await head.heard("waits")
     second = await waits_in_line(semaphore, place=2)
     assert (await semaphore.status()).waiters[0].client.pid == head.pid
-    await head.kill()
+    await head.kill(client_a)
     assert await holder.release()
     await is_served(second, EPSILON)
 
@@ -161,7 +161,7 @@ async def test_a_hint_to_a_killed_process_reaches_another(
         await worker.heard("waits")
     second = await waits_in_line(semaphore, place=4)
     for worker in dead:
-        await worker.kill()
+        await worker.kill(client_a)
     assert await holder.release()
     await is_served(second, EPSILON)
 

@@ -49,7 +49,7 @@ async def test_the_slot_that_a_killed_waiter_did_not_receive_goes_to_the_next(
     head = await start("wait", kind=FairSemaphore, limit=None, **options)
     await head.heard("waits")
     waiter = await queue_up(semaphore)
-    await head.kill()
+    await head.kill(client_a)
     await holder.release()
     async with await soon(waiter) as permit:
         assert permit.slots == ("a",)

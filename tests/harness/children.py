@@ -8,6 +8,10 @@ import sys
 from pathlib import Path
 from typing import Any, Protocol, Self
 
+from redis.asyncio import Redis
+
+from tests.harness.wait import until
+
 _SCRIPT = Path(__file__).with_name("child.py")
 
 
@@ -61,10 +65,23 @@ class Worker:
     def interrupt(self) -> None:
         os.kill(self.pid, signal.SIGINT)
 
-    async def kill(self) -> None:
-        """End it as the kernel does when it runs out of memory, and see that it is dead."""
+    async def kill(self, server: Redis | None = None) -> None:
+        """End it as the kernel does when it runs out of memory, and see that it is dead.
+
+        With *server*, wait until that has closed its connections, too: on a busy machine, what
+        others send may arrive there before the end of a connection.
+        """
+        name = f"worker-{self.pid}"
+
+        async def closed() -> bool:
+            assert server is not None
+            return name not in [client["name"] for client in await server.client_list()]
+
+        assert server is None or not await closed()
         self._process.kill()
         assert await self._process.wait() == -signal.SIGKILL
+        if server is not None:
+            await until(closed, "the server has closed its connections")
 
     async def ended(self, within: float = 30.0) -> int:
         """Its exit code, when it has ended of its own accord."""
