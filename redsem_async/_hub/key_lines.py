@@ -1,6 +1,8 @@
 """The waiters of this process by their keys, to estimate when a request of a key is served."""
 
+from collections import Counter
 from dataclasses import dataclass
+from itertools import accumulate
 
 from redsem_async._protocol.operations import KeyTerms
 
@@ -22,10 +24,6 @@ class _Line:
         return 0 if self.full else self.waiting
 
     @property
-    def weight(self) -> float:
-        return self.terms.weight if self.may_run else 0.0
-
-    @property
     def full_limit(self) -> int:
         return self.terms.limit or 0 if self.full and self.waiting else 0
 
@@ -43,7 +41,7 @@ class KeyLines:
         self._lines: dict[str, _Line] = {}
         # Sums over the keys, so that an estimate costs the same with 10,000 of them.
         self._may_run = 0
-        self._weight = 0.0
+        self._weights: Counter[float] = Counter()  # of the keys that may run
         self._full_limit = 0
 
     def joined(self, claim: Claim) -> None:
@@ -81,13 +79,47 @@ class KeyLines:
         limit = max(1, limit - (self._full_limit - key.full_limit))
         if not self._share:
             return own + alike * (self._may_run - key.may_run), limit
-        # A key of which nothing waits is the next, because it has few permits in use.
-        turns = own + 1 if own else 0.0
-        return own + turns * (self._weight - key.weight) / terms.weight, limit
+        if not own:
+            return self._before_newcomer(terms.weight, limit), limit
+        held = self._held_by(terms.weight, limit, waits=key.may_run > 0)
+        return own + (own + 1) * (limit - held) / held, limit
+
+    def _before_newcomer(self, weight: float, limit: int) -> float:
+        """How many are served before the request of a key that has no other.
+
+        It has few permits in use, so only keys that have none may be served before it, by turns.
+        """
+        without = self._weights.total() - limit
+        if without <= 0:
+            return 0.0
+        mean = sum(each * count for each, count in self._weights.items()) / self._weights.total()
+        return without * min(1.0, weight / mean)
+
+    def _held_by(self, weight: float, limit: int, *, waits: bool) -> float:
+        """How many of *limit* permits a key with *weight* holds on average, if it has waiters.
+
+        A free permit goes to the key with the fewest in use for its weight. So each key holds one
+        before any holds a second, and weights divide only the rest. Where there are more keys
+        than permits, no key holds more than one, and keys without any take turns by weight.
+        *waits*: the key is one of those that are counted here.
+        """
+        counted = self._weights if waits else self._weights + Counter([weight])
+        weights = sorted(counted.items())
+        totals = list(accumulate(each * count for each, count in weights))
+        if (keys := counted.total()) <= limit:
+            return 1 + (limit - keys) * weight / totals[-1]
+        left = limit
+        while weights[-1][0] * left > totals[-1]:  # more than one for each of these keys
+            left -= weights.pop()[1]
+            totals.pop()
+        return min(1.0, left * weight / totals[-1])
 
     def _add(self, line: _Line, sign: int) -> None:
         """Add *line* to the sums, or subtract it."""
         self.waiting += sign * line.waiting
         self._may_run += sign * line.may_run
-        self._weight += sign * line.weight
+        if line.may_run:
+            self._weights[line.terms.weight] += sign
+            if not self._weights[line.terms.weight]:
+                del self._weights[line.terms.weight]
         self._full_limit += sign * line.full_limit

@@ -205,7 +205,12 @@ class Ledger:
             limit = min(limit, len(terms.slots))
         ahead: float = max(line - claim.was_waiting, 0)
         if self._keyed:
+            in_line = ahead
             ahead, limit = self._key_lines.ahead_of(claim, line, limit)
+            if self._keys_share and claim.key is not None and self.usual_hold:
+                # After its patience a request goes by its age.
+                impatient = claim.key.patience_ms / 1000 * limit / self.usual_hold
+                ahead = min(ahead, in_line + impatient)
         return retry_after(ahead, limit, self.usual_hold, moment, terms.lease)
 
     def timed_out(self, claim: Claim) -> AcquireTimeout:

@@ -5,6 +5,9 @@ from .target import AGREEMENT
 
 _KEYED = "lua/keyed/prelude.lua"
 _TEST = "promises/test_keys.py::test_"
+_WEIGHTED = (
+    "worlds/test_steady_work.py::test_with_weights_it_is_what_the_next_request_of_the_key_waits"
+)
 _STEADY = "worlds/test_steady_work.py::test_with_keys_it_is_what_the_next_request_of_the_key_waits"
 
 OF_KEYS = (
@@ -61,6 +64,30 @@ OF_KEYS = (
         "retry_after is an estimate of when a request of the key is served",
         f"{_STEADY}[new-in turn-2-constant-1]",
         ("_hub/key_lines.py", "return 0 if self.full else self.waiting", "return self.waiting"),
+    ),
+    mutant(
+        "retry_after divides all permits by weight",
+        "retry_after knows that each key holds one permit before any holds a second",
+        f"{_WEIGHTED}[small-feather-8]",
+        ("_hub/key_lines.py", "1 + (limit - keys) * weight", "limit * weight"),
+    ),
+    mutant(
+        "retry_after lets a key with a great weight hold many of few permits",
+        "retry_after knows that each key holds one permit before any holds a second",
+        f"{_WEIGHTED}[greedy-heavy-2]",
+        ("_hub/key_lines.py", "while weights[-1][0] * left > totals[-1]:", "while False:"),
+    ),
+    mutant(
+        "retry_after does not know of patience",
+        "a request goes by its age after its patience",
+        f"{_WEIGHTED}[small-feather-1]",
+        ("_hub/ledger.py", "ahead = min(ahead, in_line + impatient)", "pass"),
+    ),
+    mutant(
+        "retry_after takes a newcomer to be the next in any case",
+        "retry_after is an estimate of when a request of the key is served",
+        f"{_WEIGHTED}[new-equal-1]",
+        ("_hub/key_lines.py", "if without <= 0:", "if True:"),
     ),
     mutant(
         "a key loses its virtual time with an adoption",

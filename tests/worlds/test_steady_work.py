@@ -148,6 +148,27 @@ def test_on_steady_work_it_is_what_the_next_request_waits(
     assert 0.5 < ratio < 2, f"{statistics.mean(estimates)} s for {statistics.mean(waits)} s"
 
 
+WEIGHTS: dict[str, dict[str, float]] = {
+    "equal": {},
+    "light": {"small": 0.1},
+    "feather": {"small": 0.001},
+    "heavy": {"small": 9},
+}
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 8])
+@pytest.mark.parametrize("weights", WEIGHTS)
+@pytest.mark.parametrize("key", ["greedy", "small", "other", "new"])
+def test_with_weights_it_is_what_the_next_request_of_the_key_waits(
+    key: str, weights: str, limit: int
+) -> None:
+    def weight(key: str) -> float:
+        return WEIGHTS[weights].get(key, 1.0)
+
+    sem = FairSemaphore(MemoryBackend(), "jobs", limit, share=True, weight=weight)
+    _compare([sem], key, HOLDS["exponential"])
+
+
 @pytest.mark.parametrize("processes", [1, 2])
 @pytest.mark.parametrize("hold", ["constant", "exponential"])
 @pytest.mark.parametrize("key_limit", [None, 2])
@@ -156,19 +177,25 @@ def test_on_steady_work_it_is_what_the_next_request_waits(
 def test_with_keys_it_is_what_the_next_request_of_the_key_waits(
     key: str, share: bool, key_limit: int | None, hold: str, processes: int
 ) -> None:
-    source = random.Random(0)
     memory = MemoryBackend()
     semaphores = [
         FairSemaphore(client, "jobs", 3, key_limit=lambda _: key_limit, share=share)
         for client in [memory, memory.peer()][:processes]
     ]
+    _compare(semaphores, key, HOLDS[hold])
+
+
+def _compare(semaphores: list[FairSemaphore], key: str, hold: Hold) -> None:
+    """Compare estimates for *key* with what its next request waits, on steady work."""
+    source = random.Random(0)
+    processes = len(semaphores)
     waits: list[float] = []
     estimates: list[float] = []
 
     async def work(semaphore: FairSemaphore, key: str) -> None:
         while True:
             async with semaphore.acquire(key=key):
-                await asyncio.sleep(HOLDS[hold](source))
+                await asyncio.sleep(hold(source))
 
     async def measure() -> None:
         tasks = [
