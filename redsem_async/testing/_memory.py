@@ -14,11 +14,12 @@ from redsem_async._core.clock import now as clock
 from redsem_async._core.keys import Address, parse_permit_id
 from redsem_async._core.lease import Outcome
 from redsem_async._hub.claim import Claim, State
+from redsem_async._hub.operations.refresh import note_hold_left, refresh_of
 from redsem_async._hub.pipeline import Pipeline
 from redsem_async._hub.remote_semaphore import RemoteSemaphore
 from redsem_async._protocol.backend import Command, Link, Listener, OneNode
 from redsem_async._protocol.errors import CommandError, ErrorKind
-from redsem_async._protocol.operations import Operation, Refresh, Release
+from redsem_async._protocol.operations import Operation, Release
 from redsem_async._protocol.pushes import Push
 from redsem_async._protocol.replies import AnyReply, Reply
 from redsem_async._redis.faults import command_error
@@ -83,7 +84,7 @@ class MemoryBackend(OneNode):
         """Let *seconds* pass as on a host that was suspended for as long: only leases notice.
 
         What moves: the backend's clock, and with it the age of every lease, of permits that are
-        held, detached or adopted; and the time for which holders may trust their permits. A
+        held, detached or adopted; the ``max_hold`` of permits; and the time for which holders may trust their permits. A
         lease that is over has ended: its holder loses the permit at once, as it would after the
         host resumes, and the next waiter is served. A lease that is not over is refreshed at
         once, so that holders keep their permits through steps that are shorter than the lease.
@@ -199,6 +200,7 @@ class _Store:
             ledger = remote.ledger
             for claim in ledger.holding():
                 claim.trusted_until -= slept
+                claim.hold_ends -= slept
                 if claim.state is State.HELD and ledger.lose_unless_trusted(claim):
                     continue
                 if connected:
@@ -211,9 +213,10 @@ class _Store:
 
     def _refresh(self, remote: RemoteSemaphore, claim: Claim) -> None:
         now = clock()
-        operation = Refresh([claim.number], claim.terms.lease_ms)
-        reply = self.run(remote.address, operation, claim.hub_id)
+        reply = self.run(remote.address, refresh_of([claim]), claim.hub_id)
         held = isinstance(reply, Reply) and reply.answers[0]
+        if isinstance(reply, Reply) and held:
+            note_hold_left(claim, reply.answers[0], now)
         remote.refreshes.refreshed(claim, Outcome.RENEWED if held else Outcome.GONE, now, now)
 
     def _publisher(self, prefix: str) -> Publish:
@@ -221,7 +224,7 @@ class _Store:
             links = [link for link in self.links if link.hub == hub and link.wants_push]
             for link in links:
                 link.push(prefix, push)
-            return len(links)
+            return sum(link.writable for link in links)
 
         return publish
 
@@ -275,7 +278,8 @@ class MemoryLink:
         """Break the connection, with an error for the listener."""
         if self._open:
             self.abort()
-            self._loop.call_soon_threadsafe(self._listener.connection_lost, error)
+            if not self._loop.is_closed():
+                self._loop.call_soon_threadsafe(self._listener.connection_lost, error)
 
     def abort(self) -> None:
         self._open = False
@@ -289,6 +293,9 @@ class MemoryLink:
 
     def _receive(self, delivery: Callable[[], None]) -> None:
         with self._store.lock:
+            if self._loop.is_closed():
+                self.abort()
+                return
             if not self._incoming:
                 self._loop.call_soon_threadsafe(self._deliver)
             self._incoming.append(delivery)

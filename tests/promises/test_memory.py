@@ -154,3 +154,39 @@ async def test_memory_recovers_from_losses_that_it_never_has(make: Make) -> None
     sem = make(1, lease=10, recovery="grace")
     async with sem.acquire(timeout=1):
         assert await sem.try_acquire() is None
+
+
+async def test_max_hold_ends_where_the_clock_is_moved(client: MemoryBackend) -> None:
+    """In steps that are shorter than the lease, as on Redis."""
+    sem = FairSemaphore(client, "jobs", 2, lease=10.0, max_hold=30.0)
+    first, second = await sem.acquire(), await sem.acquire()
+    adopted = await sem.adopt(await second.detach())
+    for _ in range(4):
+        client.advance(7.0)
+        assert not first.lost
+        assert not adopted.lost
+    client.advance(7.0)
+    for permit in (first, adopted):
+        with pytest.raises(PermitLost, match="max_hold of 30 s"):
+            permit.check()
+    assert await sem.available() == 2
+
+
+def test_a_loop_that_was_only_closed_holds_nobody_up(client: MemoryBackend) -> None:
+    """One backend serves event loops in turn, however the ones before ended."""
+    sem = FairSemaphore(client, "jobs", 2)
+    first, second = asyncio.new_event_loop(), asyncio.new_event_loop()
+    held = first.run_until_complete(sem.acquire())
+    first.close()
+
+    async def use() -> None:
+        await sem.set_limit(3)
+        async with sem:
+            assert await sem.available() == 1
+        client.down()
+        client.up()
+        await sem.set_limit(None)
+
+    second.run_until_complete(use())
+    second.close()
+    assert held.permits == 1  # it is kept until here, because dropping it releases it
