@@ -10,8 +10,9 @@ from typing import Any
 from ._api.group import SemaphoreGroup
 from ._api.permit import Permit
 from ._api.semaphore import AnySemaphore
+from ._core import config
 from ._core.cancellation import finish
-from ._core.errors import PermitLost, SemaphoreError
+from ._core.errors import PermitLost
 from ._integrations.admission import (
     TRY_AGAIN_LATER,
     Admission,
@@ -95,6 +96,8 @@ class ConcurrencyLimitMiddleware:
         retry_after: RetryAfter | None = None,
     ) -> None:
         self._app = app
+        if exempt is not None:
+            config.check_function(exempt, "exempt")
         self._exempt = exempt
         self._admission = Admission(
             sem_or_group,
@@ -249,7 +252,8 @@ class _Answer:
         elif self._is_last(message):
             self._ended = True
         await self._send(message)
-        if self._ended and self._scope["type"] == "http":
+        denies = kind == "websocket.http.response.start"
+        if self._ended and not denies and not message.get("more_body"):
             await self._give_back()
 
     def _is_last(self, message: Message) -> bool:
@@ -264,15 +268,10 @@ class _Answer:
                 return kind in ("websocket.close", "websocket.http.response.start")
 
     async def _give_back(self) -> None:
-        """Release the permit: the response has been sent, even if the application still runs."""
+        """Leave the permit's block: the response is sent, even if the application still runs."""
         permit, self.permit = self.permit, None
         if permit is not None and not permit.lost:
-            try:
-                await permit.release()
-            except SemaphoreError as error:
-                facts = {"event": "not released", "semaphore": permit.name}
-                text = "a permit of %r could not be released: %s"
-                logger.warning(text, permit.name, error, extra=facts)
+            await permit.__aexit__(None, None, None)
 
     async def refuse(self, refused: Rejected) -> None:
         """Send the rejection in the way that is still possible."""

@@ -8,6 +8,7 @@ import pytest
 
 from redsem_async import FairSemaphore, Permit, PermitLost
 from redsem_async.asgi import ConcurrencyLimitMiddleware
+from redsem_async.observer import Granted, Observer, observe
 from redsem_async.testing import MemoryBackend
 from tests.harness.wait import all_free, soon, until, waiting
 from tests.integrations.web.exchange import Exchange, Message
@@ -63,6 +64,12 @@ class App:
 
     async def loss(self, receive: Receive, send: Send) -> None:
         raise PermitLost("another", "id", "for a test")
+
+    async def closes(self, receive: Receive, send: Send) -> None:
+        await receive()
+        await send({"type": "websocket.accept"})
+        await send({"type": "websocket.close", "code": 1000})
+        await self.go.wait()
 
     async def idle(self, receive: Receive, send: Send) -> None:
         await receive()
@@ -140,6 +147,38 @@ async def test_what_an_application_does_afterwards_is_not_counted(
         await exchange.heard("http.response.body")
         await all_free(sem)
         assert not exchange.task.done()
+
+
+async def test_what_follows_the_close_of_a_websocket_is_not_counted(
+    app: App, limited: ConcurrencyLimitMiddleware, sem: FairSemaphore
+) -> None:
+    async with Exchange(limited, "/closes", kind="websocket") as exchange:
+        await exchange.heard("websocket.close")
+        await all_free(sem)
+        assert not exchange.task.done()
+
+
+async def test_a_lease_is_kept_for_the_next_request(app: App, backend: MemoryBackend) -> None:
+    """`linger`: the end of a response is the end of a block."""
+    granted: list[Granted] = []
+
+    class Reused(Observer):
+        def granted(self, event: Granted) -> None:
+            granted.append(event)
+
+    app.go.set()
+    limited = ConcurrencyLimitMiddleware(app, FairSemaphore(backend, "web", 1, linger=1.0))
+    with observe(Reused()):
+        for _ in range(3):
+            assert (await Exchange(limited).done()).status == 200
+    assert [event.reused for event in granted] == [False, True, True]
+
+
+@pytest.mark.parametrize("exempt", ["/alive", App().plain])
+async def test_exempt_is_a_function(app: App, sem: FairSemaphore, exempt: Any) -> None:
+    """A coroutine is true: nothing would be limited."""
+    with pytest.raises(TypeError, match="exempt must be a function"):
+        ConcurrencyLimitMiddleware(app, sem, exempt=exempt)
 
 
 async def test_trailers_belong_to_the_response(
