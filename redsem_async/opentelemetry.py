@@ -11,7 +11,9 @@ waiting requests, oldest wait.
 """
 
 import asyncio
+import threading
 import time
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import ClassVar, NoReturn, final
@@ -247,6 +249,11 @@ class _Telemetry(Observer):
         self._metric_key = metric_key
         self._tracer = get_tracer(_NAME, tracer_provider=tracer_provider) if spans else None
         self._holding: dict[str, Span] = {}  # by the permit's id
+        # An end is counted with the attributes of its beginning: metric_key may say another value
+        # by then. Waiting requests of the same name and key are alike.
+        self._waits_as: defaultdict[tuple[str, str | None], deque[Attributes]] = defaultdict(deque)
+        self._held_as: dict[str, Attributes] = {}  # by the permit's id
+        self._lock = threading.Lock()  # event loops may run in several threads
         meter = get_meter(_NAME, meter_provider=meter_provider)
         self._acquire = meter.create_histogram(
             "redsem.acquire.duration",
@@ -276,13 +283,17 @@ class _Telemetry(Observer):
     # -- requests
 
     def queued(self, event: Queued) -> None:
-        self._waiting.add(1, self._attributes(event))
+        attributes = self._attributes(event)
+        with self._lock:
+            self._waits_as[event.name, event.key].append(attributes)
+        self._waiting.add(1, attributes)
 
     def granted(self, event: Granted) -> None:
         self._came_to("granted", event)
-        self._held.add(event.permits, self._attributes(event))
+        attributes = self._held_as[event.permit_id] = self._attributes(event)
+        self._held.add(event.permits, attributes)
         if event.reused:
-            self._reused.add(1, self._attributes(event))
+            self._reused.add(1, attributes)
         if self._tracer is not None:
             facts: Attributes = {
                 "redsem.permits": event.permits,
@@ -310,7 +321,7 @@ class _Telemetry(Observer):
     ) -> None:
         attributes = self._attributes(event)
         if event.queued:
-            self._waiting.add(-1, attributes)
+            self._waiting.add(-1, self._waited_as(event))
         outcome: Attributes = {"redsem.outcome": what, **(more or {})}
         self._acquire.record(event.waited, {**attributes, **outcome})
         if self._tracer is not None:
@@ -321,6 +332,14 @@ class _Telemetry(Observer):
                 start_time=now - int(event.waited * 1e9),
             )
             _end(span, error, now)
+
+    def _waited_as(self, event: Outcome) -> Attributes:
+        with self._lock:
+            alike = self._waits_as[event.name, event.key]
+            attributes = alike.popleft()
+            if not alike:
+                del self._waits_as[event.name, event.key]
+        return attributes
 
     # -- permits
 
@@ -340,7 +359,7 @@ class _Telemetry(Observer):
         error: str | None = None,
         more: Attributes | None = None,
     ) -> None:
-        attributes = self._attributes(event)
+        attributes = self._held_as.pop(event.permit_id)
         end: Attributes = {"redsem.end": how, **(more or {})}
         self._held.add(-event.permits, attributes)
         self._hold.record(event.held, {**attributes, **end})

@@ -191,6 +191,24 @@ async def test_keys_are_recorded_only_where_they_are_asked_for() -> None:
         assert told == {"acme", "beta", "unknown", "None"}
 
 
+async def test_what_counts_up_counts_down_again_although_a_plan_changes() -> None:
+    collected = Collected()
+    sem = FairSemaphore(MemoryBackend(), "llm", 1, key_limit=1)
+    plan = "free"
+
+    def plan_of(_: str) -> str:
+        return plan
+
+    with collected.instrument(metric_key=plan_of):
+        async with sem.acquire(key="acme"):
+            waiter = await queue_up(sem, key="acme")
+            plan = "pro"
+        await (await waiter).release()
+    counted = {("free", "fair+keys", "llm"): 0}
+    assert collected.points("redsem.requests.waiting") == counted
+    assert collected.points("redsem.permits.held") == counted | {("pro", "fair+keys", "llm"): 0}
+
+
 async def test_spans_may_be_left_out() -> None:
     collected = Collected()
     with collected.instrument(spans=False):
