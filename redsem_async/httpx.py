@@ -93,7 +93,11 @@ class SemaphoreTransport(httpx.AsyncBaseTransport):
             permits=permits,
             cancel_on_loss=cancel_on_loss,
         )
-        self._wrapped = httpx.AsyncHTTPTransport() if wrapped is None else wrapped
+        if wrapped is None:
+            wrapped = httpx.AsyncHTTPTransport()
+        if not hasattr(wrapped, "handle_async_request"):
+            raise TypeError(f"wrapped must be an async transport of httpx, not {wrapped!r}")
+        self._wrapped = wrapped
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """Acquire a permit and send *request*. httpx calls this."""

@@ -94,7 +94,11 @@ class SemaphoreTransport(httpx2.AsyncBaseTransport):
             permits=permits,
             cancel_on_loss=cancel_on_loss,
         )
-        self._wrapped = httpx2.AsyncHTTPTransport() if wrapped is None else wrapped
+        if wrapped is None:
+            wrapped = httpx2.AsyncHTTPTransport()
+        if not hasattr(wrapped, "handle_async_request"):
+            raise TypeError(f"wrapped must be an async transport of httpx2, not {wrapped!r}")
+        self._wrapped = wrapped
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Acquire a permit and send *request*. httpx2 calls this."""

@@ -93,8 +93,11 @@ def observe(observer: Observer, *, keys: bool = False) -> Observation:
             as there are tenants, and they may say who somebody is: not for the labels of metrics.
 
     Raises:
+        TypeError: *observer* is not an `Observer`.
         ValueError: the observer is already registered.
     """
+    if not isinstance(observer, Observer):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"an object of a subclass of Observer is needed, not {observer!r}")
     if not observers.add(observer, keys=keys):
         raise ValueError("this observer is already registered")
     return Observation(observer)

@@ -12,7 +12,7 @@ from weakref import WeakSet
 from ._api.awaitables import Acquisition
 from ._api.group import SemaphoreGroup
 from ._api.semaphore import AnySemaphore
-from ._integrations.selector import acquirer
+from ._integrations.selector import acquirer, key_function
 
 try:
     from taskiq import AsyncTaskiqDecoratedTask, TaskiqMessage, TaskiqMiddleware
@@ -86,6 +86,8 @@ class SemaphoreMiddleware(TaskiqMiddleware):
         cancel_on_loss: bool | None = None,
     ) -> None:
         super().__init__()
+        if key is not None:
+            key_function(key)  # raises for what is neither a text nor a function
         given = _itself if callable(key) else key
         self._acquire = acquirer(
             sem, given, timeout=timeout, permits=permits, cancel_on_loss=cancel_on_loss

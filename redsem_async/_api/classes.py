@@ -99,8 +99,12 @@ class FairSemaphore(AnySemaphore):
             most = config.whole(most, "max_waiters_per_key", 0)
             self._terms = self._terms._replace(max_waiters_per_key=most)
         self._key_limit = key_limit
-        if key_limit is not None and not callable(key_limit):
+        if callable(key_limit):
+            config.check_function(key_limit, "key_limit")
+        elif key_limit is not None:
             config.whole(key_limit, "key_limit", 0)
+        if callable(weight):
+            config.check_function(weight, "weight")
         self._weight = weight if callable(weight) else config.weight_of(weight)
         if (weight != 1.0 or patience is not None) and not self._share:
             raise ValueError("weight and patience need share=True")

@@ -70,8 +70,7 @@ class SemaphoreGroup:
         Raises:
             ValueError, TypeError: for invalid arguments; the message says what to do.
         """
-        if kind is AnySemaphore or issubclass(kind, Mutex):
-            raise TypeError("kind must be Semaphore or FairSemaphore; for mutexes, limit=1")
+        _check_kind(kind)
         for option in options.keys() - Options.__annotations__.keys():
             raise TypeError(f"SemaphoreGroup(): got an unexpected keyword argument {option!r}")
         if name is None and prefix is not None:
@@ -84,11 +83,13 @@ class SemaphoreGroup:
             raise TypeError("SemaphoreGroup() needs a name and a limit")
         self._client = redis
         self._name = config.text(name, "name", most=LONGEST_NAME)
+        if callable(limit):
+            config.check_function(limit, "limit")
         self._limit = limit
         self._kind = kind
         self._prefix = "redsem" if prefix is None else prefix
         self._options = options
-        self._made(name, 0 if callable(limit) else limit)  # raises for invalid arguments
+        self._made(name, self.declared_limit)  # raises for invalid arguments
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._name!r}, kind={self._kind.__name__})"
@@ -108,12 +109,30 @@ class SemaphoreGroup:
         _see_that_it_is_text(key)
         written = quote(key, safe=_PLAIN, errors="surrogatepass")
         if len(self._name.encode()) + 1 + len(written) > config.MOST_BYTES:
-            digest = hashlib.sha256(key.encode(errors="surrogatepass")).hexdigest()
-            written = f"{written[:_HEAD]}{_MARK}{digest}"
+            written = abridged(key, written)
         return f"{self._name}:{written}"
+
+    @property
+    def declared_limit(self) -> int:
+        """The limit of each semaphore; 0 where a function tells it."""
+        return 0 if callable(self._limit) else self._limit
 
     def _made(self, name: str, limit: int) -> AnySemaphore:
         return self._kind(self._client, name, limit, prefix=self._prefix, **self._options)
+
+
+def _check_kind(kind: object) -> None:
+    if isinstance(kind, type) and issubclass(kind, AnySemaphore) and kind is not AnySemaphore:
+        if issubclass(kind, Mutex):
+            raise TypeError("kind must be Semaphore or FairSemaphore; for mutexes, limit=1")
+        return
+    raise TypeError(f"kind must be Semaphore or FairSemaphore, not {kind!r}")
+
+
+def abridged(key: str, written: str) -> str:
+    """The beginning of *written*, and a digest of *key*."""
+    digest = hashlib.sha256(key.encode(errors="surrogatepass")).hexdigest()
+    return f"{written[:_HEAD]}{_MARK}{digest}"
 
 
 def _warn(text: str) -> None:

@@ -1,5 +1,6 @@
 """The options of a semaphore: validated once, by its constructor. Durations are in seconds."""
 
+import inspect
 import math
 from collections.abc import Iterable
 from typing import Literal, NamedTuple, cast
@@ -86,6 +87,14 @@ def ahead_of(value: object) -> float:
     if not 0 <= ahead <= MOST_AHEAD:
         raise ValueError(f"ahead must be at least 0 and at most {MOST_AHEAD} s, not {ahead}")
     return ahead
+
+
+def check_function(value: object, what: str) -> None:
+    """Raise TypeError unless *value* can be called, and gives its result without ``await``."""
+    if not callable(value):
+        raise TypeError(f"{what} must be a function, not {value!r}")
+    if inspect.iscoroutinefunction(value) or inspect.iscoroutinefunction(type(value).__call__):
+        raise TypeError(f"{what} must be a function, not a coroutine function")
 
 
 def key_of(value: object) -> str:

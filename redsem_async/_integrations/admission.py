@@ -1,7 +1,6 @@
 """Which requests are let in. The web modules share it: they translate, and this decides."""
 
 import asyncio
-import inspect
 import logging
 import math
 from collections.abc import AsyncGenerator, Callable
@@ -81,10 +80,8 @@ class Admission(Generic[Request]):
         )
         self._on_outage = on_outage_of(on_outage)
         self.status = status_of(status)
-        if retry_after is not None and not callable(retry_after):
-            raise TypeError(f"retry_after must be a function of the error, not {retry_after!r}")
-        if inspect.iscoroutinefunction(retry_after):
-            raise TypeError("retry_after must be a function, not a coroutine function")
+        if retry_after is not None:
+            config.check_function(retry_after, "retry_after")
         self._retry_after = retry_after
         self._away = False
         self._asking = False  # whether it is over
@@ -131,14 +128,15 @@ class Admission(Generic[Request]):
 
     def _seconds(self, full: AcquireTimeout | QueueFull) -> float:
         """What the user's function says; the error's estimate without one, or where it fails."""
+        estimate = min(full.retry_after, LONGEST)
         if self._retry_after is None:
-            return full.retry_after
+            return estimate
         try:
             return min(math.ceil(self._retry_after(full)), LONGEST)
         except Exception as error:  # noqa: BLE001 - a rejection must not become a server error
             facts = {"event": "retry_after"}
             logger.warning("the function retry_after failed: %r", error, extra=facts)
-            return full.retry_after
+            return estimate
 
     async def _acquire(self, choice: Choice, gone: "asyncio.Future[Any] | None") -> Permit:
         """Wait for a permit, but no longer than the client does."""

@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from functools import partial
 from types import EllipsisType
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple, TypedDict, cast
 
 from redsem_async._api.awaitables import Acquisition
 from redsem_async._api.classes import FairSemaphore, takes_keys
-from redsem_async._api.group import SemaphoreGroup
+from redsem_async._api.group import SemaphoreGroup, abridged
 from redsem_async._api.semaphore import AnySemaphore
 from redsem_async._core import config
 
@@ -70,22 +70,41 @@ class Selector:
             raise TypeError("a SemaphoreGroup needs key=, a text or a function that gives one")
         elif key is None:
             key = default
-        if key is not None and not callable(key):
-            key = partial(_always, config.key_of(key))
         self._source = source
-        self._key = key
+        self._key = None if key is None else key_function(key)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Choice:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Choice:
         """What a call with these arguments acquires."""
         key = None if self._key is None else self._key(*args, **kwargs)
         if isinstance(self._source, AnySemaphore):
-            return Choice(self._source, key, self._options)
+            return Choice(self._source, None if key is None else _fitting(key), self._options)
         assert key is not None
         return Choice(self._source[key], None, self._options)
 
 
-def _always(key: str, *_: Any, **__: Any) -> str:
+def key_function(key: object) -> Key:
+    """*key*, or a function that returns it, where it is a text."""
+    if isinstance(key, str):
+        return partial(_always, key)
+    if not callable(key):
+        raise TypeError(f"key must be a str or a function, not {key!r}")
+    config.check_function(key, "key")
+    return cast("Key", key)
+
+
+def _always(key: str, /, *_: Any, **__: Any) -> str:
     return key
+
+
+def _fitting(key: str) -> str:
+    """*key*, where ``acquire`` takes it. Another text is replaced by its beginning and a digest.
+
+    Because keys come from requests, any text is one: an empty or a very long header, too.
+    """
+    try:
+        return config.key_of(key)
+    except ValueError:
+        return abridged(key, key.encode(errors="replace").decode())
 
 
 def acquirer(
@@ -118,7 +137,7 @@ def checked(
     """
     if not isinstance(sem, AnySemaphore | SemaphoreGroup):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"a semaphore or a SemaphoreGroup is needed, not {sem!r}")
-    limit = sem.limit if isinstance(sem, AnySemaphore) else 0
+    limit = sem.limit if isinstance(sem, AnySemaphore) else sem.declared_limit
     if timeout is not ...:
         timeout = config.timeout_of(timeout)
     if cancel_on_loss is not None:

@@ -1,7 +1,6 @@
 """Calls for any number of items, each with a permit, and their results as they are ready."""
 
 import asyncio
-import inspect
 from collections.abc import (
     AsyncGenerator,
     AsyncIterable,
@@ -60,7 +59,7 @@ def throttled_map(
     Args:
         sem: a semaphore, or a group of them.
         fn: the function to call. A call that ends as cancelled, although the map was not
-            cancelled, has no result, as in a task group.
+            cancelled, has no result, as in a task group; items that end so are an error.
         items: iterable or async iterable. Items are taken in the event loop: use an async
             generator where finding the next one blocks.
         on_progress: called as ``on_progress(done, total)`` in the event loop, once for each call
@@ -80,8 +79,10 @@ def throttled_map(
     acquire = acquirer(sem, key, timeout=timeout, permits=permits, cancel_on_loss=cancel_on_loss)
     if not isinstance(items, Iterable | AsyncIterable):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"items must be iterable or async iterable, not {items!r}")
-    if inspect.iscoroutinefunction(on_progress):
-        raise TypeError("on_progress must be a plain function, because it is not awaited")
+    if not callable(fn):
+        raise TypeError(f"fn must be an async function, not {fn!r}")
+    if on_progress is not None:
+        config.check_function(on_progress, "on_progress")
     if max_tasks is None:
         if isinstance(sem, SemaphoreGroup):
             max_tasks = MAX_TASKS_OF_GROUP
@@ -182,8 +183,12 @@ class _Results(Generic[T, R]):
         """Start a call for each item, as there is room. End the results after the last call."""
         try:
             await self._feed(items, tasks)
-        except BaseException:
+        except BaseException as error:
+            cancelled_here = isinstance(error, asyncio.CancelledError) and not self._closed
             self.close()  # at once, because the block's cleanup may wait for a consumer of results
+            if cancelled_here and not _is_being_cancelled():
+                # To a task group, a task that ends as cancelled is no failure.
+                raise RuntimeError("the items of the map ended as cancelled") from error
             raise
         self._ready.put_nowait(_END)
 
@@ -230,6 +235,11 @@ class _Results(Generic[T, R]):
         for call in self._running:
             call.cancel()
         self._ready.put_nowait(_END)
+
+
+def _is_being_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 class _AsyncIterator(Generic[T]):

@@ -11,8 +11,12 @@ from redsem_async._api.awaitables import Acquisition
 from redsem_async._api.classes import takes_keys
 from redsem_async._api.group import SemaphoreGroup
 from redsem_async._api.semaphore import AnySemaphore
-from redsem_async._core import config
-from redsem_async._integrations.selector import Acquire, AcquireOptions, acquirer
+from redsem_async._integrations.selector import (
+    Acquire,
+    AcquireOptions,
+    acquirer,
+    key_function,
+)
 
 T = TypeVar("T")
 
@@ -63,8 +67,8 @@ class ThrottledTaskGroup(asyncio.TaskGroup):
         }
         in_group = isinstance(sem, SemaphoreGroup)
         keyed = in_group or takes_keys(sem)
-        if key is not None and not callable(key):
-            key = partial(_always, config.key_of(key))
+        if key is not None:
+            key = key_function(key)
         if key is not None and not keyed:
             acquirer(sem, key, **options)  # raises, saying what to do
         self._key = key
@@ -119,10 +123,6 @@ class ThrottledTaskGroup(asyncio.TaskGroup):
         if self._with_key is None:
             raise TypeError("key= chooses from a SemaphoreGroup, and this is a semaphore")
         return partial(self._with_key, key)
-
-
-def _always(key: str, _: object) -> str:
-    return key
 
 
 def _itself(key: str) -> str:

@@ -714,6 +714,24 @@ OF_CLIENT = (
         ),
     ),
     mutant(
+        "memory lets a permit outlast its max_hold",
+        "MemoryBackend.advance ends what the clock ends",
+        "promises/test_memory.py::test_max_hold_ends_where_the_clock_is_moved",
+        ("testing/_memory.py", "                claim.hold_ends -= slept\n", ""),
+    ),
+    mutant(
+        "items that end as cancelled end a map as if they were all",
+        "a map whose items fail raises",
+        "integrations/background/test_map.py::test_items_that_end_as_cancelled_are_a_failure",
+        ("throttle/_map.py", "if cancelled_here and not _is_being_cancelled():", "if False:"),
+    ),
+    mutant(
+        "a key that a request has may be refused",
+        "any text is a valid key where keys come from requests",
+        "integrations/background/test_throttled.py::test_any_text_is_a_key",
+        ("_integrations/selector.py", "None if key is None else _fitting(key)", "key"),
+    ),
+    mutant(
         "threads take each other's lane",
         "a semaphore that several threads use keeps to the loop of each",
         "promises/test_threads.py::test_threads_that_share_a_semaphore_keep_to_their_own_loops",

@@ -121,6 +121,8 @@ async def test_idle_names_leave_nothing(kind: Kind, redis: Redis, name: str) -> 
         ("g", {"limit": "3"}, TypeError, "limit must be an int"),
         ("g", {"kind": Mutex}, TypeError, "limit=1"),
         ("g", {"kind": AnySemaphore}, TypeError, "Semaphore or FairSemaphore"),
+        ("g", {"kind": "fair"}, TypeError, "Semaphore or FairSemaphore, not 'fair'"),
+        ("g", {"limit": asyncio.sleep}, TypeError, "limit must be a function, not a coroutine"),
         ("g", {"lease": 0.0}, ValueError, "lease"),
         ("g", {"leases": 1.0}, TypeError, r"^SemaphoreGroup\(\): .*'leases'"),
     ],

@@ -332,6 +332,12 @@ async def test_an_observer_that_fails_harms_nobody(
     ]
 
 
+@pytest.mark.parametrize("observer", [None, object(), Observer])
+def test_only_an_observer_is_registered(observer: Any) -> None:
+    with pytest.raises(TypeError, match="subclass of Observer"):
+        observe(observer)
+
+
 def test_an_observer_is_registered_once() -> None:
     """Twice the same would count all twice."""
     observer = Observer()

@@ -305,6 +305,19 @@ async def test_a_generator_that_swallows_its_cancellation_starts_nothing_more(
     assert began == [0, 1, 2]
 
 
+async def test_items_that_end_as_cancelled_are_a_failure(sem: FairSemaphore) -> None:
+    """Somebody else cancelled what the generator awaits: that is no end of the items."""
+
+    async def pages() -> AsyncIterator[int]:
+        yield 1
+        page = asyncio.ensure_future(asyncio.Event().wait())
+        page.cancel()
+        await page
+        yield 2
+
+    assert await ended_by(RuntimeError, sem, echo, pages()) <= 1
+
+
 # -- who consumes it
 
 
@@ -379,7 +392,9 @@ async def test_a_map_may_choose_from_a_group_of_semaphores(backend: MemoryBacken
     ("arguments", "error", "says"),
     [
         ({"items": 3}, TypeError, "iterable or async iterable"),
-        ({"on_progress": echo}, TypeError, "plain function"),
+        ({"fn": None}, TypeError, "fn must be an async function"),
+        ({"on_progress": 5}, TypeError, "on_progress must be a function"),
+        ({"on_progress": echo}, TypeError, "coroutine function"),
         ({"max_tasks": 0}, ValueError, "max_tasks must be at least 1"),
         ({"max_tasks": True}, TypeError, "max_tasks must be an int"),
     ],
@@ -388,7 +403,7 @@ async def test_a_map_checks_its_arguments(
     sem: FairSemaphore, arguments: dict[str, Any], error: type[Exception], says: str
 ) -> None:
     with pytest.raises(error, match=says):
-        cast("Any", throttled_map)(sem, echo, **{"items": [], **arguments})
+        cast("Any", throttled_map)(sem, **{"fn": echo, "items": [], **arguments})
 
 
 async def test_it_is_a_block_and_no_iterable(kind: Kind) -> None:

@@ -65,6 +65,44 @@ async def test_methods_may_be_throttled(backend: MemoryBackend) -> None:
     assert await Account.of_nobody() == 0
 
 
+async def test_a_function_may_have_any_arguments(backend: MemoryBackend) -> None:
+    """Also those whose names our own functions use."""
+    group = SemaphoreGroup(backend, "tenant", 1)
+
+    async def names(**named: int) -> list[str]:
+        return [*named]
+
+    for throttle in (throttled(group, key="acme"), throttled(FairSemaphore(backend, "jobs", 1))):
+        called = throttle(names)(key=1, self=2, sem=3, args=4)
+        assert await called == ["key", "self", "sem", "args"]
+
+
+@pytest.mark.parametrize("key", ["", "x" * 513, "\udc80", "é" * 300])
+@pytest.mark.parametrize("given", ["text", "function"])
+async def test_any_text_is_a_key(backend: MemoryBackend, key: str, given: str) -> None:
+    """It may come from a request. Keys stay apart, in a group and in a semaphore with keys."""
+    sem = FairSemaphore(backend, "keyed", 3, key_limit=1)
+
+    def same() -> str:
+        return key
+
+    for source in (sem, SemaphoreGroup(backend, "tenant", 1)):
+
+        @throttled(source, timeout=0, key=key if given == "text" else same)
+        async def held() -> None:
+            with pytest.raises(AcquireTimeout):
+                await held()
+            assert await other() == "done"
+
+        @throttled(source, timeout=0, key=f"{key}x")
+        async def other() -> str:
+            return "done"
+
+        await held()
+    with pytest.raises(ValueError, match="key must"):
+        await sem.acquire(key=key)
+
+
 async def test_a_call_that_gets_no_permit_never_begins(sem: FairSemaphore, load: Load) -> None:
     async with sem, sem:
         with pytest.raises(AcquireTimeout):
@@ -151,6 +189,8 @@ MAKERS: list[Any] = [throttled, ThrottledTaskGroup, map_nothing]
         (None, {}, TypeError, "a semaphore or a SemaphoreGroup is needed"),
         (False, {"key": str}, TypeError, "key= goes with a SemaphoreGroup"),
         (True, {"key": 5}, TypeError, "key must be a str"),
+        (True, {"key": echo}, TypeError, "key must be a function, not a coroutine function"),
+        (True, {"key": str, "permits": 3}, ValueError, "limit of 2"),
         (False, {"permits": 3}, ValueError, "limit of 2"),
         (True, {"key": str, "permits": 0}, ValueError, "permits"),
         (True, {"key": str, "timeout": -1}, ValueError, "timeout"),

@@ -315,10 +315,18 @@ async def test_a_response_that_is_dropped_gives_its_permit_back(
     assert not complaints
 
 
+def test_it_wraps_an_async_transport(http: Any, leaf: Any, sem: AnySemaphore) -> None:
+    for wrapped in (http.HTTPTransport(), http.AsyncClient()):
+        with pytest.raises(TypeError, match="async transport"):
+            leaf.SemaphoreTransport(sem, wrapped)
+
+
 async def test_it_opens_and_closes_what_it_wraps(http: Any, leaf: Any, sem: AnySemaphore) -> None:
     calls: list[str] = []
 
     class Wrapped:
+        handle_async_request = None  # nothing is sent
+
         async def __aenter__(self) -> Any:
             calls.append("opened")
             return self
