@@ -84,10 +84,11 @@ class MemoryBackend(OneNode):
         """Let *seconds* pass as on a host that was suspended for as long: only leases notice.
 
         What moves: the backend's clock, and with it the age of every lease, of permits that are
-        held, detached or adopted; the ``max_hold`` of permits; and the time for which holders may trust their permits. A
-        lease that is over has ended: its holder loses the permit at once, as it would after the
-        host resumes, and the next waiter is served. A lease that is not over is refreshed at
-        once, so that holders keep their permits through steps that are shorter than the lease.
+        held, detached or adopted; the ``max_hold`` of permits; and the time for which holders may
+        trust their permits. A lease that is over has ended: its holder loses the permit at once,
+        as it would after the host resumes, and the next waiter is served. A lease that is not over
+        is refreshed at once, so that holders keep their permits through steps that are shorter
+        than the lease.
 
         What does not move: the event loop's clock, so the ``timeout`` of ``acquire`` and every
         sleep take as long as ever; the places of waiters; and fencing tokens never decrease.
