@@ -2,9 +2,8 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import cast
 
-from redsem_async._core.config import Slot, Terms
+from redsem_async._core.config import MOST_PERMITS, Slot, Terms
 from redsem_async._core.keys import Mode
 from redsem_async._core.lease import retry_after
 from redsem_async._protocol.hub_info import facts_of
@@ -184,7 +183,7 @@ def status_of(
                 fencing_token=entry.token,
                 permits=entry.permits,
                 key=entry.key,
-                slots=tuple(slots[slot] for slot in entry.slots),
+                slots=tuple(slots[slot] for slot in entry.slots if 0 <= slot < len(slots)),
             )
             for entry in reply.holders
         ),
@@ -215,14 +214,24 @@ def status_of(
 
 
 def client_of(hub: str, description: str, *, reuses_leases: bool = False) -> Client:
-    """The process of *hub*, as it described itself."""
+    """The process of *hub*, as it described itself. A fact of a wrong type is unknown."""
     facts = facts_of(description)
     return Client(
         id=hub,
-        label=cast("str | None", facts.get("label")),
-        host=cast("str | None", facts.get("host")),
-        pid=cast("int | None", facts.get("pid")),
-        limit=cast("int | None", facts.get("limit")),
-        key_limit=cast("int | None", facts.get("key_limit")),
+        label=_text(facts.get("label")),
+        host=_text(facts.get("host")),
+        pid=_count(facts.get("pid")),
+        limit=_count(facts.get("limit")),
+        key_limit=_count(facts.get("key_limit")),
         reuses_leases=reuses_leases,
     )
+
+
+def _text(fact: object) -> str | None:
+    return fact if isinstance(fact, str) else None
+
+
+def _count(fact: object) -> int | None:
+    if isinstance(fact, bool) or not isinstance(fact, int):
+        return None
+    return fact if 0 <= fact <= MOST_PERMITS else None

@@ -12,7 +12,7 @@ from redsem_async._api.classes import FairSemaphore, Semaphore
 from redsem_async._api.semaphore import AnySemaphore
 from redsem_async._api.status import Client, SemaphoreStatus, client_of
 from redsem_async._core.config import MOST_SLOTS, Clock
-from redsem_async._core.errors import SemaphoreError
+from redsem_async._core.errors import BackendError, SemaphoreError
 from redsem_async._core.keys import Mode
 from redsem_async._redis.stored import READ_ERRORS, scanned_names, stored
 
@@ -197,3 +197,6 @@ async def _list_entry(client: Any, prefix: str, name: str) -> ListEntry | None:
         return ListEntry(info, await info.semaphore(client, prefix).status(most))
     except SemaphoreError as error:
         return ListEntry(info or SemaphoreInfo(name), error)
+    except ValueError as error:  # no semaphore can have this name
+        foreign = BackendError(name, f"its keys do not hold a semaphore: {error}")
+        return ListEntry(info or SemaphoreInfo(name), foreign)

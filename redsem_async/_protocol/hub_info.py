@@ -27,6 +27,6 @@ def facts_of(description: str) -> dict[str, object]:
     """Return what `describe` was given; nothing when it did not make *description*."""
     try:
         facts = json.loads(description)
-    except ValueError:
+    except (ValueError, RecursionError):  # of lists in lists
         return {}
     return cast("dict[str, object]", facts) if isinstance(facts, dict) else {}

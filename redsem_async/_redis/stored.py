@@ -13,7 +13,7 @@ from urllib.parse import unquote
 from redis.asyncio import RedisCluster
 from redis.exceptions import RedisClusterException, RedisError, ResponseError
 
-from redsem_async._core.config import Clock
+from redsem_async._core.config import Clock, slots_of
 from redsem_async._core.errors import BackendError
 from redsem_async._core.keys import MODES, Mode
 
@@ -72,17 +72,23 @@ async def _stored(client: Any, prefix: str, name: str) -> Stored | None:
         return Stored(None, None, None, {}, 0.0) if known else None
     mode, clock = (cast("Mode", kind[1]), cast("Clock", kind[2])) if kind else (None, None)
     now = await _clock_ms(client, clock, meta)
-    listed = ""
+    slots: tuple[str, ...] = ()
     if mode is not None and mode.endswith("+slots"):
-        listed = (await _fields(client, f"{stem}:slots", ["list"])).get("list", "")
+        slots = _slots((await _fields(client, f"{stem}:slots", ["list"])).get("list", ""))
     return Stored(
         mode,
         clock,
         None if limit is None else _limit(limit),
         _hubs(meta, now),
         max(0.0, (float(meta.get("grace", 0)) - now) / 1000),
-        tuple(unquote(slot) for slot in listed.split(",") if slot),
+        slots,
     )
+
+
+def _slots(listed: str) -> tuple[str, ...]:
+    """The slots of a list; ValueError where no client can have declared them."""
+    slots = tuple(unquote(slot) for slot in listed.split(",") if slot)
+    return tuple(map(str, slots_of(slots))) if slots else ()
 
 
 def _limit(text: bytes | str) -> int:

@@ -70,10 +70,15 @@ async def test_ls_where_nothing_is_in_use(url: str) -> None:
     )
 
 
+MODE = "redis.call('HSET', KEYS[1], 'mode', 'fair+slots server')"
 FOREIGN: dict[str, tuple[str | int, ...]] = {
     "text for a table": ("SET", "redsem:{foreign}:meta", "text"),
     "no number": ("SET", "redsem:{foreign}:limit", "many"),
     "no time": ("HSET", "redsem:{foreign}:meta", "mode", "fair server", "ahead", "soon"),
+    "a slot twice": (
+        *("EVAL", f"{MODE} redis.call('HSET', KEYS[2], 'list', 'a,a')"),
+        *(2, "redsem:{foreign}:meta", "redsem:{foreign}:slots"),
+    ),
 }
 
 
@@ -248,4 +253,51 @@ async def test_a_client_without_description_is_listed(url: str, redis: Redis) ->
     assert result.code == 0
     assert f"unknown client {known[0][:8]}" in result.out
     assert (await command("ls", "--json", url=url)).json_output[0]["limit"] is None
+    await permit.release()
+
+
+async def test_a_name_that_no_semaphore_can_have_does_not_hide_the_others(
+    url: str, redis: Redis
+) -> None:
+    permit = await FairSemaphore(redis, "good", 1).acquire()
+    await redis.set(f"redsem:{{{'x' * 600}}}:limit", 1)
+    result = await command("ls", "--json", url=url)
+    assert result.code == 1
+    assert [row["name"] for row in result.json_output] == ["good"]
+    assert "its keys do not hold a semaphore: name must have 1 to 512 bytes" in result.err
+    await permit.release()
+
+
+WRONG = [
+    '{"limit":"x"}',
+    '{"limit":-1,"key_limit":1e300,"pid":true}',
+    '{"label":[],"host":5,"limit":{}}',
+    "[" * 100_000,
+]
+
+
+@pytest.mark.parametrize("description", WRONG, ids=["text", "numbers", "tables", "deep"])
+async def test_a_fact_of_a_wrong_type_is_unknown(
+    description: str, kind: Kind, url: str, redis: Redis
+) -> None:
+    permit = await kind(redis, "jobs", slots=["x", "y"]).acquire()
+    known = parse_permit_id(permit.id)
+    assert known is not None
+    await redis.hset("redsem:{jobs}:meta", f"{known[0]}:who", description)
+    for arguments in (("ls",), ("status", "jobs"), ("watch", "jobs", "--count", "1")):
+        result = await command(*arguments, url=url)
+        assert (result.code, result.err) == (0, ""), arguments
+    [row] = (await command("ls", "--json", url=url)).json_output
+    assert (row["declared"], row["key_limit"], row["held"]) == ([], None, 1)
+    await permit.release()
+
+
+@pytest.mark.parametrize("index", ["-5", "7", "9" * 30])
+async def test_a_slot_that_is_not_in_the_list_is_not_shown(
+    index: str, kind: Kind, url: str, redis: Redis
+) -> None:
+    permit = await kind(redis, "jobs", slots=["x", "y"]).acquire()
+    await redis.hset("redsem:{jobs}:slots", permit.id, index)
+    [holder] = (await command("status", "jobs", "--json", url=url)).json_output["holders"]
+    assert (holder["id"], holder["slots"]) == (permit.id, [])
     await permit.release()
