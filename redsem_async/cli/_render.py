@@ -57,13 +57,20 @@ def keys_text(status: SemaphoreStatus) -> str:
 
 def limit_text(info: SemaphoreInfo) -> str:
     """The effective limit, for a table."""
-    if info.set_limit == 0:
-        return "0 (paused)"
     if info.set_limit is not None:
-        return f"{info.set_limit:,} (set)"
+        return _set_limit_text(info, info.set_limit)
     if not info.declared:
         return "?"
     return " or ".join(f"{limit:,}" for limit in info.declared)
+
+
+def _set_limit_text(info: SemaphoreInfo, limit: int) -> str:
+    """A set limit, and before it what is in force, because there may be fewer slots."""
+    if limit == 0:
+        return "0 (paused)"
+    if info.slots and len(info.slots) < limit:
+        return f"{len(info.slots):,} ({limit:,} set)"
+    return f"{limit:,} (set)"
 
 
 def headline(info: SemaphoreInfo, status: SemaphoreStatus) -> str:
@@ -88,8 +95,7 @@ def _limit_in_full(info: SemaphoreInfo) -> str:
     if info.set_limit is None:
         return declared or "unknown"
     beside = f"; clients declare {declared}" if declared else ""
-    how = "0 (paused)" if info.set_limit == 0 else f"{info.set_limit:,} (set)"
-    return f"{how}{beside}"
+    return f"{_set_limit_text(info, info.set_limit)}{beside}"
 
 
 def details(info: SemaphoreInfo, status: SemaphoreStatus) -> RenderableType:

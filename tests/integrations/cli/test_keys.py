@@ -235,3 +235,18 @@ async def test_hostile_keys_and_slots_are_escaped(url: str, redis: Redis) -> Non
     assert facts["holders"][0]["slots"] == [HOSTILE]
     await cancelled(waiter)
     await permit.release()
+
+
+async def test_a_set_limit_above_the_number_of_slots_is_not_shown_as_in_force(
+    kind: Kind, url: str, redis: Redis
+) -> None:
+    async with kind(redis, "gpus", slots=["x", "y"]):
+        assert (await command("set-limit", "gpus", "100", url=url)).code == 0
+        [listed] = (await command("ls", "--json", url=url)).json_output
+        assert (listed["limit"], listed["set_limit"]) == (2, 100)
+        [_, row] = (await command("ls", url=url)).out.splitlines()
+        assert row.split()[2:] == ["2", "(100", "set)", "1", "0"]
+        shown = (await command("status", "gpus", url=url)).out
+        assert "limit 2 (100 set); clients declare 2, 2 slots, 1 held" in shown
+        assert (await command("set-limit", "gpus", "2", url=url)).code == 0
+        assert "2 (set)" in (await command("ls", url=url)).out
