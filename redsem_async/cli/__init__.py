@@ -1,9 +1,9 @@
 """The ``redsem-async`` command, whose needs are in the extras ``cli``, ``demo``, ``dashboard``."""
 
-import contextlib
 import logging
 import sys
-from typing import Any, cast
+
+from ._stdout import StdoutFailed, end, tell_errors_apart
 
 _FROM_EXTRAS = frozenset(
     {"httpx", "jinja2", "prometheus_client", "rich", "starlette", "typer", "uvicorn"}
@@ -16,12 +16,13 @@ def main() -> None:
     """Run the command line; the console script ``redsem-async``."""
     # Commands print errors themselves, on one line.
     logging.getLogger("redsem_async").addHandler(logging.NullHandler())
-    with contextlib.suppress(AttributeError):  # as stderr does: names may not fit the encoding
-        cast("Any", sys.stdout).reconfigure(errors="backslashreplace")
+    tell_errors_apart()
     try:
         from ._app import app
 
         app(prog_name="redsem-async")
+    except StdoutFailed as failed:
+        end(failed)
     except ModuleNotFoundError as error:
         if error.name not in _FROM_EXTRAS:
             raise

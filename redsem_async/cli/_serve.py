@@ -15,6 +15,7 @@ from urllib.parse import parse_qsl, urlencode
 import typer
 
 from ._options import LOCAL, IsCluster, Prefix, Url
+from ._stdout import StdoutFailed
 from ._target import FAILED, REDIS_ERRORS, Target, connected, describe, fail, printable
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -155,13 +156,18 @@ async def _serve(guard: Guard, host: str, port: int, name: str, token: str | Non
     import uvicorn
 
     class Server(uvicorn.Server):
+        failed: StdoutFailed | None = None
+
         async def startup(self, sockets: Any = None) -> None:
             await super().startup(sockets)
             if self.started:
                 bound = self.servers[0].sockets[0].getsockname()[1]
                 shown = f"[{name}]" if ":" in name else name
                 secret = f"?{urlencode({'token': token})}" if token else ""
-                typer.echo(printable(f"http://{shown}:{bound}/{secret}"))
+                try:
+                    typer.echo(printable(f"http://{shown}:{bound}/{secret}"))
+                except StdoutFailed as failed:  # raised later, so that it ends in good order
+                    self.failed, self.should_exit = failed, True
 
     config = uvicorn.Config(
         guard,
@@ -173,8 +179,11 @@ async def _serve(guard: Guard, host: str, port: int, name: str, token: str | Non
         timeout_graceful_shutdown=GRACEFUL,
     )
     try:
-        await Server(config).serve()
+        server = Server(config)
+        await server.serve()
     except SystemExit:  # it could not listen, and has said so
         fail(
             "It does not listen: --port chooses another port, and --host another address.", FAILED
         )
+    if server.failed is not None:
+        raise server.failed
