@@ -8,17 +8,23 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from redis.exceptions import RedisError
 from rich.console import Console
 
-from redsem_async import SemaphoreError
 from redsem_async.testing._embedded import ServerDidNotStart, ServerNotFound
 
 from ._commands import COMMANDS
 from ._doctor import doctor
-from ._options import valid_prefix
+from ._options import IsCluster, Prefix, valid_prefix
 from ._serve import serve
-from ._target import FAILED, INTERRUPTED, valid_url
+from ._target import (
+    FAILED,
+    REDIS_ERRORS,
+    USAGE_ERROR,
+    describe,
+    fail,
+    interrupted,
+    valid_url,
+)
 from ._watch import watch
 
 app = typer.Typer(
@@ -70,7 +76,7 @@ def redsem_async(
 
     Exit codes: 0 success; 1 Redis is unreachable or returned an error, `doctor` found a problem,
     or `clear` was not confirmed; 2 usage error; 3 no semaphore of that name; 4 the id to kick
-    holds no permit; 130 interrupted.
+    holds no permit; 130 interrupted (`watch` and `serve` then exit with 0).
     """
 
 
@@ -109,6 +115,8 @@ def demo(
             help="Folder for the chart drawn by matplotlib. Default: a temporary folder.",
         ),
     ] = None,
+    prefix: Prefix = "redsem",
+    cluster: IsCluster = False,
     as_json: Annotated[
         bool,
         typer.Option("--json", help="Print the summary as JSON; all other output goes to stderr."),
@@ -121,7 +129,7 @@ def demo(
     only if the semaphore kept its promises: the limit was never exceeded, the upstream refused
     no request, and only requests of the killed worker were lost.
     """
-    from .demo._chart import chart_of
+    from .demo._chart import chart_of, make_folder
     from .demo._plan import Plan
     from .demo._run import run
     from .demo._summary import as_dict, print_summary
@@ -129,18 +137,22 @@ def demo(
 
     if find_spec("httpx") is None:
         raise ModuleNotFoundError(name="httpx")  # a worker process needs it
+    if output is not None:
+        try:
+            make_folder(output)
+        except OSError as error:
+            fail(f"--output {str(output)!r}: {error.strerror}", USAGE_ERROR)
     console = Console(stderr=as_json, highlight=False)
     try:
-        record = run(Plan(requests=requests, limit=limit, lease=lease), url, console)
+        plan = Plan(requests=requests, limit=limit, lease=lease)
+        record = run(plan, url, prefix, console, cluster=cluster)
         faults = faults_of(record)
         print_summary(record, faults, console)
         chart = chart_of(record, console, output)
     except KeyboardInterrupt:
-        typer.echo("interrupted", err=True)
-        raise typer.Exit(INTERRUPTED) from None
-    except (SemaphoreError, ServerDidNotStart, ServerNotFound) as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(FAILED) from None
+        interrupted()
+    except (*REDIS_ERRORS, ServerDidNotStart, ServerNotFound) as error:
+        fail(describe(error), FAILED)
     if as_json:
         typer.echo(json.dumps(as_dict(record, faults, chart), indent=2))
     if faults:
@@ -161,6 +173,8 @@ def bench(
     seconds: Annotated[
         float, typer.Option(min=0.1, max=60.0, help="Duration of each of the five measurements.")
     ] = 2.0,
+    prefix: Prefix = "redsem",
+    cluster: IsCluster = False,
     as_json: Annotated[
         bool,
         typer.Option("--json", help="Print the figures as JSON; all other output goes to stderr."),
@@ -176,13 +190,11 @@ def bench(
 
     console = Console(stderr=as_json, highlight=False)
     try:
-        figures = measure(url, seconds, console)
+        figures = measure(url, prefix, seconds, console, cluster=cluster)
     except KeyboardInterrupt:
-        typer.echo("interrupted", err=True)
-        raise typer.Exit(INTERRUPTED) from None
-    except (SemaphoreError, RedisError, ServerDidNotStart, ServerNotFound) as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(FAILED) from None
+        interrupted()
+    except (*REDIS_ERRORS, ServerDidNotStart, ServerNotFound) as error:
+        fail(describe(error), FAILED)
     if as_json:
         typer.echo(json.dumps(as_dict(figures), indent=2))
     else:

@@ -10,16 +10,17 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
-from redis.asyncio import Redis
+from redis.asyncio import RedisCluster
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from redsem_async import AnySemaphore, FairSemaphore, Semaphore, SemaphoreError, from_url
+from redsem_async import AnySemaphore, FairSemaphore, Semaphore, SemaphoreError
 
 from ._ephemeral import first_error, server_for
 from ._erase import erase
+from ._target import Target, connected
 
 _KINDS = (FairSemaphore, Semaphore)
 _TASKS, _LIMIT = 50, 5
@@ -47,7 +48,7 @@ class Figures:
 
     Attributes:
         server: the measured server, for display.
-        round_trip: a PING by redis-py.
+        round_trip: a TIME by redis-py, because not every user may PING.
         alone: acquiring by a single task, by class name.
         contended: acquiring by `tasks` tasks with a limit of `limit`, by class name.
         tasks: number of contending tasks.
@@ -62,14 +63,16 @@ class Figures:
     limit: int = _LIMIT
 
 
-def measure(url: str | None, seconds: float, console: Console) -> Figures:
+def measure(
+    url: str | None, prefix: str, seconds: float, console: Console, *, cluster: bool
+) -> Figures:
     """Run each measurement for *seconds*. The semaphores are deleted in every case.
 
     Raises:
         ServerNotFound, ServerDidNotStart: no embedded server is available.
-        SemaphoreError, redis.RedisError: Redis is unreachable or returned an error.
+        SemaphoreError, RedisError, OSError: Redis is unreachable or returned an error.
     """
-    with server_for(url) as (address, what):
+    with server_for(url, prefix, cluster=cluster) as (target, what):
         console.print(f"Redis: {escape(what)}", soft_wrap=True)
         columns = (
             *(BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()),
@@ -78,12 +81,12 @@ def measure(url: str | None, seconds: float, console: Console) -> Figures:
         moving = console.is_terminal
         with Progress(*columns, console=console, transient=True, disable=not moving) as progress:
             try:
-                return asyncio.run(_measure(address, what, seconds, progress))
+                return asyncio.run(_measure(target, what, seconds, progress))
             except ExceptionGroup as group:
                 raise first_error(group) from None
 
 
-async def _measure(url: str, what: str, seconds: float, progress: Progress) -> Figures:
+async def _measure(target: Target, what: str, seconds: float, progress: Progress) -> Figures:
     bar = progress.add_task("", total=1 + 2 * len(_KINDS))
 
     async def step(what: str, once: Callable[[], Awaitable[float]], *, tasks: int = 1) -> Latency:
@@ -94,13 +97,16 @@ async def _measure(url: str, what: str, seconds: float, progress: Progress) -> F
 
     alone: dict[str, Latency] = {}
     contended: dict[str, Latency] = {}
-    async with from_url(url) as redis, contextlib.AsyncExitStack() as stack:
+    async with connected(target) as client, contextlib.AsyncExitStack() as stack:
         pairs: dict[str, Callable[[], Awaitable[float]]] = {}
         for kind in _KINDS:
-            semaphore = kind(redis, f"bench-{secrets.token_hex(4)}", _LIMIT, label="bench")
-            await stack.enter_async_context(_temporary(redis, semaphore))
+            name = f"bench-{secrets.token_hex(4)}"
+            semaphore = kind(client, name, _LIMIT, prefix=target.prefix, label="bench")
+            await stack.enter_async_context(_temporary(client, semaphore, target.prefix))
             pairs[kind.__name__] = partial(_pair, semaphore)
-        round_trip = await step("round trip", partial(_ping, redis))
+        # One node is asked, because a cluster sends it to every shard.
+        where = {"target_nodes": RedisCluster.RANDOM} if target.cluster else {}
+        round_trip = await step("round trip", partial(_round_trip, client, where))
         for name, pair in pairs.items():
             alone[name] = await step(f"{name}, one task", pair)
             contended[name] = await step(
@@ -109,9 +115,9 @@ async def _measure(url: str, what: str, seconds: float, progress: Progress) -> F
     return Figures(what, round_trip, alone, contended)
 
 
-async def _ping(redis: Redis) -> float:
+async def _round_trip(client: Any, where: dict[str, str]) -> float:
     start = time.perf_counter()
-    await redis.ping()  # pyright: ignore[reportUnknownMemberType]
+    await client.time(**where)
     return time.perf_counter() - start
 
 
@@ -122,7 +128,7 @@ async def _pair(semaphore: AnySemaphore) -> float:
 
 
 @contextlib.asynccontextmanager
-async def _temporary(redis: Redis, semaphore: AnySemaphore) -> AsyncGenerator[None]:
+async def _temporary(client: Any, semaphore: AnySemaphore, prefix: str) -> AsyncGenerator[None]:
     """Check that *semaphore* works; delete it at the end of the block."""
     try:
         async with semaphore.acquire(timeout=0):
@@ -132,7 +138,7 @@ async def _temporary(redis: Redis, semaphore: AnySemaphore) -> AsyncGenerator[No
         # During an outage, erasing would retry for a whole lease.
         with contextlib.suppress(SemaphoreError, TimeoutError):
             async with asyncio.timeout(_CLEANUP_TIMEOUT):
-                await erase(redis, semaphore)
+                await erase(client, semaphore, prefix)
 
 
 async def _repeat(once: Callable[[], Awaitable[float]], tasks: int, seconds: float) -> Latency:
@@ -163,7 +169,7 @@ def print_figures(figures: Figures, console: Console) -> None:
     table.add_column()
     for heading in ("p50, ms", "p99, ms", "per second"):
         table.add_column(heading, justify="right")
-    _add(table, "round trip (PING)", figures.round_trip)
+    _add(table, "round trip (TIME)", figures.round_trip)
     for name in figures.alone:
         _add(table, f"{name}: acquire, one task", figures.alone[name])
         _add(table, f"{name}: acquire, {contended}", figures.contended[name])

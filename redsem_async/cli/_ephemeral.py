@@ -5,24 +5,28 @@ from collections.abc import Generator
 
 from redsem_async.testing import embedded_redis
 
-from ._target import display_url
+from ._target import USAGE_ERROR, Target, fail
 
 
 @contextlib.contextmanager
-def server_for(url: str | None) -> Generator[tuple[str, str]]:
-    """The URL of a server, and a description of it without credentials.
+def server_for(url: str | None, prefix: str, *, cluster: bool) -> Generator[tuple[Target, str]]:
+    """The server, or cluster, at *url*, and a description of it without credentials.
 
-    Without *url*, an embedded server runs for the length of the block.
+    Without *url*, an embedded server runs for the length of the block; it is no cluster.
 
     Raises:
         ServerNotFound, ServerDidNotStart: no embedded server is available.
     """
     if url is not None:
-        yield url, display_url(url)
+        target = Target(url, prefix, cluster)
+        yield target, target.display_url
         return
+    if cluster:
+        fail("--cluster needs --url, because the embedded server is no cluster", USAGE_ERROR)
     with embedded_redis() as running:
         version = ".".join(map(str, running.version))
-        yield running.url, f"{running.flavour.capitalize()} {version}, embedded, at {running.url}"
+        what = f"{running.flavour.capitalize()} {version}, embedded, at {running.url}"
+        yield Target(running.url, prefix), what
 
 
 def first_error(error: Exception) -> Exception:

@@ -6,7 +6,7 @@ from redsem_async import AnySemaphore, Semaphore
 from redsem_async._core.keys import Address, Mode
 
 
-async def erase(client: Any, semaphore: AnySemaphore, prefix: str = "redsem") -> None:
+async def erase(client: Any, semaphore: AnySemaphore, prefix: str) -> None:
     """Clear *semaphore*, and delete the keys that remain for some time after a clear.
 
     Only safe if no other process uses it.

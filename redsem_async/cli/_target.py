@@ -50,7 +50,8 @@ class Target:
     @property
     def display_url(self) -> str:
         """The URL without user, password and options."""
-        return display_url(self.url)
+        parts = split_url(self.url)
+        return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="").geturl()
 
     def at(self, host: str, port: int) -> "Target":
         """The target for one server, with the scheme, user, password and options of this URL."""
@@ -66,12 +67,6 @@ class Target:
             scheme = parts.scheme.removesuffix("+sentinel")
             parts = parts._replace(scheme=scheme, path=database, query=query)
         return replace(self, url=parts.geturl(), cluster=False)
-
-
-def display_url(url: str) -> str:
-    """*url* without user, password and options."""
-    parts = split_url(url)
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="").geturl()
 
 
 def before_the_command(ctx: typer.Context, option: str, value: T) -> T:
@@ -143,8 +138,7 @@ def run(work: Coroutine[Any, Any, T], target: Target) -> T:
     try:
         return asyncio.run(work)
     except KeyboardInterrupt:
-        typer.echo("interrupted", err=True)
-        raise typer.Exit(INTERRUPTED) from None
+        interrupted()
     except REDIS_ERRORS as error:
         fail(f"{target.display_url}: {describe(error)}", FAILED)
     except ValueError as error:  # an invalid name
@@ -155,6 +149,11 @@ def fail(text: str, code: int) -> NoReturn:
     """Print *text* on one line to stderr, and exit."""
     typer.echo(printable(" ".join(text.split())), err=True)
     raise typer.Exit(code)
+
+
+def interrupted() -> NoReturn:
+    """Say that Ctrl-C has ended the command, and exit."""
+    fail("interrupted", INTERRUPTED)
 
 
 def usage_error(ctx: typer.Context, text: str) -> NoReturn:

@@ -9,6 +9,16 @@ from rich.console import Console
 from ._record import Record
 
 
+def make_folder(folder: Path) -> None:
+    """Make *folder* where the chart will be drawn.
+
+    Raises:
+        OSError: it cannot be made, or files cannot be written there.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    tempfile.TemporaryFile(dir=folder).close()
+
+
 def chart_of(record: Record, console: Console, folder: Path | None) -> Path | None:
     """Draw a PNG into *folder* and return its path; without matplotlib, print a chart."""
     console.print()
@@ -21,7 +31,6 @@ def chart_of(record: Record, console: Console, folder: Path | None) -> Path | No
 
     if folder is None:
         folder = Path(tempfile.mkdtemp(prefix="redsem-demo-"))
-    folder.mkdir(parents=True, exist_ok=True)
     path = folder / "redsem-demo.png"
     save_chart(record, path)
     console.print(f"chart: {path}", soft_wrap=True, markup=False)

@@ -1,6 +1,7 @@
 """The parameters of a demo, and of each of its processes."""
 
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +38,11 @@ class UpstreamSetup:
 
 @dataclass(frozen=True, slots=True)
 class WorkerSetup:
-    """The parameters of a worker process."""
+    """The parameters of a worker process; *target* has the fields of a `Target`."""
 
     label: str
     upstream: str
-    redis: str
+    target: dict[str, Any]
     semaphore: str
     limit: int
     lease: float

@@ -9,8 +9,9 @@ from dataclasses import asdict, replace
 from rich.console import Console
 from rich.markup import escape
 
-from redsem_async import FairSemaphore, SemaphoreError, from_url
+from redsem_async import FairSemaphore, SemaphoreError
 from redsem_async.cli._ephemeral import first_error, server_for
+from redsem_async.cli._target import Target, connected
 
 from ._display import Display
 from ._ipc import Child, Event
@@ -20,30 +21,30 @@ from ._record import Record
 from ._workers import Worker, Workers
 
 
-def run(plan: Plan, url: str | None, console: Console) -> Record:
-    """Run the demo on the Redis at *url*, or on an embedded server.
+def run(plan: Plan, url: str | None, prefix: str, console: Console, *, cluster: bool) -> Record:
+    """Run the demo on the Redis or cluster at *url*, or on an embedded server.
 
     All processes and keys are removed in every case, including Ctrl-C.
 
     Raises:
         ServerNotFound, ServerDidNotStart: no embedded server is available.
-        SemaphoreError: Redis is unreachable or returned an error.
+        SemaphoreError, RedisError, OSError: Redis is unreachable or returned an error.
     """
     display = Display(plan, console)
-    with server_for(url) as (address, server):
+    with server_for(url, prefix, cluster=cluster) as (target, server):
         display.log(f"Redis: {escape(server)}")
         try:
-            return asyncio.run(_demo(plan, address, server, display))
+            return asyncio.run(_demo(plan, target, server, display))
         except ExceptionGroup as group:
             raise first_error(group) from None
 
 
-async def _demo(plan: Plan, url: str, server: str, display: Display) -> Record:
+async def _demo(plan: Plan, target: Target, server: str, display: Display) -> Record:
     count = plan.requests
     display.log(f"upstream: accepts {plan.limit} concurrent requests, answers others with 429")
-    async with _semaphore(plan, url) as semaphore:
+    async with _semaphore(plan, target) as semaphore:
         title = f"1. {count} requests without a semaphore"
-        async with _round(plan, url, semaphore, display, title) as (workers, visits):
+        async with _round(plan, target, semaphore, display, title) as (workers, visits):
             workers.begin("bare", range(1, count + 1))
             kill = await kill_worker(plan, workers, display.log)
             bare = await workers.finished()
@@ -53,7 +54,7 @@ async def _demo(plan: Plan, url: str, server: str, display: Display) -> Record:
 
         title = f"2. {count} requests with {semaphore!r}, lease {plan.lease:g} s"
         async with (
-            _round(plan, url, semaphore, display, title) as (workers, visits),
+            _round(plan, target, semaphore, display, title) as (workers, visits),
             asyncio.TaskGroup() as group,
         ):
             workers.begin("guarded", range(count + 1, 2 * count + 1))
@@ -69,24 +70,26 @@ async def _demo(plan: Plan, url: str, server: str, display: Display) -> Record:
 
 @contextlib.asynccontextmanager
 async def _round(
-    plan: Plan, url: str, semaphore: FairSemaphore, display: Display, title: str
+    plan: Plan, target: Target, semaphore: FairSemaphore, display: Display, title: str
 ) -> AsyncGenerator[tuple[Workers, list[Event]]]:
     """The workers of a round, and the visits that the upstream records."""
     display.begin(title)
     visits: list[Event] = []
     async with (
-        _processes(plan, url, semaphore.name, display, visits) as workers,
+        _processes(plan, target, semaphore.name, display, visits) as workers,
         display.live(workers),
     ):
         yield workers, visits
 
 
 @contextlib.asynccontextmanager
-async def _semaphore(plan: Plan, url: str) -> AsyncGenerator[FairSemaphore]:
+async def _semaphore(plan: Plan, target: Target) -> AsyncGenerator[FairSemaphore]:
     """The semaphore of the demo, with a random name; deleted at the end."""
-    async with from_url(url) as redis:
+    async with connected(target) as client:
         name = f"demo-{secrets.token_hex(4)}"
-        semaphore = FairSemaphore(redis, name, plan.limit, lease=plan.lease, label="demo")
+        semaphore = FairSemaphore(
+            client, name, plan.limit, lease=plan.lease, prefix=target.prefix, label="demo"
+        )
         async with semaphore.acquire(timeout=0):
             pass  # Raises if Redis is unreachable.
         try:
@@ -98,7 +101,7 @@ async def _semaphore(plan: Plan, url: str) -> AsyncGenerator[FairSemaphore]:
 
 @contextlib.asynccontextmanager
 async def _processes(
-    plan: Plan, url: str, semaphore: str, display: Display, visits: list[Event]
+    plan: Plan, target: Target, semaphore: str, display: Display, visits: list[Event]
 ) -> AsyncGenerator[Workers]:
     """Start upstream and workers; all of them have ended after the block."""
     # The group outlives the processes, so that its tasks read all events.
@@ -111,7 +114,7 @@ async def _processes(
         started: list[Worker] = []
         for number in range(1, plan.workers + 1):
             label = f"worker {number}"
-            setup = WorkerSetup(label, address, url, semaphore, plan.limit, plan.lease)
+            setup = WorkerSetup(label, address, asdict(target), semaphore, plan.limit, plan.lease)
             child = await stack.enter_async_context(_child("worker", setup))
             started.append(Worker(label, child))
         workers = Workers(started, plan.slots)

@@ -12,7 +12,8 @@ import random
 
 import httpx
 
-from redsem_async import FairSemaphore, SemaphoreError, connect
+from redsem_async import FairSemaphore, SemaphoreError
+from redsem_async.cli._target import Target, connected
 
 from ._ipc import emit, standard_input
 from ._plan import WorkerSetup
@@ -60,9 +61,14 @@ async def _main() -> None:
         # Ignore proxy settings of the environment: the upstream is local.
         client = httpx.AsyncClient(base_url=setup.upstream, trust_env=False, timeout=10)
         http = await stack.enter_async_context(client)
-        redis = await stack.enter_async_context(connect(setup.redis))
+        target = Target(**setup.target)
         semaphore = FairSemaphore(
-            redis, setup.semaphore, setup.limit, lease=setup.lease, label=setup.label
+            await stack.enter_async_context(connected(target)),
+            setup.semaphore,
+            setup.limit,
+            lease=setup.lease,
+            prefix=target.prefix,
+            label=setup.label,
         )
         worker = _Worker(http, semaphore)
         emit("ready")
