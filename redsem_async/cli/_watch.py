@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 import json
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
 from typing import Annotated, Any, Self
 
 import typer
@@ -17,6 +19,8 @@ from redsem_async._integrations.discovery import SemaphoreInfo
 from ._options import LOCAL, AsJson, IsCluster, MaxEntries, Name, Prefix, Url
 from ._render import as_dict, console, details, headline, keys_text
 from ._target import (
+    FAILED,
+    NOT_FOUND,
     REDIS_ERRORS,
     USAGE_ERROR,
     Target,
@@ -27,8 +31,22 @@ from ._target import (
     printable,
 )
 
-Sample = tuple[SemaphoreInfo, SemaphoreStatus] | str
-"""A semaphore and its status, or an error message."""
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why there is no status.
+
+    Attributes:
+        text: the message.
+        code: the exit code that another command has for it.
+    """
+
+    text: str
+    code: int
+
+
+Sample = tuple[SemaphoreInfo, SemaphoreStatus] | Failure
+"""A semaphore and its status, or why there is none."""
 
 
 def watch(
@@ -48,27 +66,39 @@ def watch(
 ) -> None:
     """Show holders and waiters, live, until Ctrl-C.
 
-    Without a terminal it prints one line per sample; with --json, one object per line.
+    Without a terminal it prints one line per sample; with --json, one object per line. It goes on
+    after an error, which is a line on stderr then. With --count, the exit code is that of the
+    last sample.
     """
     target = Target(url, prefix, cluster)
-    output = (
-        _JsonOutput() if as_json else _LiveOutput() if console().is_terminal else _LineOutput()
-    )
-    with contextlib.suppress(KeyboardInterrupt), output:
+    with contextlib.suppress(KeyboardInterrupt), _output(as_json=as_json) as output:
         try:
-            asyncio.run(_poll(target, name, interval, count, max_entries, output))
+            last = asyncio.run(_poll(target, name, interval, count, max_entries, output))
         except ValueError as error:
             fail(str(error), USAGE_ERROR)
+        if isinstance(last, Failure):
+            raise typer.Exit(last.code)
+
+
+def _output(*, as_json: bool) -> "_LineOutput":
+    if as_json:
+        return _JsonOutput()
+    shown = console()
+    # A dumb terminal cannot go back to lines that it has shown.
+    live = shown.is_terminal and not shown.is_dumb_terminal
+    return _LiveOutput() if live else _LineOutput()
 
 
 class _LineOutput(contextlib.AbstractContextManager["_LineOutput", None]):
-    """One line per sample."""
+    """One line per sample, and errors on stderr."""
 
-    def show(self, name: str, sample: Sample) -> None:
-        if isinstance(sample, str):
-            typer.echo(sample)
-            return
-        info, status = sample
+    def show(self, sample: Sample) -> None:
+        if isinstance(sample, Failure):
+            typer.echo(sample.text, err=True)
+        else:
+            self._print(*sample)
+
+    def _print(self, info: SemaphoreInfo, status: SemaphoreStatus) -> None:
         keys = f"; keys: {keys_text(status)}" if status.keys else ""
         typer.echo(f"{headline(info, status)}{keys}")
 
@@ -77,14 +107,10 @@ class _LineOutput(contextlib.AbstractContextManager["_LineOutput", None]):
 
 
 class _JsonOutput(_LineOutput):
-    """One JSON object per line."""
+    """One JSON object per line, and errors on stderr."""
 
-    def show(self, name: str, sample: Sample) -> None:
-        if isinstance(sample, str):
-            data: dict[str, Any] = {"name": name, "error": sample}
-        else:
-            data = as_dict(*sample, whole=True)
-        typer.echo(json.dumps(data))
+    def _print(self, info: SemaphoreInfo, status: SemaphoreStatus) -> None:
+        typer.echo(json.dumps(as_dict(info, status, whole=True)))
 
 
 class _LiveOutput(_LineOutput):
@@ -101,9 +127,9 @@ class _LiveOutput(_LineOutput):
     def __exit__(self, *_: object) -> None:
         self._live.stop()
 
-    def show(self, name: str, sample: Sample) -> None:
-        if isinstance(sample, str):
-            shown: RenderableType = Group(self._last, Text(), Text(sample))
+    def show(self, sample: Sample) -> None:
+        if isinstance(sample, Failure):
+            shown: RenderableType = Group(self._last, Text(), Text(sample.text))
         else:
             shown = self._last = details(*sample)
         self._live.update(shown, refresh=True)
@@ -116,26 +142,35 @@ async def _poll(
     count: int | None,
     max_entries: int,
     output: _LineOutput,
-) -> None:
-    samples = 0
-    while count is None or samples < count:
+) -> Sample | None:
+    """Show *count* samples, and return the last."""
+    shown = 0
+    async with contextlib.aclosing(_samples(target, name, interval, max_entries)) as samples:
+        async for sample in samples:
+            output.show(sample)
+            shown += 1
+            if shown == count:
+                return sample
+    return None
+
+
+async def _samples(
+    target: Target, name: str, interval: float, max_entries: int
+) -> AsyncGenerator[Sample]:
+    """Samples without end, because an outage may end."""
+    while True:
         try:
             async with connected(target) as client:
-                while count is None or samples < count:
-                    if samples:
-                        await asyncio.sleep(interval)
-                    samples += 1
-                    output.show(name, await _take_sample(client, target, name, max_entries))
+                while True:
+                    yield await _take_sample(client, target, name, max_entries)
+                    await asyncio.sleep(interval)
         except REDIS_ERRORS as error:
-            # Keep polling: the outage may end.
-            samples += 1
-            output.show(name, f"{target.display_url}: {printable(describe(error))}")
-            if count is None or samples < count:
-                await asyncio.sleep(interval)
+            yield Failure(f"{target.display_url}: {printable(describe(error))}", FAILED)
+        await asyncio.sleep(interval)
 
 
 async def _take_sample(client: Any, target: Target, name: str, max_entries: int) -> Sample:
     info = await discovery.find(client, target.prefix, name)
     if info is None:
-        return printable(no_such_semaphore(name, target.prefix))
+        return Failure(printable(no_such_semaphore(name, target.prefix)), NOT_FOUND)
     return info, await info.semaphore(client, target.prefix).status(max_entries)

@@ -144,7 +144,9 @@ class Terminal:
 
 
 @contextmanager
-def terminal(*arguments: str, columns: int = 100, lines: int = 30) -> Generator[Terminal]:
+def terminal(
+    *arguments: str, columns: int = 100, lines: int = 30, term: str = "xterm-256color"
+) -> Generator[Terminal]:
     """Run a command in a pseudo-terminal."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
@@ -155,7 +157,7 @@ def terminal(*arguments: str, columns: int = 100, lines: int = 30) -> Generator[
         stdout=theirs,
         stderr=theirs,
         start_new_session=True,
-        env=os.environ | {"TERM": "xterm-256color"},
+        env=os.environ | {"TERM": term},
     )
     os.close(theirs)
     try:

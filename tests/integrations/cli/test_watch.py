@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 
+import pytest
 from redis.asyncio import Redis
 
 from redsem_async import FairSemaphore
@@ -54,7 +55,7 @@ def test_watch_continues_after_an_outage(embedded: StartServer) -> None:
     ) as process:
         assert process.stdout is not None
         assert process.stderr is not None
-        looks = process.stdout
+        looks = process.stderr
         try:
             assert "No semaphore named" in next(looks)
             server.kill()
@@ -63,6 +64,39 @@ def test_watch_continues_after_an_outage(embedded: StartServer) -> None:
             next(line for line in looks if "No semaphore named" in line)
             process.send_signal(signal.SIGINT)
             assert process.wait(10) == 0
-            assert process.stderr.read() == ""
+            assert process.stdout.read() == ""
         finally:
             process.kill()
+
+
+async def test_watch_shows_samples_in_a_terminal_that_is_dumb(url: str, redis: Redis) -> None:
+    """It cannot show them live, because it cannot go back."""
+    permit = await FairSemaphore(redis, "jobs", 2).acquire()
+    with terminal("watch", "jobs", "--interval", "0.1", "--url", url, term="dumb") as shown:
+        await shown.shows("limit 2, 1 held, 0 waiting")
+        await permit.release()
+        await shown.shows("limit 2, 0 held, 0 waiting")
+        shown.press(CTRL_C)
+        assert await shown.ended() == 0
+    assert "\x1b" not in shown.screen
+
+
+@pytest.mark.parametrize("more", [(), ("--json",)], ids=["lines", "json"])
+async def test_watch_ends_with_the_error_of_its_last_sample(
+    more: tuple[str, ...], url: str
+) -> None:
+    arguments = ("watch", "nosuch", "--count", "2", "--interval", "0.1", *more)
+    result = await program(*arguments, REDIS_URL=url)
+    assert (result.code, result.out) == (3, "")
+    assert result.err == "No semaphore named 'nosuch' (prefix 'redsem').\n" * 2
+    result = await program(*arguments, REDIS_URL="redis://127.0.0.1:1")
+    assert (result.code, result.out) == (1, "")
+    first, second = result.err.splitlines()
+    assert first == second
+    assert first.startswith("redis://127.0.0.1:1: Error ")
+
+
+async def test_watch_in_a_terminal_ends_with_the_error_of_its_last_sample(url: str) -> None:
+    with terminal("watch", "nosuch", "--count", "1", "--url", url) as shown:
+        assert await shown.ended() == 3
+    assert "No semaphore named 'nosuch'" in shown.screen
