@@ -27,6 +27,7 @@ from ._target import (
     describe,
     fail,
     hello,
+    interrupted,
     no_such_semaphore,
     printable,
     run,
@@ -36,6 +37,7 @@ T = TypeVar("T")
 
 MAX_DIGITS = 1000  # of a limit, because int() refuses longer text
 MOST_NAMED = 10  # names in a message
+LONGEST_ANSWER = 100  # characters, because the input may be a file without lines
 
 Create = Annotated[bool, typer.Option("--create", help="Also for a name that is not in use yet.")]
 Key = Annotated[
@@ -341,14 +343,27 @@ def clear(
     if not yes:
         if sys.stdin is None:
             fail("clear asks for confirmation, but there is no input: use --yes", USAGE_ERROR)
-        typer.confirm(
+        question = (
             f"{printable(name)} has {current.held} permits held and {current.waiting} requests"
-            " waiting. Delete it?",
-            abort=True,
-            err=True,
+            " waiting. Delete it?"
         )
+        if not _confirmed(question):
+            fail("not deleted", FAILED)
     on(target, name, delete)
     typer.echo(f"{printable(name)} was {changed.DELETED}")
+
+
+def _confirmed(question: str) -> bool:
+    """Whether the answer on stdin is yes. Ctrl-C ends the command, as everywhere."""
+    typer.echo(f"{question} [y/N]: ", nl=False, err=True)
+    try:
+        answer = sys.stdin.readline(LONGEST_ANSWER)
+    except KeyboardInterrupt:
+        typer.echo(err=True)
+        interrupted()
+    if not answer.endswith("\n"):  # the input has ended
+        typer.echo(err=True)
+    return answer.strip().lower() in {"y", "yes"}
 
 
 COMMANDS: dict[str, Callable[..., Any]] = {

@@ -10,8 +10,10 @@ from redsem_async import FairSemaphore, PermitLost
 from tests.harness.clients import Connect, Kind
 from tests.integrations.cli.commands import (
     COMMAND,
+    CTRL_C,
     command,
     queued,
+    terminal,
 )
 
 
@@ -124,6 +126,16 @@ async def test_clear_asks_for_confirmation(
     assert (await semaphore.status()).held == held
     assert permit.lost == (held == 0)
     await permit.release()
+
+
+async def test_clear_that_is_interrupted_deletes_nothing(url: str, redis: Redis) -> None:
+    permit = await FairSemaphore(redis, "jobs", 1).acquire()
+    with terminal("clear", "jobs", "--url", url) as shown:
+        await shown.shows("Delete it? [y/N]: ")
+        shown.press(CTRL_C)
+        assert await shown.ended() == 130
+    assert shown.screen.splitlines()[-1] == "interrupted"
+    assert await permit.release()
 
 
 async def test_clear_without_input_requires_yes(url: str, redis: Redis) -> None:
