@@ -67,8 +67,7 @@ def watch(
     """Show holders and waiters, live, until Ctrl-C.
 
     Without a terminal it prints one line per sample; with --json, one object per line. It goes on
-    after an error, which is a line on stderr then. With --count, the exit code is that of the
-    last sample.
+    after an error, which is a sample, too. With --count, the exit code is that of the last sample.
     """
     target = Target(url, prefix, cluster)
     with contextlib.suppress(KeyboardInterrupt), _output(as_json=as_json) as output:
@@ -90,15 +89,13 @@ def _output(*, as_json: bool) -> "_LineOutput":
 
 
 class _LineOutput(contextlib.AbstractContextManager["_LineOutput", None]):
-    """One line per sample, and errors on stderr."""
+    """One line per sample."""
 
-    def show(self, sample: Sample) -> None:
+    def show(self, name: str, sample: Sample) -> None:
         if isinstance(sample, Failure):
-            typer.echo(sample.text, err=True)
-        else:
-            self._print(*sample)
-
-    def _print(self, info: SemaphoreInfo, status: SemaphoreStatus) -> None:
+            typer.echo(sample.text)
+            return
+        info, status = sample
         keys = f"; keys: {keys_text(status)}" if status.keys else ""
         typer.echo(f"{headline(info, status)}{keys}")
 
@@ -107,10 +104,14 @@ class _LineOutput(contextlib.AbstractContextManager["_LineOutput", None]):
 
 
 class _JsonOutput(_LineOutput):
-    """One JSON object per line, and errors on stderr."""
+    """One JSON object per line."""
 
-    def _print(self, info: SemaphoreInfo, status: SemaphoreStatus) -> None:
-        typer.echo(json.dumps(as_dict(info, status, whole=True)))
+    def show(self, name: str, sample: Sample) -> None:
+        if isinstance(sample, Failure):
+            data: dict[str, Any] = {"name": name, "error": sample.text}
+        else:
+            data = as_dict(*sample, whole=True)
+        typer.echo(json.dumps(data))
 
 
 class _LiveOutput(_LineOutput):
@@ -127,7 +128,7 @@ class _LiveOutput(_LineOutput):
     def __exit__(self, *_: object) -> None:
         self._live.stop()
 
-    def show(self, sample: Sample) -> None:
+    def show(self, name: str, sample: Sample) -> None:
         if isinstance(sample, Failure):
             shown: RenderableType = Group(self._last, Text(), Text(sample.text))
         else:
@@ -147,7 +148,7 @@ async def _poll(
     shown = 0
     async with contextlib.aclosing(_samples(target, name, interval, max_entries)) as samples:
         async for sample in samples:
-            output.show(sample)
+            output.show(name, sample)
             shown += 1
             if shown == count:
                 return sample

@@ -55,7 +55,7 @@ def test_watch_continues_after_an_outage(embedded: StartServer) -> None:
     ) as process:
         assert process.stdout is not None
         assert process.stderr is not None
-        looks = process.stderr
+        looks = process.stdout
         try:
             assert "No semaphore named" in next(looks)
             server.kill()
@@ -64,7 +64,7 @@ def test_watch_continues_after_an_outage(embedded: StartServer) -> None:
             next(line for line in looks if "No semaphore named" in line)
             process.send_signal(signal.SIGINT)
             assert process.wait(10) == 0
-            assert process.stdout.read() == ""
+            assert process.stderr.read() == ""
         finally:
             process.kill()
 
@@ -81,17 +81,18 @@ async def test_watch_shows_samples_in_a_terminal_that_is_dumb(url: str, redis: R
     assert "\x1b" not in shown.screen
 
 
-@pytest.mark.parametrize("more", [(), ("--json",)], ids=["lines", "json"])
-async def test_watch_ends_with_the_error_of_its_last_sample(
-    more: tuple[str, ...], url: str
-) -> None:
-    arguments = ("watch", "nosuch", "--count", "2", "--interval", "0.1", *more)
-    result = await program(*arguments, REDIS_URL=url)
-    assert (result.code, result.out) == (3, "")
-    assert result.err == "No semaphore named 'nosuch' (prefix 'redsem').\n" * 2
-    result = await program(*arguments, REDIS_URL="redis://127.0.0.1:1")
-    assert (result.code, result.out) == (1, "")
-    first, second = result.err.splitlines()
+@pytest.mark.parametrize("as_json", [False, True], ids=["lines", "json"])
+async def test_watch_ends_with_the_error_of_its_last_sample(as_json: bool, url: str) -> None:
+    arguments = ("watch", "nosuch", "--count", "2", "--interval", "0.1", *["--json"] * as_json)
+
+    async def errors(url: str, code: int) -> list[str]:
+        result = await program(*arguments, REDIS_URL=url)
+        assert (result.code, result.err) == (code, "")
+        lines = result.out.splitlines()
+        return [json.loads(line)["error"] for line in lines] if as_json else lines
+
+    assert await errors(url, 3) == ["No semaphore named 'nosuch' (prefix 'redsem')."] * 2
+    first, second = await errors("redis://127.0.0.1:1", 1)
     assert first == second
     assert first.startswith("redis://127.0.0.1:1: Error ")
 
