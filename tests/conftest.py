@@ -277,6 +277,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.release)
 
 
+def pytest_collection_finish() -> None:
+    gc.freeze()  # the collector passes over what is imported, so that a test may collect
+
+
 def pytest_report_header() -> str:
     spec = importlib.util.find_spec("redsem_async")
     user = f", as a user with no other permissions: {restricted.USER}"

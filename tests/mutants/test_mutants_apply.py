@@ -1,5 +1,6 @@
 """Every mutant is one: it applies to the package as it is, compiles, differs, and has a target."""
 
+import functools
 import importlib.util
 import inspect
 import itertools
@@ -51,7 +52,7 @@ def test_it_applies_compiles_and_differs(
         if path.endswith(".py"):
             compile(text, path, "exec")
     if any(path.startswith(SCRIPTS) for path in changed):
-        was = scripts()
+        was = unchanged_scripts()
         shutil.copytree(PACKAGE / "lua", tmp_path / "lua")
         for path, text in changed.items():
             if path.startswith(SCRIPTS):
@@ -60,9 +61,9 @@ def test_it_applies_compiles_and_differs(
             loading, "resources", SimpleNamespace(files=Mock(return_value=tmp_path))
         )
         new = scripts() - was
-        assert new
-        for text in new:
-            sync_redis.script_load(text)
+        for path, text in changed.items():
+            if path.startswith(SCRIPTS):  # a file that no interpreter takes breaks all with it
+                sync_redis.script_load(max((each for each in new if text in each), key=len))
 
 
 @pytest.mark.release
@@ -86,6 +87,11 @@ def test_every_target_exists() -> None:
         check=False,
     )
     assert run.returncode == 0, run.stdout
+
+
+@functools.cache
+def unchanged_scripts() -> set[str]:
+    return scripts()
 
 
 def scripts() -> set[str]:
