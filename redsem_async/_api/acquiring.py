@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from redsem_async._core.clock import now as clock
 from redsem_async._core.config import Terms
-from redsem_async._core.errors import PermitLost, SemaphoreClosed
+from redsem_async._core.errors import AcquireTimeout, PermitLost, SemaphoreClosed
 from redsem_async._core.keys import parse_permit_id
 from redsem_async._core.lease import reply_timeout
 from redsem_async._hub.claim import Claim, State
@@ -99,6 +99,8 @@ async def _take(bound: Bound, claim: Claim, *, cancel_on_loss: bool) -> Permit |
         # Closed, and given back, before its caller could run.
         error = SemaphoreClosed(claim.address.name)
     if error is not None:
+        if isinstance(error, AcquireTimeout) and asyncio.current_task() in remote.ledger.inside:
+            error = error.of_a_holder()
         raise _refused(claim, error)
     now = clock()
     refresher.add(claim, remote, now)

@@ -20,24 +20,30 @@ class EnteredPermits:
         entered = self._by_task
         entered[task] = [*entered.get(task, ()), permit]
 
-    def pop(self) -> Permit | None:
-        """The permit of the block that is left: this task's latest, or one of a task that ended.
+    def pop(self) -> Permit:
+        """The permit of the block that is left.
 
-        None where no block was entered in this loop.
+        It is the current task's latest, or in a task that entered none the only one of this loop.
+
+        Raises:
+            RuntimeError: it is not known which block is meant. Nothing is changed.
         """
-        task, entered = asyncio.current_task(), self._by_task
-        permits = entered.pop(task, None) if task is not None else None
-        if permits is None:
-            loop = asyncio.get_running_loop()
-            known = [ref() for ref in entered.keyrefs()]  # at once: other threads may add theirs
-            here = [other for other in known if other is not None and other.get_loop() is loop]
-            ended = [other for other in here if other.done()] or here
-            if not ended:
-                return None
-            task = ended[-1]
-            permits = entered.pop(task)
-        permit = permits.pop()
-        if permits:
-            assert task is not None
-            entered[task] = permits
+        entered, task = self._by_task, asyncio.current_task()
+        if task is None or task not in entered:
+            task = self._only_task()
+        *others, permit = entered.pop(task)
+        if others:
+            entered[task] = others
         return permit
+
+    def _only_task(self) -> "asyncio.Task[Any]":
+        loop = asyncio.get_running_loop()
+        known = [ref() for ref in self._by_task.keyrefs()]  # at once: other threads may add theirs
+        here = [task for task in known if task is not None and task.get_loop() is loop]
+        blocks = sum(len(self._by_task[task]) for task in here)
+        if blocks == 1:
+            return here[0]
+        raise RuntimeError(
+            f"this task has not entered the block that it leaves, and other tasks have entered"
+            f" {blocks}: use 'async with sem.acquire()', which knows its permit in any task"
+        )

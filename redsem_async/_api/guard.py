@@ -1,9 +1,10 @@
-"""Cancels the task in which a block was entered, when the permit of the block is lost."""
+"""Guards a block: cancels the task that entered it, when the permit of the block is lost."""
 
 import asyncio
 from typing import Any
 
 from redsem_async._hub.claim import Claim
+from redsem_async._hub.ledger import Ledger
 
 
 class Guard:
@@ -13,9 +14,13 @@ class Guard:
     the body's own clean-up may await.
     """
 
-    __slots__ = ("_cancelled", "_cancelling", "_claim", "_later", "_task")
+    __slots__ = ("_cancelled", "_cancelling", "_claim", "_inside", "_later", "_task")
 
-    def __init__(self, claim: Claim, task: "asyncio.Task[Any]", *, cancel: bool) -> None:
+    def __init__(
+        self, ledger: Ledger, claim: Claim, task: "asyncio.Task[Any]", *, cancel: bool
+    ) -> None:
+        self._inside = inside = ledger.inside
+        inside[task] = inside.get(task, 0) + 1
         self._task = task
         self._claim = claim
         self._cancelling = task.cancelling()
@@ -38,6 +43,10 @@ class Guard:
     def disarm(self, exc: BaseException | None) -> bool:
         """Whether the block ends by our cancellation alone."""
         self._claim.on_lost = None
+        if self._inside[self._task] == 1:
+            del self._inside[self._task]
+        else:
+            self._inside[self._task] -= 1
         if self._later is not None:
             self._later.cancel()
         if not self._cancelled or asyncio.current_task() is not self._task:

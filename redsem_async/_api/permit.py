@@ -1,7 +1,9 @@
 """A held permit: for how long it is trusted, its loss, its release."""
 
 import asyncio
+import logging
 import math
+import traceback
 import warnings
 from types import TracebackType
 from typing import Self
@@ -18,6 +20,10 @@ from redsem_async._hub.operations.release import Confirmed
 from .bound import Bound
 from .guard import Guard
 
+logger = logging.getLogger("redsem_async")
+
+DROPS_LOGGED_EVERY = 60.0  # seconds, for each semaphore
+
 _TAKEN = frozenset({State.HELD, State.LOST})
 
 
@@ -28,11 +34,19 @@ class Permit:
     block: if the permit is lost, the block is cancelled and raises ``PermitLost``.
 
     A permit belongs to the event loop in which it was acquired; in another loop its coroutines
-    raise ``RuntimeError``. A permit that is garbage-collected while it is held gives a
-    ``ResourceWarning`` and is released.
+    raise ``RuntimeError``. A permit that is garbage-collected while it is held is released, gives
+    a ``ResourceWarning``, and is logged once a minute for each semaphore.
     """
 
-    __slots__ = ("__weakref__", "_bound", "_cancel_on_loss", "_claim", "_guarded", "_waited")
+    __slots__ = (
+        "__weakref__",
+        "_acquired_at",
+        "_bound",
+        "_cancel_on_loss",
+        "_claim",
+        "_guarded",
+        "_waited",
+    )
 
     def __init__(self, bound: Bound, claim: Claim, waited: float, *, cancel_on_loss: bool) -> None:
         self._bound = bound
@@ -40,6 +54,7 @@ class Permit:
         self._waited = waited
         self._cancel_on_loss = cancel_on_loss
         self._guarded: Guard | None = None
+        self._acquired_at: str | None = _line_outside() if bound.loop.get_debug() else None
 
     def __repr__(self) -> str:
         state = self._claim.state.name.lower()
@@ -263,7 +278,7 @@ class Permit:
         if self._cancel_on_loss and not claim.trusted_at(clock()) and self.lost:
             self._leave(clock())
             raise claim.loss()
-        self._guarded = Guard(claim, task, cancel=self._cancel_on_loss)
+        self._guarded = Guard(self._bound.remote.ledger, claim, task, cancel=self._cancel_on_loss)
         return self
 
     async def __aexit__(
@@ -311,11 +326,12 @@ class Permit:
         loop = self._bound.loop
         if loop.is_closed():
             return
-        if claim.state is State.HELD:
-            message = f"{self!r} was dropped without release"
+        held, message = claim.state is State.HELD, f"{self!r} was dropped without release"
+        # Collected in any thread, and in the middle of anything. The release comes first, because
+        # the warning may be raised as an error.
+        loop.call_soon_threadsafe(_release_dropped, self._bound, claim, self._acquired_at)
+        if held:
             warnings.warn(message, ResourceWarning, stacklevel=2, source=self)
-        # Collected in any thread, and in the middle of anything.
-        loop.call_soon_threadsafe(_release_dropped, self._bound, claim)
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:
@@ -325,9 +341,27 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
         return None
 
 
-def _release_dropped(bound: Bound, claim: Claim) -> None:
+def _line_outside() -> str | None:
+    """The file and line of the code that called into this package."""
+    for frame, line in traceback.walk_stack(None):
+        if not frame.f_globals.get("__name__", "").startswith("redsem_async."):
+            return f"{frame.f_code.co_filename}:{line}"
+    return None
+
+
+def _release_dropped(bound: Bound, claim: Claim, acquired_at: str | None) -> None:
     # A lost one that the server has not called gone may be held there still, and keeps its hub.
     remote, refresher, _ = bound
     if claim.state in _TAKEN and remote.ledger.by_number.get(claim.number) is claim:
+        now = clock()
+        if claim.state is State.HELD and now - remote.drop_logged_at >= DROPS_LOGGED_EVERY:
+            remote.drop_logged_at = now
+            where = f", acquired at {acquired_at}," if acquired_at else ""
+            text = (
+                "a permit of %r%s was dropped without release, so it limits nothing any more: use"
+                " 'async with', or keep the Permit until its release"
+            )
+            name, extra = remote.address.name, {"event": "dropped", "acquired_at": acquired_at}
+            logger.warning(text, name, where, extra={**extra, "semaphore": name})
         refresher.remove(claim)
-        remote.release(claim, clock())
+        remote.release(claim, now)

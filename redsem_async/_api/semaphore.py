@@ -1,9 +1,9 @@
 """What all semaphores have in common. `acquire` gives permits."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from types import EllipsisType, TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from redsem_async._core import config
 from redsem_async._core.config import Clock, HeartbeatBy, Recovery, Slot
@@ -241,12 +241,10 @@ class AnySemaphore:
         traceback: TracebackType | None,
     ) -> None:
         permit = self._entered.pop()
-        if permit is None:
-            raise RuntimeError(f"{self!r} was exited but not entered")
         await permit.__aexit__(exc_type, exc, traceback)
 
-    async def release(self, permit_id: str | None = None) -> bool:
-        """Release a permit by its id, from any process.
+    def release(self, permit_id: str | None = None) -> Coroutine[Any, Any, bool]:
+        """Release a permit by its id, from any process; await it.
 
         Returns whether the permit was held; if it was not, nothing changes. The same script may
         grant the permit to the next waiter, and sends a push message to the holder. A holder
@@ -255,9 +253,17 @@ class AnySemaphore:
 
         Raises:
             BackendError: Redis rejected the command, or is unavailable.
+            TypeError: without an id, at the call, before it is awaited: asyncio's
+                ``sem.release()`` is ``await permit.release()`` here.
         """
         if not isinstance(permit_id, str):
-            raise TypeError("release() needs the id of a permit: a Permit has its own release()")
+            raise TypeError(
+                "release() needs the id of a permit; release the Permit that acquire() returned: "
+                "await permit.release()"
+            )
+        return self._release(permit_id)
+
+    async def _release(self, permit_id: str) -> bool:
         known = parse_permit_id(permit_id)
         if known is None:
             return False

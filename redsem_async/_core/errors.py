@@ -38,6 +38,8 @@ class AcquireTimeout(SemaphoreError, TimeoutError):
         retry_after: an estimate of the seconds until a retry may succeed; never negative.
         blocked_by: what was full: ``"limit"``, the limit of the semaphore; ``"key"``, the limit
             of the key; ``"paused"``, because a limit of 0 is set.
+        nested: whether the calling task is inside a block of the same semaphore. It may then wait
+            for itself, for ever.
     """
 
     def __init__(
@@ -46,14 +48,22 @@ class AcquireTimeout(SemaphoreError, TimeoutError):
         waited: float,
         retry_after: float = 0.0,
         blocked_by: BlockedBy = "limit",
+        nested: bool = False,  # noqa: FBT001, FBT002 - facts are pickled by position
     ) -> None:
         reason = _BLOCKED_BY[blocked_by]
+        if nested:
+            reason += "; this task holds one itself, and may be waiting for its own release"
         super().__init__(f"no permit of {name!r} became free in {round(waited, 3)} s{reason}")
         self.name = name
         self.waited = waited
         self.retry_after = retry_after
         self.blocked_by: BlockedBy = blocked_by
-        self._facts = (name, waited, retry_after, blocked_by)
+        self.nested = nested
+        self._facts = (name, waited, retry_after, blocked_by, nested)
+
+    def of_a_holder(self) -> Self:
+        """The same error for a task that is inside a block of the semaphore."""
+        return type(self)(self.name, self.waited, self.retry_after, self.blocked_by, nested=True)
 
 
 class QueueFull(SemaphoreError):

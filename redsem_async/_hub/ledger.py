@@ -1,9 +1,11 @@
 """The claims of one semaphore, by where they are."""
 
+import asyncio
 import logging
 import math
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from redsem_async._core.clock import now as clock
 from redsem_async._core.errors import AcquireTimeout, BlockedBy
@@ -40,6 +42,7 @@ class Ledger:
         right: to reuse leases.
         line_report: the last reply about the line that goes for every waiter (zset).
         usual_hold: for how long requests held their permits lately, in seconds times permits.
+        inside: how many blocks each task is inside.
     """
 
     def __init__(
@@ -70,6 +73,7 @@ class Ledger:
         self.right: ReuseRight = ReuseRight(identity.loop, route)
         self.line_report: LineReport | None = None
         self.usual_hold: float | None = None
+        self.inside: dict[asyncio.Task[Any], int] = {}
         self._keyed = semaphore.address.keyed
         self._keys_share = "+share" in semaphore.address.mode
         self._key_lines = KeyLines(share=self._keys_share)

@@ -5,6 +5,7 @@ what the server was sent agree.
 """
 
 import asyncio
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 
@@ -103,6 +104,7 @@ class RemoteSemaphore:
         )
         self.queries: QueryQueue = QueryQueue(self.ledger, self.abandons, self.apply, self.cleared)
         self.scheduled: bool = False  # its pipeline knows of it: takes from it, or holds it back
+        self.drop_logged_at: float = -math.inf  # when a dropped permit was logged last
 
     # -- what tasks ask for
 

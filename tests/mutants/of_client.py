@@ -460,8 +460,34 @@ OF_CLIENT = (
         "promises/test_loss_detection.py::test_a_dropped_permit_warns_and_is_released",
         (
             "_api/permit.py",
-            "        loop.call_soon_threadsafe(_release_dropped, self._bound, claim)\n",
+            "        loop.call_soon_threadsafe(_release_dropped, self._bound, claim, self._acquired_at)\n",
             "",
+        ),
+    ),
+    mutant(
+        "a third task leaves the newest block",
+        "a block that is left never gives another task's permit away",
+        "promises/test_acquire.py::test_a_block_left_by_a_third_task_gives_no_permit_away",
+        (
+            "_api/entered.py",
+            "        if blocks == 1:\n            return here[0]\n",
+            "        if blocks:\n            return here[-1]\n",
+        ),
+    ),
+    mutant(
+        "a dropped permit warns before its release",
+        "a permit that is dropped is released, also where warnings are errors",
+        "promises/test_loss_detection.py"
+        "::test_a_dropped_permit_is_released_where_the_warning_is_an_error",
+        (
+            "_api/permit.py",
+            "        # Collected in any thread, and in the middle of anything. The release comes first",
+            (
+                "        if held:\n"
+                "            warnings.warn(message, ResourceWarning, stacklevel=2, source=self)\n"
+                "        # Collected in any thread, and in the middle of anything. The release"
+                " comes first"
+            ),
         ),
     ),
     mutant(

@@ -8,6 +8,7 @@ import inspect
 import io
 import types
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
@@ -181,6 +182,85 @@ async def test_a_block_left_in_another_task_releases(make: Make) -> None:
     permit = await asyncio.create_task(sem.__aenter__())
     assert not permit.lost
     await asyncio.create_task(sem.__aexit__(None, None, None))
+    await all_free(sem)
+
+
+@pytest.mark.fault(11)
+@pytest.mark.parametrize("ended", [False, True], ids=["both run", "one has ended"])
+async def test_a_block_left_by_a_third_task_gives_no_permit_away(
+    pair: MakePair, ended: bool
+) -> None:
+    """It is not known which of two blocks an exit stack leaves, and both may still be used."""
+    here, there = pair(2)
+    may_leave = asyncio.Event()
+    inside: list[Permit] = []
+
+    async def stay() -> None:
+        async with here as permit:
+            inside.append(permit)
+            await may_leave.wait()
+            permit.check()
+
+    stays = asyncio.create_task(stay())
+    stack = AsyncExitStack()
+
+    async def enter() -> Permit:
+        permit = await stack.enter_async_context(here)
+        inside.append(permit)
+        if not ended:
+            await may_leave.wait()
+        return permit
+
+    other = asyncio.create_task(enter())
+    await until(lambda: len(inside) == 2 and other.done() is ended)
+    with pytest.raises(RuntimeError, match=r"async with sem\.acquire\(\)"):
+        await asyncio.create_task(stack.aclose())
+    assert await there.try_acquire() is None  # nothing was released
+    may_leave.set()
+    await stays
+    permit = await other
+    assert not permit.lost
+    await here.__aexit__(None, None, None)  # the only block that is left
+    await all_free(here)
+
+
+async def test_a_task_leaves_its_own_block(pair: MakePair) -> None:
+    """Although another task has entered one later, and both are left in turn."""
+    here, there = pair(2)
+    entered, may_leave = asyncio.Event(), asyncio.Event()
+
+    async def later() -> None:
+        async with here as permit:
+            entered.set()
+            await may_leave.wait()
+            permit.check()
+
+    async with here as own:
+        task = asyncio.create_task(later())
+        await entered.wait()
+    assert await own.release() is False
+    async with there.acquire(timeout=1):
+        assert await there.try_acquire() is None  # the other block still has its permit
+    may_leave.set()
+    await task
+    await all_free(here)
+
+
+async def test_a_nested_acquire_says_that_its_task_holds_a_permit(make: Make) -> None:
+    """Such a task waits for itself, and nobody else can tell it so."""
+    sem = make(1)
+    async with sem.acquire():
+        for attempt in (sem.acquire(timeout=0.05), asyncio.create_task(sem.acquire(timeout=0.05))):
+            with pytest.raises(AcquireTimeout) as caught:
+                await attempt
+            nested = not isinstance(attempt, asyncio.Task)
+            assert caught.value.nested is nested
+            assert ("this task holds one" in str(caught.value)) is nested
+    other = await sem.acquire()
+    with pytest.raises(AcquireTimeout) as caught:
+        await sem.acquire(timeout=0.05)
+    assert not caught.value.nested  # its block was left
+    await other.release()
     await all_free(sem)
 
 

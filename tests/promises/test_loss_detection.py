@@ -2,6 +2,8 @@
 
 import asyncio
 import gc
+import logging
+import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable
@@ -10,6 +12,7 @@ import pytest
 from redis.asyncio import Redis
 
 from redsem_async import AnySemaphore, Permit, PermitLost
+from redsem_async._core.clock import now
 from redsem_async.testing import EmbeddedRedis
 from tests.harness.clients import Client, Kind, Make, key_of
 from tests.harness.holder import Holder, forever, nothing_is_left
@@ -295,6 +298,48 @@ async def test_a_dropped_permit_warns_and_is_released(make: Make, drop: Drop) ->
     with pytest.warns(ResourceWarning, match=sem.name):
         await drop(sem)
     await all_free(sem)
+
+
+@pytest.mark.filterwarnings("error::ResourceWarning")
+@pytest.mark.parametrize("drop", [_at_once, _after_refreshes, _in_a_thread])
+async def test_a_dropped_permit_is_released_where_the_warning_is_an_error(
+    make: Make, drop: Drop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The warning is raised in `__del__`, and ends it."""
+    raised: list[type[BaseException]] = []
+
+    def note(unraisable: "sys.UnraisableHookArgs") -> None:
+        raised.append(unraisable.exc_type)
+
+    monkeypatch.setattr(sys, "unraisablehook", note)
+    sem = make(1, lease=1.0 if drop is _after_refreshes else 60.0)
+    await drop(sem)
+    await all_free(sem)
+    assert raised == [ResourceWarning]
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.parametrize("debug", [False, True])
+async def test_dropped_permits_are_logged_once_a_minute(
+    make: Make, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, debug: bool
+) -> None:
+    """`await sem.acquire()` limits nothing, and Python hides resource warnings."""
+    asyncio.get_running_loop().set_debug(debug)
+    sem, other = make(3), make(3, name="another")
+
+    def logged() -> list[logging.LogRecord]:
+        return [each for each in caplog.records if getattr(each, "event", "") == "dropped"]
+
+    for dropping in (sem, other, sem):
+        await dropping.acquire()
+        await all_free(dropping)
+    assert [getattr(record, "semaphore", "") for record in logged()] == [sem.name, other.name]
+    assert all(record.levelno == logging.WARNING for record in logged())
+    assert ("test_loss_detection.py:" in logged()[0].getMessage()) is debug
+    monkeypatch.setattr("redsem_async._api.permit.clock", lambda: now() + 61)
+    await sem.acquire()
+    await all_free(sem)
+    assert len(logged()) == 3
 
 
 async def test_a_permit_that_is_lost_or_released_is_dropped_in_silence(

@@ -188,6 +188,14 @@ async def test_bad_calls_send_nothing(kind: Kind) -> None:
     assert connected == 0
 
 
+def test_release_without_an_id_is_refused_at_the_call(kind: Kind, nowhere: Redis) -> None:
+    """The habit of asyncio, `sem.release()`, has no await: a coroutine would be dropped unseen."""
+    untyped: Any = kind(nowhere, "jobs", 3)
+    for arguments in ((), (None,), (7,)):
+        with pytest.raises(TypeError, match=r"await permit\.release\(\)"):
+            untyped.release(*arguments)
+
+
 async def test_release_of_a_permit_says_how(make: Make) -> None:
     """The likeliest slip: the message has to name the way out."""
     untyped: Any = make(1)
