@@ -240,12 +240,7 @@ class Permit:
         claim = self._claim
         expires = claim.terms.lease
         if expires_in is not None:
-            expires = config.seconds(expires_in, "expires_in")
-            if not config.SHORTEST_LEASE <= expires <= config.LONGEST_LEASE:
-                raise ValueError(
-                    f"expires_in must be finite and at least"
-                    f" {config.SHORTEST_LEASE} s, not {expires}"
-                )
+            expires = config.expires_in_of(expires_in)
         self.check()
         expires = min(expires, claim.hold_left(clock()))
         claim.is_known = True

@@ -2,6 +2,7 @@
 
 import inspect
 import math
+import sys
 from collections.abc import Iterable
 from typing import Literal, NamedTuple, cast
 
@@ -18,6 +19,7 @@ MOST_AHEAD = 3600  # seconds
 MOST_SLOTS = 500  # because a script reads them all
 LEAST_WEIGHT = 1e-6  # of a key: a script writes six decimals
 STALL_LEASES = 6  # the default of `longest_stall`
+TOLERANCE = 1e-9  # by which arithmetic may put a duration beyond its bound: of it, and in seconds
 
 
 class Terms(NamedTuple):
@@ -71,6 +73,24 @@ def seconds(value: object, what: str) -> float:
     return float(value)
 
 
+def bounded(value: object, what: str, least: float, most: float, bounds: str) -> float:
+    """Return a duration in seconds, from *least* to *most*.
+
+    One that is beyond a bound only because floats are rounded is the bound: ``0.2`` is at most
+    ``0.6 / 3``. *bounds* says in the error what is allowed.
+    """
+    given = seconds(value, what)
+    nearest = min(max(given, least), most)
+    if not math.isclose(given, nearest, rel_tol=TOLERANCE, abs_tol=TOLERANCE):
+        raise ValueError(f"{what} must be {bounds}, not {shown(given)}")
+    return nearest
+
+
+def shown(duration: float) -> str:
+    """*duration* for a message: rounded, but not so far that it would be allowed."""
+    return f"{duration:.10g}"
+
+
 def timeout_of(value: object) -> float | None:
     """Return a timeout in seconds; ``None`` waits for ever, and so does infinity."""
     if value is None:
@@ -83,10 +103,7 @@ def timeout_of(value: object) -> float | None:
 
 def ahead_of(value: object) -> float:
     """Return a head start in seconds."""
-    ahead = seconds(value, "ahead")
-    if not 0 <= ahead <= MOST_AHEAD:
-        raise ValueError(f"ahead must be at least 0 and at most {MOST_AHEAD} s, not {ahead}")
-    return ahead
+    return bounded(value, "ahead", 0.0, MOST_AHEAD, f"at least 0 and at most {MOST_AHEAD} s")
 
 
 def check_function(value: object, what: str) -> None:
@@ -134,10 +151,13 @@ def weight_of(value: object) -> float:
 
 def patience_of(value: object) -> float:
     """Return for how many seconds a request waits before it goes by its age."""
-    patience = seconds(value, "patience")
-    if not 0 <= patience <= LONGEST_LEASE:
-        raise ValueError(f"patience must be at least 0 and finite, not {patience}")
-    return patience
+    return bounded(value, "patience", 0.0, LONGEST_LEASE, "at least 0 and finite")
+
+
+def expires_in_of(value: object) -> float:
+    """Return for how many seconds a detached permit is kept."""
+    bounds = f"finite and at least {SHORTEST_LEASE} s"
+    return bounded(value, "expires_in", SHORTEST_LEASE, LONGEST_LEASE, bounds)
 
 
 def permits_of(value: object, limit: int) -> int:
@@ -194,34 +214,22 @@ def terms_of(
         limit = len(checked)
     elif checked is not None:
         raise TypeError("give limit or slots, not both: the limit is the number of slots")
-    lease = seconds(lease, "lease")
-    if not SHORTEST_LEASE <= lease <= LONGEST_LEASE:
-        raise ValueError(
-            f"lease must be finite, at least {SHORTEST_LEASE} and at most {LONGEST_LEASE:.0f} s,"
-            f" not {lease}"
-        )
+    bounds = f"finite, at least {SHORTEST_LEASE} and at most {LONGEST_LEASE:.0f} s"
+    lease = bounded(lease, "lease", SHORTEST_LEASE, LONGEST_LEASE, bounds)
     interval = lease / 3
     if refresh_interval is not None:
         interval = seconds(refresh_interval, "refresh_interval")
         if not 0 < interval < lease:
             raise ValueError(
-                f"refresh_interval must be above 0 and below the lease of {lease} s,"
-                f" not {interval}"
+                f"refresh_interval must be above 0 and below the lease of {shown(lease)} s,"
+                f" not {shown(interval)}"
             )
-    kept = seconds(linger, "linger")
-    if not 0 <= kept <= interval:
-        raise ValueError(
-            f"linger must be at least 0 and at most the refresh interval of {interval} s,"
-            f" not {kept}"
-        )
+    bounds = f"at least 0 and at most the refresh interval of {shown(interval)} s"
+    kept = bounded(linger, "linger", 0.0, interval, bounds)
     longest = None
     if max_hold is not None:
-        longest = seconds(max_hold, "max_hold")
-        if not lease <= longest <= LONGEST_LEASE:
-            raise ValueError(
-                f"max_hold must be at least the lease of {lease} s and at most"
-                f" {LONGEST_LEASE:.0f} s, not {longest}"
-            )
+        bounds = f"at least the lease of {shown(lease)} s and at most {LONGEST_LEASE:.0f} s"
+        longest = bounded(max_hold, "max_hold", lease, LONGEST_LEASE, bounds)
     return Terms(
         lease=lease,
         limit=whole(limit, "limit", 0),
@@ -250,14 +258,10 @@ def longest_stall_of(heartbeat: object, longest_stall: object, lease: float) -> 
         raise ValueError(f"heartbeat must be 'task' or 'thread', not {heartbeat!r}")
     if longest_stall is None:
         return STALL_LEASES * lease if heartbeat == "thread" else None
-    most = seconds(longest_stall, "longest_stall")
     if heartbeat != "thread":
         raise ValueError("longest_stall requires heartbeat='thread'")
-    if not lease <= most < math.inf:
-        raise ValueError(
-            f"longest_stall must be finite and at least the lease of {lease} s, not {most}"
-        )
-    return most
+    bounds = f"finite and at least the lease of {shown(lease)} s"
+    return bounded(longest_stall, "longest_stall", lease, sys.float_info.max, bounds)
 
 
 def clock_of(value: object) -> Clock:

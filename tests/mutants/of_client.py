@@ -907,4 +907,20 @@ OF_CLIENT = (
             "            pass\n",
         ),
     ),
+    mutant(
+        "what rounding puts beyond a bound is refused",
+        "a bound is met as it is written",
+        "promises/test_validation.py::test_a_bound_is_met_as_it_is_written",
+        (
+            "_core/config.py",
+            "if not math.isclose(given, nearest, rel_tol=TOLERANCE, abs_tol=TOLERANCE):",
+            "if given != nearest:",
+        ),
+    ),
+    mutant(
+        "what rounding puts beyond a bound is kept",
+        "no part sees a duration beyond its bound",
+        "promises/test_validation.py::test_a_bound_is_met_as_it_is_written",
+        ("_core/config.py", "    return nearest\n", "    return given\n"),
+    ),
 )

@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ import redis
 from redis.asyncio import Redis
 
 from redsem_async import Mutex, Semaphore, aclose
+from redsem_async._core import config
 from redsem_async.testing import MemoryBackend
 from tests.harness.clients import Client, Kind, Make
 
@@ -117,6 +119,45 @@ def test_odd_options_that_are_fine(kind: Kind) -> None:
     kind(backend, "x", 1, heartbeat="task", longest_stall=None)
     kind(backend, "x", 1, lease=1, heartbeat="thread", longest_stall=1)
     kind(backend, "x", 1, lease=1, max_hold=1)
+
+
+BEYOND_BY_ROUNDING: list[dict[str, Any]] = [
+    {"lease": 0.6, "linger": 0.2},  # 0.6 / 3 is 0.19999999999999998
+    {"lease": 1.0, "refresh_interval": 0.3, "linger": 0.1 + 0.2},
+    {"linger": 0.3 - 0.1 * 3},
+    {"lease": 0.1 * 3, "max_hold": 0.3},
+    {"lease": 0.1 * 3, "heartbeat": "thread", "longest_stall": 0.3},
+    {"lease": 0.35 - 0.3},
+    {"lease": 1e9 + 1e-7},
+]
+
+
+@pytest.mark.parametrize("options", BEYOND_BY_ROUNDING, ids=str)
+def test_a_bound_is_met_as_it_is_written(kind: Kind, options: dict[str, Any]) -> None:
+    """What arithmetic on floats put beyond it counts as the bound, which no part exceeds."""
+    terms = kind(MemoryBackend(), "good", 1, **options)._terms
+    assert config.SHORTEST_LEASE <= terms.lease <= config.LONGEST_LEASE
+    assert 0 <= terms.linger <= terms.refresh_interval
+    assert terms.lease <= (terms.max_hold or math.inf)
+    assert terms.lease <= (terms.longest_stall or math.inf)
+
+
+async def test_a_bound_of_a_call_is_met_as_it_is_written(make_fair: Make) -> None:
+    sem: Any = make_fair(1)
+    permit = await sem.acquire(ahead=3600.0000000000005)
+    await permit.detach(0.35 - 0.3)
+    assert permit.expires_in <= 0.05
+
+
+@pytest.mark.parametrize("lease", [0.6, 2.0, 7.7, 1e5 / 7])
+def test_the_bound_that_a_message_names_is_allowed(kind: Kind, lease: float) -> None:
+    """It is rounded, for people; what is refused still looks as if it were beyond it."""
+    with pytest.raises(ValueError, match="linger must be at least 0") as refused:
+        kind(MemoryBackend(), "good", 1, lease=lease, linger=lease / 3 * (1 + 1e-8))
+    named, given = re.findall(r"\d[\d.]*", str(refused.value))[1:]
+    assert max(map(len, (named, given))) <= 12, "it is not rounded"
+    assert float(named) < float(given)
+    kind(MemoryBackend(), "good", 1, lease=lease, linger=float(named))
 
 
 # -- calls
