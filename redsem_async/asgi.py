@@ -62,7 +62,8 @@ class ConcurrencyLimitMiddleware:
         app: the application.
         sem_or_group: a semaphore for all requests, or a group with one for each *key*.
         key: of a request, in a group or in a semaphore with keys: a text, or a function of its
-            scope; ``header`` makes such functions. Any text is a valid key.
+            scope; ``header`` makes such functions. Any text is a valid key. A
+            semaphore with keys requires it, or ``None`` for requests without a key.
         timeout: seconds to wait for a permit, instead of the timeout of the semaphore; ``None``
             for ever, 0 for no wait.
         on_outage: what happens to requests while Redis is unavailable. ``"closed"``: they get
@@ -86,7 +87,7 @@ class ConcurrencyLimitMiddleware:
         app: App,
         sem_or_group: AnySemaphore | SemaphoreGroup,
         *,
-        key: Callable[[Scope], str] | str | None = None,
+        key: Callable[[Scope], str] | str | EllipsisType | None = ...,
         timeout: float | EllipsisType | None = ...,
         on_outage: OnOutage = "closed",
         status: int = 503,

@@ -76,7 +76,8 @@ class RequirePermit:
     Args:
         sem_or_group: a semaphore for all requests, or a group with one for each *key*.
         key: in a group or in a semaphore with keys: a text, or a function of the ``Request`` (or
-            ``WebSocket``). Any text is a valid key, raw header values included.
+            ``WebSocket``). Any text is a valid key, raw header values included. A semaphore
+            with keys requires it, or ``None`` for requests without a key.
         timeout: seconds to wait for a permit, instead of the timeout of the semaphore; ``None``
             for ever, 0 for no wait.
         on_outage: what happens to requests while Redis is unavailable. ``"closed"``: they get
@@ -98,7 +99,11 @@ class RequirePermit:
         self,
         sem_or_group: AnySemaphore | SemaphoreGroup,
         *,
-        key: Callable[[Request], str] | Callable[[WebSocket], str] | str | None = None,
+        key: Callable[[Request], str]
+        | Callable[[WebSocket], str]
+        | str
+        | EllipsisType
+        | None = ...,
         timeout: float | EllipsisType | None = ...,
         on_outage: OnOutage = "closed",
         status: int = 503,
@@ -106,7 +111,7 @@ class RequirePermit:
         cancel_on_loss: bool | None = None,
         retry_after: RetryAfter | None = None,
     ) -> None:
-        any_key: Callable[[Any], str] | str | None = key
+        any_key: Callable[[Any], str] | str | EllipsisType | None = key
         self._admission = Admission(
             sem_or_group,
             any_key,

@@ -59,7 +59,8 @@ class SemaphoreTransport(httpx.AsyncBaseTransport):
         wrapped: the transport that sends the requests; an ``AsyncHTTPTransport`` by default.
             Closing this transport closes it.
         key: of a request, in a group or in a semaphore with keys: a text, or a function of the
-            request. In a group it is the host by default.
+            request. In a group it is the host by default. A semaphore with keys requires it,
+            or ``None`` for requests without a key.
         timeout: seconds to wait for a permit; ``None`` for ever. By default, a request waits for
             the ``pool`` timeout of httpx (5 s unless the client has another), or for the timeout
             of the semaphore if that is shorter. Its other timeouts start after that wait.
@@ -80,7 +81,7 @@ class SemaphoreTransport(httpx.AsyncBaseTransport):
         sem_or_group: AnySemaphore | SemaphoreGroup,
         wrapped: httpx.AsyncBaseTransport | None = None,
         *,
-        key: Callable[[httpx.Request], str] | str | None = None,
+        key: Callable[[httpx.Request], str] | str | EllipsisType | None = ...,
         timeout: float | EllipsisType | None = ...,
         permits: int = 1,
         cancel_on_loss: bool | None = None,

@@ -64,7 +64,8 @@ class SemaphoreMiddleware(TaskiqMiddleware):
     Args:
         sem: a semaphore, or a group of them.
         key: in a group or in a semaphore with keys: a text, or a function of the message that
-            returns it, or ``None`` for a task that needs no permit.
+            returns it, or ``None`` for a task that needs no permit. A semaphore with keys
+            requires *key*, or ``None`` for tasks without a key.
         timeout: seconds that a task waits, instead of the timeout of the semaphore; ``None`` for
             ever.
         permits: how many permits a task holds.
@@ -80,13 +81,13 @@ class SemaphoreMiddleware(TaskiqMiddleware):
         self,
         sem: AnySemaphore | SemaphoreGroup,
         *,
-        key: Callable[[TaskiqMessage], str | None] | str | None = None,
+        key: Callable[[TaskiqMessage], str | None] | str | EllipsisType | None = ...,
         timeout: float | EllipsisType | None = ...,
         permits: int = 1,
         cancel_on_loss: bool | None = None,
     ) -> None:
         super().__init__()
-        if key is not None:
+        if key is not None and key is not ...:
             key_function(key)  # raises for what is neither a text nor a function
         given = _itself if callable(key) else key
         self._acquire = acquirer(

@@ -66,7 +66,7 @@ class Admission(Generic[Request]):
     def __init__(
         self,
         source: AnySemaphore | SemaphoreGroup,
-        key: Callable[[Request], str] | str | None,
+        key: Callable[[Request], str] | str | EllipsisType | None,
         *,
         timeout: float | EllipsisType | None,
         permits: int,

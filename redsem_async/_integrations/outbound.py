@@ -28,7 +28,7 @@ class OutboundLimiter(Generic[Request]):
     def __init__(
         self,
         source: AnySemaphore | SemaphoreGroup,
-        key: Callable[[Request], str] | str | None,
+        key: Callable[[Request], str] | str | EllipsisType | None,
         host: Callable[[Request], str],
         *,
         timeout: float | EllipsisType | None,

@@ -48,7 +48,7 @@ class Selector:
     def __init__(
         self,
         source: AnySemaphore | SemaphoreGroup,
-        key: Key | str | None,
+        key: Key | str | EllipsisType | None,
         *,
         timeout: float | EllipsisType | None,
         permits: int,
@@ -57,28 +57,38 @@ class Selector:
     ) -> None:
         """Raises ValueError or TypeError for arguments that cannot be meant.
 
-        *default*: the key of a group where *key* is None.
+        *key*: ``...`` where none was given. A semaphore with keys does not take that, because
+        then its limits of keys would hold nobody; it takes None, for requests without a key.
+        *default*: the key of a group where *key* says nothing.
         """
         self._options = checked(source, timeout, permits, cancel_on_loss)
-        if isinstance(source, AnySemaphore):
-            if key is not None and not takes_keys(source):
+        given = None if key is ... else key
+        if not isinstance(source, AnySemaphore):
+            given = default if given is None else given
+            if given is None:
+                raise TypeError("a SemaphoreGroup needs key=, a text or a function that gives one")
+        elif takes_keys(source):
+            if key is ...:
                 raise TypeError(
-                    "key= goes with a SemaphoreGroup, or with a FairSemaphore that has"
-                    " key_limit= or share=True"
+                    "a semaphore with key_limit= or share=True needs key=, a text or a function"
+                    " that gives one; key=None is for requests that have none"
                 )
-        elif key is None and default is None:
-            raise TypeError("a SemaphoreGroup needs key=, a text or a function that gives one")
-        elif key is None:
-            key = default
+        elif given is not None:
+            raise TypeError(
+                "key= goes with a SemaphoreGroup, or with a FairSemaphore that has"
+                " key_limit= or share=True"
+            )
         self._source = source
-        self._key = None if key is None else key_function(key)
+        self._key = None if given is None else key_function(given)
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Choice:
         """What a call with these arguments acquires."""
-        key = None if self._key is None else self._key(*args, **kwargs)
+        if self._key is None:
+            assert isinstance(self._source, AnySemaphore)
+            return Choice(self._source, None, self._options)
+        key = self._key(*args, **kwargs)
         if isinstance(self._source, AnySemaphore):
-            return Choice(self._source, None if key is None else _fitting(key), self._options)
-        assert key is not None
+            return Choice(self._source, _fitting(key), self._options)
         return Choice(self._source[key], None, self._options)
 
 
@@ -109,7 +119,7 @@ def _fitting(key: str) -> str:
 
 def acquirer(
     source: AnySemaphore | SemaphoreGroup,
-    key: Key | str | None,
+    key: Key | str | EllipsisType | None,
     *,
     timeout: float | EllipsisType | None,
     permits: int,

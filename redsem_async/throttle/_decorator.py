@@ -17,7 +17,7 @@ R = TypeVar("R")
 def throttled(
     sem: AnySemaphore | SemaphoreGroup,
     *,
-    key: Callable[..., str] | str | None = None,
+    key: Callable[..., str] | str | EllipsisType | None = ...,
     timeout: float | EllipsisType | None = ...,
     permits: int = 1,
     cancel_on_loss: bool | None = None,
@@ -36,7 +36,8 @@ def throttled(
     Args:
         sem: a semaphore, or a group of them.
         key: in a group or in a semaphore with keys: a text, or a function that returns it. It
-            gets the call's arguments unchanged, with ``self`` for a method.
+            gets the call's arguments unchanged, with ``self`` for a method. A semaphore with keys
+            requires it, or ``None`` for calls without a key.
         timeout: seconds to wait for the permit, instead of the semaphore's own; ``None`` waits
             without limit, 0 does not wait.
         permits: how many permits a call holds.
@@ -51,8 +52,8 @@ def throttled(
         the permit once the function has ended.
 
     Raises:
-        TypeError: *function* is not an async function, *key* is given without a group, or a
-            group without *key*.
+        TypeError: *function* is not an async function, *key* is given without a group or a
+            semaphore with keys, or one of these without *key*.
         ValueError: an invalid timeout or number of permits.
     """
     acquire = acquirer(sem, key, timeout=timeout, permits=permits, cancel_on_loss=cancel_on_loss)

@@ -32,7 +32,7 @@ def throttled_map(
     items: Iterable[T] | AsyncIterable[T],
     *,
     on_progress: Callable[[int, int | None], object] | None = None,
-    key: Callable[[T], str] | str | None = None,
+    key: Callable[[T], str] | str | EllipsisType | None = ...,
     timeout: float | EllipsisType | None = ...,
     permits: int = 1,
     cancel_on_loss: bool | None = None,
@@ -65,7 +65,8 @@ def throttled_map(
         on_progress: called as ``on_progress(done, total)`` in the event loop, once for each call
             that has returned, before its result is given: *done* counts them from 1, and *total*
             is ``len(items)``, or ``None`` where *items* has no length.
-        key: in a group or in a semaphore with keys: a text, or a function of the item.
+        key: in a group or in a semaphore with keys: a text, or a function of the item. A
+            semaphore with keys requires it, or ``None`` for items without a key.
         timeout: seconds that a call waits for its permit, instead of the semaphore's own.
         permits: how many permits a call holds.
         cancel_on_loss: whether a lost permit cancels its call; default: as the semaphore says.

@@ -40,7 +40,8 @@ class ThrottledTaskGroup(asyncio.TaskGroup):
     Args:
         sem: a semaphore, or a group of them.
         key: in a group or in a semaphore with keys: of a task that is created without one. A text,
-            or a function of the coroutine, as in ``key=lambda coro: coro.__name__``.
+            or a function of the coroutine, as in ``key=lambda coro: coro.__name__``. With
+            ``None``, tasks of a semaphore with keys may have none.
         timeout: seconds that a task waits for its permit, instead of the semaphore's own.
         permits: how many permits a task holds.
         cancel_on_loss: whether a lost permit cancels its task; default: as the semaphore says.
@@ -54,7 +55,7 @@ class ThrottledTaskGroup(asyncio.TaskGroup):
         self,
         sem: AnySemaphore | SemaphoreGroup,
         *,
-        key: Callable[[Any], str] | str | None = None,
+        key: Callable[[Any], str] | str | EllipsisType | None = ...,
         timeout: float | EllipsisType | None = ...,
         permits: int = 1,
         cancel_on_loss: bool | None = None,
@@ -67,13 +68,13 @@ class ThrottledTaskGroup(asyncio.TaskGroup):
         }
         in_group = isinstance(sem, SemaphoreGroup)
         keyed = in_group or takes_keys(sem)
-        if key is not None:
-            key = key_function(key)
-        if key is not None and not keyed:
-            acquirer(sem, key, **options)  # raises, saying what to do
-        self._key = key
+        given = None if key is ... or key is None else key_function(key)
+        if given is not None and not keyed:
+            acquirer(sem, given, **options)  # raises, saying what to do
+        self._key = given
         self._with_key: Acquire | None = acquirer(sem, _itself, **options) if keyed else None
-        self._without_key: Acquire | None = None if in_group else acquirer(sem, None, **options)
+        needs_key = in_group or (keyed and key is not None)
+        self._without_key: Acquire | None = None if needs_key else acquirer(sem, None, **options)
 
     def create_task(
         self,
@@ -89,7 +90,8 @@ class ThrottledTaskGroup(asyncio.TaskGroup):
             coro: what to run. It is closed if it is never started.
             name: of the task.
             context: of the task.
-            key: in a group of semaphores, which of them; or the key of a semaphore with keys.
+            key: in a group of semaphores, which of them; or the key of a semaphore with keys. By
+                default as this task group says.
 
         Raises:
             RuntimeError: as from ``asyncio.TaskGroup``: not entered, shutting down, finished.
@@ -118,7 +120,10 @@ class ThrottledTaskGroup(asyncio.TaskGroup):
             key = self._key(coro)
         if key is None:
             if self._without_key is None:
-                raise TypeError("which semaphore of the group? Give the task a key=")
+                raise TypeError(
+                    "which semaphore of the group, or which key of the semaphore? Give the task"
+                    " a key=; ThrottledTaskGroup(sem, key=None) is for tasks that have none"
+                )
             return self._without_key
         if self._with_key is None:
             raise TypeError("key= chooses from a SemaphoreGroup, and this is a semaphore")

@@ -755,7 +755,7 @@ OF_CLIENT = (
         "a key that a request has may be refused",
         "any text is a valid key where keys come from requests",
         "integrations/background/test_throttled.py::test_any_text_is_a_key",
-        ("_integrations/selector.py", "None if key is None else _fitting(key)", "key"),
+        ("_integrations/selector.py", "self._source, _fitting(key)", "self._source, key"),
     ),
     mutant(
         "threads take each other's lane",
@@ -905,6 +905,38 @@ OF_CLIENT = (
             "_hub/remote_semaphore.py",
             "            self.reuse.serve_waiting()\n",
             "            pass\n",
+        ),
+    ),
+    mutant(
+        "a semaphore with keys is taken without a key",
+        "no limit of a key is passed in silence",
+        "integrations/web/test_web.py::test_a_group_needs_a_key",
+        (
+            "_integrations/selector.py",
+            "            if key is ...:\n",
+            "            if not source.limit:\n",
+        ),
+    ),
+    mutant(
+        "a task without a key passes the limits of keys",
+        "no limit of a key is passed in silence",
+        "integrations/background/test_task_group.py"
+        "::test_tasks_have_no_key_only_where_that_is_said",
+        (
+            "throttle/_task_group.py",
+            "needs_key = in_group or (keyed and key is not None)",
+            "needs_key = in_group",
+        ),
+    ),
+    mutant(
+        "a key function that gives none takes the request past the limits of keys",
+        "no limit of a key is passed in silence",
+        "integrations/background/test_throttled.py"
+        "::test_a_key_function_that_gives_none_is_an_error",
+        (
+            "_integrations/selector.py",
+            "            return Choice(self._source, _fitting(key), self._options)\n",
+            "            return Choice(self._source, key and _fitting(key), self._options)\n",
         ),
     ),
     mutant(

@@ -125,6 +125,22 @@ async def test_tasks_may_choose_from_a_group_of_semaphores(backend: MemoryBacken
     assert inside["a"].began == 5
 
 
+async def test_tasks_have_no_key_only_where_that_is_said(backend: MemoryBackend) -> None:
+    """They may have it one by one, so a task without one is refused, and not the group."""
+    sem = FairSemaphore(backend, "keyed", 9, key_limit=1)
+    load = Load()
+    async with ThrottledTaskGroup(sem) as tasks:
+        for _ in range(3):
+            _ = tasks.create_task(load.job(), key="a")
+        with pytest.raises(TypeError, match="Give the task a key="):
+            _ = tasks.create_task(asyncio.sleep(0))
+    assert (load.began, load.most) == (3, 1)
+    async with ThrottledTaskGroup(sem, key=None) as tasks:
+        for _ in range(3):
+            _ = tasks.create_task(load.job())
+    assert (load.began, load.most) == (6, 3)
+
+
 async def test_what_create_task_refuses_is_closed(
     backend: MemoryBackend, sem: FairSemaphore
 ) -> None:

@@ -103,6 +103,15 @@ async def test_any_text_is_a_key(backend: MemoryBackend, key: str, given: str) -
         await sem.acquire(key=key)
 
 
+async def test_a_key_function_that_gives_none_is_an_error(backend: MemoryBackend) -> None:
+    """As for a group: a header that is missing is no way round the limit of a key."""
+    headers: dict[int, str] = {}
+    nothing: Any = headers.get
+    for source in (SemaphoreGroup(backend, "g", 3), FairSemaphore(backend, "k", 3, key_limit=1)):
+        with pytest.raises(TypeError, match="key must be"):
+            await throttled(source, key=nothing)(echo)(1)
+
+
 async def test_a_call_that_gets_no_permit_never_begins(sem: FairSemaphore, load: Load) -> None:
     async with sem, sem:
         with pytest.raises(AcquireTimeout):
@@ -211,3 +220,17 @@ async def test_bad_arguments_are_refused_at_once(
         source = SemaphoreGroup(backend, "g", 2) if grouped else sem
     with pytest.raises(error, match=says):
         make(source, **options)
+
+
+@pytest.mark.parametrize("make", [throttled, map_nothing])
+@pytest.mark.parametrize("options", [{"key_limit": 1}, {"share": True}])
+async def test_calls_have_no_key_only_where_that_is_said(
+    backend: MemoryBackend, make: Callable[..., Any], options: dict[str, Any]
+) -> None:
+    """Calls without one would pass the limits of all keys, and nobody would notice."""
+    keyed = FairSemaphore(backend, "keyed", 3, **options)
+    with pytest.raises(TypeError, match=r"needs key=.*key=None is for"):
+        make(keyed)
+    make(keyed, key=None)
+    async with keyed:
+        assert await throttled(keyed, key=None)(echo)(1) == 1

@@ -395,7 +395,12 @@ async def test_bad_arguments_are_refused_at_once(
 
 
 async def test_a_group_needs_a_key(inside: InProcess) -> None:
+    """And a semaphore with keys: otherwise its limits of keys would hold nobody, in silence."""
     with pytest.raises(TypeError, match="key="):
         inside.gate(inside.group)
+    keyed = FairSemaphore(inside.backend, "keyed", 2, key_limit=1)
+    with pytest.raises(TypeError, match=r"needs key=.*key=None is for"):
+        inside.gate(keyed)
+    inside.gate(keyed, key=None)
     with pytest.raises(TypeError, match="semaphore"):
         inside.gate(inside.backend)
