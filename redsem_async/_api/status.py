@@ -116,8 +116,9 @@ class SemaphoreStatus:
         waiters: waiting requests, in the order of the queue.
         set_limit: the limit that was set with ``set_limit``, if any.
         retry_after: an estimate of the seconds until a request that comes now is granted; 0 when a
-            permit is free. It is computed from how long this process held permits lately; if it
-            held none, from how long the listed holders have had theirs.
+            permit is free. It is computed from the queue and from how long this process held
+            permits lately; if it held none, from how long others did; a second where that is not
+            known.
         keys: that hold permits or wait, in the order of their encoded texts.
     """
 
@@ -161,11 +162,8 @@ def status_of(
         # Tokens and tickets are times of the clock, in microseconds.
         return max(0.0, (reply.now_us - drawn) / 1e6)
 
-    if usual_hold is None and reply.holders:
-        # A hold that is looked at is half over on average, if all take as long; if they vary as
-        # much as random arrivals do, as long again is still to come.
-        held = sum(age(entry.token) * entry.permits for entry in reply.holders)
-        usual_hold = 1.5 * held / len(reply.holders)
+    if usual_hold is None and reply.hold_ms is not None:
+        usual_hold = reply.hold_ms / 1000
     soon = available > 0 and not reply.blocked
     estimate = retry_after(reply.waiting, limit, usual_hold, None, terms.lease)
     return SemaphoreStatus(

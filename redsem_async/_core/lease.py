@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 MAX_REPLY_TIMEOUT = 3.0  # seconds without a reply, before a connection counts as broken
 CONNECT_TIMEOUT = 5.0  # seconds for one attempt to connect
+UNKNOWN_HOLD = 1.0  # seconds to wait where nobody has measured how long permits are held
 
 
 def heartbeat_interval(lease: float) -> float:
@@ -112,8 +113,11 @@ def retry_after(
 
     By Little's law, where it is known for how long a request usually holds its permits
     (*usual_hold*: seconds times permits). Otherwise the next moment at which something changes by
-    itself, if there is one, and a lease at most.
+    itself, if there is one, and `UNKNOWN_HOLD` at most; while no permit is given, a lease.
     """
-    if usual_hold is not None and limit > 0:
-        return (ahead + 1) * usual_hold / limit
-    return lease if next_change is None else min(max(next_change, 0.0), lease)
+    longest = lease
+    if limit > 0:
+        if usual_hold is not None:
+            return (ahead + 1) * usual_hold / limit
+        longest = min(lease, UNKNOWN_HOLD)
+    return longest if next_change is None else min(max(next_change, 0.0), longest)

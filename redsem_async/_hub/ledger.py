@@ -12,6 +12,7 @@ from redsem_async._core.errors import AcquireTimeout, BlockedBy
 from redsem_async._core.lease import retry_after
 from redsem_async._observers.registry import observers
 from redsem_async._protocol.backend import SemaphoreRef
+from redsem_async._protocol.replies import Reply
 
 from .claim import Claim, LineReport, State
 from .identity import HubIdentity
@@ -21,6 +22,7 @@ from .right import ReuseRight
 from .route import Route
 
 HOLDS = 8  # over about so many, the usual hold is averaged
+TELL_HOLD = 5.0  # seconds, at least, between two releases that tell it to others
 
 logger = logging.getLogger("redsem_async")
 
@@ -41,7 +43,9 @@ class Ledger:
         shortest_lease: of any claim so far, in seconds; longest_lease and highest_limit likewise.
         right: to reuse leases.
         line_report: the last reply about the line that goes for every waiter (zset).
-        usual_hold: for how long requests held their permits lately, in seconds times permits.
+        own_hold: for how long requests of this process held their permits lately, in seconds times
+            permits; None before the first that gave them back.
+        others_hold: the same of all processes, as a reply told it.
         inside: how many blocks each task is inside.
     """
 
@@ -72,8 +76,10 @@ class Ledger:
         self.highest_limit: int = 0
         self.right: ReuseRight = ReuseRight(identity.loop, route)
         self.line_report: LineReport | None = None
-        self.usual_hold: float | None = None
+        self.own_hold: float | None = None
+        self.others_hold: float | None = None
         self.inside: dict[asyncio.Task[Any], int] = {}
+        self._hold_told_at = -math.inf
         self._keyed = semaphore.address.keyed
         self._keys_share = "+share" in semaphore.address.mode
         self._key_lines = KeyLines(share=self._keys_share)
@@ -182,6 +188,12 @@ class Ledger:
             self.ahead = {claim for claim in self.ahead if claim.pending}
         return not self.ahead and not self._keys_share
 
+    def line_report_of(self, sent_at: float, reply: Reply) -> LineReport:
+        """What *reply*, to a command sent at *sent_at*, says about the line."""
+        if reply.hold_ms is not None:
+            self.others_hold = reply.hold_ms / 1000
+        return LineReport.of(sent_at, reply)
+
     def last_report(self, claim: Claim) -> LineReport | None:
         """The last reply about the line that goes for *claim*.
 
@@ -193,8 +205,20 @@ class Ledger:
 
     def note_hold(self, held: float) -> None:
         """A permit is given back, after *held* seconds times permits."""
-        usual = self.usual_hold
-        self.usual_hold = held if usual is None else usual + (held - usual) / HOLDS
+        usual = self.own_hold
+        self.own_hold = held if usual is None else usual + (held - usual) / HOLDS
+
+    def hold_to_tell(self) -> int | None:
+        """The usual hold in ms, for a release that is written now; None where others know it."""
+        if self.own_hold is None or (now := clock()) < self._hold_told_at + TELL_HOLD:
+            return None
+        self._hold_told_at = now
+        return math.ceil(1000 * max(self.own_hold, 0.0))
+
+    @property
+    def usual_hold(self) -> float | None:
+        """As this process measured it, or else the others; None where nobody has."""
+        return self.others_hold if self.own_hold is None else self.own_hold
 
     def retry_after(self, claim: Claim) -> float:
         """When asking again may be worth it, in seconds, by the last reply about the line."""
@@ -211,9 +235,9 @@ class Ledger:
         if self._keyed:
             in_line = ahead
             ahead, limit = self._key_lines.ahead_of(claim, line, limit)
-            if self._keys_share and claim.key is not None and self.usual_hold:
+            if self._keys_share and claim.key is not None and (hold := self.usual_hold):
                 # After its patience a request goes by its age.
-                impatient = claim.key.patience_ms / 1000 * limit / self.usual_hold
+                impatient = claim.key.patience_ms / 1000 * limit / hold
                 ahead = min(ahead, in_line + impatient)
         return retry_after(ahead, limit, self.usual_hold, moment, terms.lease)
 

@@ -98,12 +98,14 @@ class Acquire(NamedTuple):
 class Release(NamedTuple):
     """Give permits back, by their numbers within the hub *owner*.
 
-    *keep* of them are taken again by the caller, in the same write (zset).
+    *keep* of them are taken again by the caller, in the same write (zset). *hold_ms*: for how long
+    requests of its process hold their permits lately, times permits; most do not say it.
     """
 
     owner: str
     numbers: Sequence[int]
     keep: int = 0
+    hold_ms: int | None = None
 
 
 class Refresh(NamedTuple):

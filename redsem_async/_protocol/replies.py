@@ -38,6 +38,8 @@ class Reply(NamedTuple):
         next_ms: in how many milliseconds something may change by itself; ``None`` for never.
         waiting: how long the line is: requests (fair), processes (zset).
         set_limit: what replaces the limits of the callers, if it is set (acquire, heartbeat).
+        hold_ms: for how long requests of all processes hold their permits lately, times permits,
+            if that is known and one of the caller has to wait (acquire, heartbeat).
         granted: number and token of waiters of the caller's hub that were served (fair).
         hinted: permits that the caller's own waiters may try for (zset).
         room: permits left (zset).
@@ -49,6 +51,7 @@ class Reply(NamedTuple):
     next_ms: int | None = None
     waiting: int = 0
     set_limit: int | None = None
+    hold_ms: int | None = None
     granted: Sequence[tuple[int, int]] = ()
     hinted: int = 0
     room: int = 0
@@ -108,6 +111,7 @@ class StatusReply(NamedTuple):
         slots: the longest list that a client declared.
         blocked: whether a new request without a key waits behind others (fair).
         key_limits: of how many keys the limit is set.
+        hold_ms: as in `Reply`.
     """
 
     set_limit: int | None
@@ -122,6 +126,7 @@ class StatusReply(NamedTuple):
     slots: Sequence[str] = ()
     blocked: bool = False
     key_limits: int = 0
+    hold_ms: int | None = None
 
 
 AnyReply = Reply | AdoptReply | StatusReply

@@ -106,8 +106,9 @@ class Codec:
                     limit = _listed(operation.slots)
                 head = (operation.lease_ms, limit, *beside, *described, right)
                 return "acquire", (*head, *self._requests(operation))
-            case Release(owner, numbers, keep):
-                return "release", (owner, keep, *numbers)
+            case Release(owner, numbers, keep, hold_ms):
+                hold: Argument = "" if hold_ms is None else hold_ms
+                return "release", (owner, keep, hold, *numbers)
             case Refresh(numbers, lease_ms, heavy, max_hold_ms):
                 lease = _bounded(lease_ms, max_hold_ms)
                 if not heavy:
@@ -162,12 +163,12 @@ class Codec:
                 return Reply([1] * len(operation.numbers))
             case Acquire() | Heartbeat() | Release() | Abandon() | SetLimit() | Reap():
                 _, next_ms, waiting, mine, *answers = raw
-                set_limit, room, right = -1, 0, False
+                set_limit, hold_ms, room, right = -1, -1, 0, False
                 told: Sequence[Any] = ()
                 if self._slotted:
                     mine, told = mine
                 if isinstance(operation, Acquire | Heartbeat):
-                    set_limit, *answers = answers
+                    set_limit, hold_ms, *answers = answers
                     if not fair:
                         room, *answers = answers
                     if operation.right is not None:
@@ -178,6 +179,7 @@ class Codec:
                     next_ms=None if next_ms < 0 else next_ms,
                     waiting=waiting,
                     set_limit=None if set_limit < 0 else set_limit,
+                    hold_ms=None if hold_ms < 0 else hold_ms,
                     granted=list(zip(mine[::2], mine[1::2], strict=True)) if fair else (),
                     hinted=0 if fair or not mine else mine[0],
                     room=room,

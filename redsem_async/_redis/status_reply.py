@@ -10,7 +10,7 @@ from redsem_async._protocol.replies import HeldEntry, KeyEntry, LineEntry, Statu
 
 def status_reply(raw: Sequence[Any], address: Address) -> StatusReply:
     """Return the reply to a status; *raw* begins with the tag."""
-    _, cap, held, waiting, now_us, holders, entries, hubs, *more = raw
+    _, cap, held, waiting, now_us, hold_ms, holders, entries, hubs, *more = raw
     held_ids, lefts, tokens, counts = (holders[i::4] for i in range(4))
     keys: Sequence[Any] = ()
     held_keys: Sequence[Any] = (None,) * len(held_ids)
@@ -52,6 +52,7 @@ def status_reply(raw: Sequence[Any], address: Address) -> StatusReply:
         slots=tuple(unquote(slot) for slot in slots.decode().split(",") if slot),
         blocked=bool(blocked),
         key_limits=key_limits,
+        hold_ms=None if hold_ms < 0 else hold_ms,
     )
 
 

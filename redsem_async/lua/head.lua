@@ -10,6 +10,7 @@
 --                    offset -> us by which tokens lead the semaphore's clock;
 --                    aside -> when requests that were set aside return to the line;
 --                    rights -> 'hub:until,...' of the hubs that may reuse leases: see the prelude;
+--                    hold -> for how long requests hold their permits lately, in ms times permits;
 --                    after a loss of state, lost -> when it was detected, and grace -> end of
 --                    the grace period, until which only old holders are admitted.
 --                    For each hub: hub -> highest number that it has used here; hub:until ->
@@ -53,7 +54,7 @@ end
 
 local fields = call('HMGET', meta, 'mode', 'counter',
   hub, hub .. ':until', hub .. ':deaf', hub .. ':gone', 'grace', 'ahead', 'offset',
-  'aside', 'rights')
+  'aside', 'rights', 'hold')
 if fields[1] and fields[1] ~= mode then
   -- Count by the clock in use: the server's, if this caller's is a local one.
   if clock_us ~= '' and string.find(fields[1], 'server', 1, true) then
@@ -75,6 +76,7 @@ local unreachable = fields[6]                 -- a push message to it had no sub
 local grace = tonumber(fields[7]) or 0        -- end of the grace period
 local aside_due = tonumber(fields[10])        -- when requests that were set aside return
 local rights = fields[11]                     -- which hubs may reuse leases
+local usual_hold = tonumber(fields[12]) or -1
 
 -- The semaphore's clock is the server's, but never goes back. When the server's clock was set back
 -- by more than STEP, the counter shows it, and the semaphore's clock leads by the difference from

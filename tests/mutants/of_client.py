@@ -216,6 +216,30 @@ OF_CLIENT = (
         ),
     ),
     mutant(
+        "a cold process does not listen to how long others hold",
+        "a cold process goes by how long the others hold permits",
+        "promises/test_errors.py::test_a_cold_process_is_told_how_long_others_hold",
+        ("_hub/ledger.py", "        if reply.hold_ms is not None:\n", "        if not reply:\n"),
+    ),
+    mutant(
+        "a hold is never told",
+        "a cold process goes by how long the others hold permits",
+        "promises/test_errors.py::test_a_cold_process_is_told_how_long_others_hold",
+        ("_hub/ledger.py", "        if self.own_hold is None or (now", "        if True or (now"),
+    ),
+    mutant(
+        "every release tells a hold",
+        "a hold is told every few seconds at most",
+        "promises/test_errors.py::test_a_hold_is_told_seldom_and_smoothed",
+        ("_hub/ledger.py", "TELL_HOLD = 5.0", "TELL_HOLD = 0.0"),
+    ),
+    mutant(
+        "a hold that nobody has measured is a lease",
+        "an unknown hold is never taken to be a whole lease",
+        "promises/test_errors.py::test_a_hold_that_nobody_has_measured_is_not_a_lease",
+        ("_core/lease.py", "longest = min(lease, UNKNOWN_HOLD)", "pass"),
+    ),
+    mutant(
         "leaving a block sends the release by itself",
         "the release leaves in this turn of the loop, with what that turn asks",
         "promises/test_leaving.py::test_the_release_and_the_next_acquire_are_one_write",

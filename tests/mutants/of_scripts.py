@@ -49,6 +49,18 @@ OF_SCRIPTS = (
         ("lua/prelude.lua", "    freed = freed + remove_holders(expired)\n", ""),
     ),
     mutant(
+        "the quick path overlooks a hold that is told",
+        "a cold process goes by how long the others hold permits",
+        "promises/test_errors.py::test_a_cold_process_is_told_how_long_others_hold",
+        ("lua/quick/release.lua", " or ARGV[7] ~= ''", ""),
+    ),
+    mutant(
+        "a late release that tells a hold keeps the name",
+        "no key is left for ever of a name that is not in use",
+        "promises/test_errors.py::test_a_late_release_does_not_keep_a_name",
+        ("lua/release.lua", "if hold and fields[1] then", "if hold then"),
+    ),
+    mutant(
         "the quick path leaves the expired",
         "nothing is left of a permit but while somebody holds it",
         "promises/test_quick_path.py::test_a_newcomer_clears_up_after_who_has_expired",
@@ -775,8 +787,8 @@ OF_SCRIPTS = (
         "promises/test_recovery.py::test_what_was_put_back_and_released_does_not_come_back_late",
         (
             "lua/quick/release.lua",
-            "if ARGV[5] ~= hub or grace > now or call(",
-            "if ARGV[5] ~= hub or call(",
+            "if ARGV[5] ~= hub or ARGV[7] ~= '' or grace > now or call(",
+            "if ARGV[5] ~= hub or ARGV[7] ~= '' or call(",
         ),
     ),
     mutant(

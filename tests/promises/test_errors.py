@@ -22,7 +22,7 @@ from redsem_async import (
     SemaphoreError,
     SlotsMismatch,
 )
-from tests.harness.clients import Client, Kind, Make
+from tests.harness.clients import Client, Kind, Make, MakePair, key_of
 from tests.harness.wait import cancelled, queue_up, soon
 
 pytestmark = pytest.mark.one_mode
@@ -188,6 +188,58 @@ async def test_retry_after_is_an_estimate_and_never_negative(
     assert estimates
     assert min(estimates) >= 0
     assert max(estimates) <= 2 * max(lease, 0.3) + 0.1
+
+
+async def test_a_cold_process_is_told_how_long_others_hold(pair: MakePair) -> None:
+    """Its first refusals would say a whole lease otherwise, where requests take 60 ms."""
+    here, there = pair(1, lease=60.0)
+    for _ in range(2):  # the first one leaves nothing: a kept lease is used again
+        async with here.acquire() as permit:
+            assert permit.id  # its release is sent, and not kept
+            await asyncio.sleep(0.06)
+    async with here:
+        with pytest.raises(AcquireTimeout) as caught:
+            await there.acquire(timeout=0)
+        assert 0.05 < caught.value.retry_after < 0.6
+        assert (await there.status()).retry_after == caught.value.retry_after
+
+
+async def test_a_hold_that_nobody_has_measured_is_not_a_lease(pair: MakePair) -> None:
+    """A second is as good a guess, and costs less."""
+    here, there = pair(1, lease=60.0)
+    async with here:
+        with pytest.raises(AcquireTimeout) as caught:
+            await there.acquire(timeout=0)
+        assert caught.value.retry_after == 1.0
+        assert (await there.status()).retry_after == 1.0
+
+
+async def test_a_hold_is_told_seldom_and_smoothed(
+    make_on_redis: Make, other_redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One field, written by few of the releases; what others told counts as much."""
+    here = make_on_redis(1, linger=0)
+    there = make_on_redis(1, linger=0, client=other_redis)
+    monkeypatch.setattr("redsem_async._hub.ledger.HOLDS", math.inf)  # one more changes nothing
+    told: list[object] = []
+    for semaphore, usual in ((here, 0.4), (here, 0.8), (there, 0.1)):
+        permit = await semaphore.acquire()
+        semaphore._bound().remote.ledger.own_hold = usual
+        assert await permit.release()
+        told.append(await other_redis.hget(key_of(here, "meta"), "hold"))
+    assert told == [b"400", b"400", b"250"]
+
+
+async def test_a_late_release_does_not_keep_a_name(
+    make_on_redis: Make, other_redis: Redis
+) -> None:
+    """What it tells of holds is nothing to remember where the name is not in use any more."""
+    sem = make_on_redis(1)
+    async with sem.acquire() as permit:
+        assert permit.id  # not kept
+        await other_redis.flushall()
+    assert await sem.release(permit.id) is False  # after the first, on the same connection
+    assert await other_redis.hget(key_of(sem, "meta"), "hold") is None
 
 
 async def test_a_real_mismatch_carries_real_facts(make: Make, other: Client) -> None:

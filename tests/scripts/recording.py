@@ -172,7 +172,8 @@ def call_of(mode: Mode, operation: str, own: Sequence[str], *, recovers: bool) -
             waits, _, highest = first.partition(":")
             return call._replace(waits=int(waits), highest=int(highest or 0), hinted=int(second))
         case "release":
-            return op.Release(own[0], [int(number) for number in own[2:]], int(own[1]))
+            hold_ms = int(own[2]) if own[2] else None
+            return op.Release(own[0], [int(number) for number in own[3:]], int(own[1]), hold_ms)
         case "refresh":
             lease_ms, bound = _bounded(own[0])
             parts = [text.partition(":") for text in own[1:]]

@@ -150,6 +150,7 @@ class Replay:
             "calls": (int(meta.get(f"{hub}:calls", 0)), known.last_call),
             "gone": (f"{hub}:gone" in meta, known.unreachable),
             "no push": (meta.get(f"{hub}:deaf") == "1", known.no_push),
+            "hold": (int(meta["hold"]) if "hold" in meta else None, state.hold_ms),
             "grace": (int(meta.get("grace", 0)), state.grace.until),
             "rights": (lasting(rights_in(meta.get("rights")), now), lasting(state.rights, now)),
             "limit": (keys.texts.get("limit"), limit),
@@ -191,7 +192,7 @@ class Replay:
                     state.holders.clear()
             case "meta":
                 state.hubs.clear()
-                state.kind = None
+                state.kind = state.hold_ms = None
                 state.counter = Counter()
                 state.rights.clear()
                 if isinstance(model, KeyedSpecification):

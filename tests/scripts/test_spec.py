@@ -220,7 +220,8 @@ class Agreement(Comparison):
     def release(self, hub: str, caller: str, data: st.DataObject) -> None:
         numbers = data.draw(self._some_numbers(hub, unique=data.draw(st.booleans())))
         kept = data.draw(st.sampled_from((0, 0, 1))) if not self.address.fair else 0
-        self.send(caller, op.Release(hub, numbers, kept))
+        told = data.draw(st.sampled_from((None, None, 0, 7, 60, 1001)))
+        self.send(caller, op.Release(hub, numbers, kept, told))
 
     @rule(hub=hubs, lease_ms=leases, bound=bounds, data=st.data())
     def refresh(self, hub: str, lease_ms: int, bound: int | None, data: st.DataObject) -> None:

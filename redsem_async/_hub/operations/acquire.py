@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from redsem_async._core.config import Slot, Terms
 from redsem_async._core.errors import QueueFull, SemaphoreError
 from redsem_async._core.lease import trusted_until
-from redsem_async._hub.claim import Claim, LineReport, State
+from redsem_async._hub.claim import Claim, State
 from redsem_async._hub.deadlines import Deadlines
 from redsem_async._hub.handout import Handout
 from redsem_async._hub.ledger import Ledger
@@ -138,7 +138,7 @@ class AcquireBatch(Batch):
         terms = self._claims[0].terms
         trusted = trusted_until(terms.lease, sent_at=self.sent_at, left=terms.lease)
         at_once = self.replied_at < trusted and not terms.min_replicas
-        report = LineReport.of(self.sent_at, reply)
+        report = ledger.line_report_of(self.sent_at, reply)
         again: list[Claim] = []
         wait: list[Claim] = []
         stopped_early = reply.next_ms == 0  # a reap goes on: there may be room afterwards

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from redsem_async._core.errors import SemaphoreError
 from redsem_async._core.lease import heartbeat_interval
-from redsem_async._hub.claim import Claim, LineReport, State
+from redsem_async._hub.claim import Claim, State
 from redsem_async._hub.heartbeat_timer import HeartbeatTimer
 from redsem_async._protocol.operations import Heartbeat
 from redsem_async._protocol.replies import GONE, WAITING_FOR_KEY, AnyReply, Holding, Reply
@@ -38,7 +38,7 @@ class HeartbeatBatch(Batch):
         queue, waiters = self._queue, self._queue.waiters
         self._heartbeats.answered(heartbeat_interval(self.ledger.longest_lease))
         gone: list[Claim] = []
-        report = LineReport.of(self.sent_at, reply)
+        report = self.ledger.line_report_of(self.sent_at, reply)
         waiters.line_reported(report)
         requests = self.operation.requests
         for claim, request, answer in zip(self._asked, requests, reply.answers, strict=True):

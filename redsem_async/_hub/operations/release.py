@@ -183,7 +183,8 @@ class ReleaseBatch(Batch):
         pending: Sequence[PendingRelease],
         keep: int,
     ) -> None:
-        super().__init__(ledger, Release(owner, [each.number for each in pending], keep))
+        numbers = [each.number for each in pending]
+        super().__init__(ledger, Release(owner, numbers, keep, ledger.hold_to_tell()))
         ledger.releases_in_flight += 1
         self._queue = queue
         self._owner = owner

@@ -17,8 +17,9 @@
 --          requests     from here on: 'number', or 'number:permits:waits' (waits 0 or 1), or
 --                       'number:permits:waits:ahead' for a request whose ticket is as low as that
 --                       of one that came so many ms earlier
--- RETURNS  {tag, next_ms, waiting, own_grants, set_limit, answer...}, set_limit being -1 when no
---          limit is set, and an answer a token (granted),
+-- RETURNS  {tag, next_ms, waiting, own_grants, set_limit, hold, answer...}, set_limit being -1 when
+--          no limit is set, hold the usual hold in ms times permits, -1 when it is not known or all
+--          were granted, and an answer a token (granted),
 --          {token, ms left} (holds a permit already), 0 (in line), -1 (gone: its number was used
 --          before, and it neither holds nor waits), -2 (no room, and it does not wait),
 --          -3 (the line is too long); and where the right was asked for, 1 or 0 after these;
@@ -105,4 +106,4 @@ end
 if overtakes then serve() end  -- one may be the first now, and fit where that one did not
 if not served then recall_rights() end
 if right ~= '' then answers[#answers + 1] = answer_right(right, others_wait()) end
-return append(reply_with_limit(), answers)
+return append(reply_with_limit(served), answers)

@@ -151,9 +151,9 @@ local function reply_head()
   return { tag, next_change(), waiting, slotted and slotted.tell(own_grants) or own_grants }
 end
 
--- The beginning of a reply, then the set limit, or -1.
-local function reply_with_limit()
-  return append(reply_head(), { set_limit or -1 })
+-- The beginning of a reply, then the set limit, or -1, and unless all were *served* the usual hold.
+local function reply_with_limit(served)
+  return append(reply_head(), { set_limit or -1, served and -1 or usual_hold })
 end
 
 -- Sends a hint to the first hub in line that receives it: an expiry is earlier than next_ms said.

@@ -15,8 +15,9 @@
 --          no_push   '1' when no push message reaches the hub
 --          right     'ms:limit' to ask for the right to reuse leases, '' not to
 --          requests  from here on: 'number', or 'number:permits:waits' (waits 0 or 1)
--- RETURNS  {tag, next_ms, waiting, own_grants, set_limit, room, answer...}, set_limit being -1 when
---          no limit is set, room how many permits are left, and an answer a token (granted),
+-- RETURNS  {tag, next_ms, waiting, own_grants, set_limit, hold, room, answer...}, set_limit being -1
+--          when no limit is set, hold the usual hold in ms times permits, -1 when it is not known or
+--          none waits, room how many permits are left, and an answer a token (granted),
 --          {token, ms left} (holds a permit already), -1 (gone: its number was used before, and it
 --          does not hold) or -2 (no room); where the right was asked for, 1 or 0 comes after these
 -- USES     parse_waits, load_state, unknown_hub, unknown_hub_error, mark, parse_requests,
@@ -71,4 +72,4 @@ if mark > old_mark then announce(waits, math.max(highest, declared), lease) end
 serve(false, true, passes_hint)
 if not served then recall_rights() end
 if right ~= '' then answers[#answers + 1] = answer_right(right, others_wait()) end
-return append(reply_with_room(effective_limit), answers)
+return append(reply_with_room(effective_limit, served), answers)

@@ -9,8 +9,8 @@
 --          waits     how many requests of this hub wait
 --          hinted    permits of hints that no request of this hub can use
 --          number    of this heartbeat: a late one does not overwrite what a newer one announced
--- RETURNS  {tag, next_ms, waiting, own_grants, set_limit, room}, room being how many permits are
---          left; and where the right was asked for, 1 or 0 after these
+-- RETURNS  {tag, next_ms, waiting, own_grants, set_limit, hold, room}, hold being the usual hold in
+--          ms times permits or -1, as for an acquire, and room how many permits are left; and where the right was asked for, 1 or 0 after these
 -- USES     load_state, unknown_hub, unknown_hub_error, allow_writes_at_maxmemory, record_hub,
 --          detect_lost_holders, purge, mark, raise_mark, announce, serve, recall_rights,
 --          answer_right, others_wait, append, reply_with_room, limit_for, liveness_timeout, slotted
@@ -37,4 +37,4 @@ serve(false, true, passes_hint)
 if waits > 0 then recall_rights() end
 local answers = {}
 if right ~= '' then answers[1] = answer_right(right, others_wait()) end
-return append(reply_with_room(limit_for(declared)), answers)
+return append(reply_with_room(limit_for(declared), waits == 0), answers)

@@ -90,10 +90,11 @@ local function reply_head()
   return { tag, next_ms, waiting, slotted and slotted.tell(own_grants) or own_grants }
 end
 
--- The beginning of a reply, then the set limit, or -1, and the room that *effective_limit* leaves.
-local function reply_with_room(effective_limit)
+-- The beginning of a reply, then the set limit, or -1; unless all were *served* the usual hold; and
+-- the room that *effective_limit* leaves.
+local function reply_with_room(effective_limit, served)
   local room = grace <= now and effective_limit - used or 0
-  return append(reply_head(), { set_limit or -1, room })
+  return append(reply_head(), { set_limit or -1, served and -1 or usual_hold, room })
 end
 
 -- The line has hubs, and no requests: a request is never in it.

@@ -151,6 +151,8 @@ class Specification(ABC):
         elif any(held):
             revoked = [n for n, was_held in zip(call.numbers, held, strict=True) if was_held]
             self._publish(call.owner, Revoked(context.name, revoked))
+        if call.hold_ms is not None and state.kind is not None:
+            state.note_hold(call.hold_ms)
         if self.waiting:
             state.remove_expired(context)
             context.freed = max(0, context.freed - call.keep)
@@ -315,3 +317,9 @@ class Specification(ABC):
     @abstractmethod
     def _listing(self, context: CallContext, call: Status) -> Listing:
         """How many requests wait, and the first ones, and keys, that *call* asks for."""
+
+
+def answered(reply: Reply, state: State, *, right: bool, waits: bool) -> Reply:
+    """*reply* to an acquire or a heartbeat. *waits*: a request of the caller does."""
+    told = state.hold_ms if waits else None
+    return reply._replace(right=right, set_limit=state.set_limit, hold_ms=told)

@@ -31,7 +31,7 @@ from redsem_async._protocol.replies import (
     Reply,
 )
 
-from .base import Specification
+from .base import Specification, answered
 from .records import (
     CallContext,
     HolderRecord,
@@ -107,10 +107,10 @@ class FairSpecification(Specification):
             self._line_changed(context, context.queued)
             if context.overtakes:
                 self._serve(context)
-        if any(answer in UNSERVED for answer in answers):
+        if waits := any(answer in UNSERVED for answer in answers):
             recall_rights(self.state, context, self._publish)
         right = self._answer_right(context, call.right)
-        return self._reply(context, answers)._replace(right=right, set_limit=self.state.set_limit)
+        return answered(self._reply(context, answers), self.state, right=right, waits=waits)
 
     def _answer(self, context: CallContext, call: Acquire, request: Request, mark: int) -> Answer:
         """Grant, queue or refuse one request. One that is not above *mark* ran before."""
@@ -198,10 +198,10 @@ class FairSpecification(Specification):
             grant = self.state.current_grant(identity, context.now)
             in_line = self._is_in_line(context.hub, request)
             answers.append(self._in_line(request) if in_line else grant or GONE)
-        if any(answer in (WAITING, WAITING_FOR_KEY) for answer in answers):
+        if waits := any(answer in (WAITING, WAITING_FOR_KEY) for answer in answers):
             recall_rights(self.state, context, self._publish)
         right = self._answer_right(context, call.right)
-        return self._reply(context, answers)._replace(right=right, set_limit=self.state.set_limit)
+        return answered(self._reply(context, answers), self.state, right=right, waits=waits)
 
     def _look_at_heads(self, context: CallContext, requests: Sequence[Request]) -> None:
         """Look whether requests of dead hubs stand before *requests*, where `_serve` does not."""

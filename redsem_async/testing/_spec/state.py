@@ -99,6 +99,7 @@ class State:
         rights: until when each hub may reuse leases, in milliseconds.
         slotted: permits stand for slots.
         slots: the longest list of slots that a client declares.
+        hold_ms: for how long requests hold their permits lately, times permits, if it was told.
         on_removed: called with holders that were removed.
     """
 
@@ -114,6 +115,7 @@ class State:
     rights: dict[str, int] = field(default_factory=dict[str, int])
     slotted: bool = False
     slots: Sequence[str] = ()
+    hold_ms: int | None = None
     on_removed: Callable[[CallContext, Sequence[HolderRecord]], None] | None = field(
         default=None, repr=False
     )
@@ -132,7 +134,7 @@ class State:
 
     def forget(self) -> None:
         """Forget everything but the last token, the hubs and the marker."""
-        self.kind = self.set_limit = self.paused_limit = None
+        self.kind = self.set_limit = self.paused_limit = self.hold_ms = None
         self.counter.ahead_us = self.counter.offset_us = 0
         self.grace = Grace()
         self.slots = ()
@@ -192,6 +194,11 @@ class State:
             return self.grace.until - context.now
         first = min((holder.expiry_ms for holder in self.holders.values()), default=None)
         return None if first is None else max(0, first - context.now)
+
+    def note_hold(self, hold_ms: int) -> None:
+        """A process tells its usual hold: the mean of that and what was told before."""
+        before = hold_ms if self.hold_ms is None else self.hold_ms
+        self.hold_ms = (before + hold_ms + 1) // 2
 
     # -- hubs
 

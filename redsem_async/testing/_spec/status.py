@@ -44,6 +44,7 @@ def status(state: State, context: CallContext, call: Status, listing: Listing) -
     hubs |= {entry.id.partition(".")[0] for entry in listing.line}
     return StatusReply(
         set_limit=state.set_limit,
+        hold_ms=state.hold_ms,
         held=state.used(context.now),
         waiting=listing.waiting,
         now_us=state.counter.stamp(context.now_us),

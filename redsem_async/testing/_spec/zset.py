@@ -15,7 +15,7 @@ from redsem_async._protocol.replies import (
     Reply,
 )
 
-from .base import Specification
+from .base import Specification, answered
 from .records import CallContext, HolderRecord, Publish, requests_of
 from .rights import answer_right, recall_rights
 from .slots import assign, compare
@@ -92,11 +92,11 @@ class ZsetSpecification(Specification):
             highest = call.highest if call.waits else 0
             self._announce(context, waits, max(highest, call.limit))
         self._serve(context)
-        if call.waits or FULL in answers:
+        if unserved := bool(call.waits or FULL in answers):
             recall_rights(self.state, context, self._publish)
         right = answer_right(self.state, context, call.right, self.waiting, self.waiting_hubs())
         reply = self._reply(context, answers, room)
-        return reply._replace(right=right, set_limit=self.state.set_limit)
+        return answered(reply, state, right=right, waits=unserved)
 
     def _announce(self, context: CallContext, waits: int, highest_limit: int) -> None:
         """Note how many of the caller's requests wait: with one or more it is in the line."""
@@ -135,7 +135,7 @@ class ZsetSpecification(Specification):
             recall_rights(self.state, context, self._publish)
         right = answer_right(self.state, context, call.right, self.waiting, self.waiting_hubs())
         reply = self._reply(context, room=self._room(context, call.limit))
-        return reply._replace(right=right, set_limit=self.state.set_limit)
+        return answered(reply, state, right=right, waits=bool(call.waits))
 
     # -- serving
 
