@@ -7,6 +7,7 @@ semaphore, and semaphores move between them as slots do.
 import asyncio
 import os
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from weakref import WeakSet, WeakValueDictionary
 
@@ -38,6 +39,7 @@ class Hub:
         self._connectors: dict[Node, Connector] = {}
         self._at_end: list[Callable[[], Awaitable[None]]] = []
         _HUBS.add(self)
+        backend.on_close(self._client_closed)
 
     def semaphore(self, address: Address, label: str | None) -> RemoteSemaphore:
         """The semaphore at *address*, made when first asked for."""
@@ -90,6 +92,16 @@ class Hub:
                 await callback()
 
     # -- the end
+
+    def _client_closed(self) -> None:
+        """The client was closed: keep no connection without work. Called in any thread."""
+        if self.identity.usable:
+            with suppress(RuntimeError):  # the loop was closed
+                self.identity.loop.call_soon_threadsafe(self._leave)
+
+    def _leave(self) -> None:
+        for connector in self._connectors.values():
+            connector.leave()
 
     async def aclose(self, drain: float) -> None:
         """End waiting, give holders *drain* seconds, release what they still hold, and close."""

@@ -66,6 +66,7 @@ class Pipeline(Writer):
         self.probe: asyncio.Event = asyncio.Event()  # a caller does not wait for an attempt
         self.active_at: float = 0.0
         self.lost: bool = False  # the last connection broke
+        self.leaving: bool = False  # the client was closed: an idle connection is not kept
         self.reply_timeout: float = MAX_REPLY_TIMEOUT
         self._loop = identity.loop
         self._connect = connect
@@ -228,6 +229,8 @@ class Pipeline(Writer):
             self._flush_soon()
         if self._quiet is not None:
             self._check_quiet(self._quiet)
+        if self.leaving and not self.has_work():
+            self.stirred.set()
 
     def _error_received(self, remote: RemoteSemaphore | None, error: CommandError) -> CommandError:
         match error.kind:
@@ -324,6 +327,7 @@ class Pipeline(Writer):
     def forget(self) -> Link | None:
         """The connection is closed on purpose. Returns it."""
         link, self.state.link, self.lost = self.state.link, None, False
+        self.leaving = False
         for timer in (self._reply_timer, self._held):
             if timer is not None:
                 timer.cancel()

@@ -54,6 +54,11 @@ class Connector:
     def _ending(self) -> bool:
         return self._task is None or bool(self._task.cancelling())
 
+    def leave(self) -> None:
+        """Close the connection, if there is one, as soon as there is nothing to do."""
+        self.pipeline.leaving = self.open
+        self.pipeline.stirred.set()
+
     def _start(self) -> None:
         if self._task is None:
             self._task = self._loop.create_task(self._keep(), name="redsem-hub")
@@ -73,7 +78,8 @@ class Connector:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(IDLE):
                         await pipeline.stirred.wait()
-                if not pipeline.has_work() and clock() - pipeline.active_at >= IDLE:
+                unused = pipeline.leaving or clock() - pipeline.active_at >= IDLE
+                if unused and not pipeline.has_work():
                     break
         except asyncio.CancelledError:
             if not self._identity.closing:

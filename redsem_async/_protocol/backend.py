@@ -1,6 +1,6 @@
 """Where semaphores are kept, as a hub uses it: a backend has nodes, and a node opens links."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol, Self
 
 from redsem_async._core.keys import Address
@@ -140,6 +140,13 @@ class Backend(Protocol):
         """Ask, within a bounded time, the nodes except *but* which of them keeps what."""
         ...
 
+    def on_close(self, callback: Callable[[], None]) -> None:
+        """Call *callback*, in whichever thread, after the user has closed the client.
+
+        It is a method, whose object is held by weak reference.
+        """
+        ...
+
 
 class OneNode:
     """A backend that is its own and only node."""
@@ -153,6 +160,9 @@ class OneNode:
 
     async def explore(self, *, but: Node) -> None:
         """Nothing to find out."""
+
+    def on_close(self, callback: Callable[[], None]) -> None:
+        """Nobody closes it."""
 
 
 class ConnectionRejected(Exception):

@@ -3,7 +3,9 @@
 import asyncio
 import logging
 import random
+from collections.abc import Callable
 from contextlib import suppress
+from weakref import WeakValueDictionary
 
 from redsem_async._core.keys import Address
 from redsem_async._protocol.backend import Backend, Link, Listener, Node, OneNode
@@ -20,6 +22,7 @@ from .dial import (
     dial,
     known_nodes,
     node_of,
+    on_close,
     place_of,
     reachable_at,
     slot_of,
@@ -31,6 +34,7 @@ from .other_loop import dial_in_other_loop
 logger = logging.getLogger("redsem_async")
 
 EXPLORING_TIME = 1.0  # seconds to wait for one node's reply on which node keeps what
+MANY = 10  # connections of one process to one server, beyond which a warning is due
 
 
 def redis_backend(client: object) -> Backend:
@@ -57,8 +61,10 @@ class RedisBackend(OneNode):
             return Connection(await dial_in_other_loop(self._client), listener)
         opened = await dial(target_of(self._client), inquire=not self._inquired)
         self._inquired = True
-        _warn_of_eviction(self.place, opened)
-        return Connection(opened, listener)
+        return _linked(self.place, opened, listener)
+
+    def on_close(self, callback: Callable[[], None]) -> None:
+        on_close(self._client, callback)
 
 
 class ClusterNode:
@@ -76,9 +82,8 @@ class ClusterNode:
     async def connect(self, listener: Listener) -> Link:
         opened = await dial(self.target, inquire=not self._inquired)
         self._inquired = True
-        _warn_of_eviction(self.place, opened)
         await self._backend.meet(self)
-        return Connection(opened, listener)
+        return _linked(self.place, opened, listener)
 
     @property
     def target(self) -> Target:
@@ -125,6 +130,9 @@ class ClusterBackend:
             if await self._ask(node):
                 return
 
+    def on_close(self, callback: Callable[[], None]) -> None:
+        on_close(self.client, callback)
+
     async def _ask(self, node: ClusterNode) -> bool:
         """Learn from *node* which node keeps which slots. Returns whether it replied."""
         with suppress(Exception):
@@ -144,6 +152,33 @@ class ClusterBackend:
         for endpoint in known_nodes(self.client):
             self._nodes.setdefault(endpoint, ClusterNode(self, endpoint))
         return list(self._nodes.values())
+
+
+_links: WeakValueDictionary[tuple[str, str], Connection] = WeakValueDictionary()
+_warned_of_many: set[str] = set()  # places
+
+
+def _linked(place: str, opened: Opened, listener: Listener) -> Link:
+    _warn_of_eviction(place, opened)
+    link = _links[place, listener.hub_id] = Connection(opened, listener)
+    if place not in _warned_of_many:
+        _warn_of_many(place)
+    return link
+
+
+def _warn_of_many(place: str) -> None:
+    # Not by iteration over a dictionary that other threads change.
+    links = [link for each in _links.valuerefs() if each.key[0] == place and (link := each())]
+    hubs = sum(link.open for link in links)
+    if hubs > MANY:
+        _warned_of_many.add(place)
+        logger.warning(
+            "%d clients of this process have a connection to %s each: make one client for a "
+            "process (a module-level variable is fine), or close each after its use",
+            hubs,
+            place,
+            extra={"event": "many clients", "place": place},
+        )
 
 
 def _warn_of_eviction(place: str, opened: Opened) -> None:

@@ -67,6 +67,11 @@ class Connection(asyncio.Protocol):
         if opened.received:
             self.data_received(opened.received)
 
+    @property
+    def open(self) -> bool:
+        """Whether it is in use; not where its event loop was closed with it."""
+        return not (self._ending or self._closed.get_loop().is_closed())
+
     # -- writing
 
     @property

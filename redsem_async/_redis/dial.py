@@ -6,9 +6,11 @@ connection that it makes.
 """
 
 import asyncio
+import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
+from weakref import WeakKeyDictionary, WeakMethod, ref
 
 import redis
 import redis.asyncio as aioredis
@@ -99,6 +101,43 @@ def target_of(client: SingleClient) -> Target:
     """What *client* connects to."""
     pool = client.connection_pool
     return Target(pool.connection_class, pool.connection_kwargs)
+
+
+_on_close: WeakKeyDictionary[Any, list[WeakMethod[Callable[[], None]]]] = WeakKeyDictionary()
+
+
+def on_close(client: SingleClient | ClusterClient, callback: Callable[[], None]) -> None:
+    """Call *callback*, a method whose object may go, after each time that *client* is closed."""
+    callbacks = _on_close.get(client)
+    if callbacks is None:
+        callbacks = _on_close[client] = []
+        _watch_closing(client, callbacks)
+    callbacks[:] = [each for each in callbacks if each() is not None]
+    callbacks.append(WeakMethod(callback))
+
+
+def _watch_closing(
+    client: SingleClient | ClusterClient, callbacks: Sequence[WeakMethod[Callable[[], None]]]
+) -> None:
+    """Have `aclose` of *client* call *callbacks*: redis-py tells nobody that it was called.
+
+    ``async with client`` and ``client.close()`` call it, too. `disconnect` of a pool does not say
+    that the client is not used any more.
+    """
+    kind: type[Any] = type(client)
+    whose = ref(client)  # a client that refers to itself would not be freed at once
+
+    @functools.wraps(kind.aclose)
+    async def aclose(*args: Any, **options: Any) -> None:
+        try:
+            await kind.aclose(whose(), *args, **options)
+        finally:
+            for each in tuple(callbacks):
+                if (callback := each()) is not None:
+                    callback()
+
+    untyped: Any = client
+    untyped.aclose = aclose
 
 
 # -- clusters

@@ -120,6 +120,17 @@ async def other_than(cluster: Cluster, name: str) -> Node:
     return next(shard.master for shard in cluster.shards if shard.master != owner)
 
 
+async def test_a_hub_goes_with_its_client(lasting: Cluster) -> None:
+    """With all of its connections, one to each node that it used."""
+    before = asyncio.all_tasks()
+    async with RedisCluster.from_url(lasting.url) as redis:
+        for number in range(20):
+            async with Semaphore(redis, f"closed {number}", 1):
+                pass
+    with takes_at_most(2.0):
+        await until(lambda: asyncio.all_tasks() == before, "its tasks have ended")
+
+
 # -- slots that move
 
 

@@ -240,6 +240,40 @@ OF_CLIENT = (
         ("_core/lease.py", "longest = min(lease, UNKNOWN_HOLD)", "pass"),
     ),
     mutant(
+        "a hub overlooks that its client was closed",
+        "an idle hub goes with its client",
+        "promises/test_lifecycle.py::test_a_hub_goes_with_its_client",
+        ("_hub/reconnect.py", "pipeline.leaving or clock()", "clock()"),
+    ),
+    mutant(
+        "a hub with work closes when its client does",
+        "a hub with work outlives its client",
+        "promises/test_lifecycle.py::test_a_hub_with_work_outlives_its_client_until_it_is_idle",
+        ("_hub/reconnect.py", "if unused and not pipeline.has_work():", "if unused:"),
+    ),
+    mutant(
+        "a hub whose client was closed looks for the end of its work once",
+        "a hub with work closes as soon as it has none, once its client is closed",
+        "promises/test_lifecycle.py::test_a_hub_with_work_outlives_its_client_until_it_is_idle",
+        ("_hub/pipeline.py", "if self.leaving and not self.has_work():", "if not self:"),
+    ),
+    mutant(
+        "a hub whose client was closed once keeps no idle connection any more",
+        "a client that was closed may be used again, as before",
+        "promises/test_lifecycle.py::test_a_hub_with_work_outlives_its_client_until_it_is_idle",
+        (
+            "_hub/pipeline.py",
+            "        self.leaving = False\n        for timer in",
+            "        for timer in",
+        ),
+    ),
+    mutant(
+        "many clients are not counted",
+        "many clients of one server are warned of",
+        "promises/test_lifecycle.py::test_many_clients_of_one_server_are_warned_of_once",
+        ("_redis/backend.py", "    if hubs > MANY:\n", "    if not place:\n"),
+    ),
+    mutant(
         "leaving a block sends the release by itself",
         "the release leaves in this turn of the loop, with what that turn asks",
         "promises/test_leaving.py::test_the_release_and_the_next_acquire_are_one_write",

@@ -1,21 +1,35 @@
 """How a semaphore comes and goes with loops, programs and clients, and leaves nothing behind."""
 
 import asyncio
+import gc
 import subprocess
 import sys
 import textwrap
 import time
+import warnings
+import weakref
+from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 import pytest
-from redis.asyncio import Redis
+from redis.asyncio import BlockingConnectionPool, ConnectionPool, Redis
 
 from redsem_async import Permit, PermitLost, SemaphoreClosed, aclose
+from redsem_async._redis.dial import on_close
 from redsem_async.testing import EmbeddedRedis
-from tests.harness.clients import Client, Connect, Kind, Make, connections, disconnected
+from tests.harness.clients import (
+    Client,
+    Connect,
+    Kind,
+    Make,
+    connections,
+    disconnected,
+    hub_of,
+)
 from tests.harness.holder import Holder
 from tests.harness.servers import complaints
-from tests.harness.wait import all_free, queue_up, soon, until, waiting
+from tests.harness.wait import all_free, queue_up, soon, takes_at_most, until, waiting
 
 pytestmark = pytest.mark.one_mode
 
@@ -60,6 +74,130 @@ async def test_a_hub_with_something_held_is_not_idle(
         await asyncio.sleep(0.3)
         assert await connections(admin) == 1
     await (await soon(waiter, 0.5)).release()
+
+
+def _clients(url: str) -> dict[str, Callable[[], Redis]]:
+    untyped: Any = BlockingConnectionPool
+    pool = untyped.from_url
+    return {
+        "plain": lambda: Redis.from_url(url),
+        "one connection": lambda: Redis.from_url(url, single_connection_client=True),
+        "own pool": lambda: Redis.from_pool(ConnectionPool.from_url(url)),
+        "blocking pool": lambda: Redis.from_pool(pool(url, max_connections=1)),
+        "shared pool": lambda: Redis(connection_pool=pool(url)),
+    }
+
+
+@pytest.mark.parametrize("how", ["aclose", "async with", "close"])
+@pytest.mark.parametrize("client", [*_clients("")])
+async def test_a_hub_goes_with_its_client(
+    kind: Kind, server: EmbeddedRedis, admin: Redis, client: str, how: str
+) -> None:
+    """One client per request is what many programs do: it must not leave a connection for 5 s."""
+    before = asyncio.all_tasks()
+    with takes_at_most(2.0):
+        for _ in range(50):
+            redis = _clients(server.url)[client]()
+            if how == "async with":
+                async with redis, kind(redis, "requests", 2):
+                    pass
+                continue
+            async with kind(redis, "requests", 2):
+                pass
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeprecationWarning)
+                await (redis.aclose() if how == "aclose" else redis.close())
+        await disconnected(admin)
+        await until(lambda: asyncio.all_tasks() == before, "its tasks have ended")
+
+
+async def test_a_hub_with_work_outlives_its_client_until_it_is_idle(
+    kind: Kind, admin: Redis, client_a: Redis
+) -> None:
+    """What is held stays held, and refreshed; and the client may be used again."""
+    sem = kind(client_a, "outlives", 1, lease=1.0)
+    for _ in range(2):
+        permit = await sem.acquire()
+        await client_a.aclose()
+        await asyncio.sleep(1.2)
+        permit.check()
+        waiter = await queue_up(sem)
+        assert await permit.release()
+        assert await (await soon(waiter)).release()
+        with takes_at_most(2.0):
+            await disconnected(admin)
+    hubs: set[str] = set()
+    for _ in range(3):
+        permit = await sem.acquire()
+        hubs.add(hub_of(permit))
+        assert await permit.release()
+        assert await connections(admin) == 1
+    assert len(hubs) == 1  # as before: idle, it is not closed at once
+    await client_a.aclose()
+    with takes_at_most(2.0):
+        await disconnected(admin)
+
+
+async def test_a_client_that_is_closed_in_another_loop(
+    kind: Kind, admin: Redis, client_a: Redis
+) -> None:
+    """A pool of threads, a shutdown hook: the hub's own loop has to close its connection."""
+    async with kind(client_a, "elsewhere", 1):
+        pass
+    assert await connections(admin) == 1
+    await asyncio.to_thread(asyncio.run, client_a.aclose())
+    with takes_at_most(2.0):
+        await disconnected(admin)
+
+
+async def test_a_client_of_a_loop_that_was_closed(kind: Kind, server: EmbeddedRedis) -> None:
+    """Its hub cannot be told, and the client is closed all the same."""
+    redis = Redis.from_url(server.url)
+    sem = kind(redis, "closed", 1)
+
+    async def use() -> None:
+        await sem.available()
+        await aclose(redis)
+
+    with closing(asyncio.new_event_loop()) as loop:
+        await asyncio.to_thread(loop.run_until_complete, use())
+    await redis.aclose()
+
+
+def test_a_client_whose_close_is_noticed_is_freed_as_ever() -> None:
+    """By counting references: nothing in it refers to itself."""
+    redis, hub = Redis(), asyncio.Event()
+    on_close(redis, hub.set)
+    gone = weakref.ref(redis)
+    gc.disable()
+    try:
+        del redis
+        assert gone() is None
+    finally:
+        gc.enable()
+
+
+async def test_many_clients_of_one_server_are_warned_of_once(
+    kind: Kind,
+    server: EmbeddedRedis,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each has a connection for some seconds: the log says what to do instead."""
+    monkeypatch.setattr("redsem_async._redis.backend._warned_of_many", set[str]())
+    clients = [Redis.from_url(server.url) for _ in range(14)]
+
+    def warned() -> list[str]:
+        return [
+            r.getMessage() for r in caplog.records if getattr(r, "event", "") == "many clients"
+        ]
+
+    for number, redis in enumerate(clients, 1):
+        async with kind(redis, "many", 2):
+            assert len(warned()) == (number > 10)
+    assert "one client for a process" in warned()[0]
+    for redis in clients:
+        await redis.aclose()
 
 
 async def test_work_that_comes_while_the_hub_goes(

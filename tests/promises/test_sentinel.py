@@ -1,5 +1,6 @@
 """A client that Sentinel gives is as good as any."""
 
+import asyncio
 import socket
 from collections.abc import AsyncGenerator, Generator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
@@ -15,7 +16,7 @@ from redsem_async import BackendUnavailable, FairSemaphore, connect, from_url
 from redsem_async.testing import EmbeddedRedis
 from tests.harness.clients import Kind
 from tests.harness.replicas import SERVICE, Replicated, embedded_sentinels
-from tests.harness.wait import queue_up, soon
+from tests.harness.wait import queue_up, soon, takes_at_most, until
 from tests.integrations.cli.commands import program
 
 TLS: dict[str, Any] = {"ssl": True}
@@ -52,6 +53,15 @@ async def test_sentinels_client_will_do(
             async with await soon(waiter) as permit:
                 assert await there.try_acquire() is None
                 assert (await there.status()).holders[0].id == permit.id
+
+
+async def test_a_hub_goes_with_sentinels_client(kind: Kind, server: EmbeddedRedis) -> None:
+    before = asyncio.all_tasks()
+    with sentinel_of(server) as port:
+        async with masters_client(port) as client, kind(client, "watched", 1):
+            pass
+        with takes_at_most(2.0):
+            await until(lambda: asyncio.all_tasks() == before, "its tasks have ended")
 
 
 async def test_an_error_names_the_master_and_not_an_address() -> None:
