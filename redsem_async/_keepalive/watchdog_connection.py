@@ -21,6 +21,7 @@ from redsem_async._hub.claim import Claim, State
 from redsem_async._hub.operations.refresh import (
     MAX_HEAVY_REFRESHES,
     MAX_REFRESHES,
+    is_incomplete,
     note_hold_left,
     refresh_of,
     restore_of,
@@ -141,7 +142,7 @@ class WatchdogConnection:
             link.send(list(self._in_flight), clock())
 
     def _restore(self, link: Link, remote: RemoteSemaphore, claims: Sequence[Claim]) -> None:
-        """The server does not know *claims*, and may have lost its state."""
+        """The server does not know *claims*, or all of them: it may have lost its state."""
         hub_info = remote.introduction.hub_info()
         operation = restore_of(claims)._replace(hub_info=hub_info)
         self._in_flight.append(_Batch(remote, operation, claims))
@@ -164,6 +165,8 @@ class WatchdogConnection:
                 if refreshes:
                     note_hold_left(claim, held, batch.sent_at)
                 self._refreshed(batch.remote, claim, Outcome.RENEWED, batch.sent_at)
+                if is_incomplete(held):
+                    missing.append(claim)
             elif batch.semaphore.recovers and refreshes:
                 missing.append(claim)
             else:

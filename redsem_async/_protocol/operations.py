@@ -115,6 +115,8 @@ class Refresh(NamedTuple):
         heavy: how many permits, of those that are for several.
         max_hold_ms: for how long they may be held, since their grants; ``None`` for any time. Each
             answer is then how much of it is left.
+
+    An answer is below 0 where the server lost the key or the slots of a permit that is held.
     """
 
     numbers: Sequence[int]
@@ -134,7 +136,7 @@ class RestoredPermit(NamedTuple):
 
 
 class Restore(NamedTuple):
-    """Put permits back that the holder trusts and a refresh did not find: state was lost.
+    """Put permits back that a refresh did not find, or found without their key or slots.
 
     *slots*: what permits stand for, as in ``Acquire``. *max_hold_ms*: as in ``Refresh``.
     """

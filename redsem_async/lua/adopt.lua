@@ -17,7 +17,8 @@
 --          max_hold also how many ms ago the permit was granted; where permits have slots, also
 --          its slots; where requests have keys, also its key or '';
 --          the error VOID when this operation ran before, or must not run any more: it then
---          changes nothing
+--          changes nothing. An id whose key or slots were lost counts as holding nothing: its
+--          adopter could not tell them
 -- USES     load_state, unknown_hub, unknown_hub_error, allow_writes_at_maxmemory, current_grant,
 --          already_ran, record_hub, note_call, permits_of, remove_holders, forbid_restore,
 --          write_grants, publish_to, held_for, append, keyed, slotted
@@ -40,7 +41,9 @@ if not grant then
   note_call(number)
   grant = current_grant(old_id)
   -- Where its slots were lost, a new id would have none, and others would get them.
-  if not grant or slotted and grant[3] == '' then return { tag, -1 } end
+  if not grant or slotted and grant[3] == '' or keyed and keyed.lost(old_id) then
+    return { tag, -1 }
+  end
   local permits, tail = permits_of(old_id), keyed and keyed.tail_of(old_id)
   local its_slots = grant[3]
   forbid_restore({ old_id })
@@ -52,6 +55,7 @@ if not grant then
   remove_holders({ old_id })
   if owner ~= hub then publish_to(owner, 'gone', old) end
 end
+if keyed and keyed.lost(new_id) or slotted and slotted.lost(new_id) then return { tag, -1 } end
 local held = { grant[1], grant[2], permits_of(new_id) }
 if max_hold then held[4] = held_for(grant[1]) end
 if slotted then held[#held + 1] = slotted.of(new_id) end

@@ -2,6 +2,9 @@
 
 local MAX_PURGED = 500  -- ids that one call purges at most
 local BAND = 2 ^ 42     -- above any expiry in ms: a score of `extra` is in a band of this width
+-- Permits in use, above any limit, where it is not known of which keys they are, or which slots
+-- they have: what says so was lost, and nothing is granted until the holders have told it again.
+local ALL_TAKEN = 2 ^ 53
 
 -- *number* as text with all its digits: tostring() keeps 14, and a token has 16.
 local function exact(number)
@@ -189,11 +192,11 @@ local function purge()
       if #ended > 0 then freed = freed + 2 ^ power * call('ZREM', extra, unpack(ended)) end
     end
     used = holder_count + extra_permits()
-    if keyed then keyed.drop_orphans() end
   else
     more = true
     used = call('ZCOUNT', holders, '(' .. exact(now), '+inf') + extra_permits()
   end
+  if keyed then used = keyed.used(used) end
   if slotted then used = slotted.used(used) end
 end
 

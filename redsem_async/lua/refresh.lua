@@ -8,7 +8,8 @@
 --                    after its grant
 --          permits   from here on: 'number', or 'number:permits', of ids of the caller's hub
 -- RETURNS  {tag, held...}, held being 1, or 0 when the id holds nothing; with max_hold, how many ms
---          of it are left
+--          of it are left; below 0 when the key or the slots of the permit were lost: a restore
+--          tells them again
 -- USES     parse_ids, now, list_extra, allow_writes_at_maxmemory, save_extra, keep, counter_lead,
 --          SLACK, keep_hub_alive, append, keyed, slotted, held_for, stamp_us,
 --          parse_lease
@@ -26,6 +27,9 @@ for i, expiry in ipairs(call('ZMSCORE', holders, unpack(ids))) do
     if max_hold then
       local left = max_hold - held_for(call('HGET', tokens, ids[i]) or stamp_us)
       asked, held[i] = math.min(lease, left), math.max(1, left)
+    end
+    if keyed and keyed.lost(ids[i]) or slotted and slotted.lost(ids[i]) then
+      held[i] = -held[i]
     end
     expiry = math.max(expiry, now + asked)
     scores[#scores + 1] = expiry

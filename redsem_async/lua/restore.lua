@@ -4,7 +4,10 @@
 -- not held was released, or has expired. But where its token is still stored, the permit alone was
 -- lost: that begins a grace period.
 --
--- KEYS     as in the head, with marker and released
+-- A permit that is held gets its key and its slots again, if those were lost. That needs no grace
+-- period.
+--
+-- KEYS     as in the head
 -- ARGV     lease_ms  from now on, or 'lease_ms:max_hold', as for refresh
 --          hub_info  facts about the caller's hub, '' when sent before
 --          no_push   '1' when no push message reaches the hub
@@ -14,7 +17,7 @@
 -- RETURNS  {tag, held...}, held being 1, or 0 when the id holds nothing and was not restored
 -- USES     load_state, unknown_hub, unknown_hub_error, allow_writes_at_maxmemory, record_hub, now,
 --          begin_grace, STEP, now_us, write_grants, raise_mark, append, slotted,
---          parse_lease, held_for
+--          parse_lease, held_for, waiting, notify_head
 --          sets grace, last, stamp_us
 
 local lease, max_hold = parse_lease(ARGV[5])
@@ -44,10 +47,11 @@ for i = PERMITS, #ARGV do
   local id = hub .. '.' .. number
   highest = math.max(highest, tonumber(number))
   local left = (tonumber(call('ZSCORE', holders, id)) or 0) - now
-  if left == -now and grace <= now and call('HGET', tokens, id) == token then
+  if left == -now and released and grace <= now and call('HGET', tokens, id) == token then
     begin_grace(lease)
   end
-  local restorable = left > 0 or grace > now and not call('ZSCORE', released, id)
+  local restorable = left > 0
+    or released and grace > now and not call('ZSCORE', released, id)
   if restorable and slotted then restorable = slotted.claim(id, slots_held) end
   if restorable then
     last = math.max(last, tonumber(token))
@@ -62,4 +66,6 @@ if last > stamp_us + STEP then
 end
 write_grants(restored)
 raise_mark(highest)
+-- The line may go on, because what the holders have is known now.
+if #restored > 0 and waiting > 0 and grace <= now then notify_head() end
 return append({ tag }, held)

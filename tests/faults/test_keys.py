@@ -9,11 +9,11 @@ from typing import Any, cast
 import pytest
 from redis.asyncio import Redis
 
-from redsem_async import FairSemaphore
+from redsem_async import FairSemaphore, Permit, PermitLost
 from redsem_async.testing._embedded import EmbeddedRedis
 from tests.harness.children import StartWorker
 from tests.harness.clients import key_of
-from tests.harness.wait import EPSILON, is_served, queue_up, until
+from tests.harness.wait import EPSILON, NOISE, all_free, is_served, queue_up, until, waiting
 
 pytestmark = pytest.mark.one_mode
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -269,3 +269,97 @@ async def test_an_adopted_permit_comes_back_with_its_key(
     assert await here.try_acquire(key="a") is None
     for each in (adopted, other):
         await each.release()
+
+
+# -- one key of Redis is lost: evicted, or deleted
+
+
+@pytest.mark.fault(30)
+@pytest.mark.parametrize("options", [{}, {"share": True}, {"slots": list("abcde"), "limit": None}])
+async def test_the_limit_of_a_key_is_kept_although_its_index_is_lost(
+    client_a: Redis, client_b: Redis, admin: Redis, options: dict[str, Any]
+) -> None:
+    """The holder tells its key again: others of it wait, and other keys not for long."""
+    facts: dict[str, Any] = {"limit": 5, "key_limit": 1, "lease": 1.5, **options}
+    here, there = (FairSemaphore(client, "jobs", **facts) for client in (client_a, client_b))
+    permit, plain = await here.acquire(key="a"), await here.acquire()
+    assert await admin.delete(key_of(here, "keys")) == 1
+    assert await there.try_acquire(key="a") is None
+    assert await there.try_acquire(key="b") is None, "it may be the key of a holder"
+    other = await there.acquire(key="b", timeout=1.0 + NOISE)  # a refresh interval, and a trip
+    waiter = await queue_up(there, key="a")
+    await asyncio.sleep(3.5)  # the holder holds for longer than a lease: that is the fault
+    assert not waiter.done()
+    assert not permit.lost
+    assert {holder.key for holder in (await there.status()).holders} == {"a", "b", None}
+    assert await permit.release()
+    await is_served(waiter, EPSILON, after=permit)
+    for each in (plain, other):
+        assert await each.release()
+
+
+@pytest.mark.fault(30)
+@pytest.mark.parametrize("share", [False, True])
+@pytest.mark.parametrize("kind", ["keys", "queue"])
+async def test_who_stands_in_line_is_served_in_order_although_a_key_of_redis_is_lost(
+    client_a: Redis, client_b: Redis, admin: Redis, share: bool, kind: str
+) -> None:
+    """Also where nothing is held: and newcomers of a key pass nobody."""
+    options: dict[str, Any] = {"key_limit": 1, "lease": 1.5, "share": share}
+    here, there = (FairSemaphore(client, "jobs", 5, **options) for client in (client_a, client_b))
+    held = await here.acquire(key="a")
+    waiters = [await queue_up(each, key="a") for each in (here, there, here)]
+    assert await admin.delete(key_of(here, kind)) == 1
+    served: list[int] = []
+
+    def note(waiter: "asyncio.Task[Permit]", number: int) -> None:
+        waiter.add_done_callback(lambda _: served.append(number))
+
+    for number, waiter in enumerate(waiters):
+        note(waiter, number)
+    if kind == "queue":  # the waiters ask anew with their next heartbeat
+        await waiting(there, 3)
+    newcomer = await queue_up(there, key="a")
+    note(newcomer, 3)
+    assert await held.release()
+    await asyncio.gather(*(is_served(waiter, 2.0) for waiter in (*waiters, newcomer)))
+    assert sorted(served) == served or kind == "queue"
+    assert served[-1] == 3
+    await all_free(here)
+
+
+@pytest.mark.fault(30)
+async def test_a_detached_permit_whose_key_is_not_known_is_not_adopted(
+    client_a: Redis, client_b: Redis, admin: Redis
+) -> None:
+    """It would count for no key. Nothing is granted until it has ended."""
+    here, there = (
+        FairSemaphore(client, "jobs", 5, key_limit=1, lease=1.0) for client in (client_a, client_b)
+    )
+    job = await (await here.acquire(key="a")).detach(1.5)
+    assert await admin.delete(key_of(here, "keys")) == 1
+    with pytest.raises(PermitLost):
+        await there.adopt(job)
+    assert await there.try_acquire(key="a") is None
+    assert await there.try_acquire(key="b") is None
+    await is_served(await queue_up(there, key="a"), 1.5 + EPSILON)
+
+
+@pytest.mark.fault(30)
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [("keys", {"limit": 5, "key_limit": 1}), ("slots", {"limit": None, "slots": list("abcde")})],
+)
+async def test_the_thread_tells_what_was_lost_while_the_loop_is_blocked(
+    client_a: Redis, admin: Redis, start: StartWorker, kind: str, options: dict[str, Any]
+) -> None:
+    semaphore = FairSemaphore(client_a, "jobs", **options, lease=1.5)
+    guarded = {"heartbeat": "thread", "lease": 1.5, "seconds": 6.0}
+    busy = await start("compute", kind=FairSemaphore, **guarded, **options)
+    await busy.heard("held")
+    assert await admin.delete(key_of(semaphore, kind)) == 1
+    assert await semaphore.try_acquire() is None
+    permit = await semaphore.acquire(timeout=1.5 + NOISE)
+    assert (await semaphore.status()).held == 2, "it holds on"
+    assert await permit.release()
+    assert not (await busy.heard("computed"))["lost"]

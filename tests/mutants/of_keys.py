@@ -5,6 +5,8 @@ from .target import AGREEMENT
 
 _KEYED = "lua/keyed/prelude.lua"
 _TEST = "promises/test_keys.py::test_"
+_LOST = "faults/test_keys.py::test_"
+_BOUNDS = "scripts/test_bounds.py::test_"
 _WEIGHTED = (
     "worlds/test_steady_work.py::test_with_weights_it_is_what_the_next_request_of_the_key_waits"
 )
@@ -181,8 +183,8 @@ OF_KEYS = (
         f"{_TEST}a_permit_that_is_revoked_or_expires_frees_its_key[redis]",
         (
             _KEYED,
-            "  look_at_all(changed)\nend\n\n-- Removes what `keys` has of ids",
-            "end\n\n-- Removes what `keys` has of ids",
+            "  look_at_all(changed)\nend\n\ndo\n  local MAX_MENDED",
+            "end\n\ndo\n  local MAX_MENDED",
         ),
     ),
     mutant(
@@ -458,5 +460,54 @@ OF_KEYS = (
         "the next user of a lease has most of max_hold",
         "promises/test_max_hold.py::test_a_lease_is_reused_while_most_of_it_is_left",
         ("_hub/reuse.py", "HOLD_LEFT = 0.9 ", "HOLD_LEFT = 0.0 "),
+    ),
+    mutant(
+        "lost keys of holders count as none",
+        "the limit of a key is kept although Redis evicted whose permits are in use",
+        f"{_LOST}the_limit_of_a_key_is_kept_although_its_index_is_lost[options0]",
+        (_KEYED, "known < holder_count and ALL_TAKEN or in_use", "in_use"),
+    ),
+    mutant(
+        "a holder does not tell its lost key",
+        "after the loss of a key of Redis others are served within a refresh interval",
+        f"{_LOST}the_limit_of_a_key_is_kept_although_its_index_is_lost[options0]",
+        ("_hub/operations/refresh.py", "if is_incomplete(held):", "if held == 0:"),
+    ),
+    mutant(
+        "the thread does not tell a lost key",
+        "a blocked loop does not stop a semaphore after the loss of a key of Redis",
+        f"{_LOST}the_thread_tells_what_was_lost_while_the_loop_is_blocked[keys-options0]",
+        ("_keepalive/watchdog_connection.py", "if is_incomplete(held):", "if held == 0:"),
+    ),
+    mutant(
+        "nobody says that lost slots are known again",
+        "after the loss of a key of Redis others are served within a refresh interval",
+        f"{_LOST}the_thread_tells_what_was_lost_while_the_loop_is_blocked[slots-options1]",
+        ("lua/refresh.lua", " or slotted and slotted.lost(ids[i])", ""),
+    ),
+    mutant(
+        "a lost index of the line is not written again",
+        "who stands in line is served although Redis evicted the lines of the keys",
+        f"{_LOST}who_stands_in_line_is_served_in_order_although_a_key_of_redis_is_lost[keys-False]",
+        (_KEYED, "    mend_line()\n", ""),
+    ),
+    mutant(
+        "the line is served while its index is written again",
+        "newcomers of a key pass nobody although Redis evicted the lines of the keys",
+        f"{_BOUNDS}a_long_line_is_mended_in_short_steps[keys-fair+keys]",
+        (_KEYED, "  if keyed.mending then return end\n", ""),
+    ),
+    mutant(
+        "requests of a line that was lost are served",
+        "nothing is granted to requests that Redis has evicted",
+        f"{_BOUNDS}a_long_line_is_mended_in_short_steps[queue-fair+keys]",
+        (_KEYED, "count_with('a:') == waiting", "count_with('a:') >= waiting"),
+    ),
+    mutant(
+        "a permit whose key was lost is adopted",
+        "the limit of a key is kept although Redis evicted whose permits are in use",
+        f"{_LOST}a_detached_permit_whose_key_is_not_known_is_not_adopted",
+        ("lua/adopt.lua", " or keyed and keyed.lost(old_id)", ""),
+        ("lua/adopt.lua", "if keyed and keyed.lost(new_id) or", "if"),
     ),
 )

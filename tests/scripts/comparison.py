@@ -262,6 +262,9 @@ class Comparison(RuleBasedStateMachine):
             if holder.key is not None:
                 held[holder.key] += holder.permits
         assert use == held
+        holders = model.state.holders.items()
+        told = {identity for identity, *_ in texts["i"]}
+        assert {i for i, holder in holders if holder.known} <= told <= {i for i, _ in holders}
         standing = [queued.key or "" for queued in model.line if not queued.set_aside]
         aside = [queued.key or "" for queued in model.line if queued.set_aside]
         assert sorted(unquote(key) for key, *_ in texts["l"]) == sorted(standing)

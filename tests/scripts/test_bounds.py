@@ -16,6 +16,7 @@ import redsem_async._protocol.operations as op
 from redsem_async._core.keys import Mode
 from redsem_async._protocol.errors import CommandError
 from redsem_async._protocol.hub_info import HubInfo
+from redsem_async._protocol.replies import Reply
 from redsem_async._redis import codec
 from redsem_async._redis.scripts import Script, script
 from redsem_async.testing._spec.fair import FairSpecification
@@ -26,6 +27,7 @@ from tests.scripts.test_spec import machine
 BOUNDS = {
     "MAX_PURGED, MAX_SCANNED, MAX_SERVED": "50, 2, 1",
     "MAX_DROPPED": "1",
+    "MAX_MENDED": "2",
     "MAX_SCANNED": "3",
     "MAX_SERVED": "2",
 }
@@ -40,7 +42,7 @@ def bounded(mode: Mode, operation: str, sharded: bool = False) -> Script:
     text = script(mode, operation, sharded).text
     for name, bound in BOUNDS.items():
         text = re.sub(
-            rf"^((?:local )?{name} = )[\d, ]*\d", rf"\g<1>{bound}", text, flags=re.MULTILINE
+            rf"^( *(?:local )?{name} = )[\d, ]*\d", rf"\g<1>{bound}", text, flags=re.MULTILINE
         )
     return Script(text, "")
 
@@ -63,6 +65,7 @@ class Twice:
             + [self.release] * 3
             + [self.abandon, self.set_limit, self.set_limit, self.pass_time]
             + [self.come_or_go] * ("share" not in self.state.mode)
+            + [self.lose_one_key] * self.state.address.keyed
         )
         self.caller = HUBS[0]
         chosen()
@@ -152,6 +155,21 @@ class Twice:
     def pass_time(self) -> None:
         self.state.now_us += self.draw.choice((1000, 5_000_000, 20_000_000))
 
+    def lose_one_key(self) -> None:
+        """One key of Redis is evicted. Holders tell what they have with their refreshes."""
+        state, kind = self.state, self.draw.choice(("keys", "queue"))
+        state._note_what_is_held()
+        state.redis.delete(f"{state.prefix}:{{{state.address.name}}}:{kind}")
+        if kind == "queue":
+            state.model.lose_line()
+            return
+        state.model.lose_keys()
+        self.rest()
+        slots = tuple("abcdefgh"[:LIMIT]) if state.address.slotted else None
+        for hub in HUBS:
+            if permits := [permit for owner, permit in state.lost if owner == hub]:
+                self.run(hub, op.Restore(permits, 10_000, HubInfo("x"), slots))
+
     def come_or_go(self) -> None:
         self.state.come_or_go(self.draw.choice(HUBS[1:]))
 
@@ -175,3 +193,50 @@ def test_what_stops_early_goes_on_to_the_end(
                 twice.step()
         finally:
             state.teardown()
+
+
+@pytest.mark.parametrize("mode", ["fair+keys", "fair+share", "fair+keys+slots"])
+@pytest.mark.parametrize("lost", ["keys", "queue"])
+def test_a_long_line_is_mended_in_short_steps(
+    mode: Mode, lost: str, server_url: str, prefix: str
+) -> None:
+    """Each call has a bounded number of commands, and the line goes on in its order."""
+    state: Any = machine(mode, "server", server_url, prefix)()
+    here, waiter = HUBS[:2]
+    many, batch = 2000, 200
+    slots = ("a",) if state.address.slotted else None
+
+    def call(hub: str, operation: op.Operation) -> tuple[Reply, int]:
+        """The reply, and how many commands the script has called."""
+        state._tags += 1
+        state.redis.config_resetstat()
+        said = state._run(hub, operation)
+        assert isinstance(said, Reply)
+        calls: dict[str, Any] = state.redis.info("commandstats")
+        return said, sum(each["calls"] for each in calls.values())
+
+    def acquire(hub: str, numbers: range) -> Reply:
+        every = {n: op.Unusual(key=op.KeyTerms(f"k{n % 1500}", 1)) for n in numbers}
+        call_of = op.Acquire(numbers, 600_000, 1, every, hub_info=HubInfo("x"), slots=slots)
+        return call(hub, call_of)[0]
+
+    try:
+        call(here, op.SetLimit("pause", 1))
+        for first in range(1, many, batch):
+            acquire(waiter, range(first, first + batch))
+        state.redis.delete(f"{prefix}:{{{state.address.name}}}:{lost}")
+        call(here, op.SetLimit("resume", 2))
+        newcomer = acquire(here, range(1, 2))
+        assert newcomer.answers == [0], "it passes nobody"
+        said, calls = newcomer, 2
+        while said.next_ms == 0:
+            assert not state.redis.zcard(state.keys[0]), "served while the order is not known"
+            said, commands = call(here, op.Reap())
+            assert commands < 5000
+            calls += 1
+        assert many / batch <= calls <= many
+        held = [identity.decode() for identity in state.redis.zrange(state.keys[0], 0, -1)]
+        assert held == [f"{waiter}.1" if lost == "keys" else f"{here}.1"]
+        assert said.waiting == (many if lost == "keys" else 0)
+    finally:
+        state.teardown()

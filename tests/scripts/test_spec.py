@@ -329,7 +329,11 @@ class Agreement(Comparison):
 
     def _note_what_is_held(self) -> None:
         holders = self.model.state.holders.items()
+        unknown = {identity for identity, held in holders if not held.known}
         self.lost = [
+            (hub, permit) for hub, permit in self.lost if f"{hub}.{permit.number}" in unknown
+        ]
+        self.lost += [
             (
                 identity[:32],
                 op.RestoredPermit(
@@ -337,17 +341,39 @@ class Agreement(Comparison):
                 ),
             )
             for identity, held in holders
-            if held.expiry_ms > self.now_us // 1000
+            if held.expiry_ms > self.now_us // 1000 and held.known
         ]
 
-    @precondition(lambda self: self.recovers and self.lost)
+    @precondition(lambda self: self.address.slotted or self.keyed)
+    @rule(what=st.sampled_from(("keys", "queue", "slots")), hub=hubs, beats=st.booleans())
+    def lose_one_key(self, what: str, hub: str, beats: bool) -> None:
+        """One key of Redis is evicted, and the next call notices."""
+        key = f"{self.prefix}:{{{self.address.name}}}:{what}"
+        model = self.model
+        if key not in (*self.keys, *self.address.first_keys):
+            return
+        self._note_what_is_held()
+        self.redis.delete(key)
+        match what:
+            case "slots":
+                model.state.lose_slots()
+            case "keys":
+                assert isinstance(model, KeyedSpecification)
+                model.lose_keys()
+            case _:
+                assert isinstance(model, FairSpecification)
+                model.lose_line()
+        known = hub in model.state.hubs and model.state.hubs[hub].description
+        self.call(hub, op.Heartbeat(1000, limit=self.limit) if beats and known else op.Reap())
+
+    @precondition(lambda self: self.lost)
     @rule(lease_ms=leases, introduced=st.booleans(), bound=bounds, data=st.data())
     def restore(
         self, lease_ms: int, introduced: bool, bound: int | None, data: st.DataObject
     ) -> None:
         hub, _ = data.draw(st.sampled_from(self.lost))
         permits = [permit for owner, permit in self.lost if owner == hub]
-        hub_info = HubInfo("x", recovers=True) if introduced else None
+        hub_info = HubInfo("x", recovers=self.recovers) if introduced else None
         slots = self._listed(SLOTS, self.limit)
         self.call(hub, op.Restore(permits, lease_ms, hub_info, slots, bound))
 
@@ -421,6 +447,8 @@ class Agreement(Comparison):
         if state.set_limit == 0 or state.grace.until > now:
             return
         used = sum(holder.permits for holder in state.holders.values())
+        if not all(holder.known for holder in state.holders.values()):
+            return
         seen: set[str | None] = set()
         for queued in model.line:
             if queued.set_aside or queued.key in seen:
@@ -444,7 +472,8 @@ class Agreement(Comparison):
         """And every permit has one."""
         holders = self.model.state.holders.values()
         if self.address.slotted:
-            assert all(len(holder.slots) == holder.permits for holder in holders)
+            known = [holder for holder in holders if holder.known]
+            assert all(len(holder.slots) == holder.permits for holder in known)
             given = Counter(slot for holder in holders for slot in holder.slots)
             assert max(given.values(), default=1) == 1, given
 

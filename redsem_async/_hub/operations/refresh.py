@@ -1,6 +1,7 @@
 """Refresh: leases are renewed. Restore: a permit that the server has forgotten is put back.
 
-A restore follows a refresh that found nothing, where state may have been lost.
+A restore follows a refresh that found nothing, where state may have been lost, and one that found
+a permit whose key or slots were lost.
 """
 
 import asyncio
@@ -169,6 +170,8 @@ class RefreshBatch(Batch):
             if held:
                 note_hold_left(pending.claim, held, sent_at)
                 settle(pending, Outcome.RENEWED, sent_at, now)
+                if is_incomplete(held):
+                    self._queue.restore(PendingRefresh(pending.claim))
             elif self.semaphore.recovers and pending.claim.trusted_at(clock()):
                 self._queue.restore(pending)
             else:
@@ -243,8 +246,13 @@ def note_hold_left(claim: Claim, answer: Answer, sent_at: float) -> None:
     """
     if claim.terms.max_hold is not None:
         assert isinstance(answer, int)
-        ends = sent_at + answer / 1000 - clock_margin(claim.terms.lease)
+        ends = sent_at + abs(answer) / 1000 - clock_margin(claim.terms.lease)
         claim.hold_ends = min(claim.hold_ends, ends)
+
+
+def is_incomplete(answer: Answer) -> bool:
+    """Whether the server lost the key or the slots of the permit that a refresh found."""
+    return isinstance(answer, int) and answer < 0
 
 
 def restore_of(claims: Sequence[Claim]) -> Restore:

@@ -9,7 +9,7 @@
 --          'a:<key>!<ticket>:<request>'  a request in line that is set aside
 --          'u:<key>!<power>:<id>'        2^power permits of a holder: what a key has in use is
 --                                        counted, so it cannot differ from the holders
---          'i:<id>:<permits>:<key>'      the key of a holder
+--          'i:<id>:<permits>:<key>'      the key of a holder, of each one
 --          'r:<place>:<key>'             a key that is ready: its first request fits within the
 --                                        limit of the key. Its place is the ticket of the request;
 --                                        with `share`, the time when its patience ends: a lease
@@ -24,6 +24,12 @@
 -- at again when anything about it changes: an id of it ends, its line or its limit changes. So no
 -- wake-up is lost. A request that is heavier than the limit of its key holds that key up, and no
 -- other.
+--
+-- Each holder has one text 'i:', and each entry of the line one 'l:' or 'a:'. Where the numbers
+-- differ, a key of Redis was lost (evicted, deleted), and nothing is granted until they agree: the
+-- line says the texts of requests, and the holders tell theirs with their next refresh. meta has
+-- mended -> the score from which on the line's texts are still to be written, or '' while those
+-- from before the loss are removed.
 
 local NO_KEY = '::1:0:'  -- the tail of a request without a key
 -- For a request with a key a call does about ten times as much as for one without.
@@ -265,29 +271,76 @@ function keyed.removed(ids)
     if text then
       local permits, key = string.match(string.sub(text, #id + 4), '^(%d+):(.*)$')
       call('ZREM', keys, text)
-      local left, power = tonumber(permits), 0
+      local left, power = key == '' and 0 or tonumber(permits), 0
       while left > 0 do
         if left % 2 == 1 then call('ZREM', keys, string.format('u:%s!%02d:%s', key, power, id)) end
         left, power = math.floor(left / 2), power + 1
       end
       uses[key] = nil
-      changed[key] = true
+      changed[key] = key ~= '' or nil
     end
   end
   look_at_all(changed)
 end
 
--- Removes what `keys` has of ids that are no holders: the holders were evicted, for example.
-function keyed.drop_orphans()
-  local count = call('ZLEXCOUNT', keys, '[i:', '(i;')
-  if count <= holder_count then return end
-  local first = now % math.max(1, count - MAX_PURGED + 1)  -- each part is looked at some time
-  local orphans = {}
-  for _, text in ipairs(call('ZRANGEBYLEX', keys, '[i:', '(i;', 'LIMIT', first, MAX_PURGED)) do
-    local id = string.match(text, '^i:([^:]*)')
-    if not call('ZSCORE', holders, id) then orphans[#orphans + 1] = id end
+do
+  local MAX_MENDED = 200  -- texts that mend_line() removes or writes in one call
+
+  -- Removes what `keys` has of ids that are no holders: the holders were evicted, for example.
+  local function drop_orphans(count)
+    local first = now % math.max(1, count - MAX_PURGED + 1)  -- each part is looked at some time
+    local orphans = {}
+    for _, text in ipairs(call('ZRANGEBYLEX', keys, '[i:', '(i;', 'LIMIT', first, MAX_PURGED)) do
+      local id = string.match(text, '^i:([^:]*)')
+      if not call('ZSCORE', holders, id) then orphans[#orphans + 1] = id end
+    end
+    keyed.removed(orphans)
   end
-  keyed.removed(orphans)
+
+  local function go_on_mending(from)
+    call('HSET', meta, 'mended', from)
+    keyed.mending, open, more = true, false, true
+  end
+  -- Writes the texts of the line anew where they are not those of its requests. It begins with the
+  -- oldest request, and the caller's client calls again until all are written.
+  local function mend_line()
+    local from = call('HGET', meta, 'mended')
+    if not from and count_with('l:') + count_with('a:') == waiting then return end
+    if not from or from == '' then
+      local texts = {}
+      for kind in string.gmatch('laksrv', '.') do
+        local first, last = beginning_with(kind .. ':')
+        append(texts,
+          call('ZRANGEBYLEX', keys, first, last, 'LIMIT', 0, MAX_MENDED - #texts))
+      end
+      if #texts > 0 then call('ZREM', keys, unpack(texts)) end
+      if #texts == MAX_MENDED then return go_on_mending('') end
+      from = '-inf'
+    end
+    local rows = call('ZRANGEBYSCORE', line, from, '+inf', 'WITHSCORES', 'LIMIT', 0, MAX_MENDED)
+    local entries = {}
+    for i = 1, #rows, 2 do entries[i], entries[i + 1] = rows[i + 1], rows[i] end
+    look_at_all((write_texts(entries)))
+    if #rows > 0 then keep(keys, call('PTTL', line)) end
+    if #rows == 2 * MAX_MENDED then return go_on_mending(rows[#rows]) end
+    call('HDEL', meta, 'mended')
+  end
+
+  -- The permits in use, where *in_use* are counted.
+  function keyed.used(in_use)
+    mend_line()
+    local known = count_with('i:')
+    if known > holder_count then drop_orphans(known) end
+    return known < holder_count and ALL_TAKEN or in_use
+  end
+end
+
+-- Whether the key of the holder *id* was lost.
+function keyed.lost(id)
+  if keyed.all_known == nil then
+    keyed.all_known = count_with('i:') >= call('ZCARD', holders)
+  end
+  return not keyed.all_known and not first_with('i:' .. id .. ':')
 end
 
 -- The key of the holder *id*, and the tail of a request with that key.
@@ -306,8 +359,8 @@ function keyed.granted(grants, longest)
   for _, grant in ipairs(grants) do
     local id, _, _, permits, tail = unpack(grant)
     local _, _, _, key = parse_tail(tail)
+    texts[#texts + 1] = 'i:' .. id .. ':' .. exact(permits) .. ':' .. key
     if key ~= '' then
-      texts[#texts + 1] = 'i:' .. id .. ':' .. exact(permits) .. ':' .. key
       local left, power = permits, 0
       while left > 0 do
         if left % 2 == 1 then
@@ -403,7 +456,7 @@ function keyed.keep(need)
 end
 function keyed.clear()
   call('UNLINK', keys, key_limits)
-  call('HDEL', meta, 'virtual')
+  call('HDEL', meta, 'virtual', 'mended')
 end
 -- Sets the limit of *key*, '' for none.
 function keyed.set_limit(key, limit)
@@ -421,6 +474,7 @@ end
 -- blocks all others.
 local function serve()
   clear_unreachable()
+  if keyed.mending then return end
   if set_limit == 0 or waiting == 0 or grace > now then return end
   hub_states[hub] = nil  -- the call may have kept its hub alive since that was read
   local all_back, back = bring_back()

@@ -6,7 +6,6 @@
 -- the length of its list.
 
 local LIST = 'list'
-local ALL_TAKEN = 1000  -- permits in use: more than any list has
 
 slotted = {}
 local taken          -- slot -> id of the holder, or of a grant that is not written yet
@@ -44,8 +43,7 @@ local function load_taken()
 end
 
 -- The permits in use, where *in_use* are counted: the slots of what has expired and is not removed
--- yet are not free. Where holders have no slots, the slots were lost, and which ones are free is
--- not known: nothing is granted until these leases have ended.
+-- yet are not free. Where holders have no slots, the slots were lost.
 function slotted.used(in_use)
   local lost = load_taken() < holder_count
   return math.max(in_use, lost and ALL_TAKEN or taken_count)
@@ -53,6 +51,14 @@ end
 
 function slotted.check_types()
   call('HLEN', slots)
+end
+
+-- Whether the slots of the holder *id* were lost.
+function slotted.lost(id)
+  if slotted.all_known == nil then
+    slotted.all_known = call('HLEN', slots) > call('ZCARD', holders)  -- one is the list
+  end
+  return not slotted.all_known and call('HGET', slots, id) == false
 end
 
 -- The slots of the holder *id*.

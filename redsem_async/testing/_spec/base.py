@@ -82,6 +82,8 @@ class Specification(ABC):
                 reply = restore(self.state, context, call)
                 back = zip(call.permits, reply.answers, strict=True)
                 self._use_changed(context, [p.key.key for p, held in back if held and p.key])
+                if any(reply.answers) and self.waiting and self.state.grace.until <= context.now:
+                    notify_head(context, self._publish, self._hubs_in_turn())
                 return reply
             case Confirm():
                 return Reply([call.replicas])  # memory has no replicas, so none is behind
@@ -176,8 +178,7 @@ class Specification(ABC):
     def _detach(self, context: CallContext, call: Detach) -> Reply:
         reply, expires_earlier = detach(self.state, context, call)
         if expires_earlier:
-            hint = Hint(context.name, 0)
-            any(self._publish(hub, hint) for hub in self._hubs_in_turn()[:MAX_NOTIFIED])
+            notify_head(context, self._publish, self._hubs_in_turn())
         return reply
 
     def _set_limit(self, context: CallContext, call: SetLimit) -> Reply:
@@ -200,7 +201,7 @@ class Specification(ABC):
                 self._return_set_aside()
         state.remove_expired(context)
         limit = state.set_limit
-        room = math.inf if limit is None else limit - state.used(context.now)
+        room = math.inf if limit is None else limit - state.taken(context.now)
         context.freed = max(0, room)
         self._serve(context)
         return self._reply(context)
@@ -323,3 +324,8 @@ def answered(reply: Reply, state: State, *, right: bool, waits: bool) -> Reply:
     """*reply* to an acquire or a heartbeat. *waits*: a request of the caller does."""
     told = state.hold_ms if waits else None
     return reply._replace(right=right, set_limit=state.set_limit, hold_ms=told)
+
+
+def notify_head(context: CallContext, publish: Publish, hubs: Sequence[str]) -> None:
+    """Hint the first of *hubs* that receives it: the line may go on earlier than it was told."""
+    any(publish(hub, Hint(context.name, 0)) for hub in hubs[:MAX_NOTIFIED])

@@ -67,6 +67,10 @@ class FairSpecification(Specification):
         self.line.clear()
         self.look_again = None
 
+    def lose_line(self) -> None:
+        """Lose every request, as by an eviction of that key alone."""
+        self.line.clear()
+
     @property
     def waiting(self) -> int:
         return len(self.line)
@@ -151,7 +155,7 @@ class FairSpecification(Specification):
         """Whether a new request has to wait, and for what; None where it is granted at once."""
         state, now = self.state, context.now
         admits = not context.line_is_blocked and state.grace.until <= now
-        return None if admits and state.used(now) + request.permits <= limit else WAITING
+        return None if admits and state.taken(now) + request.permits <= limit else WAITING
 
     def _full_line(self, context: CallContext, call: Acquire, request: Request) -> Answer | None:
         length = len(self.line) + len(context.queued)
@@ -248,7 +252,7 @@ class FairSpecification(Specification):
         """Requests to grant, with their tokens, and the one without room that blocks the rest."""
         state = self.state
         plan: list[tuple[QueuedRequest, int]] = []
-        used = state.used(context.now)
+        used = state.taken(context.now)
         for queued in [queued for queued in self.line if not queued.set_aside]:
             record = state.look_up(queued.hub)
             permits = queued.request.permits

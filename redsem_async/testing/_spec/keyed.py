@@ -45,6 +45,7 @@ class KeyedSpecification(FairSpecification):
         self.virtual_times: dict[str, float] = {}
         self.state.on_removed = self._removed
         self._planned: dict[str, int] = {}
+        self._index_lost = False
 
     def expire(self, now_us: int) -> None:
         limits = {**self.key_limits}  # in a key without an expiry
@@ -57,6 +58,19 @@ class KeyedSpecification(FairSpecification):
         self.ready.clear()
         self.virtual_times.clear()
         self.virtual_time = 0.0
+
+    def lose_keys(self) -> None:
+        """Lose what is stored by key, as by an eviction: the line has the keys of requests."""
+        for holder in self.state.holders.values():
+            holder.key, holder.known = None, False
+        self.virtual_times.clear()
+        self.ready.clear()
+        self._index_lost = True
+
+    def lose_line(self) -> None:
+        super().lose_line()
+        self.ready.clear()
+        self.virtual_times.clear()
 
     # -- keys
 
@@ -119,6 +133,9 @@ class KeyedSpecification(FairSpecification):
 
     def _removed(self, context: CallContext, holders: Sequence[HolderRecord]) -> None:
         self._look_at_all(context, [holder.key for holder in holders if holder.key is not None])
+        if self._index_lost:
+            self._index_lost = False
+            self._look_at_all(context, [queued.key for queued in self.line])
 
     def _use_changed(self, context: CallContext, keys: Iterable[str | None]) -> None:
         self._look_at_all(context, [key for key in keys if key is not None])
@@ -147,7 +164,7 @@ class KeyedSpecification(FairSpecification):
         return queued.answer == WAITING and queued.request.permits > limit
 
     def _may_overtake(self, context: CallContext, queued: QueuedRequest, limit: int) -> bool:
-        has_room = self.state.used(context.now) + queued.request.permits <= limit
+        has_room = self.state.taken(context.now) + queued.request.permits <= limit
         by_its_key = self.shares and queued.answer == WAITING and has_room
         return by_its_key or super()._may_overtake(context, queued, limit)
 
@@ -226,7 +243,7 @@ class KeyedSpecification(FairSpecification):
     ) -> tuple[list[tuple[QueuedRequest, int]], QueuedRequest | None]:
         state = self.state
         plan: list[tuple[QueuedRequest, int]] = []
-        used = state.used(context.now)
+        used = state.taken(context.now)
         while (key := self._next_key(context)) is not None:
             head = self._head(key)
             assert head is not None

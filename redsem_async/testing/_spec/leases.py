@@ -22,7 +22,7 @@ def refresh(state: State, context: CallContext, call: Refresh) -> Reply:
             left = call.max_hold_ms - _held_for(state, context, holder.token)
             asked, held = min(asked, left), max(1, left)
         holder.expiry_ms = max(holder.expiry_ms, context.now + asked)
-        answers.append(held)
+        answers.append(held if holder.known else -held)
     if any(answers):
         lead_ms = state.counter.lead_ms(context.wall_us)
         state.keep(context, call.lease_ms + lead_ms + SLACK_MS)
@@ -76,9 +76,10 @@ def adopt(state: State, context: CallContext, call: Adopt) -> tuple[AdoptReply, 
     now = context.now
     old, new = permit_id(call.owner, call.old), permit_id(context.hub, call.new)
     if state.current_grant(new, now) is not None:
-        return _adopted(state, context, call, new), False
+        reply = _adopted(state, context, call, new)
+        return (reply if state.holders[new].known else AdoptReply(None)), False
     state.note_call(context, call.call)
-    if state.current_grant(old, now) is None:
+    if state.current_grant(old, now) is None or not state.holders[old].known:
         return AdoptReply(None), False
     state.grace.forbid_restore([old], now)
     holder = state.holders[old]

@@ -50,13 +50,14 @@ class SlotsInUse(Exception):
 
 @dataclass(slots=True)
 class HolderRecord:
-    """A permit in use."""
+    """A permit in use. *known*: neither its key nor its slots were lost."""
 
     expiry_ms: int
     token: int
     permits: int
     key: str | None = None
     slots: tuple[int, ...] = ()
+    known: bool = True
 
 
 @dataclass(slots=True)

@@ -42,7 +42,7 @@ def answer_right(
         and waiting <= MAX_COMPARED
         and state.grace.until <= now
         and limit > 0
-        and state.used(now) <= limit
+        and state.taken(now) <= limit
         and len(others) < MAX_RIGHTS
     )
     if given:

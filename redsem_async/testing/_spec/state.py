@@ -19,6 +19,8 @@ from .records import (
     liveness_timeout_ms,
 )
 
+ALL_TAKEN = 2**53  # permits
+
 
 @dataclass(slots=True)
 class Counter:
@@ -169,6 +171,17 @@ class State:
     def used(self, now: int) -> int:
         """Permits in use."""
         return sum(h.permits for h in self.holders.values() if h.expiry_ms > now)
+
+    def taken(self, now: int) -> int:
+        """Permits that are not free: all, where the key or the slots of a holder were lost."""
+        live = (h for h in self.holders.values() if h.expiry_ms > now)
+        return self.used(now) if all(holder.known for holder in live) else ALL_TAKEN
+
+    def lose_slots(self) -> None:
+        """Lose the slots of all holders, as by an eviction of that key alone."""
+        self.slots = ()
+        for holder in self.holders.values():
+            holder.slots, holder.known = (), False
 
     def current_grant(self, identity: str, now: int) -> Holding | None:
         """What *identity* holds now."""

@@ -51,7 +51,7 @@ class ZsetSpecification(Specification):
         """Permits left under the limit; none in a grace period."""
         if self.state.grace.until > context.now:
             return 0
-        return self.state.effective_limit(declared) - self.state.used(context.now)
+        return self.state.effective_limit(declared) - self.state.taken(context.now)
 
     # -- operations
 
@@ -71,7 +71,7 @@ class ZsetSpecification(Specification):
             identity = permit_id(context.hub, request.number)
             if request.number <= mark:
                 answers.append(state.current_grant(identity, now) or GONE)
-            elif state.grace.until <= now and state.used(now) + request.permits <= limit:
+            elif state.grace.until <= now and state.taken(now) + request.permits <= limit:
                 taken += request.permits
                 token = state.draw(context)
                 expiry = now + request.lease_ms
@@ -149,7 +149,7 @@ class ZsetSpecification(Specification):
         if context.keep and context.hub in self.line:
             self.line[context.hub] = state.draw(context)  # that was its turn
             state.save_counter(context, 0)
-        used = state.used(context.now) + context.keep
+        used = state.taken(context.now) + context.keep
         if state.set_limit is not None and state.set_limit <= used:
             return
         if state.grace.until > context.now:
