@@ -98,8 +98,9 @@ class Keys:
         return held
 
     def keys_of_holders(self) -> dict[str, str]:
+        """The key of each holder that has one."""
         texts = (text.split(":") for text in self.keys if text.startswith("i:"))
-        return {identity: unquote(key) for _, identity, _, key in texts}
+        return {identity: unquote(key) for _, identity, _, key in texts if key}
 
     def ready(self) -> dict[str, int]:
         """The ticket of the first request of each key that is ready."""
