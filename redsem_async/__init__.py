@@ -10,6 +10,7 @@ from ._core.errors import (
     AcquireTimeout,
     BackendError,
     BackendUnavailable,
+    LayoutMismatch,
     ModeMismatch,
     PermitLost,
     QueueFull,
@@ -17,8 +18,7 @@ from ._core.errors import (
     SemaphoreError,
     SlotsMismatch,
 )
-
-__version__ = "0.1.0"
+from ._core.version import __version__ as __version__
 
 __all__ = [
     "AcquireTimeout",
@@ -29,6 +29,7 @@ __all__ = [
     "FairSemaphore",
     "Holder",
     "KeyStatus",
+    "LayoutMismatch",
     "ModeMismatch",
     "Mutex",
     "Permit",

@@ -5,6 +5,7 @@ as attributes and keeps them through copying and pickling; its message says what
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any, Literal, Self
 
 BlockedBy = Literal["limit", "key", "paused"]
@@ -120,7 +121,7 @@ class ModeMismatch(SemaphoreError):
         name: of the semaphore.
         wanted: mode and clock of this client, such as ``"fair server"``. The mode ``"fair"`` means
             ``FairSemaphore``, and ``"zset"`` means ``Semaphore``.
-        found: mode and clock in use.
+        found: mode and clock in use. Of a ``LayoutMismatch``, both are numbers of layouts.
         held: whether a permit is held; None when not known.
         unused: whether no permit is held, no request waits, and no process has sent a request
             recently. False while that is not known.
@@ -151,12 +152,54 @@ class ModeMismatch(SemaphoreError):
             f"{name!r} is in use as a {theirs}, but this client uses it as a {ours}; {advice}"
         )
         self.name = name
-        self.wanted = wanted
-        self.found = found
+        self.wanted: str | int = wanted
+        self.found: str | int = found
         self.held = held
         self.unused = unused
         self.free_in = free_in
         self._facts = (name, wanted, found, held, unused, free_in)
+
+
+class LayoutMismatch(ModeMismatch):
+    """The name is in use by a version of this library that keeps another layout in Redis.
+
+    Nothing was changed. A name keeps its layout until some minutes after its last use, and every
+    process that uses it needs a version with that layout.
+
+    Attributes:
+        name: of the semaphore.
+        found: the layout in use; 0 for that of versions from before layouts had numbers.
+        own: the layout of this client, which is ``wanted``, too.
+        versions: of the library, in the processes that use the name now, as far as they say it.
+        free_in: seconds until the name is free, unless it is used again; None when not known.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        found: int,
+        own: int,
+        versions: Sequence[str] = (),
+        free_in: float | None = None,
+    ) -> None:
+        others = f" (redsem-async {', '.join(versions)})" if versions else ""
+        older = "this process" if found > own else "the processes that use it"
+        free = "some minutes after its last use"
+        if free_in is not None:
+            free = f"in at most {math.ceil(free_in)} s unless it is used again"
+        SemaphoreError.__init__(
+            self,
+            f"{name!r} is in use with layout {found} of its keys{others}, but this client has"
+            f" layout {own}: upgrade redsem-async in {older}; the name is free {free}",
+        )
+        self.name = name
+        self.wanted = self.own = own
+        self.found: int = found  # pyright: ignore[reportIncompatibleVariableOverride]
+        self.versions = tuple(versions)
+        self.held: bool | None = None
+        self.unused = False
+        self.free_in = free_in
+        self._facts = (name, found, own, self.versions, free_in)
 
 
 class SlotsMismatch(ModeMismatch):

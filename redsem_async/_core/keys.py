@@ -1,7 +1,7 @@
 """Names in Redis: keys, channels, and the ids of hubs and permits.
 
 One hash tag per semaphore puts all its keys into one slot, so that scripts may use them
-together, and spreads many semaphores over the shards. A later layout gets another prefix.
+together, and spreads many semaphores over the shards.
 """
 
 import re

@@ -4,6 +4,7 @@ import os
 import socket
 import time
 
+from redsem_async._core.version import __version__
 from redsem_async._protocol.backend import SemaphoreRef
 from redsem_async._protocol.hub_info import HubInfo, describe
 
@@ -35,12 +36,13 @@ class Introduction:
         return self.hub_info()
 
     def hub_info(self) -> HubInfo:
-        """Label, host, process and limits. May be called in any thread."""
+        """Label, host, process, version and limits. May be called in any thread."""
         of_keys = self.declared_of_keys
         description = describe(
             label=self._label,
             host=socket.gethostname(),
             pid=os.getpid(),
+            version=__version__,
             started=round(_STARTED, 3),
             limit=self.declared,
             **({} if of_keys is None else {"key_limit": of_keys}),

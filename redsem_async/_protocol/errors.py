@@ -18,6 +18,7 @@ class ErrorKind(enum.Enum):
     ASK = enum.auto()  # another node may have it already; this command is to be sent there
     RETRY_LATER = enum.auto()  # the semaphore is between two nodes, or no node keeps it now
     MODE_MISMATCH = enum.auto()  # the name is in use in another mode or by another clock
+    LAYOUT_MISMATCH = enum.auto()  # the name is in use in another layout of the keys
     SLOTS_MISMATCH = enum.auto()  # the name is in use with other slots
     NO_MEMORY = enum.auto()  # of an acquire, which begins with a write
     REFUSED = enum.auto()  # part of it may have been carried out; sending it again is no help
@@ -39,6 +40,22 @@ class NameUse(NamedTuple):
     free_in: float | None
 
 
+class LayoutUse(NamedTuple):
+    """A name that is in use in another layout of the keys.
+
+    Attributes:
+        found: the number of that layout; 0 for one that has none.
+        own: the number of the caller's layout.
+        versions: that the processes which use the name say they have.
+        free_in: as in `NameUse`.
+    """
+
+    found: int
+    own: int
+    versions: tuple[str, ...]
+    free_in: float | None
+
+
 class CommandError(NamedTuple):
     """An error reply.
 
@@ -48,6 +65,7 @@ class CommandError(NamedTuple):
         endpoint: host and port of the node that MOVED or ASK names; an empty host means the
             host that replied.
         use: how the name is used, where the kind is MODE_MISMATCH.
+        layout: how the name is used, where the kind is LAYOUT_MISMATCH.
         slots: that are in use, where the kind is SLOTS_MISMATCH.
     """
 
@@ -55,4 +73,5 @@ class CommandError(NamedTuple):
     error: Exception
     endpoint: tuple[str, int] | None = None
     use: NameUse | None = None
+    layout: LayoutUse | None = None
     slots: Sequence[str] = ()

@@ -5,11 +5,12 @@ from urllib.parse import unquote
 
 import redis.exceptions as errors
 
-from redsem_async._protocol.errors import CommandError, ErrorKind, NameUse
+from redsem_async._protocol.errors import CommandError, ErrorKind, LayoutUse, NameUse
 
 _MODE = re.compile(
     r"\bMODE ((?:fair|zset)(?:\+keys|\+share)?(?:\+slots)? (?:server|local)) (\d+) (\d+) (-?\d+)"
 )
+_LAYOUT = re.compile(r"\bLAYOUT (\d{1,5}) (\d{1,5}) ([\w.+!,-]+) (-?\d+)")
 _SLOTS = re.compile(r"\bSLOTS ([\w.~%,-]+)")
 
 # A script's own error arrives bare (7.0 on), or wrapped and prefixed (6.2): look for the word.
@@ -50,6 +51,8 @@ def command_error(error: Exception) -> CommandError:
     if redirection := _REDIRECTION.match(text):
         word, host, port = redirection.groups()
         return CommandError(ErrorKind[word], error, (host, int(port)))
+    if layout := _LAYOUT.search(text):
+        return CommandError(ErrorKind.LAYOUT_MISMATCH, error, layout=_layout(*layout.groups()))
     if mode := _MODE.search(text):
         return CommandError(ErrorKind.MODE_MISMATCH, error, use=_use(*mode.groups()))
     if slots := _SLOTS.search(text):
@@ -63,5 +66,14 @@ def command_error(error: Exception) -> CommandError:
 
 def _use(kind: str, held: str, alive: str, left_ms: str) -> NameUse:
     """Return what the facts of a MODE error say. *left_ms* is negative for "not known"."""
-    free_in = int(left_ms) / 1000 if int(left_ms) >= 0 else None
-    return NameUse(kind, int(held) > 0, int(held) == int(alive) == 0, free_in)
+    return NameUse(kind, int(held) > 0, int(held) == int(alive) == 0, _seconds(left_ms))
+
+
+def _layout(found: str, own: str, versions: str, left_ms: str) -> LayoutUse:
+    """Return what the facts of a LAYOUT error say."""
+    known = () if versions == "-" else tuple(sorted(versions.split(",")))
+    return LayoutUse(int(found), int(own), known, _seconds(left_ms))
+
+
+def _seconds(left_ms: str) -> float | None:
+    return int(left_ms) / 1000 if int(left_ms) >= 0 else None

@@ -8,6 +8,7 @@ stands once, beside the modes' folders.
 
 import functools
 import hashlib
+import re
 from importlib import resources
 from typing import NamedTuple
 
@@ -21,6 +22,15 @@ class Script(NamedTuple):
 
     text: str
     sha: str
+
+
+@functools.cache
+def layout() -> int:
+    """The number of this layout of the keys, which the head has."""
+    head = resources.files("redsem_async") / "lua" / "head.lua"
+    line = re.search(r"^local LAYOUT = '(\d+)'$", head.read_text(encoding="utf-8"), re.MULTILINE)
+    assert line is not None
+    return int(line[1])
 
 
 @functools.cache

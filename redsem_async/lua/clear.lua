@@ -23,7 +23,7 @@ call('UNLINK', holders, tokens, extra, limit, line)
 if released then call('UNLINK', released) end
 if keyed then keyed.clear() end
 if slotted then slotted.clear() end
-call('HDEL', meta, 'mode', 'ahead', 'offset', 'lost', 'grace', 'aside', 'rights',
+call('HDEL', meta, 'mode', 'layout', 'ahead', 'offset', 'lost', 'grace', 'aside', 'rights',
   'hold')
 -- A counter ahead of the server's clock stays, because its tokens must not be issued again.
 if last < wall_us then

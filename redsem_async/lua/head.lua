@@ -5,7 +5,8 @@
 --
 -- KEYS     holders   ZSET, permit id -> expiry in ms of the semaphore's clock
 --          tokens    HASH, permit id -> fencing token, of every holder
---          meta      HASH, mode -> mode and clock; counter -> last token or ticket issued;
+--          meta      HASH, layout -> number of the layout of the keys: see LAYOUT;
+--                    mode -> mode and clock; counter -> last token or ticket issued;
 --                    ahead -> us by which the semaphore's clock leads the server's;
 --                    offset -> us by which tokens lead the semaphore's clock;
 --                    aside -> when requests that were set aside return to the line;
@@ -32,7 +33,10 @@
 --          hub       the caller's hub
 -- RETURNS  {tag, ...}, or the error MODE when the name is in use in another mode or with another
 --          clock; with that mode and clock, how many ids hold permits, how many hubs count as
---          alive, and in how many ms meta expires (-1 for never): until then the name is taken
+--          alive, and in how many ms meta expires (-1 for never): until then the name is taken.
+--          Or the error LAYOUT when the name is in use in another layout; with that layout (0 for
+--          none), the caller's, the versions that hubs which count as alive say they have
+--          ('-' for none), and in how many ms meta expires
 -- USES     none: this file is the first. In an operation's file, USES lists what the body takes
 --          from the files before it, and after 'sets' what it changes there. The KEYS and ARGV
 --          above, and call(), are not repeated
@@ -41,6 +45,9 @@ local call = redis.call
 local holders, tokens, meta, hubs, extra, limit, line, marker, released = unpack(KEYS)
 local tag, clock_us, mode, hub = unpack(ARGV, 1, 4)
 
+-- Number of this layout of the keys. A change that clients of the layout before could not follow
+-- raises it. In every layout, `meta` is the key with the field `layout`.
+local LAYOUT = '1'
 local SLACK = 60000   -- ms by which meta outlives what it protects
 local STEP = 1000000  -- us by which the clock has to differ to count as set back
 
@@ -54,14 +61,31 @@ end
 
 local fields = call('HMGET', meta, 'mode', 'counter',
   hub, hub .. ':until', hub .. ':deaf', hub .. ':gone', 'grace', 'ahead', 'offset',
-  'aside', 'rights', 'hold')
-if fields[1] and fields[1] ~= mode then
+  'aside', 'rights', 'hold', 'layout')
+fields[13] = fields[13] or fields[1] and '0'  -- a name in use without a number
+if fields[1] and fields[1] ~= mode or fields[13] and fields[13] ~= LAYOUT then
   -- Count by the clock in use: the server's, if this caller's is a local one.
-  if clock_us ~= '' and string.find(fields[1], 'server', 1, true) then
+  if clock_us ~= '' and string.find(fields[1] or '', 'server', 1, true) then
     local time = call('TIME')
     wall_us = time[1] * 1000000 + time[2]
   end
   local after = string.format('(%.0f', math.floor((wall_us + (tonumber(fields[8]) or 0)) / 1000))
+  if fields[13] ~= LAYOUT then
+    local versions = {}
+    pcall(function()  -- the keys of another layout may be anything
+      local who = call('ZREVRANGEBYSCORE', hubs, '+inf', after, 'LIMIT', 0, 32)
+      for i, owner in ipairs(who) do who[i] = owner .. ':who' end
+      for _, facts in ipairs(who[1] and call('HMGET', meta, unpack(who)) or {}) do
+        local version = string.match(facts or '', '"version":%s*"([%w.+!_-]+)"')
+        if version and #version <= 40 and not versions[version] then
+          versions[version], versions[#versions + 1] = true, version
+        end
+      end
+    end)
+    return redis.error_reply(string.format('LAYOUT %s %s %s %.0f',
+      string.match(fields[13], '^%d%d?%d?%d?$') or '0', LAYOUT,
+      #versions > 0 and table.concat(versions, ',') or '-', call('PTTL', meta)))
+  end
   return redis.error_reply(string.format('MODE %s %d %d %.0f', fields[1],
     call('ZCOUNT', holders, after, '+inf'), call('ZCOUNT', hubs, after, '+inf'),
     call('PTTL', meta)))

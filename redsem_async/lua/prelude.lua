@@ -32,7 +32,7 @@ end
 -- Saves the counter and the mode, and keeps meta for at least *need* ms.
 local function save_counter(need)
   last = math.max(last, stamp_us - 1)
-  call('HSET', meta, 'mode', mode, 'counter', last)
+  call('HSET', meta, 'mode', mode, 'layout', LAYOUT, 'counter', last)
   keep(meta, need + counter_lead() + SLACK)
 end
 

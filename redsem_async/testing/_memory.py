@@ -27,7 +27,7 @@ from redsem_async._redis.faults import command_error
 from ._spec.base import Specification
 from ._spec.fair import FairSpecification
 from ._spec.keyed import KeyedSpecification, SharedSpecification
-from ._spec.records import ModeInUse, Publish, Reordered, SlotsInUse, UnknownHub, Void
+from ._spec.records import LayoutInUse, ModeInUse, Publish, Reordered, SlotsInUse, UnknownHub, Void
 from ._spec.zset import ZsetSpecification
 
 SPECIFICATIONS: dict[str, type[Specification]] = {
@@ -145,6 +145,8 @@ class _Store:
             return CommandError(ErrorKind.SLOTS_MISMATCH, error, slots=error.slots)
         except ModeInUse as error:
             return command_error(RuntimeError(f"MODE {error}"))
+        except LayoutInUse as error:
+            return command_error(RuntimeError(f"LAYOUT {error}"))
 
     def _semaphore(self, address: Address, now_us: int) -> Specification:
         """The semaphore of that name, in the mode in use, or else in the caller's mode."""

@@ -17,6 +17,7 @@ NAMES = {
     "FairSemaphore",
     "Holder",
     "KeyStatus",
+    "LayoutMismatch",
     "ModeMismatch",
     "Mutex",
     "Permit",

@@ -15,6 +15,7 @@ from redsem_async import (
     AcquireTimeout,
     BackendError,
     BackendUnavailable,
+    LayoutMismatch,
     ModeMismatch,
     PermitLost,
     QueueFull,
@@ -37,6 +38,13 @@ FACTS: dict[type[SemaphoreError], dict[str, object]] = {
         "found": "zset server",
         "held": False,
         "unused": True,
+        "free_in": 187.0,
+    },
+    LayoutMismatch: {
+        "name": "openai",
+        "found": 2,
+        "own": 1,
+        "versions": ("0.3.0", "0.4.0"),
         "free_in": 187.0,
     },
     SlotsMismatch: {"name": "openai", "wanted": "a, b", "found": "b, a"},
@@ -140,6 +148,23 @@ def test_a_mismatch_says_what_has_the_name_and_how_to_free_it() -> None:
     unknown = ModeMismatch("jobs", "fair server", "zset server")
     assert (unknown.held, unknown.unused, unknown.free_in) == (None, False, None)
     assert "clear" not in str(unknown)
+
+
+def test_a_layout_mismatch_says_which_side_to_upgrade() -> None:
+    """And which versions are on the other side, and when the name is free."""
+    newer = LayoutMismatch("jobs", 3, 2, ("0.3.0", "0.4.0"), 187.2)
+    assert str(newer) == (
+        "'jobs' is in use with layout 3 of its keys (redsem-async 0.3.0, 0.4.0), but this client"
+        " has layout 2: upgrade redsem-async in this process; the name is free in at most 188 s"
+        " unless it is used again"
+    )
+    assert (newer.wanted, newer.held, newer.unused) == (2, None, False)
+    older = LayoutMismatch("jobs", 0, 2)
+    assert str(older) == (
+        "'jobs' is in use with layout 0 of its keys, but this client has layout 2: upgrade"
+        " redsem-async in the processes that use it; the name is free some minutes after its last"
+        " use"
+    )
 
 
 def test_ids_stay_out_of_messages() -> None:

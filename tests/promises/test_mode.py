@@ -1,14 +1,24 @@
 """One name has one mode and one clock: for how long after its last use, and what ends that."""
 
 import time
+from functools import partial
 from typing import Any
 
 import pytest
 from redis.asyncio import Redis
 
-from redsem_async import AnySemaphore, FairSemaphore, ModeMismatch, Semaphore
+from redsem_async import (
+    AnySemaphore,
+    BackendUnavailable,
+    FairSemaphore,
+    LayoutMismatch,
+    ModeMismatch,
+    Semaphore,
+    __version__,
+)
+from redsem_async._redis.scripts import layout
 from redsem_async.testing import MemoryBackend
-from tests.harness.clients import Client, Kind, key_of
+from tests.harness.clients import KEYS, LINES, Client, Kind, Make, key_of
 from tests.harness.wait import all_free, cancelled, queue_up, soon
 
 MARGIN = 30.0  # seconds, in which a busy machine does what a test asks
@@ -210,3 +220,100 @@ async def test_the_error_says_that_nobody_uses_the_name(
     error = await mismatch(refused)
     assert (error.held, error.unused) == (False, True)
     assert "no permit is held and no request waits now" in str(error)
+
+
+# -- layouts: of other versions of the library
+
+OWN = layout()
+OTHERS = [0, OWN + 1]  # 0: of versions from before layouts had numbers
+
+
+async def note(client: Client, sem: AnySemaphore, field: str, value: str, admin: Redis) -> None:
+    """Let the name be in use with another ``mode`` or ``layout``; 0 for a layout without one."""
+    if isinstance(client, MemoryBackend):
+        (semaphore,) = client._store._semaphores.values()
+        if field == "layout":
+            semaphore.state.layout = int(value)
+        else:
+            semaphore.state.kind = value
+    elif (field, value) == ("layout", "0"):
+        assert await admin.hdel(key_of(sem, "meta"), "layout") == 1
+    else:
+        assert await admin.hset(key_of(sem, "meta"), field, value) == 0, "it was not noted"
+
+
+async def contents(client: Client, sem: AnySemaphore, admin: Redis) -> object:
+    """All that is stored of the name."""
+    if isinstance(client, MemoryBackend):
+        (semaphore,) = client._store._semaphores.values()
+        return repr(semaphore.state)
+    keys = [f"redsem:{{{sem.name}}}:{kind}" for kind in (*KEYS, LINES[type(sem)])]
+    return [await admin.dump(key) for key in keys]
+
+
+@pytest.mark.parametrize("number", OTHERS)
+async def test_nothing_can_be_done_with_another_layout(
+    used: AnySemaphore, refused: AnySemaphore, client: Client, other_redis: Redis, number: int
+) -> None:
+    """Nor by the same class. What is stored stays as it is, byte by byte."""
+    permit = await used.acquire()
+    await note(client, used, "layout", str(number), other_redis)
+    before = await contents(client, used, other_redis)
+    for sem in (used, refused):
+        for call in (
+            sem.acquire,
+            sem.try_acquire,
+            sem.status,
+            sem.available,
+            sem.locked,
+            sem.reap,
+            sem.clear,
+            partial(sem.release, permit.id),
+            partial(sem.adopt, permit.id),
+            partial(sem.set_limit, 5),
+            sem.pause,
+        ):
+            with pytest.raises(LayoutMismatch, match=used.name) as caught:
+                await soon(call())
+            error = caught.value
+            assert (error.found, error.own, error.versions) == (number, OWN, (__version__,))
+            assert error.free_in is not None and 60 < error.free_in < 600
+    with pytest.raises(LayoutMismatch):
+        await permit.release()
+    assert await contents(client, used, other_redis) == before
+
+
+async def test_a_name_of_another_layout_is_free_after_its_last_use(
+    used: AnySemaphore, refused: AnySemaphore, client: Client, other_redis: Redis
+) -> None:
+    """As it is after another mode, and after a clear."""
+    await use(used)
+    await note(client, used, "layout", str(OWN + 1), other_redis)
+    with pytest.raises(LayoutMismatch) as caught:
+        await soon(refused.try_acquire())
+    assert caught.value.free_in is not None
+    await let_pass(client, used, caught.value.free_in, other_redis)
+    await use(refused)
+    await refused.clear()
+    if isinstance(client, Redis):
+        assert await other_redis.hmget(key_of(used, "meta"), ["mode", "layout"]) == [None, None]
+    await use(used)
+
+
+@pytest.mark.parametrize("field", ["mode", "layout"])
+async def test_holders_and_waiters_of_a_name_that_others_took_over(
+    make: Make, client: Client, other_redis: Redis, field: str
+) -> None:
+    """State was lost, and others came first: a permit is trusted until its lease ends."""
+    sem = make(1, lease=1.0, linger=0)
+    taken = f"{'zset' if isinstance(sem, FairSemaphore) else 'fair'} server"
+    permit = await sem.acquire()
+    waiter = await queue_up(sem)
+    await note(client, sem, field, taken if field == "mode" else str(OWN + 1), other_redis)
+    error = ModeMismatch if field == "mode" else LayoutMismatch
+    with pytest.raises(BackendUnavailable):
+        await permit.refresh()
+    assert not permit.lost
+    with pytest.raises(error):
+        await soon(waiter)
+    assert "in time" in (await soon(permit.wait_lost())).reason

@@ -28,7 +28,14 @@ from redsem_async._protocol.replies import (
 from .abandon import AbandonQueue
 from .base import Batch, error_for, max_batch
 
-_NO_EFFECT = frozenset({ErrorKind.MODE_MISMATCH, ErrorKind.SLOTS_MISMATCH, ErrorKind.NO_MEMORY})
+_NO_EFFECT = frozenset(
+    {
+        ErrorKind.MODE_MISMATCH,
+        ErrorKind.LAYOUT_MISMATCH,
+        ErrorKind.SLOTS_MISMATCH,
+        ErrorKind.NO_MEMORY,
+    }
+)
 
 
 def _begun(claim: Claim) -> float:

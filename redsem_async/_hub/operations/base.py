@@ -4,7 +4,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from redsem_async._core.config import Slot
-from redsem_async._core.errors import BackendError, ModeMismatch, SemaphoreError, SlotsMismatch
+from redsem_async._core.errors import (
+    BackendError,
+    LayoutMismatch,
+    ModeMismatch,
+    SemaphoreError,
+    SlotsMismatch,
+)
 from redsem_async._hub.ledger import Ledger
 from redsem_async._protocol.backend import Command
 from redsem_async._protocol.errors import CommandError, ErrorKind
@@ -87,7 +93,9 @@ def error_for(
     *slots* are those of the caller.
     """
     error: SemaphoreError
-    if refusal.use is not None:
+    if refusal.layout is not None:
+        error = LayoutMismatch(ledger.name, *refusal.layout)
+    elif refusal.use is not None:
         error = ModeMismatch(ledger.name, ledger.semaphore.address.kind, *refusal.use)
     elif refusal.slots:
         own = ", ".join(map(str, slots or ()))

@@ -28,7 +28,7 @@
 --          detect_lost_holders, purge, leave_line, serve, current_grant, in_line, format_request,
 --          next_token, last, write_grants, liveness_timeout, exact, save_counter, recall_rights,
 --          answer_right, others_wait, append, reply_with_limit, held_up, join_line, keep_line,
---          keyed, line_answer, line_is_full, limit_for, slotted
+--          keyed, line_answer, line_is_full, limit_for, slotted, LAYOUT
 --          sets open, used, waiting
 
 local lease, declared, max_waiters = tonumber(ARGV[5]), ARGV[6], ARGV[7]
@@ -46,7 +46,7 @@ local old_mark = mark
 local requests = parse_requests(REQUESTS)
 -- Redis refuses this write at maxmemory, and it is the first: the acquire fails with nothing
 -- written.
-call('HSET', meta, 'mode', mode, hub, mark)
+call('HSET', meta, 'mode', mode, 'layout', LAYOUT, hub, mark)
 record_hub(hub_info, no_push, lease)
 if slotted then slotted.note_list(lease) end
 detect_lost_holders(lease)

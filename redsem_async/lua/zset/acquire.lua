@@ -23,7 +23,7 @@
 -- USES     parse_waits, load_state, unknown_hub, unknown_hub_error, mark, parse_requests,
 --          record_hub, detect_lost_holders, purge, current_grant, grace, now, next_token, last,
 --          write_grants, announce, serve, recall_rights, answer_right, others_wait, append,
---          reply_with_room, limit_for, slotted
+--          reply_with_room, limit_for, slotted, LAYOUT
 --          sets used, freed
 
 local lease, declared, hinted = tonumber(ARGV[5]), ARGV[6], tonumber(ARGV[8])
@@ -42,7 +42,7 @@ local old_mark = mark
 local requests = parse_requests(REQUESTS)
 -- Redis refuses this write at maxmemory, and it is the first: the acquire fails with nothing
 -- written.
-call('HSET', meta, 'mode', mode, hub, mark)
+call('HSET', meta, 'mode', mode, 'layout', LAYOUT, hub, mark)
 record_hub(hub_info, no_push, lease)
 if slotted then slotted.note_list(lease) end
 detect_lost_holders(lease)

@@ -24,9 +24,18 @@ from redsem_async._protocol.operations import (
 )
 from redsem_async._protocol.pushes import Cleared, Hint, Revoked
 from redsem_async._protocol.replies import AdoptReply, Answer, AnyReply, Reply
+from redsem_async._redis.scripts import layout
 
 from .leases import adopt, detach, refresh, refuse_spent, restore
-from .records import SLACK_MS, CallContext, HubRecord, ModeInUse, Publish, UnknownHub
+from .records import (
+    SLACK_MS,
+    CallContext,
+    HubRecord,
+    LayoutInUse,
+    ModeInUse,
+    Publish,
+    UnknownHub,
+)
 from .rights import recall_rights
 from .slots import compare
 from .state import State
@@ -54,9 +63,11 @@ class Specification(ABC):
         """Carry *call* out at once.
 
         Raises:
-            ModeInUse, UnknownHub, Reordered, Void: nothing has changed.
+            LayoutInUse, ModeInUse, UnknownHub, Reordered, Void: nothing has changed.
         """
         state = self.state
+        if (state.kind is not None or state.layout) and state.layout != layout():
+            raise LayoutInUse(f"{state.layout} {layout()} {state.versions(now_us)}")
         if state.kind is not None and state.kind != address.kind:
             raise ModeInUse(state.usage(now_us))
         state.slotted = address.slotted
@@ -67,7 +78,7 @@ class Specification(ABC):
         match call:
             case Acquire():
                 reply = self._acquire(context, call)
-                self.state.kind = context.kind
+                self.state.take_name(context)
                 return reply
             case Release():
                 return self._release(context, call)

@@ -24,6 +24,13 @@ class ModeInUse(Exception):
     """
 
 
+class LayoutInUse(Exception):
+    """The name is in use in another layout of the keys.
+
+    The message has the words of the scripts' error LAYOUT, from the second on.
+    """
+
+
 class UnknownHub(Exception):
     """The store does not know the hub, and the call has no `HubInfo`."""
 

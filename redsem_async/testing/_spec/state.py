@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from redsem_async._core.keys import Address
+from redsem_async._protocol.hub_info import facts_of
 from redsem_async._protocol.replies import Holding
+from redsem_async._redis.scripts import layout
 
 from .records import (
     SLACK_MS,
@@ -90,6 +92,7 @@ class State:
 
     Attributes:
         kind: mode and clock in use; None for a name that is not in use.
+        layout: the number of the layout in use; 0 for one without a number.
         kept_until: when the key `meta` expires in Redis, in milliseconds of the callers' clock.
         counter: of tokens and tickets.
         set_limit: the limit that overrides every client's own.
@@ -106,6 +109,7 @@ class State:
     """
 
     kind: str | None = None
+    layout: int = 0
     kept_until: float = 0.0
     counter: Counter = field(default_factory=Counter)
     set_limit: int | None = None
@@ -132,16 +136,31 @@ class State:
         now = (now_us + self.counter.ahead_us) // 1000
         held = sum(holder.expiry_ms > now for holder in self.holders.values())
         alive = sum(record.alive_until > now for record in self.hubs.values())
-        return f"{self.kind} {held} {alive} {max(0, round(self.kept_until - now_us // 1000))}"
+        return f"{self.kind} {held} {alive} {self._left_ms(now_us)}"
+
+    def versions(self, now_us: int) -> str:
+        """Of live hubs, and how long the name is kept, as the error LAYOUT says it."""
+        now = (now_us + self.counter.ahead_us) // 1000
+        alive = (hub for hub in self.hubs.values() if hub.alive_until > now)
+        found = {str(facts_of(hub.description).get("version", "")) for hub in alive} - {""}
+        return f"{','.join(found) or '-'} {self._left_ms(now_us)}"
+
+    def _left_ms(self, now_us: int) -> int:
+        return max(0, round(self.kept_until - now_us // 1000))
 
     def forget(self) -> None:
         """Forget everything but the last token, the hubs and the marker."""
         self.kind = self.set_limit = self.paused_limit = self.hold_ms = None
+        self.layout = 0
         self.counter.ahead_us = self.counter.offset_us = 0
         self.grace = Grace()
         self.slots = ()
         self.holders.clear()
         self.rights.clear()
+
+    def take_name(self, context: CallContext) -> None:
+        """Note mode, clock and layout."""
+        self.kind, self.layout = context.kind, layout()
 
     # -- how long it is kept
 
@@ -157,7 +176,7 @@ class State:
 
     def save_counter(self, context: CallContext, need_ms: float) -> None:
         """Note mode and time, and keep them for *need_ms* at least."""
-        self.kind = context.kind
+        self.take_name(context)
         self.counter.note_time(context.now_us)
         self.keep(context, need_ms + self.counter.lead_ms(context.wall_us) + SLACK_MS)
 

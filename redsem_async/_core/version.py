@@ -1,0 +1,3 @@
+"""The version of this library, which hubs say of themselves."""
+
+__version__ = "0.1.0"
