@@ -148,6 +148,8 @@ class FairSemaphore(AnySemaphore):
             QueueFull: the queue already has ``max_waiters`` waiters, or ``max_waiters_per_key``
                 of this key.
             ModeMismatch: the name is in use by another class, or with another clock.
+            LayoutMismatch: the name is in use by a version of this library with another layout
+                of the keys.
             SemaphoreClosed: ``aclose`` was called meanwhile.
             BackendUnavailable: Redis was unavailable at the deadline; without a deadline, for
                 longer than a lease.

@@ -190,6 +190,8 @@ class AnySemaphore:
             AcquireTimeout: no permit became free in time.
             QueueFull: the queue already has ``max_waiters`` waiters.
             ModeMismatch: the name is in use by another class, or with another clock.
+            LayoutMismatch: the name is in use by a version of this library with another layout
+                of the keys.
             SemaphoreClosed: ``aclose`` was called meanwhile.
             BackendUnavailable: Redis was unavailable at the deadline; without a deadline, for
                 longer than a lease.

@@ -23,6 +23,7 @@ class Client:
         key_limit: the limit that it declares for each key; None for none, or for a function.
         reuses_leases: whether it may give a released permit to its own next caller (``linger``).
             Some of the permits that it holds may then be unused.
+        version: of this library in the process; None for one that does not say it.
     """
 
     id: str
@@ -32,6 +33,7 @@ class Client:
     limit: int | None = None
     key_limit: int | None = None
     reuses_leases: bool = False
+    version: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +224,7 @@ def client_of(hub: str, description: str, *, reuses_leases: bool = False) -> Cli
         limit=_count(facts.get("limit")),
         key_limit=_count(facts.get("key_limit")),
         reuses_leases=reuses_leases,
+        version=_text(facts.get("version")),
     )
 
 

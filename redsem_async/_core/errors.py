@@ -194,7 +194,7 @@ class LayoutMismatch(ModeMismatch):
         )
         self.name = name
         self.wanted = self.own = own
-        self.found: int = found  # pyright: ignore[reportIncompatibleVariableOverride]
+        self.found: int = found  # type: ignore[mutable-override]
         self.versions = tuple(versions)
         self.held: bool | None = None
         self.unused = False

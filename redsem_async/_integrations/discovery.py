@@ -3,7 +3,8 @@
 import asyncio
 import contextlib
 import difflib
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
@@ -28,8 +29,9 @@ class SemaphoreInfo:
 
     Attributes:
         name: name of the semaphore.
-        mode: None if Redis stores only a set limit: the next client decides the mode.
-        clock: None in the same case.
+        mode: None if Redis stores only a set limit: the next client decides the mode. Or if the
+            name is in use in another layout, so that whatever is asked raises `LayoutMismatch`.
+        clock: None in the same cases.
         set_limit: the limit set by an operator, if any.
         clients: the processes that use it; if there is none, those that used it last.
         grace: seconds until the grace period after a loss of state ends; 0 if there is none.
@@ -77,6 +79,11 @@ class SemaphoreInfo:
         return tuple(sorted(limits))
 
     @property
+    def versions(self) -> dict[str, int]:
+        """The versions of the library, and how many of the clients have each."""
+        return versions_of(self.clients)
+
+    @property
     def class_name(self) -> str | None:
         """The class that uses this mode; None if the mode is unknown."""
         return None if self.mode is None else self._class.__name__
@@ -122,6 +129,12 @@ class SemaphoreInfo:
         if key_limit is None and not self.shares:
             return partial(FairSemaphore, key_limit=cast("Callable[[str], int]", _unknown))
         return partial(FairSemaphore, key_limit=key_limit, share=self.shares)
+
+
+def versions_of(clients: Iterable[Client]) -> dict[str, int]:
+    """The versions of the library that *clients* say they have, and how many have each."""
+    version_by_id = {client.id: client.version for client in clients if client.version}
+    return dict(sorted(Counter(version_by_id.values()).items()))
 
 
 def _unknown(_: str) -> None:

@@ -17,6 +17,8 @@ from redsem_async._core.config import Clock, slots_of
 from redsem_async._core.errors import BackendError
 from redsem_async._core.keys import MODES, Mode
 
+from .scripts import layout
+
 READ_ERRORS = (RedisError, RedisClusterException, OSError)
 """Errors of Redis, and of the connection to it, when the user's own client reads."""
 
@@ -29,8 +31,9 @@ class Stored:
     """What Redis stores of a semaphore.
 
     Attributes:
-        mode: None if Redis stores only a set limit: the next client decides the mode.
-        clock: None in the same case.
+        mode: None if Redis stores only a set limit: the next client decides the mode. Or if the
+            name is in use in another layout of the keys, which every script of it says.
+        clock: None in the same cases.
         set_limit: the limit set by an operator, if any.
         hubs: what each live hub says of itself, by its id; if none is alive, the last known ones.
         grace: seconds until the grace period after a loss of state ends; 0 if there is none.
@@ -64,7 +67,9 @@ async def _stored(client: Any, prefix: str, name: str) -> Stored | None:
     limit: bytes | str | None = await client.get(f"{stem}:limit")
     hubs: list[bytes | str] = await client.zrange(f"{stem}:hubs", 0, -1)
     facts = [f"{as_text(hub)}:{fact}" for hub in hubs for fact in ("who", "until")]
-    meta = await _fields(client, f"{stem}:meta", ["mode", "ahead", "grace", *facts])
+    meta = await _fields(client, f"{stem}:meta", ["mode", "layout", "ahead", "grace", *facts])
+    if ("mode" in meta or "layout" in meta) and meta.get("layout") != str(layout()):
+        return Stored(None, None, None, {}, 0.0)
     kind = _KIND.match(meta.get("mode", ""))
     if kind is None and limit is None:
         # After a clear, only the numbers used by its hubs remain. Limits of keys have no expiry.

@@ -1,7 +1,7 @@
 """Output: tables for people, dicts for JSON."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -101,6 +101,8 @@ def _limit_in_full(info: SemaphoreInfo) -> str:
 def details(info: SemaphoreInfo, status: SemaphoreStatus) -> RenderableType:
     """The status of a semaphore with its holders and waiters."""
     parts: list[RenderableType] = [Text(headline(info, status))]
+    if info.versions:
+        parts.append(Text(f"versions: {versions_text(info.versions)}"))
     if status.keys:
         parts += [Text(), _keys(status)]
     if status.holders:
@@ -112,6 +114,12 @@ def details(info: SemaphoreInfo, status: SemaphoreStatus) -> RenderableType:
         shown = len(status.waiters) if info.fair else sum(w.permits for w in status.waiters)
         parts += _omitted(status.waiting - shown, "requests waiting")
     return Group(*parts)
+
+
+def versions_text(versions: Mapping[str, int]) -> str:
+    """Versions of the library, and how many processes have each."""
+    each = (f"{v} ({n:,} process{'' if n == 1 else 'es'})" for v, n in versions.items())
+    return printable(", ".join(each))
 
 
 def _keys(status: SemaphoreStatus) -> Table:
@@ -224,6 +232,7 @@ def as_dict(info: SemaphoreInfo, status: SemaphoreStatus, *, whole: bool) -> dic
         "declared": list(info.declared),
         "key_limit": info.key_limit,
         "slots": list(info.slots),
+        "versions": list(info.versions),
         "held": status.held,
         "waiting": status.waiting,
         "retry_after": status.retry_after,

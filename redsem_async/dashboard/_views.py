@@ -203,6 +203,7 @@ def _client(client: Client) -> Json:
         "label": client.label,
         "host": client.host,
         "pid": client.pid,
+        "version": client.version,
         "reuses": client.reuses_leases,
     }
 

@@ -24,6 +24,7 @@ from ._clocks import replica_clocks
 from ._finding import Finding, Verdict, note, ok, problem, unknown
 from ._handover import check_handover
 from ._rights import check_rights
+from ._versions import check_versions
 
 SAMPLES = 50
 MAX_SKEW = 1.0  # seconds; a larger difference of clocks is a note
@@ -47,7 +48,9 @@ async def examine(target: Target, report: Report) -> None:
                         no_push = no_push or not await _is_sharded(one)
             else:
                 await _examine_server(client, target, report)
-            await _clocks_of_semaphores(client, target, report)
+            wanted = await _clocks_of_semaphores(client, target, report)
+            for finding in await check_versions(client, target.prefix, wanted):
+                report(finding)
             async with connected(target) as other:
                 for finding in await check_handover(client, other, target.prefix, no_push=no_push):
                     report(finding)
@@ -198,14 +201,17 @@ async def _latency(client: Any) -> Finding:
     return ok("latency", text)
 
 
-async def _clocks_of_semaphores(client: Any, target: Target, report: Report) -> None:
-    """Whether the server's clock went back while semaphores were in use: they record it."""
+async def _clocks_of_semaphores(client: Any, target: Target, report: Report) -> list[str]:
+    """Whether the server's clock went back while semaphores were in use: they record it.
+
+    Returns the names that were looked at.
+    """
     try:
         wanted = await discovery.names(client, target.prefix)
     except NoPermissionError:
         advice = "ACL SETUSER ... +scan, which ls needs too"
         report(unknown("semaphores", "SCAN is denied: semaphores in use are unknown", advice))
-        return
+        return []
     furthest = 0.0
     for name in wanted[:MAX_NAMES]:
         try:
@@ -233,6 +239,7 @@ async def _clocks_of_semaphores(client: Any, target: Target, report: Report) -> 
         )
     else:
         report(ok("semaphores", text))
+    return wanted[:MAX_NAMES]
 
 
 def _advice_for(error: BaseException) -> str:

@@ -403,6 +403,9 @@ function showClients(view) {
     text("holds", (client) => (client.held ? number(client.held) : "–"), true),
     text("waits", (client) => (client.waiting ? number(client.waiting) : "–"), true),
   ];
+  if (new Set(view.clients.map((client) => client.version)).size > 1) {
+    columns.push(text("version", (client) => printable(client.version ?? "unknown")));
+  }
   const rest = view.moreClients ? `and ${plural(view.moreClients, "more process", "more processes")}` : "";
   table("clients", "Processes that use it", columns, view.clients, (client) => client.id, "No process uses it now.", rest);
 }

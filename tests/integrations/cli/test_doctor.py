@@ -11,7 +11,7 @@ import pytest
 from redis.asyncio import Redis
 
 import redsem_async
-from redsem_async import FairSemaphore
+from redsem_async import FairSemaphore, __version__
 from redsem_async._redis.acl import COMMANDS, acl_rules
 from redsem_async.cli.doctor import _clocks, _examine, _server
 from redsem_async.cli.doctor._finding import Finding, Verdict
@@ -264,6 +264,26 @@ async def test_a_clock_that_was_set_back_is_reported_later(
         assert "set back by 3.6e+03 s" in semaphores["text"]
         await permit.release()
         await redsem_async.aclose(redis)
+
+
+async def test_versions_that_differ_are_a_note(server: EmbeddedRedis, admin: Redis) -> None:
+    """Of processes, each counted once, and of names that this version cannot use."""
+    async with Redis.from_url(server.url) as redis:
+        for name in ("jobs", "more", "newer"):
+            async with FairSemaphore(redis, name, 1):
+                pass
+        _, found = await examined(server.url)
+        [versions] = found["versions"]
+        assert (versions["verdict"], versions["text"]) == ("ok", f"{__version__} (1 process)")
+        await admin.hset("redsem:{newer}:meta", "layout", "99")
+        await admin.hset("redsem:{more}:meta", f"{'f' * 32}:who", '{"version":"98.0"}')
+        await admin.hset("redsem:{more}:meta", f"{'f' * 32}:until", "4e12")
+        await admin.zadd("redsem:{more}:hubs", {"f" * 32: 4e12})
+        _, found = await examined(server.url)
+        mixed, refused = found["versions"]
+        assert mixed["text"] == f"{__version__} (1 process), 98.0 (1 process)"
+        assert "1 in use with another layout: 'newer' is in use with layout 99" in refused["text"]
+        assert {finding["verdict"] for finding in (mixed, refused)} == {"note"}
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,14 @@
 """``ls`` and ``status``: what is in use, and by which clients."""
 
 import asyncio
+import json
 import os
 import re
 
 import pytest
 from redis.asyncio import Redis
 
-from redsem_async import FairSemaphore, Semaphore
+from redsem_async import FairSemaphore, Semaphore, __version__
 from redsem_async._core.keys import parse_permit_id
 from tests.harness.clients import Connect, Kind
 from tests.harness.wait import cancelled
@@ -70,11 +71,14 @@ async def test_ls_where_nothing_is_in_use(url: str) -> None:
     )
 
 
-MODE = "redis.call('HSET', KEYS[1], 'mode', 'fair+slots server')"
+MODE = "redis.call('HSET', KEYS[1], 'mode', 'fair+slots server', 'layout', '1')"
 FOREIGN: dict[str, tuple[str | int, ...]] = {
     "text for a table": ("SET", "redsem:{foreign}:meta", "text"),
     "no number": ("SET", "redsem:{foreign}:limit", "many"),
-    "no time": ("HSET", "redsem:{foreign}:meta", "mode", "fair server", "ahead", "soon"),
+    "no time": (
+        *("HSET", "redsem:{foreign}:meta", "mode", "fair server"),
+        *("layout", "1", "ahead", "soon"),
+    ),
     "a slot twice": (
         *("EVAL", f"{MODE} redis.call('HSET', KEYS[2], 'list', 'a,a')"),
         *(2, "redsem:{foreign}:meta", "redsem:{foreign}:slots"),
@@ -150,6 +154,50 @@ async def test_status_lists_a_limited_number(url: str, redis: Redis) -> None:
     assert "... and 2 more requests waiting" in result
     await cancelled(*tasks)
     await asyncio.gather(*(permit.release() for permit in held))
+
+
+async def test_the_versions_of_the_library_are_shown(
+    url: str, redis: Redis, connect: Connect
+) -> None:
+    """Which says whether an upgrade is over."""
+    pair = [FairSemaphore(client, "jobs", 3) for client in (redis, connect(url))]
+    permits = [await semaphore.acquire() for semaphore in pair]
+    await as_version(redis, permits[1].id, "98.0")
+    [row] = (await command("ls", "--json", url=url)).json_output
+    assert row["versions"] == [__version__, "98.0"]
+    facts = (await command("status", "jobs", "--json", url=url)).json_output
+    assert facts["versions"] == row["versions"]
+    versions = {holder["id"]: holder["client"]["version"] for holder in facts["holders"]}
+    assert versions == {permits[0].id: __version__, permits[1].id: "98.0"}
+    shown = (await command("status", "jobs", url=url)).out.splitlines()
+    assert shown[1] == f"versions: {__version__} (1 process), 98.0 (1 process)"
+    await asyncio.gather(*(permit.release() for permit in permits))
+
+
+async def as_version(redis: Redis, permit_id: str, version: str) -> None:
+    """Let the process of a permit have another version of the library."""
+    meta, field = "redsem:{jobs}:meta", f"{permit_id.partition('.')[0]}:who"
+    facts = json.loads(await redis.hget(meta, field) or "")
+    await redis.hset(meta, field, json.dumps(facts | {"version": version}))
+
+
+async def test_a_name_with_another_layout_is_an_error_of_that_name_only(
+    url: str, redis: Redis
+) -> None:
+    """With what to do, also where its mode is one that this version does not know."""
+    for name in ("good", "newer"):
+        async with FairSemaphore(redis, name, 1):
+            pass
+    await redis.hset("redsem:{newer}:meta", mapping={"mode": "better", "layout": "99"})
+    listed = await command("ls", "--json", url=url)
+    assert listed.code == 1
+    assert [row["name"] for row in listed.json_output] == ["good"]
+    text = f"'newer' is in use with layout 99 of its keys (redsem-async {__version__}),"
+    for arguments in (("status", "newer"), ("set-limit", "newer", "3"), ("clear", "newer", "-y")):
+        result = await command(*arguments, url=url)
+        assert result.code == 1
+        assert text in result.error_line
+    assert text in listed.err
 
 
 @pytest.mark.parametrize("clock", ["server", "local"])

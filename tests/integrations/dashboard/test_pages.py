@@ -14,7 +14,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.routing import Mount
 
-from redsem_async import FairSemaphore, Mutex, Semaphore
+from redsem_async import FairSemaphore, Mutex, Semaphore, __version__
 from redsem_async._api.status import Client as Process
 from redsem_async._api.status import SemaphoreStatus, Waiter
 from redsem_async._integrations.discovery import SemaphoreInfo
@@ -109,8 +109,21 @@ async def test_one_semaphore_is_shown_in_full(site: Site, redis: Redis, connect:
     assert processes["trainer"]["held"] == 2
     assert (processes["batch"]["limit"], processes["batch"]["waiting"]) == (3, 1)
     assert view["declared"] == [2, 3]
+    assert {client["version"] for client in view["clients"]} == {__version__}
     await cancelled(waiter, late)
     await first.release()
+
+
+async def test_a_name_with_another_layout_is_shown_with_what_to_do(
+    site: Site, redis: Redis
+) -> None:
+    """The page's own version cannot read it."""
+    async with FairSemaphore(redis, "newer", 1):
+        pass
+    await redis.hset("redsem:{newer}:meta", "layout", "99")
+    view = await site.view(name="newer")
+    assert view["state"] == "error"
+    assert f"layout 99 of its keys (redsem-async {__version__})" in view["words"]
 
 
 def site_port(redis: Redis) -> str:
