@@ -1,23 +1,17 @@
 """Real processes with keys: some are killed, limits change under them, old ones are refused."""
 
 import asyncio
-import subprocess
-import sys
-from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from redis.asyncio import Redis
 
 from redsem_async import FairSemaphore, Permit, PermitLost
-from redsem_async.testing._embedded import EmbeddedRedis
 from tests.harness.children import StartWorker
 from tests.harness.clients import key_of
 from tests.harness.wait import EPSILON, NOISE, all_free, is_served, queue_up, until, waiting
 
 pytestmark = pytest.mark.one_mode
-CHECKOUT = Path(__file__).resolve().parents[2]
-BEFORE_KEYS = "2b9950f"  # the last version that knows none
 
 
 @pytest.mark.fault(1)
@@ -188,69 +182,6 @@ async def _reaches(admin: Redis, most: int) -> None:
 
     await until(reached, f"{most} are inside", 20.0)
     await asyncio.sleep(0.2)
-
-
-def _old_version(folder: Path) -> Path | None:
-    """The package as it was before keys; None without its history, as in an archive."""
-    archive = subprocess.run(
-        ["git", "archive", BEFORE_KEYS, "redsem_async"],
-        cwd=CHECKOUT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        check=False,
-    )
-    if archive.returncode != 0:
-        return None
-    subprocess.run(["tar", "x"], cwd=folder, input=archive.stdout, check=True)
-    return folder
-
-
-_ASK = """
-import asyncio, sys
-from redis.asyncio import Redis
-import redsem_async
-
-async def main():
-    async with Redis.from_url(sys.argv[1]) as redis:
-        for kind in (redsem_async.FairSemaphore, redsem_async.Semaphore):
-            try:
-                await kind(redis, "jobs", 1).acquire(timeout=1)
-            except redsem_async.SemaphoreError as error:
-                print(type(error).__name__, error)
-            else:
-                print("granted")
-
-asyncio.run(main())
-"""
-
-
-async def test_a_client_of_the_version_before_is_refused(
-    client_a: Redis, admin: Redis, server: EmbeddedRedis, tmp_path: Path
-) -> None:
-    """It would count nothing for the key; and it writes nothing."""
-    folder = await asyncio.to_thread(_old_version, tmp_path)
-    if folder is None:
-        pytest.skip("the history of the repository is not there")
-    semaphore = FairSemaphore(client_a, "jobs", 5, key_limit=1, lease=60.0)
-    async with semaphore.acquire(key="a"):
-        before = await _contents(admin)
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-c", _ASK, server.url),
-            env={"PYTHONPATH": str(folder), "PYTHONSAFEPATH": "1"},
-            stdout=asyncio.subprocess.PIPE,
-        )
-        said, _ = await process.communicate()
-        answers = said.decode().splitlines()
-        assert len(answers) == 2
-        for answer in answers:
-            assert "granted" not in answer
-            assert "MODE fair+keys server" in answer or "ModeMismatch" in answer
-        assert await _contents(admin) == before
-
-
-async def _contents(admin: Redis) -> dict[bytes, object]:
-    names = cast("list[bytes]", await admin.keys("redsem:*"))
-    return {name: await admin.dump(name) for name in sorted(names)}
 
 
 @pytest.mark.fault(30)

@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol, Self
 
@@ -22,14 +23,21 @@ class Worker:
         self._process = process
 
     @classmethod
-    async def spawn(cls, scenario: str, options: dict[str, Any]) -> Self:
-        """Start a scenario; an option that is a class is given by its name."""
+    async def spawn(
+        cls,
+        scenario: str,
+        options: dict[str, Any],
+        script: Path = _SCRIPT,
+        environment: Mapping[str, str] | None = None,
+    ) -> Self:
+        """Start a scenario of *script*; an option that is a class is given by its name."""
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-X", "dev", "-W", "error", str(_SCRIPT)),
+            *(sys.executable, "-X", "dev", "-W", "error", str(script)),
             *(scenario, json.dumps(options, default=lambda kind: kind.__name__)),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             limit=1 << 24,
+            env=environment and {**os.environ, **environment},
         )
         return cls(process)
 

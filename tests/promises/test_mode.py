@@ -1,8 +1,9 @@
 """One name has one mode and one clock: for how long after its last use, and what ends that."""
 
+import json
 import time
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from redis.asyncio import Redis
@@ -298,6 +299,52 @@ async def test_a_name_of_another_layout_is_free_after_its_last_use(
     if isinstance(client, Redis):
         assert await other_redis.hmget(key_of(used, "meta"), ["mode", "layout"]) == [None, None]
     await use(used)
+
+
+async def test_only_processes_that_are_alive_count_as_users(
+    used: AnySemaphore, client: Client, other_redis: Redis
+) -> None:
+    """The error names the versions to upgrade, and not one that is gone."""
+    await use(used)
+    await note(client, used, "layout", str(OWN + 1), other_redis)
+    if isinstance(client, MemoryBackend):
+        client.advance(MARGIN)
+    else:
+        admin: Any = other_redis
+        (hub,) = await admin.zrange(key_of(used, "hubs"), 0, -1)
+        await admin.zincrby(key_of(used, "hubs"), -MARGIN * 1000, hub)
+    with pytest.raises(LayoutMismatch) as caught:
+        await soon(used.status())
+    assert caught.value.versions == ()
+
+
+async def test_whatever_another_layout_has_the_error_is_the_same(
+    kind: Kind, redis: Redis, name: str, other_redis: Redis
+) -> None:
+    """Its keys may be of any type, its texts may be any, and it may have many processes."""
+    sem, admin = kind(redis, name, 1), cast("Any", other_redis)
+    meta, hubs, holders = (key_of(sem, what) for what in ("meta", "hubs", "holders"))
+    processes = [f"{n:032x}" for n in range(100)]
+
+    async def found(number: str, *descriptions: str) -> LayoutMismatch:
+        said = {f"{hub}:who": text for hub, text in zip(processes, descriptions, strict=False)}
+        await admin.hset(meta, mapping={"layout": number, **said})
+        with pytest.raises(LayoutMismatch) as caught:
+            await soon(sem.try_acquire())
+        return caught.value
+
+    await admin.hset(meta, "mode", "MODE fair server 1 1 1")
+    for number in ("OOM\r\nMODE fair server 0 0 0", "123456789"):
+        assert (await found(number)).found == 0
+    await admin.zadd(hubs, dict.fromkeys(processes, 4e12))
+    error = await found("2", *(f'{{"version": "1.{n}"}}' for n in range(100)))
+    assert (error.found, error.free_in, len(error.versions)) == (2, None, 32)
+    hidden = {"label": '"version":"1"'}
+    strange = ('{"version":"1 OOM"}', json.dumps({"version": "9" * 99}), json.dumps(hidden))
+    assert (await found("2", *(strange[n % 3] for n in range(100)))).versions == ()
+    await admin.mset({hubs: "text", holders: "text"})
+    assert (await found("2")).versions == ()
+    await admin.delete(meta, hubs, holders)
 
 
 @pytest.mark.parametrize("field", ["mode", "layout"])
