@@ -9,6 +9,7 @@ import asyncio
 import json
 import os
 import sys
+import traceback
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
@@ -110,7 +111,11 @@ async def main() -> None:
     async with Redis.from_url(OPTIONS["url"]) as redis:
         for phase in sys.argv[1].split(","):
             await told_to_go_on()
-            await phases[phase](redis)
+            try:
+                await phases[phase](redis)
+            except Exception:  # noqa: BLE001 - it ends the process
+                traceback.print_exc()
+                os._exit(1)  # asyncio.run would wait for the thread that reads
 
 
 asyncio.run(main())
