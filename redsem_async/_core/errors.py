@@ -193,9 +193,10 @@ class LayoutMismatch(ModeMismatch):
             f" layout {own}: upgrade redsem-async in {older}; the name is free {free}",
         )
         self.name = name
-        self.wanted = self.own = own
+        self.own = own
+        self.wanted: int = own  # type: ignore[mutable-override]
         self.found: int = found  # type: ignore[mutable-override]
-        self.versions = tuple(versions)
+        self.versions: tuple[str, ...] = tuple(versions)
         self.held: bool | None = None
         self.unused = False
         self.free_in = free_in
@@ -222,8 +223,8 @@ class SlotsMismatch(ModeMismatch):
             " permit that it adopts",
         )
         self.name = name
-        self.wanted = wanted
-        self.found = found
+        self.wanted: str | int = wanted
+        self.found: str | int = found
         self.held: bool | None = None
         self.unused = False
         self.free_in: float | None = None
