@@ -62,15 +62,15 @@ end
 local fields = call('HMGET', meta, 'mode', 'counter',
   hub, hub .. ':until', hub .. ':deaf', hub .. ':gone', 'grace', 'ahead', 'offset',
   'aside', 'rights', 'hold', 'layout')
-fields[13] = fields[13] or fields[1] and '0'  -- a name in use without a number
-if fields[1] and fields[1] ~= mode or fields[13] and fields[13] ~= LAYOUT then
+fields.layout = fields[13] or fields[1] and '0'  -- a name in use without a number
+if fields[1] and fields[1] ~= mode or fields.layout and fields.layout ~= LAYOUT then
   -- Count by the clock in use: the server's, if this caller's is a local one.
   if clock_us ~= '' and string.find(fields[1] or '', 'server', 1, true) then
     local time = call('TIME')
     wall_us = time[1] * 1000000 + time[2]
   end
   local after = string.format('(%.0f', math.floor((wall_us + (tonumber(fields[8]) or 0)) / 1000))
-  if fields[13] ~= LAYOUT then
+  if fields.layout ~= LAYOUT then
     local versions = {}
     pcall(function()  -- the keys of another layout may be anything
       local who = call('ZREVRANGEBYSCORE', hubs, '+inf', after, 'LIMIT', 0, 32)
@@ -83,7 +83,7 @@ if fields[1] and fields[1] ~= mode or fields[13] and fields[13] ~= LAYOUT then
       end
     end)
     return redis.error_reply(string.format('LAYOUT %s %s %s %.0f',
-      string.match(fields[13], '^%d%d?%d?%d?$') or '0', LAYOUT,
+      string.match(fields.layout, '^%d%d?%d?%d?$') or '0', LAYOUT,
       #versions > 0 and table.concat(versions, ',') or '-', call('PTTL', meta)))
   end
   return redis.error_reply(string.format('MODE %s %d %d %.0f', fields[1],

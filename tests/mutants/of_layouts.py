@@ -10,7 +10,7 @@ OF_LAYOUTS = (
         "another layout is not noticed",
         "clients with another layout of the keys change nothing",
         f"{_VERSIONS}::test_another_layout_is_refused_and_changes_nothing",
-        ("lua/head.lua", " or fields[12] and fields[12] ~= LAYOUT then", " then"),
+        ("lua/head.lua", " or fields.layout and fields.layout ~= LAYOUT then", " then"),
     ),
     mutant(
         "a name without a layout is any layout's",
@@ -18,8 +18,8 @@ OF_LAYOUTS = (
         f"{_MODE}::test_nothing_can_be_done_with_another_layout",
         (
             "lua/head.lua",
-            "fields[12] = fields[12] or fields[1] and '0'",
-            "fields[12] = fields[12]",
+            "fields.layout = fields.layout or fields[1] and '0'",
+            "fields.layout = fields.layout",
         ),
     ),
     mutant(
@@ -66,7 +66,7 @@ OF_LAYOUTS = (
         "a layout that is no number is repeated",
         "what is stored cannot pass for another error",
         f"{_MODE}::test_whatever_another_layout_has_the_error_is_the_same",
-        ("lua/head.lua", "string.match(fields[12], '^%d%d?%d?%d?$') or '0'", "fields[12]"),
+        ("lua/head.lua", "string.match(fields.layout, '^%d%d?%d?%d?$') or '0'", "fields.layout"),
     ),
     mutant(
         "memory takes any layout",
