@@ -255,14 +255,13 @@ class AnySemaphore:
 
         Raises:
             BackendError: Redis rejected the command, or is unavailable.
-            TypeError: without an id, at the call, before it is awaited: asyncio's
-                ``sem.release()`` is ``await permit.release()`` here.
+            TypeError: without an id, at the call: ``await permit.release()`` is meant.
         """
         if not isinstance(permit_id, str):
-            raise TypeError(
-                "release() needs the id of a permit; release the Permit that acquire() returned: "
-                "await permit.release()"
+            text = (
+                "release() needs the id of a permit; a Permit has its own: await permit.release()"
             )
+            raise TypeError(text)
         return self._release(permit_id)
 
     async def _release(self, permit_id: str) -> bool:

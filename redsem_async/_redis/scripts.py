@@ -1,9 +1,9 @@
 """The Lua scripts, as texts to send and digests to name them by.
 
-A script as the server receives it is the head, the operation's quick path where it has one, the
-way messages are published, the common prelude, the prelude of its mode, and its own file: what the
-quick path does not need is not even defined when it is taken. An operation that both modes share
-stands once, beside the modes' folders.
+A script as the server receives it is the head, the operation's quick path where it has one, what
+it uses of the files for many operations (how messages are published, the common prelude, the
+prelude of its mode), and its own file. So the quick path defines nothing that it does not need.
+An operation that both modes share stands once, beside the modes' folders.
 """
 
 import functools
@@ -13,6 +13,8 @@ from importlib import resources
 from typing import NamedTuple
 
 from redsem_async._core.keys import Mode
+
+from .linking import linked
 
 LIGHT_KEYS = 4  # how many of a semaphore's keys a refresh declares
 
@@ -38,20 +40,24 @@ def script(mode: Mode, operation: str, sharded: bool = False) -> Script:  # noqa
     """Read and join the files of *operation*. *sharded*: messages stay within a shard."""
     lua = resources.files("redsem_async") / "lua"
     folder, keyed, slotted = mode[:4], "+keys" in mode or "+share" in mode, "+slots" in mode
-    tell = "tell/shard.lua" if sharded else "tell/hub.lua"
-    parts = [
+
+    def joined(*names: str) -> str:
+        files = [lua / name for name in names if name and (lua / name).is_file()]
+        return "\n".join(file.read_text(encoding="utf-8") for file in files)
+
+    before = joined(
         "slots/keys.lua" if slotted else "",
         "keyed/keys.lua" if keyed else "",
         "head.lua",
         "" if keyed or slotted else f"quick/{operation}.lua",
-        tell,
+    )
+    shared = joined(
+        "tell/shard.lua" if sharded else "tell/hub.lua",
         "prelude.lua",
         "slots/prelude.lua" if slotted else "",
         f"{folder}/line.lua",
         "keyed/prelude.lua" if keyed else f"{folder}/prelude.lua",
-    ]
+    )
     own = f"{folder}/{operation}.lua"
-    parts.append(own if (lua / own).is_file() else f"{operation}.lua")
-    files = [lua / part for part in parts if part and (lua / part).is_file()]
-    text = "\n".join(file.read_text(encoding="utf-8") for file in files)
+    text = linked(before, shared, joined(own) or joined(f"{operation}.lua"))
     return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())

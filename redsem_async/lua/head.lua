@@ -73,7 +73,7 @@ if fields[1] and fields[1] ~= mode or fields.layout and fields.layout ~= LAYOUT 
   if fields.layout ~= LAYOUT then
     local versions = {}
     pcall(function()  -- the keys of another layout may be anything
-      local who = call('ZREVRANGEBYSCORE', hubs, '+inf', after, 'LIMIT', 0, 32)
+      local who = call('ZRANGEBYSCORE', hubs, after, '+inf', 'LIMIT', 0, 32)
       for i, owner in ipairs(who) do who[i] = owner .. ':who' end
       for _, facts in ipairs(who[1] and call('HMGET', meta, unpack(who)) or {}) do
         local version = string.match(facts or '', '"version":%s*"([%w.+!_-]+)"')

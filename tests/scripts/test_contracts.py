@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 import redsem_async._protocol.operations as op
-from redsem_async._core.keys import Address, Mode
+from redsem_async._core.keys import MODES, Address, Mode
 from redsem_async._protocol.hub_info import HubInfo
 from redsem_async._redis.codec import Codec
+from redsem_async._redis.linking import linked
 from redsem_async._redis.scripts import script
 
 HUB = "f" * 32
@@ -174,15 +175,39 @@ def assigned_in(body: str) -> set[str]:
     }
 
 
-@pytest.mark.parametrize("mode", BOTH)
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("operation", CALLS)
 def test_every_name_in_a_script_is_declared(mode: Mode, operation: str) -> None:
     """A global is an error in Redis, at run time, on the path that reaches it."""
+    text = code(script(mode, operation).text)
+    shared = {LUA / "head.lua", *LUA.rglob("prelude.lua"), *LUA.rglob("line.lua")}
+    assert names_in(text) & shared_names(*shared) <= declared_in(text)
+    members = set(re.findall(r"function (\w+\.\w+)", text))
+    for member in set(re.findall(r"\b(?:keyed|slotted)\.\w+(?=\()", text)):
+        absent = not re.search(rf"^{member.partition('.')[0]} = ", text, re.MULTILINE)
+        assert member in members or absent, member
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("operation", CALLS)
+def test_a_script_defines_no_more_locals_than_lua_takes(mode: Mode, operation: str) -> None:
+    """200, and the script does not compile: some room is left, for a journal around it too."""
     text = script(mode, operation).text
-    assert len(re.findall(r"^local ", text, re.MULTILINE)) < 200, "Lua's bound on locals"
-    assigned = re.findall(r"^([a-z_]+) = ", text, re.MULTILINE)
-    for name in assigned:
-        assert re.search(rf"^local [\w, ]*\b{name}\b", text, re.MULTILINE), name
+    outside = re.findall(r"^local (?:function )?([\w, ]+)", text, re.MULTILINE)
+    assert sum(len(names.split(",")) for names in outside) <= 175
+
+
+def test_a_script_carries_only_what_it_uses() -> None:
+    """Lua makes each function anew in each call, and a refresh needs few of them."""
+    shared = "local a = 1\nlocal function b(x)\n  return x + a\nend\nlocal function c() end\n"
+    assert linked("local z = 0", shared, "return b(z)") == (
+        "local z = 0\nlocal a = 1\nlocal function b(x)\n  return x + a\nend\nreturn b(z)"
+    )
+    members = "t = {}\nfunction t.used() end\nfunction t.idle() end\ndo\n  function t.b() end\nend"
+    assert linked("", members, "t.used()") == "\nt = {}\nfunction t.used() end\nt.used()"
+    assert linked("", members, "t.b()") == "\nt = {}\ndo\n  function t.b() end\nend\nt.b()"
+    for mode in MODES:
+        assert "function serve" not in script(mode, "refresh").text
 
 
 @pytest.mark.parametrize("mode", BOTH)
