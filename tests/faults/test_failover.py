@@ -1,16 +1,17 @@
 """A master that dies or is demoted, and a replica that takes over with what it has."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import redis.exceptions as errors
 from redis.asyncio import Redis
 
 import redsem_async
-from redsem_async import AnySemaphore, FairSemaphore
+from redsem_async import AnySemaphore, BackendUnavailable, FairSemaphore, Permit
 from redsem_async.testing._embedded import EmbeddedRedis
 from tests.harness.clients import LINES, Connect, Kind, key_of
 from tests.harness.proxy import Proxy
@@ -18,8 +19,11 @@ from tests.harness.replicas import SERVICE, Flock, Replicated
 from tests.harness.topologies import in_sync, is_alive, settle, tell
 from tests.harness.wait import (
     EPSILON,
+    NOISE,
     all_free,
+    in_background,
     is_served,
+    soon,
     takes_at_most,
     until,
     waiting,
@@ -210,6 +214,142 @@ async def test_a_failover_that_loses_the_line_loses_no_waiter(
             assert await permit.release()
     assert tokens == sorted(set(tokens))
     await all_free(held)
+
+
+# -- two masters
+
+LAG = 2  # min-replicas-max-lag, in seconds
+LATE = 2.0  # seconds more until a master stops: it counts whole ones, and looks once in each
+LEASE = 1.5
+
+
+@pytest.fixture
+async def link(replicated: Replicated) -> AsyncIterator[Proxy]:
+    """Between the master and its replica."""
+    async with Proxy(replicated.master.port) as link:
+        await replicated.follow_through(link)
+        yield link
+
+
+async def takes_writes(server: EmbeddedRedis) -> bool:
+    with suppress(errors.ResponseError):  # NOREPLICAS
+        return bool(await tell(server, "SET", "something", "to write"))
+    return False
+
+
+async def needs_a_replica(master: EmbeddedRedis) -> None:
+    await tell(master, "CONFIG", "SET", "min-replicas-max-lag", LAG)
+    await tell(master, "CONFIG", "SET", "min-replicas-to-write", 1)
+
+    async def has_counted() -> bool:
+        return await takes_writes(master)
+
+    await until(has_counted, "the master has counted its replica", LATE)
+
+
+async def stops(master: EmbeddedRedis) -> None:
+    async def stopped() -> bool:
+        return not await takes_writes(master)
+
+    await until(stopped, "the old master takes no writes", LAG + LATE)
+
+
+async def are_lost(permits: list[Permit]) -> None:
+    await asyncio.gather(*(permit.wait_lost() for permit in permits))
+
+
+class Split(NamedTuple):
+    """Clients of two masters of one name, and what each of them holds."""
+
+    here: AnySemaphore  # at the old master
+    held: list[Permit]
+    there: AnySemaphore  # at the new one
+    taken: list[Permit]
+    parted: float  # when the two heard of each other for the last time
+
+    def are_trusted(self) -> bool:
+        return not any(permit.lost for permit in (*self.held, *self.taken))
+
+
+@pytest.fixture
+def split(
+    kind: Kind, replicated: Replicated, link: Proxy, connect: Connect
+) -> Callable[[], Coroutine[Any, Any, Split]]:
+    """Has a master replaced that lives, and that does not hear of it."""
+
+    async def split() -> Split:
+        here = kind(connect(replicated.master.url), "jobs", 2, lease=LEASE)
+        there = kind(connect(replicated.replicas[0].url), "jobs", 2, lease=LEASE)
+        held = [await here.acquire() for _ in range(2)]
+        await replicated.caught_up()
+        await replicated.part(link)
+        parted = time.monotonic()
+        await replicated.promote()
+        taken = [await soon(there.acquire(), 2 * LEASE) for _ in range(2)]
+        both = Split(here, held, there, taken, parted)
+        assert both.are_trusted(), "the fault did not happen: four permits, and a limit of two"
+        return both
+
+    return split
+
+
+@pytest.mark.fault(39)
+async def test_two_masters_exceed_the_limit_for_as_long_as_both_take_writes(
+    replicated: Replicated, split: Callable[[], Coroutine[Any, Any, Split]]
+) -> None:
+    """No client sees both: it is no promise, and docs/guarantees.md says so."""
+    both = await split()
+    with pytest.raises(TimeoutError):  # in the time after which it is over in the next test
+        async with asyncio.timeout_at(both.parted + LAG + LATE + LEASE):
+            await are_lost(both.held)
+    assert await takes_writes(replicated.master)
+    assert await both.held.pop().release()
+    both.held.append(await soon(both.here.acquire()))
+    assert both.are_trusted()
+    for permit in (*both.held, *both.taken):
+        assert await permit.release()
+
+
+@pytest.mark.fault(39)
+async def test_a_master_that_needs_a_replica_ends_the_trust_in_it(
+    replicated: Replicated, split: Callable[[], Coroutine[Any, Any, Split]]
+) -> None:
+    """By taking no writes once it is alone. Refreshes fail then, and nobody new gets in."""
+    await needs_a_replica(replicated.master)
+    both = await split()
+    await stops(replicated.master)
+    assert time.monotonic() - both.parted < LAG + LATE + NOISE
+    waits = in_background(both.here.acquire())
+    with takes_at_most(0.4), pytest.raises(BackendUnavailable, match="NOREPLICAS"):
+        await both.here.acquire(timeout=0.4)
+    with pytest.raises(BackendUnavailable, match="NOREPLICAS"):
+        await both.here.try_acquire()
+    await soon(are_lost(both.held), LEASE)
+    with pytest.raises(BackendUnavailable, match="NOREPLICAS"):
+        await soon(waits, LEASE)
+    for permit in both.taken:
+        assert await permit.release()
+    await all_free(both.there)
+
+
+@pytest.mark.fault(39)
+async def test_where_the_old_master_stops_first_grace_keeps_the_limit(
+    kind: Kind, replicated: Replicated, link: Proxy, connect: Connect
+) -> None:
+    """Sentinels that take longer than that to replace it leave no moment with two."""
+    options: dict[str, Any] = {"lease": LEASE, "recovery": "grace"}
+    here = kind(connect(replicated.master.url), "jobs", 2, **options)
+    there = kind(connect(replicated.replicas[0].url), "jobs", 2, **options)
+    held = [await here.acquire(timeout=2 * LEASE) for _ in range(2)]
+    await replicated.caught_up()
+    await needs_a_replica(replicated.master)
+    await replicated.part(link)
+    await stops(replicated.master)
+    assert not any(permit.lost for permit in held), "they would be in nobody's way"
+    await replicated.promote()
+    permit = await there.acquire(timeout=3 * LEASE)
+    assert all(permit.lost for permit in held)
+    assert await permit.release()
 
 
 # -- sentinels

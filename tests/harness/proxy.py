@@ -222,6 +222,7 @@ class _Connection:
         self.closed = False
         self.dead = False
         self.muted = False
+        self._replicates = False
         self._fault: Fault | None = None
         self._asked = 0
         self._answered = 0
@@ -242,6 +243,7 @@ class _Connection:
                 await self.proxy.before(sent)
             if self.dead:
                 continue
+            self._replicates = self._replicates or sent.operation == "PSYNC"
             fault = self.proxy.strike(sent)
             if fault is not None and not await self._passes(fault):
                 continue
@@ -284,6 +286,8 @@ class _Connection:
             self._progress.set()
 
     def _count(self, data: bytes) -> None:
+        if self._replicates:  # a file comes, and then writes: no replies
+            return
         self._replies.feed(data)
         while (item := self._replies.gets()) is not _INCOMPLETE:
             # A subscription is confirmed by a push, which is its reply.

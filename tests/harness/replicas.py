@@ -7,9 +7,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, final
 
+from redis.asyncio import Redis
 from redis.asyncio.sentinel import Sentinel
 
 from redsem_async.testing._embedded import EmbeddedRedis, embedded_redis, find_server
+from tests.harness.proxy import Proxy
 from tests.harness.topologies import PATIENCE, REPLICATION, ask, in_sync, settle, tell
 from tests.harness.wait import until
 
@@ -37,6 +39,29 @@ class Replicated:
             return all(int(follower[1]) != self.replicas[0].port for follower in followers)
 
         await until(alone, "the replica is cut off", PATIENCE)
+
+    async def follow_through(self, link: Proxy) -> None:
+        """The replica gets what the master writes through a proxy, which a test may cut."""
+        await tell(self.replicas[0], "REPLICAOF", "127.0.0.1", link.port)
+
+        async def follows() -> bool:
+            role: list[Any] = await tell(self.replicas[0], "ROLE")
+            return role[2:4] == [link.port, "connected"]
+
+        await until(follows, "the replica follows through the proxy", PATIENCE)
+
+    async def part(self, link: Proxy) -> None:
+        """Master and replica hear nothing of each other from now on, nor that the link is cut."""
+        async with Redis.from_url(self.master.url) as client:
+            await client.set("heard of", "now")
+            assert await client.wait(1, round(1000 * PATIENCE)) == 1
+            before = len(link.operations("REPLCONF"))
+            link.stop("REPLCONF")
+            await client.set("heard of", "later")
+            await client.wait(1, 1)  # asks the replica to report
+        held_back = "a report of the replica is held back, and what follows it"
+        await until(lambda: len(link.operations("REPLCONF")) > before, held_back, PATIENCE)
+        link.mute()
 
     async def promote(self) -> EmbeddedRedis:
         """Make a master of the replica, with what it has."""

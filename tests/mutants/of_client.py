@@ -966,6 +966,38 @@ OF_CLIENT = (
         ),
     ),
     mutant(
+        "a refresh that a master puts off renews trust",
+        "trust in a master that takes no writes ends by itself",
+        "faults/test_failover.py::test_a_master_that_needs_a_replica_ends_the_trust_in_it",
+        (
+            "_hub/operations/refresh.py",
+            "            if pending.claim.holding:\n                self._queue.write(pending)\n",
+            "            if pending.claim.holding:\n                self._queue.settle(pending, Outcome.RENEWED, clock())\n",
+        ),
+    ),
+    mutant(
+        "too few replicas are an error for good",
+        "a master that takes no writes now may take them later",
+        "faults/test_failover.py::test_a_master_that_needs_a_replica_ends_the_trust_in_it",
+        ("_redis/faults.py", "BUSY|LOADING|NOREPLICAS|MISCONF", "BUSY|LOADING|MISCONF"),
+    ),
+    mutant(
+        "doctor finds nothing where a master needs no replica",
+        "doctor looks for what bounds the time of two masters",
+        "integrations/cli/test_doctor.py::test_a_master_that_needs_no_replica_is_a_note",
+        (
+            "cli/doctor/_masters.py",
+            "    needed = max(1, (replicas + 1) // 2)",
+            "    count, needed = count or 1, max(1, (replicas + 1) // 2)",
+        ),
+    ),
+    mutant(
+        "doctor does not look where the replicas are gone",
+        "doctor looks for what bounds the time of two masters",
+        "integrations/cli/test_doctor.py::test_a_master_that_sentinels_watch_may_be_replaced",
+        ("cli/doctor/_masters.py", "not (replicas or watched)", "not replicas"),
+    ),
+    mutant(
         "a semaphore with keys is taken without a key",
         "no limit of a key is passed in silence",
         "integrations/web/test_web.py::test_a_group_needs_a_key",

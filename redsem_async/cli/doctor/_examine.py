@@ -23,6 +23,7 @@ from . import _server
 from ._clocks import replica_clocks
 from ._finding import Finding, Verdict, note, ok, problem, unknown
 from ._handover import check_handover
+from ._masters import two_masters
 from ._rights import check_rights
 from ._versions import check_versions
 
@@ -113,6 +114,7 @@ async def _server_info(client: Any, target: Target) -> list[Finding]:
         _server.memory(info),
         *([nearly_full] if nearly_full else []),
         *_server.durability(info),
+        *await two_masters(client, target, info),
         *await replica_clocks(client, target, info),
     ]
 

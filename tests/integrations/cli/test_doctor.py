@@ -13,13 +13,14 @@ from redis.asyncio import Redis
 import redsem_async
 from redsem_async import FairSemaphore, __version__
 from redsem_async._redis.acl import COMMANDS, acl_rules
-from redsem_async.cli.doctor import _clocks, _examine, _server
+from redsem_async.cli.doctor import _clocks, _examine, _masters, _server
 from redsem_async.cli.doctor._finding import Finding, Verdict
 from redsem_async.cli.doctor._handover import verdict_on
 from redsem_async.testing import EmbeddedRedis
 from tests.harness.clocks import SteppedServer, start_with_a_clock_of_its_own
+from tests.harness.replicas import SERVICE, Replicated, embedded_sentinels
 from tests.harness.servers import StartServer
-from tests.harness.topologies import REPLICATION, embedded_cluster, in_sync, settle
+from tests.harness.topologies import REPLICATION, ask, embedded_cluster, in_sync, settle
 from tests.integrations.cli.commands import PASSWORD, Result, as_user, command, execute, program
 
 pytestmark = pytest.mark.release
@@ -232,6 +233,75 @@ async def test_an_unreachable_replica_is_a_note(
     assert problems(found) == []
     assert result.code == 0
     assert "FairSemaphore" in found
+
+
+@pytest.fixture
+def replica(embedded: StartServer, server: EmbeddedRedis) -> EmbeddedRedis:
+    """A synchronized replica."""
+    replica = embedded(*REPLICATION, "--replicaof", "127.0.0.1", str(server.port))
+    settle(lambda: in_sync(replica), "the replica is in sync")
+    return replica
+
+
+async def test_a_master_that_needs_no_replica_is_a_note(
+    server: EmbeddedRedis, replica: EmbeddedRedis, admin: Redis
+) -> None:
+    """If it is replaced and lives, there are two: what ends that, and how soon, is looked for."""
+    for count, lag, verdict, says in [
+        (0, 10, "note", "min-replicas-to-write is off"),
+        (1, 0, "note", "min-replicas-to-write is off"),
+        (1, 10, "note", "no writes 12 s after .* beside a new master"),
+        (1, 3, "ok", "no writes 5 s after it was left with fewer than 1 replicas"),
+    ]:
+        await admin.config_set("min-replicas-max-lag", lag)
+        await admin.config_set("min-replicas-to-write", count)
+        settle(lambda: bool(ask(server, "SET", "key", "value", "PX", 1)), "it takes writes")
+        result, found = await examined(server.url)
+        [masters] = found["two masters"]
+        assert masters["verdict"] == verdict
+        assert re.search(says, masters["text"]), masters["text"]
+        assert ("min-replicas-to-write 1" in masters["advice"]) == (verdict != "ok")
+        assert result.code == 0
+    _, found = await examined(replica.url)
+    assert "two masters" not in found
+
+
+async def test_a_master_that_sentinels_watch_may_be_replaced(server: EmbeddedRedis) -> None:
+    """Its replicas may be gone, or not be there yet."""
+    _, found = await examined(server.url)
+    assert "two masters" not in found
+    with embedded_sentinels(Replicated(server, ())) as flock:
+        url = f"redis+sentinel://127.0.0.1:{flock.sentinels[0].port}/{SERVICE}"
+        _, found = await examined(url)
+    [masters] = found["two masters"]
+    assert masters["verdict"] == "note"
+
+
+async def test_settings_that_may_not_be_read_are_said_to_be_unknown(
+    server: EmbeddedRedis, replica: EmbeddedRedis, admin: Redis
+) -> None:
+    _, found = await examined(await as_user(admin, server.url, *acl_rules(), "+info"))
+    [masters] = found["two masters"]
+    assert masters["verdict"] == "unknown"
+    assert "min-replicas-to-write cannot be checked" in masters["text"]
+    assert "+config|get" in masters["advice"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "replicas", "verdict"),
+    [
+        ({"min-replicas-to-write": "1", "min-replicas-max-lag": "5"}, 2, Verdict.OK),
+        ({"min-replicas-to-write": "1", "min-replicas-max-lag": "5"}, 3, Verdict.NOTE),
+        ({"min-replicas-to-write": "2", "min-replicas-max-lag": "5"}, 3, Verdict.OK),
+        ({"min-replicas-to-write": "2", "min-replicas-max-lag": "6"}, 3, Verdict.NOTE),
+        ({"min-slaves-to-write": "1", "min-slaves-max-lag": "5"}, 1, Verdict.OK),
+        ({}, 1, Verdict.NOTE),
+    ],
+)
+def test_the_replicas_have_to_be_too_few_for_two_masters(
+    settings: dict[str, str], replicas: int, verdict: Verdict
+) -> None:
+    assert _masters.verdict_on(settings, replicas).verdict is verdict
 
 
 @pytest.mark.parametrize(
