@@ -138,7 +138,7 @@ class Permit:
         be called in a thread.
         """
         if not self._trusted():
-            raise self._claim.loss()
+            raise self._claim.loss(self._bound.remote.ledger.doubt(self._claim))
 
     def _trusted(self) -> bool:
         """Whether the permit may be trusted now. If not, the event loop marks it as lost."""

@@ -337,9 +337,9 @@ class Claim:
             return f"it was held for its max_hold of {self.terms.max_hold:g} s"
         return "it could not be refreshed in time"
 
-    def loss(self) -> PermitLost:
-        """The error that says why it is lost."""
-        reason = self.doubt if self.holding else "it was given back"
+    def loss(self, doubt: str | None = None) -> PermitLost:
+        """The error that says why it is lost: because of *doubt*, while that is not known."""
+        reason = doubt or self.doubt if self.holding else "it was given back"
         return PermitLost(self.address.name, self.id, self.lost_reason or reason)
 
     # -- trust

@@ -3,8 +3,13 @@
 import asyncio
 import random
 import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from redsem_async._core.keys import new_hub_id
+
+if TYPE_CHECKING:
+    from .claim import Claim
 
 
 class HubIdentity:
@@ -16,6 +21,8 @@ class HubIdentity:
         usable: False in a forked child: the connections and the permits are the parent's.
         closing: whether ``aclose`` is under way.
         warned_of_no_push: whether the log has it that no push messages come.
+        blocked_for: for how many seconds the event loop did not run, if that is why the trust in
+            a claim has ended; None otherwise. It is `_keepalive` that knows.
         trust_lock: held by whichever thread writes until when a permit is trusted, where the
             watchdog's thread might write that too.
     """
@@ -26,6 +33,7 @@ class HubIdentity:
         self.usable: bool = True
         self.closing: bool = False
         self.warned_of_no_push: bool = False
+        self.blocked_for: Callable[[Claim], float | None] = lambda _: None
         self.trust_lock: threading.Lock = threading.Lock()
         self._last_number = 0
 

@@ -162,8 +162,15 @@ class Ledger:
     def lose_unless_trusted(self, claim: Claim) -> bool:
         """Whether the permit of *claim* is lost, or ends now because its trust has run out."""
         if claim.state is State.HELD and clock() >= claim.trusted_until:
-            self.lose(claim, claim.doubt)
+            self.lose(claim, self.doubt(claim))
         return claim.state is not State.HELD
+
+    def doubt(self, claim: Claim) -> str:
+        """Why *claim* is not trusted, while it is not known to be lost. In any thread."""
+        blocked = self.identity.blocked_for(claim)
+        return (
+            claim.doubt if blocked is None else f"the event loop was blocked for {blocked:.3g} s"
+        )
 
     # -- looking
 

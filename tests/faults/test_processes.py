@@ -74,7 +74,7 @@ async def test_a_long_stop_cancels_the_body_before_it_goes_on(
     cancelled = await holder.heard("cancelled")
     assert cancelled["lost"]
     assert cancelled["expires_in"] <= 0
-    await holder.heard("lost")
+    assert "the event loop was blocked for" in (await holder.heard("lost"))["reason"]
     assert successor.fencing_token > held["token"]
     assert await holder.ended() == 0
     assert not successor.lost
@@ -93,6 +93,7 @@ async def test_a_blocked_loop_cancels_the_body_before_it_goes_on(
     held = await holder.heard("held")
     successor = await kind(client_a, "jobs", 1, lease=30.0).acquire(timeout=5)
     assert (await holder.heard("cancelled"))["lost"]
+    assert "the event loop was blocked for 1." in (await holder.heard("lost"))["reason"]
     assert successor.fencing_token > held["token"]
     assert await successor.release()
 

@@ -274,6 +274,39 @@ OF_CLIENT = (
         ("_redis/backend.py", "    if hubs > MANY:\n", "    if not place:\n"),
     ),
     mutant(
+        "a loss does not say that the loop was blocked",
+        "a loss because the event loop was blocked says so",
+        "promises/test_loss_detection.py::test_loss_that_the_body_finds_itself",
+        ("_keepalive/refresher.py", "if self._ran_at < due < now:", "if not self:"),
+    ),
+    mutant(
+        "timers that run late are forgotten at once",
+        "a loss because the event loop was blocked says so",
+        "faults/test_processes.py::test_a_blocked_loop_cancels_the_body_before_it_goes_on",
+        ("_keepalive/refresher.py", "        if due > self._ran_at:\n", "        if True:\n"),
+    ),
+    mutant(
+        "an outage of Redis is told as a blocked loop",
+        "a loss in an outage does not say that the loop was blocked",
+        "promises/test_loss_detection.py"
+        "::test_entering_what_is_lost_says_so_when_it_cannot_be_given_back",
+        (
+            "_keepalive/refresher.py",
+            "if late and gap.start < trusted <= gap.end and trusted < claim.hold_ends:",
+            "if trusted < claim.hold_ends:",
+        ),
+    ),
+    mutant(
+        "a refresh that is answered too late does not say why",
+        "a loss because the event loop was blocked says so",
+        "promises/test_loss_detection.py::test_a_reply_that_lay_in_the_socket_of_a_blocked_loop",
+        (
+            "_hub/operations/refresh.py",
+            "self._lose(claim, verdict.reason if gone else self._ledger.doubt(claim))",
+            "self._lose(claim, verdict.reason)",
+        ),
+    ),
+    mutant(
         "leaving a block sends the release by itself",
         "the release leaves in this turn of the loop, with what that turn asks",
         "promises/test_leaving.py::test_the_release_and_the_next_acquire_are_one_write",

@@ -3,23 +3,34 @@
 import asyncio
 import gc
 import logging
+import re
 import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 from redis.asyncio import Redis
 
 from redsem_async import AnySemaphore, Permit, PermitLost
 from redsem_async._core.clock import now
+from redsem_async.observer import Lost, observe
 from redsem_async.testing import EmbeddedRedis
 from tests.harness.clients import Client, Kind, Make, key_of
 from tests.harness.holder import Holder, forever, nothing_is_left
 from tests.harness.servers import stopped
-from tests.harness.wait import all_free, cancelled, queue_up, soon, until
+from tests.harness.wait import NOISE, all_free, cancelled, queue_up, soon, until
+from tests.promises.test_observer import Recorder
 
 pytestmark = pytest.mark.one_mode
+
+
+def blocked_for(reason: str) -> float:
+    """The seconds that *reason* names."""
+    named = re.fullmatch(r"the event loop was blocked for ([\d.]+) s", reason)
+    assert named is not None, reason
+    return float(named[1])
 
 
 # -- a permit outside of a block
@@ -144,10 +155,13 @@ async def test_refreshing_goes_on_during_the_clean_up(make: Make, other: Client)
 
 
 @pytest.mark.parametrize("ask", ["lost", "check", None])
-async def test_loss_that_the_body_finds_itself(make: Make, ask: str | None) -> None:
+async def test_loss_that_the_body_finds_itself(
+    make: Make, ask: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
     """It never awaits, so it cannot be cancelled: no cancellation may come later instead."""
     sem = make(1, lease=0.1)
-    with pytest.raises(PermitLost):
+    caplog.set_level(logging.INFO, "redsem_async")
+    with observe(recorder := Recorder(sem.name)), pytest.raises(PermitLost) as lost:
         async with sem as permit:
             time.sleep(0.15)  # noqa: ASYNC251 the loop stands still
             if ask == "lost":
@@ -155,6 +169,10 @@ async def test_loss_that_the_body_finds_itself(make: Make, ask: str | None) -> N
             elif ask == "check":
                 with pytest.raises(PermitLost):
                     permit.check()
+    assert 0.15 <= blocked_for(lost.value.reason) < 0.2 + NOISE
+    told = [record for record in caplog.records if getattr(record, "event", "") == "lost"]
+    assert [getattr(record, "reason", "") for record in told] == [lost.value.reason]
+    assert recorder.last(Lost).reason == lost.value.reason
     await nothing_is_left()
     await all_free(sem)
 
@@ -170,10 +188,11 @@ async def test_check_from_a_thread(make: Make, other: Client, still: bool) -> No
     def compute(permit: Permit) -> None:
         loop.call_soon_threadsafe(holder.entered.set_result, permit)
         deadline = time.monotonic() + 5
-        with pytest.raises(PermitLost):
+        with pytest.raises(PermitLost) as lost:
             while time.monotonic() < deadline:
                 permit.check()
                 time.sleep(0.001)
+        assert ("the event loop was blocked" in lost.value.reason) == still
         found.set()
 
     async def work() -> None:
@@ -206,9 +225,24 @@ async def test_a_loop_that_stood_still_for_longer_than_the_lease(
         assert successor.fencing_token > permit.fencing_token
         await successor.release()
 
-    with pytest.raises(PermitLost):
+    with pytest.raises(PermitLost) as lost:
         await holder.lose_during(holder.block, stands_still)
+    assert blocked_for(lost.value.reason) >= 0.25
     assert holder.cancellations == 1
+
+
+async def test_a_reply_that_lay_in_the_socket_of_a_blocked_loop(make_on_redis: Make) -> None:
+    """A refresh was on its way when the loop stood still: its reply is read before all else."""
+    sem = make_on_redis(1, lease=0.3)
+    async with sem.acquire(cancel_on_loss=False) as permit:
+        refreshing = asyncio.create_task(permit.refresh())
+        writer: Any = sem._bound().remote.writer
+        while not writer._in_flight:  # noqa: ASYNC110 the very turn of the loop
+            await asyncio.sleep(0)
+        time.sleep(0.6)  # noqa: ASYNC251 on purpose
+        with pytest.raises(PermitLost) as lost:
+            await refreshing
+    assert blocked_for(lost.value.reason) >= 0.6
 
 
 async def test_nobody_is_handed_what_was_lost_while_the_loop_stood_still(
@@ -237,7 +271,8 @@ async def test_entering_what_is_lost_says_so_when_it_cannot_be_given_back(
 ) -> None:
     permit = await kind(client_a, "stalled", 1, lease=0.6).acquire()
     with stopped(server):
-        await soon(permit.wait_lost())
+        lost = await soon(permit.wait_lost())
+        assert lost.reason == "it could not be refreshed in time", "the loop was not blocked"
         with pytest.raises(PermitLost):
             async with permit:
                 pytest.fail("the body runs")

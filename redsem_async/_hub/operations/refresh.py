@@ -138,7 +138,8 @@ class RefreshQueue:
             claim.trusted_until, claim.terms.lease, outcome, sent_at=sent_at, now=now
         )
         if isinstance(verdict, Lost):
-            self._lose(claim, verdict.reason)
+            gone = outcome is Outcome.GONE
+            self._lose(claim, verdict.reason if gone else self._ledger.doubt(claim))
         else:
             claim.renew(verdict)
             if outcome is Outcome.RENEWED:
