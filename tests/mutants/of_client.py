@@ -282,7 +282,7 @@ OF_CLIENT = (
     mutant(
         "timers that run late are forgotten at once",
         "a loss because the event loop was blocked says so",
-        "faults/test_processes.py::test_a_blocked_loop_cancels_the_body_before_it_goes_on",
+        "promises/test_loss_detection.py::test_all_permits_that_a_blocked_loop_loses_say_so",
         ("_keepalive/refresher.py", "        if due > self._ran_at:\n", "        if True:\n"),
     ),
     mutant(

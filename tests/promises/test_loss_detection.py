@@ -231,6 +231,19 @@ async def test_a_loop_that_stood_still_for_longer_than_the_lease(
     assert holder.cancellations == 1
 
 
+async def test_all_permits_that_a_blocked_loop_loses_say_so(make: Make) -> None:
+    """Their timers run one after the other when it goes on: only the first finds it blocked."""
+    sem = make(3, lease=0.4)
+    permits = [await sem.acquire(cancel_on_loss=False)]
+    for _ in range(2):
+        await asyncio.sleep(0.04)  # so that their refreshes are due at another time
+        permits.append(await sem.acquire(cancel_on_loss=False))
+    time.sleep(0.7)  # noqa: ASYNC251 on purpose
+    for permit in permits:
+        assert 0.7 <= blocked_for((await soon(permit.wait_lost())).reason) < 0.8 + NOISE
+        await permit.release()
+
+
 async def test_a_reply_that_lay_in_the_socket_of_a_blocked_loop(make_on_redis: Make) -> None:
     """A refresh was on its way when the loop stood still: its reply is read before all else."""
     sem = make_on_redis(1, lease=0.3)
