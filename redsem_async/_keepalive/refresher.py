@@ -38,6 +38,7 @@ class Refresher:
         self._loop = hub.identity.loop
         self._due: dict[float, dict[Claim, RemoteSemaphore]] = {}
         self._turns: dict[float, list[Turn]] = {}
+        self._trust_ends: dict[Claim, asyncio.TimerHandle] = {}  # of those with a task
         self._watchdog: Watchdog | None = None
         self._ran_at = clock()  # the event loop, as far as is known
         self._gap = Gap(self._ran_at, self._ran_at, self._ran_at)  # the last one
@@ -82,6 +83,8 @@ class Refresher:
             cast("dict[Claim, RemoteSemaphore]", refreshed_by).pop(claim, None)
         elif isinstance(refreshed_by, asyncio.Task):
             refreshed_by.cancel()
+            if (timer := self._trust_ends.pop(claim, None)) is not None:
+                timer.cancel()
 
     def watchdog(self) -> "Watchdog":
         """The watchdog, made when first asked for. It ends with the hub's last connection."""
@@ -142,13 +145,12 @@ class Refresher:
 
         By a timer, because timers run before the tasks that became ready in the same turn.
         """
-        if claim.refreshed_by is None:
-            return
         if remote.ledger.lose_unless_trusted(claim):
             self.remove(claim)
         else:
             left = claim.trusted_until - clock()
-            self._loop.call_later(left, self._check_trust, claim, remote)
+            timer = self._loop.call_later(left, self._check_trust, claim, remote)
+            self._trust_ends[claim] = timer
 
     async def _refresh(self, claim: Claim, remote: RemoteSemaphore) -> None:
         interval = claim.terms.refresh_interval

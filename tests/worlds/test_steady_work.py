@@ -3,19 +3,16 @@
 import asyncio
 import itertools
 import random
-import secrets
 import statistics
 from collections import Counter
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 
 from redsem_async import AcquireTimeout, AnySemaphore, FairSemaphore, QueueFull, Semaphore
 from redsem_async.testing import MemoryBackend
 from tests.harness.wait import cancelled
-from tests.worlds.loop import RESOLUTION, SimulatedLoop
-from tests.worlds.stand_ins import in_place
+from tests.worlds.simulated_time import in_simulated_time
 
 TASKS = 22
 MAX_WAITERS = 20
@@ -25,21 +22,6 @@ HOLDS: dict[str, Hold] = {
     "exponential": lambda source: source.expovariate(20.0),
     "short": lambda _: 0.002,
 }
-
-
-def in_simulated_time(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Run *main* in an event loop whose sleeps take no time."""
-    now = 0.0
-    loop = SimulatedLoop(lambda: now)
-    with in_place(lambda: now, random.Random(1), secrets):
-        task = loop.create_task(main())
-        while not task.done():
-            due = loop.next_timer()
-            if not loop.ready and due is not None:
-                now = max(now, due + RESOLUTION)
-            loop.turn()
-        loop.bury()
-    task.result()
 
 
 @pytest.mark.parametrize(
