@@ -30,11 +30,13 @@ async def acquire(
     bound = bind()
     remote, _, loop = bound
     if terms.linger:
-        if remote.reuse.others_are_due():
-            await asyncio.sleep(0)
-        lease = remote.reuse.take(terms, permits, key)
+        now = started = clock()
+        lease = remote.reuse.take(terms, permits, key, now)
+        if lease is not None and remote.reuse.others_are_due:
+            lease, now = await remote.reuse.let_others_run(lease), clock()
         if lease is not None:
-            return _use(bound, lease, lease, lease.started, cancel_on_loss=cancel_on_loss)
+            lease.reuse(started)
+            return _use(bound, lease, lease, now, cancel_on_loss=cancel_on_loss)
     waits = timeout is None or timeout > 0
     future = loop.create_future()
     claim = Claim(remote.address, terms, permits, clock(), waits, future, ahead, key)

@@ -84,6 +84,14 @@ class Ledger:
         self._keys_share = "+share" in semaphore.address.mode
         self._key_lines = KeyLines(share=self._keys_share)
 
+    def introduce_again(self) -> None:
+        """The server may not know this hub any more, or not reach it by push messages.
+
+        Then it may have recalled the right to reuse leases, and nobody here heard of it.
+        """
+        self.introduction.sent = False
+        self.right.end()
+
     # -- numbers
 
     def give_number(self, claim: Claim) -> None:

@@ -262,15 +262,15 @@ class Pipeline(Writer):
 
     def unsubscribed(self, address: Address) -> None:
         remote = self.semaphores.get(address)
-        if remote is not None and remote.active:
-            remote.ledger.right.end()
-            remote.heartbeats.beat()  # its reply says which server keeps the semaphore
+        if remote is not None:
+            remote.ledger.introduce_again()
+            if remote.active:
+                remote.heartbeats.beat()  # its reply says which server keeps the semaphore
 
     def push_unavailable(self, error: Exception) -> None:
         self.state.no_push = True
         for remote in self.semaphores.values():
-            remote.introduction.sent = False
-            remote.ledger.right.end()
+            remote.ledger.introduce_again()
         if not self.identity.warned_of_no_push:
             self.identity.warned_of_no_push = True
             text = "no push messages come from %s (%s): waiters are served by heartbeats alone"
@@ -295,7 +295,7 @@ class Pipeline(Writer):
         if self.has_work():
             self.outage.begin(error)
         for remote in list(self.semaphores.values()):
-            remote.ledger.right.end()
+            remote.ledger.introduce_again()
         self._write_again(arrived=True)
         # What is to be confirmed was written on the connection that is gone.
         unconfirmed, self._unconfirmed = self._unconfirmed, []

@@ -67,7 +67,6 @@ class Redirects:
         node = self._backend.redirected(remote.address, error, here=self._node)
         if node is None:
             return CommandError(ErrorKind.REFUSED, error.error)
-        remote.ledger.right.end()
         redirect = remote.route.redirected()
         redirect.target, redirect.once = node, error.kind is ErrorKind.ASK
         redirect.count += 1

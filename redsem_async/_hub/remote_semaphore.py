@@ -303,8 +303,7 @@ class RemoteSemaphore:
 
     def cleared(self) -> None:
         """The semaphore was deleted: holders lose, waiters start again."""
-        self.introduction.sent = False
-        self.ledger.right.end()
+        self.ledger.introduce_again()
         for claim in self.ledger.holding():
             self.lose(claim, "the semaphore was cleared")
         for claim in reversed(list(self.ledger.waiting)):
@@ -329,7 +328,7 @@ class RemoteSemaphore:
 
     def reconnected(self) -> None:
         """A new connection: the hub introduces itself again, and asks about all that waits."""
-        self.introduction.sent = False
+        self.ledger.introduce_again()
         self.waiters.reconnected()
         if self.ledger.waiting:
             self.heartbeats.beat()
@@ -340,7 +339,7 @@ class RemoteSemaphore:
     def forget_in_flight(self) -> None:
         """The connection was closed on purpose: no reply will come."""
         ledger = self.ledger
-        self.introduction.sent = False
+        ledger.introduce_again()
         self.heartbeats.forget()
         self.waiters.forget_in_flight()
         self.queries.forget_in_flight()

@@ -19,7 +19,7 @@ from .claim import Claim, State
 from .ledger import Ledger
 from .operations.abandon import AbandonQueue
 
-IN_A_ROW = 16  # acquires without a command, after which one lets the event loop run
+IN_A_ROW = 16  # uses of kept leases, the last of which lets the event loop run
 HOLD_LEFT = 0.9  # of max_hold, which the next user of a lease has at least
 
 
@@ -32,25 +32,22 @@ class Reuse:
         self._abandons = abandons
         self._loop = ledger.identity.loop
         self._timer: asyncio.TimerHandle | None = None
-        self._in_a_row = 0
+        self._uses = 0
+        self._yielding = 0
         ledger.right.on_renew, ledger.right.on_end = renew, self.give_all_back
 
     # -- a block is left
 
     def leave(self, lease: Claim, now: float) -> bool:
         """Pass *lease* on, or keep it. Returns False where it is to be released."""
-        ledger = self._ledger
-        if now >= ledger.right.until or ledger.identity.closing:
-            return False
-        if not self._may_be_reused(lease, now):
+        if not (self._may_be_reused(lease) and self._is_fresh(lease, now)):
             return False
         if (claim := self._next_in_line()) is not None:
-            if not lease.fits(claim.terms, claim.permits, claim.key) or not ledger.oldest_is_first:
+            if not self._may_have(claim, lease):
                 return False
             self._end_use(lease)
             self._pass(lease, claim)
             return True
-        # A request in flight that is told to wait gets it then: see `serve_waiting`.
         self._end_use(lease)
         lease.kept_until = now + lease.terms.linger
         self.kept.append(lease)
@@ -63,19 +60,22 @@ class Reuse:
         ledger, now = self._ledger, clock()
         while self.kept and ledger.waiting:
             lease, oldest = self.kept[-1], next(iter(ledger.waiting))
-            fits = lease.fits(oldest.terms, oldest.permits, oldest.key)
-            fits = fits and not lease.refresh_is_due(now)
-            if now >= ledger.right.until or not fits or not ledger.oldest_is_first:
+            if not (self._is_fresh(lease, now) and self._may_have(oldest, lease)):
                 self.give_all_back()
                 return
             self.kept.pop()
             self._pass(lease, oldest)
 
     def _next_in_line(self) -> Claim | None:
-        """The oldest claim that waits, or else the oldest that is not written yet."""
+        """The oldest claim that waits, or else the oldest that is not written yet.
+
+        None where requests are in flight: one that is told to wait gets what is kept until then.
+        """
         waiting, new = self._ledger.waiting, self._ledger.new
         if waiting:
             return next(iter(waiting))
+        if self._ledger.acquires_in_flight:
+            return None
         while new and new[0].state is not State.NEW:
             new.popleft()  # its caller left, or was passed a lease
         return new[0] if new else None
@@ -86,15 +86,26 @@ class Reuse:
         self._abandons.leave(claim)
         claim.pass_on(lease)
 
-    def _may_be_reused(self, lease: Claim, now: float) -> bool:
-        terms = lease.terms
+    def _may_have(self, claim: Claim, lease: Claim) -> bool:
+        """Whether *lease* is for the oldest claim of this process."""
+        fits = lease.fits(claim.terms, claim.permits, claim.key)
+        return fits and self._ledger.oldest_is_first
+
+    def _may_be_reused(self, lease: Claim) -> bool:
         return (
             lease.state is State.HELD
             and not lease.is_known
             and not lease.wakes_on_loss
-            and terms.limit >= self._ledger.right.limit
+            and not self._ledger.identity.closing
+        )
+
+    def _is_fresh(self, lease: Claim, now: float) -> bool:
+        """Whether the right lasts, no refresh of *lease* is due, and its hold goes on."""
+        max_hold = lease.terms.max_hold
+        return (
+            now < self._ledger.right.until
             and not lease.refresh_is_due(now)
-            and (not terms.max_hold or lease.hold_ends - now >= HOLD_LEFT * terms.max_hold)
+            and (not max_hold or lease.hold_ends - now >= HOLD_LEFT * max_hold)
         )
 
     def _end_use(self, lease: Claim) -> None:
@@ -111,26 +122,41 @@ class Reuse:
             self._ledger.right.want(terms.refresh_interval, terms.limit)
         self.give_all_back()
 
-    def take(self, terms: Terms, permits: int, key: KeyTerms | None = None) -> Claim | None:
-        """A kept lease that fits, used from now on."""
-        ledger = self._ledger
-        if not self.kept or ledger.acquires_in_flight:
+    def take(self, terms: Terms, permits: int, key: KeyTerms | None, now: float) -> Claim | None:
+        """A kept lease that fits, for `Claim.reuse`."""
+        if not self.kept or self._ledger.acquires_in_flight:
             return None  # a request in flight may stand in line by now, and came before
-        now = clock()
-        if now >= ledger.right.until:
-            ledger.right.end()
-            return None
         lease = self.kept[-1]
-        if not lease.fits(terms, permits, key) or lease.refresh_is_due(now):
+        if not (lease.fits(terms, permits, key) and self._is_fresh(lease, now)):
             return None
-        self.kept.pop()
-        lease.reuse(now)
-        return lease
+        self._uses += 1
+        return self.kept.pop()
 
+    @property
     def others_are_due(self) -> bool:
-        """Whether the loop runs before this acquire, because a recall has to be read."""
-        self._in_a_row = (self._in_a_row + 1) % IN_A_ROW
-        return self._in_a_row == 0
+        """Whether who has taken a lease lets the loop run first, because a recall is to be read.
+
+        Others do then, too: whoever came first goes on first.
+        """
+        return self._uses >= IN_A_ROW or self._yielding > 0
+
+    async def let_others_run(self, lease: Claim) -> Claim | None:
+        """Let the loop run before the caller uses *lease*, which it has taken.
+
+        Returns None where the lease is gone then. Cancelled, it gives the lease back.
+        """
+        self._uses = 0
+        self._yielding += 1
+        try:
+            await asyncio.sleep(0)
+        except BaseException:
+            self.give_back(lease)
+            raise
+        finally:
+            self._yielding -= 1
+        if self._ledger.identity.closing:
+            self.give_back(lease)
+        return lease if lease.state is State.KEPT else None
 
     # -- leases go back
 

@@ -7,6 +7,7 @@ for no longer than that.
 
 import asyncio
 import math
+import sys
 from collections.abc import Callable
 
 from redsem_async._core.clock import now as clock
@@ -26,7 +27,6 @@ class ReuseRight:
         on_renew: has a command written that asks for it.
         on_end: called when the right ends.
         until: when it ends.
-        limit: the declared limit that it was asked for with.
         used: whether a lease was reused since it was last asked for.
     """
 
@@ -34,53 +34,53 @@ class ReuseRight:
         self.on_renew: Callable[[], None] | None = None
         self.on_end: Callable[[], None] | None = None
         self.until: float = -math.inf
-        self.limit: int = 0
         self.used: bool = False
         self._loop = loop
         self._route = route
-        self._interval = 0.0  # 0: no semaphore object of this process has `linger`
-        self._lowest_limit = 0
+        self._interval = math.inf  # no semaphore object of this process has `linger`
+        self._limit = sys.maxsize
         self._ask_at = -math.inf
         self._paused_until = -math.inf
         self._pause = FIRST_PAUSE
         self._recalled_at = -math.inf
+        self._asked: RightRequest | None = None  # and the right has not ended since
         self._timer: asyncio.TimerHandle | None = None
 
     def want(self, interval: float, limit: int) -> None:
         """Leases with this refresh interval and declared limit are to be reused."""
-        if not self._interval:
-            self._interval, self._lowest_limit = interval, limit
-        self._interval = min(self._interval, interval)
-        self._lowest_limit = min(self._lowest_limit, limit)
+        if interval < self._interval or limit != self._limit:
+            # It was given for longer, or under a higher limit; or by this request more permits
+            # may be in use than the lowest limit allows. It is asked for again.
+            self._interval = min(self._interval, interval)
+            self._limit = min(self._limit, limit)
+            self.end()
 
     def ask(self) -> RightRequest | None:
         """What the command that is written now asks for."""
-        if not (self._interval and self._may_be_recalled):
-            return None
+        if self._interval == math.inf or self._route.redirect or self._route.link.no_push:
+            return None  # nobody wants it; or no recall would come
         now = clock()
         if now < self._ask_at or now < self._paused_until:
             return None
-        self._ask_at = now + self._interval / 4
+        self._ask_at = now + self._interval  # a later reply would be of no use
         self.used = False
-        return RightRequest(math.floor(1000 * self._interval), self._lowest_limit)
+        self._asked = RightRequest(math.floor(1000 * self._interval), self._limit)
+        return self._asked
 
     def answered(self, given: bool, asked: RightRequest, sent_at: float) -> None:  # noqa: FBT001
         """The command that asked, sent at *sent_at*, has its reply."""
+        if asked is not self._asked:
+            return  # it is older than the recall, or a message may have been missed since
         lasts = asked.lasts_ms / 1000
         until = sent_at + lasts - clock_margin(lasts)
-        if not (given and self._may_be_recalled and sent_at > self._recalled_at):
+        if not given:
             self.end()
             self._ask_at = clock() + self._interval / 4
         elif until > self.until:
-            self.until, self.limit = until, asked.limit
+            self.until = until
             self._ask_at = until - self._interval / 2
             if self._timer is None:
                 self._set_timer()
-
-    @property
-    def _may_be_recalled(self) -> bool:
-        """Whether the push message would come."""
-        return self._route.redirect is None and not self._route.link.no_push
 
     def recalled(self) -> None:
         """Another process wants the semaphore."""
@@ -93,7 +93,7 @@ class ReuseRight:
 
     def end(self) -> None:
         """It is over, for example because the link, the server or the limit changed."""
-        self._ask_at = -math.inf
+        self._ask_at, self._asked = -math.inf, None
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -14,15 +14,26 @@ from redsem_async import (
     AnySemaphore,
     FairSemaphore,
     Mutex,
+    Permit,
     PermitLost,
+    SemaphoreClosed,
     SemaphoreGroup,
     aclose,
 )
 from redsem_async._core.clock import now
+from redsem_async._hub.reuse import IN_A_ROW
 from redsem_async.observer import Granted, Observer, observe
 from redsem_async.testing import MemoryBackend
 from tests.harness.clients import Client, Kind, Make, scripts_run
-from tests.harness.wait import all_free, cancelled, queue_up, soon, until, waiting
+from tests.harness.wait import (
+    all_free,
+    cancelled,
+    in_background,
+    queue_up,
+    soon,
+    until,
+    waiting,
+)
 
 KEEPS: dict[str, Any] = {"linger": 20.0, "lease": 60.0}
 
@@ -89,6 +100,99 @@ async def test_every_sixteenth_lets_the_loop_run(make: Make) -> None:
         async with sem:
             pass
     assert turns >= 3
+
+
+async def test_a_recall_is_read_by_a_task_that_never_waits(make: Make, other: Client) -> None:
+    sem, there = make(1, **KEEPS), make(1, client=other)
+    await warm(sem)
+
+    async def visit() -> None:
+        async with there:
+            pass
+
+    visitor = in_background(visit())
+    uses = 0
+    async with asyncio.timeout(5):
+        while not visitor.done():
+            async with sem:
+                uses += 1
+    assert uses > 32
+
+
+@pytest.mark.parametrize("turns", [0, 1], ids=["quick", "slow"])
+async def test_tasks_are_served_in_the_order_of_their_calls(make: Make, turns: int) -> None:
+    """Also those that let the loop run before they use a kept lease."""
+    sem = make(7, **KEEPS)
+    await warm(sem, 7)
+    order: list[int] = []
+
+    async def work(number: int) -> None:
+        async with sem:
+            order.append(number)
+            for _ in range(turns):
+                await asyncio.sleep(0)
+
+    async with asyncio.TaskGroup() as tasks:
+        for number in range(50):
+            tasks.create_task(work(number))
+    assert order == list(range(50))
+
+
+async def test_those_that_come_while_others_let_the_loop_run_do_not_pass_them(make: Make) -> None:
+    sem = make(50, **KEEPS)
+    await warm(sem, 50)
+    order: list[int] = []
+    asked: list[int] = []
+
+    async def work(number: int) -> None:
+        asked.append(number)
+        async with sem:
+            order.append(number)
+
+    async with asyncio.TaskGroup() as tasks:
+        for number in range(0, 90, 3):
+            tasks.create_task(work(number))
+            # This one asks a turn later, between two that wait for it.
+            asyncio.get_running_loop().call_soon(lambda n=number: tasks.create_task(work(n + 1)))
+    assert order == asked
+    assert len(order) == 60
+
+
+async def is_about_to_yield(make: Make) -> tuple[AnySemaphore, "asyncio.Task[Permit]"]:
+    """A semaphore with a lease, and a task that takes it and lets the loop run."""
+    sem = make(1, **KEEPS)
+    await warm(sem)
+    for _ in range(IN_A_ROW - 1):
+        async with sem:
+            pass
+    return sem, asyncio.create_task(sem.acquire())
+
+
+async def test_cancelled_while_it_lets_the_loop_run_it_leaks_nothing(
+    make: Make, other: Client
+) -> None:
+    sem, task = await is_about_to_yield(make)
+    await asyncio.sleep(0)
+    assert not task.done()
+    assert not kept_of(sem), "it has not taken the lease: nothing is shown"
+    await cancelled(task)
+    assert task.cancelled()
+    await all_free(sem)
+    async with make(1, client=other).acquire(timeout=2):
+        pass
+    async with sem.acquire(timeout=2):
+        pass
+
+
+async def test_closed_while_it_lets_the_loop_run_it_is_refused(
+    make: Make, client: Client, other: Client
+) -> None:
+    _, task = await is_about_to_yield(make)
+    closing = asyncio.create_task(aclose(client))
+    with pytest.raises(SemaphoreClosed):
+        await task
+    await closing
+    assert await make(1, client=other).available() == 1
 
 
 async def test_a_kept_lease_counts_as_held(make: Make, other: Client) -> None:
@@ -199,6 +303,21 @@ async def test_what_was_read_is_never_shared(make: Make, fact: str) -> None:
             seen.add(getattr(permit, fact))
         assert not kept_of(sem)
     assert len(seen) == 5
+
+
+async def test_whose_loss_is_awaited_is_not_shared(make: Make) -> None:
+    """The loss would be the next permit's."""
+    sem = make(1, **KEEPS)
+    await warm(sem)
+    async with sem as first:
+        loss = in_background(first.wait_lost())
+        await asyncio.sleep(0)
+    async with sem.acquire(cancel_on_loss=False) as second:
+        assert await sem.release(second.id)
+        await soon(second.wait_lost())
+        await asyncio.sleep(0)
+        assert not loss.done()
+    await cancelled(loss)
 
 
 async def test_a_permit_whose_block_was_left_is_over(make: Make) -> None:

@@ -61,8 +61,7 @@ class Batch(Command, ABC):
         if not isinstance(reply, CommandError):
             self.apply(reply)
         elif reply.kind in _TO_WRITE_AGAIN:
-            self.ledger.introduction.sent = False  # the server may have forgotten this hub
-            self.ledger.right.end()
+            self.ledger.introduce_again()
             self.write_again(arrived=False)
         else:
             self.refused(error_for(self.ledger, reply, self.slots))
