@@ -884,8 +884,8 @@ OF_CLIENT = (
         "promises/test_linger.py::test_a_waiter_that_does_not_fit_is_not_passed_over",
         (
             "_hub/reuse.py",
-            "            if not lease.fits(claim.terms, claim.permits, claim.key) or not ledger.oldest_is_first:\n                return False\n",
-            "            if not lease.fits(claim.terms, claim.permits, claim.key) or not ledger.oldest_is_first:\n                claim = next(reversed(ledger.waiting))\n",
+            "            if not self._may_have(claim, lease):\n                return False\n",
+            "            if not self._may_have(claim, lease):\n                claim = next(reversed(self._ledger.waiting))\n",
         ),
     ),
     mutant(
@@ -904,7 +904,7 @@ OF_CLIENT = (
         "faults/test_linger.py::test_a_lost_connection_ends_the_right",
         (
             "_hub/pipeline.py",
-            "            remote.ledger.right.end()\n        self._write_again(arrived=True)\n",
+            "            remote.ledger.introduce_again()\n        self._write_again(arrived=True)\n",
             "            pass\n        self._write_again(arrived=True)\n",
         ),
     ),
@@ -944,8 +944,8 @@ OF_CLIENT = (
         "faults/test_linger.py::test_without_push_messages_no_lease_is_kept",
         (
             "_hub/right.py",
-            " and not self._route.link.no_push\n",
-            "\n",
+            " or self._route.link.no_push:\n",
+            ":\n",
         ),
     ),
     mutant(
@@ -1077,5 +1077,235 @@ OF_CLIENT = (
         "no part sees a duration beyond its bound",
         "promises/test_validation.py::test_a_bound_is_met_as_it_is_written",
         ("_core/config.py", "    return nearest\n", "    return given\n"),
+    ),
+    mutant(
+        "the right outlives the hub's id",
+        "what ends the connection or the hub's id ends the right to reuse",
+        "worlds/test_linger.py::test_another_process_is_served_after_an_idle_close",
+        (
+            "_hub/ledger.py",
+            "        self.introduction.sent = False\n        self.right.end()\n",
+            "        self.introduction.sent = False\n",
+        ),
+    ),
+    mutant(
+        "the right outlives the subscription",
+        "the right to reuse ends with the subscription",
+        "worlds/test_linger.py::test_another_process_is_served_after_a_subscription_has_ended",
+        (
+            "_hub/pipeline.py",
+            "            remote.ledger.introduce_again()\n            if remote.active:\n",
+            "            if remote.active:\n",
+        ),
+    ),
+    mutant(
+        "the right outlives a command that is written again",
+        "the right to reuse ends where the server may have forgotten the hub",
+        "worlds/test_linger.py::test_kept_leases_go_back_when_a_server_carries_a_command_not_out",
+        (
+            "_hub/operations/base.py",
+            "            self.ledger.introduce_again()\n",
+            "            self.ledger.introduction.sent = False\n",
+        ),
+    ),
+    mutant(
+        "a late answer revives the right",
+        "a reply to a question from before does not give the right",
+        "faults/test_linger.py::test_without_push_messages_no_lease_is_kept",
+        ("_hub/right.py", "        if asked is not self._asked:\n", "        if not asked:\n"),
+    ),
+    mutant(
+        "the right is counted from the reply",
+        "the right ends before the server's note of it",
+        "worlds/test_linger.py::test_the_right_ends_before_the_servers_note_of_it",
+        (
+            "_hub/right.py",
+            "        until = sent_at + lasts - clock_margin(lasts)\n",
+            "        until = clock() + lasts - clock_margin(lasts)\n",
+        ),
+    ),
+    mutant(
+        "the right has no margin for clocks",
+        "the right ends before the server's note of it",
+        "worlds/test_linger.py::test_the_right_ends_before_the_servers_note_of_it",
+        (
+            "_hub/right.py",
+            "        until = sent_at + lasts - clock_margin(lasts)\n",
+            "        until = sent_at + lasts\n",
+        ),
+    ),
+    mutant(
+        "the pause after a recall does not double",
+        "the right is asked for ever less often while it is recalled",
+        "worlds/test_linger.py::test_the_right_is_asked_for_ever_less_often_while_it_is_recalled",
+        ("_hub/right.py", "min(2 * self._pause, LONGEST_PAUSE) if again", "FIRST_PAUSE if again"),
+    ),
+    mutant(
+        "the pause after a recall stays long",
+        "after a quiet time the right is asked for soon",
+        "worlds/test_linger.py::test_the_right_is_asked_for_ever_less_often_while_it_is_recalled",
+        (
+            "_hub/right.py",
+            "LONGEST_PAUSE) if again else FIRST_PAUSE",
+            "LONGEST_PAUSE) if again else self._pause",
+        ),
+    ),
+    mutant(
+        "a lower limit is not noted",
+        "no lease is used again above the lowest limit that is declared",
+        "worlds/test_linger.py::test_a_lower_limit_ends_the_right_under_a_higher_one",
+        (
+            "_hub/right.py",
+            "            self._limit = min(self._limit, limit)\n",
+            "            self._limit = max(0 if self._limit == sys.maxsize else self._limit, limit)\n",
+        ),
+    ),
+    mutant(
+        "a request under another limit leaves the right",
+        "no lease is used again above the lowest limit that is declared",
+        "worlds/test_linger.py::test_a_lower_limit_ends_the_right_under_a_higher_one",
+        (
+            "_hub/right.py",
+            "            self._limit = min(self._limit, limit)\n            self.end()\n",
+            "            self._limit = min(self._limit, limit)\n",
+        ),
+    ),
+    mutant(
+        "one yields before it has taken its lease",
+        "the order within a process is the order of the calls",
+        "promises/test_linger.py::test_tasks_are_served_in_the_order_of_their_calls",
+        (
+            "_api/acquiring.py",
+            "        lease = remote.reuse.take(terms, permits, key, now)\n        if lease is not None and remote.reuse.others_are_due:\n            lease, now = await remote.reuse.let_others_run(lease), clock()\n",
+            "        if remote.reuse.others_are_due:\n            remote.reuse._uses = 0\n            await asyncio.sleep(0)\n        lease = remote.reuse.take(terms, permits, key, now)\n",
+        ),
+    ),
+    mutant(
+        "those that come while others yield pass them",
+        "the order within a process is the order of the calls",
+        "promises/test_linger.py::test_those_that_come_while_others_let_the_loop_run_do_not_pass_them",
+        (
+            "_hub/reuse.py",
+            "self._uses >= IN_A_ROW or self._yielding > 0",
+            "self._uses >= IN_A_ROW",
+        ),
+    ),
+    mutant(
+        "a lease leaks where one is cancelled that yields",
+        "a cancelled caller gives the lease back that it has taken",
+        "promises/test_linger.py::test_cancelled_while_it_lets_the_loop_run_it_leaks_nothing",
+        (
+            "_hub/reuse.py",
+            "            self.give_back(lease)\n            raise\n",
+            "            raise\n",
+        ),
+    ),
+    mutant(
+        "closed while it yields it gets a permit",
+        "aclose refuses whoever has no permit yet",
+        "promises/test_linger.py::test_closed_while_it_lets_the_loop_run_it_is_refused",
+        (
+            "_hub/reuse.py",
+            "        if self._ledger.identity.closing:\n            self.give_back(lease)\n",
+            "",
+        ),
+    ),
+    mutant(
+        "a lease is passed to a later request than one in flight",
+        "the order within a process is the order of the calls",
+        "worlds/test_linger.py::test_a_request_in_flight_comes_before_one_that_is_not_written",
+        (
+            "_hub/reuse.py",
+            "        if self._ledger.acquires_in_flight:\n            return None\n",
+            "",
+        ),
+    ),
+    mutant(
+        "a kept lease is taken past requests in flight",
+        "the order within a process is the order of the calls",
+        "worlds/test_linger.py::test_a_request_in_flight_comes_before_those_after_it",
+        (
+            "_hub/reuse.py",
+            "if not self.kept or self._ledger.acquires_in_flight:",
+            "if not self.kept:",
+        ),
+    ),
+    mutant(
+        "a lease whose loss somebody awaits is reused",
+        "wait_lost tells of the loss of its own permit",
+        "promises/test_linger.py::test_whose_loss_is_awaited_is_not_shared",
+        ("_hub/reuse.py", "            and not lease.wakes_on_loss\n", ""),
+    ),
+    mutant(
+        "leases are kept while aclose drains",
+        "aclose waits for no kept lease",
+        "worlds/test_linger.py::test_what_is_left_while_aclose_waits_is_not_kept",
+        ("_hub/reuse.py", "            and not self._ledger.identity.closing\n", ""),
+    ),
+    mutant(
+        "a stale lease is passed to who is told to wait",
+        "no lease is passed on when its refresh is due, or the right is over",
+        "worlds/test_linger.py::test_after_a_stall_no_lease_is_passed_to_a_request_that_was_told_to_wait",
+        (
+            "_hub/reuse.py",
+            "            if not (self._is_fresh(lease, now) and self._may_have(oldest, lease)):\n",
+            "            if not (now and self._may_have(oldest, lease)):\n",
+        ),
+    ),
+    mutant(
+        "a lease is kept for longer than linger",
+        "an unused lease goes back after linger",
+        "worlds/test_linger.py::test_each_lease_goes_back_when_it_was_kept_for_as_long_as_linger",
+        (
+            "_hub/reuse.py",
+            "        lease.kept_until = now + lease.terms.linger\n",
+            "        lease.kept_until = now + 1.5 * lease.terms.linger\n",
+        ),
+    ),
+    mutant(
+        "only the first kept lease goes back in time",
+        "an unused lease goes back after linger",
+        "worlds/test_linger.py::test_each_lease_goes_back_when_it_was_kept_for_as_long_as_linger",
+        (
+            "_hub/reuse.py",
+            "            self._timer = self._loop.call_later(max(0.0, first - now), self._time_passed)\n",
+            "            self._timer = None if first else None\n",
+        ),
+    ),
+    mutant(
+        "a dropped lease leaves its number",
+        "a hub without work closes its connection",
+        "worlds/test_linger.py::test_a_hub_whose_kept_lease_was_taken_away_goes",
+        (
+            "_hub/reuse.py",
+            "        self._ledger.by_number.pop(lease.number, None)\n        lease.end()\n",
+            "        lease.end()\n",
+        ),
+    ),
+    mutant(
+        "a kept lease has its refresh task still",
+        "a kept lease is not refreshed",
+        "worlds/test_linger.py::test_a_kept_lease_has_no_refresh_task",
+        (
+            "_keepalive/refresher.py",
+            "        if self._watchdog is not None or not isinstance(claim.refreshed_by, dict):\n            self.remove(claim)\n",
+            "        if self._watchdog is not None:\n            self.remove(claim)\n",
+        ),
+    ),
+    mutant(
+        "a reused lease is refreshed an interval after its reuse",
+        "a lease is refreshed in time, whoever uses it",
+        "worlds/test_linger.py::test_a_lease_is_refreshed_in_time_whoever_uses_it",
+        (
+            "_keepalive/refresher.py",
+            "            self.add(claim, remote, now, latest)\n",
+            "            self.add(claim, remote, now, max(now + terms.refresh_interval, latest))\n",
+        ),
+    ),
+    mutant(
+        "timers of ended uses stay",
+        "a lease has one timer for the end of its trust",
+        "worlds/test_linger.py::test_long_uses_of_the_same_leases_leave_no_timers",
+        ("_keepalive/refresher.py", "                timer.cancel()\n", "                pass\n"),
     ),
 )

@@ -510,4 +510,33 @@ OF_KEYS = (
         ("lua/adopt.lua", " or keyed and keyed.lost(old_id)", ""),
         ("lua/adopt.lua", "if keyed and keyed.lost(new_id) or", "if"),
     ),
+    mutant(
+        "key lines do not count their waiters",
+        "retry_after of a request with a key goes by the waiters of its key",
+        "worlds/test_steady_work.py::test_with_keys_it_is_what_the_next_request_of_the_key_waits",
+        ("_hub/key_lines.py", "        self.waiting += sign * line.waiting\n", ""),
+    ),
+    mutant(
+        "key lines count nothing as about to run",
+        "retry_after of a request with a key goes by the waiters of other keys",
+        "worlds/test_steady_work.py::test_with_keys_it_is_what_the_next_request_of_the_key_waits",
+        ("_hub/key_lines.py", "        self._may_run += sign * line.may_run\n", ""),
+    ),
+    mutant(
+        "key lines count no limit of a full key",
+        "retry_after of a request with a key goes by the permits that other keys cannot use",
+        "worlds/test_steady_work.py::test_with_keys_it_is_what_the_next_request_of_the_key_waits",
+        ("_hub/key_lines.py", "        self._full_limit += sign * line.full_limit\n", ""),
+    ),
+    mutant(
+        "key lines count no weights",
+        "retry_after of a request with a key goes by the weights of the keys that wait",
+        "worlds/test_steady_work.py"
+        "::test_with_weights_it_is_what_the_next_request_of_the_key_waits",
+        (
+            "_hub/key_lines.py",
+            "            self._weights[line.terms.weight] += sign\n",
+            "            self._weights[line.terms.weight] = 1\n",
+        ),
+    ),
 )

@@ -133,4 +133,10 @@ OF_SLOTS = (
         f"{_TEST}the_list_of_slots_comes_back_with_a_permit[zset]",
         ("lua/restore.lua", "if slotted then slotted.note_list(lease) end\n", ""),
     ),
+    mutant(
+        "slots of evicted holders stay noted",
+        "what is noted of slots goes with the holders",
+        "promises/test_slots.py::test_slots_of_evicted_holders_are_free[zset]",
+        (_SLOTS, "  if #orphans > 0 then call('HDEL', slots, unpack(orphans)) end\n", ""),
+    ),
 )

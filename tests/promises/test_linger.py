@@ -153,7 +153,7 @@ async def test_those_that_come_while_others_let_the_loop_run_do_not_pass_them(ma
         for number in range(0, 90, 3):
             tasks.create_task(work(number))
             # This one asks a turn later, between two that wait for it.
-            asyncio.get_running_loop().call_soon(lambda n=number: tasks.create_task(work(n + 1)))
+            asyncio.get_running_loop().call_soon(tasks.create_task, work(number + 1))
     assert order == asked
     assert len(order) == 60
 

@@ -421,6 +421,8 @@ async def test_slots_of_evicted_holders_are_free(
     await admin.delete(key_of(here, "holders"))
     async with there.acquire(permits=2, timeout=5) as both:
         assert both.slots == ("a", "b")
+        fields = await admin.hkeys(key_of(here, "slots"))
+        assert len(fields) == 2, f"the list, and one holder: {fields}"
     for permit in permits:
         await permit.release()
 

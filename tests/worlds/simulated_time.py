@@ -5,11 +5,12 @@ import random
 import secrets
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, ParamSpec
 
 from redsem_async._core.keys import Address
 from redsem_async._protocol.backend import Command, Link, Listener
+from redsem_async._protocol.errors import CommandError
 from redsem_async._protocol.pushes import Push
 from redsem_async.testing import MemoryBackend
 from redsem_async.testing._memory import MemoryLink
@@ -78,6 +79,7 @@ class Distant(MemoryBackend):
         delay: seconds that replies and push messages take.
         deaf: push messages are lost, until the next command.
         lost: those that were.
+        refusals: the replies to the next commands, which are not carried out.
     """
 
     def __init__(self, memory: MemoryBackend, delay: float = 0.0) -> None:
@@ -85,6 +87,7 @@ class Distant(MemoryBackend):
         self.delay: float = delay
         self.deaf: bool = False
         self.lost: list[Push] = []
+        self.refusals: deque[CommandError] = deque()
         self.listeners: list[Listener] = []
 
     async def connect(self, listener: Listener) -> Link:
@@ -105,7 +108,12 @@ class _DistantLink(MemoryLink):
 
     def send(self, commands: Sequence[Command], now: float) -> None:
         self._client.deaf = False
-        super().send(commands, now)
+        for command in commands:
+            if self._client.refusals:
+                refusal = self._client.refusals.popleft()
+                self._receive(partial(self._reply_received, command, refusal))
+            else:
+                super().send([command], now)
 
     def push(self, prefix: str, push: Push) -> None:
         if self._client.deaf:
