@@ -17,9 +17,17 @@ import secrets
 import signal
 import warnings
 from collections.abc import AsyncIterator, Generator, Iterator
-from contextlib import AsyncExitStack, ExitStack, closing, contextmanager
+from contextlib import (
+    AbstractContextManager,
+    AsyncExitStack,
+    ExitStack,
+    closing,
+    contextmanager,
+    nullcontext,
+)
 from pathlib import Path
 from typing import Any, cast
+from urllib.parse import urlsplit
 
 import pytest
 from redis import Redis as SyncRedis
@@ -28,7 +36,7 @@ from redis.asyncio import Redis
 import redsem_async
 from redsem_async import FairSemaphore, Semaphore
 from redsem_async.testing._embedded import EmbeddedRedis, embedded_redis
-from tests.harness import restricted
+from tests.harness import lacking, restricted
 from tests.harness.children import StartWorker, Worker
 from tests.harness.clients import Connect, Kind
 from tests.harness.proxy import Proxy
@@ -49,8 +57,9 @@ def server_url(pytestconfig: pytest.Config) -> Iterator[str]:
     with ExitStack() as stack:
         url, origin = _choose_server(stack)
         client = stack.enter_context(closing(SyncRedis.from_url(url)))
-        pytestconfig.stash[_SERVERS].add(f"{_flavour_and_version(client)}, {origin}")
-        yield url
+        lacks = f", behind a stand-in that lacks {lacking.REQUESTED}" if lacking.REQUESTED else ""
+        pytestconfig.stash[_SERVERS].add(f"{_flavour_and_version(client)}, {origin}{lacks}")
+        yield stack.enter_context(_behind_stand_in(url))
         if restricted.REQUESTED:
             client.acl_deluser(restricted.USER)
         for key in cast("Iterator[bytes]", client.scan_iter(f"*{_RUN}*", count=1000)):
@@ -206,6 +215,15 @@ def flock(replicated: Replicated) -> Iterator[Flock]:
 def _unique(request: pytest.FixtureRequest) -> str:
     readable = re.sub(r"\W+", "-", request.node.name)[:60].strip("-")
     return f"{readable}-{_RUN}-{secrets.token_hex(4)}"
+
+
+def _behind_stand_in(url: str) -> AbstractContextManager[str]:
+    """The URL to use instead of *url*: with ``REDSEM_LACKS``, of a server that lacks something."""
+    if not lacking.REQUESTED:
+        return nullcontext(url)
+    port = urlsplit(url).port
+    assert port is not None
+    return lacking.server_that_lacks(port, *lacking.REQUESTED)
 
 
 def _choose_server(stack: ExitStack) -> tuple[str, str]:

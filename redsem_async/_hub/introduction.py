@@ -47,7 +47,8 @@ class Introduction:
             limit=self.declared,
             **({} if of_keys is None else {"key_limit": of_keys}),
         )
-        return HubInfo(description, self._route.link.no_push, self._semaphore.recovers)
+        link = self._route.link
+        return HubInfo(description, link.no_push, self._semaphore.recovers, link.uncounted)
 
 
 _STARTED = time.time()

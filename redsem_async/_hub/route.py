@@ -36,6 +36,11 @@ class LinkState:
         return self.link.fresh_at if self.link else None
 
     @property
+    def uncounted(self) -> bool:
+        """Whether scripts are told that nobody receives the push messages that come over it."""
+        return self.link is not None and self.link.uncounted
+
+    @property
     def lead(self) -> float:
         """How long before a reply is needed to send the command: 0 where GRACE is enough."""
         return self.round_trip if GRACE / 2 < self.round_trip < math.inf else 0.0

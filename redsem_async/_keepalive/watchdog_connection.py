@@ -59,6 +59,7 @@ class WatchdogConnection:
     """
 
     wants_push = False
+    semaphores: Sequence[Address] = ()
 
     def __init__(
         self,

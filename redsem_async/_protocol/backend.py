@@ -1,6 +1,6 @@
 """Where semaphores are kept, as a hub uses it: a backend has nodes, and a node opens links."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol, Self
 
 from redsem_async._core.keys import Address
@@ -63,6 +63,11 @@ class Listener(Protocol):
         """The id of its hub."""
         ...
 
+    @property
+    def semaphores(self) -> Iterable[Address]:
+        """The addresses of those that its hub uses; none where it does not say."""
+        ...
+
     def reply_received(self, command: Command, reply: AnyReply | CommandError) -> None:
         """The server replied to *command*, the oldest one in flight."""
         ...
@@ -93,6 +98,9 @@ class Link(Protocol):
 
     fresh_at: float | None
     """When the newest command was sent that got its reply; None before the first reply."""
+
+    uncounted: bool
+    """Whether scripts are told that nobody receives the push messages that come over it."""
 
     @property
     def writable(self) -> bool:

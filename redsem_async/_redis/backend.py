@@ -15,7 +15,6 @@ from .connection import Connection
 from .dial import (
     ClusterClient,
     Endpoint,
-    Opened,
     SingleClient,
     Target,
     checked_client,
@@ -29,6 +28,7 @@ from .dial import (
     slots_at,
     target_of,
 )
+from .inquiry import Asker, Met
 from .other_loop import dial_in_other_loop
 
 logger = logging.getLogger("redsem_async")
@@ -50,7 +50,7 @@ class RedisBackend(OneNode):
 
     def __init__(self, client: SingleClient) -> None:
         self._client = client
-        self._inquired = False
+        self._known: Met | None = None
 
     @property
     def place(self) -> str:
@@ -59,9 +59,9 @@ class RedisBackend(OneNode):
     async def connect(self, listener: Listener) -> Link:
         if not listener.wants_push:
             return Connection(await dial_in_other_loop(self._client), listener)
-        opened = await dial(target_of(self._client), inquire=not self._inquired)
-        self._inquired = True
-        return _linked(self.place, opened, listener)
+        opened = await dial(target_of(self._client), None if self._known else _asker(listener))
+        self._known = self._known or _meet(self.place, opened.met)
+        return _linked(self.place, opened._replace(met=self._known), listener)
 
     def on_close(self, callback: Callable[[], None]) -> None:
         on_close(self._client, callback)
@@ -73,17 +73,17 @@ class ClusterNode:
     def __init__(self, backend: "ClusterBackend", endpoint: Endpoint) -> None:
         self.endpoint = endpoint
         self._backend = backend
-        self._inquired = False
+        self._known: Met | None = None
 
     @property
     def place(self) -> str:
         return "Redis at {}:{}".format(*self.endpoint)
 
     async def connect(self, listener: Listener) -> Link:
-        opened = await dial(self.target, inquire=not self._inquired)
-        self._inquired = True
+        opened = await dial(self.target, None if self._known else _asker(listener))
+        self._known = self._known or _meet(self.place, opened.met)
         await self._backend.meet(self)
-        return _linked(self.place, opened, listener)
+        return _linked(self.place, opened._replace(met=self._known), listener)
 
     @property
     def target(self) -> Target:
@@ -159,7 +159,6 @@ _warned_of_many: set[str] = set()  # places
 
 
 def _linked(place: str, opened: Opened, listener: Listener) -> Link:
-    _warn_of_eviction(place, opened)
     link = _links[place, listener.hub_id] = Connection(opened, listener)
     if place not in _warned_of_many:
         _warn_of_many(place)
@@ -181,15 +180,32 @@ def _warn_of_many(place: str) -> None:
         )
 
 
-def _warn_of_eviction(place: str, opened: Opened) -> None:
-    if opened.evicts is not None:
+def _asker(listener: Listener) -> Asker | None:
+    """Who asks what a server is like; nobody where *listener* has no semaphore of its own."""
+    address = next(iter(listener.semaphores), None)
+    return None if address is None else Asker(listener.hub_id, address)
+
+
+def _meet(place: str, met: Met | None) -> Met | None:
+    """Log what is known of a server since it was asked. Returns *met*."""
+    if met is None:
+        return None
+    if met.evicts is not None:
         logger.warning(
             "%s evicts keys when its memory is full (maxmemory-policy %s): permits are lost with "
             "them, where noeviction would refuse new ones",
             place,
-            opened.evicts,
+            met.evicts,
             extra={"event": "eviction", "place": place},
         )
+    if met.worked_around:
+        logger.warning(
+            "%s lacks what is worked around: %s",
+            place,
+            "; ".join(met.worked_around),
+            extra={"event": "worked around", "place": place},
+        )
+    return met
 
 
 def _slot(address: Address) -> int:

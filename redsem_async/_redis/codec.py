@@ -246,7 +246,9 @@ def _counted(keys: Sequence[str]) -> tuple[Argument, ...]:
 
 
 def _described(hub_info: HubInfo | None) -> tuple[str, int]:
-    return ("", 0) if hub_info is None else (hub_info.description, int(hub_info.no_push))
+    if hub_info is None:
+        return "", 0
+    return hub_info.description, 1 if hub_info.no_push else 2 * hub_info.uncounted
 
 
 def _right(asked: RightRequest | None) -> str:

@@ -21,7 +21,6 @@ from .dial import Opened
 from .faults import command_error
 from .resp import (
     RawPush,
-    Reader,
     WireError,
     connection_error,
     invalid_reply,
@@ -46,11 +45,12 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, opened: Opened, listener: Listener) -> None:
         self.fresh_at: float | None = None
+        self.uncounted: bool = opened.met is not None and opened.met.uncounted
         self._listener = listener
         self._transport = opened.transport
         self._keep = opened.keep
         self._push = opened.no_push is None and listener.wants_push
-        self._reader = Reader()
+        self._reader = opened.replies
         self._hub = listener.hub_id
         self._sharded = opened.sharded
         self._slots: deque[Command | Subscribe | Unsubscribe | _Asking] = deque()

@@ -7,7 +7,6 @@ connection that it makes.
 
 import asyncio
 import functools
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 from weakref import WeakKeyDictionary, WeakMethod, ref
@@ -24,6 +23,8 @@ from redsem_async._protocol.backend import ConnectionRejected
 from redsem_async._protocol.errors import ErrorKind
 
 from .faults import command_error
+from .inquiry import Asker, Met, inquire
+from .resp import Reader
 
 if redis.VERSION < (5, 2):  # pyright: ignore[reportUnknownMemberType]
     raise ImportError(
@@ -48,7 +49,8 @@ class Opened(NamedTuple):
         no_push: why no messages come over it that can be relied on, if so.
         sharded: whether messages travel within a shard of a cluster.
         keep: to be kept for as long as the transport is open.
-        evicts: by which policy the server evicts keys; None where it does not, or was not asked.
+        replies: the reader that may have read a part of what comes next.
+        met: what is known of the server, since it was asked.
     """
 
     transport: asyncio.Transport
@@ -56,7 +58,8 @@ class Opened(NamedTuple):
     no_push: str | None
     sharded: bool
     keep: object
-    evicts: str | None
+    replies: Reader
+    met: Met | None
 
 
 class Target(NamedTuple):
@@ -189,17 +192,17 @@ def _startup_nodes(client: ClusterClient) -> list[ClusterNode]:
 # -- connecting
 
 
-async def dial(target: Target, *, inquire: bool = False) -> Opened:
+async def dial(target: Target, asker: Asker | None = None) -> Opened:
     """Connect to *target*, but speaking RESP3 and without socket timeouts.
 
-    With *inquire* it asks whether the server may evict keys, which costs a trip.
+    With *asker* it asks what the server is like, which costs a trip.
 
     Raises:
         ConnectionRejected: for wrong credentials and the like.
         redis.exceptions.RedisError: when no server can be reached now.
     """
     try:
-        return await _open(target, 3, inquire=inquire)
+        return await _open(target, 3, asker)
     except errors.AuthenticationError as error:
         raise ConnectionRejected(str(error)) from error
     except errors.ResponseError as error:
@@ -208,25 +211,27 @@ async def dial(target: Target, *, inquire: bool = False) -> Opened:
         text = str(error).upper()
         if "HELLO" not in text and "NOPROTO" not in text and "UNKNOWN COMMAND" not in text:
             raise ConnectionRejected(str(error)) from error
-    return await _open(target, 2, inquire=inquire)
+    return await _open(target, 2, asker)
 
 
-async def _open(target: Target, protocol: int, *, inquire: bool) -> Opened:
+async def _open(target: Target, protocol: int, asker: Asker | None) -> Opened:
     connection = await _connected(target, protocol)
-    sharded = False
-    evicts: str | None = None
+    sharded, replies, met = False, Reader(), None
+    # redis-py has no public way to the transport; no other module reaches into it.
+    # ruff: noqa: SLF001
+    reader, writer = connection._reader, connection._writer
     try:
         if target.clustered and protocol == 3:
             await connection.send_command("HELLO")
             sharded = _at_least_7(await connection.read_response())
-        if inquire:
-            evicts = await _eviction(connection)
+        no_push = _no_push_reason(protocol, clustered=target.clustered, sharded=sharded)
+        if asker is not None:
+            met = await inquire(
+                asker, reader, writer, replies, push=no_push is None, sharded=sharded
+            )
     except BaseException:
         _close(connection)
         raise
-    # redis-py has no public way to the transport; no other module reaches into it.
-    # ruff: noqa: SLF001
-    reader, writer = connection._reader, connection._writer
     if writer.transport.is_closing() or reader._eof:
         # Only its reader knows, and it is not read from any more: replies would be waited for.
         _close(connection)
@@ -235,10 +240,11 @@ async def _open(target: Target, protocol: int, *, inquire: bool) -> Opened:
     return Opened(
         transport=writer.transport,
         received=bytes(reader._buffer),
-        no_push=_no_push_reason(protocol, clustered=target.clustered, sharded=sharded),
+        no_push=no_push,
         sharded=sharded,
         keep=(connection, writer),
-        evicts=evicts,
+        replies=replies,
+        met=met,
     )
 
 
@@ -250,19 +256,6 @@ def _no_push_reason(protocol: int, *, clustered: bool, sharded: bool) -> str | N
         # script would take back a grant that its waiter has been sent.
         return "it is a cluster without sharded pub/sub, which comes with Redis 7.0"
     return None
-
-
-async def _eviction(connection: Any) -> str | None:
-    await connection.send_command("INFO", "memory")
-    try:
-        said: bytes = await connection.read_response()
-    except errors.ResponseError:
-        return None  # not for us to know
-    limit = re.search(rb"maxmemory:(\d+)", said)
-    policy = re.search(rb"maxmemory_policy:([\w-]+)", said)
-    if limit is None or policy is None or limit[1] == b"0" or policy[1] == b"noeviction":
-        return None
-    return policy[1].decode()
 
 
 async def _connected(target: Target, protocol: int) -> Any:

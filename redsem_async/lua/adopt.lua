@@ -6,7 +6,7 @@
 -- KEYS     as in the head
 -- ARGV     lease_ms  lease of the new holder
 --          hub_info  facts about the caller's hub, '' when sent before
---          no_push   '1' when no push message reaches the hub
+--          no_push   '1' when no push message reaches the hub, '2' when nobody counts it
 --          owner     hub of the old id
 --          old       number of the old id
 --          new       number of the new id, of the caller's hub

@@ -17,7 +17,7 @@
 --                    For each hub: hub -> highest number that it has used here; hub:until ->
 --                    alive until, as in hubs; hub:calls -> highest number of its operations
 --                    that run at most once; hub:who -> facts about it; hub:deaf -> '1' when no
---                    push message reaches it; hub:gone -> '1' when a push message to it had no
+--                    push message reaches it, '2' when its subscription is not counted; hub:gone -> '1' when a push message to it had no
 --                    subscriber; hub:waits -> see the prelude of zset mode
 --          hubs      ZSET, hub -> alive until, in ms of the semaphore's clock
 --          extra     ZSET, permits beyond the first of a holder: see the prelude
@@ -36,7 +36,8 @@
 --          alive, and in how many ms meta expires (-1 for never): until then the name is taken.
 --          Or the error LAYOUT when the name is in use in another layout; with that layout (0 for
 --          none), the caller's, the versions that hubs which count as alive say they have
---          ('-' for none), and in how many ms meta expires
+--          ('-' for none), and in how many ms meta expires.
+--          Or the error NOCLOCK when scripts cannot read the server's clock
 -- USES     none: this file is the first. In an operation's file, USES lists what the body takes
 --          from the files before it, and after 'sets' what it changes there. The KEYS and ARGV
 --          above, and call(), are not repeated
@@ -51,12 +52,35 @@ local LAYOUT = '1'
 local SLACK = 60000   -- ms by which meta outlives what it protects
 local STEP = 1000000  -- us by which the clock has to differ to count as set back
 
-local wall_us
-if clock_us == '' then
-  local time = call('TIME')
-  wall_us = time[1] * 1000000 + time[2]
-else
-  wall_us = tonumber(clock_us)
+local wall_us = tonumber(clock_us)
+if not wall_us then
+  local time = redis.pcall('TIME')
+  if not time.err then
+    wall_us = time[1] * 1000000 + time[2]
+  else
+    -- Some services refuse TIME in scripts. The server's clock is then when a key expires, less the
+    -- time that is left until then. Where nothing is stored that expires, meta is, for a moment.
+    local key, lent
+    for _, stored in ipairs({ meta, unpack(KEYS) }) do
+      if call('PTTL', stored) >= 0 then
+        key = stored
+        break
+      end
+    end
+    if not key then
+      key, lent = meta, redis.pcall('HSET', meta, '', '') == 1
+      if lent then call('PEXPIRE', meta, 60000) end
+    end
+    -- Without an expiry both are equal, and the clock is 0: the write was refused, at maxmemory or
+    -- by a replica, and nothing that is stored depends on the clock.
+    local expires_at = redis.pcall('PEXPIRETIME', key)
+    if type(expires_at) == 'number' then wall_us = 1000 * (expires_at - call('PTTL', key)) end
+    if lent then call('HDEL', meta, '') end
+    if not wall_us then
+      return redis.error_reply('NOCLOCK scripts cannot read the clock of this server, use'
+        .. ' clock="local": ' .. time.err .. '; ' .. expires_at.err)
+    end
+  end
 end
 
 local fields = call('HMGET', meta, 'mode', 'counter',
@@ -66,8 +90,8 @@ fields.layout = fields[13] or fields[1] and '0'  -- a name in use without a numb
 if fields[1] and fields[1] ~= mode or fields.layout and fields.layout ~= LAYOUT then
   -- Count by the clock in use: the server's, if this caller's is a local one.
   if clock_us ~= '' and string.find(fields[1] or '', 'server', 1, true) then
-    local time = call('TIME')
-    wall_us = time[1] * 1000000 + time[2]
+    local time = redis.pcall('TIME')
+    if not time.err then wall_us = time[1] * 1000000 + time[2] end
   end
   local after = string.format('(%.0f', math.floor((wall_us + (tonumber(fields[8]) or 0)) / 1000))
   if fields.layout ~= LAYOUT then

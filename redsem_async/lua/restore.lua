@@ -10,7 +10,7 @@
 -- KEYS     as in the head
 -- ARGV     lease_ms  from now on, or 'lease_ms:max_hold', as for refresh
 --          hub_info  facts about the caller's hub, '' when sent before
---          no_push   '1' when no push message reaches the hub
+--          no_push   '1' when no push message reaches the hub, '2' when nobody counts it
 --          [declared]  where permits have slots: the list of them, as for acquire
 --          permits   from here on: 'number:token:permits', of ids of the caller's hub;
 --                    where permits have slots 'number:token:permits@slots'

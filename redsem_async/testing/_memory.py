@@ -253,6 +253,7 @@ class MemoryLink:
 
     def __init__(self, store: _Store, listener: Listener) -> None:
         self.fresh_at: float | None = None
+        self.uncounted = False
         self.hub = listener.hub_id
         self.wants_push = listener.wants_push
         self._store = store

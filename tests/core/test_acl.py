@@ -22,7 +22,7 @@ def called_by_scripts() -> set[str]:
     found: set[str] = set()
     for path in (PACKAGE / "lua").rglob("*.lua"):
         code = re.sub(r"--.*", "", path.read_text())
-        calls = re.findall(r"\bp?call\s*\(\s*(?!function\b)(\S*)", code)
+        calls = re.findall(r"(?:\bcall|redis\.pcall)\s*\(\s*(\S*)", code)
         literal = [re.match(r"'([A-Z]+)'", first) for first in calls]
         assert all(literal), f"{path.name} calls {calls}"
         found |= {match[1].lower() for match in literal if match}

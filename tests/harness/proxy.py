@@ -235,7 +235,7 @@ class _Connection:
         self.to_server.transport.abort()
 
     async def pump_commands(self, reader: asyncio.StreamReader) -> None:
-        while command := await _read_command(reader):
+        while command := await read_command(reader):
             arguments, raw = command
             sent = Sent(self.number, _operation_of(arguments), arguments, raw)
             self.proxy.sent.append(sent)
@@ -306,7 +306,7 @@ class _Connection:
             writer.write(data)
 
 
-async def _read_command(reader: asyncio.StreamReader) -> tuple[list[bytes], bytes] | None:
+async def read_command(reader: asyncio.StreamReader) -> tuple[list[bytes], bytes] | None:
     """The next command's arguments, and its bytes; None at the end."""
     try:
         head = await reader.readuntil(b"\r\n")

@@ -57,7 +57,7 @@ async def _allow(connection: Any, *, sharded: bool) -> None:
     # Imported here: a process that does not use the library has none of it.
     from redsem_async._redis.acl import ADDITIONS, acl_rules
 
-    additions = ADDITIONS if sharded else ADDITIONS.keys() - {"sharded"}
+    additions = ADDITIONS if sharded else ADDITIONS.keys() - {"no_time", "sharded"}
     own = (f"+{command}" for command in BESIDE)
     rules = ("on", f">{_PASSWORD}", *acl_rules(additions=additions), *own)
     await connection.send_command("ACL", "SETUSER", USER, "reset", *rules)

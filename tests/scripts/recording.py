@@ -152,7 +152,7 @@ def call_of(mode: Mode, operation: str, own: Sequence[str], *, recovers: bool) -
     fair, slotted = mode.startswith("fair"), mode.endswith("+slots")
 
     def introduced(who: str, no_push: str) -> HubInfo | None:
-        return HubInfo(who, no_push == "1", recovers) if who else None
+        return HubInfo(who, no_push == "1", recovers, no_push == "2") if who else None
 
     match operation:
         case "acquire":

@@ -151,6 +151,7 @@ class Replay:
             "gone": (f"{hub}:gone" in meta, known.unreachable),
             "no push": (meta.get(f"{hub}:deaf") == "1", known.no_push),
             "hold": (int(meta["hold"]) if "hold" in meta else None, state.hold_ms),
+            "uncounted": (meta.get(f"{hub}:deaf") == "2", known.uncounted),
             "grace": (int(meta.get("grace", 0)), state.grace.until),
             "rights": (lasting(rights_in(meta.get("rights")), now), lasting(state.rights, now)),
             "limit": (keys.texts.get("limit"), limit),

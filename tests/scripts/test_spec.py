@@ -37,6 +37,7 @@ hubs = st.sampled_from(HUBS)
 leases = st.sampled_from(LEASES_MS)
 bounds = st.sampled_from((None, 4000, 15_000))  # of max_hold, in ms
 rights = st.sampled_from((None, None, op.RightRequest(1000, 1), op.RightRequest(4000, 3)))
+SILENT = (HubInfo("x", no_push=True), HubInfo("x", uncounted=True))
 unusual = precondition(lambda self: not self.plain)
 key_terms = st.none() | st.builds(
     op.KeyTerms,
@@ -100,7 +101,7 @@ class Agreement(Comparison):
         more=st.sampled_from((0, 0, 0, 1)),
         max_waiters=st.sampled_from((None, None, 2)),
         beside=st.sampled_from((0, 0, 1, 3)),
-        hub_info=st.sampled_from((None, None, None, HubInfo("x"), HubInfo("x", True))),
+        hub_info=st.sampled_from((None, None, None, HubInfo("x"), *SILENT)),
         right=rights,
         slots=lists_of_slots,
     )

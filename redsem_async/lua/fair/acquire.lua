@@ -12,7 +12,7 @@
 --          after        highest number of the batch before this one: it has not run unless the
 --                       hub's mark is as high
 --          hub_info     facts about the caller's hub, '' when sent before
---          no_push      '1' when no push message reaches the hub
+--          no_push      '1' when no push message reaches the hub, '2' when nobody counts it
 --          right        'ms:limit' to ask for the right to reuse leases, '' not to
 --          requests     from here on: 'number', or 'number:permits:waits' (waits 0 or 1), or
 --                       'number:permits:waits:ahead' for a request whose ticket is as low as that

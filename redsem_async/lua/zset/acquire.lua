@@ -12,7 +12,7 @@
 --          hinted    permits of a hint that the hub received; the script passes on what these
 --                    requests do not take
 --          hub_info  facts about the caller's hub, '' when sent before
---          no_push   '1' when no push message reaches the hub
+--          no_push   '1' when no push message reaches the hub, '2' when nobody counts it
 --          right     'ms:limit' to ask for the right to reuse leases, '' not to
 --          requests  from here on: 'number', or 'number:permits:waits' (waits 0 or 1)
 -- RETURNS  {tag, next_ms, waiting, own_grants, set_limit, hold, room, answer...}, set_limit being -1

@@ -3,7 +3,7 @@
 -- KEYS     as in the head
 -- ARGV     lease_ms  the longest lease among the hub's waiters
 --          hub_info  facts about the caller's hub, '' when sent before
---          no_push   '1' when no push message reaches the hub
+--          no_push   '1' when no push message reaches the hub, '2' when nobody counts it
 --          right     'ms:limit' to ask for the right to reuse leases, '' not to
 --          declared  the caller's highest limit, which a set limit overrides
 --          waits     how many requests of this hub wait

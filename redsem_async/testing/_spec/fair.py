@@ -288,7 +288,8 @@ class FairSpecification(Specification):
                     lease = math.floor(handoff_lease(lease / 1000) * 1000 + 1e-6)
                 grants.append((queued.request.number, Holding(token, lease, queued.slots)))
             push = Granted(context.name, grants)
-            if not is_caller and not record.no_push and not self._publish(hub, push):
+            silent = is_caller or record.no_push
+            if not silent and not record.received(self._publish(hub, push)):
                 record.unreachable = True
                 state.save_counter(context, 0)
                 unreachable += [queued for queued, _ in part]

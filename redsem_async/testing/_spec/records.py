@@ -76,6 +76,7 @@ class HubRecord:
         mark: the highest request number that the hub used.
         description: of its `HubInfo`.
         no_push: no push messages reach it, as its `HubInfo` says.
+        uncounted: those that reach it are not counted, as its `HubInfo` says.
         unreachable: no connection received the last push message to it.
         waits: how many of its requests wait (zset).
         highest_limit: that it declares for them (zset).
@@ -86,10 +87,15 @@ class HubRecord:
     mark: int = 0
     description: str = ""
     no_push: bool = False
+    uncounted: bool = False
     unreachable: bool = False
     waits: int = 0
     highest_limit: int = 0
     last_call: int = 0
+
+    def received(self, receivers: int) -> bool:
+        """Whether a message that *receivers* were counted for may have reached it."""
+        return receivers > 0 or self.uncounted
 
 
 @dataclass(slots=True)

@@ -171,7 +171,7 @@ class ZsetSpecification(Specification):
                     self._take_turn(context, hub, share)
             elif record.no_push:
                 continue  # its next heartbeat finds the room
-            elif self._publish(hub, Hint(context.name, share)):
+            elif record.received(self._publish(hub, Hint(context.name, share))):
                 self._take_turn(context, hub, share, own_turn)
             else:
                 del self.line[hub]

@@ -79,6 +79,7 @@ class FakeLink:
 
     def __init__(self, process: "Process", listener: Listener) -> None:
         self.fresh_at: float | None = None
+        self.uncounted = False
         self.listener = listener
         self.going: deque[tuple[Command, str]] = deque()  # with the hub that wrote
         self.coming: deque[Said] = deque()

@@ -131,6 +131,7 @@ class SimulatedLink:
 
     def __init__(self, network: Network, process: Process, listener: Listener) -> None:
         self.fresh_at: float | None = None
+        self.uncounted = False
         self.process = process
         self.listener = listener
         self.open_here = True  # as its process sees it

@@ -1,0 +1,108 @@
+"""What a server is asked when it is met: whether it evicts keys, and what its scripts lack.
+
+One trip before the first command, because what a hub says of itself depends on the answers.
+"""
+
+import asyncio
+import re
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from redsem_async._core.keys import Address, channel
+from redsem_async._protocol.errors import ErrorKind
+
+from .faults import command_error
+from .resp import RawPush, Reader, connection_error, pack
+
+# A message to oneself, and what else scripts do that some servers refuse.
+_PROBE = """
+local receivers = redis.pcall(ARGV[1], ARGV[2], '-')
+if type(receivers) ~= 'number' then receivers = -1 end
+return { receivers, redis.pcall('TIME').err or '', redis.set_repl and 1 or 0 }
+"""
+
+
+class Asker(NamedTuple):
+    """Who asks: the hub *hub*, which has a semaphore at *address*."""
+
+    hub: str
+    address: Address
+
+
+class Met(NamedTuple):
+    """What is known of a server.
+
+    Attributes:
+        evicts: by which policy it evicts keys; None where it does not, or does not say.
+        uncounted: whether scripts are told that nobody receives a message that is subscribed to.
+        no_time: why scripts cannot ask for the time; empty where they can.
+        no_set_repl: whether scripts cannot keep a message from being replicated.
+    """
+
+    evicts: str | None = None
+    uncounted: bool = False
+    no_time: str = ""
+    no_set_repl: bool = False
+
+    @property
+    def worked_around(self) -> Sequence[str]:
+        """What it lacks, in words."""
+        found: list[str] = []
+        if self.uncounted:
+            found.append("PUBLISH does not say who receives a message")
+        if self.no_time:
+            found.append(f"scripts cannot call TIME ({self.no_time})")
+        if self.no_set_repl:
+            found.append("scripts have no redis.set_repl")
+        return found
+
+
+async def inquire(
+    asker: Asker,
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    replies: Reader,
+    *,
+    push: bool,
+    sharded: bool,
+) -> Met | None:
+    """Ask, and wait for the answers. None where another node of a cluster has to be asked.
+
+    *push*: whether push messages can come. *sharded*: whether they stay within a shard.
+    """
+    key = asker.address.keys[0]
+    own = channel(key.removesuffix(":holders") if sharded else asker.address.prefix, asker.hub)
+    slots = deque(("memory", "subscribed", "probe") if push else ("memory", "probe"))
+    writer.write(pack(("INFO", "memory")))
+    if push:
+        writer.write(pack(("SSUBSCRIBE", own)) if sharded else pack(("SUBSCRIBE", own)))
+    writer.write(pack(("EVAL", _PROBE, 1, key, "SPUBLISH" if sharded else "PUBLISH", own)))
+    answers: dict[str, Any] = {}
+    while slots:
+        data = await reader.read(65536)
+        if not data:
+            raise connection_error("the server closed the connection")
+        for item in replies.feed(data):
+            confirmed = isinstance(item, RawPush) and item.kind in (b"subscribe", b"ssubscribe")
+            if slots and (confirmed or not isinstance(item, RawPush)):
+                answers[slots.popleft()] = item
+    return _met(**answers)
+
+
+def _met(memory: Any, probe: Any, subscribed: Any = None) -> Met | None:
+    evicts = _eviction(memory) if isinstance(memory, bytes) else None
+    if isinstance(probe, Exception):
+        moved = command_error(probe).kind in (ErrorKind.MOVED, ErrorKind.ASK)
+        return None if moved else Met(evicts)
+    receivers, no_time, set_repl = probe
+    uncounted = isinstance(subscribed, RawPush) and receivers == 0
+    return Met(evicts, uncounted, no_time.decode(errors="replace"), not set_repl)
+
+
+def _eviction(memory: bytes) -> str | None:
+    limit = re.search(rb"maxmemory:(\d+)", memory)
+    policy = re.search(rb"maxmemory_policy:([\w-]+)", memory)
+    if limit is None or policy is None or limit[1] == b"0" or policy[1] == b"noeviction":
+        return None
+    return policy[1].decode()

@@ -1,0 +1,149 @@
+"""A proxy that makes a plain server lack what services and forks of Redis lack.
+
+It refuses commands, and puts a line before each script that hides what their interpreters hide. It
+knows nothing of the library. With ``REDSEM_LACKS=time`` (or several, with commas) the server that
+the tests run on is behind one.
+"""
+
+import asyncio
+import hashlib
+import os
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Self
+
+from tests.harness.lua54 import Lua54, packed
+from tests.harness.proxy import read_command
+
+REQUESTED = tuple(filter(None, os.environ.get("REDSEM_LACKS", "").split(",")))
+
+# What a script does instead of calling the command, where `redis[how]` would be called.
+_NOT_ALLOWED = "{err = 'ERR This Redis command is not allowed from script'}"
+_SHADOWS = {
+    "set_repl": "if name == 'set_repl' or string.find(name, '^REPL_') then return nil end",
+    "time": f"if command == 'TIME' then local no = {_NOT_ALLOWED}"
+    " if how == 'call' then error(no) end return no end",
+    "count": "if string.find(command, 'PUBLISH$') then"
+    " local said = real[how](command, ...) return type(said) == 'number' and 0 or said end",
+}
+_REFUSED = {
+    "resp3": {b"HELLO"},
+    "subscribe": {b"SUBSCRIBE"},
+    "admin": {b"INFO", b"CONFIG", b"CLIENT", b"WAIT", b"SCRIPT"},
+}
+LACKS = (*_SHADOWS, *_REFUSED, "lua51")
+
+
+class Lacking:
+    """Listens on a port of its own, and passes on to the server at *port* what it does not lack.
+
+    Attributes:
+        seen: the names of the commands that came.
+    """
+
+    def __init__(self, port: int, *lacks: str) -> None:
+        assert set(lacks) <= set(LACKS), lacks
+        self._upstream = port
+        self._refused = set[bytes]().union(*(_REFUSED.get(lack, set[bytes]()) for lack in lacks))
+        self._before = _shadow(lacks)
+        self._lua = Lua54(port) if "lua51" in lacks else None
+        self._shas: dict[bytes, bytes] = {}
+        self._texts: dict[bytes, bytes] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._query = "?protocol=2" if "resp3" in lacks else ""  # for the tests' own clients
+        self.seen: set[bytes] = set()
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._lua is not None:
+            self._lua.close()
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/0{self._query}"
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        replies, server = await asyncio.open_connection("127.0.0.1", self._upstream)
+        back = asyncio.create_task(_pass_on(replies, writer))
+        back.add_done_callback(lambda _: task.cancel())
+        try:
+            while command := await read_command(reader):
+                server.write(packed(*self._changed(command[0])))
+        except ConnectionError:
+            pass
+        finally:
+            back.cancel()
+            for end in (writer, server):
+                end.transport.abort()
+
+    def _changed(self, command: list[bytes]) -> list[bytes]:
+        name = command[0].upper()
+        self.seen.add(name)
+        if name in self._refused:
+            # The server replies to it, as to what it does not know, in its turn.
+            return [b"REFUSED_" + name]
+        if name not in (b"EVAL", b"EVALSHA") or not (self._before or self._lua):
+            return command
+        sha = hashlib.sha1(command[1]).hexdigest().encode() if name == b"EVAL" else command[1]
+        if name == b"EVAL":
+            self._texts[sha] = command[1]
+            if self._before:
+                command[1] = b"%s return (function() %s\nend)()" % (self._before, command[1])
+                self._shas[sha] = hashlib.sha1(command[1]).hexdigest().encode()
+        elif self._before:
+            command[1] = self._shas.get(sha, b"0" * 40)
+        if self._lua is not None and sha in self._texts:
+            keys = 3 + int(command[2])
+            return self._lua.run(self._texts[sha], command[3:keys], command[keys:])
+        return command
+
+
+def _shadow(lacks: tuple[str, ...]) -> bytes:
+    """What stands before a script: another table `redis`."""
+    hidden = _SHADOWS["set_repl"] if "set_repl" in lacks else ""
+    instead = " ".join(_SHADOWS[lack] for lack in lacks if lack in ("time", "count"))
+    if not (hidden or instead):
+        return b""
+    called = (
+        "local function called(how) return function(command, ...)"
+        f" {instead} return real[how](command, ...) end end"
+    )
+    return (
+        f"local redis = (function(real) {called} return setmetatable("
+        "{call = called('call'), pcall = called('pcall')},"
+        f" {{__index = function(_, name) {hidden} return real[name] end}}) end)(redis)"
+    ).encode()
+
+
+async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(65536):
+        writer.write(data)
+
+
+@contextmanager
+def server_that_lacks(port: int, *lacks: str) -> Generator[str]:
+    """The URL of a stand-in that runs in a thread of its own, for all event loops."""
+    loop = asyncio.new_event_loop()
+    stand_in = Lacking(port, *lacks)
+    loop.run_until_complete(stand_in.__aenter__())
+    thread = threading.Thread(target=loop.run_forever, name="stand-in")
+    thread.start()
+    try:
+        yield stand_in.url
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.run_until_complete(stand_in.__aexit__())
+        loop.close()
