@@ -91,7 +91,12 @@ if fields[1] and fields[1] ~= mode or fields.layout and fields.layout ~= LAYOUT 
   -- Count by the clock in use: the server's, if this caller's is a local one.
   if clock_us ~= '' and string.find(fields[1] or '', 'server', 1, true) then
     local time = redis.pcall('TIME')
-    if not time.err then wall_us = time[1] * 1000000 + time[2] end
+    local expires_at = time.err and redis.pcall('PEXPIRETIME', meta)
+    if not expires_at then
+      wall_us = time[1] * 1000000 + time[2]
+    elseif type(expires_at) == 'number' then
+      wall_us = 1000 * (expires_at - call('PTTL', meta))
+    end
   end
   local after = string.format('(%.0f', math.floor((wall_us + (tonumber(fields[8]) or 0)) / 1000))
   if fields.layout ~= LAYOUT then

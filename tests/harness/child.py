@@ -41,9 +41,8 @@ def say(event: str, **facts: object) -> None:
 
 
 def make() -> AnySemaphore:
-    redis: Redis | RedisCluster = Redis.from_url(
-        OPTIONS["url"], client_name=f"worker-{os.getpid()}"
-    )
+    named = f"worker-{os.getpid()}" if OPTIONS.get("named", True) else None
+    redis: Redis | RedisCluster = Redis.from_url(OPTIONS["url"], client_name=named)
     if OPTIONS.get("cluster"):
         redis = RedisCluster.from_url(OPTIONS["url"])
     known = {"lease", "refresh_interval", "heartbeat", "longest_stall", "recovery", "linger"}

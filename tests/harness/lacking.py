@@ -18,28 +18,33 @@ from tests.harness.proxy import read_command
 
 REQUESTED = tuple(filter(None, os.environ.get("REDSEM_LACKS", "").split(",")))
 
-# What a script does instead of calling the command, where `redis[how]` would be called.
 _NOT_ALLOWED = "{err = 'ERR This Redis command is not allowed from script'}"
-_SHADOWS = {
-    "set_repl": "if name == 'set_repl' or string.find(name, '^REPL_') then return nil end",
+
+# What a script does before a `command` is called, with `how` call or pcall.
+_INSTEAD = {
     "time": f"if command == 'TIME' then local no = {_NOT_ALLOWED}"
     " if how == 'call' then error(no) end return no end",
+    "pexpiretime": "if command == 'PEXPIRETIME' then return {err = 'ERR unknown command'} end",
     "count": "if string.find(command, 'PUBLISH$') then"
     " local said = real[how](command, ...) return type(said) == 'number' and 0 or said end",
+}
+# And where it looks for the field `name`.
+_HIDDEN = {
+    "set_repl": "if name == 'set_repl' or string.find(name, '^REPL_') then return nil end",
 }
 _REFUSED = {
     "resp3": {b"HELLO"},
     "subscribe": {b"SUBSCRIBE"},
     "admin": {b"INFO", b"CONFIG", b"CLIENT", b"WAIT", b"SCRIPT"},
 }
-LACKS = (*_SHADOWS, *_REFUSED, "lua51")
+LACKS = (*_INSTEAD, *_HIDDEN, *_REFUSED, "lua51")
 
 
 class Lacking:
     """Listens on a port of its own, and passes on to the server at *port* what it does not lack.
 
     Attributes:
-        seen: the names of the commands that came.
+        met: whether anything was asked for that it lacks.
     """
 
     def __init__(self, port: int, *lacks: str) -> None:
@@ -52,7 +57,8 @@ class Lacking:
         self._texts: dict[bytes, bytes] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._query = "?protocol=2" if "resp3" in lacks else ""  # for the tests' own clients
-        self.seen: set[bytes] = set()
+        self.lacks = lacks
+        self.met = False
 
     async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
@@ -90,12 +96,13 @@ class Lacking:
 
     def _changed(self, command: list[bytes]) -> list[bytes]:
         name = command[0].upper()
-        self.seen.add(name)
         if name in self._refused:
+            self.met = True
             # The server replies to it, as to what it does not know, in its turn.
             return [b"REFUSED_" + name]
         if name not in (b"EVAL", b"EVALSHA") or not (self._before or self._lua):
             return command
+        self.met = True
         sha = hashlib.sha1(command[1]).hexdigest().encode() if name == b"EVAL" else command[1]
         if name == b"EVAL":
             self._texts[sha] = command[1]
@@ -112,9 +119,9 @@ class Lacking:
 
 def _shadow(lacks: tuple[str, ...]) -> bytes:
     """What stands before a script: another table `redis`."""
-    hidden = _SHADOWS["set_repl"] if "set_repl" in lacks else ""
-    instead = " ".join(_SHADOWS[lack] for lack in lacks if lack in ("time", "count"))
-    if not (hidden or instead):
+    instead = " ".join(_INSTEAD[lack] for lack in lacks if lack in _INSTEAD)
+    hidden = " ".join(_HIDDEN[lack] for lack in lacks if lack in _HIDDEN)
+    if not (instead or hidden):
         return b""
     called = (
         "local function called(how) return function(command, ...)"

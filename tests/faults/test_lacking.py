@@ -1,0 +1,236 @@
+"""Servers that lack things, as services and forks of Redis do: every promise holds on them."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+
+import pytest
+from redis.asyncio import Redis
+
+from redsem_async import BackendError, FairSemaphore, PermitLost
+from redsem_async.testing._embedded import EmbeddedRedis
+from tests.harness.children import StartWorker
+from tests.harness.clients import Connect, Kind
+from tests.harness.lacking import LACKS, Lacking
+from tests.harness.wait import (
+    EPSILON,
+    NOISE,
+    all_free,
+    is_served,
+    queue_up,
+    takes_at_most,
+    waits_in_line,
+)
+
+LEASE = 3.0
+HEARTBEAT = 2.0  # seconds at most between two
+BY_HEARTBEAT = ("resp3", "subscribe")  # what lacks these has no push messages
+
+
+@pytest.fixture(params=[lack for lack in LACKS if lack != "pexpiretime"])
+async def lacking(request: pytest.FixtureRequest, server: EmbeddedRedis) -> AsyncIterator[Lacking]:
+    """A stand-in that lacks one thing."""
+    async with Lacking(server.port, request.param) as lacking:
+        yield lacking
+        assert lacking.met, "nothing was asked for that it lacks"
+
+
+@pytest.fixture
+async def no_time(server: EmbeddedRedis) -> AsyncIterator[Lacking]:
+    """A stand-in that refuses TIME in scripts."""
+    async with Lacking(server.port, "time") as lacking:
+        yield lacking
+
+
+@pytest.fixture
+def here(lacking: Lacking, connect: Connect) -> Redis:
+    return connect(lacking.url)
+
+
+@pytest.fixture
+def there(lacking: Lacking, connect: Connect) -> Redis:
+    return connect(lacking.url)
+
+
+def late_by(lacking: Lacking) -> float:
+    """Seconds that a hand-over takes at most."""
+    return HEARTBEAT if set(lacking.lacks) & set(BY_HEARTBEAT) else EPSILON
+
+
+async def test_permits_are_handed_over_in_order(
+    kind: Kind, here: Redis, there: Redis, lacking: Lacking, admin: Redis
+) -> None:
+    """From process to process and back; at the end, nothing is left half done."""
+    one, other = (kind(client, "jobs", 1, lease=LEASE) for client in (here, there))
+    holder = await one.acquire()
+    count = 4 if late_by(lacking) > EPSILON else 16
+    requests = [await queue_up((one, other)[place % 2]) for place in range(count)]
+    served: list[int] = []
+    last = holder.fencing_token
+
+    async def take(place: int) -> None:
+        nonlocal last
+        async with await requests[place] as permit:
+            served.append(place)
+            assert permit.fencing_token > last
+            assert (await one.status()).held == 1
+            last = permit.fencing_token
+
+    with takes_at_most(count * late_by(lacking)):
+        await holder.release()
+        await asyncio.gather(*map(take, range(count)))
+    if kind is FairSemaphore:
+        assert served == [*range(count)]
+    await all_free(one)
+    for key in ("holders", "tokens", "queue", "waiting"):
+        assert not await admin.exists(f"redsem:{{jobs}}:{key}")
+
+
+async def test_keys_and_slots_are_handed_over(here: Redis, there: Redis, lacking: Lacking) -> None:
+    one, other = (
+        FairSemaphore(client, "jobs", lease=LEASE, key_limit=1, share=True, slots=["a", "b"])
+        for client in (here, there)
+    )
+    ours, theirs = await one.acquire(key="x"), await other.acquire(key="y")
+    assert {ours.slot, theirs.slot} == {"a", "b"}
+    second = await queue_up(other, key="x")
+    third = await queue_up(one, key="x")
+    with takes_at_most(2 * late_by(lacking)):
+        assert await ours.release()
+        permit = await second
+        assert permit.slot == ours.slot
+        assert not third.done()
+        assert await permit.release()
+        assert await (await third).release()
+    assert await theirs.release()
+    await all_free(one)
+
+
+async def test_a_killed_waiter_is_passed_over(
+    here: Redis, lacking: Lacking, start: StartWorker
+) -> None:
+    """At once where Redis says that nobody listens; else when the hand-over was not confirmed."""
+    semaphore = FairSemaphore(here, "jobs", 1, lease=1.0)
+    holder = await semaphore.acquire()
+    head = await start("wait", kind=FairSemaphore, url=lacking.url, lease=1.0, named=False)
+    await head.heard("waits")
+    second = await waits_in_line(semaphore, place=2)
+    await head.kill()
+    assert await holder.release()
+    await is_served(second, 2.0 + EPSILON)
+
+
+async def test_a_kept_lease_is_recalled(
+    kind: Kind, here: Redis, there: Redis, lacking: Lacking
+) -> None:
+    one = kind(here, "jobs", 1, lease=60.0, linger=20.0)
+    for _ in range(3):
+        async with one:
+            pass
+    assert bool(one._bound().remote.reuse.kept) is (late_by(lacking) == EPSILON)
+    with takes_at_most(EPSILON):
+        async with kind(there, "jobs", 1, lease=60.0):
+            pass
+
+
+async def test_what_is_worked_around_is_logged_once(
+    kind: Kind, here: Redis, lacking: Lacking, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "redsem_async"):
+        for name in ("jobs", "others"):
+            async with kind(here, name, 1):
+                pass
+    said = [record.getMessage() for record in caplog.records]
+    words = {
+        "set_repl": "redis.set_repl",
+        "time": "TIME",
+        "count": "PUBLISH",
+        "resp3": "RESP3",
+        "subscribe": "SUBSCRIBE",
+        "lua51": "redis.set_repl",
+    }
+    [lack] = lacking.lacks
+    assert len(said) == (lack in words)
+    assert all(words[lack] in text for text in said)
+
+
+# -- without TIME
+
+
+async def test_looking_at_nothing_leaves_nothing(
+    kind: Kind, no_time: Lacking, connect: Connect, admin: Redis
+) -> None:
+    """The clock is that of a key which is there for a moment only."""
+    semaphore = kind(connect(no_time.url), "jobs", 3)
+    status = await semaphore.status()
+    assert (status.held, status.waiting) == (0, 0)
+    assert not await semaphore.exists()
+    assert not await semaphore.release(f"{'0' * 32}.1")
+    keys = {key.decode() for key in await admin.keys()}
+    assert keys <= {"redsem:{jobs}:meta", "redsem:{jobs}:hubs"}, "no state but who it is"
+    async with kind(connect(no_time.url), "jobs", 3, lease=LEASE) as permit:
+        [holder] = (await semaphore.status()).holders
+        assert holder.id == permit.id
+        assert 0 <= holder.age < NOISE
+        assert LEASE - NOISE < holder.expires_in <= LEASE
+
+
+@pytest.mark.fault(1)
+async def test_leases_end_by_the_derived_clock(
+    kind: Kind, no_time: Lacking, connect: Connect, start: StartWorker
+) -> None:
+    semaphore = kind(connect(no_time.url), "jobs", 1, lease=1.0)
+    holder = await start("hold", kind=kind, url=no_time.url, lease=1.0)
+    await holder.heard("held")
+    waiter = await waits_in_line(semaphore)
+    await holder.kill()
+    await is_served(waiter, 1.0 + EPSILON)
+
+
+@pytest.mark.fault(30)
+async def test_lost_state_is_noticed(
+    kind: Kind, no_time: Lacking, connect: Connect, admin: Redis
+) -> None:
+    """Nothing is stored whose expiry says what time it is."""
+    semaphore = kind(connect(no_time.url), "jobs", 1, lease=LEASE)
+    permit = await semaphore.acquire()
+    await admin.flushall()
+    with pytest.raises(PermitLost):
+        await permit.refresh()
+    async with semaphore as another:
+        assert another.fencing_token > permit.fencing_token
+
+
+@pytest.mark.fault(33)
+@pytest.mark.parametrize("stored", [True, False], ids=["with state", "without"])
+async def test_a_full_server_grants_nothing_and_lets_go(
+    kind: Kind, no_time: Lacking, connect: Connect, admin: Redis, stored: bool
+) -> None:
+    semaphore = kind(connect(no_time.url), "jobs", 2, lease=30.0)
+    permit = await semaphore.acquire()
+    other = kind(connect(no_time.url), "jobs" if stored else "others", 1)
+    await other.status()
+    await admin.config_set("maxmemory", "1")
+    with pytest.raises(BackendError, match="OOM"):
+        await other.acquire(timeout=2)
+    assert not await admin.exists("redsem:{others}:holders", "redsem:{others}:tokens")
+    assert (await other.status()).held == int(stored)
+    await permit.refresh()
+    assert await permit.release()
+    assert not await other.release(f"{'0' * 32}.1")
+    await admin.config_set("maxmemory", "0")
+    await all_free(semaphore)
+
+
+async def test_without_any_clock_the_error_says_what_to_do(
+    kind: Kind, server: EmbeddedRedis, connect: Connect, admin: Redis
+) -> None:
+    """Redis before 7.0 has no PEXPIRETIME."""
+    async with Lacking(server.port, "time", "pexpiretime") as lacking:
+        client = connect(lacking.url)
+        with takes_at_most(EPSILON), pytest.raises(BackendError, match='clock="local"'):
+            await kind(client, "jobs", 1).acquire(timeout=2)
+        assert await admin.keys() == []
+        async with kind(client, "jobs", 1, clock="local"):
+            with pytest.raises(BackendError, match="jobs"):
+                await kind(client, "jobs", 1).try_acquire()
