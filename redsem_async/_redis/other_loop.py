@@ -11,15 +11,16 @@ import redis.asyncio as aioredis
 from redis.asyncio.sentinel import SentinelConnectionPool
 
 from .dial import Opened, ask_another_sentinel, dial, target_of
+from .inquiry import Asker
 
 # Bound to the pool that they came from.
 _LEFT_OUT = ("connection_pool", "maint_", "oss_", "orig_", "himport_registry")
 
 
-async def dial_in_other_loop(client: aioredis.Redis) -> Opened:
+async def dial_in_other_loop(client: aioredis.Redis, asker: Asker | None = None) -> Opened:
     """Connect like *client*, in whatever loop is running. Raises as `dial` does."""
     if not isinstance(client.connection_pool, SentinelConnectionPool):
-        return await dial(target_of(client))
+        return await dial(target_of(client), asker)
     pool: Any = client.connection_pool
     manager = copy(pool.sentinel_manager)
     manager.sentinels = sentinels = [_twin(each) for each in manager.sentinels]
@@ -32,7 +33,7 @@ async def dial_in_other_loop(client: aioredis.Redis) -> Opened:
         **_settings(pool),
     )
     try:
-        return await dial(target_of(aioredis.Redis(connection_pool=twin)))
+        return await dial(target_of(aioredis.Redis(connection_pool=twin)), asker)
     except BaseException:
         ask_another_sentinel(pool)  # the next twin is made like it
         raise

@@ -2,15 +2,16 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator
 
 import pytest
 from redis.asyncio import Redis
 
-from redsem_async import BackendError, FairSemaphore, PermitLost
+from redsem_async import BackendError, FairSemaphore, ModeMismatch, PermitLost
 from redsem_async.testing._embedded import EmbeddedRedis
 from tests.harness.children import StartWorker
-from tests.harness.clients import Connect, Kind
+from tests.harness.clients import Connect, Kind, kill_connection
 from tests.harness.lacking import LACKS, Lacking
 from tests.harness.wait import (
     EPSILON,
@@ -19,6 +20,7 @@ from tests.harness.wait import (
     is_served,
     queue_up,
     takes_at_most,
+    until,
     waits_in_line,
 )
 
@@ -154,6 +156,27 @@ async def test_what_is_worked_around_is_logged_once(
     assert all(words[lack] in text for text in said)
 
 
+async def test_after_a_lost_connection_it_is_known_that_nobody_counts(
+    kind: Kind, server: EmbeddedRedis, connect: Connect, admin: Redis
+) -> None:
+    """The server is asked once, and what it said holds for each connection after that."""
+    async with Lacking(server.port, "count") as lacking:
+        here = kind(connect(lacking.url, client_name="here"), "jobs", 1, lease=LEASE)
+        there = kind(connect(lacking.url), "jobs", 1, lease=LEASE)
+        for _ in range(2):
+            async with there as holder:
+                waiter = await queue_up(here)
+                [_, status] = await asyncio.gather(kill_connection(admin, "here"), there.status())
+                hub = status.waiters[0].client.id
+                await admin.hset("redsem:{jobs}:meta", f"{hub}:deaf", "0")
+
+                async def told(hub: str = hub) -> bool:
+                    return await admin.hget("redsem:{jobs}:meta", f"{hub}:deaf") == b"2"
+
+                await until(told, "it says so again")
+            await is_served(waiter, EPSILON, after=holder)
+
+
 # -- without TIME
 
 
@@ -166,8 +189,7 @@ async def test_looking_at_nothing_leaves_nothing(
     assert (status.held, status.waiting) == (0, 0)
     assert not await semaphore.exists()
     assert not await semaphore.release(f"{'0' * 32}.1")
-    keys = {key.decode() for key in await admin.keys()}
-    assert keys <= {"redsem:{jobs}:meta", "redsem:{jobs}:hubs"}, "no state but who it is"
+    assert await admin.keys() == []
     async with kind(connect(no_time.url), "jobs", 3, lease=LEASE) as permit:
         [holder] = (await semaphore.status()).holders
         assert holder.id == permit.id
@@ -220,6 +242,19 @@ async def test_a_full_server_grants_nothing_and_lets_go(
     assert not await other.release(f"{'0' * 32}.1")
     await admin.config_set("maxmemory", "0")
     await all_free(semaphore)
+
+
+async def test_who_keeps_another_clock_is_told_who_holds(
+    kind: Kind, no_time: Lacking, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the server's clock, although its own is an hour ahead."""
+    redis = connect(no_time.url)
+    async with kind(redis, "jobs", 1):
+        really = time.time_ns
+        monkeypatch.setattr(time, "time_ns", lambda: really() + 3600 * 10**9)
+        with pytest.raises(ModeMismatch) as caught:
+            await kind(redis, "jobs", 1, clock="local").acquire()
+    assert caught.value.held
 
 
 async def test_without_any_clock_the_error_says_what_to_do(

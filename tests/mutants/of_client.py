@@ -1308,4 +1308,21 @@ OF_CLIENT = (
         "worlds/test_linger.py::test_long_uses_of_the_same_leases_leave_no_timers",
         ("_keepalive/refresher.py", "                timer.cancel()\n", "                pass\n"),
     ),
+    ),
+    mutant(
+        "a hub does not say that nobody counts its messages",
+        "the order is kept where PUBLISH does not count who receives a message",
+        "faults/test_lacking.py::test_permits_are_handed_over_in_order[fair-count]",
+        ("_redis/codec.py", "else 2 * hub_info.uncounted", "else 0"),
+    ),
+    mutant(
+        "what a server lacks is forgotten with the connection",
+        "the order is kept where PUBLISH does not count, also after a lost connection",
+        "faults/test_lacking.py::test_after_a_lost_connection_it_is_known_that_nobody_counts",
+        (
+            "_redis/backend.py",
+            "        return Connection(opened._replace(met=self._known), listener)\n\n\nclass",
+            "        return Connection(opened, listener)\n\n\nclass",
+        ),
+    ),
 )

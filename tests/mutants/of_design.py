@@ -1,7 +1,7 @@
 """Mutants of the design: scripts and specification are wrong in the same way, and so agree."""
 
 from .mutant import SPECIFICATION, mutant
-from .target import SIMULATION
+from .target import AGREEMENT, SIMULATION
 
 _SPEC = SPECIFICATION.removeprefix("redsem_async/")
 _BASE, _STATE, _LEASES = f"{_SPEC}base.py", f"{_SPEC}state.py", f"{_SPEC}leases.py"
@@ -157,8 +157,8 @@ OF_DESIGN = (
         ),
         (
             _FAIR,
-            "and not self._publish(hub, push):",
-            "and self._publish(hub, push) < 0:",
+            "not record.received(self._publish(hub, push)):",
+            "self._publish(hub, push) < 0:",
         ),
     ),
     mutant(
@@ -381,5 +381,11 @@ OF_DESIGN = (
                 "            context.freed = min(context.freed + call.hinted, room)\n"
             ),
         ),
+    ),
+    mutant(
+        "design: nobody counted is nobody there",
+        "a hub whose messages are not counted is known to be gone by its silence alone",
+        f"{AGREEMENT}[fair-server]",
+        (f"{_SPEC}records.py", "return receivers > 0 or self.uncounted", "return receivers > 0"),
     ),
 )

@@ -505,7 +505,7 @@ OF_SCRIPTS = (
         "replicas repeat what is told",
         "a grant that nobody heard is held by nobody",
         "faults/test_failover.py::test_a_grant_that_nobody_heard_is_not_told_by_a_demoted_master",
-        ("lua/tell/hub.lua", "  redis.set_repl(redis.REPL_NONE)\n", ""),
+        ("lua/tell/hub.lua", "  pcall(redis.set_repl, redis.REPL_NONE)", "  "),
     ),
     mutant(
         "a detach acts each time it arrives",
@@ -840,5 +840,49 @@ OF_SCRIPTS = (
             "  if own == rights then return end\n  rights = own\n",
             "  if own ~= rights then return end\n  rights = own\n",
         ),
+    ),
+    mutant(
+        "messages are not to be replicated, whatever the server",
+        "a hand-over is not left half done where there is no redis.set_repl",
+        "faults/test_lacking.py::test_permits_are_handed_over_in_order[fair-set_repl]",
+        (
+            "lua/tell/hub.lua",
+            "pcall(redis.set_repl, redis.REPL_NONE)",
+            "redis.set_repl(redis.REPL_NONE)",
+        ),
+    ),
+    mutant(
+        "no clock but TIME",
+        "semaphores work where scripts cannot call TIME",
+        "faults/test_lacking.py::test_permits_are_handed_over_in_order[fair-time]",
+        ("lua/head.lua", "  if not time.err then\n    wall_us =", "  if true then\n    wall_us ="),
+    ),
+    mutant(
+        "the error MODE counts by the caller's clock, without TIME",
+        "who has a wrong clock is told who holds by the server's",
+        "faults/test_lacking.py::test_who_keeps_another_clock_is_told_who_holds",
+        ("lua/head.lua", "time.err and redis.pcall('PEXPIRETIME', meta)", "time.err"),
+    ),
+    mutant(
+        "what is stored to read the clock stays",
+        "looking at a name that is not in use leaves nothing",
+        "faults/test_lacking.py::test_looking_at_nothing_leaves_nothing",
+        ("lua/head.lua", "    if lent then call('HDEL', meta, '') end\n", ""),
+    ),
+    mutant(
+        "reading the clock is the first write",
+        "at maxmemory an acquire grants nothing, also where scripts cannot call TIME",
+        "faults/test_lacking.py::test_a_full_server_grants_nothing_and_lets_go",
+        (
+            "lua/head.lua",
+            "      if lent then call('PEXPIRE', meta, 60000) end\n",
+            "      call('PEXPIRE', meta, 60000)\n",
+        ),
+    ),
+    mutant(
+        "nobody counted is nobody there",
+        "the order is kept where PUBLISH does not count who receives a message",
+        "faults/test_lacking.py::test_permits_are_handed_over_in_order[fair-count]",
+        ("lua/tell/hub.lua", "owner .. ':deaf') == '2'", "owner .. ':deaf') == '3'"),
     ),
 )

@@ -7,8 +7,10 @@ and the body uses, and under USES what the body takes from the files before it.
 import re
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import pytest
+from lupa import lua51, lua54  # type: ignore[import-untyped]
 
 import redsem_async._protocol.operations as op
 from redsem_async._core.keys import MODES, Address, Mode
@@ -208,6 +210,19 @@ def test_a_script_carries_only_what_it_uses() -> None:
     assert linked("", members, "t.b()") == "\nt = {}\ndo\n  function t.b() end\nend\nt.b()"
     for mode in MODES:
         assert "function serve" not in script(mode, "refresh").text
+
+
+@pytest.mark.parametrize("version", [lua51, lua54], ids=["5.1", "5.4"])
+@pytest.mark.parametrize("sharded", [False, True], ids=["hub", "shard"])
+@pytest.mark.parametrize("mode", MODES)
+def test_every_script_is_valid_in_both_versions_of_lua(
+    mode: Mode, sharded: bool, version: Any
+) -> None:
+    """And has locals to spare, of the 200 that a function may have: proxies add some."""
+    compiles = version.LuaRuntime().eval("function(text) return (loadstring or load)(text) end")
+    for operation in CALLS:
+        text = f"local spare {script(mode, operation, sharded).text}"
+        assert not isinstance(compiles(text), tuple), compiles(text)
 
 
 @pytest.mark.parametrize("mode", BOTH)

@@ -1,7 +1,7 @@
 """Runs all checks, in order."""
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -14,9 +14,7 @@ from redis.exceptions import (
 )
 
 from redsem_async._integrations import discovery
-from redsem_async._protocol.backend import ConnectionRejected
-from redsem_async._redis.dial import Opened
-from redsem_async._redis.other_loop import dial_in_other_loop
+from redsem_async._redis.sentinels import split_url
 from redsem_async.cli._target import REDIS_ERRORS, Target, connected, describe, hello
 
 from . import _server
@@ -25,6 +23,8 @@ from ._finding import Finding, Verdict, note, ok, problem, unknown
 from ._handover import check_handover
 from ._masters import two_masters
 from ._rights import check_rights
+from ._scripts import scripts_and_messages
+from ._service import service_of
 from ._versions import check_versions
 
 SAMPLES = 50
@@ -77,7 +77,8 @@ async def _examine_server(client: Any, target: Target, report: Report) -> None:
     for finding in await check_rights(client, target.prefix, cluster=target.cluster):
         report(finding)
     if not target.cluster:
-        await _push_support(client, report)
+        for finding in await scripts_and_messages(client, target.prefix):
+            report(finding)
     await _if_allowed(_clock, client, "TIME", "clock", report)
     await _if_allowed(_latency, client, "TIME", "latency", report)
 
@@ -96,11 +97,13 @@ async def _if_allowed(
 
 
 async def _server_info(client: Any, target: Target) -> list[Finding]:
+    greeting = await _greeting(client)
+    host = split_url(target.url).hostname or ""
     try:
         info: dict[str, Any] = await client.info()
-    except NoPermissionError:
+    except ResponseError:
         return [
-            await _version_by_hello(client),
+            _version_by_hello(greeting, service_of(host, {}, greeting)),
             unknown(
                 "memory, persistence",
                 "INFO is denied: eviction, persistence and replicas cannot be checked",
@@ -109,7 +112,7 @@ async def _server_info(client: Any, target: Target) -> list[Finding]:
         ]
     nearly_full = _server.clients(info)
     return [
-        _server.version(info),
+        _server.version(info, service_of(host, info, greeting)),
         *_server.role(info, cluster=target.cluster),
         _server.memory(info),
         *([nearly_full] if nearly_full else []),
@@ -119,42 +122,26 @@ async def _server_info(client: Any, target: Target) -> list[Finding]:
     ]
 
 
-async def _version_by_hello(client: Any) -> Finding:
+def _version_by_hello(greeting: Mapping[str, str], service: str | None) -> Finding:
     """The version in the reply to HELLO, which every user may call."""
+    if not greeting:
+        text = "INFO and HELLO are denied" + (f", at {service}" if service else "")
+        return unknown("server", text, "ACL SETUSER ... +info")
+    name = greeting.get("server", "redis")
+    return _server.version({f"{name}_version": greeting.get("version", "?")}, service)
+
+
+async def _greeting(client: Any) -> dict[str, str]:
+    """The reply to HELLO; empty where the server has none."""
     try:
-        reply = await hello(client)
-    except ResponseError as error:
-        return unknown("server", f"INFO and HELLO are denied: {error}", "ACL SETUSER ... +info")
-    name = reply.get("server", "redis")
-    return _server.version({f"{name}_version": reply.get("version", "?")})
+        return await hello(client)
+    except ResponseError:
+        return {}
 
 
 async def _is_sharded(node: Any) -> bool:
     """Whether a cluster's server has sharded pub/sub, which Redis has since 7.0."""
-    try:
-        reply = await hello(node)
-    except ResponseError:
-        return False
-    return int(reply["version"].partition(".")[0]) >= 7
-
-
-async def _push_support(client: Any, report: Report) -> None:
-    """Whether the library's connection can receive push messages."""
-    try:
-        opened: Opened = await dial_in_other_loop(client)
-    except ConnectionRejected as rejection:
-        report(problem("messages", f"rejected: {rejection}", "check user and password"))
-        return
-    opened.transport.abort()
-    if opened.no_push is not None:
-        report(
-            problem(
-                "messages",
-                f"push messages are unavailable ({opened.no_push}): waiters are served late,"
-                " at heartbeats",
-                "connect without a proxy that supports only RESP2",
-            )
-        )
+    return int((await _greeting(node)).get("version", "0").partition(".")[0]) >= 7
 
 
 async def _clock(client: Any) -> Finding:

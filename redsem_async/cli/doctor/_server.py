@@ -12,15 +12,16 @@ MIN_VERSION = (6, 2)
 HIGH_USAGE = 0.9  # share in use that is reported
 
 
-def version(info: Info) -> Finding:
-    """Whether the server is supported."""
+def version(info: Info, service: str | None = None) -> Finding:
+    """Whether the server is supported. *service*: that it belongs to, where that is known."""
     flavour, text = "Redis", str(info.get("redis_version", "?"))
     for name in ("valkey", "dragonfly"):
         if f"{name}_version" in info:
             flavour, text = name.capitalize(), str(info[f"{name}_version"])
     numbers = tuple(map(int, re.findall(r"\d+", text)[:2]))
-    if flavour == "Dragonfly":
-        return note("server", f"{flavour} {text}", "semaphores are tested on Redis and Valkey")
+    if service is not None or flavour == "Dragonfly":
+        where = flavour if service in (None, flavour) else f"{service}, {flavour}"
+        return note("server", f"{where} {text}", "see the page «Where it runs»: what was tried")
     if flavour == "Redis" and numbers < MIN_VERSION:
         return problem("server", f"{flavour} {text}", "use Redis 6.2 or newer, or Valkey")
     return ok("server", f"{flavour} {text}")

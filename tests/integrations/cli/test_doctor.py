@@ -16,8 +16,10 @@ from redsem_async._redis.acl import COMMANDS, acl_rules
 from redsem_async.cli.doctor import _clocks, _examine, _masters, _server
 from redsem_async.cli.doctor._finding import Finding, Verdict
 from redsem_async.cli.doctor._handover import verdict_on
+from redsem_async.cli.doctor._service import service_of
 from redsem_async.testing import EmbeddedRedis
 from tests.harness.clocks import SteppedServer, start_with_a_clock_of_its_own
+from tests.harness.lacking import Lacking
 from tests.harness.replicas import SERVICE, Replicated, embedded_sentinels
 from tests.harness.servers import StartServer
 from tests.harness.topologies import REPLICATION, ask, embedded_cluster, in_sync, settle
@@ -419,6 +421,54 @@ def test_the_fields_of_info_are_judged(
     found = check(INFO | facts)
     assert found.verdict is verdict
     assert found.advice or verdict is Verdict.OK
+
+
+@pytest.mark.parametrize(
+    ("lacks", "about", "verdict", "words"),
+    [
+        (["count"], "messages", "note", "PUBLISH"),
+        (["set_repl"], "scripts", "note", "set_repl"),
+        (["time"], "scripts", "note", "TIME"),
+        (["time", "pexpiretime"], "scripts", "note", "TIME"),
+        (["resp3"], "messages", "problem", "RESP3"),
+        (["admin"], "memory, persistence", "unknown", "INFO"),
+    ],
+    ids=lambda value: "+".join(value) if isinstance(value, list) else "",
+)
+async def test_what_a_server_lacks_is_said(
+    server: EmbeddedRedis, lacks: list[str], about: str, verdict: str, words: str
+) -> None:
+    async with Lacking(server.port, *lacks) as lacking:
+        _, found = await examined(lacking.url)
+    [finding] = found[about]
+    assert finding["verdict"] == verdict
+    assert words in finding["text"]
+    if verdict == "note":
+        assert found["FairSemaphore"][0]["verdict"] == "ok" or "pexpiretime" in lacks
+
+
+@pytest.mark.parametrize(
+    ("host", "info", "hello", "service"),
+    [
+        ("localhost", {"redis_version": "7.2.4"}, {"server": "valkey"}, None),
+        ("x.serverless.use1.cache.amazonaws.com", {}, {}, "Amazon ElastiCache Serverless"),
+        ("x.0001.use1.cache.amazonaws.com", {}, {}, "Amazon ElastiCache"),
+        ("x.cache.amazonaws.com.cn", {}, {}, "Amazon ElastiCache"),
+        ("10.0.0.1", {"os": "Amazon ElastiCache"}, {}, "Amazon ElastiCache"),
+        ("clustercfg.x.memorydb.us-east-1.amazonaws.com", {}, {}, "Amazon MemoryDB"),
+        ("x.redis.cache.windows.net", {}, {}, "Azure Cache for Redis"),
+        ("x-1.upstash.io", {}, {}, "Upstash"),
+        ("upstash.io.example.org", {}, {}, None),
+        ("localhost", {"dragonfly_version": "df-1.30"}, {}, "Dragonfly"),
+        ("localhost", {}, {"server": "garnet"}, "Garnet"),
+    ],
+)
+def test_a_service_is_named(
+    host: str, info: dict[str, str], hello: dict[str, str], service: str | None
+) -> None:
+    assert service_of(host, info, hello) == service
+    told = _server.version({"redis_version": "7.2.4"} | info, service)
+    assert (service or "Redis") in told.text
 
 
 def test_data_loss_at_a_restart_or_failover_is_reported() -> None:
