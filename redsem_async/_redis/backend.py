@@ -15,6 +15,7 @@ from .connection import Connection
 from .dial import (
     ClusterClient,
     Endpoint,
+    Opened,
     SingleClient,
     Target,
     checked_client,

@@ -1308,7 +1308,6 @@ OF_CLIENT = (
         "worlds/test_linger.py::test_long_uses_of_the_same_leases_leave_no_timers",
         ("_keepalive/refresher.py", "                timer.cancel()\n", "                pass\n"),
     ),
-    ),
     mutant(
         "a hub does not say that nobody counts its messages",
         "the order is kept where PUBLISH does not count who receives a message",

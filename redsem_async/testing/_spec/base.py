@@ -338,9 +338,7 @@ def answered(reply: Reply, state: State, *, right: bool, waits: bool) -> Reply:
     return reply._replace(right=right, set_limit=state.set_limit, hold_ms=told)
 
 
-def notify_head(
-    context: CallContext, state: State, publish: Publish, hubs: Sequence[str]
-) -> None:
+def notify_head(context: CallContext, state: State, publish: Publish, hubs: Sequence[str]) -> None:
     """Hint the first of *hubs* that receives it: the line may go on earlier than it was told."""
     hint = Hint(context.name, 0)
     any(state.look_up(hub).received(publish(hub, hint)) for hub in hubs[:MAX_NOTIFIED])
