@@ -433,7 +433,7 @@ def test_the_fields_of_info_are_judged(
         (["resp3"], "messages", "problem", "RESP3"),
         (["admin"], "memory, persistence", "unknown", "INFO"),
     ],
-    ids=lambda value: "+".join(value) if isinstance(value, list) else "",
+    ids=["count", "set_repl", "time", "time and pexpiretime", "resp3", "admin"],
 )
 async def test_what_a_server_lacks_is_said(
     server: EmbeddedRedis, lacks: list[str], about: str, verdict: str, words: str
