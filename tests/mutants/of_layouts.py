@@ -18,8 +18,8 @@ OF_LAYOUTS = (
         f"{_MODE}::test_nothing_can_be_done_with_another_layout",
         (
             "lua/head.lua",
-            "fields.layout = fields.layout or fields[1] and '0'",
-            "fields.layout = fields.layout",
+            "fields.layout = fields[13] or fields[1] and '0'",
+            "fields.layout = fields[13]",
         ),
     ),
     mutant(
@@ -39,7 +39,7 @@ OF_LAYOUTS = (
         "the dead count as users",
         "the error names the versions that use the name now",
         f"{_MODE}::test_only_processes_that_are_alive_count_as_users",
-        ("lua/head.lua", "hubs, '+inf', after, 'LIMIT'", "hubs, '+inf', '-inf', 'LIMIT'"),
+        ("lua/head.lua", "hubs, after, '+inf', 'LIMIT'", "hubs, '-inf', '+inf', 'LIMIT'"),
     ),
     mutant(
         "keys of another layout break the error",
@@ -60,7 +60,7 @@ OF_LAYOUTS = (
         "all processes are read for the error",
         "the work of an error is bounded",
         f"{_MODE}::test_whatever_another_layout_has_the_error_is_the_same",
-        ("lua/head.lua", "after, 'LIMIT', 0, 32)", "after)"),
+        ("lua/head.lua", "after, '+inf', 'LIMIT', 0, 32)", "after, '+inf')"),
     ),
     mutant(
         "a layout that is no number is repeated",
