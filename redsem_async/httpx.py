@@ -49,7 +49,8 @@ class SemaphoreTransport(httpx.AsyncBaseTransport):
 
     The permit is held until the response's body has been read or closed, or the request has
     failed or was cancelled. Every request takes a permit: each redirect, and each retry of an
-    SDK. A response that is garbage-collected before it was read gives a ``ResourceWarning``.
+    SDK. A response that is left unread for a lease is logged as a warning, and one that is
+    garbage-collected before it was read gives a ``ResourceWarning``.
 
     If the permit is lost, the request is cancelled, even while its body is read, and
     ``PermitLost`` is raised (unless the semaphore has ``cancel_on_loss=False``).
@@ -119,6 +120,7 @@ class SemaphoreTransport(httpx.AsyncBaseTransport):
             if not response.is_closed:
                 assert isinstance(response.stream, httpx.AsyncByteStream)
                 response.stream = _Body(response.stream, held)
+                held.expect_reading(f"{request.method} {request.url.host}")
                 return response
         except BaseException:
             await held.end()

@@ -1,6 +1,7 @@
 """A permit for each outbound request: what the transports of both HTTP clients share."""
 
 import asyncio
+import logging
 import warnings
 from collections.abc import AsyncIterator, Callable, Generator
 from contextlib import contextmanager
@@ -20,6 +21,8 @@ from redsem_async._core.lease import reply_timeout
 from .selector import Choice, Selector
 
 Request = TypeVar("Request")
+
+logger = logging.getLogger("redsem_async")
 
 
 class OutboundLimiter(Generic[Request]):
@@ -69,7 +72,10 @@ class HeldPermit:
 
     def __init__(self, choice: Choice, timeout: float | EllipsisType | None) -> None:
         acquisition = choice.acquire(timeout)
+        self._semaphore = choice.semaphore
         self._end_timeout = 2 * reply_timeout(choice.semaphore.lease)
+        self._used_at = 0.0  # when the headers came, or a part of the body, by the loop's clock
+        self._timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
         self._granted: asyncio.Future[None] = self._loop.create_future()
         self._over = asyncio.Event()
@@ -99,6 +105,7 @@ class HeldPermit:
                 yield
             finally:
                 self._scope = None
+                self._used_at = self._loop.time()
         if scope.cancelled_caught:
             self.check()
 
@@ -108,6 +115,27 @@ class HeldPermit:
             raise self._loss
         if self._task.done():
             self._task.result()
+
+    def expect_reading(self, request: str) -> None:
+        """The response to *request* is handed out: warn when it is left unread for a lease.
+
+        *request* is method and host, and nothing that may be secret.
+        """
+        lease, now = self._semaphore.lease, self._loop.time()
+        is_read = self._scope is not None  # somebody waits for the upstream
+        left = (now if is_read else self._used_at) + lease - now
+        if left > 0:
+            self._timer = self._loop.call_later(left, self.expect_reading, request)
+            return
+        self._timer, name = None, self._semaphore.name
+        logger.warning(
+            "the response to %s is left unread for %.3g s: it keeps its permit of %r until it is"
+            " read, closed or dropped; max_hold bounds that",
+            request,
+            lease,
+            name,
+            extra={"event": "unread response", "semaphore": name, "held": lease - left},
+        )
 
     async def end(self) -> None:
         """Give the permit back, though we may be cancelled."""
@@ -127,6 +155,9 @@ class HeldPermit:
             except asyncio.CancelledError:
                 self._stop(permit)  # first: giving a permit back may take its time in an outage
                 raise
+            finally:
+                if self._timer is not None:
+                    self._timer.cancel()
 
     def _stop(self, permit: Permit) -> None:
         """Cancel what runs under *permit*, if it is lost."""

@@ -307,6 +307,33 @@ OF_CLIENT = (
         ),
     ),
     mutant(
+        "a response that is left unread is not warned of",
+        "a response that is left unread for a lease is named",
+        "integrations/outbound/test_transport.py"
+        "::test_a_response_that_is_left_unread_is_named_once",
+        ("_integrations/outbound.py", "        if left > 0:\n", "        if True:\n"),
+    ),
+    mutant(
+        "a response that the upstream is slow to send is taken to be left unread",
+        "a response that is read is not warned of",
+        "integrations/outbound/test_transport.py::test_a_response_that_is_read_is_not_warned_of",
+        (
+            "_integrations/outbound.py",
+            "is_read = self._scope is not None  #",
+            "is_read = False  #",
+        ),
+    ),
+    mutant(
+        "the timer of a response outlives it",
+        "no timer is left of a response that was read",
+        "integrations/outbound/test_transport.py::test_a_response_that_is_read_is_not_warned_of",
+        (
+            "_integrations/outbound.py",
+            "                    self._timer.cancel()\n",
+            "                    pass\n",
+        ),
+    ),
+    mutant(
         "leaving a block sends the release by itself",
         "the release leaves in this turn of the loop, with what that turn asks",
         "promises/test_leaving.py::test_the_release_and_the_next_acquire_are_one_write",

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import logging
 import pickle
 from typing import Any
 
@@ -301,6 +302,49 @@ async def test_a_response_made_with_its_content_holds_nothing(
         with pytest.raises(AssertionError):
             await client.get("/bad")
         await all_free(sem)
+
+
+def _unread(caplog: pytest.LogCaptureFixture) -> list[str]:
+    events = (record for record in caplog.records if record.levelno == logging.WARNING)
+    return [r.getMessage() for r in events if getattr(r, "event", "") == "unread response"]
+
+
+async def test_a_response_that_is_left_unread_is_named_once(
+    http: Any, leaf: Any, backend: MemoryBackend, upstream: Upstream, caplog: Any
+) -> None:
+    """It holds its permit, and others wait: by what, is not to be seen otherwise."""
+    sem = FairSemaphore(backend, "upstream", 1, lease=0.2)
+    async with http.AsyncClient(transport=leaf.SemaphoreTransport(sem)) as client:
+        url = f"{upstream.url}/slow?key=hunter2".replace("//", "//me:hunter3@")
+        response = await client.send(client.build_request("GET", url), stream=True)
+        await until(lambda: bool(_unread(caplog)), "it is warned of")
+        [said] = _unread(caplog)
+        assert all(word in said for word in ("'upstream'", "GET 127.0.0.1", "max_hold")), said
+        assert not any(word in said for word in ("slow", "hunter", "me:")), said
+        await asyncio.sleep(0.5)
+        assert len(_unread(caplog)) == 1
+        await response.aclose()
+        await all_free(sem)
+
+
+async def test_a_response_that_is_read_is_not_warned_of(
+    http: Any, leaf: Any, backend: MemoryBackend, upstream: Upstream, caplog: Any
+) -> None:
+    """However long the upstream takes; and no timer is left of it."""
+    sem = FairSemaphore(backend, "upstream", 1, lease=0.2)
+    loop: Any = asyncio.get_running_loop()
+
+    def timers() -> int:
+        return sum("expect_reading" in repr(t) for t in loop._scheduled if not t.cancelled())
+
+    async with http.AsyncClient(transport=leaf.SemaphoreTransport(sem)) as client:
+        reading = asyncio.create_task(client.get(f"{upstream.url}/slow"))
+        await until(lambda: timers() == 1, "the body is read")
+        await asyncio.sleep(0.5)
+        upstream.go.set()
+        assert (await reading).json() == {"answer": "a"}
+        assert timers() == 0
+        assert not _unread(caplog)
 
 
 @pytest.mark.parametrize("cancel_on_loss", [True, False])
