@@ -154,8 +154,6 @@ class Reuse:
             raise
         finally:
             self._yielding -= 1
-        if self._ledger.identity.closing:
-            self.give_back(lease)
         return lease if lease.state is State.KEPT else None
 
     # -- leases go back
