@@ -32,6 +32,8 @@ BY_HEARTBEAT = ("resp3", "subscribe")  # what lacks these has no push messages
 @pytest.fixture(params=[lack for lack in LACKS if lack != "pexpiretime"])
 async def lacking(request: pytest.FixtureRequest, server: EmbeddedRedis) -> AsyncIterator[Lacking]:
     """A stand-in that lacks one thing."""
+    if request.param == "time":
+        needs_pexpiretime(server)
     async with Lacking(server.port, request.param) as lacking:
         yield lacking
         assert lacking.met, "nothing was asked for that it lacks"
@@ -40,8 +42,14 @@ async def lacking(request: pytest.FixtureRequest, server: EmbeddedRedis) -> Asyn
 @pytest.fixture
 async def no_time(server: EmbeddedRedis) -> AsyncIterator[Lacking]:
     """A stand-in that refuses TIME in scripts."""
+    needs_pexpiretime(server)
     async with Lacking(server.port, "time") as lacking:
         yield lacking
+
+
+def needs_pexpiretime(server: EmbeddedRedis) -> None:
+    if server.flavour == "redis" and server.version < (7,):
+        pytest.skip("no PEXPIRETIME: see test_without_any_clock_the_error_says_what_to_do")
 
 
 @pytest.fixture
