@@ -72,8 +72,8 @@ class Lua54:
         if isinstance(reply, _Refused):
             return self._lua.table_from({b"err": str(reply).encode()})
         if isinstance(reply, list):
-            replies: list[Any] = reply
-            return self._lua.table_from([self._told(each) for each in replies])
+            parts = cast("Any", reply)
+            return self._lua.table_from([self._told(one) for one in parts])
         return False if reply is None else reply
 
     def _read(self, said: Any) -> Any:

@@ -391,7 +391,7 @@ async def test_slots_of_many_that_expired_at_once_are_given_again(
     """More of them than one call removes."""
     sem = FairSemaphore(client, name, slots=range(80 * each), key_limit=80 * each)
     permits = [await sem.acquire(key="a", permits=each) for _ in range(80)]
-    await asyncio.gather(*(permit.detach(0.2) for permit in permits))
+    await asyncio.gather(*(permit.detach(0.8) for permit in permits))
     await asyncio.sleep(1.0)
     async with sem.acquire(permits=60 * each, timeout=5) as permit:
         assert set(permit.slots) <= set(range(80 * each))

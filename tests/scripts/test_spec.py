@@ -628,6 +628,29 @@ def test_nothing_is_left_of_a_hub_that_is_silent_for_long(
         state.teardown()
 
 
+@pytest.mark.parametrize("mode", ["fair", "fair+share", "zset"])
+def test_what_nobody_counts_may_have_been_received(
+    mode: Mode, server_url: str, prefix: str
+) -> None:
+    """Until the hub was silent for long, it is there, whatever PUBLISH says."""
+    here, there = HUBS[:2]
+    uncounted = HubInfo("x", uncounted=True)
+    state = machine(mode, "server", server_url, prefix)()
+    try:
+        state.choose(limit=1, recovers=False, plain=False)
+        state.call(here, op.Acquire([1], 1000, 1, hub_info=HubInfo("x")))
+        waits = op.Acquire([1], 10_000, 1, waits=1, highest=1, hub_info=uncounted)
+        state.call(there, waits)
+        state.come_or_go(there)
+        state.call(here, op.Release(here, [1]))
+        if mode == "zset":
+            assert state.model.waiting == 1
+        else:
+            assert [*state.model.state.holders] == [f"{there}.1"]
+    finally:
+        state.teardown()
+
+
 def test_the_hubs_that_died_first_are_forgotten_first(server_url: str, prefix: str) -> None:
     """A few in each call. A soak found it, with many killed processes."""
     state = machine("fair", "server", server_url, prefix)()
