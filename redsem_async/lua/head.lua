@@ -10,6 +10,7 @@
 --                    ahead -> us by which the semaphore's clock leads the server's;
 --                    offset -> us by which tokens lead the semaphore's clock;
 --                    aside -> when requests that were set aside return to the line;
+--                    looked -> when the line was looked through for requests of dead hubs;
 --                    rights -> 'hub:until,...' of the hubs that may reuse leases: see the prelude;
 --                    hold -> for how long requests hold their permits lately, in ms times permits;
 --                    after a loss of state, lost -> when it was detected, and grace -> end of

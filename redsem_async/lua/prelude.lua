@@ -40,8 +40,9 @@ end
 local function forget_dead_hubs()
   for _, dead in ipairs(call('ZRANGEBYSCORE', hubs, '-inf', now - SLACK, 'LIMIT', 0, 10)) do
     call('ZREM', hubs, dead)
+    -- The line is looked through again, because it may have requests of this hub.
     call('HDEL', meta, dead, dead .. ':until', dead .. ':calls', dead .. ':who', dead .. ':deaf',
-      dead .. ':gone', dead .. ':waits')
+      dead .. ':gone', dead .. ':waits', 'looked')
   end
 end
 
@@ -203,7 +204,6 @@ end
 -- The right to reuse leases: a hub that has it may pass a released lease to its own next request
 -- without a command, because no other hub wants the semaphore. The right ends at a time that
 -- `rights` notes, so a lost recall delays other hubs until then at most.
-local MAX_RIGHTS = 64
 
 -- Ends the right of every other hub, because the caller's hub wants more, or the limit changes.
 local function recall_rights()
@@ -228,6 +228,7 @@ end
 -- Whether the caller's hub gets the right that it *asks* for, as 'ms:limit': 1 or 0. The right that
 -- it had is replaced, or ends. *others_wait*: another hub has a request in line.
 local function answer_right(asks, others_wait)
+  local MAX_RIGHTS = 64
   local lasts, declared = string.match(asks, '^(%d+):(%d+)$')
   local noted, had = {}, false
   for owner, ends in string.gmatch(rights or '', '(%x+):(%d+)') do

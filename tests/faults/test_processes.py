@@ -1,19 +1,23 @@
 """Real processes that crash, stop, stall and fork: the semaphore outlives them all."""
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
 from redis.asyncio import Redis
 
-from redsem_async import FairSemaphore, PermitLost
+from redsem_async import FairSemaphore, PermitLost, QueueFull, Semaphore
 from tests.harness.children import StartWorker
 from tests.harness.clients import Kind, key_of
 from tests.harness.proxy import Proxy
 from tests.harness.wait import (
     EPSILON,
+    NOISE,
     all_free,
+    in_background,
     is_served,
+    queue_up,
     takes_at_most,
     until,
     waiting,
@@ -353,3 +357,97 @@ async def test_an_interrupted_waiter_leaves_the_line(
     await waiting(semaphore, 0, within=0.5)
     assert await holder.release()
     await all_free(semaphore, within=0.5)
+
+
+# -- many waiters of a process that is killed
+
+Options = dict[str, Any]
+KEYED: Options = {"key_limit": 1}
+CROWDS: list[tuple[Options, Options]] = [
+    ({}, {}),
+    (KEYED, {"key": "a"}),
+    (KEYED | {"share": True}, {"key": "a"}),
+]
+MANY = 4000  # more than a few calls of a script look at
+
+
+@pytest.mark.fault(6)
+@pytest.mark.parametrize(("options", "key"), CROWDS)
+async def test_nobody_is_refused_because_of_who_was_killed(
+    client_a: Redis, start: StartWorker, options: Options, key: Options
+) -> None:
+    """The permit is free: a newcomer gets it, although thousands of the dead stand in line."""
+    bounds: Options = {"max_waiters": 5}
+    if options:
+        bounds["max_waiters_per_key"] = 5
+    semaphore = FairSemaphore(client_a, "jobs", 1, lease=30.0, **options, **bounds)
+    began = time.monotonic()
+    held = await semaphore.acquire(**key)
+    dead = await start(
+        "crowd", kind=FairSemaphore, limit=1, lease=30.0, waiters=MANY, **options, **key
+    )
+    await dead.heard("waits")
+    with pytest.raises(QueueFull):
+        await semaphore.acquire(**key)
+    await dead.kill(client_a)
+    # Both travel in one write, so that the dead are still in line when the second arrives.
+    released = in_background(held.release())
+    await asyncio.sleep(0)
+    async with semaphore.acquire(timeout=5.0 + NOISE, **key):
+        assert await released
+        status = await semaphore.status()
+        assert (status.waiting, status.waiters, [each.waiting for each in status.keys]) == (
+            *(0, ()),
+            [0] * len(options and [key]),
+        )
+        waiters = [await queue_up(semaphore, **key) for _ in range(5)]
+        with pytest.raises(QueueFull) as full:
+            await semaphore.acquire(**key)
+        # By Little's law, of five: nothing else was held than that permit.
+        assert full.value.retry_after < 10 * (time.monotonic() - began)
+    for waiter in waiters:
+        await is_served(waiter, EPSILON)
+    await all_free(semaphore)
+
+
+@pytest.mark.fault(6)
+@pytest.mark.parametrize(
+    ("kind", "options", "key"),
+    [(Semaphore, {}, {}), *((FairSemaphore, *crowd) for crowd in CROWDS)],
+)
+async def test_who_was_killed_counts_until_its_process_counts_as_dead(
+    client_a: Redis, admin: Redis, start: StartWorker, kind: Kind, options: Options, key: Options
+) -> None:
+    """No permit becomes free meanwhile, and who is first in line lives."""
+    semaphore = kind(client_a, "jobs", 1, lease=1.0, **options)
+    held = await semaphore.acquire(**key)
+    first = await queue_up(semaphore, **key)
+    dead = await start("crowd", kind=kind, limit=1, lease=1.0, waiters=MANY, **options, **key)
+    await dead.heard("waits")
+    await dead.kill(client_a)
+
+    async def one_waits() -> bool:
+        return (await semaphore.status()).waiting == 1
+
+    await until(one_waits, "it counts as dead", within=3.75)
+    status = await semaphore.status()
+    assert (status.held, len(status.waiters)) == (1, 1)
+    assert [each.waiting for each in status.keys] == [1] * len(status.keys)
+    assert (status.retry_after or 0.0) < 100.0, "by who waits, and not by 3,000"
+    if kind is Semaphore:
+        assert await held.release()
+        await is_served(first, EPSILON)
+    else:
+        bounded = FairSemaphore(client_a, "jobs", 1, lease=1.0, max_waiters=2, **options)
+        waiter = await queue_up(bounded, **key)
+        with pytest.raises(QueueFull):
+            await bounded.acquire(**key)
+        assert (await semaphore.status()).waiting == 2
+
+        async def dropped() -> bool:
+            return int(await admin.zcard(key_of(semaphore, "queue"))) == 2
+
+        await until(dropped, "they are dropped", within=1.0)
+        assert await held.release()
+        for each in (first, waiter):
+            await is_served(each, EPSILON)

@@ -123,6 +123,16 @@ async def wait() -> None:
     await permit.release()
 
 
+async def crowd() -> None:
+    """Many tasks wait for permits."""
+    semaphore = make()
+    waiters = [asyncio.ensure_future(acquire(semaphore)) for _ in range(OPTIONS["waiters"])]
+    while (await semaphore.status(0)).waiting < len(waiters):  # noqa: ASYNC110 - the server says no more
+        await asyncio.sleep(0.01)
+    say("waits")
+    await asyncio.gather(*waiters)
+
+
 COUNTED = """
 local count = redis.call('INCRBY', KEYS[1], ARGV[1])
 if count > tonumber(redis.call('GET', KEYS[2]) or 0) then redis.call('SET', KEYS[2], count) end
@@ -401,7 +411,7 @@ async def hammer() -> None:
 SCENARIOS: dict[str, Callable[[], Awaitable[None] | None]] = {
     work.__name__: work
     for work in (
-        *(hold, wait, block, keep, compute, fork, fork_guarded, fork_twice),
+        *(hold, wait, crowd, block, keep, compute, fork, fork_guarded, fork_twice),
         *(close_the_loop, end_of_run, group_fails, hammer, count_in),
     )
 }

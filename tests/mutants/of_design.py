@@ -340,7 +340,7 @@ OF_DESIGN = (
         "promises/test_long_queue.py::test_a_process_that_lives_is_not_hidden_behind_one_that_was_killed",
         (
             "lua/fair/prelude.lua",
-            "    set_aside(undelivered, undelivered_until)\n",
+            "    set_aside(undelivered)\n",
             (
                 "    if #undelivered > 0 then\n"
                 "      waiting = waiting - call('ZREM', line, unpack(undelivered))\n"
@@ -349,7 +349,7 @@ OF_DESIGN = (
         ),
         (
             _FAIR,
-            "            for queued in unreachable:\n                self._set_aside(queued)\n",
+            "            for queued in unreachable:\n                self._set_aside(context, queued)\n",
             "            for queued in unreachable:\n                self.line.remove(queued)\n",
         ),
     ),

@@ -35,7 +35,7 @@ OF_KEYS = (
         "a key is listed although its permits have expired",
         "status() lists keys that hold or wait",
         f"{_TEST}status_leaves_out_a_key_whose_permits_have_expired[redis]",
-        (_KEYED, "    if use > 0 or waits > 0 then\n", "    if true then\n"),
+        (_KEYED, "if use > 0 or waits > 0 or ended == MAX_ENDED then", "if true then"),
     ),
     mutant(
         "a full key locks the semaphore",
@@ -495,13 +495,13 @@ OF_KEYS = (
         "the line is served while its index is written again",
         "newcomers of a key pass nobody although Redis evicted the lines of the keys",
         f"{_BOUNDS}a_long_line_is_mended_in_short_steps[keys-fair+keys]",
-        (_KEYED, "  if keyed.mending then return end\n", ""),
+        (_KEYED, "if keyed.mending or waiting == 0", "if waiting == 0"),
     ),
     mutant(
         "requests of a line that was lost are served",
         "nothing is granted to requests that Redis has evicted",
         f"{_BOUNDS}a_long_line_is_mended_in_short_steps[queue-fair+keys]",
-        (_KEYED, "count_with('a:') == waiting", "count_with('a:') >= waiting"),
+        (_KEYED, "count_with('g:') == waiting", "count_with('g:') >= waiting"),
     ),
     mutant(
         "a permit whose key was lost is adopted",

@@ -290,8 +290,8 @@ OF_SCRIPTS = (
         "promises/test_acquire.py::test_the_queue_is_bounded",
         (
             "lua/fair/prelude.lua",
-            "return max_waiters >= 0 and waiting >= max_waiters and -3",
-            "return max_waiters >= 0 and waiting > max_waiters and -3",
+            "return max_waiters >= 0 and count_living() >= max_waiters and -3",
+            "return max_waiters >= 0 and count_living() > max_waiters and -3",
         ),
     ),
     mutant(
@@ -353,8 +353,8 @@ OF_SCRIPTS = (
         "promises/test_queue.py::test_an_expired_holder_gives_way",
         (
             "lua/fair/line.lua",
-            "return { tag, next_change(), waiting,",
-            "return { tag, -1, waiting,",
+            "return { tag, next_change(), count_living(),",
+            "return { tag, -1, count_living(),",
         ),
     ),
     mutant(
@@ -364,7 +364,7 @@ OF_SCRIPTS = (
         (
             "lua/zset/prelude.lua",
             "return { tag, next_ms, waiting,",
-            "return { tag, -1, waiting,",
+            "return { tag, -1, count_living(),",
         ),
     ),
     mutant(
@@ -587,7 +587,7 @@ OF_SCRIPTS = (
         "heavy requests stay in the way",
         "nobody is hidden behind those who cannot be served",
         "promises/test_long_queue.py::test_a_light_request_is_not_hidden_behind_heavy_ones",
-        ("lua/fair/prelude.lua", "    set_aside(aside, aside_until)\n", ""),
+        ("lua/fair/prelude.lua", "    set_aside(aside)\n", ""),
     ),
     mutant(
         "a raised limit brings nobody back",
@@ -661,8 +661,8 @@ OF_SCRIPTS = (
         "promises/test_long_queue.py::test_a_process_that_lives_is_not_hidden_behind_one_that_was_killed",
         (
             "lua/fair/line.lua",
-            "    entries[i + 1] = exact(entries[i + 1] + ASIDE)\n",
-            "    entries[i + 1] = exact(next_token())\n",
+            "entries[#entries + 1], scores[#scores + 1] = request, exact(ticket_of(score))",
+            "entries[#entries + 1], scores[#scores + 1] = request, exact(next_token())",
         ),
     ),
     mutant(
@@ -671,7 +671,7 @@ OF_SCRIPTS = (
         "promises/test_long_queue.py::test_a_process_that_lives_is_not_hidden_behind_one_that_was_killed",
         (
             "lua/fair/prelude.lua",
-            "    set_aside(undelivered, undelivered_until)\n",
+            "    set_aside(undelivered)\n",
             (
                 "    if #undelivered > 0 then\n"
                 "      waiting = waiting - call('ZREM', line, unpack(undelivered))\n"
@@ -680,13 +680,50 @@ OF_SCRIPTS = (
         ),
     ),
     mutant(
+        "requests of a process that is gone count as waiting",
+        "who is known to be gone counts no more",
+        "scripts/test_spec.py::test_no_request_of_a_process_that_is_gone_counts[fair]",
+        ("lua/fair/line.lua", "state.unreachable and 2 * ASIDE or ASIDE", "ASIDE"),
+    ),
+    mutant(
+        "only the head of a process that is gone counts no more",
+        "who is known to be gone counts no more",
+        "scripts/test_spec.py::test_no_request_of_a_process_that_is_gone_counts[fair]",
+        ("lua/fair/line.lua", "      call('HDEL', meta, 'looked')", "      "),
+    ),
+    mutant(
+        "a long line of the dead is full",
+        "nobody is refused because of who is dead",
+        "faults/test_processes.py::test_nobody_is_refused_because_of_who_was_killed[options0-key0]",
+        ("_hub/operations/acquire.py", "answer in _ANY_FULL", "answer in (FULL, FULL_FOR_KEY)"),
+    ),
+    mutant(
+        "the dead are listed by status",
+        "status() leaves out who is dead",
+        "scripts/test_spec.py::test_status_leaves_out_requests_of_the_dead[fair]",
+        (
+            "lua/fair/line.lua",
+            ".alive_until > now then\n        rows",
+            ".alive_until then\n        rows",
+        ),
+    ),
+    mutant(
+        "nobody looks for the dead behind the head",
+        "nobody is refused because of who is dead",
+        (
+            "faults/test_processes.py"
+            "::test_who_was_killed_counts_until_its_process_counts_as_dead[FairSemaphore-options1-key1]"
+        ),
+        ("lua/fair/prelude.lua", "local dead, gone = look_through()", "local dead, gone = {}, {}"),
+    ),
+    mutant(
         "the dead stay where they were set aside",
         "max_waiters goes by those who live",
         (
             "promises/test_long_queue.py"
             "::test_requests_of_a_process_that_is_dead_are_dropped_from_where_they_were_set_aside"
         ),
-        ("lua/fair/line.lua", "    call('HSET', meta, 'aside', aside_due)\n", ""),
+        ("lua/fair/prelude.lua", "  if #dead > 0 then leave_line(dead) end\n", ""),
     ),
     mutant(
         "permits beyond the first stay when their holder is lost",

@@ -254,7 +254,7 @@ class Comparison(RuleBasedStateMachine):
             re.split("[:!]", text.decode())
             for text in cast("list[bytes]", self.redis.zrange(name, 0, -1))
         ]
-        texts = {kind: [rest for first, *rest in found if first == kind] for kind in "iularkvs"}
+        texts = {kind: [rest for first, *rest in found if first == kind] for kind in "iulagrkvs"}
         for key, power, _ in texts["u"]:
             use[unquote(key)] += 2 ** int(power)
         held = Counter[str]()
@@ -266,9 +266,12 @@ class Comparison(RuleBasedStateMachine):
         told = {identity for identity, *_ in texts["i"]}
         assert {i for i, holder in holders if holder.known} <= told <= {i for i, _ in holders}
         standing = [queued.key or "" for queued in model.line if not queued.set_aside]
-        aside = [queued.key or "" for queued in model.line if queued.set_aside]
+        line = [queued for queued in model.line if queued.set_aside]
+        aside = [queued.key or "" for queued in line if not queued.gone]
+        gone = [queued.key or "" for queued in line if queued.gone]
         assert sorted(unquote(key) for key, *_ in texts["l"]) == sorted(standing)
         assert sorted(unquote(key) for key, *_ in texts["a"]) == sorted(aside)
+        assert sorted(unquote(key) for key, *_ in texts["g"]) == sorted(gone)
         ready = {unquote(key): int(ticket) for ticket, key in texts["r"]}
         assert ready == {key: ticket for key, (ticket, _) in model.ready.items()}
         assert {unquote(key) for key, *_ in texts["k"]} == ready.keys()

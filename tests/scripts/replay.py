@@ -36,7 +36,8 @@ from tests.scripts.recording import Record, Write
 from tests.scripts.violations import Findings
 from tests.scripts.writes import Keys
 
-ASIDE = 2**52  # the score of a request that was set aside is its ticket less this
+# The score of a request that was set aside is its ticket less this, or twice if its hub is gone.
+ASIDE = 2**52
 _ERRORS: dict[type[Exception], str] = {
     Reordered: "REORDERED",
     UnknownHub: "STRANGER",
@@ -159,6 +160,8 @@ class Replay:
         if isinstance(model, FairSpecification):
             aside = int(meta["aside"]) if "aside" in meta else None
             facts["aside"] = (aside, model.look_again)
+            looked_at = meta.get("looked")
+            facts["looked"] = (looked_at and int(looked_at.partition(":")[0]), state.looked_at)
         elif known.waits or f"{hub}:waits" in meta:
             kept = meta.get(f"{hub}:waits", "0:0")
             facts["waits"] = (kept, f"{known.waits}:{known.highest_limit if known.waits else 0}")
@@ -200,6 +203,7 @@ class Replay:
                     model.virtual_time = 0.0
                 if isinstance(model, FairSpecification):
                     model.look_again = None
+                state.looked_at = None
                 state.grace.lost_at = state.grace.until = 0
             case "hubs":
                 for known in state.hubs.values():
@@ -207,13 +211,10 @@ class Replay:
             case "released":
                 state.grace.released.clear()
             case "slots":
-                state.slots = ()
-                for held in state.holders.values():
-                    held.slots = ()
+                state.lose_slots()
             case "keys":
                 assert isinstance(model, KeyedSpecification)
-                model.ready.clear()
-                model.virtual_times.clear()
+                model.lose_keys()
             case "line":
                 assert isinstance(model, FairSpecification | ZsetSpecification)
                 model.line.clear()
@@ -277,7 +278,7 @@ def member_of(queued: QueuedRequest, *, keyed: bool) -> str:
 
 
 def _score(queued: QueuedRequest) -> int:
-    return queued.ticket - (ASIDE if queued.set_aside else 0)
+    return queued.ticket - ASIDE * (queued.set_aside + queued.gone)
 
 
 def plain(answer: object) -> object:

@@ -24,7 +24,7 @@ from redsem_async._core.config import Clock
 from redsem_async._core.keys import MODES, Mode
 from redsem_async._protocol.errors import CommandError
 from redsem_async._protocol.hub_info import HubInfo
-from redsem_async._protocol.replies import AnyReply, Reply
+from redsem_async._protocol.replies import AnyReply, Reply, StatusReply
 from redsem_async.testing._spec.fair import FairSpecification
 from redsem_async.testing._spec.keyed import KeyedSpecification
 from redsem_async.testing._spec.records import requests_of
@@ -558,6 +558,61 @@ def test_grants_of_one_hub_may_be_two_messages(server_url: str, prefix: str) -> 
         assert [queued.hub for queued in model.line] == [dead] * 7 + [waiter] * 2
         state.call(holder, op.Heartbeat(1000, [], 2))
         assert len(state._numbers_held(waiter)) == 2
+    finally:
+        state.teardown()
+
+
+@pytest.mark.parametrize("mode", ["fair", "fair+keys", "fair+share"])
+def test_no_request_of_a_process_that_is_gone_counts(
+    mode: Mode, server_url: str, prefix: str
+) -> None:
+    """Also those that stand behind the head, which holds the line up."""
+    gone, waiter, holder = HUBS
+    state = machine(mode, "server", server_url, prefix)()
+    try:
+        for hub, numbers in ((holder, [1]), (gone, [1]), (waiter, [1, 2]), (gone, [2, 3, 4])):
+            info = HubInfo("x") if numbers[0] == 1 else None
+            state.call(hub, op.Acquire(numbers, 90_000, 1, hub_info=info))
+        state.come_or_go(gone)
+        state.call(holder, op.Release(holder, [1]))
+        assert state._numbers_held(waiter) == [1]
+        for left in (1, 4):
+            answer = state.call(waiter, op.Heartbeat(90_000, [], 1))
+            assert isinstance(answer, Reply)
+            assert answer.waiting == 1
+            state.call(waiter, op.Status(9))
+            refused = state.call(waiter, op.Acquire([2 + left], 90_000, 1, max_waiters=2))
+            assert isinstance(refused, Reply) and refused.answers == [0]
+            state.call(waiter, op.Abandon([op.Request(2 + left, 90_000, 1)]))
+        state.come_or_go(gone)
+        answer = state.call(gone, op.Heartbeat(90_000, [op.Request(1, 90_000, 1)]))
+        assert isinstance(answer, Reply)
+        assert answer.waiting == 5, "it is back, in its places"
+        state.call(waiter, op.Release(waiter, [1]))
+        assert state._numbers_held(gone) == [1]
+    finally:
+        state.teardown()
+
+
+@pytest.mark.parametrize("mode", ["fair", "fair+keys"])
+def test_status_leaves_out_requests_of_the_dead(mode: Mode, server_url: str, prefix: str) -> None:
+    """Although nothing has removed them yet."""
+    dead, waiter, holder = HUBS
+    state = machine(mode, "server", server_url, prefix)()
+    unusual = op.Unusual(key=op.KeyTerms("a", limit=1)) if state.keyed else op.USUAL
+    try:
+        for hub, numbers, lease_ms in ((holder, [1], 90_000), (dead, [1, 2], 1000)):
+            every = dict.fromkeys(numbers, unusual)
+            state.call(hub, op.Acquire(numbers, lease_ms, 1, every, hub_info=HubInfo("x")))
+        state.call(waiter, op.Acquire([1], 90_000, 1, {1: unusual}, hub_info=HubInfo("x")))
+        state.pass_time(ms=5000)
+        for most in (0, 9):
+            status = state.call(holder, op.Status(most))
+            assert isinstance(status, StatusReply)
+            assert status.waiting == 1
+            assert [entry.id for entry in status.line] == [f"{waiter}.1"][:most]
+            assert [key.waiting for key in status.keys] == [1] * (state.keyed and most > 0)
+        assert state.redis.zcard(state.keys[6]) == 3
     finally:
         state.teardown()
 

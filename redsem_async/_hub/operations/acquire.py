@@ -28,6 +28,7 @@ from redsem_async._protocol.replies import (
 from .abandon import AbandonQueue
 from .base import Batch, error_for, max_batch
 
+_ANY_FULL = frozenset({FULL, FULL_FOR_KEY, QUEUE_FULL, QUEUE_FULL_FOR_KEY})
 _NO_EFFECT = frozenset(
     {
         ErrorKind.MODE_MISMATCH,
@@ -163,7 +164,7 @@ class AcquireBatch(Batch):
                     claim.hand_out()
                 else:
                     queue.handout.hand_out(claim)
-            elif answer == GONE or (stopped_early and answer in (FULL, FULL_FOR_KEY)):
+            elif answer == GONE or (stopped_early and answer in _ANY_FULL):
                 ledger.forget_number(claim)
                 again.append(claim)
             else:

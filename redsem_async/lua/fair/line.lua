@@ -2,13 +2,14 @@
 --
 -- line     ZSET, request -> ticket. A request is '<hub>.<number>:<lease_ms>:<limit>:<permits>',
 --          which is all that a script of another hub needs to grant it. The score of a request
---          that is set aside is its ticket minus ASIDE: below 0, which the scan does not read
+--          that is set aside is its ticket minus ASIDE: below 0, which the scan does not read. It
+--          is its ticket minus 2 * ASIDE where its hub is known to be gone: it does not count as
+--          waiting then
 
 local MAX_SCANNED = 1000  -- requests that one call reads at most
-local MAX_NOTIFIED = 10   -- requests whose hubs notify_head() tries at most
 local MAX_SERVED = 64     -- requests that one call grants, about
-local MAX_COMPARED = 64   -- requests that others_wait() looks at
-local ASIDE = 2 ^ 52      -- above any ticket
+local MAX_LISTED = 1000   -- requests that look_through() reads in one call
+local ASIDE = 2 ^ 52      -- above any ticket; the sums are exact
 
 local own_grants = {}   -- number and token of each grant to a waiter of the caller's hub
 local open = true       -- no waiter has precedence: a new request may be granted at once
@@ -24,6 +25,18 @@ local function parse_request(request)
   local owner, number, lease, declared, permits =
     string.match(request, '^(%x+)%.(%d+):(%d+):(%d+):(%d+)')
   return owner, number, tonumber(lease), tonumber(declared), tonumber(permits)
+end
+
+-- The ticket of a request, whose score in the line is *score*.
+local function ticket_of(score)
+  score = tonumber(score)
+  return score < -ASIDE and score + 2 * ASIDE or score < 0 and score + ASIDE or score
+end
+
+-- How many requests wait, without those whose hubs are known to be gone.
+local function count_living()
+  if waiting == 0 then return 0 end
+  return waiting - call('ZCOUNT', line, '-inf', '(' .. exact(-ASIDE))
 end
 
 -- Whether *request* is in line.
@@ -63,18 +76,18 @@ local function publish_grants(recipient)
 end
 
 -- Sends the grants of a chunk of the line, with one message for each hub. Returns the grants to
--- write and their requests; and for hubs without a subscriber the number of permits, the requests,
--- and until when the first of these hubs counts as alive.
+-- write and their requests; and for hubs without a subscriber the number of permits and the
+-- requests.
 local function deliver_grants(recipients)
-  local grants, served, lost_permits, undelivered, undelivered_until = {}, {}, 0, {}, math.huge
+  local grants, served, lost_permits, undelivered = {}, {}, 0, {}
   for _, recipient in ipairs(recipients) do
     local own = recipient.owner == hub
     if not own and not publish_grants(recipient) then
       hub_states[recipient.owner].unreachable = true
       call('HSET', meta, recipient.owner .. ':gone', '1')
+      call('HDEL', meta, 'looked')  -- there may be more requests of this hub
       save_counter(0)  -- the tokens of the lost message are not issued again
       for _, request in ipairs(recipient.requests) do undelivered[#undelivered + 1] = request end
-      undelivered_until = math.min(undelivered_until, hub_states[recipient.owner].alive_until)
       lost_permits = lost_permits + recipient.permits
       if slotted then slotted.undelivered(recipient.grants) end
     else
@@ -88,46 +101,93 @@ local function deliver_grants(recipients)
       end
     end
   end
-  return grants, served, lost_permits, undelivered, undelivered_until
+  return grants, served, lost_permits, undelivered
 end
 
 -- Sets *requests* aside: they cannot be granted now, and must not block the requests behind them.
--- They keep their tickets. They return to the line when the limit changes, when their hub is back,
--- or at *alive_until*, when the hub counts as dead unless it was kept alive.
-local function set_aside(requests, alive_until)
+-- They keep their tickets. They return to the line when the limit changes, or when their hub counts
+-- as dead unless it was kept alive; those of a hub that is gone, when it is back.
+local function set_aside(requests)
   if #requests == 0 then return end
   local scores = {}
-  for i, ticket in ipairs(call('ZMSCORE', line, unpack(requests))) do
-    scores[2 * i - 1], scores[2 * i] = exact(ticket - ASIDE), requests[i]
+  for i, score in ipairs(call('ZMSCORE', line, unpack(requests))) do
+    local state = hub_state((parse_request(requests[i])))
+    local below = state.unreachable and 2 * ASIDE or ASIDE
+    scores[2 * i - 1], scores[2 * i] = exact(ticket_of(score) - below), requests[i]
+    if not state.unreachable and (not aside_due or state.alive_until < aside_due) then
+      aside_due = state.alive_until
+      call('HSET', meta, 'aside', aside_due)
+    end
   end
   call('ZADD', line, unpack(scores))
-  if not aside_due or alive_until < aside_due then
-    aside_due = alive_until
-    call('HSET', meta, 'aside', aside_due)
-  end
 end
 
--- Returns requests that were set aside to the line, once that is due. The result is whether all of
--- them are back, and which are: request and ticket in turn.
+-- Returns requests that were set aside to the line, once that is due, but for those whose hubs are
+-- gone. The result is whether all of them are back, and which are: request and ticket in turn. Where
+-- it stopped early, aside_due is the score from which on it continues.
 local function bring_back()
   if not aside_due or aside_due > now then return true, {} end
-  local entries = call('ZRANGEBYSCORE', line, '-inf', '(0', 'WITHSCORES', 'LIMIT', 0, MAX_SCANNED)
-  local scores = {}
-  for i = 1, #entries, 2 do
-    entries[i + 1] = exact(entries[i + 1] + ASIDE)
-    scores[i], scores[i + 1] = entries[i + 1], entries[i]
+  local from = aside_due < 0 and exact(aside_due) or '-inf'
+  local rows = call('ZRANGEBYSCORE', line, from, '(0', 'WITHSCORES', 'LIMIT', 0, MAX_SCANNED)
+  local entries, scores = {}, {}
+  for i = 1, #rows, 2 do
+    local request, score = rows[i], tonumber(rows[i + 1])
+    if score >= -ASIDE or not hub_state((parse_request(request))).unreachable then
+      entries[#entries + 1], scores[#scores + 1] = request, exact(ticket_of(score))
+      entries[#entries + 1], scores[#scores + 1] = exact(ticket_of(score)), request
+    end
   end
   if #scores > 0 then call('ZADD', line, unpack(scores)) end
-  if #entries == 2 * MAX_SCANNED then return false, entries end
+  if #rows == 2 * MAX_SCANNED then
+    aside_due = tonumber(rows[#rows])
+    call('HSET', meta, 'aside', exact(aside_due))
+    return false, entries
+  end
   call('HDEL', meta, 'aside')
   aside_due = nil
   return true, entries
 end
 
--- Whether another hub has a request in line, as far as MAX_COMPARED requests show.
+-- When the line was looked through for requests of hubs that have died, if it was; from which score
+-- on it is still to be looked through, nil where it is not; and whether hubs have died since.
+local function last_look()
+  local at, from = string.match(call('HGET', meta, 'looked') or '', '^(%d+):?(.*)$')
+  if not at or from ~= '' then return at, from, true end
+  return at, nil, call('ZCOUNT', hubs, '(' .. at, exact(now)) > 0
+end
+
+-- Looks through the line where a hub has died, or was found to be gone. The result is the requests of
+-- the dead, which are to leave the line, and those of the gone, which are to be set aside.
+local function look_through()
+  local at, from, some_died = last_look()
+  local dead, gone = {}, {}
+  -- Once in a second, because that is work for a long line, and hubs without requests die, too.
+  if not some_died or at and not from and now - at < 1000 then return dead, gone end
+  if not from then at, from = exact(now), '-inf' end
+  local rows = call('ZRANGEBYSCORE', line, from, '+inf', 'WITHSCORES', 'LIMIT', 0, MAX_LISTED)
+  local stopped = #rows == 2 * MAX_LISTED and rows[#rows]
+  for i = 1, #rows, 2 do
+    if #dead + #gone == MAX_SCANNED then
+      stopped = rows[i + 1]
+      break
+    end
+    local state = hub_state((parse_request(rows[i])))
+    if state.alive_until <= now then
+      dead[#dead + 1] = rows[i]
+    elseif state.unreachable and tonumber(rows[i + 1]) >= -ASIDE then
+      gone[#gone + 1] = rows[i]
+    end
+  end
+  call('HSET', meta, 'looked', at .. (stopped and ':' .. stopped or ''))
+  if stopped then more = true end
+  return dead, gone
+end
+
+-- Whether another hub has a request in line, as far as the first requests show.
 local function others_wait()
-  if waiting == 0 or waiting > MAX_COMPARED then return waiting > 0 end
-  for _, request in ipairs(call('ZRANGE', line, 0, MAX_COMPARED - 1)) do
+  local most = 64  -- requests that it looks at
+  if waiting == 0 or waiting > most then return waiting > 0 end
+  for _, request in ipairs(call('ZRANGE', line, 0, most - 1)) do
     if string.sub(request, 1, #hub) ~= hub then return true end
   end
   return false
@@ -148,7 +208,7 @@ end
 
 -- The beginning of a reply: {tag, next_ms, waiting, own_grants}.
 local function reply_head()
-  return { tag, next_change(), waiting, slotted and slotted.tell(own_grants) or own_grants }
+  return { tag, next_change(), count_living(), slotted and slotted.tell(own_grants) or own_grants }
 end
 
 -- The beginning of a reply, then the set limit, or -1, and unless all were *served* the usual hold.
@@ -158,25 +218,39 @@ end
 
 -- Sends a hint to the first hub in line that receives it: an expiry is earlier than next_ms said.
 local function notify_head()
-  for _, head in ipairs(call('ZRANGEBYSCORE', line, 0, '+inf', 'LIMIT', 0, MAX_NOTIFIED)) do
+  for _, head in ipairs(call('ZRANGEBYSCORE', line, 0, '+inf', 'LIMIT', 0, 10)) do
     if publish_to((parse_request(head)), 'hint', '0') ~= 0 then return end
   end
 end
 
 -- The line, for status: the number of requests, then request and ticket of the first *max_entries*.
+-- Requests of hubs that are gone or dead are left out; *dead_requests* gets those that are still in
+-- line, of the first ones.
+local dead_requests = {}
 local function list_line(max_entries)
-  if max_entries == 0 then return waiting, {} end
+  local _, _, some_died = last_look()
+  local most = some_died and math.max(max_entries, 5 * MAX_LISTED) or max_entries
   local rows = {}
-  local function read(from, to, beside)
-    local part = call('ZRANGEBYSCORE', line, from, to, 'WITHSCORES', 'LIMIT', 0, max_entries)
-    for i = 1, #part, 2 do rows[#rows + 1] = { part[i], part[i + 1] + beside } end
+  local function read(from_score, to)
+    local part = call('ZRANGEBYSCORE', line, from_score, to, 'WITHSCORES', 'LIMIT', 0, most)
+    local listed = 0
+    for i = 1, #part, 2 do
+      if hub_state(string.sub(part[i], 1, #hub)).alive_until <= now then
+        dead_requests[#dead_requests + 1] = part[i]
+      elseif listed < max_entries then
+        listed = listed + 1
+        rows[#rows + 1] = { part[i], ticket_of(part[i + 1]) }
+      end
+    end
   end
-  read('-inf', '(0', ASIDE)
-  read(0, '+inf', 0)
+  if waiting > 0 and most > 0 then
+    read(exact(-ASIDE), '(0')
+    read(0, '+inf')
+  end
   table.sort(rows, function(one, other) return one[2] < other[2] end)
   local entries = {}
   for i = 1, math.min(max_entries, #rows) do
     entries[2 * i - 1], entries[2 * i] = rows[i][1], exact(rows[i][2])
   end
-  return waiting, entries
+  return count_living() - #dead_requests, entries
 end

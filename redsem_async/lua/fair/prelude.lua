@@ -18,7 +18,11 @@ end
 -- behind it, because it would starve otherwise.
 local function serve()
   clear_unreachable()
-  if set_limit == 0 or waiting == 0 or grace > now then return end
+  if waiting == 0 or grace > now then return end
+  local dead, gone = look_through()
+  if #dead > 0 then leave_line(dead) end
+  set_aside(gone)
+  if set_limit == 0 then return end
   if not bring_back() then
     open, more = false, true
     return
@@ -26,7 +30,7 @@ local function serve()
   local scanned, size, moved = 0, 8, 0
   while scanned < MAX_SCANNED and moved < MAX_SERVED do
     local chunk = call('ZRANGEBYSCORE', line, 0, '+inf', 'LIMIT', 0, size)
-    local leaving, aside, aside_until = {}, {}, math.huge
+    local leaving, aside = {}, {}
     local recipients, by_owner, blocked = {}, {}, false
     for _, request in ipairs(chunk) do
       local owner, number, lease, declared, permits = parse_request(request)
@@ -36,7 +40,6 @@ local function serve()
         leaving[#leaving + 1] = request
       elseif state.unreachable or permits > effective_limit then
         aside[#aside + 1] = request
-        aside_until = math.min(aside_until, state.alive_until)
       elseif used + permits > effective_limit then
         blocked = true
         head_alive_until = state.alive_until
@@ -59,13 +62,13 @@ local function serve()
       end
     end
     scanned = scanned + #chunk
-    local grants, served, lost_permits, undelivered, undelivered_until = deliver_grants(recipients)
+    local grants, served, lost_permits, undelivered = deliver_grants(recipients)
     used = used - lost_permits
     moved = moved + #served
     for _, request in ipairs(served) do leaving[#leaving + 1] = request end
     if #leaving > 0 then waiting = waiting - call('ZREM', line, unpack(leaving)) end
-    set_aside(aside, aside_until)
-    set_aside(undelivered, undelivered_until)
+    set_aside(aside)
+    set_aside(undelivered)
     write_grants(grants)
     if blocked and #undelivered == 0 then
       open = false
@@ -85,7 +88,7 @@ end
 -- The answer where the line has *max_waiters* requests, which are all that it may have.
 local function line_is_full(max_waiters)
   max_waiters = tonumber(max_waiters)
-  return max_waiters >= 0 and waiting >= max_waiters and -3
+  return max_waiters >= 0 and count_living() >= max_waiters and -3
 end
 -- The answer for a request in line.
 local function line_answer()

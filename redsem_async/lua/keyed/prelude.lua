@@ -7,6 +7,7 @@
 --
 -- keys     'l:<key>!<ticket>:<request>'  a request in line
 --          'a:<key>!<ticket>:<request>'  a request in line that is set aside
+--          'g:<key>!<ticket>:<request>'  the same, and its hub is known to be gone
 --          'u:<key>!<power>:<id>'        2^power permits of a holder: what a key has in use is
 --                                        counted, so it cannot differ from the holders
 --          'i:<id>:<permits>:<key>'      the key of a holder, of each one
@@ -25,18 +26,16 @@
 -- wake-up is lost. A request that is heavier than the limit of its key holds that key up, and no
 -- other.
 --
--- Each holder has one text 'i:', and each entry of the line one 'l:' or 'a:'. Where the numbers
--- differ, a key of Redis was lost (evicted, deleted), and nothing is granted until they agree: the
--- line says the texts of requests, and the holders tell theirs with their next refresh. meta has
--- mended -> the score from which on the line's texts are still to be written, or '' while those
--- from before the loss are removed.
+-- Each holder has one text 'i:', and each entry of the line one 'l:', 'a:' or 'g:'. Where the
+-- numbers differ, a key of Redis was lost (evicted, deleted), and nothing is granted until they
+-- agree: the line says the texts of requests, and the holders tell theirs with their next refresh.
+-- meta has mended -> the score from which on the line's texts are still to be written, or '' while
+-- those from before the loss are removed.
 
 local NO_KEY = '::1:0:'  -- the tail of a request without a key
 -- For a request with a key a call does about ten times as much as for one without.
 MAX_PURGED, MAX_SCANNED, MAX_SERVED = 50, 100, 16
-local MAX_LISTED = 1000  -- requests that remove_dead_waiters() reads
 local MAX_DROPPED = 100  -- requests that look_at() drops in one call, about
-local MAX_ENDED = 500    -- expired holders that list() leaves out
 
 local shares = string.find(mode, 'share', 1, true)
 keyed = {}
@@ -102,7 +101,7 @@ local function use_of(key)
   return uses[key]
 end
 
--- How many requests of *key* are in line.
+-- How many requests of *key* are in line, without those whose hubs are known to be gone.
 local function waits_of(key)
   return count_with('l:' .. key .. '!') + count_with('a:' .. key .. '!')
 end
@@ -132,10 +131,9 @@ end
 
 -- The text of *request* in `keys`, and its key. *ticket* is its score in the line.
 local function text_of(request, ticket)
-  local kind = 'l:'
-  if ticket < 0 then kind, ticket = 'a:', ticket + ASIDE end
+  local kind = ticket < -ASIDE and 'g:' or ticket < 0 and 'a:' or 'l:'
   local _, _, _, key = parse_tail(request)
-  return kind .. key .. '!' .. padded(ticket) .. ':' .. request, key
+  return kind .. key .. '!' .. padded(ticket_of(ticket)) .. ':' .. request, key
 end
 
 -- The first request of *key* that is not set aside, and its ticket.
@@ -220,7 +218,7 @@ local function join_line(entries)
 end
 
 -- Sets *requests* aside, as set_aside() does. Returns their keys, which are to be looked at.
-local function pass_over(requests, alive_until)
+local function pass_over(requests)
   local changed, texts = {}, {}
   for i, ticket in ipairs(call('ZMSCORE', line, unpack(requests))) do
     local text, key = text_of(requests[i], tonumber(ticket))
@@ -228,10 +226,13 @@ local function pass_over(requests, alive_until)
     changed[key] = true
   end
   local aside = {}
-  for i, text in ipairs(texts) do aside[i] = 'a' .. string.sub(text, 2) end
+  for i, text in ipairs(texts) do
+    local state = hub_state((parse_request(requests[i])))
+    aside[i] = (state.unreachable and 'g' or 'a') .. string.sub(text, 2)
+  end
+  if #texts > 0 then call('ZREM', keys, unpack(texts)) end
   add_texts(aside)
-  call('ZREM', keys, unpack(texts))
-  set_aside(requests, alive_until)
+  set_aside(requests)
   return changed
 end
 
@@ -241,7 +242,10 @@ local function return_texts(back)
   local entries = {}
   for i = 1, #back, 2 do entries[i], entries[i + 1] = back[i + 1], back[i] end
   local changed, texts = write_texts(entries)
-  for i, text in ipairs(texts) do texts[i] = 'a' .. string.sub(text, 2) end
+  for i = #texts, 1, -1 do
+    texts[2 * i] = 'g' .. string.sub(texts[i], 2)
+    texts[2 * i - 1] = 'a' .. string.sub(texts[i], 2)
+  end
   call('ZREM', keys, unpack(texts))
   look_at_all(changed)
 end
@@ -305,10 +309,12 @@ do
   -- oldest request, and the caller's client calls again until all are written.
   local function mend_line()
     local from = call('HGET', meta, 'mended')
-    if not from and count_with('l:') + count_with('a:') == waiting then return end
+    if not from and count_with('l:') + count_with('a:') + count_with('g:') == waiting then
+      return
+    end
     if not from or from == '' then
       local texts = {}
-      for kind in string.gmatch('laksrv', '.') do
+      for kind in string.gmatch('lagksrv', '.') do
         local first, last = beginning_with(kind .. ':')
         append(texts,
           call('ZRANGEBYLEX', keys, first, last, 'LIMIT', 0, MAX_MENDED - #texts))
@@ -352,8 +358,6 @@ function keyed.tail_of(id)
   return NO_KEY .. keyed.key_of(id)
 end
 
-local serving = false  -- serve() looks at the keys of its grants itself
-
 function keyed.granted(grants, longest)
   local changed, texts = {}, {}
   for _, grant in ipairs(grants) do
@@ -373,7 +377,7 @@ function keyed.granted(grants, longest)
   end
   add_texts(texts)
   keep(keys, longest)
-  if serving then return end
+  if keyed.serving then return end  -- serve() looks at the keys of its grants itself
   for key in pairs(changed) do uses[key] = nil end
   look_at_all(changed)
 end
@@ -411,44 +415,55 @@ function keyed.line_is_blocked()
   return first_with('r:') ~= nil
 end
 
--- Whether *one* comes before *other* by their bytes, as in a ZSET; `<` goes by the server's locale.
-local function precedes(one, other)
-  for i = 1, math.min(#one, #other) do
-    local byte, beside = string.byte(one, i), string.byte(other, i)
-    if byte ~= beside then return byte < beside end
-  end
-  return #one < #other
-end
+do
+  local MAX_ENDED = 500  -- expired holders, and keys of dead requests, that list() leaves out
 
--- Lists at most *most* keys that hold or wait, in the order of their texts, the first one after
--- *after*: key, permits in use, requests waiting, set limit or -1, ...
-function keyed.list(most, after)
-  local expired = {}  -- permits of holders that nothing has removed yet
-  for _, id in ipairs(call('ZRANGEBYSCORE', holders, '-inf', now, 'LIMIT', 0, MAX_ENDED)) do
-    local key = keyed.key_of(id)
-    expired[key] = (expired[key] or 0) + permits_of(id)
-  end
-  local rows = {}
-  while #rows < 4 * most do
-    local key
-    for kind in string.gmatch('ula', '.') do
-      -- Requests without a key come first: all their texts are below '":'.
-      local from = '(' .. kind .. ':' .. after .. '"'
-      local text = call('ZRANGEBYLEX', keys, from, '(' .. kind .. ';', 'LIMIT', 0, 1)[1]
-      local found = text and string.match(text, '^.:([^!]*)')
-      if found and (not key or precedes(found, key)) then key = found end
+  -- Whether *one* comes before *other* by their bytes, as in a ZSET; `<` goes by the server's locale.
+  local function precedes(one, other)
+    for i = 1, math.min(#one, #other) do
+      local byte, beside = string.byte(one, i), string.byte(other, i)
+      if byte ~= beside then return byte < beside end
     end
-    if not key then break end
-    local use, waits = use_of(key) - (expired[key] or 0), waits_of(key)
-    if use > 0 or waits > 0 then
-      rows[#rows + 1] = key
-      rows[#rows + 1] = exact(use)
-      rows[#rows + 1] = waits
-      rows[#rows + 1] = call('HGET', key_limits, key) or '-1'
-    end
-    after = key
+    return #one < #other
   end
-  return rows
+
+  -- Lists at most *most* keys that hold or wait, in the order of their texts, the first one after
+  -- *after*: key, permits in use, requests waiting, set limit or -1, ...
+  function keyed.list(most, after)
+    local expired = {}  -- permits of holders that nothing has removed yet
+    for _, id in ipairs(call('ZRANGEBYSCORE', holders, '-inf', now, 'LIMIT', 0, MAX_ENDED)) do
+      local key = keyed.key_of(id)
+      expired[key] = (expired[key] or 0) + permits_of(id)
+    end
+    local dead = {}  -- requests of hubs that are dead
+    for _, request in ipairs(dead_requests) do
+      local key = string.match(request, '^.*:(.*)$')
+      dead[key] = (dead[key] or 0) + 1
+    end
+    local rows, ended = {}, 0
+    while #rows < 4 * most do
+      local key
+      for kind in string.gmatch('ula', '.') do
+        -- Requests without a key come first: all their texts are below '":'.
+        local from = '(' .. kind .. ':' .. after .. '"'
+        local text = call('ZRANGEBYLEX', keys, from, '(' .. kind .. ';', 'LIMIT', 0, 1)[1]
+        local found = text and string.match(text, '^.:([^!]*)')
+        if found and (not key or precedes(found, key)) then key = found end
+      end
+      if not key then break end
+      local use, waits = use_of(key) - (expired[key] or 0), waits_of(key) - (dead[key] or 0)
+      if use > 0 or waits > 0 or ended == MAX_ENDED then
+        rows[#rows + 1] = key
+        rows[#rows + 1] = exact(use)
+        rows[#rows + 1] = waits
+        rows[#rows + 1] = call('HGET', key_limits, key) or '-1'
+      else
+        ended = ended + 1
+      end
+      after = key
+    end
+    return rows
+  end
 end
 
 function keyed.keep(need)
@@ -474,9 +489,12 @@ end
 -- blocks all others.
 local function serve()
   clear_unreachable()
-  if keyed.mending then return end
-  if set_limit == 0 or waiting == 0 or grace > now then return end
+  if keyed.mending or waiting == 0 or grace > now then return end
   hub_states[hub] = nil  -- the call may have kept its hub alive since that was read
+  local dead, gone = look_through()
+  if #dead > 0 then leave_line(dead) end
+  if #gone > 0 then look_at_all(pass_over(gone)) end
+  if set_limit == 0 then return end
   local all_back, back = bring_back()
   if #back > 0 then return_texts(back) end
   if not all_back then
@@ -500,7 +518,7 @@ local function serve()
       elseif use_of(key) + permits > limit_of(key, (parse_tail(request))) then
         look_at(key)  -- which it was not yet
       elseif state.unreachable or permits > effective_limit then
-        look_at_all(pass_over({ request }, state.alive_until))
+        look_at_all(pass_over({ request }))
       elseif used + permits > effective_limit then
         blocked = true
         head_alive_until = state.alive_until
@@ -534,8 +552,8 @@ local function serve()
       head_alive_until = nil
     end
     local stopped = granted >= MAX_SERVED or steps >= MAX_SCANNED or dropped >= MAX_DROPPED
-    local grants, _, lost_permits, undelivered_until
-    grants, _, lost_permits, undelivered, undelivered_until = deliver_grants(recipients)
+    local grants, _, lost_permits
+    grants, _, lost_permits, undelivered = deliver_grants(recipients)
     used = used - lost_permits
     if #undelivered > 0 then
       local back_in_line, need = {}, 0
@@ -549,13 +567,13 @@ local function serve()
       end
       call('ZADD', line, unpack(back_in_line))
       waiting = waiting + #undelivered
-      local changed = pass_over(undelivered, undelivered_until)
+      local changed = pass_over(undelivered)
       keep_line(need)  -- it may have been empty, and then it is another key
       look_at_all(changed)
     end
-    serving = true
+    keyed.serving = true
     write_grants(grants)
-    serving = false
+    keyed.serving = false
     if stopped then
       open, more = false, true
       return
@@ -592,7 +610,7 @@ end
 local function line_is_full(max_waiters, tail)
   local most, most_of_key = string.match(max_waiters, '^(-?%d+):?(%d*)$')
   most, most_of_key = tonumber(most), tonumber(most_of_key)
-  if most >= 0 and waiting >= most then return -3 end
+  if most >= 0 and count_living() >= most then return -3 end
   local _, _, _, key = parse_tail(tail)
   return most_of_key and key ~= ''
     and waits_of(key) + (queued_counts[key] or 0) >= most_of_key and -6

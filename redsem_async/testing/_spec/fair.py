@@ -158,7 +158,7 @@ class FairSpecification(Specification):
         return None if admits and state.taken(now) + request.permits <= limit else WAITING
 
     def _full_line(self, context: CallContext, call: Acquire, request: Request) -> Answer | None:
-        length = len(self.line) + len(context.queued)
+        length = _count_living(self.line) + len(context.queued)
         is_full = call.max_waiters is not None and length >= call.max_waiters
         return QUEUE_FULL if is_full else None
 
@@ -226,19 +226,27 @@ class FairSpecification(Specification):
         """
         state = self.state
         self._mark_reachable(state.look_up(context.hub))
-        if state.set_limit == 0 or state.grace.until > context.now or not self.line:
+        if state.grace.until > context.now or not self.line:
+            return
+        self._look_through(context)
+        if state.set_limit == 0 or not self.line:
             return
         if self.look_again is not None and self.look_again <= context.now:
             self.look_again = None
-            back = [queued for queued in self.line if queued.set_aside]
+            back = [
+                queued
+                for queued in self.line
+                if queued.set_aside
+                and not (queued.gone and state.is_unreachable(context, queued.hub))
+            ]
             for queued in back:
-                queued.set_aside = False
+                queued.set_aside = queued.gone = False
             self._line_changed(context, back)
         while True:
             plan, blocked = self._plan(context)
             unreachable = self._hand_over(context, plan)
             for queued in unreachable:
-                self._set_aside(queued)
+                self._set_aside(context, queued)
             self._line_changed(context, unreachable)
             if not unreachable:
                 if blocked is not None:
@@ -260,7 +268,7 @@ class FairSpecification(Specification):
             if record.alive_until <= context.now:
                 self.line.remove(queued)
             elif permits > limit or record.unreachable:
-                self._set_aside(queued)
+                self._set_aside(context, queued)
             elif used + permits > limit:
                 return plan, queued
             else:
@@ -291,6 +299,7 @@ class FairSpecification(Specification):
             silent = is_caller or record.no_push
             if not silent and not record.received(self._publish(hub, push)):
                 record.unreachable = True
+                state.looked_at = None
                 state.save_counter(context, 0)
                 unreachable += [queued for queued, _ in part]
                 continue
@@ -310,9 +319,28 @@ class FairSpecification(Specification):
 
     # -- requests that are set aside
 
-    def _set_aside(self, queued: QueuedRequest) -> None:
-        """Pass the request over until `look_again`: when its hub counts as dead at the latest."""
+    def _look_through(self, context: CallContext) -> None:
+        """Drop what is of dead hubs, and set aside what is of hubs that are gone."""
+        state, now = self.state, context.now
+        if not state.may_have_died(now):
+            return
+        state.looked_at = now
+        alive_until = {queued.hub: state.look_up(queued.hub).alive_until for queued in self.line}
+        self._leave_line(context, [q for q in self.line if alive_until[q.hub] <= now])
+        gone = [q for q in self.line if not q.gone and state.is_unreachable(context, q.hub)]
+        for queued in gone:
+            self._set_aside(context, queued)
+        self._line_changed(context, gone)
+
+    def _set_aside(self, context: CallContext, queued: QueuedRequest) -> None:
+        """Pass the request over until `look_again`: when its hub counts as dead at the latest.
+
+        One of a hub that is gone waits until the hub is back.
+        """
         queued.set_aside = True
+        queued.gone = self.state.is_unreachable(context, queued.hub)
+        if queued.gone:
+            return
         alive_until = self.state.look_up(queued.hub).alive_until
         again = alive_until if self.look_again is None else self.look_again
         self.look_again = min(again, alive_until)
@@ -338,14 +366,24 @@ class FairSpecification(Specification):
         return Reply(
             answers=answers,
             next_ms=min(moments, default=None),
-            waiting=len(self.line),
+            waiting=_count_living(self.line),
             granted=context.granted,
             slots=context.slots if self.state.slotted else {},
         )
 
     def _listing(self, context: CallContext, call: Status) -> Listing:
+        line = self._living_line(context)
         entries = [
             LineEntry(queued.id, queued.ticket, queued.request.permits, queued.key)
-            for queued in self.line[: call.max_entries]
+            for queued in line[: call.max_entries]
         ]
-        return Listing(len(self.line), entries, blocked=bool(self.line))
+        return Listing(len(line), entries, blocked=bool(line))
+
+    def _living_line(self, context: CallContext) -> list[QueuedRequest]:
+        now, look_up = context.now, self.state.look_up
+        return [q for q in self.line if not q.gone and look_up(q.hub).alive_until > now]
+
+
+def _count_living(line: Sequence[QueuedRequest]) -> int:
+    """How many wait, without those whose hubs are known to be gone."""
+    return sum(not queued.gone for queued in line)

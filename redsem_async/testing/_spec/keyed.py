@@ -173,7 +173,8 @@ class KeyedSpecification(FairSpecification):
         full = super()._full_line(context, call, request)
         if full is not None or most is None or key is None:
             return full
-        count = sum(queued.key == key for queued in (*self.line, *context.queued))
+        line = (*self.line, *context.queued)
+        count = sum(queued.key == key for queued in line if not queued.gone)
         return QUEUE_FULL_FOR_KEY if count >= most else None
 
     def _in_line(self, request: Request) -> Answer:
@@ -209,7 +210,8 @@ class KeyedSpecification(FairSpecification):
         for holder in self.state.holders.values():
             if holder.key is not None and holder.expiry_ms > context.now:
                 held[holder.key] += holder.permits
-        waiting = Counter(queued.key for queued in self.line if queued.key is not None)
+        line = self._living_line(context)
+        waiting = Counter(queued.key for queued in line if queued.key is not None)
         names = {quote(key, safe=""): key for key in {*held, *waiting}}
         after = "" if call.after is None else quote(call.after, safe="")
         keys = [
@@ -252,7 +254,7 @@ class KeyedSpecification(FairSpecification):
             if record.alive_until <= context.now:
                 self.line.remove(head)
             elif permits > limit or record.unreachable:
-                self._set_aside(head)
+                self._set_aside(context, head)
             elif used + permits > limit:
                 return plan, head
             else:

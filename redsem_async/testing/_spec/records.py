@@ -104,6 +104,7 @@ class QueuedRequest:
 
     Attributes:
         set_aside: the request cannot be served now, and does not block those behind it.
+        gone: the same, because its hub received no push message: it does not count as waiting.
         is_planned: this call serves it, if its hub receives that.
         slots: that it gets from the call that serves it.
         answer: what its client was told when it joined the line.
@@ -113,6 +114,7 @@ class QueuedRequest:
     request: Request
     ticket: int
     set_aside: bool = False
+    gone: bool = False
     is_planned: bool = False
     slots: tuple[int, ...] = ()
     answer: Answer = WAITING

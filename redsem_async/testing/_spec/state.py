@@ -22,6 +22,7 @@ from .records import (
 )
 
 ALL_TAKEN = 2**53  # permits
+LOOK_AGAIN_MS = 1000  # before that the line is not looked through again
 
 
 @dataclass(slots=True)
@@ -105,6 +106,8 @@ class State:
         slotted: permits stand for slots.
         slots: the longest list of slots that a client declares.
         hold_ms: for how long requests hold their permits lately, times permits, if it was told.
+        looked_at: when the line was looked through for requests of dead hubs, in milliseconds;
+            None where that is to be done again (fair).
         on_removed: called with holders that were removed.
     """
 
@@ -122,6 +125,7 @@ class State:
     slotted: bool = False
     slots: Sequence[str] = ()
     hold_ms: int | None = None
+    looked_at: int | None = None
     on_removed: Callable[[CallContext, Sequence[HolderRecord]], None] | None = field(
         default=None, repr=False
     )
@@ -155,6 +159,7 @@ class State:
         self.counter.ahead_us = self.counter.offset_us = 0
         self.grace = Grace()
         self.slots = ()
+        self.looked_at = None
         self.holders.clear()
         self.rights.clear()
 
@@ -263,6 +268,19 @@ class State:
         dead = [hub for hub, record in self.hubs.items() if 0 < record.alive_until <= until]
         for hub in sorted(dead, key=self.alive_until)[:10]:
             del self.hubs[hub]
+            self.looked_at = None
+
+    def is_unreachable(self, context: CallContext, hub: str) -> bool:
+        """Whether *hub* received no push message, and is not the caller."""
+        return hub != context.hub and self.look_up(hub).unreachable
+
+    def may_have_died(self, now: int) -> bool:
+        """Whether hubs have died since the line was looked through, which is done seldom."""
+        since = self.looked_at
+        if since is None:
+            return True
+        died = any(since < record.alive_until <= now for record in self.hubs.values())
+        return died and now - since >= LOOK_AGAIN_MS
 
     def raise_mark(self, context: CallContext, number: int) -> None:
         """Note that the caller has used *number*: no request up to it is granted any more."""
