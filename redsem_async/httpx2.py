@@ -33,8 +33,9 @@ class PermitTimeout(AcquireTimeout, httpx2.PoolTimeout):
         waited: float,
         retry_after: float = 0.0,
         blocked_by: Literal["limit", "key", "paused"] = "limit",
+        nested: bool = False,  # noqa: FBT001, FBT002 - facts are pickled by position
     ) -> None:
-        super().__init__(name, waited, retry_after, blocked_by)
+        super().__init__(name, waited, retry_after, blocked_by, nested)
         self._request = None  # OSError's constructor does not call the next one
 
 
@@ -109,7 +110,7 @@ class SemaphoreTransport(httpx2.AsyncBaseTransport):
             held = await self._limiter.hold(request, timeouts.get("pool"))
         except AcquireTimeout as full:
             raise PermitTimeout(
-                full.name, full.waited, full.retry_after, full.blocked_by
+                full.name, full.waited, full.retry_after, full.blocked_by, full.nested
             ) from full
         except QueueFull as full:
             raise PermitsQueueFull(

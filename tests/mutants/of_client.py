@@ -1347,8 +1347,8 @@ OF_CLIENT = (
         "faults/test_lacking.py::test_after_a_lost_connection_it_is_known_that_nobody_counts",
         (
             "_redis/backend.py",
-            "        return Connection(opened._replace(met=self._known), listener)\n\n\nclass",
-            "        return Connection(opened, listener)\n\n\nclass",
+            "        return _linked(self.place, opened._replace(met=self._known), listener)\n\n    def",
+            "        return _linked(self.place, opened, listener)\n\n    def",
         ),
     ),
 )

@@ -703,8 +703,8 @@ OF_SCRIPTS = (
         "scripts/test_spec.py::test_status_leaves_out_requests_of_the_dead[fair]",
         (
             "lua/fair/line.lua",
-            ".alive_until > now then\n        rows",
-            ".alive_until then\n        rows",
+            "if hub_state(string.sub(part[i], 1, #hub)).alive_until <= now then",
+            "if not hub_state(string.sub(part[i], 1, #hub)).alive_until then",
         ),
     ),
     mutant(
