@@ -204,7 +204,7 @@ end
 -- The right to reuse leases: a hub that has it may pass a released lease to its own next request
 -- without a command, because no other hub wants the semaphore. The right ends at a time that
 -- `rights` notes, so a lost recall delays other hubs until then at most.
-
+--
 -- Ends the right of every other hub, because the caller's hub wants more, or the limit changes.
 local function recall_rights()
   if not rights then return end

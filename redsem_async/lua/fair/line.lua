@@ -178,6 +178,7 @@ local function look_through()
       gone[#gone + 1] = rows[i]
     end
   end
+  allow_writes_at_maxmemory()
   call('HSET', meta, 'looked', at .. (stopped and ':' .. stopped or ''))
   if stopped then more = true end
   return dead, gone

@@ -229,7 +229,7 @@ class FairSpecification(Specification):
         if state.grace.until > context.now or not self.line:
             return
         self._look_through(context)
-        if state.set_limit == 0 or not self.line:
+        if state.set_limit == 0:
             return
         if self.look_again is not None and self.look_again <= context.now:
             self.look_again = None
