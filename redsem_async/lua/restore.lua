@@ -52,10 +52,11 @@ for i = PERMITS, #ARGV do
   end
   local restorable = left > 0
     or released and grace > now and not call('ZSCORE', released, id)
+  local asked = max_hold and math.min(lease, max_hold - held_for(token)) or lease
+  if math.max(asked, left) <= 0 then restorable = false end  -- its max_hold has ended
   if restorable and slotted then restorable = slotted.claim(id, slots_held) end
   if restorable then
     last = math.max(last, tonumber(token))
-    local asked = max_hold and math.min(lease, max_hold - held_for(token)) or lease
     restored[#restored + 1] = { id, token, math.max(asked, left), tonumber(permits), tail }
   end
   held[i - PERMITS + 1] = restorable and 1 or 0

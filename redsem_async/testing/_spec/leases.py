@@ -40,13 +40,13 @@ def restore(state: State, context: CallContext, call: Restore) -> Reply:
         identity = permit_id(context.hub, number)
         grant = state.current_grant(identity, context.now)
         back = grant is not None or state.grace.allows_restore(identity, context.now)
-        back = back and may_have(state, identity, slots)
+        asked = call.lease_ms
+        if call.max_hold_ms is not None:
+            asked = min(asked, call.max_hold_ms - _held_for(state, context, token))
+        left = max(asked, grant.left_ms if grant else 0)
+        back = back and left > 0 and may_have(state, identity, slots)
         if back:
             state.counter.last = max(state.counter.last, token)
-            asked = call.lease_ms
-            if call.max_hold_ms is not None:
-                asked = min(asked, call.max_hold_ms - _held_for(state, context, token))
-            left = max(asked, grant.left_ms if grant else 0)
             longest = max(longest, left)
             state.holders[identity] = HolderRecord(
                 context.now + left, token, permits, key.key if key else None, tuple(slots)
