@@ -202,16 +202,19 @@ async def dial(target: Target, asker: Asker | None = None) -> Opened:
         redis.exceptions.RedisError: when no server can be reached now.
     """
     try:
-        return await _open(target, 3, asker)
+        try:
+            return await _open(target, 3, asker)
+        except errors.ResponseError as error:
+            text = str(error).upper()
+            if "HELLO" not in text and "NOPROTO" not in text and "UNKNOWN COMMAND" not in text:
+                raise
+        return await _open(target, 2, asker)
     except errors.AuthenticationError as error:
         raise ConnectionRejected(str(error)) from error
     except errors.ResponseError as error:
         if command_error(error).kind is not ErrorKind.REFUSED:
             raise  # busy, or loading
-        text = str(error).upper()
-        if "HELLO" not in text and "NOPROTO" not in text and "UNKNOWN COMMAND" not in text:
-            raise ConnectionRejected(str(error)) from error
-    return await _open(target, 2, asker)
+        raise ConnectionRejected(str(error)) from error
 
 
 async def _open(target: Target, protocol: int, asker: Asker | None) -> Opened:

@@ -13,6 +13,7 @@ from redsem_async.testing._embedded import EmbeddedRedis
 from tests.harness.children import StartWorker
 from tests.harness.clients import Connect, Kind, kill_connection
 from tests.harness.lacking import LACKS, Lacking
+from tests.harness.servers import StartServer
 from tests.harness.wait import (
     EPSILON,
     NOISE,
@@ -162,6 +163,18 @@ async def test_what_is_worked_around_is_logged_once(
     [lack] = lacking.lacks
     assert len(said) == (lack in words)
     assert all(words[lack] in text for text in said)
+
+
+async def test_wrong_credentials_are_refused_at_once_without_resp3(
+    kind: Kind, embedded: StartServer, connect: Connect
+) -> None:
+    """The second attempt, in RESP2, is the one that is told so."""
+    server = embedded("--requirepass", "secret")
+    async with Lacking(server.port, "resp3") as lacking:
+        client = connect(lacking.url.replace("//", "//:wrong@"))
+        with takes_at_most(1.0), pytest.raises(BackendError, match="rejects"):
+            await kind(client, "jobs", 1).acquire(timeout=5)
+        assert lacking.met
 
 
 async def test_after_a_lost_connection_it_is_known_that_nobody_counts(

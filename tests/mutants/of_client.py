@@ -1351,4 +1351,15 @@ OF_CLIENT = (
             "        return _linked(self.place, opened, listener)\n\n    def",
         ),
     ),
+    mutant(
+        "wrong credentials in RESP2 are an outage",
+        "who is rejected is told so at once, also where the server has no RESP3",
+        "faults/test_lacking.py::test_wrong_credentials_are_refused_at_once_without_resp3",
+        (
+            "_redis/dial.py",
+            "    except errors.AuthenticationError as error:\n"
+            "        raise ConnectionRejected(str(error)) from error\n",
+            "",
+        ),
+    ),
 )
