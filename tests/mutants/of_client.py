@@ -1357,8 +1357,7 @@ OF_CLIENT = (
         "faults/test_lacking.py::test_wrong_credentials_are_refused_at_once_without_resp3",
         (
             "_redis/dial.py",
-            "    except errors.AuthenticationError as error:\n"
-            "        raise ConnectionRejected(str(error)) from error\n",
+            "    except errors.AuthenticationError as error:\n        raise ConnectionRejected(str(error)) from error\n",
             "",
         ),
     ),
