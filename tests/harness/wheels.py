@@ -69,6 +69,10 @@ def wheel_of_first(folder: Path) -> Wheel:
     source = folder / "source"
     source.mkdir()
     git = ["git", "archive", found[1], *SOURCES]
+    known = ["git", "cat-file", "-e", found[1]]
+    if subprocess.run(known, cwd=CHECKOUT, stderr=subprocess.DEVNULL, check=False).returncode:
+        # A clone without the history: where it came from may have it.
+        subprocess.run(["git", "fetch", "-q", "--unshallow"], cwd=CHECKOUT, check=False)
     try:
         archive = subprocess.run(git, cwd=CHECKOUT, capture_output=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError) as error:
