@@ -121,7 +121,7 @@ class Refresher:
         if self._ran_at < due < now:  # it is blocked still, or runs again just now
             gap = Gap(self._ran_at, due, now)
         spare = terms.lease - terms.refresh_interval - clock_margin(terms.lease)
-        late = gap.end - gap.due >= min(spare, terms.lease / 4)
+        late = gap.end - gap.due >= spare
         if late and gap.start < trusted <= gap.end and trusted < claim.hold_ends:
             return gap.end - gap.start
         return None
