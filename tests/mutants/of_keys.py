@@ -462,6 +462,12 @@ OF_KEYS = (
         ("_hub/reuse.py", "HOLD_LEFT = 0.9 ", "HOLD_LEFT = 0.0 "),
     ),
     mutant(
+        "max_hold: a restore puts back what has ended",
+        "a permit is held for max_hold at most, also after a loss of state",
+        "scripts/test_spec.py::test_nothing_is_put_back_whose_longest_hold_has_ended[zset]",
+        ("lua/restore.lua", "  if math.max(asked, left) <= 0 then restorable = false end", "  "),
+    ),
+    mutant(
         "lost keys of holders count as none",
         "the limit of a key is kept although Redis evicted whose permits are in use",
         f"{_LOST}the_limit_of_a_key_is_kept_although_its_index_is_lost[options0]",

@@ -617,6 +617,30 @@ def test_status_leaves_out_requests_of_the_dead(mode: Mode, server_url: str, pre
         state.teardown()
 
 
+@pytest.mark.parametrize("mode", ["fair+keys", "zset"])
+def test_nothing_is_put_back_whose_longest_hold_has_ended(
+    mode: Mode, server_url: str, prefix: str
+) -> None:
+    """The keys of others would expire at once with it. The machine above found it."""
+    here, there = HUBS[:2]
+    state = machine(mode, "server", server_url, prefix)()
+    try:
+        state.choose(limit=2, recovers=True, plain=True)
+        state.fail_over(hub=there)
+        state.pass_time(ms=4000)
+        state.use_plainly(hub=here, counts=[1], lease_ms=10_000, times=1, keeps=True)
+        state.fail_over(hub=there)
+        state.lose_everything()
+        state.pass_time(ms=4000)
+        call = op.Restore([state.lost[0][1]], 10_000, HubInfo("x", recovers=True), None, 4000)
+        answer = state.call(here, call)
+        assert isinstance(answer, Reply) and answer.answers == [0]
+        state.nothing_is_kept_for_longer_than_it_has_to_be()
+        assert not state.redis.zcard(state.keys[0])
+    finally:
+        state.teardown()
+
+
 @pytest.mark.parametrize("dead_ones", [99, 100, 150])
 def test_a_long_line_of_a_dead_process_ends_at_the_limit_of_its_key(
     dead_ones: int, server_url: str, prefix: str
