@@ -29,7 +29,7 @@ OF_KEYS = (
         "one that is too heavy for the limit in all holds up those of its batch",
         "a request that is passed over holds nobody up",
         f"{_TEST}one_too_heavy_for_the_limit_in_all_holds_nobody_up_in_the_same_batch[redis]",
-        (_KEYED, "  if not passed_over then queued", "  if true then queued"),
+        (_KEYED, "  if not passed_over then keyed", "  if true then keyed"),
     ),
     mutant(
         "a key is listed although its permits have expired",
@@ -123,7 +123,7 @@ OF_KEYS = (
         (
             _KEYED,
             "local function look_at(key)\n",
-            "local function look_at(key)\n  if shares and first_with('k:' .. key .. '!') then return end\n",
+            "local function look_at(key)\n  if keyed.shares and first_with('k:' .. key .. '!') then return end\n",
         ),
     ),
     mutant(
@@ -201,13 +201,13 @@ OF_KEYS = (
         "a key is not put back after its limit was raised",
         "a raised limit serves waiters at once",
         f"{_TEST}the_limit_of_a_key_can_be_set[redis]",
-        (_KEYED, "  set_limits[key] = nil\n  look_at(key)\n", "  set_limits[key] = nil\n"),
+        (_KEYED, "  keyed.limits[key] = nil\n  look_at(key)\n", "  keyed.limits[key] = nil\n"),
     ),
     mutant(
         "the set limit of a key is ignored",
         "a limit that is set overrides what clients declare",
         f"{_TEST}the_limit_of_a_key_can_be_set[redis]",
-        (_KEYED, "return tonumber(set_limits[key]) or declared", "return declared"),
+        (_KEYED, "return tonumber(keyed.limits[key]) or declared", "return declared"),
     ),
     mutant(
         "a newcomer passes a heavy head of its key",
@@ -244,7 +244,7 @@ OF_KEYS = (
         "a newcomer of a key with few waits for a heartbeat",
         "nobody waits whose turn it is while there is room",
         f"{_TEST}share_serves_a_newcomer_whose_turn_it_is_at_once[redis]",
-        (_KEYED, "  return shares and blocked_by == 'limit'\n", ""),
+        (_KEYED, "  return keyed.shares and blocked_by == 'limit'\n", ""),
     ),
     mutant(
         "a late patience",
@@ -326,8 +326,8 @@ OF_KEYS = (
         f"{_TEST}the_queue_of_a_key_can_be_bounded[redis]",
         (
             _KEYED,
-            "(queued_counts[key] or 0) >= most_of_key",
-            "(queued_counts[key] or 0) > most_of_key",
+            "(keyed.added[key] or 0) >= most_of_key",
+            "(keyed.added[key] or 0) > most_of_key",
         ),
     ),
     mutant(

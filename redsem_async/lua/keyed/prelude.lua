@@ -37,9 +37,8 @@ local NO_KEY = '::1:0:'  -- the tail of a request without a key
 MAX_PURGED, MAX_SCANNED, MAX_SERVED = 50, 100, 16
 local MAX_DROPPED = 100  -- requests that look_at() drops in one call, about
 
-local shares = string.find(mode, 'share', 1, true)
 keyed = {}
-local virtual_time  -- of the key that was served last
+keyed.shares = string.find(mode, 'share', 1, true)
 
 -- The texts in `keys` that begin with *prefix*, as a range. Its last character is ':' or '!'.
 local function beginning_with(prefix)
@@ -62,17 +61,17 @@ local function add_texts(texts)
   call('ZADD', keys, unpack(entries))
 end
 
-local tails = {}  -- what parse_tail() has read
+keyed.tails = {}  -- what parse_tail() has read
 
 -- What the tail of a request says: key limit, weight, patience in ms, key.
 local function parse_tail(request)
-  local read = tails[request]
+  local read = keyed.tails[request]
   if not read then
     local limit, weight, patience, key = string.match(request, ':(%d*):([%d.]+):(%d+):([^:]*)$')
     read = {
       tonumber(limit) or math.huge, tonumber(weight) or 1, tonumber(patience) or 0, key or '',
     }
-    tails[request] = read
+    keyed.tails[request] = read
   end
   return read[1], read[2], read[3], read[4]
 end
@@ -80,13 +79,14 @@ local function padded(ticket)
   return string.format('%017.0f', ticket)
 end
 
-local set_limits, uses = {}, {}  -- of keys, read once in a call
+local uses = {}  -- of keys, read once in a call, and the limits that are set for them
+keyed.limits = {}
 
 -- The limit of *key* for a request that declares *declared*.
 local function limit_of(key, declared)
   if key == '' then return math.huge end
-  if set_limits[key] == nil then set_limits[key] = call('HGET', key_limits, key) end
-  return tonumber(set_limits[key]) or declared
+  if keyed.limits[key] == nil then keyed.limits[key] = call('HGET', key_limits, key) end
+  return tonumber(keyed.limits[key]) or declared
 end
 -- Permits that *key* has in use.
 local function use_of(key)
@@ -106,16 +106,18 @@ local function waits_of(key)
   return count_with('l:' .. key .. '!') + count_with('a:' .. key .. '!')
 end
 
--- The virtual time of *key*: by it, keys with the same use for their weight take turns.
+-- The virtual time of *key*: by it, keys with the same use for their weight take turns. That of the
+-- key that was served last is the present one.
 local function virtual_time_of(key)
-  virtual_time = virtual_time or tonumber(call('HGET', meta, 'virtual')) or 0
+  local last_served = keyed.virtual_time or tonumber(call('HGET', meta, 'virtual')) or 0
+  keyed.virtual_time = last_served
   local text = first_with('v:' .. key .. '!')
-  return math.max(virtual_time, text and tonumber(string.sub(text, #key + 4)) or 0), text
+  return math.max(last_served, text and tonumber(string.sub(text, #key + 4)) or 0), text
 end
 -- *key* got permits.
 local function advance(key, permits, weight)
   local start, text = virtual_time_of(key)
-  virtual_time = start
+  keyed.virtual_time = start
   call('HSET', meta, 'virtual', string.format('%.6f', start))
   if text then call('ZREM', keys, text) end
   add_texts({ string.format('v:%s!%.6f', key, start + permits / weight) })
@@ -158,7 +160,7 @@ local function look_at(key)
     request, ticket, text = head_of(key)
   end
   if not request then
-    if shares and use_of(key) == 0 then
+    if keyed.shares and use_of(key) == 0 then
       local _, old = virtual_time_of(key)
       if old then call('ZREM', keys, old) end
     end
@@ -170,13 +172,13 @@ local function look_at(key)
   -- One that was not looked at may be of a dead hub: serve() drops it.
   if not fits and dropped < MAX_DROPPED then return end
   local place, rank = padded(ticket), ''
-  if shares then
+  if keyed.shares then
     if key == '' then patience = lease end
     rank = string.format('%023.6f:%023.6f:', use_of(key) / weight, (virtual_time_of(key))) .. place
     place = padded(ticket + 1000 * patience)
   end
   local texts = { 'r:' .. place .. ':' .. key, 'k:' .. key .. '!' .. place .. ':' .. rank }
-  if shares then texts[3] = 's:' .. rank .. ':' .. key end
+  if keyed.shares then texts[3] = 's:' .. rank .. ':' .. key end
   add_texts(texts)
 end
 local function look_at_all(changed)
@@ -259,7 +261,7 @@ local function next_key()
   local first = first_with('r:')
   if not first then return end
   local place, key = string.match(first, '^r:(%d+):(.*)$')
-  if not shares or stamp_us > tonumber(place) then return key end
+  if not keyed.shares or stamp_us > tonumber(place) then return key end
   return string.match(first_with('s:'), '([^:]*)$')
 end
 
@@ -480,7 +482,7 @@ function keyed.set_limit(key, limit)
   else
     call('HSET', key_limits, key, limit)
   end
-  set_limits[key] = nil
+  keyed.limits[key] = nil
   look_at(key)
 end
 
@@ -528,7 +530,7 @@ local function serve()
         granted = granted + 1
         if key ~= '' then uses[key] = use_of(key) + permits end
         tickets[request] = exact(ticket)
-        if shares then
+        if keyed.shares then
           local _, weight = parse_tail(request)
           advance(key, permits, weight)
         end
@@ -582,29 +584,29 @@ local function serve()
   if blocked then open = false end
 end
 
-local queued_keys = {}  -- of requests that this call adds to the line: what holds up the first
-local queued_counts = {}
+-- Of the keys of requests that this call adds to the line: what holds up the first, and how many.
+keyed.blocked_by, keyed.added = {}, {}
 
 -- What a new request has to wait for: 'limit', 'key', or nothing.
 local function held_up(permits, effective_limit, tail)
   local declared, weight, _, key = parse_tail(tail)
   if key ~= '' then
-    if queued_keys[key] then return queued_keys[key] end
+    if keyed.blocked_by[key] then return keyed.blocked_by[key] end
     if waiting > 0 and head_of(key) and not first_with('k:' .. key .. '!') then return 'key' end
     if use_of(key) + permits > limit_of(key, declared) then return 'key' end
   end
   if not open or grace > now or used + permits > effective_limit then return 'limit' end
   if key == '' then return end  -- which has no virtual time, because it does not wait
   uses[key] = use_of(key) + permits
-  if shares then advance(key, permits, weight) end
+  if keyed.shares then advance(key, permits, weight) end
 end
 -- A new request is added to the line at the end of the call; *passed_over*: it is to be set aside.
 -- Returns whether its key may come before the keys of older requests.
 function keyed.queued(blocked_by, tail, passed_over)
   local _, _, _, key = parse_tail(tail)
-  if not passed_over then queued_keys[key] = queued_keys[key] or blocked_by end
-  queued_counts[key] = (queued_counts[key] or 0) + 1
-  return shares and blocked_by == 'limit'
+  if not passed_over then keyed.blocked_by[key] = keyed.blocked_by[key] or blocked_by end
+  keyed.added[key] = (keyed.added[key] or 0) + 1
+  return keyed.shares and blocked_by == 'limit'
 end
 
 local function line_is_full(max_waiters, tail)
@@ -613,7 +615,7 @@ local function line_is_full(max_waiters, tail)
   if most >= 0 and count_living() >= most then return -3 end
   local _, _, _, key = parse_tail(tail)
   return most_of_key and key ~= ''
-    and waits_of(key) + (queued_counts[key] or 0) >= most_of_key and -6
+    and waits_of(key) + (keyed.added[key] or 0) >= most_of_key and -6
 end
 
 local function line_answer(tail)

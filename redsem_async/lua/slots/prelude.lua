@@ -12,7 +12,7 @@ local taken          -- slot -> id of the holder, or of a grant that is not writ
 local taken_count    -- how many slots are taken
 local lowest = 0     -- all slots below are taken
 local slots_by_id = {}  -- of grants of this call
-local told = {}      -- number and slots of each grant of this call to the caller's hub
+slotted.told = {}    -- number and slots of each grant of this call to the caller's hub
 
 -- Reads which slots are taken. Slots of an id that is no holder are free: the holder was evicted,
 -- for example. Returns how many ids have slots.
@@ -123,8 +123,7 @@ function slotted.granted(grants, longest)
     local id, text = grant[1], slotted.assign(grant[1], grant[4])
     call('HSET', slots, id, text)
     if string.sub(id, 1, #hub) == hub then
-      told[#told + 1] = tonumber(string.match(id, '%d+$'))
-      told[#told + 1] = text
+      append(slotted.told, { tonumber(string.match(id, '%d+$')), text })
     end
   end
   keep(slots, longest)
@@ -175,5 +174,5 @@ function slotted.clear()
 end
 -- *grants* of the caller's hub, with the slots of all that this call granted to it.
 function slotted.tell(grants)
-  return { grants, told }
+  return { grants, slotted.told }
 end
