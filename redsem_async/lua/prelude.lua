@@ -4,7 +4,7 @@ local MAX_PURGED = 500  -- ids that one call purges at most
 local BAND = 2 ^ 42     -- above any expiry in ms: a score of `extra` is in a band of this width
 -- Permits in use, above any limit, where it is not known of which keys they are, or which slots
 -- they have: what says so was lost, and nothing is granted until the holders have told it again.
-local ALL_TAKEN = 2 ^ 53
+local ALL_TAKEN = math.floor(2 ^ 53)
 
 -- *number* as text with all its digits: tostring() keeps 14, and a token has 16.
 local function exact(number)
@@ -142,7 +142,7 @@ local function extra_permits()
   for power = 0, top_power do
     local from = power * BAND
     local live = call('ZCOUNT', extra, '(' .. exact(from + now), '(' .. exact(from + BAND))
-    count = count + 2 ^ power * live
+    count = count + math.floor(2 ^ power) * live
   end
   return count
 end
@@ -152,7 +152,7 @@ local function permits_of(id)
   for power = 0, top_power do entries[power + 1] = id .. ':' .. power end
   if top_power < 0 then return permits end
   for i, score in ipairs(call('ZMSCORE', extra, unpack(entries))) do
-    if score then permits = permits + 2 ^ (i - 1) end
+    if score then permits = permits + math.floor(2 ^ (i - 1)) end
   end
   return permits
 end
@@ -166,7 +166,7 @@ local function remove_holders(ids)
   for power = 0, top_power do
     local entries = {}
     for i, id in ipairs(ids) do entries[i] = id .. ':' .. power end
-    freed = freed + 2 ^ power * call('ZREM', extra, unpack(entries))
+    freed = freed + math.floor(2 ^ power) * call('ZREM', extra, unpack(entries))
   end
   if slotted then slotted.removed(ids) end
   if keyed then keyed.removed(ids) end
@@ -190,7 +190,9 @@ local function purge()
       local from = power * BAND
       local ended = call('ZRANGEBYSCORE', extra, exact(from), exact(from + now),
         'LIMIT', 0, MAX_PURGED)
-      if #ended > 0 then freed = freed + 2 ^ power * call('ZREM', extra, unpack(ended)) end
+      if #ended > 0 then
+        freed = freed + math.floor(2 ^ power) * call('ZREM', extra, unpack(ended))
+      end
     end
     used = holder_count + extra_permits()
   else

@@ -117,6 +117,23 @@ async def test_keys_and_slots_are_handed_over(here: Redis, there: Redis, lacking
     await all_free(one)
 
 
+async def test_requests_for_many_are_counted(
+    kind: Kind, here: Redis, there: Redis, lacking: Lacking
+) -> None:
+    """Lua 5.4 tells 2 ^ 2 from 4, and so does who reads a reply."""
+    one, other = (kind(client, "jobs", 5, lease=LEASE) for client in (here, there))
+    heavy = await one.acquire(permits=4)
+    assert await other.try_acquire(permits=2) is None
+    assert (await other.status()).holders[0].permits == (await one.status()).held == 4
+    waiter = await queue_up(other, permits=3)
+    await one.set_limit(7)
+    with takes_at_most(late_by(lacking)):
+        lighter = await waiter
+    assert await heavy.release()
+    assert (await one.status()).held == lighter.permits == 3
+    assert await lighter.release()
+
+
 async def test_a_killed_waiter_is_passed_over(
     here: Redis, lacking: Lacking, start: StartWorker
 ) -> None:

@@ -175,7 +175,7 @@ OF_KEYS = (
         "the use of a key counts holders",
         "a holder of several permits has several in use",
         f"{_TEST}a_heavy_permit_counts_for_its_key_as_often[redis]",
-        (_KEYED, "use = use + 2 ^ power * count_with(", "use = use + count_with("),
+        (_KEYED, "use = use + math.floor(2 ^ power) * count_with(", "use = use + count_with("),
     ),
     mutant(
         "a key is not put back after a kick or an expiry",

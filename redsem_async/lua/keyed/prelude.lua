@@ -94,7 +94,7 @@ local function use_of(key)
   if not uses[key] then
     local use = 0
     for power = 0, top_power + 1 do
-      use = use + 2 ^ power * count_with(string.format('u:%s!%02d:', key, power))
+      use = use + math.floor(2 ^ power) * count_with(string.format('u:%s!%02d:', key, power))
     end
     uses[key] = use
   end
