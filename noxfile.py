@@ -51,7 +51,7 @@ LACKS = {
     # These look into the server by INFO, or give a client a name.
     "admin": ["-k", "not from_url_takes_options and not warm_pair_sends_no_command"],
     # A stand-in that runs the scripts itself is slow: it may serve nobody before they leave.
-    "lua51": ["-k", "not random_cancellation"],
+    "lua51": ["-k", "not random_cancellation and not randomly_cancelled"],
 }
 
 # Beside the newest, which all other sessions have: the oldest, and one from between.

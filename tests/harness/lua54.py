@@ -14,7 +14,8 @@ import hiredis
 _lua54: Any = import_module("lupa.lua54")  # whose types are known to one checker of two
 _INCOMPLETE = object()
 _SETUP = b"""
-local ask, null = ...
+local ask = ...
+local scripts = {}
 unpack = table.unpack  -- which is there
 redis = {
   pcall = ask,
@@ -28,9 +29,10 @@ redis = {
 setmetatable(_G, { __index = function(_, name) error('no global ' .. name) end })
 return function(text, keys, arguments)
   KEYS, ARGV = keys, arguments
-  local script, mistake = load(text, 'script', 't')
-  if not script then return { err = mistake } end
-  local done, reply = pcall(script)
+  local mistake
+  if not scripts[text] then scripts[text], mistake = load(text, 'script', 't') end
+  if mistake then return { err = mistake } end
+  local done, reply = pcall(scripts[text])
   if done then return reply end
   return { err = type(reply) == 'table' and reply.err or tostring(reply) }
 end
