@@ -1,6 +1,5 @@
 """How a task comes by a permit."""
 
-import asyncio
 from collections.abc import Callable
 
 from redsem_async._core.clock import now as clock
@@ -92,6 +91,8 @@ async def _take(bound: Bound, claim: Claim, *, cancel_on_loss: bool) -> Permit |
         if remote.identity.closing:
             remote.reuse.give_back(lease)
             raise _refused(claim, SemaphoreClosed(claim.address.name))
+        if clock() >= lease.trusted_until:
+            remote.reuse.give_back(lease)  # the loop was blocked since it was passed
         if lease.state is not State.KEPT:
             return None
         lease.reuse(claim.started)
@@ -101,7 +102,7 @@ async def _take(bound: Bound, claim: Claim, *, cancel_on_loss: bool) -> Permit |
         # Closed, and given back, before its caller could run.
         error = SemaphoreClosed(claim.address.name)
     if error is not None:
-        if isinstance(error, AcquireTimeout) and asyncio.current_task() in remote.ledger.inside:
+        if isinstance(error, AcquireTimeout) and remote.ledger.waits_for_itself(claim, error):
             error = error.of_a_holder()
         raise _refused(claim, error)
     now = clock()

@@ -19,8 +19,8 @@ class Guard:
     def __init__(
         self, ledger: Ledger, claim: Claim, task: "asyncio.Task[Any]", *, cancel: bool
     ) -> None:
-        self._inside = inside = ledger.inside
-        inside[task] = inside.get(task, 0) + 1
+        self._inside = ledger.inside
+        self._inside.setdefault(id(task), []).append(claim)
         self._task = task
         self._claim = claim
         self._cancelling = task.cancelling()
@@ -43,10 +43,10 @@ class Guard:
     def disarm(self, exc: BaseException | None) -> bool:
         """Whether the block ends by our cancellation alone."""
         self._claim.on_lost = None
-        if self._inside[self._task] == 1:
-            del self._inside[self._task]
-        else:
-            self._inside[self._task] -= 1
+        claims = self._inside[id(self._task)]
+        claims.remove(self._claim)
+        if not claims:
+            del self._inside[id(self._task)]
         if self._later is not None:
             self._later.cancel()
         if not self._cancelled or asyncio.current_task() is not self._task:

@@ -5,7 +5,6 @@ import logging
 import math
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from redsem_async._core.clock import now as clock
 from redsem_async._core.errors import AcquireTimeout, BlockedBy
@@ -46,7 +45,7 @@ class Ledger:
         own_hold: for how long requests of this process held their permits lately, in seconds times
             permits; None before the first that gave them back.
         others_hold: the same of all processes, as a reply told it.
-        inside: how many blocks each task is inside.
+        inside: the claims whose blocks a task is inside, by its id because it may be dropped.
     """
 
     def __init__(
@@ -78,7 +77,7 @@ class Ledger:
         self.line_report: LineReport | None = None
         self.own_hold: float | None = None
         self.others_hold: float | None = None
-        self.inside: dict[asyncio.Task[Any], int] = {}
+        self.inside: dict[int, list[Claim]] = {}
         self._hold_told_at = -math.inf
         self._keyed = semaphore.address.keyed
         self._keys_share = "+share" in semaphore.address.mode
@@ -255,6 +254,14 @@ class Ledger:
                 impatient = claim.key.patience_ms / 1000 * limit / hold
                 ahead = min(ahead, in_line + impatient)
         return retry_after(ahead, limit, self.usual_hold, moment, terms.lease)
+
+    def waits_for_itself(self, claim: Claim, error: AcquireTimeout) -> bool:
+        """Whether the current task holds a permit that its *claim* may have waited for in vain."""
+        if not self.inside:
+            return False
+        inside = self.inside.get(id(asyncio.current_task()), ())
+        held = (each for each in inside if each.state is State.HELD)
+        return any(error.blocked_by != "key" or each.key == claim.key for each in held)
 
     def timed_out(self, claim: Claim) -> AcquireTimeout:
         """The error for a deadline that came although the server replied."""

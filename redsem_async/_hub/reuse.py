@@ -154,6 +154,8 @@ class Reuse:
             raise
         finally:
             self._yielding -= 1
+        if not self._is_fresh(lease, clock()):
+            self.give_back(lease)  # the right has ended, or the loop was blocked for long
         return lease if lease.state is State.KEPT else None
 
     # -- leases go back

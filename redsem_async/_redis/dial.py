@@ -9,7 +9,7 @@ import asyncio
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
-from weakref import WeakKeyDictionary, WeakMethod, ref
+from weakref import WeakKeyDictionary, WeakMethod
 
 import redis
 import redis.asyncio as aioredis
@@ -127,19 +127,18 @@ def _watch_closing(
     ``async with client`` and ``client.close()`` call it, too. `disconnect` of a pool does not say
     that the client is not used any more.
     """
-    kind: type[Any] = type(client)
-    whose = ref(client)  # a client that refers to itself would not be freed at once
+    untyped: Any = client
+    closes = untyped.aclose  # it may be the user's own
 
-    @functools.wraps(kind.aclose)
+    @functools.wraps(closes)
     async def aclose(*args: Any, **options: Any) -> None:
         try:
-            await kind.aclose(whose(), *args, **options)
+            await closes(*args, **options)
         finally:
             for each in tuple(callbacks):
                 if (callback := each()) is not None:
                     callback()
 
-    untyped: Any = client
     untyped.aclose = aclose
 
 

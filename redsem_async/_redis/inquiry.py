@@ -67,7 +67,7 @@ async def inquire(
     push: bool,
     sharded: bool,
 ) -> Met | None:
-    """Ask, and wait for the answers. None where another node of a cluster has to be asked.
+    """Ask, and wait for the answers. None where it has to be asked again, or another node.
 
     *push*: whether push messages can come. *sharded*: whether they stay within a shard.
     """
@@ -93,8 +93,8 @@ async def inquire(
 def _met(memory: Any, probe: Any, subscribed: Any = None) -> Met | None:
     evicts = _eviction(memory) if isinstance(memory, bytes) else None
     if isinstance(probe, Exception):
-        moved = command_error(probe).kind in (ErrorKind.MOVED, ErrorKind.ASK)
-        return None if moved else Met(evicts)
+        refused = command_error(probe).kind is ErrorKind.REFUSED
+        return Met(evicts) if refused else None
     receivers, no_time, set_repl = probe
     uncounted = isinstance(subscribed, RawPush) and receivers == 0
     return Met(evicts, uncounted, no_time.decode(errors="replace"), not set_repl)

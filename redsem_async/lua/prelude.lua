@@ -370,6 +370,11 @@ local function record_hub(hub_info, no_push, lease)
     -- This fails where INFO is denied. The hub is then not recorded, so a later call tries again.
     if marker then detect_restart(lease) end
     call('HSET', meta, hub .. ':who', hub_info, hub .. ':deaf', no_push)
+    if unknown_hub and waiting > 0 then
+      -- Where meta was lost, it does not say any more that requests are set aside.
+      call('HSET', meta, 'aside', 0)
+      aside_due = 0
+    end
   end
   clear_unreachable()
   keep_hub_alive(lease)

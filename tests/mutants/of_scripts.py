@@ -838,8 +838,8 @@ OF_SCRIPTS = (
         "promises/test_detach.py::test_a_nearer_expiry_is_told_past_who_does_not_hear",
         (
             "lua/fair/line.lua",
-            "    if publish_to((parse_request(head)), 'hint', '0') ~= 0 then return end\n",
-            "    if publish_to((parse_request(head)), 'hint', '0') or true then return end\n",
+            "    told[owner] = true\n",
+            "    if told then return end\n",
         ),
     ),
     mutant(

@@ -256,11 +256,46 @@ async def test_a_nested_acquire_says_that_its_task_holds_a_permit(make: Make) ->
             nested = not isinstance(attempt, asyncio.Task)
             assert caught.value.nested is nested
             assert ("this task holds one" in str(caught.value)) is nested
-    other = await sem.acquire()
-    with pytest.raises(AcquireTimeout) as caught:
-        await sem.acquire(timeout=0.05)
-    assert not caught.value.nested  # its block was left
+    async with sem.acquire() as own:
+        await own.release()
+        other = await asyncio.create_task(sem.acquire())
+        with pytest.raises(AcquireTimeout) as caught:
+            await sem.acquire(timeout=0.05)
+        assert not caught.value.nested  # it was given back in the block
+        await other.release()
+    await all_free(sem)
+
+
+async def test_a_task_that_holds_another_key_does_not_wait_for_itself(make_fair: Make) -> None:
+    """Its own release would not help."""
+    sem: Any = make_fair(5, key_limit=1)
+    other = await sem.acquire(key="b")
+    async with sem.acquire(key="a"):
+        for key in ("a", "b"):
+            with pytest.raises(AcquireTimeout) as caught:
+                await sem.acquire(key=key, timeout=0.05)
+            assert caught.value.blocked_by == "key"
+            assert caught.value.nested is (key == "a")
     await other.release()
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+async def test_a_task_that_is_dropped_in_a_block_does_not_keep_its_permit(make: Make) -> None:
+    """Nothing holds it but what it awaits; the permit comes back."""
+    sem = make(1, cancel_on_loss=False)
+
+    async def body() -> None:
+        async with sem.acquire():
+            entered.set()
+            await asyncio.get_running_loop().create_future()
+
+    entered = asyncio.Event()
+    task = asyncio.create_task(body())
+    await entered.wait()
+    asyncio.get_running_loop().set_exception_handler(lambda *_: None)  # pending, and destroyed
+    del task
+    await asyncio.sleep(0)
+    gc.collect()
     await all_free(sem)
 
 

@@ -291,6 +291,19 @@ async def test_a_nearer_expiry_is_told_past_who_does_not_hear(
     await cancelled(first)
 
 
+async def test_a_nearer_expiry_is_known_although_who_was_told_first_leaves(
+    kind: Kind, client_a: Redis, client_b: Redis, server: EmbeddedRedis
+) -> None:
+    """Whoever is next would look again only when the lease was to end."""
+    permit = await kind(client_a, "jobs", 1, lease=30.0).acquire()
+    first = await waits_in_line(kind(client_b, "jobs", 1, lease=30.0))
+    async with Redis.from_url(server.url) as client_c:
+        second = await waits_in_line(kind(client_c, "jobs", 1, lease=30.0), place=2)
+        await permit.detach(expires_in=SHORT)
+        await cancelled(first)
+        assert await (await asyncio.wait_for(second, 5)).release()
+
+
 async def test_trust_that_ends_while_a_detach_is_unanswered_is_told(
     kind: Kind, proxied: Redis, proxy: Proxy
 ) -> None:

@@ -224,3 +224,27 @@ async def test_under_load_the_order_is_that_of_the_tickets(
     await asyncio.wait(tasks)
     assert order == [number for number in range(60) if number not in gone]
     await all_free(here)
+
+
+async def test_who_comes_back_is_served_although_it_is_not_known_any_more_who_was_gone(
+    client_a: Redis, proxied: Redis, proxy: Proxy, admin: Redis
+) -> None:
+    """The queue has its request among those of the gone, and what says so was evicted."""
+    here = FairSemaphore(client_a, "jobs", 1, lease=LEASE)
+    permit = await here.acquire()
+    waiter = await waits_in_line(FairSemaphore(proxied, "jobs", 1, lease=LEASE))
+    channels = await admin.pubsub_channels("redsem:@*")
+    proxy.refusing = True
+    proxy.drop()
+
+    async def one_listens_less() -> bool:
+        return len(await admin.pubsub_channels("redsem:@*")) == len(channels) - 1
+
+    await until(one_listens_less, "the server has noticed")
+    await permit.release()
+    [(_, score)] = await admin.zrange(key_of(here, "queue"), 0, -1, withscores=True)
+    assert float(score) < -(2**52), "its process is not known to be gone: nothing is shown"
+    await admin.delete(key_of(here, "meta"))
+    proxy.refusing = False
+    await (await asyncio.wait_for(waiter, 5)).release()
+    await all_free(here)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from redsem_async import AnySemaphore, FairSemaphore, aclose
+from redsem_async._hub.reuse import IN_A_ROW
 from redsem_async._protocol.errors import CommandError, ErrorKind
 from redsem_async.observer import Granted, Observer, Refreshed, observe
 from redsem_async.testing import MemoryBackend
@@ -105,6 +106,21 @@ async def test_kept_leases_go_back_when_a_server_carries_a_command_not_out(kind:
     await sem.status()
     assert not client.refusals
     assert await there.available() == 1
+
+
+@simulated
+async def test_no_lease_is_handed_out_that_ended_while_its_user_let_others_run(kind: Kind) -> None:
+    """Another task blocked the loop for longer than the lease."""
+    sem = kind(MemoryBackend(), "jobs", 4, **BRIEF)
+    with observe(watches := Watches()):
+        for _ in range(IN_A_ROW):
+            await use(sem)
+        assert len(watches.reused) == IN_A_ROW - 1, "the next does not yield: nothing is shown"
+        acquiring = in_background(sem.acquire())
+        asyncio.get_running_loop().call_soon(stall, 2 * sem.lease)
+        permit = await acquiring
+    assert permit.expires_in > 0
+    await permit.release()
 
 
 @simulated

@@ -217,10 +217,14 @@ local function reply_with_limit(served)
   return append(reply_head(), { set_limit or -1, served and -1 or usual_hold })
 end
 
--- Sends a hint to the first hub in line that receives it: an expiry is earlier than next_ms said.
+-- Sends a hint to the first hubs in line: an expiry is earlier than next_ms said. To several, because
+-- the first may leave before it comes to that.
 local function notify_head()
-  for _, head in ipairs(call('ZRANGEBYSCORE', line, 0, '+inf', 'LIMIT', 0, 10)) do
-    if publish_to((parse_request(head)), 'hint', '0') ~= 0 then return end
+  local told = {}
+  for _, request in ipairs(call('ZRANGEBYSCORE', line, 0, '+inf', 'LIMIT', 0, 10)) do
+    local owner = parse_request(request)
+    if not told[owner] then publish_to(owner, 'hint', '0') end
+    told[owner] = true
   end
 end
 

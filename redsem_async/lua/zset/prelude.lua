@@ -5,7 +5,7 @@
 --          wait, and the highest limit that it declares
 
 local MAX_SCANNED = 1000  -- hubs that one call reads at most
-local MAX_NOTIFIED = 10   -- hubs that notify_head() tries at most
+local MAX_NOTIFIED = 10   -- hubs that notify_head() tells
 
 local own_grants = {}     -- {permits} of a hint to the caller's hub
 
@@ -101,10 +101,10 @@ end
 local function in_line() return false end
 local function leave_line() end
 
--- Sends a hint to the first hub in line that receives it: an expiry is earlier than next_ms said.
+-- Sends a hint to the first hubs in line: an expiry is earlier than next_ms said.
 local function notify_head()
   for _, owner in ipairs(call('ZRANGE', line, 0, MAX_NOTIFIED - 1)) do
-    if publish_to(owner, 'hint', '0') ~= 0 then return end
+    publish_to(owner, 'hint', '0')
   end
 end
 

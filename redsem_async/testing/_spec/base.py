@@ -94,7 +94,7 @@ class Specification(ABC):
                 back = zip(call.permits, reply.answers, strict=True)
                 self._use_changed(context, [p.key.key for p, held in back if held and p.key])
                 if any(reply.answers) and self.waiting and self.state.grace.until <= context.now:
-                    notify_head(context, self.state, self._publish, self._hubs_in_turn())
+                    notify_head(context, self._publish, self._hubs_in_turn())
                 return reply
             case Confirm():
                 return Reply([call.replicas])  # memory has no replicas, so none is behind
@@ -189,7 +189,7 @@ class Specification(ABC):
     def _detach(self, context: CallContext, call: Detach) -> Reply:
         reply, expires_earlier = detach(self.state, context, call)
         if expires_earlier:
-            notify_head(context, self.state, self._publish, self._hubs_in_turn())
+            notify_head(context, self._publish, self._hubs_in_turn())
         return reply
 
     def _set_limit(self, context: CallContext, call: SetLimit) -> Reply:
@@ -257,6 +257,8 @@ class Specification(ABC):
         self._require_known(context, hub_info)
         record = self.state.hub_record(context.hub)
         self._mark_reachable(record)
+        if hub_info is not None and not record.description and self.waiting:
+            self._return_set_aside()
         if hub_info is not None:
             record.description, record.no_push = hub_info.description, hub_info.no_push
             record.uncounted = hub_info.uncounted
@@ -338,7 +340,7 @@ def answered(reply: Reply, state: State, *, right: bool, waits: bool) -> Reply:
     return reply._replace(right=right, set_limit=state.set_limit, hold_ms=told)
 
 
-def notify_head(context: CallContext, state: State, publish: Publish, hubs: Sequence[str]) -> None:
-    """Hint the first of *hubs* that receives it: the line may go on earlier than it was told."""
-    hint = Hint(context.name, 0)
-    any(state.look_up(hub).received(publish(hub, hint)) for hub in hubs[:MAX_NOTIFIED])
+def notify_head(context: CallContext, publish: Publish, hubs: Sequence[str]) -> None:
+    """Hint the first of *hubs*: the line may go on earlier than they were told."""
+    for hub in dict.fromkeys(hubs[:MAX_NOTIFIED]):
+        publish(hub, Hint(context.name, 0))
