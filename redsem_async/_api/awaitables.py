@@ -83,4 +83,4 @@ class AwaitableBool(AwaitableCall[bool]):
 
     def __bool__(self) -> NoReturn:
         self.close()
-        raise TypeError(f"await {self.__qualname__}(): it sends a command to the server")
+        raise TypeError("locked() sends a command to the server: await it")

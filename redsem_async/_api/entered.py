@@ -44,6 +44,6 @@ class EnteredPermits:
         if blocks == 1:
             return here[0]
         raise RuntimeError(
-            f"this task has not entered the block that it leaves, and other tasks have entered"
-            f" {blocks}: use 'async with sem.acquire()', which knows its permit in any task"
+            f"this task has not entered the block that it leaves, and {blocks} blocks are open in"
+            " other tasks: use 'async with sem.acquire()', which knows its permit in any task"
         )

@@ -259,7 +259,7 @@ class AnySemaphore:
         """
         if not isinstance(permit_id, str):
             text = (
-                "release() needs the id of a permit; a Permit has its own: await permit.release()"
+                "release() needs the id of a permit; to release a Permit: await permit.release()"
             )
             raise TypeError(text)
         return self._release(permit_id)

@@ -138,7 +138,10 @@ class ModeMismatch(SemaphoreError):
         free_in: float | None = None,
     ) -> None:
         theirs, ours = _class_of(found, beside=wanted), _class_of(wanted, beside=found)
-        advice = "use one class and one clock for each name"
+        advice = (
+            "all clients of a name need the same class and clock, and either all or none of them"
+            " use keys or slots"
+        )
         if held is False:
             advice = "no permit is held"
             if unused:

@@ -93,10 +93,10 @@ class Outage:
             shown = f" for {', '.join(map(repr, names[:MOST_NAMED]))}" if names else ""
             shown += f" and {len(names) - MOST_NAMED:,} more" if names[MOST_NAMED:] else ""
             facts = {"event": "outage", "place": place, "semaphores": names}
-            logger.warning("%s cannot be asked%s: %s", place, shown, error, extra=facts)
+            logger.warning("%s is unavailable%s: %s", place, shown, error, extra=facts)
 
     def _log_end(self, since: float) -> None:
         self.logged_since = None
         place, lasted = self._state.node.place, clock() - since
         facts = {"event": "outage over", "place": place, "seconds": lasted}
-        logger.warning("%s can be asked again, after %.3g s", place, lasted, extra=facts)
+        logger.warning("%s is available again, after %.3g s", place, lasted, extra=facts)

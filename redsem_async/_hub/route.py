@@ -110,7 +110,7 @@ class Route:
         cause = cause or self.error
         reason = f": {cause}" if cause and str(cause) else ""
         place = self.link.node.place
-        error = BackendUnavailable(self._name, f"{place} cannot be asked{reason}")
+        error = BackendUnavailable(self._name, f"{place} is unavailable{reason}")
         error.__cause__ = cause
         return error
 

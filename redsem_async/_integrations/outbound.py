@@ -129,8 +129,8 @@ class HeldPermit:
             return
         self._timer, name = None, self._semaphore.name
         logger.warning(
-            "the response to %s is left unread for %.3g s: it keeps its permit of %r until it is"
-            " read, closed or dropped; max_hold bounds that",
+            "the response to %s has been left unread for %.3g s: it keeps its permit of %r until"
+            " it is read, closed or dropped; max_hold bounds that",
             request,
             lease,
             name,

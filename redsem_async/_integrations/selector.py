@@ -66,12 +66,14 @@ class Selector:
         if not isinstance(source, AnySemaphore):
             given = default if given is None else given
             if given is None:
-                raise TypeError("a SemaphoreGroup needs key=, a text or a function that gives one")
+                raise TypeError(
+                    "a SemaphoreGroup needs key=, a string or a function that returns one"
+                )
         elif takes_keys(source):
             if key is ...:
                 raise TypeError(
-                    "a semaphore with key_limit= or share=True needs key=, a text or a function"
-                    " that gives one; key=None is for requests that have none"
+                    "a semaphore with key_limit= or share=True needs key=, a string or a"
+                    " function that returns one; key=None is for requests that have none"
                 )
         elif given is not None:
             raise TypeError(

@@ -173,8 +173,8 @@ def _warn_of_many(place: str) -> None:
     if hubs > MANY:
         _warned_of_many.add(place)
         logger.warning(
-            "%d clients of this process have a connection to %s each: make one client for a "
-            "process (a module-level variable is fine), or close each after its use",
+            "%d clients of this process each have a connection to %s: make one client for a "
+            "process (a module-level variable is fine), or close each client after use",
             hubs,
             place,
             extra={"event": "many clients", "place": place},
@@ -201,7 +201,7 @@ def _meet(place: str, met: Met | None) -> Met | None:
         )
     if met.worked_around:
         logger.warning(
-            "%s lacks what is worked around: %s",
+            "%s lacks features that the library works around: %s",
             place,
             "; ".join(met.worked_around),
             extra={"event": "worked around", "place": place},

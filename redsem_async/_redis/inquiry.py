@@ -50,7 +50,7 @@ class Met(NamedTuple):
         """What it lacks, in words."""
         found: list[str] = []
         if self.uncounted:
-            found.append("PUBLISH does not say who receives a message")
+            found.append("PUBLISH does not count subscribers")
         if self.no_time:
             found.append(f"scripts cannot call TIME ({self.no_time})")
         if self.no_set_repl:

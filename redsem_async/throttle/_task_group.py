@@ -126,7 +126,7 @@ class ThrottledTaskGroup(asyncio.TaskGroup):
                 )
             return self._without_key
         if self._with_key is None:
-            raise TypeError("key= chooses from a SemaphoreGroup, and this is a semaphore")
+            raise TypeError("key= needs a SemaphoreGroup, or a semaphore that has keys")
         return partial(self._with_key, key)
 
 

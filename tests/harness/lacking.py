@@ -21,7 +21,7 @@ REQUESTED = tuple(filter(None, os.environ.get("REDSEM_LACKS", "").split(",")))
 _NOT_ALLOWED = "{err = 'ERR This Redis command is not allowed from script'}"
 
 # What the log says once of a server that lacks something.
-REMARKS = ("lacks what is worked around", "no push messages come")
+REMARKS = ("lacks features that the library works around", "no push messages come")
 
 # What a script does before a `command` is called, with `how` call or pcall.
 _INSTEAD = {

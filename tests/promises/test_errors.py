@@ -131,7 +131,8 @@ def test_a_mismatch_says_what_has_the_name_and_how_to_free_it() -> None:
     held = ModeMismatch("jobs", "zset server", "fair server", held=True, free_in=187.2)
     assert str(held) == (
         "'jobs' is in use as a FairSemaphore, but this client uses it as a Semaphore;"
-        " use one class and one clock for each name"
+        " all clients of a name need the same class and clock, and either all or none of them"
+        " use keys or slots"
     )
     free = ModeMismatch("jobs", "zset server", "fair server", held=False, free_in=187.2)
     assert str(free) == (

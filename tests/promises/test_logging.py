@@ -163,7 +163,7 @@ async def test_an_outage_is_logged_when_it_has_begun_and_when_it_is_over(
     begun, over = outages(caplog)
     assert [facts(record)["event"] for record in (begun, over)] == ["outage", "outage over"]
     assert facts(begun)["semaphores"] == ["jobs"]
-    assert "cannot be asked for 'jobs': " in begun.getMessage()
+    assert "is unavailable for 'jobs': " in begun.getMessage()
     assert {record.levelno for record in (begun, over)} == {logging.WARNING}
     assert 0 < facts(over)["seconds"] < 20
 

@@ -47,24 +47,23 @@ def verdict_on(settings: Mapping[str, str], replicas: int) -> Finding:
         " may become the master"
     )
     if replicas < 2:
-        advice += "; and two replicas, because a master whose only one is gone takes no writes"
+        advice += "; and two replicas, because a master that lost its only one refuses writes"
     if not count or not lag:
         return note(
             _ABOUT,
-            "min-replicas-to-write is off: a master that lives and is replaced grants permits"
-            " beside the new one, for as long as clients reach it",
+            "min-replicas-to-write is off: a master that is still alive after a failover grants"
+            " permits beside the new one, for as long as clients reach it",
             advice,
         )
     if count < needed:
         return note(
             _ABOUT,
-            f"min-replicas-to-write {count} of {replicas}: a master that is replaced may keep as"
-            " many, and grant permits beside the new one",
+            f"min-replicas-to-write is {count}, with {replicas} replicas: a replaced master may"
+            f" keep {count}, and grant permits beside the new one",
             advice,
         )
     text = (
-        f"a master takes no writes {lag + LATE} s after it was left with fewer than {count}"
-        " replicas"
+        f"a master refuses writes {lag + LATE} s after it is left with fewer than {count} replicas"
     )
     if lag > LARGE_LAG:
         return note(_ABOUT, f"{text}: until then it may grant permits beside a new master", advice)

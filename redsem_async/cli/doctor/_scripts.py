@@ -40,12 +40,12 @@ async def scripts_and_messages(client: Any, prefix: str) -> list[Finding]:
 def _lacks(met: Met) -> Iterator[Finding]:
     if met.uncounted:
         text = (
-            "PUBLISH does not say who receives a message: what is handed to a killed process is"
-            " handed on only after some seconds"
+            "PUBLISH does not count subscribers: a permit that is granted to a killed process goes"
+            " to the next waiter some seconds later"
         )
         yield note("messages", text, WHERE)
     if met.no_set_repl:
-        text = "there is no redis.set_repl: push messages are replicated, too, which is harmless"
+        text = "there is no redis.set_repl: push messages are also sent to replicas"
         yield note("scripts", text, WHERE)
 
 

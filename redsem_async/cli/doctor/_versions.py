@@ -28,6 +28,6 @@ async def check_versions(client: Any, prefix: str, names: Sequence[str]) -> list
         found.append(ok(_ABOUT, text) if len(versions) == 1 else note(_ABOUT, text, _PAGE))
     others = [e.status for e in entries if isinstance(e.status, LayoutMismatch)]
     if others:
-        text = f"{len(others):,} in use with another layout: {others[0]}"
+        text = f"names in use with another layout: {len(others):,}; {others[0]}"
         found.append(note(_ABOUT, text, _PAGE))
     return found
