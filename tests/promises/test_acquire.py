@@ -292,7 +292,7 @@ async def test_a_task_that_is_dropped_in_a_block_does_not_keep_its_permit(make: 
     entered = asyncio.Event()
     task = asyncio.create_task(body())
     await entered.wait()
-    asyncio.get_running_loop().set_exception_handler(lambda *_: None)  # pending, and destroyed
+    asyncio.get_running_loop().set_exception_handler(lambda _, __: None)  # pending, and destroyed
     del task
     await asyncio.sleep(0)
     gc.collect()
