@@ -593,6 +593,27 @@ OF_CLIENT = (
         ),
     ),
     mutant(
+        "a lease that ended while its user yielded is handed out",
+        "trust is checked before a permit is handed out",
+        "worlds/test_linger.py"
+        "::test_no_lease_is_handed_out_that_ended_while_its_user_let_others_run",
+        (
+            "_hub/reuse.py",
+            "        if not self._is_fresh(lease, clock()):\n",
+            "        if False:\n",
+        ),
+    ),
+    mutant(
+        "a close of the user's own is passed over",
+        "closing a client is what the client says it is",
+        "promises/test_lifecycle.py::test_closing_is_what_the_client_says_it_is",
+        (
+            "_redis/dial.py",
+            "    closes = untyped.aclose",
+            "    closes = type(client).aclose.__get__(client)",
+        ),
+    ),
+    mutant(
         "a dropped permit warns before its release",
         "a permit that is dropped is released, also where warnings are errors",
         "promises/test_loss_detection.py"

@@ -833,6 +833,13 @@ OF_SCRIPTS = (
         ),
     ),
     mutant(
+        "who was gone stays so where meta was lost",
+        "a process that comes back is served",
+        "promises/test_long_queue.py"
+        "::test_who_comes_back_is_served_although_it_is_not_known_any_more_who_was_gone",
+        ("lua/prelude.lua", "    if unknown_hub and waiting > 0 then\n", "    if false then\n"),
+    ),
+    mutant(
         "the head of the line alone is told of a nearer expiry",
         "a permit that is detached for a short while is missed in time",
         "promises/test_detach.py::test_a_nearer_expiry_is_told_past_who_does_not_hear",
