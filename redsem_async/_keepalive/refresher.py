@@ -115,14 +115,16 @@ class Refresher:
         """For how long the loop was blocked when the trust in *claim* ended; None where it ran.
 
         It was where a timer of the refreshes is, or was, so late that trust could not but end.
+        Where little trust was left before that, refreshes had failed, and the loop is not why.
         """
         gap, trusted, terms = self._gap, claim.trusted_until, claim.terms
         due, now = self._earliest(), clock()
         if self._ran_at < due < now:  # it is blocked still, or runs again just now
             gap = Gap(self._ran_at, due, now)
         spare = terms.lease - terms.refresh_interval - clock_margin(terms.lease)
-        late = gap.end - gap.due >= spare
-        if late and gap.start < trusted <= gap.end and trusted < claim.hold_ends:
+        late = gap.end - gap.due >= min(spare, terms.lease / 4)
+        failed = trusted - gap.start < 0.9 * spare
+        if late and not failed and trusted <= gap.end and trusted < claim.hold_ends:
             return gap.end - gap.start
         return None
 
