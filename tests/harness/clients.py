@@ -8,6 +8,7 @@ from redis.asyncio import Redis
 
 from redsem_async import AnySemaphore, FairSemaphore, Permit, Semaphore
 from redsem_async.testing import MemoryBackend
+from tests.harness.proxy import Proxy
 from tests.harness.wait import until
 
 Client = Redis | MemoryBackend
@@ -107,3 +108,16 @@ async def disconnected(admin: Redis) -> None:
         return await connections(admin) == 0
 
     await until(none_is_left, "all connections are closed")
+
+
+async def cut_off(proxy: Proxy, semaphore: AnySemaphore, admin: Redis) -> None:
+    """Cut off the process that is first in line, and wait until the server has noticed."""
+    hub = (await semaphore.status(1)).waiters[0].client.id
+    proxy.refusing = True
+    proxy.drop()
+
+    async def nobody_listens() -> bool:
+        [(_, listeners)] = await admin.pubsub_numsub(f"redsem:@{hub}")
+        return listeners == 0
+
+    await until(nobody_listens, "the server has noticed")

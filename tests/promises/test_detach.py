@@ -10,7 +10,7 @@ from redis.asyncio import Redis
 
 from redsem_async import AnySemaphore, BackendError, BackendUnavailable, Permit, PermitLost
 from redsem_async.testing._embedded import EmbeddedRedis
-from tests.harness.clients import Kind
+from tests.harness.clients import Kind, cut_off
 from tests.harness.proxy import Proxy, say_again
 from tests.harness.wait import (
     EPSILON,
@@ -275,17 +275,11 @@ async def test_a_nearer_expiry_is_told_past_who_does_not_hear(
     kind: Kind, proxied: Redis, proxy: Proxy, client_a: Redis, client_b: Redis, admin: Redis
 ) -> None:
     """The first in line is cut off, and no message reaches it."""
-    permit = await kind(client_a, "jobs", 1, lease=30.0).acquire()
+    here = kind(client_a, "jobs", 1, lease=30.0)
+    permit = await here.acquire()
     first = await waits_in_line(kind(proxied, "jobs", 1, lease=30.0))
     second = await waits_in_line(kind(client_b, "jobs", 1, lease=30.0), place=2)
-    channels = await admin.pubsub_channels("redsem:@*")
-    proxy.refusing = True
-    proxy.drop()
-
-    async def one_listens_less() -> bool:
-        return len(await admin.pubsub_channels("redsem:@*")) == len(channels) - 1
-
-    await until(one_listens_less, "the server has noticed")
+    await cut_off(proxy, here, admin)
     await permit.detach(expires_in=SHORT)
     assert await (await asyncio.wait_for(second, 5)).release()
     await cancelled(first)

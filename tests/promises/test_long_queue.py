@@ -7,7 +7,7 @@ import pytest
 from redis.asyncio import Redis
 
 from redsem_async import FairSemaphore, Permit
-from tests.harness.clients import Kind, key_of
+from tests.harness.clients import Kind, cut_off, key_of
 from tests.harness.proxy import Proxy
 from tests.harness.wait import (
     NOISE,
@@ -41,19 +41,6 @@ async def join(crowd: Waiters, semaphore: FairSemaphore, *, permits: int = 1) ->
         return (await semaphore.status(0)).waiting == MANY
 
     await until(in_line, "all of them wait", within=20)
-
-
-async def cut_off(proxy: Proxy, semaphore: FairSemaphore, admin: Redis) -> None:
-    """Cut off the process that is first in line, and wait until the server has noticed."""
-    hub = (await semaphore.status(1)).waiters[0].client.id
-    proxy.refusing = True
-    proxy.drop()
-
-    async def nobody_listens() -> bool:
-        [(_, listeners)] = await admin.pubsub_numsub(f"redsem:@{hub}")
-        return listeners == 0
-
-    await until(nobody_listens, "the server has noticed")
 
 
 @pytest.mark.fault(48)
@@ -233,14 +220,7 @@ async def test_who_comes_back_is_served_although_it_is_not_known_any_more_who_wa
     here = FairSemaphore(client_a, "jobs", 1, lease=LEASE)
     permit = await here.acquire()
     waiter = await waits_in_line(FairSemaphore(proxied, "jobs", 1, lease=LEASE))
-    channels = await admin.pubsub_channels("redsem:@*")
-    proxy.refusing = True
-    proxy.drop()
-
-    async def one_listens_less() -> bool:
-        return len(await admin.pubsub_channels("redsem:@*")) == len(channels) - 1
-
-    await until(one_listens_less, "the server has noticed")
+    await cut_off(proxy, here, admin)
     await permit.release()
     gone = await admin.zcount(key_of(here, "queue"), "-inf", f"({-(2**52)}")
     assert gone == 1, "its process is not known to be gone: nothing is shown"
