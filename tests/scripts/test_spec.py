@@ -687,6 +687,27 @@ def test_what_comes_back_into_the_line_expires(mode: Mode, server_url: str, pref
         state.teardown()
 
 
+@pytest.mark.parametrize("mode", ["fair+share", "fair+share+slots"])
+def test_who_holds_keeps_its_share_when_an_empty_line_is_deleted(
+    mode: Mode, server_url: str, prefix: str
+) -> None:
+    """Nothing was lost, so nothing is written anew. The machine above found it."""
+    holder = HUBS[0]
+    state = machine(mode, "server", server_url, prefix)()
+    try:
+        terms = {1: op.Unusual(key=op.KeyTerms("a"))}
+        call = op.Acquire([1], 90_000, 1, terms, hub_info=HubInfo("x"))
+        state.call(holder, call._replace(slots=state._listed(SLOTS, 1)))
+        model = state.model
+        assert isinstance(model, KeyedSpecification)
+        assert model.virtual_times == {"a": 1.0}
+        state.lose_one_key(what="queue", hub=holder, beats=False)
+        assert model.virtual_times == {"a": 1.0}
+        state.nothing_is_kept_for_longer_than_it_has_to_be()
+    finally:
+        state.teardown()
+
+
 @pytest.mark.parametrize("mode", ["fair", "zset"])
 def test_nothing_is_left_of_a_hub_that_is_silent_for_long(
     mode: Mode, server_url: str, prefix: str

@@ -68,9 +68,10 @@ class KeyedSpecification(FairSpecification):
         self._index_lost = True
 
     def lose_line(self) -> None:
-        super().lose_line()
-        self.ready.clear()
-        self.virtual_times.clear()
+        if self.line:  # else there is nothing that could be lost, and nothing to mend
+            super().lose_line()
+            self.ready.clear()
+            self.virtual_times.clear()
 
     # -- keys
 
