@@ -134,7 +134,8 @@ class Terminal:
                 continue
             except BlockingIOError:
                 pass
-            except OSError:  # the command has closed the terminal
+            except OSError:  # the command has closed the terminal: it is about to end
+                await asyncio.to_thread(self.process.wait, TIMEOUT)
                 ended = True
             if holds():
                 return
