@@ -71,7 +71,7 @@ def server_url(pytestconfig: pytest.Config) -> Iterator[str]:
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that others keep busy may need longer than GRACE for the reply at a deadline."""
     if not EXACT:
-        for module in ("route", "deadlines", "zset"):
+        for module in ("route", "deadlines"):
             monkeypatch.setattr(f"redsem_async._hub.{module}.GRACE", NOISE / 2)
 
 

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 class Semaphore(AnySemaphore):
     """A counting semaphore shared by all processes that use its name: ZSET mode.
 
-    Never more than ``limit`` permits are held. A request gets a permit if one is free when it
-    comes; waiters have no order across processes. This mode keeps less state in Redis than
-    ``FairSemaphore``.
+    Never more than ``limit`` permits are held. A request that fits when it comes is granted at
+    once; of those that wait, the oldest that fits is next. So a request for several permits may
+    starve behind lighter ones, where ``FairSemaphore`` has them wait for it.
 
     It descends from the counting semaphore of *Redis in Action*, 6.3, which keeps its holders in
     a sorted set. Here each operation is one atomic script that uses the clock of the server.

@@ -322,7 +322,7 @@ class AnySemaphore:
 
     def _status_of(self, reply: StatusReply) -> SemaphoreStatus:
         usual_hold = self._bound().remote.ledger.usual_hold
-        own = (self.name, self._terms, self._mode, reply, usual_hold)
+        own = (self.name, self._terms, reply, usual_hold)
         return status_of(*own, self._declared_limit)
 
     def _declared_limit(self, key: str) -> int | None:

@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from redsem_async._core.config import MOST_PERMITS, Slot, Terms
-from redsem_async._core.keys import Mode
 from redsem_async._core.lease import retry_after
 from redsem_async._protocol.hub_info import facts_of
 from redsem_async._protocol.replies import StatusReply
@@ -63,16 +62,14 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class Waiter:
-    """A waiting request. ``Semaphore``: a process with waiting requests.
+    """A waiting request.
 
     Attributes:
-        id: of the request, which becomes the id of its permit. ``Semaphore``: of the process.
+        id: of the request, which becomes the id of its permit.
         client: the process that waits.
         position: in the queue; 0 is the head.
         age: seconds since it joined the queue, measured with the semaphore's clock.
-            ``Semaphore``: 0.
-        permits: how many permits it requests. ``Semaphore``: how many requests of the process
-            wait.
+        permits: how many permits it requests.
         key: of the request, if it has one.
     """
 
@@ -113,7 +110,7 @@ class SemaphoreStatus:
         limit: the limit in force: the one that was set, or else the one this client declares.
         held: permits in use.
         available: permits free under that limit; never negative.
-        waiting: number of waiting requests. ``Semaphore``: as last reported by the processes.
+        waiting: number of waiting requests.
         holders: held permits, the first to expire first.
         waiters: waiting requests, in the order of the queue.
         set_limit: the limit that was set with ``set_limit``, if any.
@@ -139,7 +136,6 @@ class SemaphoreStatus:
 def status_of(
     name: str,
     terms: Terms,
-    mode: Mode,
     reply: StatusReply,
     usual_hold: float | None,
     key_limit: Callable[[str], int | None],
@@ -192,7 +188,7 @@ def status_of(
                 id=entry.id,
                 client=client(entry.id),
                 position=position,
-                age=age(entry.ticket) if mode.startswith("fair") else 0.0,
+                age=age(entry.ticket),
                 permits=entry.permits,
                 key=entry.key,
             )

@@ -39,13 +39,12 @@ class Address(NamedTuple):
     @property
     def keys(self) -> tuple[str, ...]:
         """Every key, in the order in which scripts are given them."""
-        line = "queue" if self.fair else "waiting"
-        kinds = ("holders", "tokens", "meta", "hubs", "extra", "limit", line)
+        kinds = ("holders", "tokens", "meta", "hubs", "extra", "limit", "queue")
         return tuple(f"{self.prefix}:{{{self.name}}}:{kind}" for kind in kinds)
 
     @property
     def fair(self) -> bool:
-        """Whether requests stand in a line."""
+        """Whether a request that does not fit blocks those behind it."""
         return self.mode.startswith("fair")
 
     @property

@@ -48,8 +48,6 @@ class _Event(enum.IntEnum):
 _NEXT: dict[tuple[_Event, State], State] = {
     (_Event.WRITTEN, State.NEW): State.SENT,
     (_Event.TOLD_TO_WAIT, State.SENT): State.WAITING,
-    # In ZSET mode a claim joins those of its process that wait, without being written.
-    (_Event.TOLD_TO_WAIT, State.NEW): State.WAITING,
     # The command was lost with its connection, or the server knows nothing of the claim.
     (_Event.ASKED_AGAIN, State.SENT): State.NEW,
     (_Event.ASKED_AGAIN, State.WAITING): State.NEW,
@@ -72,18 +70,16 @@ class LineReport(NamedTuple):
         next_ms: in how many milliseconds something may change by itself; None for never.
         waiting: the length of the line.
         set_limit: the limit that replaces the claim's own, if one is set.
-        room: how many permits were free (zset).
     """
 
     sent_at: float
     next_ms: int | None
     waiting: int
     set_limit: int | None = None
-    room: int = 0
 
     @classmethod
     def of(cls, sent_at: float, reply: Reply) -> Self:
-        return cls(sent_at, reply.next_ms, reply.waiting, reply.set_limit, reply.room)
+        return cls(sent_at, reply.next_ms, reply.waiting, reply.set_limit)
 
 
 class Claim:
@@ -98,7 +94,6 @@ class Claim:
         number: half of the permit's id; 0 until it is drawn, which is when it is written.
         call: the number of the adopt that asks for it, if one does.
         was_sent: sent before under this number, without a reply.
-        was_waiting: told to wait before (zset): it keeps its place when it asks again.
         report: the last reply that told this claim to wait.
         unconfirmed: why the last grant could not be confirmed.
         deadline: of the caller, by the loop's clock.
@@ -152,7 +147,6 @@ class Claim:
         "waits_for_key",
         "wakes_on_loss",
         "was_sent",
-        "was_waiting",
     )
 
     def __init__(  # one for each acquire: positional, because keywords cost time
@@ -180,7 +174,6 @@ class Claim:
         self.call: int = 0
         self.hub_id: str = ""
         self.was_sent: bool = False
-        self.was_waiting: bool = False
         self.token: int = 0
         self.error: Exception | None = None
         self.report: LineReport | None = None
@@ -211,7 +204,6 @@ class Claim:
     def told_to_wait(self) -> None:
         """The semaphore is full."""
         self.state = _NEXT[_Event.TOLD_TO_WAIT, self.state]
-        self.was_waiting = True
 
     def ask_again(self) -> None:
         """It is to be written again: before new claims, with the same deadline."""

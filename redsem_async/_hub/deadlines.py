@@ -75,10 +75,6 @@ class Deadlines:
                     claim.timer = self._loop.call_at(claim.deadline, self.expire, claim)
                 else:
                     self._abandons.refuse(claim, error)
-            elif claim.state is State.NEW and claim.waits and claim.timer is not None:
-                # There is room, and it asks once more (zset).
-                claim.timer.cancel()
-                claim.timer = self._loop.call_at(claim.deadline + 2 * GRACE, self.expire, claim)
             elif not claim.pending:
                 del overdue[claim]
         waiting = any(claim.state is State.WAITING for claim in overdue)
@@ -97,18 +93,17 @@ class Deadlines:
     def _surely_waits(self, claim: Claim) -> bool:
         """Whether the server said that *claim* waits, lately enough for its deadline.
 
-        It did where it said so itself. Where it knows each waiter (fair), push messages come and
-        nothing is in doubt, any reply says so: a push message for *claim* would have come before
-        it. In ZSET mode the hint of a free permit goes to one process, which may be another one.
+        It did where it said so itself. Where push messages come and nothing is in doubt, any reply
+        says so: a push message for *claim* would have come before it. With keys, only a reply to
+        *claim* says what holds it up.
         """
-        since, report = claim.replies_since, self._ledger.last_report(claim)
+        since, report = claim.replies_since, claim.report
         if claim.state is not State.WAITING or since is None:
             return False
         if report is not None and report.sent_at >= since:
             return True
         route = self._ledger.route
-        address = self._ledger.semaphore.address
-        if not address.fair or address.keyed:  # with keys, it also says what holds the claim up
+        if self._ledger.semaphore.address.keyed:
             return False
         doubtful = self._heartbeats.expected or route.redirect or route.link.no_push
         fresh_at = route.link.fresh_at

@@ -6,7 +6,7 @@ from itertools import accumulate
 
 from redsem_async._protocol.operations import KeyTerms
 
-from .claim import Claim
+from .claim import Claim, State
 
 _NO_KEY = KeyTerms("")
 
@@ -71,7 +71,7 @@ class KeyLines:
         terms = claim.key or _NO_KEY
         key = self._lines.get(terms.key) or _Line(terms)
         alike = max(1.0, line / max(self.waiting, 1))
-        own = max(alike * key.waiting - claim.was_waiting, 0.0)
+        own = max(alike * key.waiting - (claim.state is State.WAITING), 0.0)
         if claim.waits_for_key:
             return own, min(limit, terms.limit or limit)
         if not self.waiting:

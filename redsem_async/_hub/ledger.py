@@ -38,10 +38,8 @@ class Ledger:
         ahead: of those that wait, or did, the ones with a head start (fair).
         leaving: whose callers left, and that the server may still know.
         acquires_in_flight: the highest number of each acquire that has no reply yet.
-        releases_in_flight: how many commands with releases have no reply yet.
-        shortest_lease: of any claim so far, in seconds; longest_lease and highest_limit likewise.
+        shortest_lease: of any claim so far, in seconds; longest_lease likewise.
         right: to reuse leases.
-        line_report: the last reply about the line that goes for every waiter (zset).
         own_hold: for how long requests of this process held their permits lately, in seconds times
             permits; None before the first that gave them back.
         others_hold: the same of all processes, as a reply told it.
@@ -69,12 +67,9 @@ class Ledger:
         self.ahead: set[Claim] = set()
         self.leaving: list[Claim] = []
         self.acquires_in_flight: deque[int] = deque()
-        self.releases_in_flight: int = 0
         self.shortest_lease: float = math.inf
         self.longest_lease: float = 0.0
-        self.highest_limit: int = 0
         self.right: ReuseRight = ReuseRight(identity.loop, route)
-        self.line_report: LineReport | None = None
         self.own_hold: float | None = None
         self.others_hold: float | None = None
         self.inside: dict[int, list[Claim]] = {}
@@ -208,15 +203,6 @@ class Ledger:
             self.others_hold = reply.hold_ms / 1000
         return LineReport.of(sent_at, reply)
 
-    def last_report(self, claim: Claim) -> LineReport | None:
-        """The last reply about the line that goes for *claim*.
-
-        In ZSET mode replies to others go for those that wait behind them and did not ask
-        themselves; and a permit that others were granted is not to be had.
-        """
-        own, line = claim.report, self.line_report
-        return line if own is None or (line and line.sent_at > own.sent_at) else own
-
     def note_hold(self, held: float) -> None:
         """A permit is given back, after *held* seconds times permits."""
         usual = self.own_hold
@@ -236,16 +222,14 @@ class Ledger:
 
     def retry_after(self, claim: Claim) -> float:
         """When asking again may be worth it, in seconds, by the last reply about the line."""
-        report = self.last_report(claim) or LineReport(0.0, None, 0)
+        report = claim.report or LineReport(0.0, None, 0)
         line, next_ms = report.waiting, report.next_ms
-        if not self.semaphore.address.fair:
-            line *= max(len(self.waiting), 1)  # processes; they are taken to be alike
         moment = None if next_ms is None else next_ms / 1000
         terms = claim.terms
         limit = terms.limit if report.set_limit is None else report.set_limit
         if terms.slots is not None:
             limit = min(limit, len(terms.slots))
-        ahead: float = max(line - claim.was_waiting, 0)
+        ahead: float = max(line - (claim.state is State.WAITING), 0)
         if self._keyed:
             in_line = ahead
             ahead, limit = self._key_lines.ahead_of(claim, line, limit)
@@ -265,7 +249,7 @@ class Ledger:
 
     def timed_out(self, claim: Claim) -> AcquireTimeout:
         """The error for a deadline that came although the server replied."""
-        waited, report = clock() - claim.started, self.last_report(claim)
+        waited, report = clock() - claim.started, claim.report
         blocked_by: BlockedBy = "key" if claim.waits_for_key else "limit"
         if report is not None and report.set_limit == 0:
             blocked_by = "paused"

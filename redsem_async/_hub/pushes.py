@@ -2,7 +2,7 @@
 
 import math
 
-from redsem_async._protocol.pushes import Cleared, Granted, Hint, Push, Recalled, Revoked
+from redsem_async._protocol.pushes import Cleared, Granted, Push, Recalled, Recheck, Revoked
 
 from .remote_semaphore import RemoteSemaphore
 
@@ -22,8 +22,6 @@ def apply_push(remote: RemoteSemaphore, push: Push, fresh_at: float | None) -> N
             remote.cleared()
         case Recalled():
             remote.ledger.right.recalled()
-        case Hint(permits=0):
+        case Recheck():
             if remote.ledger.waiting:
-                remote.heartbeats.beat()  # something will change earlier than was said
-        case Hint(permits=permits):
-            remote.waiters.hinted(permits)
+                remote.heartbeats.beat()

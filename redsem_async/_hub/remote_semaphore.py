@@ -12,7 +12,12 @@ from collections.abc import Callable, Iterable
 from redsem_async._core.clock import now as clock
 from redsem_async._core.errors import SemaphoreClosed, SemaphoreError
 from redsem_async._core.keys import Address
-from redsem_async._core.lease import clock_margin, heartbeat_interval, reply_timeout
+from redsem_async._core.lease import (
+    clock_margin,
+    heartbeat_interval,
+    liveness_timeout,
+    reply_timeout,
+)
 from redsem_async._observers.registry import observers
 from redsem_async._protocol.backend import SemaphoreRef
 from redsem_async._protocol.operations import Operation, Reap
@@ -20,7 +25,6 @@ from redsem_async._protocol.replies import AnyReply, Reply
 
 from .claim import Claim, State
 from .deadlines import Deadlines
-from .fair import FairWaiters
 from .handout import Handout
 from .heartbeat_timer import STAGGER, HeartbeatTimer
 from .identity import HubIdentity
@@ -40,7 +44,6 @@ from .reuse import Reuse
 from .route import LinkState, Route
 from .waiters import Waiters
 from .window import Window
-from .zset import ZsetWaiters
 
 
 class Writer(ABC):
@@ -89,13 +92,10 @@ class RemoteSemaphore:
         self.introduction: Introduction = Introduction(self.ref, self.route, label)
         self.ledger: Ledger = Ledger(identity, self.ref, self.route, self.introduction, self.wake)
         self.heartbeats: HeartbeatTimer = HeartbeatTimer(self.ledger)
-        mode = FairWaiters if address.fair else ZsetWaiters
-        self.waiters: Waiters = mode(self.ledger, self.heartbeats)
+        self.waiters: Waiters = Waiters(self.ledger, self.heartbeats)
         self.refreshes: RefreshQueue = RefreshQueue(self.ledger, self.lose)
-        self.releases: ReleaseQueue = ReleaseQueue(
-            self.ledger, self.waiters, self.refreshes, self.apply
-        )
-        self.abandons: AbandonQueue = AbandonQueue(self.ledger, self.waiters, self.releases)
+        self.releases: ReleaseQueue = ReleaseQueue(self.ledger, self.refreshes, self.apply)
+        self.abandons: AbandonQueue = AbandonQueue(self.ledger, self.releases)
         self.reuse: Reuse = Reuse(self.ledger, self.abandons, self.heartbeats.beat)
         self.handout: Handout = Handout(self.ledger, self.refreshes, self.abandons, self._confirm)
         self.deadlines: Deadlines = Deadlines(self.ledger, self.heartbeats, self.abandons)
@@ -122,14 +122,10 @@ class RemoteSemaphore:
             ledger.shortest_lease = terms.lease
             self.writer.expect_lease(terms.lease)
         ledger.longest_lease = max(ledger.longest_lease, terms.lease)
-        ledger.highest_limit = max(ledger.highest_limit, terms.limit)
         if terms.linger or self.reuse.kept:
             self.reuse.requested(terms)
         if not claim.waits:
             self.writer.probe_now()
-        elif ledger.waiting and self.waiters.join(claim):
-            self.deadlines.ask_early([claim])
-            return
         ledger.new.append(claim)
         if claim.ahead:
             ledger.ahead.add(claim)
@@ -207,14 +203,13 @@ class RemoteSemaphore:
     def eager(self) -> bool:
         """Whether there is more to write."""
         return bool(
-            (self.ledger.new and not self.waiters.lets_others_ask_first)
+            self.ledger.new
             or self.releases.by_owner
             or self.refreshes.by_number
             or self.refreshes.restores
             or self.ledger.leaving
             or self.abandons.void
             or self.heartbeats.due
-            or self.waiters.hint
             or (self.queries.calls and self.queries.next() is not None)
         )
 
@@ -241,8 +236,6 @@ class RemoteSemaphore:
 
         Not a new connection: without one the server finds out that no claim waits here.
         """
-        if self.waiters.hint_is_young:
-            return True
         due = self.heartbeats.due or self.refreshes.by_number or self.refreshes.restores
         return bool(due) and self.route.link.link is not None and self.route.error is None
 
@@ -260,10 +253,7 @@ class RemoteSemaphore:
             return self.queries.take()
         if self.heartbeats.due:
             return self._heartbeat()
-        batch = None if self.waiters.lets_others_ask_first else self.acquires.take()
-        if batch is None and self.waiters.hint:
-            return self._heartbeat()  # no claim here wants the permits: pass the hint on
-        return batch
+        return self.acquires.take()
 
     def _heartbeat(self) -> Batch:
         return HeartbeatBatch(self.acquires, self.queries, self.heartbeats)
@@ -285,7 +275,7 @@ class RemoteSemaphore:
             self.queries.write_again(Query(Reap()))
         if self.reuse.kept and self.ledger.waiting:
             self.reuse.serve_waiting()
-        self.waiters.apply(reply)
+        self.waiters.queued = reply.waiting
         if not self.ledger.waiting:
             self.heartbeats.stop()
             return
@@ -341,10 +331,8 @@ class RemoteSemaphore:
         ledger = self.ledger
         ledger.introduce_again()
         self.heartbeats.forget()
-        self.waiters.forget_in_flight()
         self.queries.forget_in_flight()
         ledger.acquires_in_flight.clear()
-        ledger.releases_in_flight = 0
         ledger.by_number = {
             n: claim for n, claim in ledger.by_number.items() if claim.state is not State.ENDED
         }
@@ -362,6 +350,8 @@ class RemoteSemaphore:
         )
         age = reply_timeout(self.ledger.shortest_lease)
         self.releases.fail_old(age, self.route.unavailable)
+        if now - since > liveness_timeout(self.ledger.longest_lease):
+            self.abandons.drop_requests()  # as the server does with those of a dead process
 
     def fail_not_waiting(self) -> None:
         """End the claims that do not wait: the server cannot be asked now."""

@@ -1,100 +1,101 @@
-"""What the two modes do differently, most of it for claims that wait."""
+"""The waiters of this process: they stand in the server's queue, and are served from it."""
 
-from abc import ABC, abstractmethod
+import math
 from collections.abc import Mapping, Sequence
+from itertools import islice
 
+from redsem_async._observers.registry import observers
 from redsem_async._protocol.operations import Acquire, Heartbeat, Unusual
-from redsem_async._protocol.replies import Reply
 
-from .claim import Claim, LineReport
+from .claim import Claim, State
 from .heartbeat_timer import HeartbeatTimer
 from .ledger import Ledger
 
-Exceptional = Mapping[int, Unusual]
-"""By number: claims for more than one permit, that do not wait, or that have a head start."""
+MAX_ASKED = 1000  # waiters that one heartbeat asks about
+FIRST_ASKED = 100  # of them, when nothing is in doubt
+FIRST_FEW = 4  # a process behind so many waiters leaves an expiry to others, for a moment
 
 
-class Waiters(ABC):
-    """Base of the two modes: what is written for waiters, and what replies mean for them."""
+class Waiters:
+    """A waiter keeps its number, and with it its place, until it is served or leaves.
+
+    Attributes:
+        queued: requests in the queue, of all processes, by the last reply.
+        unsorted: claims are to be written before others that came earlier.
+    """
 
     def __init__(self, ledger: Ledger, heartbeats: HeartbeatTimer) -> None:
+        self.queued: int = 0
+        self.unsorted: bool = False
         self._ledger = ledger
         self._heartbeats = heartbeats
-        self.hint: int = 0
-        """Permits of a hint, to be used or passed on (zset)."""
-        self.unsorted: bool = False
-        """Claims are to be written before others that came earlier."""
+        self._unsure: tuple[Claim, ...] = ()  # waiters to be asked about before all others
 
-    # -- commands
-
-    @abstractmethod
-    def acquire(self, claims: Sequence[Claim], exceptional: Exceptional) -> Acquire:
+    def acquire(self, claims: Sequence[Claim], unusual: Mapping[int, Unusual]) -> Acquire:
         """The operation with which *claims*, all with the same terms, ask for permits."""
+        terms, first = claims[0].terms, claims[0].number
+        before = [n for n in self._ledger.acquires_in_flight if n < first]
+        return Acquire(
+            [claim.number for claim in claims],
+            terms.lease_ms,
+            terms.limit,
+            unusual,
+            max_waiters=terms.max_waiters,
+            max_waiters_per_key=terms.max_waiters_per_key,
+            after=max(before, default=0),
+            hub_info=self._ledger.introduction.take(),
+            right=self._ledger.right.ask(),
+            slots=terms.slots,
+        )
 
-    @abstractmethod
-    def heartbeat(self, asked: Sequence[Claim]) -> Heartbeat:
-        """The operation that keeps the process alive there, and asks about some waiters."""
-
-    def asked_about(self) -> Sequence[Claim]:
-        """The waiters that the next heartbeat asks about."""
-        return ()
-
-    def join(self, claim: Claim) -> bool:
-        """Have a new claim wait behind others here. Returns False where it is to be written."""
-        return False
-
-    def kept(self, owner: str, permits: int) -> int:
-        """How many of *permits* that are given back this process takes again itself."""
-        return 0
-
-    @property
-    def lets_others_ask_first(self) -> bool:
-        """Whether new claims are written after the replies to releases in flight (zset)."""
-        return False
-
-    @property
-    def hint_is_young(self) -> bool:
-        """Whether passing the hint on is worth a new connection."""
-        return False
-
-    # -- replies
-
-    @abstractmethod
     def must_wait(self, claims: Sequence[Claim]) -> None:
         """The server replied to *claims*, in this order, that they have to wait."""
-
-    @abstractmethod
-    def line_reported(self, report: LineReport) -> None:
-        """An acquire or a heartbeat got its reply, for whichever claims."""
-
-    def announced(self, waits: int) -> None:
-        """A command that got its reply now said that so many wait here."""
-
-    @abstractmethod
-    def apply(self, reply: Reply) -> None:
-        """Apply what a reply says about the semaphore as a whole."""
+        self._ledger.wait(claims)
+        for notifier in observers.notifiers:
+            notifier.queued(claims)
 
     @property
-    @abstractmethod
     def behind(self) -> bool:
         """Whether other processes are likelier to be served first."""
+        return self.queued - len(self._ledger.waiting) > FIRST_FEW
+
+    def heartbeat(self, asked: Sequence[Claim]) -> Heartbeat:
+        """The operation that keeps the process alive there, and asks about some waiters."""
+        return Heartbeat(
+            math.ceil(1000 * self._ledger.longest_lease),
+            [claim.request for claim in asked],
+            hub_info=self._ledger.introduction.take(),
+            right=self._ledger.right.ask(),
+        )
+
+    def asked_about(self) -> Sequence[Claim]:
+        """The waiters that the next heartbeat asks about.
+
+        Those whose deadline has come; then the first in the queue, to see that it is still there.
+        Or all of them, where push messages may have been missed.
+        """
+        waiting = self._ledger.waiting
+        if self._ledger.route.link.no_push and not self._unsure:
+            self._unsure = tuple(waiting)
+        overdue = [claim for claim in self._ledger.overdue if claim.state is State.WAITING]
+        unsure = [claim for claim in self._unsure if claim.state is State.WAITING]
+        others = unsure or islice(waiting, FIRST_ASKED)
+        asked = dict.fromkeys(islice(dict.fromkeys((*overdue, *others)), MAX_ASKED))
+        self._unsure = tuple(claim for claim in unsure if claim not in asked)
+        return list(asked)
 
     def found_gone(self, claims: Sequence[Claim]) -> None:
-        """The server replied to a heartbeat that it does not know *claims* any more."""
+        """The server does not know *claims* any more: ask again.
 
-    # -- push messages and the connection
-
-    def hinted(self, permits: int) -> None:
-        """So many permits are free to try for."""
-
-    def hint_unsent(self, permits: int) -> None:
-        """A command was not carried out that said what becomes of a hint of *permits*."""
-
-    def left(self) -> None:
-        """The caller of a waiter left."""
+        One that is gone makes all others doubtful.
+        """
+        for claim in reversed(claims):
+            self._ledger.ask_anew(claim)
+        if claims and not self._unsure:
+            self._unsure = tuple(self._ledger.waiting)
+        if self._unsure:
+            self._heartbeats.beat()
 
     def reconnected(self) -> None:
-        """There is a new connection."""
-
-    def forget_in_flight(self) -> None:
-        """The connection was closed on purpose: no reply will come."""
+        """There is a new connection: messages may have been missed."""
+        self._unsure = tuple(self._ledger.waiting)

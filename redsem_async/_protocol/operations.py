@@ -69,13 +69,10 @@ class Acquire(NamedTuple):
     Attributes:
         numbers: of the requests, in order; each is for one permit and waits, unless
         unusual: has it, with what it asks for.
-        max_waiters: the longest line to join (fair); ``None`` for any.
-        max_waiters_per_key: the longest line of its key that a request joins.
+        max_waiters: the longest queue to join; ``None`` for any.
+        max_waiters_per_key: the longest queue of its key that a request joins.
         after: the highest number of the batch before this one, when that is unanswered: it must
-            have run, or this one does nothing (fair).
-        waits: how many requests of the hub wait beside these (zset).
-        highest: the highest limit that the hub declares for them (zset).
-        hinted: how many permits a hint was for (zset).
+            have run, or this one does nothing.
         right: asks for the right to reuse leases.
         slots: what permits stand for; None for nothing.
     """
@@ -87,9 +84,6 @@ class Acquire(NamedTuple):
     max_waiters: int | None = None
     max_waiters_per_key: int | None = None
     after: int = 0
-    waits: int = 0
-    highest: int = 0
-    hinted: int = 0
     hub_info: HubInfo | None = None
     right: RightRequest | None = None
     slots: Sequence[str | int] | None = None
@@ -98,13 +92,12 @@ class Acquire(NamedTuple):
 class Release(NamedTuple):
     """Give permits back, by their numbers within the hub *owner*.
 
-    *keep* of them are taken again by the caller, in the same write (zset). *hold_ms*: for how long
-    requests of its process hold their permits lately, times permits; most do not say it.
+    *hold_ms*: for how long requests of the caller's process hold their permits lately, times
+    permits; most do not say it.
     """
 
     owner: str
     numbers: Sequence[int]
-    keep: int = 0
     hold_ms: int | None = None
 
 
@@ -156,7 +149,7 @@ class Confirm(NamedTuple):
 
 
 class Abandon(NamedTuple):
-    """Leave the line, or give back what was granted unheard.
+    """Leave the queue, or give back what was granted unheard.
 
     *void*: calls with numbers up to this one may not act any more (see ``Adopt``).
     """
@@ -170,21 +163,13 @@ class Heartbeat(NamedTuple):
 
     Attributes:
         lease_ms: the longest lease among the waiters.
-        requests: the waiters to ask about (fair).
-        limit: the highest that the caller declares (zset).
-        waits: how many wait (zset).
-        hinted: permits of a hint that no waiter here wants (zset).
-        number: of this call, in one order with those of requests: the latest counts (zset).
+        requests: the waiters to ask about.
         right: asks for the right to reuse leases.
     """
 
     lease_ms: int
     requests: Sequence[Request] = ()
-    limit: int = 0
-    waits: int = 0
-    hinted: int = 0
     hub_info: HubInfo | None = None
-    number: int = 0
     right: RightRequest | None = None
 
 

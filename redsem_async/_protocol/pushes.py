@@ -20,11 +20,10 @@ class Revoked(NamedTuple):
     numbers: Sequence[int]
 
 
-class Hint(NamedTuple):
-    """So many permits are free to try for (zset); 0: ask again when something changes."""
+class Recheck(NamedTuple):
+    """Something may change earlier than was said: ask again."""
 
     name: str
-    permits: int
 
 
 class Cleared(NamedTuple):
@@ -39,4 +38,4 @@ class Recalled(NamedTuple):
     name: str
 
 
-Push = Granted | Revoked | Hint | Cleared | Recalled
+Push = Granted | Revoked | Recheck | Cleared | Recalled

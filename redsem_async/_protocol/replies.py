@@ -36,13 +36,11 @@ class Reply(NamedTuple):
     Attributes:
         answers: one for each request or number of the call.
         next_ms: in how many milliseconds something may change by itself; ``None`` for never.
-        waiting: how long the line is: requests (fair), processes (zset).
+        waiting: how many requests are in the queue.
         set_limit: what replaces the limits of the callers, if it is set (acquire, heartbeat).
         hold_ms: for how long requests of all processes hold their permits lately, times permits,
             if that is known and one of the caller has to wait (acquire, heartbeat).
-        granted: number and token of waiters of the caller's hub that were served (fair).
-        hinted: permits that the caller's own waiters may try for (zset).
-        room: permits left (zset).
+        granted: number and token of waiters of the caller's hub that were served.
         right: whether the caller's hub has the right to reuse leases that it asked for.
         slots: of each number of the caller's hub that the call granted, where permits have slots.
     """
@@ -53,8 +51,6 @@ class Reply(NamedTuple):
     set_limit: int | None = None
     hold_ms: int | None = None
     granted: Sequence[tuple[int, int]] = ()
-    hinted: int = 0
-    room: int = 0
     right: bool = False
     slots: Mapping[int, Sequence[int]] = MappingProxyType({})
 
@@ -84,7 +80,7 @@ class HeldEntry(NamedTuple):
 
 
 class LineEntry(NamedTuple):
-    """One request in line (fair), or one process with *permits* requests waiting (zset)."""
+    """One request in the queue."""
 
     id: str
     ticket: int

@@ -30,7 +30,7 @@ from redsem_async._protocol.operations import (
     Status,
     Unusual,
 )
-from redsem_async._protocol.pushes import Cleared, Granted, Hint, Push, Recalled, Revoked
+from redsem_async._protocol.pushes import Cleared, Granted, Push, Recalled, Recheck, Revoked
 from redsem_async._protocol.replies import (
     AdoptReply,
     AnyReply,
@@ -55,7 +55,6 @@ class Codec:
     ) -> None:
         self.address = address
         self.shard: str = address.keys[0].removesuffix(":holders")
-        self._fair = address.fair
         self._keyed, self._slotted = address.keyed, address.slotted
         self._kind = address.kind
         first, keys = address.first_keys, address.keys
@@ -90,25 +89,19 @@ class Codec:
     def _arguments(  # noqa: C901 - a branch for each operation
         self, operation: Operation
     ) -> tuple[str, tuple[Argument, ...]]:
-        fair = self._fair
         match operation:
             case Acquire():
-                beside: tuple[Argument, int]
-                if fair:
-                    beside = (_bound(operation), operation.after)
-                else:
-                    waits = f"{operation.waits}:{operation.highest}" if operation.waits else 0
-                    beside = (waits, operation.hinted)
                 described = _described(operation.hub_info)
                 right = _right(operation.right)
                 limit: Argument = operation.limit
                 if self._slotted:
                     limit = _listed(operation.slots)
+                beside = (_bound(operation), operation.after)
                 head = (operation.lease_ms, limit, *beside, *described, right)
                 return "acquire", (*head, *self._requests(operation))
-            case Release(owner, numbers, keep, hold_ms):
+            case Release(owner, numbers, hold_ms):
                 hold: Argument = "" if hold_ms is None else hold_ms
-                return "release", (owner, keep, hold, *numbers)
+                return "release", (owner, hold, *numbers)
             case Refresh(numbers, lease_ms, heavy, max_hold_ms):
                 lease = _bounded(lease_ms, max_hold_ms)
                 if not heavy:
@@ -126,13 +119,10 @@ class Codec:
             case Confirm():
                 raise AssertionError("no script waits for replicas")
             case Abandon(requests, void):
-                left = (self._queued(r) if fair else r.number for r in requests)
-                return "abandon", (void, *left)
-            case Heartbeat(lease_ms, requests, limit, waits, hinted, hub_info, number, right):
+                return "abandon", (void, *map(self._queued, requests))
+            case Heartbeat(lease_ms, requests, hub_info, right):
                 common = (lease_ms, *_described(hub_info), _right(right))
-                if fair:
-                    return "heartbeat", (*common, *map(self._queued, requests))
-                return "heartbeat", (*common, limit, waits, hinted, number)
+                return "heartbeat", (*common, *map(self._queued, requests))
             case Adopt(owner, old, new, lease_ms, hub_info, number, max_hold_ms, slots):
                 bound: tuple[Argument, ...] = () if max_hold_ms is None else (max_hold_ms,)
                 if self._slotted:
@@ -154,23 +144,19 @@ class Codec:
 
     def reply(self, operation: Operation, raw: Sequence[Any]) -> AnyReply:
         """Return the reply to *operation*; *raw* begins with the tag."""
-        fair = self._fair
         match operation:
-            case Acquire() if len(raw) == 3:  # all granted, with tokens in a row
-                tokens = range(raw[1], raw[1] + len(operation.numbers))
-                return Reply(tokens, room=0 if fair else raw[2])
+            case Acquire() if len(raw) == 2:  # all granted, with tokens in a row
+                return Reply(range(raw[1], raw[1] + len(operation.numbers)))
             case Release() if len(raw) == 1:  # all were held
                 return Reply([1] * len(operation.numbers))
             case Acquire() | Heartbeat() | Release() | Abandon() | SetLimit() | Reap():
                 _, next_ms, waiting, mine, *answers = raw
-                set_limit, hold_ms, room, right = -1, -1, 0, False
+                set_limit, hold_ms, right = -1, -1, False
                 told: Sequence[Any] = ()
                 if self._slotted:
                     mine, told = mine
                 if isinstance(operation, Acquire | Heartbeat):
                     set_limit, hold_ms, *answers = answers
-                    if not fair:
-                        room, *answers = answers
                     if operation.right is not None:
                         *answers, last = answers
                         right = bool(last)
@@ -180,9 +166,7 @@ class Codec:
                     waiting=waiting,
                     set_limit=None if set_limit < 0 else set_limit,
                     hold_ms=None if hold_ms < 0 else hold_ms,
-                    granted=list(zip(mine[::2], mine[1::2], strict=True)) if fair else (),
-                    hinted=0 if fair or not mine else mine[0],
-                    room=room,
+                    granted=list(zip(mine[::2], mine[1::2], strict=True)),
                     right=right,
                     slots=dict(zip(told[::2], map(slots_of, told[1::2]), strict=True)),
                 )
@@ -222,7 +206,7 @@ class Codec:
         return f"{text}:{asked.ahead_ms}" if asked.ahead_ms else text
 
     def _queued(self, request: Request) -> str:
-        """A request as the line has it."""
+        """A request as the queue has it."""
         text = f"{request.number}:{request.lease_ms}:{request.limit}:{request.permits}"
         return text + self._tail(request.key)
 
@@ -261,7 +245,7 @@ def _bounded(lease_ms: int, max_hold_ms: int | None) -> Argument:
 
 
 def _bound(operation: Acquire) -> Argument:
-    """The longest lines that a request joins: -1 for any."""
+    """The longest queues that a request joins: -1 for any."""
     most, of_key = operation.max_waiters, operation.max_waiters_per_key
     bound = -1 if most is None else most
     return bound if of_key is None else f"{bound}:{of_key}"
@@ -292,10 +276,10 @@ def push_of(raw: bytes) -> Push | None:
         match kind:
             case "granted":
                 return Granted(name, [_grant(*part.split(":")) for part in facts.split(",")])
-            case "gone":
+            case "revoked":
                 return Revoked(name, [_whole(number) for number in facts.split(",")])
-            case "hint":
-                return Hint(name, _whole(facts, at_most=_MAX_HINTED))
+            case "recheck":
+                return Recheck(name)
             case "cleared":
                 return Cleared(name)
             case "recall":
@@ -306,7 +290,6 @@ def push_of(raw: bytes) -> Push | None:
         return None
 
 
-_MAX_HINTED = 1_000_000_000
 _MAX_MS = 10**15
 _MAX_EXACT = 2**53  # Lua tells every whole number up to this one from the next
 

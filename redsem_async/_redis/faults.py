@@ -15,7 +15,7 @@ _SLOTS = re.compile(r"\bSLOTS ([\w.~%,-]+)")
 
 # A script's own error arrives bare (7.0 on), or wrapped and prefixed (6.2): look for the word.
 _KINDS = (
-    (ErrorKind.RETRY_NOW, re.compile(r"\b(NOSCRIPT|REORDERED|STRANGER|VOID)\b")),
+    (ErrorKind.RETRY_NOW, re.compile(r"\b(NOSCRIPT|REORDERED|UNKNOWNHUB|VOID)\b")),
     (ErrorKind.NO_MEMORY, re.compile(r"\bOOM\b")),
     (ErrorKind.READ_ONLY, re.compile(r"\b(READONLY|MASTERDOWN)\b")),
     (ErrorKind.RETRY_LATER, re.compile(r"\b(TRYAGAIN|CLUSTERDOWN)\b")),

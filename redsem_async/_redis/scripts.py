@@ -1,9 +1,9 @@
 """The Lua scripts, as texts to send and digests to name them by.
 
 A script as the server receives it is the head, the operation's quick path where it has one, what
-it uses of the files for many operations (how messages are published, the common prelude, the
-prelude of its mode), and its own file. So the quick path defines nothing that it does not need.
-An operation that both modes share stands once, beside the modes' folders.
+it uses of the files for many operations (how messages are published, the prelude, slots, the queue
+and how it is served, with or without keys), and its own file. So the quick path defines nothing
+that it does not need.
 """
 
 import functools
@@ -39,7 +39,7 @@ def layout() -> int:
 def script(mode: Mode, operation: str, sharded: bool = False) -> Script:  # noqa: FBT001, FBT002
     """Read and join the files of *operation*. *sharded*: messages stay within a shard."""
     lua = resources.files("redsem_async") / "lua"
-    folder, keyed, slotted = mode[:4], "+keys" in mode or "+share" in mode, "+slots" in mode
+    keyed, slotted = "+keys" in mode or "+share" in mode, "+slots" in mode
 
     def joined(*names: str) -> str:
         files = [lua / name for name in names if name and (lua / name).is_file()]
@@ -55,9 +55,8 @@ def script(mode: Mode, operation: str, sharded: bool = False) -> Script:  # noqa
         "tell/shard.lua" if sharded else "tell/hub.lua",
         "prelude.lua",
         "slots/prelude.lua" if slotted else "",
-        f"{folder}/line.lua",
-        "keyed/prelude.lua" if keyed else f"{folder}/prelude.lua",
+        "queue.lua",
+        "keyed/prelude.lua" if keyed else "serve.lua",
     )
-    own = f"{folder}/{operation}.lua"
-    text = linked(before, shared, joined(own) or joined(f"{operation}.lua"))
+    text = linked(before, shared, joined(f"{operation}.lua"))
     return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())

@@ -35,7 +35,7 @@ def status_reply(raw: Sequence[Any], address: Address) -> StatusReply:
             )
         ],
         line=[
-            _waiter(entry.decode(), value, address)
+            _waiter(entry.decode(), value)
             for entry, value in zip(entries[::2], entries[1::2], strict=True)
         ],
         hubs={
@@ -56,9 +56,7 @@ def status_reply(raw: Sequence[Any], address: Address) -> StatusReply:
     )
 
 
-def _waiter(entry: str, value: Any, address: Address) -> LineEntry:
-    if not address.fair:
-        return LineEntry(entry, 0, int(value))
+def _waiter(entry: str, value: Any) -> LineEntry:
     identity, _, _, permits, *tail = entry.split(":")
     key = key_of(tail[-1]) if tail else None
     return LineEntry(identity, int(float(value)), int(permits), key)

@@ -66,7 +66,7 @@ async def _stored(client: Any, prefix: str, name: str) -> Stored | None:
     stem = f"{prefix}:{{{name}}}"
     limit: bytes | str | None = await client.get(f"{stem}:limit")
     hubs: list[bytes | str] = await client.zrange(f"{stem}:hubs", 0, -1)
-    facts = [f"{as_text(hub)}:{fact}" for hub in hubs for fact in ("who", "until")]
+    facts = [f"{as_text(hub)}:{fact}" for hub in hubs for fact in ("client", "until")]
     meta = await _fields(client, f"{stem}:meta", ["mode", "layout", "ahead", "grace", *facts])
     if ("mode" in meta or "layout" in meta) and meta.get("layout") != str(layout()):
         return Stored(None, None, None, {}, 0.0)
@@ -124,7 +124,7 @@ def _hubs(meta: Mapping[str, str], now: float) -> dict[str, str]:
     alive: set[str] = set()
     for field, who in meta.items():
         hub, _, kind = field.partition(":")
-        if kind == "who":
+        if kind == "client":
             known[hub] = who
             if float(meta.get(f"{hub}:until", 0)) > now:
                 alive.add(hub)

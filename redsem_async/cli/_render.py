@@ -111,8 +111,7 @@ def details(info: SemaphoreInfo, status: SemaphoreStatus) -> RenderableType:
         parts += _reused(status)
     if status.waiters:
         parts += [Text(), _waiters(info, status)]
-        shown = len(status.waiters) if info.fair else sum(w.permits for w in status.waiters)
-        parts += _omitted(status.waiting - shown, "requests waiting")
+        parts += _omitted(status.waiting - len(status.waiters), "requests waiting")
     return Group(*parts)
 
 
@@ -164,12 +163,6 @@ def _reused(status: SemaphoreStatus) -> list[Text]:
 
 
 def _waiters(info: SemaphoreInfo, status: SemaphoreStatus) -> Table:
-    if not info.fair:
-        # Redis stores no queue in this mode, only the number of requests per process.
-        table = _table("waiting process", requests="right")
-        for waiter in status.waiters:
-            table.add_row(_client_text(waiter.client), f"{waiter.permits:,}")
-        return table
     of_key = {"key": "left"} if info.keyed else {}
     table = _table("position", "waiter", waits_for="right", permits="right", **of_key)
     for waiter in status.waiters:

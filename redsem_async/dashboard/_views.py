@@ -105,13 +105,11 @@ def detail_view(reader: Reader, detail: Detail, *, whole_ids: bool) -> Json:
     }
     if status is None:
         return view
-    listed = len(status.waiters) if info.fair else sum(w.permits for w in status.waiters)
     return view | {
-        "ordered": info.fair,
         "holders": [_holder(holder, whole=whole_ids) for holder in status.holders],
         "moreHolders": max(0, status.held - sum(h.permits for h in status.holders)),
         "waiters": [_waiter(waiter) for waiter in status.waiters],
-        "moreWaiters": max(0, status.waiting - listed),
+        "moreWaiters": max(0, status.waiting - len(status.waiters)),
         "keys": [_key(key) for key in status.keys],
         "moreKeys": len(status.keys) >= ENTRIES,
         "keysAfter": detail.keys_after is not None,
@@ -148,9 +146,7 @@ def _numbers(reading: Reading) -> Json:
         "setLimit": status.set_limit,
         "held": status.held,
         "waiting": status.waiting,
-        "oldest": max((waiter.age for waiter in status.waiters), default=None)
-        if info.fair
-        else None,
+        "oldest": max((waiter.age for waiter in status.waiters), default=None),
         "retryAfter": status.retry_after,
     }
 
@@ -216,8 +212,7 @@ def _clients(info: SemaphoreInfo, status: SemaphoreStatus | None) -> list[Json]:
         for holder in status.holders:
             held[holder.client.id] = held.get(holder.client.id, 0) + holder.permits
         for waiter in status.waiters:
-            more = 1 if info.fair else waiter.permits
-            waiting[waiter.client.id] = waiting.get(waiter.client.id, 0) + more
+            waiting[waiter.client.id] = waiting.get(waiter.client.id, 0) + 1
     return [
         {
             **_client(client),

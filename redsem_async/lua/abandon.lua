@@ -1,18 +1,16 @@
--- abandon: the caller gives requests up. Each leaves the line, or gives its permits back.
+-- abandon: the caller gives requests up. Each leaves the queue, or gives its permits back.
 --
 -- The caller may not know which: the reply that granted a request may have been lost.
 --
 -- KEYS     as in the head
 -- ARGV     void      number of an operation that runs at most once, and must not run any more; 0
 --                    for none
---          requests  from here on: 'number:lease_ms:limit:permits' (fair) or 'number' (zset), of
---                    requests of the caller's hub
--- RETURNS  {tag, next_ms, waiting, own_grants, answer...}, an answer being 1 (left the line),
---          2 (gave its permits back) or 0 (was neither in line nor a holder)
--- USES     load_state, parse_ids, now, in_line, remove_holders, leave_line, raise_mark,
+--          requests  from here on: 'number:lease_ms:limit:permits', of requests of the caller's hub
+-- RETURNS  {tag, next_ms, waiting, own_grants, answer...}, an answer being 1 (left the queue),
+--          2 (gave its permits back) or 0 (was neither queued nor a holder)
+-- USES     load_state, parse_ids, now, is_queued, remove_holders, leave_queue, raise_mark,
 --          already_ran, allow_writes_at_maxmemory, note_call, waiting, purge, serve, append,
 --          reply_head
---          sets freed
 
 local void = tonumber(ARGV[5])
 local REQUESTS = 6
@@ -25,10 +23,10 @@ if #ids > 0 then
   for i = 1, #ids do requests[i] = hub .. '.' .. ARGV[REQUESTS + i - 1] end
   for i, expiry in ipairs(call('ZMSCORE', holders, unpack(ids))) do
     local held = expiry and tonumber(expiry) > now
-    answers[i] = held and 2 or in_line(requests[i]) and 1 or 0
+    answers[i] = held and 2 or is_queued(requests[i]) and 1 or 0
   end
-  freed = freed + remove_holders(ids)
-  leave_line(requests)
+  remove_holders(ids)
+  leave_queue(requests)
   raise_mark(highest)
 end
 if void > 0 and not already_ran(void) then

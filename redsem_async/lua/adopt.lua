@@ -53,7 +53,7 @@ if not grant then
   -- The old holder leaves afterwards, because a key that holds nothing loses its virtual time.
   write_grants({ { new_id, tonumber(grant[1]), grant[2], permits, tail } })
   remove_holders({ old_id })
-  if owner ~= hub then publish_to(owner, 'gone', old) end
+  if owner ~= hub then publish_to(owner, 'revoked', old) end
 end
 if keyed and keyed.lost(new_id) or slotted and slotted.lost(new_id) then return { tag, -1 } end
 local held = { grant[1], grant[2], permits_of(new_id) }

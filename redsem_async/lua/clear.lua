@@ -16,15 +16,15 @@ load_state()
 if already_ran(number) then return { tag } end
 for _, owner in ipairs(call('ZRANGE', hubs, 0, -1)) do
   if owner ~= hub then publish_to(owner, 'cleared', '-') end
-  call('HDEL', meta, owner .. ':who', owner .. ':deaf', owner .. ':gone', owner .. ':waits')
+  call('HDEL', meta, owner .. ':client', owner .. ':no_push', owner .. ':unreachable')
 end
 -- The marker stays, because the holders were deleted on purpose: no state was lost.
-call('UNLINK', holders, tokens, extra, limit, line)
+call('UNLINK', holders, tokens, extra, limit, queue)
 if released then call('UNLINK', released) end
 if keyed then keyed.clear() end
 if slotted then slotted.clear() end
-call('HDEL', meta, 'mode', 'layout', 'ahead', 'offset', 'lost', 'grace', 'aside', 'rights',
-  'hold', 'looked')
+call('HDEL', meta, 'mode', 'layout', 'ahead', 'offset', 'lost', 'grace', 'returns', 'rights',
+  'hold', 'looked', 'passed')
 -- A counter ahead of the server's clock stays, because its tokens must not be issued again.
 if last < wall_us then
   call('HDEL', meta, 'counter')

@@ -1,7 +1,7 @@
 -- head: the beginning of every script: its keys, the clock, and the state of the caller's hub.
 --
 -- A script as the server receives it is this file, the operation's quick path if it has one,
--- publish_to() from tell/, the prelude, the prelude of the mode, and the operation's own file.
+-- publish_to() from tell/, what it uses of the files that serve many operations, and its own file.
 --
 -- KEYS     holders   ZSET, permit id -> expiry in ms of the semaphore's clock
 --          tokens    HASH, permit id -> fencing token, of every holder
@@ -9,22 +9,23 @@
 --                    mode -> mode and clock; counter -> last token or ticket issued;
 --                    ahead -> us by which the semaphore's clock leads the server's;
 --                    offset -> us by which tokens lead the semaphore's clock;
---                    aside -> when requests that were set aside return to the line;
---                    looked -> when the line was looked through for requests of dead hubs;
+--                    returns -> that parked requests return to the queue, from which score on;
+--                    looked -> when the queue was looked through for requests of dead hubs;
+--                    passed -> which requests do not fit: see serve.lua;
 --                    rights -> 'hub:until,...' of the hubs that may reuse leases: see the prelude;
 --                    hold -> for how long requests hold their permits lately, in ms times permits;
 --                    after a loss of state, lost -> when it was detected, and grace -> end of
 --                    the grace period, until which only old holders are admitted.
 --                    For each hub: hub -> highest number that it has used here; hub:until ->
 --                    alive until, as in hubs; hub:calls -> highest number of its operations
---                    that run at most once; hub:who -> facts about it; hub:deaf -> '1' when no
---                    push message reaches it, '2' when its subscription is not counted; hub:gone -> '1' when a push message to it had no
---                    subscriber; hub:waits -> see the prelude of zset mode
+--                    that run at most once; hub:client -> facts about it; hub:no_push -> '1'
+--                    when no push message reaches it, '2' when its subscription is not counted;
+--                    hub:unreachable -> '1' when a push message to it had no subscriber
 --          hubs      ZSET, hub -> alive until, in ms of the semaphore's clock
 --          extra     ZSET, permits beyond the first of a holder: see the prelude
 --          limit     STRING, the set limit, if any, without an expiry; after a pause '0 n', if it
 --                    found a set limit of n
---          line      ZSET, what waits: see the prelude of the mode
+--          queue     ZSET, requests that wait: see queue.lua
 --          marker    STRING, run_id of the server that stores the semaphore, without an expiry;
 --                    this key and the next come from clients that want a grace period
 --          released  ZSET, ids that were released in a grace period -> when
@@ -44,7 +45,7 @@
 --          above, and call(), are not repeated
 
 local call = redis.call
-local holders, tokens, meta, hubs, extra, limit, line, marker, released = unpack(KEYS)
+local holders, tokens, meta, hubs, extra, limit, queue, marker, released = unpack(KEYS)
 local tag, clock_us, mode, hub = unpack(ARGV, 1, 4)
 
 -- Number of this layout of the keys. A change that clients of the layout before could not follow
@@ -85,8 +86,8 @@ if not wall_us then
 end
 
 local fields = call('HMGET', meta, 'mode', 'counter',
-  hub, hub .. ':until', hub .. ':deaf', hub .. ':gone', 'grace', 'ahead', 'offset',
-  'aside', 'rights', 'hold', 'layout')
+  hub, hub .. ':until', hub .. ':no_push', hub .. ':unreachable', 'grace', 'ahead', 'offset',
+  'returns', 'rights', 'hold', 'layout', 'passed')
 fields.layout = fields[13] or fields[1] and '0'  -- a name in use without a number
 if fields[1] and fields[1] ~= mode or fields.layout and fields.layout ~= LAYOUT then
   -- Count by the clock in use: the server's, if this caller's is a local one.
@@ -104,7 +105,7 @@ if fields[1] and fields[1] ~= mode or fields.layout and fields.layout ~= LAYOUT 
     local versions = {}
     pcall(function()  -- the keys of another layout may be anything
       local who = call('ZRANGEBYSCORE', hubs, after, '+inf', 'LIMIT', 0, 32)
-      for i, owner in ipairs(who) do who[i] = owner .. ':who' end
+      for i, owner in ipairs(who) do who[i] = owner .. ':client' end
       for _, facts in ipairs(who[1] and call('HMGET', meta, unpack(who)) or {}) do
         local version = string.match(facts or '', '"version":%s*"([%w.+!_-]+)"')
         if version and #version <= 40 and not versions[version] then
@@ -128,7 +129,7 @@ local alive_until = tonumber(fields[4]) or 0  -- until when it counts as alive
 local unknown_hub = not fields[5]             -- meta has no facts about it
 local unreachable = fields[6]                 -- a push message to it had no subscriber
 local grace = tonumber(fields[7]) or 0        -- end of the grace period
-local aside_due = tonumber(fields[10])        -- when requests that were set aside return
+local returns = fields[10]                    -- from which score on parked requests return
 local rights = fields[11]                     -- which hubs may reuse leases
 local usual_hold = tonumber(fields[12]) or -1
 

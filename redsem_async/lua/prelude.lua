@@ -1,4 +1,4 @@
--- prelude: holders, hubs, the counter and the grace period, in both modes.
+-- prelude: holders, hubs, the counter and the grace period.
 
 local MAX_PURGED = 500  -- ids that one call purges at most
 local BAND = 2 ^ 42     -- above any expiry in ms: a score of `extra` is in a band of this width
@@ -40,9 +40,9 @@ end
 local function forget_dead_hubs()
   for _, dead in ipairs(call('ZRANGEBYSCORE', hubs, '-inf', now - SLACK, 'LIMIT', 0, 10)) do
     call('ZREM', hubs, dead)
-    -- The line is looked through again, because it may have requests of this hub.
-    call('HDEL', meta, dead, dead .. ':until', dead .. ':calls', dead .. ':who', dead .. ':deaf',
-      dead .. ':gone', dead .. ':waits', 'looked')
+    -- The queue is looked through again, because it may have requests of this hub.
+    call('HDEL', meta, dead, dead .. ':until', dead .. ':calls', dead .. ':client',
+      dead .. ':no_push', dead .. ':unreachable', 'looked')
   end
 end
 
@@ -71,7 +71,7 @@ local function allow_writes_at_maxmemory()
 end
 
 local set_limit      -- the set limit, if any
-local waiting        -- entries in line
+local waiting        -- requests in the queue
 local holder_count   -- ids of holders, expired ones included
 local top_power      -- highest power in `extra`; -1 when no holder is heavy
 local marker_server  -- run_id in the marker
@@ -96,7 +96,7 @@ end
 -- not roll back a script that fails half-way (WRONGTYPE).
 local function load_state()
   set_limit = limit_in(call('GET', limit))
-  waiting = call('ZCARD', line)
+  waiting = call('ZCARD', queue)
   local last_entry = call('ZRANGE', extra, -1, -1, 'WITHSCORES')
   top_power = last_entry[2] and math.floor(last_entry[2] / BAND) or -1
   holder_count = call('ZCARD', holders)
@@ -157,32 +157,26 @@ local function permits_of(id)
   return permits
 end
 
--- Removes *ids* from the holders, with their tokens and extra permits. Returns how many permits
--- they had.
+-- Removes *ids* from the holders, with their tokens and extra permits.
 local function remove_holders(ids)
-  local freed = call('ZREM', holders, unpack(ids))
-  holder_count = holder_count - freed
+  holder_count = holder_count - call('ZREM', holders, unpack(ids))
   call('HDEL', tokens, unpack(ids))
   for power = 0, top_power do
     local entries = {}
     for i, id in ipairs(ids) do entries[i] = id .. ':' .. power end
-    freed = freed + math.floor(2 ^ power) * call('ZREM', extra, unpack(entries))
+    call('ZREM', extra, unpack(entries))
   end
   if slotted then slotted.removed(ids) end
   if keyed then keyed.removed(ids) end
-  return freed
 end
 
 local used          -- permits in use
-local freed = 0     -- permits that this call took from holders
 local more = false  -- the call stopped early: the client has to call again
 
 -- Removes expired holders, and counts the permits in use.
 local function purge()
   local expired = call('ZRANGEBYSCORE', holders, '-inf', now, 'LIMIT', 0, MAX_PURGED)
-  if #expired > 0 then
-    freed = freed + remove_holders(expired)
-  end
+  if #expired > 0 then remove_holders(expired) end
   if #expired < MAX_PURGED then
     -- An entry of `extra` that is left has lost its holder, by eviction for example. It expires
     -- when the holder would have expired.
@@ -190,9 +184,7 @@ local function purge()
       local from = power * BAND
       local ended = call('ZRANGEBYSCORE', extra, exact(from), exact(from + now),
         'LIMIT', 0, MAX_PURGED)
-      if #ended > 0 then
-        freed = freed + math.floor(2 ^ power) * call('ZREM', extra, unpack(ended))
-      end
+      if #ended > 0 then call('ZREM', extra, unpack(ended)) end
     end
     used = holder_count + extra_permits()
   else
@@ -228,7 +220,7 @@ local function recall_rights()
 end
 
 -- Whether the caller's hub gets the right that it *asks* for, as 'ms:limit': 1 or 0. The right that
--- it had is replaced, or ends. *others_wait*: another hub has a request in line.
+-- it had is replaced, or ends. *others_wait*: another hub has a request in the queue.
 local function answer_right(asks, others_wait)
   local MAX_RIGHTS = 64
   local lasts, declared = string.match(asks, '^(%d+):(%d+)$')
@@ -315,19 +307,25 @@ local function note_call(number)
   keep_hub_alive(0)
 end
 
--- The caller's hub had no subscriber for a push message, and is back: its requests, which were set
--- aside, return to the line.
+-- Has the next serve() return parked requests to the queue.
+local function return_parked()
+  returns = '-inf'
+  call('HSET', meta, 'returns', returns)
+end
+
+-- The caller's hub had no subscriber for a push message, and is back: its requests, which were
+-- parked, return to the queue.
 local function clear_unreachable()
   if unreachable then
-    call('HDEL', meta, hub .. ':gone')
-    call('HSET', meta, 'aside', 0)
-    unreachable, aside_due = nil, 0
+    call('HDEL', meta, hub .. ':unreachable')
+    unreachable = nil
+    return_parked()
   end
 end
 
 -- The reply to a hub that is not in meta and sent no facts about itself: it sends them and retries.
 local function unknown_hub_error()
-  return redis.error_reply('STRANGER unknown hub')
+  return redis.error_reply('UNKNOWNHUB the hub has to send its facts')
 end
 
 -- After a loss of state no request is granted for one lease. Holders restore their permits
@@ -364,17 +362,14 @@ local function detect_lost_holders(lease)
 end
 
 -- Records facts about the caller's hub, and keeps it alive. A hub sends its facts on every new
--- connection and after STRANGER; '' means that they have not changed.
+-- connection and after UNKNOWNHUB; '' means that they have not changed.
 local function record_hub(hub_info, no_push, lease)
   if hub_info ~= '' then
     -- This fails where INFO is denied. The hub is then not recorded, so a later call tries again.
     if marker then detect_restart(lease) end
-    call('HSET', meta, hub .. ':who', hub_info, hub .. ':deaf', no_push)
-    if unknown_hub and waiting > 0 then
-      -- Where meta was lost, it does not say any more that requests are set aside.
-      call('HSET', meta, 'aside', 0)
-      aside_due = 0
-    end
+    call('HSET', meta, hub .. ':client', hub_info, hub .. ':no_push', no_push)
+    -- Where meta was lost, it does not say any more that requests are parked.
+    if unknown_hub and waiting > 0 then return_parked() end
   end
   clear_unreachable()
   keep_hub_alive(lease)

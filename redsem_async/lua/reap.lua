@@ -1,4 +1,4 @@
--- reap: remove expired holders and dead waiters, then serve the line.
+-- reap: remove expired holders and dead waiters, then serve the queue.
 --
 -- KEYS     as in the head
 -- ARGV     none of its own

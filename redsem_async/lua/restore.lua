@@ -67,6 +67,6 @@ if last > stamp_us + STEP then
 end
 write_grants(restored)
 raise_mark(highest)
--- The line may go on, because what the holders have is known now.
+-- The queue may go on, because what the holders have is known now.
 if #restored > 0 and waiting > 0 and grace <= now then notify_head() end
 return append({ tag }, held)

@@ -6,9 +6,8 @@
 --          number     number of this operation, which runs at most once
 --          [key]      whose limit it is, unless it is the limit in all
 -- RETURNS  {tag, next_ms, waiting, own_grants}
--- USES     load_state, already_ran, limit_in, note_call, recall_rights, waiting, purge, used,
---          serve, reply_head, keyed, set_limit
---          sets aside_due, freed
+-- USES     load_state, already_ran, limit_in, note_call, recall_rights, waiting, purge,
+--          serve, reply_head, keyed, set_limit, return_parked
 
 local new_limit, number, key = ARGV[5], tonumber(ARGV[6]), ARGV[7]
 
@@ -36,13 +35,8 @@ if not already_ran(number) then
   if not key then set_limit = limit_in(new_limit) end
   note_call(number)
   recall_rights()
-  if waiting > 0 then
-    -- A request that was heavier than the old limit may fit now.
-    call('HSET', meta, 'aside', 0)
-    aside_due = 0
-  end
+  if waiting > 0 then return_parked() end  -- one that was heavier than the old limit may fit now
 end
 purge()
-freed = set_limit and math.max(0, set_limit - used) or math.huge
 serve()
 return reply_head()

@@ -4,13 +4,13 @@
 -- ARGV     max_entries  how many holders, how many waiters and how many keys to list at most
 --          [after]      the key after which to list keys, '' to begin; only where there are keys
 -- RETURNS  {tag, set limit or -1, permits in use, requests waiting, stamp_us, usual hold or -1,
---          holders, line, hubs}: holders is id, ms left, token, permits ...; line is the entries of the mode's
---          list_line(); hubs is hub, facts about it, 1 if it may reuse leases ... for the hubs
+--          holders, queue, hubs}: holders is id, ms left, token, permits ...; queue is the entries
+--          of list_queue(); hubs is hub, facts about it, 1 if it may reuse leases ... for the hubs
 --          that occur. Where there are keys, also key, permits in use, requests waiting, set limit
 --          or -1 ... of keys that hold or wait; the key of each holder in the list; and {1 if a
 --          request waits that only the limit in all holds up, how many limits of keys are set}.
 --          Where there are slots, also {the list of slots, slots of each holder in the list}
--- USES     load_state, exact, now, extra_permits, permits_of, list_line, set_limit, stamp_us,
+-- USES     load_state, exact, now, extra_permits, permits_of, list_queue, set_limit, stamp_us,
 --          rights, keyed, slotted, usual_hold
 
 local max_entries = tonumber(ARGV[5])
@@ -28,7 +28,7 @@ local function list_owner(owner)
   if not seen[owner] then
     seen[owner] = true
     owners[#owners + 1] = owner
-    owners[#owners + 1] = call('HGET', meta, owner .. ':who') or ''
+    owners[#owners + 1] = call('HGET', meta, owner .. ':client') or ''
     owners[#owners + 1] = reuses[owner] or 0
   end
 end
@@ -44,7 +44,7 @@ if max_entries > 0 then
     list_owner(string.match(id, '^%x+'))
   end
 end
-local waits, entries = list_line(max_entries)
+local waits, entries = list_queue(max_entries)
 for i = 1, #entries, 2 do list_owner(string.match(entries[i], '^%x+')) end
 local reply = {
   tag, set_limit or -1, in_use, waits, stamp_us, usual_hold, held, entries, owners,
@@ -53,7 +53,7 @@ if keyed then
   reply[10] = keyed.list(max_entries, ARGV[6])
   reply[11] = {}
   for i = 1, #held, 4 do reply[11][(i + 3) / 4] = keyed.key_of(held[i]) end
-  reply[12] = { keyed.line_is_blocked() and 1 or 0, keyed.limits_set() }
+  reply[12] = { keyed.queue_is_blocked() and 1 or 0, keyed.limits_set() }
 end
 if slotted then reply[#reply + 1] = slotted.list(held) end
 return reply

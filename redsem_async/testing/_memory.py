@@ -25,16 +25,15 @@ from redsem_async._protocol.replies import AnyReply, Reply
 from redsem_async._redis.faults import command_error
 
 from ._spec.base import Specification
-from ._spec.fair import FairSpecification
 from ._spec.keyed import KeyedSpecification, SharedSpecification
+from ._spec.queue import PassingSpecification, QueueSpecification
 from ._spec.records import LayoutInUse, ModeInUse, Publish, Reordered, SlotsInUse, UnknownHub, Void
-from ._spec.zset import ZsetSpecification
 
 SPECIFICATIONS: dict[str, type[Specification]] = {
-    "fair": FairSpecification,
+    "fair": QueueSpecification,
     "fair+keys": KeyedSpecification,
     "fair+share": SharedSpecification,
-    "zset": ZsetSpecification,
+    "zset": PassingSpecification,
 }
 """By mode; with slots they are the same."""
 

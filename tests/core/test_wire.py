@@ -4,7 +4,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from redsem_async._protocol.pushes import Cleared, Granted, Hint, Recalled, Revoked
+from redsem_async._protocol.pushes import Cleared, Granted, Recalled, Recheck, Revoked
 from redsem_async._protocol.replies import Holding
 from redsem_async._redis.codec import push_of
 
@@ -19,7 +19,7 @@ numbers = st.one_of(
 oddities = st.sampled_from(["", " 1", "+1", "1_0", "1.5", "1e3", "٣", "²", "-0", "nan", "x"])
 parts = st.one_of(numbers, oddities)
 lists = st.lists(st.lists(parts, max_size=4).map(":".join), max_size=4).map(",".join)
-kinds = st.sampled_from(["granted", "gone", "hint", "cleared", "recall", "nonsense", ""])
+kinds = st.sampled_from(["granted", "revoked", "recheck", "cleared", "recall", "nonsense", ""])
 texts = st.tuples(kinds, lists, st.text(max_size=5)).map(" ".join)
 
 
@@ -27,8 +27,7 @@ texts = st.tuples(kinds, lists, st.text(max_size=5)).map(" ".join)
 @example(b"granted 1:1:%b jobs" % LONG.encode())
 @example(b"granted 1:%b:1 jobs" % LONG.encode())
 @example(b"granted %b:1:1 jobs" % LONG.encode())
-@example(b"gone %b jobs" % LONG.encode())
-@example(b"hint %b jobs" % LONG.encode())
+@example(b"revoked %b jobs" % LONG.encode())
 def test_numbers_of_messages_are_bounded(raw: bytes) -> None:
     """A hub computes with them: one that no float holds would end its connection."""
     match push_of(raw):
@@ -40,9 +39,7 @@ def test_numbers_of_messages_are_bounded(raw: bytes) -> None:
                 assert 0 <= left_ms <= 10**15
         case Revoked(numbers=taken):
             assert all(0 <= number <= 2**53 for number in taken)
-        case Hint(permits=permits):
-            assert 0 <= permits <= 10**9
-        case Cleared() | Recalled() | None:
+        case Cleared() | Recalled() | Recheck() | None:
             pass
 
 
@@ -52,14 +49,13 @@ def test_what_scripts_publish_is_understood() -> None:
     assert push_of(granted.encode()) == Granted(
         "a name", [(1, Holding(TOKEN, 1000)), (2**53, Holding(TOKEN + 1, 10**15))]
     )
-    assert push_of(b"gone 1,22 jobs") == Revoked("jobs", [1, 22])
-    assert push_of(b"hint 3 jobs") == Hint("jobs", 3)
+    assert push_of(b"revoked 1,22 jobs") == Revoked("jobs", [1, 22])
+    assert push_of(b"recheck - jobs") == Recheck("jobs")
     assert push_of(b"cleared - jobs") == Cleared("jobs")
 
 
 @pytest.mark.parametrize("what", ["+1", "1_0", " 1", "1.0", "٣", "²", "-1", ""])
 def test_a_number_is_digits_alone(what: str) -> None:
     """What Python takes for a number besides is none that a script wrote."""
-    assert push_of(f"hint {what} jobs".encode()) is None
-    assert push_of(f"gone {what} jobs".encode()) is None
+    assert push_of(f"revoked {what} jobs".encode()) is None
     assert push_of(f"granted 1:1:{what} jobs".encode()) is None

@@ -10,7 +10,7 @@ from redis.asyncio.cluster import RedisCluster
 
 import redsem_async
 from redsem_async import AnySemaphore, BackendUnavailable, FairSemaphore, Semaphore
-from tests.harness.clients import LINES, Kind, key_of
+from tests.harness.clients import Kind, key_of
 from tests.harness.replicas import until_caught_up
 from tests.harness.topologies import Cluster, Node, embedded_cluster, tell
 from tests.harness.wait import (
@@ -70,8 +70,7 @@ def kind(request: pytest.FixtureRequest) -> Kind:
 
 
 def line_of(semaphore: AnySemaphore) -> str:
-    mode = FairSemaphore if isinstance(semaphore, FairSemaphore) else Semaphore
-    return key_of(semaphore, LINES[mode])
+    return key_of(semaphore, "queue")
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from redis.asyncio import Redis
 import redsem_async
 from redsem_async import AnySemaphore, BackendUnavailable, FairSemaphore, Permit
 from redsem_async.testing._embedded import EmbeddedRedis
-from tests.harness.clients import LINES, Connect, Kind, key_of
+from tests.harness.clients import Connect, Kind, key_of
 from tests.harness.proxy import Proxy
 from tests.harness.replicas import SERVICE, Flock, Replicated
 from tests.harness.topologies import in_sync, is_alive, settle, tell
@@ -129,7 +129,7 @@ async def test_a_grant_that_nobody_heard_is_not_told_by_a_demoted_master(
             await published.subscribe(f"redsem:@{hub}", "the end")
             proxy.drop()
             assert await permit.release()
-            assert await tell(new, "HGET", key_of(held, "meta"), f"{hub}:gone") == "1"
+            assert await tell(new, "HGET", key_of(held, "meta"), f"{hub}:unreachable") == "1"
             await tell(new, "PUBLISH", "the end", "")
             first = await anext(m async for m in published.listen() if m["type"] == "message")
             assert first["channel"] == b"the end", first
@@ -202,7 +202,7 @@ async def test_a_failover_that_loses_the_line_loses_no_waiter(
     await replicated.caught_up()
     await replicated.cut_off()
     waiters = [await waits_in_line(waits, place=n) for n in (1, 2, 3)]
-    assert not await tell(replicated.replicas[0], "EXISTS", key_of(waits, LINES[kind]))
+    assert not await tell(replicated.replicas[0], "EXISTS", key_of(waits, "queue"))
     await take_over(replicated, proxy)
     tokens = [holder.fencing_token]
     async with asyncio.timeout(10):

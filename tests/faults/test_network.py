@@ -234,7 +234,7 @@ async def test_used_again_after_a_heartbeat_that_aclose_left_unanswered(
     holder = await there.acquire()
     waiter = await waits_in_line(semaphore)
     fault = proxy.hold("heartbeat")
-    await admin.publish(f"redsem:@{hub_of(permit)}", "hint 0 jobs")
+    await admin.publish(f"redsem:@{hub_of(permit)}", "recheck - jobs")
     await fault.struck.wait()
     await redsem_async.aclose(proxied)
     with pytest.raises(redsem_async.SemaphoreClosed):

@@ -434,20 +434,16 @@ async def test_who_was_killed_counts_until_its_process_counts_as_dead(
     assert (status.held, len(status.waiters)) == (1, 1)
     assert [each.waiting for each in status.keys] == [1] * len(status.keys)
     assert (status.retry_after or 0.0) < 100.0, "by who waits, and not by 3,000"
-    if kind is Semaphore:
-        assert await held.release()
-        await is_served(first, EPSILON)
-    else:
-        bounded = FairSemaphore(client_a, "jobs", 1, lease=1.0, max_waiters=2, **options)
-        waiter = await queue_up(bounded, **key)
-        with pytest.raises(QueueFull):
-            await bounded.acquire(**key)
-        assert (await semaphore.status()).waiting == 2
+    bounded = kind(client_a, "jobs", 1, lease=1.0, max_waiters=2, **options)
+    waiter = await queue_up(bounded, **key)
+    with pytest.raises(QueueFull):
+        await bounded.acquire(**key)
+    assert (await semaphore.status()).waiting == 2
 
-        async def dropped() -> bool:
-            return int(await admin.zcard(key_of(semaphore, "queue"))) == 2
+    async def dropped() -> bool:
+        return int(await admin.zcard(key_of(semaphore, "queue"))) == 2
 
-        await until(dropped, "they are dropped", within=1.0)
-        assert await held.release()
-        for each in (first, waiter):
-            await is_served(each, EPSILON)
+    await until(dropped, "they are dropped", within=1.0)
+    assert await held.release()
+    for each in (first, waiter):
+        await is_served(each, EPSILON)

@@ -349,8 +349,8 @@ async def test_garbled_messages(
             permit.id,
             f"granted {permit.id} jobs",
             f"granted 1:2:3,{permit.id} jobs",
-            f"gone {permit.id} jobs",
-            f"hint {PASSWORD} jobs",
+            f"revoked {permit.id} jobs",
+            f"recheck {PASSWORD} jobs",
             f"granted 99:{10**18}:1000 jobs",
             b"\xff\xfe" + permit.id.encode(),
         ):

@@ -14,15 +14,11 @@ from redsem_async import (
     BackendError,
     BackendUnavailable,
     FairSemaphore,
-    Semaphore,
     SemaphoreClosed,
 )
-from redsem_async._core.lease import reply_timeout
-from redsem_async._hub.pushes import apply_push
-from redsem_async._hub.zset import HINT_TIME
-from redsem_async._protocol.pushes import Hint
+from redsem_async._core.lease import liveness_timeout, reply_timeout
 from redsem_async.testing._embedded import EmbeddedRedis
-from tests.harness.clients import EACH_KEY, LINES, Connect, Kind, key_of, scripts_run
+from tests.harness.clients import EACH_KEY, Connect, Kind, key_of, scripts_run
 from tests.harness.proxy import Proxy
 from tests.harness.servers import StartServer
 from tests.harness.wait import (
@@ -179,7 +175,7 @@ async def kept(admin: Redis, semaphore: AnySemaphore) -> list[object]:
         await admin.zrange(key_of(semaphore, "holders"), 0, -1),
         await admin.hgetall(key_of(semaphore, "tokens")),
         await admin.hgetall(key_of(semaphore, "meta")),
-        await admin.zrange(key_of(semaphore, LINES[type(semaphore)]), 0, -1),
+        await admin.zrange(key_of(semaphore, "queue"), 0, -1),
     ]
 
 
@@ -330,12 +326,11 @@ async def test_closing_without_a_server_takes_a_moment(
         pass
 
 
-@pytest.mark.parametrize("hints", [0, 1])
-async def test_what_is_left_to_say_to_others_keeps_no_hub_in_an_outage(
-    proxied: Redis, proxy: Proxy, hints: int
+async def test_a_waiter_that_has_left_keeps_no_hub_in_an_outage(
+    kind: Kind, proxied: Redis, proxy: Proxy
 ) -> None:
-    """Nobody here waits any more, and a hint is passed on: but not to a server that is gone."""
-    semaphore = Semaphore(proxied, "jobs", 1, lease=1.0)
+    """It is to be abandoned: but a server that is back late has dropped it."""
+    semaphore = kind(proxied, "jobs", 1, lease=1.0)
     await semaphore.set_limit(0)
     waiter = await waits_in_line(semaphore)
     remote = semaphore._bound().remote
@@ -343,10 +338,8 @@ async def test_what_is_left_to_say_to_others_keeps_no_hub_in_an_outage(
     proxy.refusing = True
     proxy.half_open()
     await cancelled(waiter)
-    if hints:
-        apply_push(remote, Hint("jobs", hints), None)
-    await until(lambda: bool(proxy.operations("heartbeat")), "it says so, to nobody")
-    with takes_at_most(reply_timeout(1.0) + HINT_TIME):
+    await until(lambda: bool(proxy.operations("abandon")), "it says so, to nobody")
+    with takes_at_most(reply_timeout(1.0) + liveness_timeout(1.0)):
         await asyncio.wait([hub], timeout=10)
     assert hub.done()
     assert not remote.active

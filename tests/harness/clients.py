@@ -14,15 +14,11 @@ from tests.harness.wait import until
 Client = Redis | MemoryBackend
 Kind = type[Semaphore] | type[FairSemaphore]
 
-KEYS = ("holders", "tokens", "meta", "hubs", "extra", "limit")
-LINES: dict[type[AnySemaphore], str] = {
-    Semaphore: "waiting",
-    FairSemaphore: "queue",
-}  # the key of the line
+KEYS = ("holders", "tokens", "meta", "hubs", "extra", "limit", "queue")
 EACH_KEY = [
-    pytest.param(kind, key, id=f"{'fair' if kind is FairSemaphore else 'zset'}-{key}")
-    for kind, line in LINES.items()
-    for key in (*KEYS, line)
+    pytest.param(kind, key, id=f"{name}-{key}")
+    for kind, name in ((Semaphore, "zset"), (FairSemaphore, "fair"))
+    for key in KEYS
 ]
 
 

@@ -37,7 +37,7 @@ HUB = (
     {"pipeline"},
     {"redirects", "outage", "pushes"},
     {"remote_semaphore"},
-    {"fair", "zset", "window", "reuse"},
+    {"window", "reuse"},
     {"operations", "handout", "deadlines"},
     {"waiters"},
     {"heartbeat_timer"},

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from redsem_async import AnySemaphore, Semaphore
+from redsem_async import AnySemaphore
 from redsem_async.testing._embedded import EmbeddedRedis
 from tests.harness.clients import Kind, key_of
 from tests.harness.proxy import Proxy, Sent, say_again
@@ -138,23 +138,6 @@ async def test_duplicates_of_everything_change_nothing(
     assert [entry.id for entry in status.holders] == [successor.id]
     assert not status.waiters
     assert await successor.release()
-
-
-@pytest.mark.fault(46)
-async def test_what_waits_in_a_process_is_told_by_its_latest_call(
-    proxied: Redis, proxy: Proxy, server: EmbeddedRedis, client_b: Redis
-) -> None:
-    """A heartbeat and an acquire that arrive late announce a waiter that has left (zset)."""
-    holder = await Semaphore(client_b, "jobs", 1, lease=LEASE).acquire()
-    semaphore = Semaphore(proxied, "jobs", 1, lease=LEASE)
-    waiters = [await waits_in_line(semaphore, place=place) for place in (1, 2)]
-    await until(lambda: proxy.operations("heartbeat"), "a heartbeat was sent", within=10)
-    await cancelled(*waiters)
-    await waiting(semaphore, 0)
-    for sent in (*proxy.operations("acquire"), proxy.operations("heartbeat")[0]):
-        await say_again(server.port, sent)
-        assert (await semaphore.status(0)).waiting == 0
-    assert await holder.release()
 
 
 # -- administrative calls

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import pytest
 from redis.asyncio import Redis
 
-from redsem_async import AnySemaphore, Mutex, PermitLost, Semaphore, SemaphoreError, aclose
+from redsem_async import AnySemaphore, Mutex, PermitLost, SemaphoreError, aclose
 from redsem_async.testing._embedded import EmbeddedRedis
 from tests.harness.clients import Client, Connect, Kind, Make, key_of
 from tests.harness.proxy import Proxy
@@ -92,47 +92,6 @@ async def test_the_release_and_the_next_acquire_are_one_write(
             pass
     await all_free(sem)
     assert writes[:3] == [["Acquire"], ["Release", "Acquire"], ["Release", "Acquire"]]
-
-
-async def test_they_are_two_writes_while_others_wait(
-    redis: Redis,
-    connect: Connect,
-    server_url: str,
-    name: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """In one write, the acquire would always come before that of the process that is hinted at."""
-    sem, there = Semaphore(redis, name, 2), Semaphore(connect(server_url), name, 2)
-    async with sem:
-        waiter = await queue_up(there, permits=2)
-        async with sem:
-            pass  # The reply to its release says that somebody waits elsewhere.
-        writes = writes_of(sem, monkeypatch)
-        for _ in range(3):
-            async with sem:
-                pass
-        acquires = [write for write in writes if "Acquire" in write]
-        assert acquires == [["Acquire"]] * 3
-    assert await (await soon(waiter)).release()
-
-
-async def test_what_a_process_keeps_its_waiter_asks_for_in_the_same_write(
-    redis: Redis,
-    connect: Connect,
-    server_url: str,
-    name: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """While others wait, too: otherwise each permit would cross to another process and back."""
-    sem, there = Semaphore(redis, name, 1), Semaphore(connect(server_url), name, 1)
-    async with sem:
-        elsewhere = await queue_up(there)
-        here = await queue_up(sem)
-        assert await sem.try_acquire() is None  # The reply says that somebody waits elsewhere.
-        writes = writes_of(sem, monkeypatch)
-    assert await (await soon(here)).release()
-    assert writes[0] == ["Release", "Acquire"]
-    assert await (await soon(elsewhere)).release()
 
 
 async def test_a_waiter_elsewhere_is_served(make: Make, other: Client) -> None:

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 from redis.asyncio import Redis
 
-from redsem_async import FairSemaphore, Permit
+from redsem_async import AnySemaphore, FairSemaphore, Permit, Semaphore
 from tests.harness.clients import Kind, cut_off, key_of
 from tests.harness.proxy import Proxy
 from tests.harness.wait import (
@@ -33,7 +33,7 @@ async def crowd() -> AsyncIterator[Waiters]:
     await cancelled(*waiters)
 
 
-async def join(crowd: Waiters, semaphore: FairSemaphore, *, permits: int = 1) -> None:
+async def join(crowd: Waiters, semaphore: AnySemaphore, *, permits: int = 1) -> None:
     """Have many wait, and all of them in line."""
     crowd += [in_background(semaphore.acquire(permits=permits)) for _ in range(MANY)]
 
@@ -73,6 +73,32 @@ async def test_a_light_request_is_not_hidden_behind_heavy_ones(
     assert not late.done(), "the one that came later waits for its turn"
     assert await second.release()
     await cancelled(late)
+
+
+@pytest.mark.fault(48, 49)
+@pytest.mark.parametrize("how", ["released", "expired"])
+async def test_semaphore_finds_the_request_that_fits_behind_many_that_do_not(
+    client_a: Redis, client_b: Redis, crowd: Waiters, how: str
+) -> None:
+    """More of them than a call looks at: at once, and as often as something is free."""
+    here, there = (Semaphore(redis, "jobs", 3, lease=LEASE) for redis in (client_a, client_b))
+    kept, holder = await here.acquire(), await here.acquire(permits=2)
+    await join(crowd, there, permits=3)
+    middle = await waits_in_line(here, place=MANY + 1, permits=2)
+    light = [await waits_in_line(here, place=MANY + 2 + place) for place in range(2)]
+    if how == "released":
+        assert await holder.release()
+    else:
+        await holder.detach(0.1)
+    permit = await asyncio.wait_for(middle, 2.0)
+    assert not any(waiter.done() for waiter in (*light, *crowd))
+    assert await permit.release()
+    permits = [await asyncio.wait_for(waiter, 1.0) for waiter in light]
+    assert not any(waiter.done() for waiter in crowd)
+    for permit in (*permits, kept):
+        assert await permit.release()
+    for waiter in crowd[:3]:
+        assert await (await asyncio.wait_for(waiter, 5.0)).release()
 
 
 async def test_newcomers_overtake_nobody_who_was_not_looked_at(
@@ -128,7 +154,7 @@ async def test_a_process_that_lives_is_not_hidden_behind_one_that_was_killed(
 
 
 @pytest.mark.fault(48)
-async def test_requests_of_a_process_that_is_dead_are_dropped_from_where_they_were_set_aside(
+async def test_requests_of_a_process_that_is_dead_are_dropped_although_they_were_parked(
     proxied: Redis, proxy: Proxy, client_a: Redis, admin: Redis, crowd: Waiters
 ) -> None:
     """They do not count as waiting from the moment on when that is known."""

@@ -19,7 +19,7 @@ from redsem_async import (
 )
 from redsem_async._redis.scripts import layout
 from redsem_async.testing import MemoryBackend
-from tests.harness.clients import KEYS, LINES, Client, Kind, Make, key_of
+from tests.harness.clients import KEYS, Client, Kind, Make, key_of
 from tests.harness.wait import all_free, cancelled, queue_up, soon
 
 MARGIN = 30.0  # seconds, in which a busy machine does what a test asks
@@ -248,7 +248,7 @@ async def contents(client: Client, sem: AnySemaphore, admin: Redis) -> object:
     if isinstance(client, MemoryBackend):
         (semaphore,) = client._store._semaphores.values()
         return repr(semaphore.state)
-    keys = [f"redsem:{{{sem.name}}}:{kind}" for kind in (*KEYS, LINES[type(sem)])]
+    keys = [f"redsem:{{{sem.name}}}:{kind}" for kind in KEYS]
     return [await admin.dump(key) for key in keys]
 
 
@@ -327,7 +327,7 @@ async def test_whatever_another_layout_has_the_error_is_the_same(
     processes = [f"{n:032x}" for n in range(100)]
 
     async def found(number: str, *descriptions: str) -> LayoutMismatch:
-        said = {f"{hub}:who": text for hub, text in zip(processes, descriptions, strict=False)}
+        said = {f"{hub}:client": text for hub, text in zip(processes, descriptions, strict=False)}
         await admin.hset(meta, mapping={"layout": number, **said})
         with pytest.raises(LayoutMismatch) as caught:
             await soon(sem.try_acquire())

@@ -2,14 +2,11 @@
 
 import asyncio
 import time
-from collections import OrderedDict
 
-from redsem_async import AnySemaphore, FairSemaphore, Permit, Semaphore, aclose
-from redsem_async._hub.claim import Claim, State
-from redsem_async._hub.pipeline import Pipeline
-from redsem_async._hub.pushes import apply_push
+import pytest
+
+from redsem_async import AnySemaphore, FairSemaphore, Permit, QueueFull, Semaphore
 from redsem_async._protocol.operations import Acquire
-from redsem_async._protocol.pushes import Hint
 from redsem_async.testing import MemoryBackend
 from tests.harness.clients import Client, Kind, MakePair
 from tests.harness.memory import Gated
@@ -18,9 +15,9 @@ from tests.harness.wait import EPSILON, NOISE, all_free, cancelled, queue_up, so
 # -- order
 
 
-async def test_fair_is_first_come_first_served_across_clients(fair_pair: MakePair) -> None:
-    """Two clients are two processes to the server, and have one line."""
-    here, there = fair_pair(1)
+async def test_equal_requests_are_served_in_their_order_across_clients(pair: MakePair) -> None:
+    """Two clients are two processes to the server, and have one queue."""
+    here, there = pair(1)
     order: list[int] = []
     tokens: list[int] = []
 
@@ -141,7 +138,10 @@ async def test_a_kept_lease_is_not_passed_over_a_head_start(client: Client, name
     await all_free(sem)
 
 
-async def test_zset_gives_to_whoever_asks_when_there_is_room(client: Client, name: str) -> None:
+# -- Semaphore: a request that does not fit is passed over
+
+
+async def test_semaphore_grants_a_newcomer_that_fits(client: Client, name: str) -> None:
     """A free permit is used, although a waiter needs more than that."""
     sem = Semaphore(client, name, 4)
     held = [await sem.acquire() for _ in range(3)]
@@ -153,56 +153,55 @@ async def test_zset_gives_to_whoever_asks_when_there_is_room(client: Client, nam
     await (await soon(heavy)).release()
 
 
-async def test_zset_keeps_the_order_within_a_process(
+async def test_semaphore_serves_the_oldest_that_fits(
     client: Client, other: Client, name: str
 ) -> None:
-    """Also when a hint arrives while a later request is being written."""
-    sem, away = Semaphore(client, name, 1, lease=30.0), Semaphore(other, name, 1, lease=30.0)
-    holder = await away.acquire()
-    first = await queue_up(sem)
-    second = asyncio.create_task(sem.acquire())
-    await asyncio.sleep(0)
-    remote = sem._bound().remote
-    assert len(remote.ledger.new) == 1, "it has nothing to write: nothing is shown"
-    apply_push(remote, Hint(name, 1), None)
-    assert len(remote.ledger.new) == 2
-    await holder.release()
-    await (await soon(first)).release()
-    await (await soon(second)).release()
+    """Across processes, and heavy requests are served in their order once there is room."""
+    here, there = Semaphore(client, name, 4), Semaphore(other, name, 4)
+    held = await here.acquire(permits=3), await here.acquire()
+    heavy = [await queue_up(here, permits=3), await queue_up(there, permits=2)]
+    light = [await queue_up(there), await queue_up(here)]
+    assert await held[1].release()
+    first = await soon(light[0])
+    assert not any(waiter.done() for waiter in (*heavy, light[1]))
+    assert await held[0].release()
+    third, last = await soon(heavy[0]), await queue_up(here)
+    assert not any(waiter.done() for waiter in (heavy[1], light[1], last))
+    assert await first.release()
+    fourth = await soon(light[1])
+    assert await third.release()
+    for waiter in (heavy[1], last):
+        assert await (await soon(waiter)).release()
+    assert await fourth.release()
+    await all_free(here)
 
 
-class CountingDict(OrderedDict[Claim, None]):
-    """Counts how often an entry is moved."""
+async def test_semaphore_passes_over_a_client_with_a_lower_limit(
+    client: Client, other: Client, name: str
+) -> None:
+    """As in a deployment that changes the limit, while both are in use."""
+    narrow, wide = Semaphore(client, name, 1), Semaphore(other, name, 2)
+    held = await wide.acquire(), await wide.acquire()
+    older, younger = await queue_up(narrow), await queue_up(wide)
+    assert await held[0].release()
+    permit = await soon(younger)
+    assert await held[1].release()
+    await asyncio.sleep(0.05)
+    assert not older.done()
+    assert await permit.release()
+    assert await (await soon(older)).release()
 
-    moved = 0
 
-    def move_to_end(self, key: Claim, last: bool = True) -> None:
-        self.moved += 1
-        super().move_to_end(key, last)
-
-
-async def test_what_it_costs_to_keep_the_order_grows_with_the_waiters() -> None:
-    """After a clear all of them ask again, in several commands: not the square of their number."""
-    backend = MemoryBackend()
-    sem = Semaphore(backend, "jobs", 1)
-    remote, loop = sem._bound().remote, asyncio.get_running_loop()
-    waiting = remote.ledger.waiting = CountingDict()
-    claims = [
-        Claim(remote.address, sem._terms, 1, float(number), True, loop.create_future())
-        for number in range(1000)
-    ]
-    remote.waiters.must_wait(claims)
-    for claim in reversed(claims):
-        remote.ledger.ask_anew(claim)
-    for claim in claims:
-        claim.written()
-    for start in range(0, 1000, 250):  # four commands, each with its reply
-        remote.waiters.must_wait(claims[start : start + 250])
-    assert list(waiting) == claims
-    assert waiting.moved <= 10 * 1000
-    remote.ledger.new.clear()
-    remote.ledger.waiting.clear()
-    await aclose(backend)
+async def test_max_waiters_bounds_the_queue_of_all_processes(pair: MakePair) -> None:
+    here, there = pair(1, max_waiters=2)
+    held = await here.acquire()
+    waiters = [await queue_up(there), await queue_up(here)]
+    for sem in (here, there):
+        with pytest.raises(QueueFull):
+            await sem.acquire()
+    assert await held.release()
+    for waiter in waiters:
+        assert await (await soon(waiter)).release()
 
 
 # -- waiters that leave
@@ -319,23 +318,3 @@ async def test_a_reply_about_an_earlier_request_is_not_taken_for_the_present_one
     (holder,) = (await sem.status()).holders
     assert (permit.id, permit.fencing_token) == (holder.id, holder.fencing_token)
     await permit.release()
-
-
-async def test_zset_waiters_that_asked_apart_keep_their_order() -> None:
-    """Each asks in a command of its own, and is told to wait on: the first stays the first."""
-    backend = MemoryBackend()
-    sem, away = Semaphore(backend, "jobs", 1), Semaphore(backend.peer(), "jobs", 1)
-    holder = await away.acquire()
-    tasks = [await queue_up(sem), await queue_up(sem)]
-    remote = sem._bound().remote
-    first, second = remote.ledger.waiting
-    for claim in (first, second):  # the second asks while the first has no reply yet
-        remote.waiters.hinted(1)
-        assert isinstance(remote.writer, Pipeline)
-        remote.writer.flush()
-        assert claim.state is State.SENT
-    await until(lambda: len(remote.ledger.waiting) == 2)
-    assert list(remote.ledger.waiting) == [first, second]
-    await holder.release()
-    for task in tasks:
-        await (await soon(task)).release()

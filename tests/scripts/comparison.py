@@ -139,7 +139,7 @@ class Comparison(RuleBasedStateMachine):
             return command_error(error)
         raw = cast("list[Any]", raw)
         assert int(raw[0]) == self._tags
-        if len(raw) == (3 if isinstance(call, Acquire) else 1):
+        if len(raw) == (2 if isinstance(call, Acquire) else 1):
             self.quick[type(call)] += 1
         return self._codec.reply(call, raw)
 
@@ -265,10 +265,10 @@ class Comparison(RuleBasedStateMachine):
         holders = model.state.holders.items()
         told = {identity for identity, *_ in texts["i"]}
         assert {i for i, holder in holders if holder.known} <= told <= {i for i, _ in holders}
-        standing = [queued.key or "" for queued in model.line if not queued.set_aside]
-        line = [queued for queued in model.line if queued.set_aside]
-        aside = [queued.key or "" for queued in line if not queued.gone]
-        gone = [queued.key or "" for queued in line if queued.gone]
+        standing = [queued.key or "" for queued in model.line if not queued.parked]
+        line = [queued for queued in model.line if queued.parked]
+        aside = [queued.key or "" for queued in line if not queued.unreachable]
+        gone = [queued.key or "" for queued in line if queued.unreachable]
         assert sorted(unquote(key) for key, *_ in texts["l"]) == sorted(standing)
         assert sorted(unquote(key) for key, *_ in texts["a"]) == sorted(aside)
         assert sorted(unquote(key) for key, *_ in texts["g"]) == sorted(gone)

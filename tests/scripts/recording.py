@@ -149,7 +149,7 @@ def record_of(data: bytes) -> Record:
 
 def call_of(mode: Mode, operation: str, own: Sequence[str], *, recovers: bool) -> op.Operation:
     """The call that a script was given as arguments: what `Codec.command` does, undone."""
-    fair, slotted = mode.startswith("fair"), mode.endswith("+slots")
+    slotted = mode.endswith("+slots")
 
     def introduced(who: str, no_push: str) -> HubInfo | None:
         return HubInfo(who, no_push == "1", recovers, no_push == "2") if who else None
@@ -162,18 +162,15 @@ def call_of(mode: Mode, operation: str, own: Sequence[str], *, recovers: bool) -
             most, slots = _listed(limit) if slotted else (int(limit), None)
             call = op.Acquire(numbers, int(lease), most, unusual, hub_info=hub_info)
             call = call._replace(right=_right(right), slots=slots)
-            if fair:
-                all_of_them, _, of_key = first.partition(":")
-                return call._replace(
-                    max_waiters=None if all_of_them == "-1" else int(all_of_them),
-                    max_waiters_per_key=int(of_key) if of_key else None,
-                    after=int(second),
-                )
-            waits, _, highest = first.partition(":")
-            return call._replace(waits=int(waits), highest=int(highest or 0), hinted=int(second))
+            all_of_them, _, of_key = first.partition(":")
+            return call._replace(
+                max_waiters=None if all_of_them == "-1" else int(all_of_them),
+                max_waiters_per_key=int(of_key) if of_key else None,
+                after=int(second),
+            )
         case "release":
-            hold_ms = int(own[2]) if own[2] else None
-            return op.Release(own[0], [int(number) for number in own[3:]], int(own[1]), hold_ms)
+            hold_ms = int(own[1]) if own[1] else None
+            return op.Release(own[0], [int(number) for number in own[2:]], hold_ms)
         case "refresh":
             lease_ms, bound = _bounded(own[0])
             parts = [text.partition(":") for text in own[1:]]
@@ -184,12 +181,8 @@ def call_of(mode: Mode, operation: str, own: Sequence[str], *, recovers: bool) -
         case "heartbeat":
             lease, who, no_push, right, *rest = own
             hub_info = introduced(who, no_push)
-            if fair:
-                requests = [_request(text) for text in rest]
-                return op.Heartbeat(int(lease), requests, hub_info=hub_info, right=_right(right))
-            facts = [int(fact) for fact in rest]
-            beat = op.Heartbeat(int(lease), (), facts[0], facts[1], facts[2], hub_info, facts[3])
-            return beat._replace(right=_right(right))
+            requests = [_request(text) for text in rest]
+            return op.Heartbeat(int(lease), requests, hub_info=hub_info, right=_right(right))
         case "adopt":
             lease, who, no_push, owner, *rest = own
             old, new, number = map(int, rest[:3])
@@ -257,9 +250,9 @@ def _permit(text: str) -> op.RestoredPermit:
 
 
 def _request(text: str) -> op.Request:
-    """A request as it stands in line; of a zset abandon, its number alone."""
+    """A request as the queue has it."""
     number, *rest = text.split(":")
-    lease, limit, permits = map(int, rest[:3] or (0, 0, 1))
+    lease, limit, permits = map(int, rest[:3])
     return op.Request(int(number), lease, limit, permits, key=_terms(rest[3:]))
 
 

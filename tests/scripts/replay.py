@@ -19,8 +19,8 @@ from redsem_async._protocol.replies import AdoptReply, AnyReply, Holding, Reply,
 from redsem_async._redis.codec import Codec, push_of
 from redsem_async.testing._memory import SPECIFICATIONS
 from redsem_async.testing._spec.base import Specification
-from redsem_async.testing._spec.fair import FairSpecification
 from redsem_async.testing._spec.keyed import KeyedSpecification
+from redsem_async.testing._spec.queue import QueueSpecification
 from redsem_async.testing._spec.records import (
     HolderRecord,
     ModeInUse,
@@ -31,16 +31,15 @@ from redsem_async.testing._spec.records import (
     Void,
 )
 from redsem_async.testing._spec.state import Counter
-from redsem_async.testing._spec.zset import ZsetSpecification
 from tests.scripts.recording import Record, Write
 from tests.scripts.violations import Findings
 from tests.scripts.writes import Keys
 
-# The score of a request that was set aside is its ticket less this, or twice if its hub is gone.
-ASIDE = 2**52
+# The score of a parked request is its ticket less this, or twice if its hub is unreachable.
+PARKED = 2**52
 _ERRORS: dict[type[Exception], str] = {
     Reordered: "REORDERED",
-    UnknownHub: "STRANGER",
+    UnknownHub: "UNKNOWNHUB",
     Void: "VOID",
     ModeInUse: "MODE",
     SlotsInUse: "SLOTS",
@@ -115,14 +114,13 @@ class Replay:
         expected = _live(model.state.holders, keys.now)
         if held != expected:
             self._differ(record, f"after {record.call} {held} is held, not {expected}")
-        line: Mapping[str, float] = {}
-        if isinstance(model, FairSpecification):
-            keyed = isinstance(model, KeyedSpecification)
-            line = {member_of(queued, keyed=keyed): _score(queued) for queued in model.line}
-        elif isinstance(model, ZsetSpecification):
-            line = model.line
-        if keys.line != line:
-            self._differ(record, f"after {record.call} in line are {keys.line}, not {line}")
+        assert isinstance(model, QueueSpecification)
+        keyed = isinstance(model, KeyedSpecification)
+        line: Mapping[str, float] = {
+            member_of(queued, keyed=keyed): _score(queued) for queued in model.line
+        }
+        if keys.queue != line:
+            self._differ(record, f"after {record.call} in line are {keys.queue}, not {line}")
         if isinstance(model, KeyedSpecification):
             self._compare_keys(record, keys, model)
         self._compare_meta(record, keys)
@@ -149,22 +147,18 @@ class Replay:
             "counter": (int(meta.get("counter", 0)), state.counter.last),
             "mark": (int(meta.get(hub, 0)), known.mark),
             "calls": (int(meta.get(f"{hub}:calls", 0)), known.last_call),
-            "gone": (f"{hub}:gone" in meta, known.unreachable),
-            "no push": (meta.get(f"{hub}:deaf") == "1", known.no_push),
+            "unreachable": (f"{hub}:unreachable" in meta, known.unreachable),
+            "no push": (meta.get(f"{hub}:no_push") == "1", known.no_push),
             "hold": (int(meta["hold"]) if "hold" in meta else None, state.hold_ms),
-            "uncounted": (meta.get(f"{hub}:deaf") == "2", known.uncounted),
+            "uncounted": (meta.get(f"{hub}:no_push") == "2", known.uncounted),
             "grace": (int(meta.get("grace", 0)), state.grace.until),
             "rights": (lasting(rights_in(meta.get("rights")), now), lasting(state.rights, now)),
             "limit": (keys.texts.get("limit"), limit),
         }
-        if isinstance(model, FairSpecification):
-            aside = int(meta["aside"]) if "aside" in meta else None
-            facts["aside"] = (aside, model.look_again)
-            looked_at = meta.get("looked")
-            facts["looked"] = (looked_at and int(looked_at.partition(":")[0]), state.looked_at)
-        elif known.waits or f"{hub}:waits" in meta:
-            kept = meta.get(f"{hub}:waits", "0:0")
-            facts["waits"] = (kept, f"{known.waits}:{known.highest_limit if known.waits else 0}")
+        assert isinstance(model, QueueSpecification)
+        facts["returns"] = ("returns" in meta, model.parked_return)
+        looked_at = meta.get("looked")
+        facts["looked"] = (looked_at and int(looked_at.partition(":")[0]), state.looked_at)
         for what, (found, expected) in facts.items():
             if found != expected:
                 self._differ(record, f"{record.call}: {what} is kept as {found}, not {expected}")
@@ -201,8 +195,8 @@ class Replay:
                 state.rights.clear()
                 if isinstance(model, KeyedSpecification):
                     model.virtual_time = 0.0
-                if isinstance(model, FairSpecification):
-                    model.look_again = None
+                if isinstance(model, QueueSpecification):
+                    model.parked_return = False
                 state.looked_at = None
                 state.grace.lost_at = state.grace.until = 0
             case "hubs":
@@ -215,8 +209,8 @@ class Replay:
             case "keys":
                 assert isinstance(model, KeyedSpecification)
                 model.lose_keys()
-            case "line":
-                assert isinstance(model, FairSpecification | ZsetSpecification)
+            case "queue":
+                assert isinstance(model, QueueSpecification)
                 model.line.clear()
             case _:
                 pass
@@ -265,7 +259,7 @@ def lasting(rights: Mapping[str, int], now: int) -> dict[str, int]:
 
 
 def member_of(queued: QueuedRequest, *, keyed: bool) -> str:
-    """A request as the line has it."""
+    """A request as the queue has it."""
     _, lease_ms, limit, permits, _, _, terms = queued.request
     member = f"{queued.id}:{lease_ms}:{limit}:{permits}"
     if not keyed:
@@ -278,7 +272,7 @@ def member_of(queued: QueuedRequest, *, keyed: bool) -> str:
 
 
 def _score(queued: QueuedRequest) -> int:
-    return queued.ticket - ASIDE * (queued.set_aside + queued.gone)
+    return queued.ticket - PARKED * (queued.parked + queued.unreachable)
 
 
 def plain(answer: object) -> object:

@@ -19,7 +19,7 @@ from redsem_async._protocol.hub_info import HubInfo
 from redsem_async._protocol.replies import Reply
 from redsem_async._redis import codec
 from redsem_async._redis.scripts import Script, script
-from redsem_async.testing._spec.fair import FairSpecification
+from redsem_async.testing._spec.queue import QueueSpecification
 from redsem_async.testing._spec.records import Reordered, SlotsInUse, UnknownHub, Void
 from tests.scripts.comparison import HUBS, Comparison
 from tests.scripts.test_spec import machine
@@ -94,8 +94,8 @@ class Twice:
         else:
             raise AssertionError("it is never done")
         state.model.run(state.address, reap, self.caller, state.now_us)
-        model = cast("FairSpecification", state.model)
-        assert isinstance(model, FairSpecification)
+        model = cast("QueueSpecification", state.model)
+        assert isinstance(model, QueueSpecification)
         holders, _, _, _, _, _, line, *_ = state.keys
         held = {member.decode() for member in state.redis.zrange(holders, 0, -1)}
         waits = {member.decode().partition(":")[0] for member in state.redis.zrange(line, 0, -1)}

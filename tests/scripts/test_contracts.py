@@ -36,13 +36,12 @@ CALLS: dict[str, op.Operation] = {
     "clear": op.Clear(),
 }
 COMMON_ARGUMENTS = ["tag", "clock_us", "mode", "hub"]
-BOTH: list[Mode] = ["fair", "zset"]
+SHARED = ("prelude", "queue", "serve")
 LUA = Path(str(resources.files("redsem_async"))) / "lua"
 
 
-def source(mode: Mode, operation: str) -> str:
-    own = LUA / mode / f"{operation}.lua"
-    return (own if own.exists() else LUA / f"{operation}.lua").read_text()
+def source(operation: str) -> str:
+    return (LUA / f"{operation}.lua").read_text()
 
 
 def contract(text: str, section: str) -> list[str]:
@@ -59,38 +58,34 @@ def contract(text: str, section: str) -> list[str]:
     return [] if names == ["none"] else names
 
 
-@pytest.mark.parametrize("mode", BOTH)
 @pytest.mark.parametrize("operation", CALLS)
-def test_the_binding_passes_what_the_contract_names(mode: Mode, operation: str) -> None:
+def test_the_binding_passes_what_the_contract_names(operation: str) -> None:
     """A position that means something else to the script is found here, and not in production."""
-    wire = Codec(Address(mode, "redsem", "name", "server"))
+    wire = Codec(Address("fair", "redsem", "name", "server"))
     _, (count, *rest) = wire.encode(CALLS[operation], 1, HUB)
     assert isinstance(count, int)
     arguments = rest[count + len(COMMON_ARGUMENTS) :]
-    named = contract(source(mode, operation), "ARGV")
+    named = contract(source(operation), "ARGV")
     always = [name for name in named if not name.startswith("[")]
     assert len(always) <= len(arguments) <= len(named)
 
 
-@pytest.mark.parametrize("mode", BOTH)
-def test_the_head_names_every_key_in_order(mode: Mode) -> None:
+def test_the_head_names_every_key_in_order() -> None:
     """Keys go by position: one too many, and a script writes to another's."""
     head = (LUA / "head.lua").read_text()
     named = contract(head, "KEYS")
     assert contract(head, "ARGV") == COMMON_ARGUMENTS
-    address = Address(mode, "p", "n", "server")
+    address = Address("fair", "p", "n", "server")
     kinds = [key.rpartition(":")[2] for key in (*address.keys, *address.recovery_keys)]
-    kinds[len(address.keys) - 1] = "line"  # called by what is in it
     assert kinds == named
     assigned = re.findall(r"^local ([\w, ]+) = unpack\(KEYS\)", head, re.MULTILINE)
     assert ", ".join(assigned).split(", ") == named
 
 
-@pytest.mark.parametrize("mode", BOTH)
 @pytest.mark.parametrize("operation", CALLS)
-def test_the_body_uses_every_argument(mode: Mode, operation: str) -> None:
+def test_the_body_uses_every_argument(operation: str) -> None:
     """What is passed and not used is paid for on every call."""
-    text = source(mode, operation)
+    text = source(operation)
     body = text.split("\n\n", 1)[1]
     first = len(COMMON_ARGUMENTS) + 1
     listed = contract(text, "ARGV")
@@ -104,23 +99,19 @@ def test_the_body_uses_every_argument(mode: Mode, operation: str) -> None:
             assert f"ARGV[{position}]" in body, name
 
 
-@pytest.mark.parametrize("mode", BOTH)
 @pytest.mark.parametrize("operation", CALLS)
-def test_the_contract_names_what_the_body_takes_from_the_preludes(
-    mode: Mode, operation: str
-) -> None:
+def test_the_contract_names_what_the_body_takes_from_the_preludes(operation: str) -> None:
     """USES shows where each name of a script comes from, without a search through the preludes."""
-    of_mode = sorted({LUA / mode / "line.lua", LUA / mode / "prelude.lua"} & {*LUA.rglob("*.lua")})
-    preludes = [LUA / "tell" / "hub.lua", LUA / "prelude.lua", *of_mode]
+    preludes = [LUA / "tell" / "hub.lua", *(LUA / f"{name}.lua" for name in SHARED)]
     shared = shared_names(LUA / "head.lua", *preludes)
-    uses_match(source(mode, operation), shared)
+    uses_match(source(operation), shared)
 
 
 @pytest.mark.parametrize("operation", sorted(path.stem for path in (LUA / "quick").iterdir()))
 def test_the_contract_of_a_quick_path_names_what_it_takes_from_the_head(operation: str) -> None:
     """A quick path stands before the preludes, so the head is all that it can use."""
     text = (LUA / "quick" / f"{operation}.lua").read_text()
-    preludes = sorted({*LUA.rglob("prelude.lua"), *(LUA / "tell").iterdir()})
+    preludes = [*(LUA / f"{name}.lua" for name in SHARED), *(LUA / "tell").iterdir()]
     body = code(text)
     assert not (names_in(body) - declared_in(body)) & shared_names(*preludes)
     uses_match(text, shared_names(LUA / "head.lua"))
@@ -181,7 +172,7 @@ def assigned_in(body: str) -> set[str]:
 def test_every_name_in_a_script_is_declared(mode: Mode, operation: str) -> None:
     """A global is an error in Redis, at run time, on the path that reaches it."""
     text = code(script(mode, operation).text)
-    shared = {LUA / "head.lua", *LUA.rglob("prelude.lua"), *LUA.rglob("line.lua")}
+    shared = {LUA / f"{name}.lua" for name in ("head", *SHARED)} | {*LUA.rglob("prelude.lua")}
     assert names_in(text) & shared_names(*shared) <= declared_in(text)
     members = set(re.findall(r"function (\w+\.\w+)", text))
     for member in set(re.findall(r"\b(?:keyed|slotted)\.\w+(?=\()", text)):
@@ -217,7 +208,7 @@ def test_every_script_is_valid_in_both_versions_of_lua(
         assert not isinstance(compiles(text), tuple), compiles(text)
 
 
-@pytest.mark.parametrize("mode", BOTH)
+@pytest.mark.parametrize("mode", MODES)
 def test_numbers_do_not_lose_digits(mode: Mode) -> None:
     """tostring() of a token keeps 14 of its 16 digits."""
     for operation in CALLS:

@@ -25,8 +25,8 @@ from redsem_async._core.keys import MODES, Mode
 from redsem_async._protocol.errors import CommandError
 from redsem_async._protocol.hub_info import HubInfo
 from redsem_async._protocol.replies import AnyReply, Reply, StatusReply
-from redsem_async.testing._spec.fair import FairSpecification
 from redsem_async.testing._spec.keyed import KeyedSpecification
+from redsem_async.testing._spec.queue import QueueSpecification
 from redsem_async.testing._spec.records import requests_of
 from tests.scripts.comparison import HUBS, Comparison
 
@@ -100,7 +100,6 @@ class Agreement(Comparison):
         lease_ms=leases,
         more=st.sampled_from((0, 0, 0, 1)),
         max_waiters=st.sampled_from((None, None, 2)),
-        beside=st.sampled_from((0, 0, 1, 3)),
         hub_info=st.sampled_from((None, None, None, HubInfo("x"), *SILENT)),
         right=rights,
         slots=lists_of_slots,
@@ -115,7 +114,6 @@ class Agreement(Comparison):
         lease_ms: int,
         more: int,
         max_waiters: int | None,
-        beside: int,
         hub_info: HubInfo | None,
         right: op.RightRequest | None,
         slots: Sequence[str],
@@ -134,9 +132,6 @@ class Agreement(Comparison):
             hub_info = hub_info._replace(recovers=self.recovers)
         call = op.Acquire(
             *(numbers, lease_ms, limit, others, max_waiters, max_waiters if self.keyed else None),
-            waits=beside,
-            highest=limit + more,
-            hinted=beside,
             hub_info=hub_info,
             right=right,
             slots=self._listed(slots, limit),
@@ -214,15 +209,13 @@ class Agreement(Comparison):
         number = self.numbers[hub] + 10
         call = op.Acquire([number], 1000, self.limit, after=self.numbers[hub] + ahead)
         call = call._replace(slots=self._listed(SLOTS, self.limit))
-        if self.address.fair:
-            self.call(hub, call)
+        self.call(hub, call)
 
     @rule(hub=hubs, caller=hubs, data=st.data())
     def release(self, hub: str, caller: str, data: st.DataObject) -> None:
         numbers = data.draw(self._some_numbers(hub, unique=data.draw(st.booleans())))
-        kept = data.draw(st.sampled_from((0, 0, 1))) if not self.address.fair else 0
         told = data.draw(st.sampled_from((None, None, 0, 7, 60, 1001)))
-        self.send(caller, op.Release(hub, numbers, kept, told))
+        self.send(caller, op.Release(hub, numbers, told))
 
     @rule(hub=hubs, lease_ms=leases, bound=bounds, data=st.data())
     def refresh(self, hub: str, lease_ms: int, bound: int | None, data: st.DataObject) -> None:
@@ -246,8 +239,6 @@ class Agreement(Comparison):
     @rule(
         hub=hubs,
         lease_ms=leases,
-        waits=st.sampled_from((0, 1, 2)),
-        hinted=st.sampled_from((0, 1)),
         right=rights,
         data=st.data(),
     )
@@ -255,18 +246,13 @@ class Agreement(Comparison):
         self,
         hub: str,
         lease_ms: int,
-        waits: int,
-        hinted: int,
         right: op.RightRequest | None,
         data: st.DataObject,
     ) -> None:
         asked: list[op.Request] = []
-        if self.address.fair and self.requests[hub]:
+        if self.requests[hub]:
             asked = data.draw(st.lists(st.sampled_from(self.requests[hub]), max_size=4))
-        self.numbers[hub] += not self.address.fair
-        number = 0 if self.address.fair else self.numbers[hub]
-        common = (lease_ms, asked, self.limit, waits, hinted)
-        self.send(hub, op.Heartbeat(*common, number=number, right=right))
+        self.send(hub, op.Heartbeat(lease_ms, asked, right=right))
 
     @rule(hub=hubs, owner=hubs, slots=lists_of_slots, data=st.data())
     def adopt(self, hub: str, owner: str, slots: Sequence[str], data: st.DataObject) -> None:
@@ -362,10 +348,10 @@ class Agreement(Comparison):
                 assert isinstance(model, KeyedSpecification)
                 model.lose_keys()
             case _:
-                assert isinstance(model, FairSpecification)
+                assert isinstance(model, QueueSpecification)
                 model.lose_line()
         known = hub in model.state.hubs and model.state.hubs[hub].description
-        self.call(hub, op.Heartbeat(1000, limit=self.limit) if beats and known else op.Reap())
+        self.call(hub, op.Heartbeat(1000) if beats and known else op.Reap())
 
     @precondition(lambda self: self.lost)
     @rule(lease_ms=leases, introduced=st.booleans(), bound=bounds, data=st.data())
@@ -439,9 +425,10 @@ class Agreement(Comparison):
 
     @invariant()
     def nobody_waits_for_nothing(self) -> None:
-        """But for an older one of its key, or one that the limit in all holds up."""
+        """But for an older one of its key, or one that the limit in all holds up (fair)."""
         model, state = self.model, self.model.state
-        if not isinstance(model, KeyedSpecification) or not self.served:
+        assert isinstance(model, QueueSpecification)
+        if not self.served:
             return
         now = self.called_at_us + state.counter.ahead_us
         now //= 1000
@@ -452,20 +439,22 @@ class Agreement(Comparison):
             return
         seen: set[str | None] = set()
         for queued in model.line:
-            if queued.set_aside or queued.key in seen:
+            if queued.parked or (queued.key in seen and self.keyed):
                 continue
             seen.add(queued.key)
             if state.look_up(queued.hub).alive_until <= now:
                 continue
             request = queued.request
-            use = sum(h.permits for h in state.holders.values() if h.key == queued.key)
-            if queued.key is not None and use + request.permits > model._limit(request):
-                continue
+            if isinstance(model, KeyedSpecification) and queued.key is not None:
+                use = sum(h.permits for h in state.holders.values() if h.key == queued.key)
+                if use + request.permits > model._limit(request):
+                    continue
+            shares = isinstance(model, KeyedSpecification) and model.shares
             if used + request.permits > state.effective_limit(request.limit):
-                if not model.shares:
+                if not shares and not model.passes_over:
                     return  # it blocks all that are younger
                 continue
-            oldest_blocks = model.shares and model.ready
+            oldest_blocks = isinstance(model, KeyedSpecification) and shares and model.ready
             assert oldest_blocks, f"{queued} could run"
 
     @invariant()
@@ -480,9 +469,9 @@ class Agreement(Comparison):
 
     @invariant()
     def nobody_holds_and_waits(self) -> None:
-        if isinstance(self.model, FairSpecification):
-            waiting = {waiter.id for waiter in self.model.line}
-            assert not waiting & self.model.state.holders.keys()
+        assert isinstance(self.model, QueueSpecification)
+        waiting = {waiter.id for waiter in self.model.line}
+        assert not waiting & self.model.state.holders.keys()
 
 
 def machine(mode: Mode, clock: Clock, url: str, prefix: str) -> type[Agreement]:
@@ -554,9 +543,9 @@ def test_grants_of_one_hub_may_be_two_messages(server_url: str, prefix: str) -> 
             state.use_plainly(hub=hub, counts=[count], lease_ms=lease_ms, times=1, keeps=True)
         state.pass_time(ms=5000)
         model = state.model
-        assert isinstance(model, FairSpecification)
+        assert isinstance(model, QueueSpecification)
         assert [queued.hub for queued in model.line] == [dead] * 7 + [waiter] * 2
-        state.call(holder, op.Heartbeat(1000, [], 2))
+        state.call(holder, op.Heartbeat(1000))
         assert len(state._numbers_held(waiter)) == 2
     finally:
         state.teardown()
@@ -577,7 +566,7 @@ def test_no_request_of_a_process_that_is_gone_counts(
         state.call(holder, op.Release(holder, [1]))
         assert state._numbers_held(waiter) == [1]
         for left in (1, 4):
-            answer = state.call(waiter, op.Heartbeat(90_000, [], 1))
+            answer = state.call(waiter, op.Heartbeat(90_000))
             assert isinstance(answer, Reply)
             assert answer.waiting == 1
             state.call(waiter, op.Status(9))
@@ -680,7 +669,7 @@ def test_what_comes_back_into_the_line_expires(mode: Mode, server_url: str, pref
         state.call(holder, op.Release(holder, [1]))
         state.call(holder, op.Acquire([3], 90_000, 2))
         state.come_or_go(waiter)
-        state.call(waiter, op.Heartbeat(90_000, [], 3))
+        state.call(waiter, op.Heartbeat(90_000))
         assert state.redis.exists(state.address.first_keys[-2])
         state.nothing_is_kept_for_longer_than_it_has_to_be()
     finally:
@@ -739,14 +728,11 @@ def test_what_nobody_counts_may_have_been_received(
     try:
         state.choose(limit=1, recovers=False, plain=False)
         state.call(here, op.Acquire([1], 1000, 1, hub_info=HubInfo("x")))
-        waits = op.Acquire([1], 10_000, 1, waits=1, highest=1, hub_info=uncounted)
+        waits = op.Acquire([1], 10_000, 1, hub_info=uncounted)
         state.call(there, waits)
         state.come_or_go(there)
         state.call(here, op.Release(here, [1]))
-        if mode == "zset":
-            assert state.model.waiting == 1
-        else:
-            assert [*state.model.state.holders] == [f"{there}.1"]
+        assert [*state.model.state.holders] == [f"{there}.1"]
     finally:
         state.teardown()
 

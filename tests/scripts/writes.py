@@ -13,7 +13,7 @@ from tests.scripts.recording import Record, Write
 from tests.scripts.violations import Findings
 
 EXPIRY_SLACK = 5  # ms by which an expiry may differ: before 8.0 TIME goes on while a script runs
-KINDS = ("holders", "tokens", "meta", "hubs", "extra", "limit", "line", "marker", "released")
+KINDS = ("holders", "tokens", "meta", "hubs", "extra", "limit", "queue", "marker", "released")
 STAYING = ("limit", "marker", "key-limits")  # keys without an expiry
 BAND = 2**42  # `extra` has '<id>:<power>' -> expiry + power * BAND: 2**power permits of id
 
@@ -44,7 +44,7 @@ class Keys:
         self.meta: dict[str, str] = {}
         self.hubs: dict[str, float] = {}
         self.extra: dict[str, float] = {}
-        self.line: dict[str, float] = {}
+        self.queue: dict[str, float] = {}
         self.released: dict[str, float] = {}
         self.texts: dict[str, str] = {}  # the set limit, and the marker
         self.keys: dict[str, float] = {}  # see the keyed prelude
@@ -62,7 +62,7 @@ class Keys:
         """Apply a record, and see that the rules hold after it."""
         self.now = self._clock(record)
         gone = self._expired(record)
-        before, line = self.held(), self.line.copy()
+        before, line = self.held(), self.queue.copy()
         touched = {kind for write in record.writes for kind in self._apply(write, record)}
         after = self.held()
         added = {i: holder for i, holder in after.items() if i not in before}
@@ -75,7 +75,7 @@ class Keys:
         )
         self._check_expiries(record, touched, changes)
         self._check_leaks(changes)
-        left = [member for member in line if member not in self.line]
+        left = [member for member in line if member not in self.queue]
         self._check_grants(record, changes.grants, left)
         return changes
 
@@ -185,8 +185,7 @@ class Keys:
         return [kind]
 
     def _kind(self, key: str) -> str:
-        kind = key.removeprefix(self._base)
-        return "line" if kind in ("queue", "waiting") else kind
+        return key.removeprefix(self._base)
 
     def _fields(self, kind: str) -> dict[str, str]:
         fields: dict[str, str] = self.key_limits if kind == "key-limits" else getattr(self, kind)

@@ -1,4 +1,4 @@
-"""Who may be served, and who has precedence, where requests have keys.
+"""Who may be served, and who has precedence, where requests have keys or are passed over.
 
 It goes by the line, the holders and the limits alone. What the specification keeps beside them, so
 that it need not look at every request, is what it is checked for.
@@ -7,13 +7,14 @@ that it need not look at every request, is what it is checked for.
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 import redsem_async._protocol.operations as op
 from redsem_async._core.keys import permit_id
 from redsem_async._protocol.operations import Request
-from redsem_async.testing._spec.fair import FairSpecification
 from redsem_async.testing._spec.keyed import KeyedSpecification
+from redsem_async.testing._spec.queue import QueueSpecification
 from redsem_async.testing._spec.records import HolderRecord, QueuedRequest, key_of, requests_of
 
 SERVING = (op.Acquire, op.Abandon, op.Release, op.Heartbeat, op.SetLimit, op.Reap)
@@ -69,13 +70,13 @@ class Room(NamedTuple):
         return round(self.uses[key] / weight if key is not None else 0.0, 6)
 
 
-def room_of(model: FairSpecification, now: int, without: Collection[str] = ()) -> Room:
+def room_of(model: QueueSpecification, now: int, without: Collection[str] = ()) -> Room:
     holders = [held for i, held in model.state.holders.items() if i not in without]
     limits = model.key_limits if isinstance(model, KeyedSpecification) else {}
     return Room(uses_of(holders, now), model.state.set_limit, model.state.slotted, limits)
 
 
-def eligible(model: FairSpecification, room: Room, now: int) -> Iterator[QueuedRequest]:
+def eligible(model: QueueSpecification, room: Room, now: int) -> Iterator[QueuedRequest]:
     """The requests in line that are not passed over, in their order."""
     for waiter in model.line:
         hub = model.state.look_up(waiter.hub)
@@ -98,9 +99,12 @@ def patience_ends(request: Request, ticket: float) -> float:
 
 
 def next_in_turn(
-    model: FairSpecification, room: Room, now: int, now_us: int
+    model: QueueSpecification, room: Room, now: int, now_us: int
 ) -> list[QueuedRequest]:
     """Whose turn it may be; several where only their virtual times tell, which are not known."""
+    if model.passes_over:
+        fitting = (waiter for waiter in eligible(model, room, now) if room.fits(waiter.request))
+        return [*islice(fitting, 1)]
     heads = ready(eligible(model, room, now), room)
     if not heads:
         return []
@@ -114,7 +118,7 @@ def next_in_turn(
 
 
 def forgotten(
-    model: FairSpecification, now_us: int, without: Collection[str] = ()
+    model: QueueSpecification, now_us: int, without: Collection[str] = ()
 ) -> QueuedRequest | None:
     """A request that waits although its limits have room, and nothing has precedence over it."""
     now = now_us // 1000
@@ -134,7 +138,7 @@ class Grant(NamedTuple):
 
 
 def grants_of(
-    model: FairSpecification,
+    model: QueueSpecification,
     line: Iterable[QueuedRequest],
     call: op.Operation,
     hub: str,
@@ -154,7 +158,7 @@ def grants_of(
 
 
 def broken_turn(
-    model: FairSpecification,
+    model: QueueSpecification,
     line: Iterable[QueuedRequest],
     grants: Sequence[Grant],
     now_us: int,
@@ -187,10 +191,10 @@ def broken_turn(
         if not step.fits_key(grant.request):
             return f"{say(grant.id)} was granted above the limit of {key!r}"
         for waiter in waiting:
-            passed = waiter.ticket < grant.ticket
+            passed = waiter.ticket < grant.ticket and not model.passes_over
             if passed and waiter.key == key:
                 return f"{say(waiter.id)} was in line before {say(grant.id)}, of the same key"
-            other = waiter.key != key and waiter in heads
+            other = model.passes_over or (waiter.key != key and waiter in heads)
             if other and _has_precedence(model, step, waiter, ends[waiter.id], grant, now_us):
                 return f"{say(waiter.id)} was in line before those who were granted"
         step.uses[key] += grant.request.permits
@@ -198,19 +202,21 @@ def broken_turn(
 
 
 def _has_precedence(
-    model: FairSpecification,
+    model: QueueSpecification,
     room: Room,
     waiter: QueuedRequest,
     ends: float,
     grant: Grant,
     now_us: int,
 ) -> bool:
-    """Whether *waiter*, which only the limit in all held up, was to be served before.
+    """Whether *waiter*, which only the common limit held up, was to be served before.
 
     Its patience *ends* no sooner than that of those before it, of the same key: the call served
     them, or they are of processes that are gone, as nobody had seen.
     """
     passed = waiter.ticket < grant.ticket
+    if model.passes_over:
+        return passed and room.fits(waiter.request)
     if not _shares(model) or grant.ticket == math.inf:
         return passed
     its = patience_ends(grant.request, grant.ticket)
@@ -219,5 +225,5 @@ def _has_precedence(
     return room.share(waiter.request) < room.share(grant.request)
 
 
-def _shares(model: FairSpecification) -> bool:
+def _shares(model: QueueSpecification) -> bool:
     return isinstance(model, KeyedSpecification) and model.shares

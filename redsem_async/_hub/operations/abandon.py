@@ -7,7 +7,6 @@ from redsem_async._core.clock import now as clock
 from redsem_async._core.errors import SemaphoreError
 from redsem_async._hub.claim import Claim, State
 from redsem_async._hub.ledger import Ledger
-from redsem_async._hub.waiters import Waiters
 from redsem_async._protocol.operations import Abandon
 from redsem_async._protocol.replies import AnyReply, Reply
 
@@ -28,16 +27,14 @@ class NumberedCall(Protocol):
 class AbandonQueue:
     """Claims whose callers left (`Ledger.leaving`), and calls that are to be made `void`."""
 
-    def __init__(self, ledger: Ledger, waiters: Waiters, releases: ReleaseQueue) -> None:
+    def __init__(self, ledger: Ledger, releases: ReleaseQueue) -> None:
         self._ledger = ledger
-        self._waiters = waiters
         self.releases: ReleaseQueue = releases
         self.void: list[NumberedCall] = []
 
     def leave(self, claim: Claim) -> None:
         """The caller left without a permit: whatever it was or will be granted is undone."""
         ledger, state = self._ledger, claim.state
-        waited = claim in ledger.waiting
         ledger.stop_waiting(claim)
         claim.end()
         if claim.number and state <= State.WAITING:
@@ -45,8 +42,6 @@ class AbandonQueue:
             ledger.wake()
         elif state is not State.ENDED and claim.number:
             self.releases.give_back(claim, clock(), trusted=False)
-        if waited:
-            self._waiters.left()
 
     def refuse(self, claim: Claim, error: Exception) -> None:
         """End a claim whose caller waits, with *error*, and undo it at the server."""
@@ -73,10 +68,14 @@ class AbandonQueue:
 
     def drop(self) -> None:
         """Nothing will be sent any more."""
+        self.drop_requests()
+        self.void.clear()
+
+    def drop_requests(self) -> None:
+        """The server has forgotten the requests, or will without being told."""
         for claim in self._ledger.leaving:
             self._ledger.by_number.pop(claim.number, None)
         self._ledger.leaving.clear()
-        self.void.clear()
 
     def fail_pending(
         self, error: Callable[[], SemaphoreError], concerns: Callable[[Claim], bool]

@@ -110,13 +110,12 @@ class AcquireQueue:
 class AcquireBatch(Batch):
     """Claims that ask for permits."""
 
-    __slots__ = ("_claims", "_hinted", "_queue")
+    __slots__ = ("_claims", "_queue")
 
     def __init__(self, queue: AcquireQueue, operation: Acquire, claims: Sequence[Claim]) -> None:
         super().__init__(queue.ledger, operation)
         self._queue = queue
         self._claims = claims
-        self._hinted = operation.hinted
 
     @property
     def lone(self) -> bool:
@@ -135,7 +134,6 @@ class AcquireBatch(Batch):
                     known = claim.was_sent
                     end = self._queue.abandons.refuse if known else self.ledger.turn_down
                     end(claim, error_for(self.ledger, reply, self.slots))
-            self._queue.waiters.hint_unsent(self._hinted)
         else:
             super().settle(reply)
 
@@ -179,16 +177,9 @@ class AcquireBatch(Batch):
         if wait:
             queue.waiters.must_wait(wait)
             queue.deadlines.ask_early(wait)
-        waits = self.operation.waits
         if (asked := self.operation.right) is not None:
             ledger.right.answered(reply.right, asked, self.sent_at)
-        queue.waiters.line_reported(report)
-        if FULL in reply.answers:
-            answers = zip(self._claims, reply.answers, strict=True)
-            waits += sum(claim.waits for claim, answer in answers if answer == FULL)
         queue.apply(reply, self.sent_at)
-        if waits or ledger.waiting:
-            queue.waiters.announced(waits)
         if ledger.overdue:
             queue.deadlines.settle()
 
@@ -196,10 +187,8 @@ class AcquireBatch(Batch):
         for claim in self._claims:
             if claim.state is State.SENT:
                 self._queue.abandons.refuse(claim, error)
-        self._queue.waiters.hint_unsent(self._hinted)
 
     def write_again(self, *, arrived: bool) -> None:
-        self._queue.waiters.hint_unsent(self._hinted)
         if arrived:
             self.ledger.acquires_in_flight.clear()
             for claim in self._claims:

@@ -17,20 +17,18 @@ from .query import QueryQueue
 class HeartbeatBatch(Batch):
     """A heartbeat, with the waiters that it asks about."""
 
-    __slots__ = ("_asked", "_heartbeats", "_hinted", "_queries", "_queue")
+    __slots__ = ("_asked", "_heartbeats", "_queries", "_queue")
 
     def __init__(
         self, queue: AcquireQueue, queries: QueryQueue, heartbeats: HeartbeatTimer
     ) -> None:
         heartbeats.written()
         asked = queue.waiters.asked_about()
-        operation = queue.waiters.heartbeat(asked)
-        super().__init__(queue.ledger, operation)
+        super().__init__(queue.ledger, queue.waiters.heartbeat(asked))
         self._queue = queue
         self._queries = queries
         self._heartbeats = heartbeats
         self._asked: Sequence[Claim] = asked
-        self._hinted = operation.hinted
 
     def apply(self, reply: AnyReply) -> None:
         assert isinstance(reply, Reply)
@@ -39,7 +37,6 @@ class HeartbeatBatch(Batch):
         self._heartbeats.answered(heartbeat_interval(self.ledger.longest_lease))
         gone: list[Claim] = []
         report = self.ledger.line_report_of(self.sent_at, reply)
-        waiters.line_reported(report)
         requests = self.operation.requests
         for claim, request, answer in zip(self._asked, requests, reply.answers, strict=True):
             number = request.number  # a claim that asked anew has another by now
@@ -56,7 +53,6 @@ class HeartbeatBatch(Batch):
         if (asked := self.operation.right) is not None:
             self.ledger.right.answered(reply.right, asked, self.sent_at)
         queue.apply(reply, self.sent_at)
-        waiters.announced(self.operation.waits)
         waiters.found_gone(gone)
         if self.ledger.overdue:
             queue.deadlines.settle()
@@ -73,5 +69,4 @@ class HeartbeatBatch(Batch):
 
     def write_again(self, *, arrived: bool) -> None:
         self._heartbeats.in_flight = False
-        self._queue.waiters.hint_unsent(self._hinted)
         self._heartbeats.beat()

@@ -10,8 +10,6 @@ from redsem_async._core.clock import now as clock
 from redsem_async._core.errors import SemaphoreError
 from redsem_async._hub.claim import Claim
 from redsem_async._hub.ledger import Ledger
-from redsem_async._hub.waiters import Waiters
-from redsem_async._protocol.errors import CommandError
 from redsem_async._protocol.operations import Release
 from redsem_async._protocol.replies import AnyReply, Reply
 
@@ -80,12 +78,10 @@ class ReleaseQueue:
     def __init__(
         self,
         ledger: Ledger,
-        waiters: Waiters,
         refreshes: RefreshQueue,
         apply: Callable[[Reply, float], None],
     ) -> None:
         self._ledger = ledger
-        self._waiters = waiters
         self._refreshes = refreshes
         self.apply: Callable[[Reply, float], None] = apply
         self.by_owner: defaultdict[str, list[PendingRelease]] = defaultdict(list)
@@ -129,10 +125,7 @@ class ReleaseQueue:
             pending = pending[:most]
         else:
             del self.by_owner[owner]
-        keep = 0
-        if self._ledger.waiting:
-            keep = self._waiters.kept(owner, sum(each.permits for each in pending))
-        return ReleaseBatch(self._ledger, self, owner, pending, keep)
+        return ReleaseBatch(self._ledger, self, owner, pending)
 
     def fail_old(self, age: float, error: Callable[[], SemaphoreError]) -> None:
         """End the wait for releases older than *age*, and drop those whose lease has ended.
@@ -181,11 +174,9 @@ class ReleaseBatch(Batch):
         queue: ReleaseQueue,
         owner: str,
         pending: Sequence[PendingRelease],
-        keep: int,
     ) -> None:
         numbers = [each.number for each in pending]
-        super().__init__(ledger, Release(owner, numbers, keep, ledger.hold_to_tell()))
-        ledger.releases_in_flight += 1
+        super().__init__(ledger, Release(owner, numbers, ledger.hold_to_tell()))
         self._queue = queue
         self._owner = owner
         self._pending = pending
@@ -193,13 +184,6 @@ class ReleaseBatch(Batch):
     @property
     def lone(self) -> bool:
         return len(self._pending) == 1
-
-    def settle(self, reply: AnyReply | CommandError) -> None:
-        self.ledger.releases_in_flight -= 1
-        super().settle(reply)
-        if self.ledger.new:
-            # A turn later, because the hint may be for another client of this event loop.
-            self.ledger.identity.loop.call_soon(self.ledger.wake)
 
     def apply(self, reply: AnyReply) -> None:
         assert isinstance(reply, Reply)
@@ -212,8 +196,6 @@ class ReleaseBatch(Batch):
         self._queue.fail(self._pending, error)
 
     def write_again(self, *, arrived: bool) -> None:
-        if arrived:
-            self.ledger.releases_in_flight -= 1  # no reply will come
         for pending in self._pending:
             pending.was_sent |= arrived
         self._queue.write_again(self._owner, self._pending)

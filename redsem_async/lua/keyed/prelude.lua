@@ -5,9 +5,9 @@
 -- it has neither a colon nor a '!'; it is empty for a request without one, which has no limit of a
 -- key. The key limit is '' for none.
 --
--- keys     'l:<key>!<ticket>:<request>'  a request in line
---          'a:<key>!<ticket>:<request>'  a request in line that is set aside
---          'g:<key>!<ticket>:<request>'  the same, and its hub is known to be gone
+-- keys     'l:<key>!<ticket>:<request>'  a request in the queue
+--          'a:<key>!<ticket>:<request>'  a request that is parked
+--          'g:<key>!<ticket>:<request>'  the same, and its hub is unreachable
 --          'u:<key>!<power>:<id>'        2^power permits of a holder: what a key has in use is
 --                                        counted, so it cannot differ from the holders
 --          'i:<id>:<permits>:<key>'      the key of a holder, of each one
@@ -22,14 +22,14 @@
 --
 -- A '!' ends a key, because it is less than any character of one: so a key comes before those that
 -- begin with it. A key is taken from the ready ones when its first request does not fit, and looked
--- at again when anything about it changes: an id of it ends, its line or its limit changes. So no
+-- at again when anything about it changes: an id of it ends, its queue or its limit changes. So no
 -- wake-up is lost. A request that is heavier than the limit of its key holds that key up, and no
 -- other.
 --
--- Each holder has one text 'i:', and each entry of the line one 'l:', 'a:' or 'g:'. Where the
+-- Each holder has one text 'i:', and each request in the queue one 'l:', 'a:' or 'g:'. Where the
 -- numbers differ, a key of Redis was lost (evicted, deleted), and nothing is granted until they
--- agree: the line says the texts of requests, and the holders tell theirs with their next refresh.
--- meta has mended -> the score from which on the line's texts are still to be written, or '' while
+-- agree: the queue says the texts of requests, and the holders tell theirs with their next refresh.
+-- meta has mended -> the score from which on the queue's texts are still to be written, or '' while
 -- those from before the loss are removed.
 
 local NO_KEY = '::1:0:'  -- the tail of a request without a key
@@ -101,7 +101,7 @@ local function use_of(key)
   return uses[key]
 end
 
--- How many requests of *key* are in line, without those whose hubs are known to be gone.
+-- How many requests of *key* are in queue, without those whose hubs are unreachable.
 local function waits_of(key)
   return count_with('l:' .. key .. '!') + count_with('a:' .. key .. '!')
 end
@@ -131,14 +131,14 @@ local function unready(key)
   call('ZREM', keys, text, 'r:' .. place .. ':' .. key, 's:' .. rank .. ':' .. key)
 end
 
--- The text of *request* in `keys`, and its key. *ticket* is its score in the line.
+-- The text of *request* in `keys`, and its key. *ticket* is its score in the queue.
 local function text_of(request, ticket)
-  local kind = ticket < -ASIDE and 'g:' or ticket < 0 and 'a:' or 'l:'
+  local kind = ticket < -PARKED and 'g:' or ticket < 0 and 'a:' or 'l:'
   local _, _, _, key = parse_tail(request)
   return kind .. key .. '!' .. padded(ticket_of(ticket)) .. ':' .. request, key
 end
 
--- The first request of *key* that is not set aside, and its ticket.
+-- The first request of *key* that is not parked, and its ticket.
 local function head_of(key)
   local text = first_with('l:' .. key .. '!')
   if not text then return end
@@ -155,7 +155,7 @@ local function look_at(key)
   while request and dropped < MAX_DROPPED do
     if hub_state(string.match(request, '^%x+')).alive_until > now then break end
     call('ZREM', keys, text)
-    waiting = waiting - call('ZREM', line, request)
+    waiting = waiting - call('ZREM', queue, request)
     dropped = dropped + 1
     request, ticket, text = head_of(key)
   end
@@ -185,10 +185,10 @@ local function look_at_all(changed)
   for key in pairs(changed) do look_at(key) end
 end
 
--- Removes *requests* from the line.
-local function leave_line(requests)
+-- Removes *requests* from the queue.
+local function leave_queue(requests)
   local changed, texts = {}, {}
-  for i, ticket in ipairs(call('ZMSCORE', line, unpack(requests))) do
+  for i, ticket in ipairs(call('ZMSCORE', queue, unpack(requests))) do
     if ticket then
       local text, key = text_of(requests[i], tonumber(ticket))
       texts[#texts + 1] = text
@@ -196,11 +196,11 @@ local function leave_line(requests)
     end
   end
   if #texts > 0 then call('ZREM', keys, unpack(texts)) end
-  waiting = waiting - call('ZREM', line, unpack(requests))
+  waiting = waiting - call('ZREM', queue, unpack(requests))
   look_at_all(changed)
 end
 
--- Writes the texts of *entries*, ticket and request in turn, which have joined the line or come
+-- Writes the texts of *entries*, ticket and request in turn, which have joined the queue or come
 -- back to it.
 local function write_texts(entries)
   local changed, texts = {}, {}
@@ -213,32 +213,32 @@ local function write_texts(entries)
   return changed, texts
 end
 
--- Adds *entries*, ticket and request in turn, to the line.
-local function join_line(entries)
-  call('ZADD', line, unpack(entries))
+-- Adds *entries*, ticket and request in turn, to the queue.
+local function join_queue(entries)
+  call('ZADD', queue, unpack(entries))
   look_at_all((write_texts(entries)))
 end
 
--- Sets *requests* aside, as set_aside() does. Returns their keys, which are to be looked at.
-local function pass_over(requests)
+-- Parks *requests*, as park() does. Returns their keys, which are to be looked at.
+local function park_requests(requests)
   local changed, texts = {}, {}
-  for i, ticket in ipairs(call('ZMSCORE', line, unpack(requests))) do
+  for i, ticket in ipairs(call('ZMSCORE', queue, unpack(requests))) do
     local text, key = text_of(requests[i], tonumber(ticket))
     texts[i] = text
     changed[key] = true
   end
-  local aside = {}
+  local parked = {}
   for i, text in ipairs(texts) do
     local state = hub_state((parse_request(requests[i])))
-    aside[i] = (state.unreachable and 'g' or 'a') .. string.sub(text, 2)
+    parked[i] = (state.unreachable and 'g' or 'a') .. string.sub(text, 2)
   end
   if #texts > 0 then call('ZREM', keys, unpack(texts)) end
-  add_texts(aside)
-  set_aside(requests)
+  add_texts(parked)
+  park(requests)
   return changed
 end
 
--- Writes the texts of requests that were set aside and are back in the line, *back*: request and
+-- Writes the texts of requests that were parked and are back in the queue, *back*: request and
 -- ticket in turn.
 local function return_texts(back)
   local entries = {}
@@ -251,8 +251,8 @@ local function return_texts(back)
   call('ZREM', keys, unpack(texts))
   look_at_all(changed)
 end
-local function keep_line(need)
-  keep(line, need)
+local function keep_queue(need)
+  keep(queue, need)
   keep(keys, need)
 end
 
@@ -290,7 +290,7 @@ function keyed.removed(ids)
 end
 
 do
-  local MAX_MENDED = 200  -- texts that mend_line() removes or writes in one call
+  local MAX_MENDED = 200  -- texts that mend_queue() removes or writes in one call
 
   -- Removes what `keys` has of ids that are no holders: the holders were evicted, for example.
   local function drop_orphans(count)
@@ -307,9 +307,9 @@ do
     call('HSET', meta, 'mended', from)
     keyed.mending, open, more = true, false, true
   end
-  -- Writes the texts of the line anew where they are not those of its requests. It begins with the
+  -- Writes the texts of the queue anew where they are not those of its requests. It begins with the
   -- oldest request, and the caller's client calls again until all are written.
-  local function mend_line()
+  local function mend_queue()
     local from = call('HGET', meta, 'mended')
     if not from and count_with('l:') + count_with('a:') + count_with('g:') == waiting then
       return
@@ -325,18 +325,18 @@ do
       if #texts == MAX_MENDED then return go_on_mending('') end
       from = '-inf'
     end
-    local rows = call('ZRANGEBYSCORE', line, from, '+inf', 'WITHSCORES', 'LIMIT', 0, MAX_MENDED)
+    local rows = call('ZRANGEBYSCORE', queue, from, '+inf', 'WITHSCORES', 'LIMIT', 0, MAX_MENDED)
     local entries = {}
     for i = 1, #rows, 2 do entries[i], entries[i + 1] = rows[i + 1], rows[i] end
     look_at_all((write_texts(entries)))
-    if #rows > 0 then keep(keys, call('PTTL', line)) end
+    if #rows > 0 then keep(keys, call('PTTL', queue)) end
     if #rows == 2 * MAX_MENDED then return go_on_mending(rows[#rows]) end
     call('HDEL', meta, 'mended')
   end
 
   -- The permits in use, where *in_use* are counted.
   function keyed.used(in_use)
-    mend_line()
+    mend_queue()
     local known = count_with('i:')
     if known > holder_count then drop_orphans(known) end
     return known < holder_count and ALL_TAKEN or in_use
@@ -413,7 +413,7 @@ function keyed.limits_set()
   return call('HLEN', key_limits)
 end
 -- Whether a request waits that only the limit in all holds up.
-function keyed.line_is_blocked()
+function keyed.queue_is_blocked()
   return first_with('r:') ~= nil
 end
 
@@ -493,9 +493,9 @@ local function serve()
   clear_unreachable()
   if keyed.mending or waiting == 0 or grace > now then return end
   hub_states[hub] = nil  -- the call may have kept its hub alive since that was read
-  local dead, gone = look_through()
-  if #dead > 0 then leave_line(dead) end
-  if #gone > 0 then look_at_all(pass_over(gone)) end
+  local dead, unreached = look_through()
+  if #dead > 0 then leave_queue(dead) end
+  if #unreached > 0 then look_at_all(park_requests(unreached)) end
   if set_limit == 0 then return end
   local all_back, back = bring_back()
   if #back > 0 then return_texts(back) end
@@ -516,11 +516,11 @@ local function serve()
       local owner, number, lease, declared, permits = parse_request(request)
       local state, effective_limit = hub_state(owner), limit_for(declared)
       if state.alive_until <= now then
-        leave_line({ request })
+        leave_queue({ request })
       elseif use_of(key) + permits > limit_of(key, (parse_tail(request))) then
         look_at(key)  -- which it was not yet
       elseif state.unreachable or permits > effective_limit then
-        look_at_all(pass_over({ request }))
+        look_at_all(park_requests({ request }))
       elseif used + permits > effective_limit then
         blocked = true
         head_alive_until = state.alive_until
@@ -548,7 +548,7 @@ local function serve()
         recipient.requests[#recipient.requests + 1] = request
         recipient.permits = recipient.permits + permits
         call('ZREM', keys, text)
-        waiting = waiting - call('ZREM', line, request)
+        waiting = waiting - call('ZREM', queue, request)
         look_at(key)
       end
       head_alive_until = nil
@@ -567,10 +567,10 @@ local function serve()
         back_in_line[#back_in_line + 1] = tickets[request]
         back_in_line[#back_in_line + 1] = request
       end
-      call('ZADD', line, unpack(back_in_line))
+      call('ZADD', queue, unpack(back_in_line))
       waiting = waiting + #undelivered
-      local changed = pass_over(undelivered)
-      keep_line(need)  -- it may have been empty, and then it is another key
+      local changed = park_requests(undelivered)
+      keep_queue(need)  -- it may have been empty, and then it is another key
       look_at_all(changed)
     end
     keyed.serving = true
@@ -584,7 +584,7 @@ local function serve()
   if blocked then open = false end
 end
 
--- Of the keys of requests that this call adds to the line: what holds up the first, and how many.
+-- Of the keys of requests that this call adds to the queue: what holds up the first, and how many.
 keyed.blocked_by, keyed.added = {}, {}
 
 -- What a new request has to wait for: 'limit', 'key', or nothing.
@@ -600,16 +600,16 @@ local function held_up(permits, effective_limit, tail)
   uses[key] = use_of(key) + permits
   if keyed.shares then advance(key, permits, weight) end
 end
--- A new request is added to the line at the end of the call; *passed_over*: it is to be set aside.
+-- A new request is added to the queue at the end of the call; *too_heavy*: it is to be parked.
 -- Returns whether its key may come before the keys of older requests.
-function keyed.queued(blocked_by, tail, passed_over)
+function keyed.queued(blocked_by, tail, too_heavy)
   local _, _, _, key = parse_tail(tail)
-  if not passed_over then keyed.blocked_by[key] = keyed.blocked_by[key] or blocked_by end
+  if not too_heavy then keyed.blocked_by[key] = keyed.blocked_by[key] or blocked_by end
   keyed.added[key] = (keyed.added[key] or 0) + 1
   return keyed.shares and blocked_by == 'limit'
 end
 
-local function line_is_full(max_waiters, tail)
+local function queue_is_full(max_waiters, tail)
   local most, most_of_key = string.match(max_waiters, '^(-?%d+):?(%d*)$')
   most, most_of_key = tonumber(most), tonumber(most_of_key)
   if most >= 0 and count_living() >= most then return -3 end
@@ -618,7 +618,7 @@ local function line_is_full(max_waiters, tail)
     and waits_of(key) + (keyed.added[key] or 0) >= most_of_key and -6
 end
 
-local function line_answer(tail)
+local function queue_answer(tail)
   local _, _, _, key = parse_tail(tail)
   return first_with('k:' .. key .. '!') and 0 or -4
 end
@@ -643,10 +643,10 @@ local function parse_requests(first)
   return requests
 end
 
--- Removes requests of dead hubs from the line. Returns how many.
+-- Removes requests of dead hubs from the queue. Returns how many.
 local function remove_dead_waiters()
   local leaving = {}
-  for _, request in ipairs(call('ZRANGE', line, 0, MAX_LISTED - 1)) do
+  for _, request in ipairs(call('ZRANGE', queue, 0, MAX_LISTED - 1)) do
     local owner = string.match(request, '^%x+')
     if hub_state(owner).alive_until <= now then
       leaving[#leaving + 1] = request
@@ -656,6 +656,6 @@ local function remove_dead_waiters()
   end
   if #leaving == 0 then return 0 end
   local before = waiting
-  leave_line(leaving)
+  leave_queue(leaving)
   return before - waiting
 end

@@ -1,38 +1,30 @@
 -- quick acquire: grant all requests of the call at once, with the fewest commands.
 --
--- The result is that of the mode's own acquire. The quick path is taken when all of this is true,
+-- The result is that of acquire. The quick path is taken when all of this is true,
 -- which the script tests in this order:
 --
---   1. nothing precedes the requests. Fair: the batch before has run. Zset: no other request of
---      the hub waits, and the call has no hint to pass on
+--   1. the batch before has run
 --   2. the hub is known, and no push message to it was lost
 --   3. the semaphore exists, and the call has no facts about the hub to record and does not ask
 --      for the right to reuse leases
 --   4. the hub counts as alive for long enough: meta then has an expiry that is far enough away
 --   5. there is no grace period
---   6. no holder is heavy, no limit is set, and the line is empty
+--   6. no holder is heavy, no limit is set, and the queue is empty
 --   7. no holders were lost (clients with a grace period)
 --   8. the requests fit within the limit
 --   9. no holder has expired
 --  10. every number is higher than the one before it, and no request is heavy
 --
--- RETURNS  {tag, token, room}: all are granted, and token is the first of their consecutive
---          tokens; room is how many permits are left
+-- RETURNS  {tag, token}: all are granted, and token is the first of their consecutive tokens
 -- USES     mark, unknown_hub, unreachable, fields, alive_until, now, liveness_timeout, grace,
 --          last, stamp_us, keep, wall_us, SLACK
 
 local function grant_all()
-  local alone
-  if string.find(mode, 'fair', 1, true) then
-    alone = tonumber(ARGV[8]) <= mark
-  else
-    alone = ARGV[7] == '0' and ARGV[8] == '0'
-  end
-  if not alone then return end
+  if tonumber(ARGV[8]) > mark then return end
   local lease, hub_info = tonumber(ARGV[5]), ARGV[9]
   if unknown_hub or unreachable or not fields[1] or hub_info ~= '' or ARGV[11] ~= ''
       or alive_until < now + liveness_timeout(lease)
-      or grace > now or call('EXISTS', extra, limit, line) > 0 then
+      or grace > now or call('EXISTS', extra, limit, queue) > 0 then
     return
   end
   local count, effective_limit = #ARGV - 11, tonumber(ARGV[6])
@@ -70,7 +62,7 @@ local function grant_all()
   if token > wall_us or clock_us ~= '' then
     keep(meta, lease + (token - wall_us) / 1000 + SLACK)
   end
-  return { tag, token, effective_limit - used - count }
+  return { tag, token }
 end
 
 local reply = grant_all()

@@ -10,6 +10,6 @@ local function publish_to(owner, kind, what)
   local receivers = redis.pcall('PUBLISH', prefix .. '@' .. owner,
     kind .. ' ' .. what .. ' ' .. name)
   pcall(redis.set_repl, redis.REPL_ALL)
-  if receivers == 0 and call('HGET', meta, owner .. ':deaf') == '2' then return nil end
+  if receivers == 0 and call('HGET', meta, owner .. ':no_push') == '2' then return nil end
   return type(receivers) == 'number' and receivers or nil
 end

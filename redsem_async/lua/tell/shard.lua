@@ -7,6 +7,6 @@ local function publish_to(owner, kind, what)
   local shard, name = string.match(holders, '^(.-{(.*)}:)')
   local receivers = redis.pcall('SPUBLISH', shard .. '@' .. owner,
     kind .. ' ' .. what .. ' ' .. name)
-  if receivers == 0 and call('HGET', meta, owner .. ':deaf') == '2' then return nil end
+  if receivers == 0 and call('HGET', meta, owner .. ':no_push') == '2' then return nil end
   return type(receivers) == 'number' and receivers or nil
 end

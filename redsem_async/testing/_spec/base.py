@@ -1,6 +1,5 @@
 """One semaphore: carries out operations. What the two modes choose is abstract here."""
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 
@@ -22,7 +21,7 @@ from redsem_async._protocol.operations import (
     SetLimit,
     Status,
 )
-from redsem_async._protocol.pushes import Cleared, Hint, Revoked
+from redsem_async._protocol.pushes import Cleared, Recheck, Revoked
 from redsem_async._protocol.replies import AdoptReply, Answer, AnyReply, Reply
 from redsem_async._redis.scripts import layout
 
@@ -168,8 +167,6 @@ class Specification(ABC):
             state.note_hold(call.hold_ms)
         if self.waiting:
             state.remove_expired(context)
-            context.freed = max(0, context.freed - call.keep)
-            context.keep = call.keep
             self._serve(context)
         return self._reply(context, [int(was_held) for was_held in held])
 
@@ -209,11 +206,8 @@ class Specification(ABC):
             state.note_call(context, call.call)
             recall_rights(state, context, self._publish)
             if self.waiting:
-                self._return_set_aside()
+                self._return_parked()
         state.remove_expired(context)
-        limit = state.set_limit
-        room = math.inf if limit is None else limit - state.taken(context.now)
-        context.freed = max(0, room)
         self._serve(context)
         return self._reply(context)
 
@@ -258,7 +252,7 @@ class Specification(ABC):
         record = self.state.hub_record(context.hub)
         self._mark_reachable(record)
         if hub_info is not None and not record.description and self.waiting:
-            self._return_set_aside()
+            self._return_parked()
         if hub_info is not None:
             record.description, record.no_push = hub_info.description, hub_info.no_push
             record.uncounted = hub_info.uncounted
@@ -271,7 +265,7 @@ class Specification(ABC):
         """Its call shows that the hub is there, although it received no push message before."""
         if record.unreachable:
             record.unreachable = False
-            self._return_set_aside()
+            self._return_parked()
 
     def _finish_abandon(self, context: CallContext, call: Abandon) -> None:
         state = self.state
@@ -317,17 +311,15 @@ class Specification(ABC):
     def _set_limit_of_key(self, context: CallContext, call: SetLimit) -> None:
         raise AssertionError("only requests in a line have keys")
 
-    def _return_set_aside(self) -> None:
-        """Have the next call look at requests that were set aside: they may be servable now."""
+    def _return_parked(self) -> None:
+        """Have the next call look at requests that were parked: they may be servable now."""
 
     @abstractmethod
     def _remove_dead_waiters(self, context: CallContext) -> int:
         """Remove waiters of dead hubs. Returns how many requests those were."""
 
     @abstractmethod
-    def _reply(
-        self, context: CallContext, answers: Sequence[Answer] = (), room: int = 0
-    ) -> Reply: ...
+    def _reply(self, context: CallContext, answers: Sequence[Answer] = ()) -> Reply: ...
 
     @abstractmethod
     def _listing(self, context: CallContext, call: Status) -> Listing:
@@ -341,6 +333,6 @@ def answered(reply: Reply, state: State, *, right: bool, waits: bool) -> Reply:
 
 
 def notify_head(context: CallContext, publish: Publish, hubs: Sequence[str]) -> None:
-    """Hint the first of *hubs*: the line may go on earlier than they were told."""
+    """Have the first of *hubs* look again: the line may go on earlier than they were told."""
     for hub in dict.fromkeys(hubs[:MAX_NOTIFIED]):
-        publish(hub, Hint(context.name, 0))
+        publish(hub, Recheck(context.name))

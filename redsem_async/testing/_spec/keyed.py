@@ -14,7 +14,7 @@ from redsem_async._protocol.replies import (
     KeyEntry,
 )
 
-from .fair import FairSpecification
+from .queue import QueueSpecification
 from .records import CallContext, HolderRecord, Publish, QueuedRequest, key_of
 from .slots import assign
 from .status import Listing
@@ -24,7 +24,7 @@ Rank = tuple[float, float, int]  # use for the weight, virtual time, ticket
 NO_KEY = ""  # of a request without one: it has no limit but the one in all
 
 
-class KeyedSpecification(FairSpecification):
+class KeyedSpecification(QueueSpecification):
     """A semaphore in fair mode with keys.
 
     Attributes:
@@ -76,9 +76,9 @@ class KeyedSpecification(FairSpecification):
     # -- keys
 
     def _head(self, key: str) -> QueuedRequest | None:
-        """The first request of *key* that is not set aside."""
+        """The first request of *key* that is not parked."""
         for queued in self.line:
-            if (queued.key or NO_KEY) == key and not queued.set_aside and not queued.is_planned:
+            if (queued.key or NO_KEY) == key and not queued.parked and not queued.is_planned:
                 return queued
         return None
 
@@ -175,7 +175,7 @@ class KeyedSpecification(FairSpecification):
         if full is not None or most is None or key is None:
             return full
         line = (*self.line, *context.queued)
-        count = sum(queued.key == key for queued in line if not queued.gone)
+        count = sum(queued.key == key for queued in line if not queued.unreachable)
         return QUEUE_FULL_FOR_KEY if count >= most else None
 
     def _in_line(self, request: Request) -> Answer:
@@ -255,7 +255,7 @@ class KeyedSpecification(FairSpecification):
             if record.alive_until <= context.now:
                 self.line.remove(head)
             elif permits > limit or record.unreachable:
-                self._set_aside(context, head)
+                self._park(context, head)
             elif used + permits > limit:
                 return plan, head
             else:

@@ -78,8 +78,6 @@ class HubRecord:
         no_push: no push messages reach it, as its `HubInfo` says.
         uncounted: those that reach it are not counted, as its `HubInfo` says.
         unreachable: no connection received the last push message to it.
-        waits: how many of its requests wait (zset).
-        highest_limit: that it declares for them (zset).
         last_call: the highest number of its calls that act once.
     """
 
@@ -89,8 +87,6 @@ class HubRecord:
     no_push: bool = False
     uncounted: bool = False
     unreachable: bool = False
-    waits: int = 0
-    highest_limit: int = 0
     last_call: int = 0
 
     def received(self, receivers: int) -> bool:
@@ -100,11 +96,11 @@ class HubRecord:
 
 @dataclass(slots=True)
 class QueuedRequest:
-    """A request in line (fair).
+    """A request in line.
 
     Attributes:
-        set_aside: the request cannot be served now, and does not block those behind it.
-        gone: the same, because its hub received no push message: it does not count as waiting.
+        parked: the request cannot be served now, and does not block those behind it.
+        unreachable: the same, because its hub received no push message: it does not count.
         is_planned: this call serves it, if its hub receives that.
         slots: that it gets from the call that serves it.
         answer: what its client was told when it joined the line.
@@ -113,8 +109,8 @@ class QueuedRequest:
     hub: str
     request: Request
     ticket: int
-    set_aside: bool = False
-    gone: bool = False
+    parked: bool = False
+    unreachable: bool = False
     is_planned: bool = False
     slots: tuple[int, ...] = ()
     answer: Answer = WAITING
@@ -148,19 +144,14 @@ class CallContext:
         kind: mode and clock, as the key `meta` has them.
         wall_us: the clock of the server or the caller.
         now_us: the same, without steps backwards.
-        freed: permits that the call freed, and has not given to others yet.
-        granted: number and token of the caller's requests that were served (fair).
-        queued: requests of the call that join the line (fair).
+        granted: number and token of the caller's requests that were served.
+        queued: requests of the call that join the line.
         head_until: when the hub of the blocked head counts as dead (fair).
         heads_until: the same of hubs whose requests hold others of their keys up.
         line_is_blocked: the head waits for room, so that a new request has to wait (fair).
         overtakes: a request of the call may be the head once it is in line (fair).
-        hinted: permits that the caller's own waiters may try for (zset).
         slots: of each number of the caller that the call granted.
         slot_list: the slots that clients declare.
-        keep: permits that the caller takes again itself (zset).
-        reply_has_room: the reply says how much room there is, so that it needs no hint (zset).
-        passes_on: what is freed is the hint that the caller passes on (zset).
     """
 
     hub: str
@@ -168,19 +159,14 @@ class CallContext:
     kind: str
     wall_us: int
     now_us: int
-    freed: float = 0
     granted: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     queued: list[QueuedRequest] = field(default_factory=list[QueuedRequest])
     head_until: int | None = None
     heads_until: int | None = None
     line_is_blocked: bool = False
     overtakes: bool = False
-    hinted: int = 0
     slots: dict[int, Sequence[int]] = field(default_factory=dict[int, Sequence[int]])
     slot_list: Sequence[str] = ()
-    keep: int = 0
-    reply_has_room: bool = False
-    passes_on: bool = False
 
     @property
     def now(self) -> int:

@@ -107,7 +107,7 @@ class State:
         slots: the longest list of slots that a client declares.
         hold_ms: for how long requests hold their permits lately, times permits, if it was told.
         looked_at: when the line was looked through for requests of dead hubs, in milliseconds;
-            None where that is to be done again (fair).
+            None where that is to be done again.
         on_removed: called with holders that were removed.
     """
 
@@ -215,9 +215,8 @@ class State:
         return Holding(holder.token, holder.expiry_ms - now, holder.slots)
 
     def remove(self, context: CallContext, ids: Iterable[str]) -> None:
-        """Remove holders. Their permits count as freed by this call."""
+        """Remove holders."""
         removed = [self.holders.pop(identity) for identity in ids if identity in self.holders]
-        context.freed += sum(holder.permits for holder in removed)
         if self.on_removed is not None:
             self.on_removed(context, removed)
 

@@ -348,7 +348,7 @@ async def test_versions_that_differ_are_a_note(server: EmbeddedRedis, admin: Red
         [versions] = found["versions"]
         assert (versions["verdict"], versions["text"]) == ("ok", f"{__version__} (1 process)")
         await admin.hset("redsem:{newer}:meta", "layout", "99")
-        await admin.hset("redsem:{more}:meta", f"{'f' * 32}:who", '{"version":"98.0"}')
+        await admin.hset("redsem:{more}:meta", f"{'f' * 32}:client", '{"version":"98.0"}')
         await admin.hset("redsem:{more}:meta", f"{'f' * 32}:until", "4e12")
         await admin.zadd("redsem:{more}:hubs", {"f" * 32: 4e12})
         _, found = await examined(server.url)

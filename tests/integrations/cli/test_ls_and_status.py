@@ -176,7 +176,7 @@ async def test_the_versions_of_the_library_are_shown(
 
 async def as_version(redis: Redis, permit_id: str, version: str) -> None:
     """Let the process of a permit have another version of the library."""
-    meta, field = "redsem:{jobs}:meta", f"{permit_id.partition('.')[0]}:who"
+    meta, field = "redsem:{jobs}:meta", f"{permit_id.partition('.')[0]}:client"
     facts = json.loads(await redis.hget(meta, field) or "")
     await redis.hset(meta, field, json.dumps(facts | {"version": version}))
 
@@ -296,7 +296,7 @@ async def test_a_client_without_description_is_listed(url: str, redis: Redis) ->
     permit = await FairSemaphore(redis, "jobs", 1).acquire()
     known = parse_permit_id(permit.id)
     assert known is not None
-    await redis.hset("redsem:{jobs}:meta", f"{known[0]}:who", "not JSON")
+    await redis.hset("redsem:{jobs}:meta", f"{known[0]}:client", "not JSON")
     result = await command("status", "jobs", url=url)
     assert result.code == 0
     assert f"unknown client {known[0][:8]}" in result.out
@@ -331,7 +331,7 @@ async def test_a_fact_of_a_wrong_type_is_unknown(
     permit = await kind(redis, "jobs", slots=["x", "y"]).acquire()
     known = parse_permit_id(permit.id)
     assert known is not None
-    await redis.hset("redsem:{jobs}:meta", f"{known[0]}:who", description)
+    await redis.hset("redsem:{jobs}:meta", f"{known[0]}:client", description)
     for arguments in (("ls",), ("status", "jobs"), ("watch", "jobs", "--count", "1")):
         result = await command(*arguments, url=url)
         assert (result.code, result.err) == (0, ""), arguments

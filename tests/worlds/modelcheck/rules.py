@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from redsem_async._protocol.operations import Clear, Operation, Reap, Release
 from redsem_async._protocol.pushes import Granted, Push
 from redsem_async.testing._spec.base import Specification
-from redsem_async.testing._spec.fair import FairSpecification
 from redsem_async.testing._spec.keyed import KeyedSpecification
+from redsem_async.testing._spec.queue import QueueSpecification
 from redsem_async.testing._spec.records import QueuedRequest
 from tests.worlds.turns import SERVING, broken_turn, forgotten, grants_of
 
@@ -32,7 +32,8 @@ class Before(NamedTuple):
 
 def look(world: "World") -> Before:
     model = world.model
-    line = tuple(model.line) if isinstance(model, FairSpecification) else ()
+    assert isinstance(model, QueueSpecification)
+    line = tuple(model.line)
     return Before({i: held.token for i, held in model.state.holders.items()}, line)
 
 
@@ -58,7 +59,8 @@ def check_call(world: "World", before: Before, call: Operation, hub: str) -> Non
     if granted and used > world.scenario.highest:
         raise Wrong(f"{used} permits are held, under a limit of {world.scenario.highest}")
     ids = [identity for _, identity in sorted(granted)]
-    if isinstance(model, KeyedSpecification):
+    assert isinstance(model, QueueSpecification)
+    if isinstance(model, KeyedSpecification) or model.passes_over:
         _check_turns(world, model, before, ids, call, hub)
     else:
         _check_order(world, before, ids)
@@ -78,13 +80,13 @@ def _check_slots(world: "World", slots: Mapping[str, Sequence[int]]) -> None:
 
 def _check_turns(
     world: "World",
-    model: KeyedSpecification,
+    model: QueueSpecification,
     before: Before,
     granted: list[str],
     call: Operation,
     hub: str,
 ) -> None:
-    """Of requests with keys: whose turn it was, and nobody whose turn it is waits."""
+    """Whose turn it was, with keys or where requests are passed over; and nobody waits for it."""
     now_us = world.server_us
     grants = grants_of(model, before.line, call, hub, granted, now_us)
     wrong = broken_turn(model, before.line, grants, now_us, lambda i: name_of(world, i))
@@ -97,7 +99,8 @@ def _check_turns(
 def _check_order(world: "World", before: Before, granted: list[str]) -> None:
     """No grant passes an older request in line that could have been granted."""
     model = world.model
-    if not granted or not isinstance(model, FairSpecification):
+    assert isinstance(model, QueueSpecification)
+    if not granted:
         return
     places = {waiter.id: place for place, waiter in enumerate(before.line)}
     last = max(places.get(identity, len(places)) for identity in granted)
@@ -230,20 +233,11 @@ def _check_prompt(world: "World") -> None:
 def _forgotten(world: "World") -> str | None:
     """Who could be served now, although nothing is on its way."""
     model = world.model
-    if isinstance(model, KeyedSpecification):
+    assert isinstance(model, QueueSpecification)
+    if isinstance(model, KeyedSpecification) or model.passes_over:
         first = forgotten(model, world.server_us, _kept(world))
         return name_of(world, first.id) if first else None
-    if isinstance(model, FairSpecification):
-        return "somebody" if _would_serve(world) else None
-    kept = _kept(world)
-    used = sum(model.state.holders[i].permits for i in _live(world) if i not in kept)
-    set_limit = model.state.set_limit
-    for process in world.processes:
-        waits = [job.acquiring for job in process.jobs if job.in_call and job.acquiring]
-        most = process.semaphore.limit if set_limit is None else set_limit
-        if process.alive and waits and used + min(waits) <= most:
-            return process.name
-    return None
+    return "somebody" if _would_serve(world) else None
 
 
 def _kept(world: "World") -> set[str]:

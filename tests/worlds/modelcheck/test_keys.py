@@ -7,8 +7,8 @@ import pytest
 from redsem_async._hub.ledger import Ledger
 from redsem_async._protocol.operations import Acquire, Request, RightRequest
 from redsem_async._protocol.replies import Answer, Reply
-from redsem_async.testing._spec.fair import FairSpecification
 from redsem_async.testing._spec.keyed import KeyedSpecification, SharedSpecification
+from redsem_async.testing._spec.queue import QueueSpecification
 from redsem_async.testing._spec.records import CallContext, HolderRecord, QueuedRequest
 
 from .scenario import Scenario
@@ -96,7 +96,7 @@ class GivesTheRight(KeyedSpecification):
     def _answer_right(
         self, context: CallContext, asked: RightRequest | None, *, allowed: bool = True
     ) -> bool:
-        return FairSpecification._answer_right(self, context, asked, allowed=allowed)
+        return QueueSpecification._answer_right(self, context, asked, allowed=allowed)
 
 
 class OldestFirst(SharedSpecification):

@@ -10,10 +10,9 @@ from redsem_async._hub.reuse import Reuse
 from redsem_async._hub.right import ReuseRight
 from redsem_async._protocol.operations import Acquire, Release, Request
 from redsem_async._protocol.replies import Answer, Reply
-from redsem_async.testing._spec.fair import FairSpecification
+from redsem_async.testing._spec.queue import PassingSpecification, QueueSpecification
 from redsem_async.testing._spec.records import CallContext
 from redsem_async.testing._spec.state import State
-from redsem_async.testing._spec.zset import ZsetSpecification
 
 from .scenario import Scenario
 from .scenarios import LONG, SCENARIOS
@@ -56,7 +55,7 @@ def test_what_is_said_to_commute_does() -> None:
 # -- a search that finds nothing proves nothing, unless it finds what is there
 
 
-class WithoutMark(FairSpecification):
+class WithoutMark(QueueSpecification):
     """An id that is not known is granted, however old its number is."""
 
     def _answer(self, context: CallContext, call: Acquire, request: Request, mark: int) -> Answer:
@@ -65,7 +64,7 @@ class WithoutMark(FairSpecification):
         return super()._answer(context, call, request, mark if known or in_line else 0)
 
 
-class ServesNobody(FairSpecification):
+class ServesNobody(QueueSpecification):
     """What is released is not given to who waits for it."""
 
     def _release(self, context: CallContext, call: Release) -> Reply:
@@ -76,12 +75,15 @@ class ServesNobody(FairSpecification):
             self.line = line
 
 
-class HintsAnybody(ZsetSpecification):
-    """A hint goes to who cannot use it, too, and is not passed on."""
+class LooksAtTheHead(PassingSpecification):
+    """Only the first in the queue is served."""
 
-    def _announce(self, context: CallContext, waits: int, highest_limit: int) -> None:
-        context.freed = 0 if context.reply_has_room else context.freed
-        super()._announce(context, waits, highest_limit + 100)
+    def _serve(self, context: CallContext) -> None:
+        queue, self.line = self.line, self.line[:1]
+        try:
+            super()._serve(context)
+        finally:
+            self.line += queue[1:]
 
 
 @pytest.mark.parametrize(
@@ -89,7 +91,7 @@ class HintsAnybody(ZsetSpecification):
     [
         ("fair a lost link and late commands", WithoutMark, "nobody has it"),
         ("fair a cancellation", ServesNobody, "waits for a permit that is free"),
-        ("zset mixed limits", HintsAnybody, "waits for a permit that is free"),
+        ("zset mixed limits", LooksAtTheHead, "waits, and its limits have room"),
     ],
 )
 def test_a_server_that_is_wrong_is_found(name: str, make: Make, wrong: str) -> None:

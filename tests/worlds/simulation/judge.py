@@ -16,8 +16,8 @@ from redsem_async._core.keys import permit_id
 from redsem_async._protocol.errors import CommandError
 from redsem_async._protocol.replies import FULL, FULL_FOR_KEY, AnyReply, Holding, Reply
 from redsem_async.testing._spec.base import Specification
-from redsem_async.testing._spec.fair import FairSpecification
 from redsem_async.testing._spec.keyed import KeyedSpecification
+from redsem_async.testing._spec.queue import QueueSpecification
 from redsem_async.testing._spec.records import QueuedRequest, key_of, requests_of
 from tests.worlds.turns import (
     SERVING,
@@ -45,6 +45,7 @@ class Judge:
         self.name = name
         self.set_limit: int | None = None
         self.slotted = False
+        self.passes = False  # a request that does not fit is passed over
         self.recovers = False
         self.tenures: dict[tuple[str, int], Tenure] = {}  # by id and token
         self.revived: set[str] = set()  # granted to a delayed duplicate, after the marks were lost
@@ -73,9 +74,8 @@ class Judge:
         holders = {
             i: Permit(h.expiry_ms, h.token, h.permits, h.key) for i, h in state.holders.items()
         }
-        tickets: dict[str, int] = {}
-        if isinstance(model, FairSpecification):
-            tickets = {waiter.id: waiter.ticket for waiter in model.line}
+        assert isinstance(model, QueueSpecification)
+        tickets = {waiter.id: waiter.ticket for waiter in model.line}
         look = Look(now, holders, tickets, state.set_limit, state.grace.until)
         if not isinstance(model, KeyedSpecification):
             return look
@@ -121,17 +121,16 @@ class Judge:
             self._judge_granted(new, before, after, call, hub)
         self._judge_kept(before, after, call, hub)
         self._judge_answers(before, after, call, hub, answer)
-        if isinstance(model, FairSpecification):
-            if isinstance(model, KeyedSpecification):
-                self._judge_turns(model, line, new, after, call, hub)
-            else:
-                self._judge_line(model, new, before, after, call, hub)
-            self._note_line(model, before.now)
-            for owner in (
-                {identity.partition(".")[0] for identity in new} - around.notified - {hub}
-            ):
-                no_push = model.state.hub_record(owner).no_push
-                self._check(no_push, f"{new} were granted, and nobody was notified")
+        assert isinstance(model, QueueSpecification)
+        self.passes = model.passes_over
+        if isinstance(model, KeyedSpecification) or self.passes:
+            self._judge_turns(model, line, new, after, call, hub)
+        else:
+            self._judge_line(model, new, before, after, call, hub)
+        self._note_line(model, before.now)
+        for owner in {identity.partition(".")[0] for identity in new} - around.notified - {hub}:
+            no_push = model.state.hub_record(owner).no_push
+            self._check(no_push, f"{new} were granted, and nobody was notified")
         if isinstance(call, op.Abandon) or (isinstance(call, op.Release) and call.owner == hub):
             self._closed |= own_ids(call, hub)
         elif isinstance(call, op.Detach):
@@ -236,7 +235,11 @@ class Judge:
             others = len(look.tickets) > waits or any(
                 identity.partition(".")[0] not in hubs for identity in look.tickets
             )
-            if others or look.grace_until > now or look.used(now) + permits > most:
+            if (
+                (others and not self.passes)
+                or look.grace_until > now
+                or look.used(now) + permits > most
+            ):
                 return True
         return not looks
 
@@ -496,7 +499,7 @@ class Judge:
 
     def _judge_line(
         self,
-        model: FairSpecification,
+        model: QueueSpecification,
         new: Iterable[str],
         before: Look,
         after: Look,
@@ -525,14 +528,14 @@ class Judge:
 
     def _judge_turns(
         self,
-        model: KeyedSpecification,
+        model: QueueSpecification,
         line: Sequence[QueuedRequest],
         new: Iterable[str],
         after: Look,
         call: op.Operation,
         hub: str,
     ) -> None:
-        """The same where requests have keys, and no key has more than its limit."""
+        """The same where requests have keys, none above its limit, or are passed over."""
         self._judge_both(after)
         now_us = model.state.counter.ahead_us + self._world.server_us
         if not isinstance(call, op.Adopt | op.Restore):
@@ -544,7 +547,7 @@ class Judge:
             waits = forgotten(model, now_us)
             self._check(waits is None, f"{waits} waits, and its limits have room ({call})")
 
-    def _note_line(self, model: FairSpecification, now: int) -> None:
+    def _note_line(self, model: QueueSpecification, now: int) -> None:
         """Who stands in line, without a break in which its turn could not have come."""
         old, self._in_line = self._in_line, {}
         for waiter in model.line:
@@ -561,12 +564,12 @@ class Judge:
     def room(self, model: Specification, waiter: QueuedRequest, now: int) -> int:
         return self._most(waiter) - in_use(model.state.holders, now)
 
-    def first(self, model: FairSpecification, now: int) -> QueuedRequest | None:
+    def first(self, model: QueueSpecification, now: int) -> QueuedRequest | None:
         """The first in line whose turn it is."""
         turns = (waiter for waiter in model.line if self._eligible(model, waiter, now))
         return next(turns, None)
 
-    def _eligible(self, model: FairSpecification, waiter: QueuedRequest, now: int) -> bool:
+    def _eligible(self, model: QueueSpecification, waiter: QueuedRequest, now: int) -> bool:
         """Alive, reachable, and not heavier than the limit."""
         known = model.state.hubs.get(waiter.hub)
         if known is None or known.alive_until <= now or known.unreachable:

@@ -13,9 +13,8 @@ from redsem_async._core.lease import heartbeat_interval
 from redsem_async._hub.claim import Claim
 from redsem_async._hub.hub import known_hub
 from redsem_async.testing._spec.base import Specification
-from redsem_async.testing._spec.fair import FairSpecification
 from redsem_async.testing._spec.keyed import KeyedSpecification
-from redsem_async.testing._spec.zset import ZsetSpecification
+from redsem_async.testing._spec.queue import QueueSpecification
 from tests.worlds.loop import running
 from tests.worlds.turns import eligible, forgotten, room_of
 
@@ -304,7 +303,8 @@ class Schedule:
         pending = [a for a in self.holdings.pending if a.semaphore.name == name and a.waits]
         used = in_use(model.state.holders, now)
         kept = min(used, self._kept(name))  # is given back at once
-        first = judge.first(model, now) if isinstance(model, FairSpecification) else None
+        assert isinstance(model, QueueSpecification)
+        first = None if model.passes_over else judge.first(model, now)
         if not pending or model.state.grace.until > now:
             return []
         if isinstance(model, KeyedSpecification):
@@ -375,12 +375,8 @@ class Schedule:
                     self._unless_violated(f"{name}: {identity} is still in line")
 
     def _in_line(self, model: Specification) -> list[str]:
-        if isinstance(model, FairSpecification):
-            return [waiter.id for waiter in model.line]
-        assert isinstance(model, ZsetSpecification)
-        # A process that had no link to say so, or whose words came late, is announced for a
-        # while longer: it passes on what it is hinted, or nobody listens there.
-        return [hub for hub in model.line if self.calm]
+        assert isinstance(model, QueueSpecification)
+        return [waiter.id for waiter in model.line]
 
     def _idle(self) -> bool:
         return all(process.idle for process in self.world.processes)

@@ -8,7 +8,7 @@ from redsem_async._protocol.errors import CommandError, ErrorKind
 from redsem_async._protocol.operations import Acquire, Adopt, Operation, Refresh, Release
 from redsem_async._protocol.replies import AnyReply
 from redsem_async.testing._spec.base import Specification
-from redsem_async.testing._spec.fair import FairSpecification
+from redsem_async.testing._spec.queue import QueueSpecification
 from tests.worlds.specification import carry_out, specification
 
 from .books import Around, Look
@@ -76,7 +76,8 @@ class Server:
         self._network.reached.clear()
         now_us = world.server_us
         before = judge.look(model, now_us // 1000)
-        line = tuple(model.line) if isinstance(model, FairSpecification) else ()
+        assert isinstance(model, QueueSpecification)
+        line = tuple(model.line)
         answer = carry_out(model, address, call, hub, now_us)
         world.note("run", link.process.name, hub[:4], address.name, call, "->", answer)
         self._note_what_is_rare(model, call, hub, gone, before)

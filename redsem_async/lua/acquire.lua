@@ -1,14 +1,15 @@
--- acquire (fair): grant what fits when the line is empty, queue the rest by ticket.
+-- acquire: grant what fits and may not wait behind others, queue the rest by ticket.
 --
--- The ancestor is the fair semaphore of Redis in Action, 6.3, which ranks owners by a counter. This
--- is one script, so nothing happens between drawing a ticket and ranking it; a script that fails
--- leaves no entry behind; and no client's timeout is applied to another client's entries.
+-- The ancestors are the semaphores of Redis in Action, 6.3: the counting semaphore, which keeps owners
+-- in a sorted set (zset), and the fair one, which ranks them by a counter (fair). This is one script,
+-- so nothing happens between drawing a ticket and ranking it; a script that fails leaves no entry
+-- behind; holders are ranked by one clock; and no client's timeout is applied to others' entries.
 --
 -- KEYS     as in the head
 -- ARGV     lease_ms     lease of these requests
 --          declared     the caller's own limit, which a set limit overrides; where permits have
 --                       slots, 'limit:slot,slot,...'
---          max_waiters  length of the line from which on requests are refused, -1 for no bound
+--          max_waiters  length of the queue from which on requests are refused, -1 for no bound
 --          after        highest number of the batch before this one: it has not run unless the
 --                       hub's mark is as high
 --          hub_info     facts about the caller's hub, '' when sent before
@@ -20,21 +21,22 @@
 -- RETURNS  {tag, next_ms, waiting, own_grants, set_limit, hold, answer...}, set_limit being -1 when
 --          no limit is set, hold the usual hold in ms times permits, -1 when it is not known or all
 --          were granted, and an answer a token (granted),
---          {token, ms left} (holds a permit already), 0 (in line), -1 (gone: its number was used
+--          {token, ms left} (holds a permit already), 0 (queued), -1 (gone: its number was used
 --          before, and it neither holds nor waits), -2 (no room, and it does not wait),
---          -3 (the line is too long); and where the right was asked for, 1 or 0 after these;
+--          -3 (the queue is too long); and where the right was asked for, 1 or 0 after these;
 --          the error REORDERED when the batch before has not run: it then changes nothing
 -- USES     load_state, unknown_hub, unknown_hub_error, mark, parse_requests, record_hub,
---          detect_lost_holders, purge, leave_line, serve, current_grant, in_line, format_request,
+--          detect_lost_holders, purge, leave_queue, serve, current_grant, is_queued, format_request,
 --          next_token, last, write_grants, liveness_timeout, exact, save_counter, recall_rights,
---          answer_right, others_wait, append, reply_with_limit, held_up, join_line, keep_line,
---          keyed, line_answer, line_is_full, limit_for, slotted, LAYOUT
+--          answer_right, others_wait, append, reply_with_limit, held_up, join_queue, keep_queue,
+--          keyed, queue_answer, queue_is_full, limit_for, slotted, LAYOUT
 --          sets open, used, waiting
 
 local lease, declared, max_waiters = tonumber(ARGV[5]), ARGV[6], ARGV[7]
 local after, hub_info, no_push = tonumber(ARGV[8]), ARGV[9], ARGV[10]
 local right = ARGV[11]
 local REQUESTS = 12
+local fair = string.find(mode, 'fair', 1, true)
 
 load_state()
 if unknown_hub and hub_info == '' then return unknown_hub_error() end
@@ -52,12 +54,12 @@ if slotted then slotted.note_list(lease) end
 detect_lost_holders(lease)
 purge()
 if unknown_hub and waiting > 0 then
-  -- The line may still have these requests, if the hub was forgotten since: they ask anew.
+  -- The queue may still have these requests, if the hub was forgotten since: they ask anew.
   local older = {}
   for i, request in ipairs(requests) do
     older[i] = format_request(request[1], ARGV[5], declared, request[3], request[6])
   end
-  leave_line(older)
+  leave_queue(older)
 end
 if keyed then keyed.look_at_heads(REQUESTS) end
 serve()
@@ -69,7 +71,7 @@ for i, request in ipairs(requests) do
   local id = hub .. '.' .. number
   local entry = format_request(number, ARGV[5], declared, permits, tail)
   if value <= old_mark then
-    answers[i] = current_grant(id) or (in_line(entry) and line_answer(tail)) or -1
+    answers[i] = current_grant(id) or (is_queued(entry) and queue_answer(tail)) or -1
     served = served and answers[i] ~= 0 and answers[i] ~= -4
   else
     local blocked_by = held_up(permits, effective_limit, tail)
@@ -79,8 +81,8 @@ for i, request in ipairs(requests) do
       answers[i] = last
     elseif not waits then
       answers[i], served = blocked_by == 'key' and -5 or -2, false
-    elseif line_is_full(max_waiters, tail) then
-      answers[i], served = line_is_full(max_waiters, tail), false
+    elseif queue_is_full(max_waiters, tail) then
+      answers[i], served = queue_is_full(max_waiters, tail), false
     else
       served = false
       queued[#queued + 1] = exact(math.max(1, next_token() - earlier))
@@ -88,19 +90,19 @@ for i, request in ipairs(requests) do
       waiting = waiting + 1
       answers[i] = blocked_by == 'key' and -4 or 0
       overtakes = overtakes or earlier > 0
-      local passed_over = blocked_by == 'limit' and permits > effective_limit
-      if keyed and keyed.queued(blocked_by, tail, passed_over)
+      local too_heavy = blocked_by == 'limit' and permits > effective_limit
+      if keyed and keyed.queued(blocked_by, tail, too_heavy)
           and used + permits <= effective_limit then
         overtakes = true
       end
-      if blocked_by == 'limit' and not passed_over then open = false end
+      if fair and blocked_by == 'limit' and not too_heavy then open = false end
     end
   end
 end
 write_grants(grants)
 if #queued > 0 then
-  join_line(queued)
-  keep_line(liveness_timeout(lease))
+  join_queue(queued)
+  keep_queue(liveness_timeout(lease))
   save_counter(liveness_timeout(lease))
 end
 if overtakes then serve() end  -- one may be the first now, and fit where that one did not

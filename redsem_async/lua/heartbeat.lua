@@ -1,4 +1,4 @@
--- heartbeat (fair): keep the hub alive, report on its waiters, serve the line.
+-- heartbeat: keep the hub alive, report on its waiters, serve the queue.
 --
 -- KEYS     as in the head
 -- ARGV     lease_ms  the longest lease among the hub's waiters
@@ -7,13 +7,13 @@
 --          right     'ms:limit' to ask for the right to reuse leases, '' not to
 --          requests  from here on: 'number:lease_ms:limit:permits'
 -- RETURNS  {tag, next_ms, waiting, own_grants, set_limit, hold, answer...}, hold being the usual
---          hold in ms times permits or -1, as for an acquire, and an answer 0 (in line),
+--          hold in ms times permits or -1, as for an acquire, and an answer 0 (queued),
 --          {token, ms left} (holds a permit) or -1 (gone); and where the right was asked for, 1 or
 --          0 after these
 -- USES     load_state, unknown_hub, unknown_hub_error, allow_writes_at_maxmemory, record_hub,
---          waiting, liveness_timeout, detect_lost_holders, purge, serve, parse_ids, in_line,
+--          waiting, liveness_timeout, detect_lost_holders, purge, serve, parse_ids, is_queued,
 --          current_grant, recall_rights, answer_right, others_wait, append, reply_with_limit,
---          keep_line, keyed, line_answer, slotted
+--          keep_queue, keyed, queue_answer, slotted
 
 local lease, hub_info, no_push = tonumber(ARGV[5]), ARGV[6], ARGV[7]
 local right = ARGV[8]
@@ -23,7 +23,7 @@ load_state()
 if unknown_hub and hub_info == '' then return unknown_hub_error() end
 allow_writes_at_maxmemory()
 record_hub(hub_info, no_push, lease)
-if waiting > 0 then keep_line(liveness_timeout(lease)) end
+if waiting > 0 then keep_queue(liveness_timeout(lease)) end
 if slotted then slotted.keep(liveness_timeout(lease)) end
 detect_lost_holders(lease)
 purge()
@@ -33,7 +33,7 @@ serve()
 local answers, served = {}, true
 for i, id in ipairs(parse_ids(hub, REQUESTS)) do
   local request = hub .. '.' .. ARGV[REQUESTS + i - 1]
-  local answer = in_line(request) and line_answer(request)
+  local answer = is_queued(request) and queue_answer(request)
   answers[i] = answer or current_grant(id) or -1
   served = served and not answer
 end

@@ -1,15 +1,15 @@
--- line: the line of requests, in the order of their tickets, of semaphores with and without keys.
+-- queue: the requests that wait, in the order of their tickets, of semaphores with and without keys.
 --
--- line     ZSET, request -> ticket. A request is '<hub>.<number>:<lease_ms>:<limit>:<permits>',
+-- queue    ZSET, request -> ticket. A request is '<hub>.<number>:<lease_ms>:<limit>:<permits>',
 --          which is all that a script of another hub needs to grant it. The score of a request
---          that is set aside is its ticket minus ASIDE: below 0, which the scan does not read. It
---          is its ticket minus 2 * ASIDE where its hub is known to be gone: it does not count as
---          waiting then
+--          that is parked is its ticket minus PARKED: below 0, which the scan does not read. It is
+--          its ticket minus 2 * PARKED where its hub is unreachable: it does not count as waiting
+--          then
 
 local MAX_SCANNED = 1000  -- requests that one call reads at most
 local MAX_SERVED = 64     -- requests that one call grants, about
 local MAX_LISTED = 1000   -- requests that look_through() reads in one call
-local ASIDE = 2 ^ 52      -- above any ticket; the sums are exact
+local PARKED = 2 ^ 52     -- above any ticket; the sums are exact
 
 local own_grants = {}   -- number and token of each grant to a waiter of the caller's hub
 local open = true       -- no waiter has precedence: a new request may be granted at once
@@ -27,21 +27,20 @@ local function parse_request(request)
   return owner, number, tonumber(lease), tonumber(declared), tonumber(permits)
 end
 
--- The ticket of a request, whose score in the line is *score*.
+-- The ticket of a request, whose score in the queue is *score*.
 local function ticket_of(score)
   score = tonumber(score)
-  return score < -ASIDE and score + 2 * ASIDE or score < 0 and score + ASIDE or score
+  return score < -PARKED and score + 2 * PARKED or score < 0 and score + PARKED or score
 end
 
--- How many requests wait, without those whose hubs are known to be gone.
+-- How many requests wait, without those whose hubs are unreachable.
 local function count_living()
   if waiting == 0 then return 0 end
-  return waiting - call('ZCOUNT', line, '-inf', '(' .. exact(-ASIDE))
+  return waiting - call('ZCOUNT', queue, '-inf', '(' .. exact(-PARKED))
 end
 
--- Whether *request* is in line.
-local function in_line(request)
-  return call('ZSCORE', line, request)
+local function is_queued(request)
+  return call('ZSCORE', queue, request)
 end
 
 -- The state of the hub *owner*, read once in a call.
@@ -49,7 +48,7 @@ local hub_states = {}
 local function hub_state(owner)
   local state = hub_states[owner]
   if not state then
-    local flags = call('HMGET', meta, owner .. ':until', owner .. ':deaf', owner .. ':gone')
+    local flags = call('HMGET', meta, owner .. ':until', owner .. ':no_push', owner .. ':unreachable')
     state = {
       alive_until = tonumber(flags[1]) or 0,
       no_push = flags[2] == '1',
@@ -75,7 +74,7 @@ local function publish_grants(recipient)
     or publish_to(recipient.owner, 'granted', table.concat(parts, ',')) ~= 0
 end
 
--- Sends the grants of a chunk of the line, with one message for each hub. Returns the grants to
+-- Sends the grants of a chunk of the queue, with one message for each hub. Returns the grants to
 -- write and their requests; and for hubs without a subscriber the number of permits and the
 -- requests.
 local function deliver_grants(recipients)
@@ -84,7 +83,7 @@ local function deliver_grants(recipients)
     local own = recipient.owner == hub
     if not own and not publish_grants(recipient) then
       hub_states[recipient.owner].unreachable = true
-      call('HSET', meta, recipient.owner .. ':gone', '1')
+      call('HSET', meta, recipient.owner .. ':unreachable', '1')
       call('HDEL', meta, 'looked')  -- there may be more requests of this hub
       save_counter(0)  -- the tokens of the lost message are not issued again
       for _, request in ipairs(recipient.requests) do undelivered[#undelivered + 1] = request end
@@ -104,51 +103,45 @@ local function deliver_grants(recipients)
   return grants, served, lost_permits, undelivered
 end
 
--- Sets *requests* aside: they cannot be granted now, and must not block the requests behind them.
--- They keep their tickets. They return to the line when the limit changes, or when their hub counts
--- as dead unless it was kept alive; those of a hub that is gone, when it is back.
-local function set_aside(requests)
+-- Parks *requests*: they cannot be granted now, and must not block the requests behind them. They
+-- keep their tickets. They return to the queue when the limit changes; those of a hub that is
+-- unreachable, when it is back.
+local function park(requests)
   if #requests == 0 then return end
   local scores = {}
-  for i, score in ipairs(call('ZMSCORE', line, unpack(requests))) do
-    local state = hub_state((parse_request(requests[i])))
-    local below = state.unreachable and 2 * ASIDE or ASIDE
+  for i, score in ipairs(call('ZMSCORE', queue, unpack(requests))) do
+    local below = hub_state((parse_request(requests[i]))).unreachable and 2 * PARKED or PARKED
     scores[2 * i - 1], scores[2 * i] = exact(ticket_of(score) - below), requests[i]
-    if not state.unreachable and (not aside_due or state.alive_until < aside_due) then
-      aside_due = state.alive_until
-      call('HSET', meta, 'aside', aside_due)
-    end
   end
-  call('ZADD', line, unpack(scores))
+  call('ZADD', queue, unpack(scores))
 end
 
--- Returns requests that were set aside to the line, once that is due, but for those whose hubs are
--- gone. The result is whether all of them are back, and which are: request and ticket in turn. Where
--- it stopped early, aside_due is the score from which on it continues.
+-- Returns parked requests to the queue, where that is due, but for those whose hubs are unreachable.
+-- The result is whether all of them are back, and which are: request and ticket in turn. Where it
+-- stopped early, it continues with the next call.
 local function bring_back()
-  if not aside_due or aside_due > now then return true, {} end
-  local from = aside_due < 0 and exact(aside_due) or '-inf'
-  local rows = call('ZRANGEBYSCORE', line, from, '(0', 'WITHSCORES', 'LIMIT', 0, MAX_SCANNED)
+  if not returns then return true, {} end
+  local rows = call('ZRANGEBYSCORE', queue, returns, '(0', 'WITHSCORES', 'LIMIT', 0, MAX_SCANNED)
   local entries, scores = {}, {}
   for i = 1, #rows, 2 do
     local request, score = rows[i], tonumber(rows[i + 1])
-    if score >= -ASIDE or not hub_state((parse_request(request))).unreachable then
+    if score >= -PARKED or not hub_state((parse_request(request))).unreachable then
       entries[#entries + 1], scores[#scores + 1] = request, exact(ticket_of(score))
       entries[#entries + 1], scores[#scores + 1] = exact(ticket_of(score)), request
     end
   end
-  if #scores > 0 then call('ZADD', line, unpack(scores)) end
+  if #scores > 0 then call('ZADD', queue, unpack(scores)) end
   if #rows == 2 * MAX_SCANNED then
-    aside_due = tonumber(rows[#rows])
-    call('HSET', meta, 'aside', exact(aside_due))
+    returns = exact(tonumber(rows[#rows]))
+    call('HSET', meta, 'returns', returns)
     return false, entries
   end
-  call('HDEL', meta, 'aside')
-  aside_due = nil
+  call('HDEL', meta, 'returns')
+  returns = nil
   return true, entries
 end
 
--- When the line was looked through for requests of hubs that have died, if it was; from which score
+-- When the queue was looked through for requests of hubs that have died, if it was; from which score
 -- on it is still to be looked through, nil where it is not; and whether hubs have died since.
 local function last_look()
   local at, from = string.match(call('HGET', meta, 'looked') or '', '^(%d+):?(.*)$')
@@ -156,45 +149,46 @@ local function last_look()
   return at, nil, call('ZCOUNT', hubs, '(' .. at, exact(now)) > 0
 end
 
--- Looks through the line where a hub has died, or was found to be gone. The result is the requests of
--- the dead, which are to leave the line, and those of the gone, which are to be set aside.
+-- Looks through the queue where a hub has died, or was found to be unreachable. The result is the
+-- requests of the dead, which are to leave the queue, and those of the unreachable, which are to be
+-- parked.
 local function look_through()
   local at, from, some_died = last_look()
-  local dead, gone = {}, {}
-  -- Once in a second, because that is work for a long line, and hubs without requests die, too.
-  if not some_died or at and not from and now - at < 1000 then return dead, gone end
+  local dead, unreached = {}, {}
+  -- Once in a second, because that is work for a long queue, and hubs without requests die, too.
+  if not some_died or at and not from and now - at < 1000 then return dead, unreached end
   if not from then at, from = exact(now), '-inf' end
-  local rows = call('ZRANGEBYSCORE', line, from, '+inf', 'WITHSCORES', 'LIMIT', 0, MAX_LISTED)
+  local rows = call('ZRANGEBYSCORE', queue, from, '+inf', 'WITHSCORES', 'LIMIT', 0, MAX_LISTED)
   local stopped = #rows == 2 * MAX_LISTED and rows[#rows]
   for i = 1, #rows, 2 do
-    if #dead + #gone == MAX_SCANNED then
+    if #dead + #unreached == MAX_SCANNED then
       stopped = rows[i + 1]
       break
     end
     local state = hub_state((parse_request(rows[i])))
     if state.alive_until <= now then
       dead[#dead + 1] = rows[i]
-    elseif state.unreachable and tonumber(rows[i + 1]) >= -ASIDE then
-      gone[#gone + 1] = rows[i]
+    elseif state.unreachable and tonumber(rows[i + 1]) >= -PARKED then
+      unreached[#unreached + 1] = rows[i]
     end
   end
   allow_writes_at_maxmemory()
   call('HSET', meta, 'looked', at .. (stopped and ':' .. stopped or ''))
   if stopped then more = true end
-  return dead, gone
+  return dead, unreached
 end
 
--- Whether another hub has a request in line, as far as the first requests show.
+-- Whether another hub has a request in the queue, as far as the first requests show.
 local function others_wait()
   local most = 64  -- requests that it looks at
   if waiting == 0 or waiting > most then return waiting > 0 end
-  for _, request in ipairs(call('ZRANGE', line, 0, most - 1)) do
+  for _, request in ipairs(call('ZRANGE', queue, 0, most - 1)) do
     if string.sub(request, 1, #hub) ~= hub then return true end
   end
   return false
 end
 
--- In how many ms the line may change by itself: a holder expires, or the head's hub is dead; 0 when
+-- In how many ms the queue may change by itself: a holder expires, or the head's hub is dead; 0 when
 -- there is more to do now, -1 for never.
 local function next_change()
   if more then return 0 end
@@ -217,27 +211,27 @@ local function reply_with_limit(served)
   return append(reply_head(), { set_limit or -1, served and -1 or usual_hold })
 end
 
--- Sends a hint to the first hubs in line: an expiry is earlier than next_ms said. To several, because
+-- Has the first hubs in the queue look again: an expiry is earlier than next_ms said. Several, because
 -- the first may leave before it comes to that.
 local function notify_head()
   local told = {}
-  for _, request in ipairs(call('ZRANGEBYSCORE', line, 0, '+inf', 'LIMIT', 0, 10)) do
+  for _, request in ipairs(call('ZRANGEBYSCORE', queue, 0, '+inf', 'LIMIT', 0, 10)) do
     local owner = parse_request(request)
-    if not told[owner] then publish_to(owner, 'hint', '0') end
+    if not told[owner] then publish_to(owner, 'recheck', '-') end
     told[owner] = true
   end
 end
 
--- The line, for status: the number of requests, then request and ticket of the first *max_entries*.
--- Requests of hubs that are gone or dead are left out; *dead_requests* gets those that are still in
--- line, of the first ones.
+-- The queue, for status: the number of requests, then request and ticket of the first *max_entries*.
+-- Requests of hubs that are unreachable or dead are left out; *dead_requests* gets those that are
+-- still in the queue, of the first ones.
 local dead_requests = {}
-local function list_line(max_entries)
+local function list_queue(max_entries)
   local _, _, some_died = last_look()
   local most = some_died and math.max(max_entries, 5 * MAX_LISTED) or max_entries
   local rows = {}
   local function read(from_score, to)
-    local part = call('ZRANGEBYSCORE', line, from_score, to, 'WITHSCORES', 'LIMIT', 0, most)
+    local part = call('ZRANGEBYSCORE', queue, from_score, to, 'WITHSCORES', 'LIMIT', 0, most)
     local listed = 0
     for i = 1, #part, 2 do
       if hub_state(string.sub(part[i], 1, #hub)).alive_until <= now then
@@ -249,7 +243,7 @@ local function list_line(max_entries)
     end
   end
   if waiting > 0 and most > 0 then
-    read(exact(-ASIDE), '(0')
+    read(exact(-PARKED), '(0')
     read(0, '+inf')
   end
   table.sort(rows, function(one, other) return one[2] < other[2] end)

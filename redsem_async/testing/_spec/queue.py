@@ -1,4 +1,4 @@
-"""The fair mode: the line holds requests in ticket order, and a freed permit goes to its head."""
+"""The queue: requests in the order of their tickets, and a freed permit goes to the first."""
 
 import math
 from collections.abc import Sequence
@@ -49,23 +49,26 @@ from .status import Listing
 UNSERVED = (WAITING, WAITING_FOR_KEY, FULL, FULL_FOR_KEY, QUEUE_FULL, QUEUE_FULL_FOR_KEY)
 
 
-class FairSpecification(Specification):
-    """A semaphore in fair mode.
+class QueueSpecification(Specification):
+    """A semaphore whose queue is blocked by a request that does not fit (fair).
 
     Attributes:
         line: the requests that wait.
-        look_again: when the requests that were set aside are looked at again, in milliseconds.
+        parked_return: requests that were parked are looked at again.
+        passes_over: one that does not fit is passed over instead.
     """
+
+    passes_over = False
 
     def __init__(self, publish: Publish) -> None:
         super().__init__(publish)
         self.line: list[QueuedRequest] = []
-        self.look_again: int | None = None
+        self.parked_return = False
 
     def _forget(self) -> None:
         super()._forget()
         self.line.clear()
-        self.look_again = None
+        self.parked_return = False
 
     def lose_line(self) -> None:
         """Lose every request, as by an eviction of that key alone."""
@@ -79,7 +82,7 @@ class FairSpecification(Specification):
         return {queued.hub for queued in self.line}
 
     def _hubs_in_turn(self) -> Sequence[str]:
-        return [queued.hub for queued in self.line if not queued.set_aside]
+        return [queued.hub for queued in self.line if not queued.parked]
 
     def _is_in_line(self, hub: str, request: Request) -> bool:
         return any(queued.hub == hub and queued.is_for(request) for queued in self.line)
@@ -143,7 +146,7 @@ class FairSpecification(Specification):
         queued = QueuedRequest(context.hub, request, ticket, answer=held_up)
         context.queued.append(queued)
         context.overtakes |= self._may_overtake(context, queued, limit)
-        if held_up == WAITING and request.permits <= limit:
+        if held_up == WAITING and request.permits <= limit and not self.passes_over:
             context.line_is_blocked = True
         return held_up
 
@@ -176,7 +179,7 @@ class FairSpecification(Specification):
         self._line_changed(context, leaving)
 
     def _line_changed(self, context: CallContext, requests: Sequence[QueuedRequest]) -> None:
-        """*requests* have joined the line, or left it, or were set aside, or are back."""
+        """*requests* have joined the line, or left it, or were parked, or are back."""
 
     def _abandon(self, context: CallContext, call: Abandon) -> Reply:
         answers: list[Answer] = []
@@ -231,22 +234,22 @@ class FairSpecification(Specification):
         self._look_through(context)
         if state.set_limit == 0:
             return
-        if self.look_again is not None and self.look_again <= context.now:
-            self.look_again = None
+        if self.parked_return:
+            self.parked_return = False
             back = [
                 queued
                 for queued in self.line
-                if queued.set_aside
-                and not (queued.gone and state.is_unreachable(context, queued.hub))
+                if queued.parked
+                and not (queued.unreachable and state.is_unreachable(context, queued.hub))
             ]
             for queued in back:
-                queued.set_aside = queued.gone = False
+                queued.parked = queued.unreachable = False
             self._line_changed(context, back)
         while True:
             plan, blocked = self._plan(context)
             unreachable = self._hand_over(context, plan)
             for queued in unreachable:
-                self._set_aside(context, queued)
+                self._park(context, queued)
             self._line_changed(context, unreachable)
             if not unreachable:
                 if blocked is not None:
@@ -261,14 +264,16 @@ class FairSpecification(Specification):
         state = self.state
         plan: list[tuple[QueuedRequest, int]] = []
         used = state.taken(context.now)
-        for queued in [queued for queued in self.line if not queued.set_aside]:
+        for queued in [queued for queued in self.line if not queued.parked]:
             record = state.look_up(queued.hub)
             permits = queued.request.permits
             limit = state.effective_limit(queued.request.limit)
+            if self.passes_over and used + permits > limit:
+                continue
             if record.alive_until <= context.now:
                 self.line.remove(queued)
             elif permits > limit or record.unreachable:
-                self._set_aside(context, queued)
+                self._park(context, queued)
             elif used + permits > limit:
                 return plan, queued
             else:
@@ -317,36 +322,30 @@ class FairSpecification(Specification):
             state.save_counter(context, longest)
         return unreachable
 
-    # -- requests that are set aside
+    # -- requests that are parked
 
     def _look_through(self, context: CallContext) -> None:
-        """Drop what is of dead hubs, and set aside what is of hubs that are gone."""
+        """Drop what is of dead hubs, and park what is of hubs that are unreachable."""
         state, now = self.state, context.now
         if not state.may_have_died(now):
             return
         state.looked_at = now
         alive_until = {queued.hub: state.look_up(queued.hub).alive_until for queued in self.line}
         self._leave_line(context, [q for q in self.line if alive_until[q.hub] <= now])
-        gone = [q for q in self.line if not q.gone and state.is_unreachable(context, q.hub)]
-        for queued in gone:
-            self._set_aside(context, queued)
-        self._line_changed(context, gone)
+        unreached = [
+            q for q in self.line if not q.unreachable and state.is_unreachable(context, q.hub)
+        ]
+        for queued in unreached:
+            self._park(context, queued)
+        self._line_changed(context, unreached)
 
-    def _set_aside(self, context: CallContext, queued: QueuedRequest) -> None:
-        """Pass the request over until `look_again`: when its hub counts as dead at the latest.
+    def _park(self, context: CallContext, queued: QueuedRequest) -> None:
+        """Do not serve the request until the limit changes, or until its hub is reachable."""
+        queued.parked = True
+        queued.unreachable = self.state.is_unreachable(context, queued.hub)
 
-        One of a hub that is gone waits until the hub is back.
-        """
-        queued.set_aside = True
-        queued.gone = self.state.is_unreachable(context, queued.hub)
-        if queued.gone:
-            return
-        alive_until = self.state.look_up(queued.hub).alive_until
-        again = alive_until if self.look_again is None else self.look_again
-        self.look_again = min(again, alive_until)
-
-    def _return_set_aside(self) -> None:
-        self.look_again = 0
+    def _return_parked(self) -> None:
+        self.parked_return = True
 
     def _remove_dead_waiters(self, context: CallContext) -> int:
         before, now, look_up = len(self.line), context.now, self.state.look_up
@@ -355,7 +354,7 @@ class FairSpecification(Specification):
 
     # -- replies
 
-    def _reply(self, context: CallContext, answers: Sequence[Answer] = (), room: int = 0) -> Reply:
+    def _reply(self, context: CallContext, answers: Sequence[Answer] = ()) -> Reply:
         moments: list[int] = []
         if self.line:
             expiry = self.state.next_expiry(context)
@@ -377,13 +376,19 @@ class FairSpecification(Specification):
             LineEntry(queued.id, queued.ticket, queued.request.permits, queued.key)
             for queued in line[: call.max_entries]
         ]
-        return Listing(len(line), entries, blocked=bool(line))
+        return Listing(len(line), entries, blocked=bool(line) and not self.passes_over)
 
     def _living_line(self, context: CallContext) -> list[QueuedRequest]:
         now, look_up = context.now, self.state.look_up
-        return [q for q in self.line if not q.gone and look_up(q.hub).alive_until > now]
+        return [q for q in self.line if not q.unreachable and look_up(q.hub).alive_until > now]
+
+
+class PassingSpecification(QueueSpecification):
+    """A semaphore whose queue is passed through for the oldest request that fits (zset)."""
+
+    passes_over = True
 
 
 def _count_living(line: Sequence[QueuedRequest]) -> int:
-    """How many wait, without those whose hubs are known to be gone."""
-    return sum(not queued.gone for queued in line)
+    """How many wait, without those whose hubs are unreachable."""
+    return sum(not queued.unreachable for queued in line)

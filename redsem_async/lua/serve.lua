@@ -1,0 +1,190 @@
+-- serve: a freed permit goes to the oldest request that may have it, where requests have no keys.
+--
+-- Fair: a request without room blocks the requests behind it, because it would starve otherwise.
+-- Zset: it is passed over, and the oldest request that fits is next.
+--
+-- So that requests which are passed over are not read in each call, meta has what is known of them:
+-- passed -> 'ticket:used,...', where no request up to that ticket fits while so many permits or more
+-- are in use. Both grow from one pair to the next.
+
+local MAX_PAIRS = 8
+
+local passes = string.find(mode, 'zset', 1, true)
+local passed = {}        -- the pairs that are known, each {ticket, used}
+local pairs_before = {}  -- those of the requests up to `position`, the last one excepted, which is
+local position = 0       -- up to this ticket the requests were passed over,
+local needed = 0         -- because so many permits or more are in use
+local all_passed = true  -- no request behind that is left
+
+-- The requests up to *ticket* do not fit while *in_use* permits are in use.
+local function pass_over(ticket, in_use)
+  if in_use > needed then
+    if position > 0 then pairs_before[#pairs_before + 1] = { position, needed } end
+    needed = in_use
+  end
+  position = ticket
+end
+-- Passes over the requests that are known not to fit. Returns whether there are any.
+local function pass_known()
+  local before = position
+  for _, pair in ipairs(passed) do
+    if pair[1] > position and pair[2] <= used then pass_over(pair[1], pair[2]) end
+  end
+  return position > before
+end
+-- Writes what is known of the requests that were passed over.
+local function save_passed()
+  local texts = {}
+  local function list(ticket, in_use)
+    texts[#texts + 1] = exact(ticket) .. ':' .. exact(in_use)
+    if #texts > MAX_PAIRS then table.remove(texts, 1) end
+  end
+  for _, pair in ipairs(pairs_before) do list(pair[1], pair[2]) end
+  if position > 0 then list(position, needed) end
+  for _, pair in ipairs(passed) do
+    if pair[1] > position and pair[2] > needed then list(pair[1], pair[2]) end
+  end
+  local text = table.concat(texts, ',')
+  if text ~= (fields[14] or '') then call('HSET', meta, 'passed', text) end
+  fields[14] = text
+end
+local function forget_passed()
+  if fields[14] then call('HDEL', meta, 'passed') end
+  fields[14] = nil
+end
+
+-- Removes *requests* from the queue.
+local function leave_queue(requests)
+  waiting = waiting - call('ZREM', queue, unpack(requests))
+end
+
+-- Adds *entries*, ticket and request in turn, to the queue.
+local function join_queue(entries)
+  call('ZADD', queue, unpack(entries))
+  if passes and all_passed then
+    for i = 1, #entries, 2 do
+      local _, _, _, declared, permits = parse_request(entries[i + 1])
+      pass_over(tonumber(entries[i]), math.max(0, limit_for(declared) - permits + 1))
+    end
+    save_passed()
+  end
+end
+local function keep_queue(need)
+  keep(queue, need)
+end
+
+-- Grants requests from the head of the queue while there is room. Fair: a request that is heavier
+-- than the limit is parked. In both modes, one whose hub is unreachable is.
+local function serve()
+  clear_unreachable()
+  if waiting == 0 then return end
+  all_passed = false
+  if grace > now then return end
+  local dead, unreached = look_through()
+  if #dead > 0 then leave_queue(dead) end
+  park(unreached)
+  if set_limit == 0 then return end
+  if returns then forget_passed() end  -- the limit has changed, or older requests are back
+  if not bring_back() then
+    open, more = false, true
+    return
+  end
+  for ticket, in_use in string.gmatch(passes and fields[14] or '', '(%d+):(%d+)') do
+    passed[#passed + 1] = { tonumber(ticket), tonumber(in_use) }
+  end
+  pass_known()
+  local scanned, size, moved = 0, 8, 0
+  local step = passes and 2 or 1
+  while scanned < MAX_SCANNED and moved < MAX_SERVED do
+    local rows = passes
+      and call('ZRANGEBYSCORE', queue, '(' .. exact(position), '+inf', 'WITHSCORES', 'LIMIT', 0, size)
+      or call('ZRANGEBYSCORE', queue, 0, '+inf', 'LIMIT', 0, size)
+    local leaving, unservable = {}, {}
+    local recipients, by_owner, blocked, skips = {}, {}, false, false
+    for i = 1, #rows, step do
+      local request = rows[i]
+      local owner, number, lease, declared, permits = parse_request(request)
+      local effective_limit = limit_for(declared)
+      local fits = used + permits <= effective_limit
+      local state = (fits or not passes) and hub_state(owner)
+      if not state then
+        pass_over(tonumber(rows[i + 1]), math.max(0, effective_limit - permits + 1))
+      elseif state.alive_until <= now then
+        leaving[#leaving + 1] = request
+      elseif state.unreachable or permits > effective_limit then
+        unservable[#unservable + 1] = request
+      elseif not fits then
+        blocked = true
+        head_alive_until = state.alive_until
+        break
+      else
+        used = used + permits
+        local recipient = by_owner[owner]
+        if not recipient then
+          recipient = { owner = owner, grants = {}, numbers = {}, requests = {}, permits = 0 }
+          by_owner[owner] = recipient
+          recipients[#recipients + 1] = recipient
+        end
+        recipient.grants[#recipient.grants + 1] = {
+          owner .. '.' .. number, next_token(), lease, permits,
+        }
+        if slotted then slotted.assign(owner .. '.' .. number, permits) end
+        recipient.numbers[#recipient.numbers + 1] = number
+        recipient.requests[#recipient.requests + 1] = request
+        recipient.permits = recipient.permits + permits
+        skips = passes and pass_known()
+        if skips then break end
+      end
+    end
+    local is_last = #rows < size * step and not skips
+    scanned = scanned + #rows / step
+    local grants, served, lost_permits, undelivered = deliver_grants(recipients)
+    used = used - lost_permits
+    moved = moved + #served
+    for _, request in ipairs(served) do leaving[#leaving + 1] = request end
+    if #leaving > 0 then leave_queue(leaving) end
+    park(unservable)
+    park(undelivered)
+    write_grants(grants)
+    if #undelivered > 0 then
+      position, needed, pairs_before = 0, 0, {}  -- what was passed over may fit now
+      pass_known()
+    elseif blocked then
+      open = false
+      return
+    elseif is_last then
+      all_passed = true
+      break
+    end
+    head_alive_until = nil
+    size = math.min(size * 4, MAX_SERVED)
+  end
+  if not all_passed then open, more = false, true end
+  if passes then save_passed() end
+end
+
+-- Whether a new request for *permits* has to wait: 'limit', or nil.
+local function held_up(permits, effective_limit)
+  if not open or grace > now or used + permits > effective_limit then return 'limit' end
+end
+-- The answer where the queue has *max_waiters* requests, which are all that it may have.
+local function queue_is_full(max_waiters)
+  max_waiters = tonumber(max_waiters)
+  return max_waiters >= 0 and count_living() >= max_waiters and -3
+end
+-- The answer for a request in the queue.
+local function queue_answer()
+  return 0
+end
+
+-- Removes requests of dead hubs from the queue. Returns how many.
+local function remove_dead_waiters()
+  local leaving = {}
+  for _, request in ipairs(call('ZRANGE', queue, 0, MAX_SCANNED - 1)) do
+    local owner = parse_request(request)
+    if hub_state(owner).alive_until <= now then leaving[#leaving + 1] = request end
+  end
+  if #leaving == 0 then return 0 end
+  waiting = waiting - call('ZREM', queue, unpack(leaving))
+  return #leaving
+end
