@@ -90,15 +90,23 @@ class Acquire(NamedTuple):
 
 
 class Release(NamedTuple):
-    """Give permits back, by their numbers within the hub *owner*.
+    """Give permits back.
 
-    *hold_ms*: for how long requests of the caller's process hold their permits lately, times
-    permits; most do not say it.
+    Attributes:
+        owner: the hub that drew the ids.
+        numbers: of the ids.
+        hold_ms: for how long requests of the caller's process hold their permits lately, times
+            permits; most do not say it.
+        waits: a request of the caller's hub waits, or may: the reply says how the queue stands.
+        own: the oldest of those, as many as numbers at most; they may come before older ones of
+            other hubs, if those have not waited for long (zset).
     """
 
     owner: str
     numbers: Sequence[int]
     hold_ms: int | None = None
+    waits: bool = False
+    own: Sequence[Request] = ()
 
 
 class Refresh(NamedTuple):

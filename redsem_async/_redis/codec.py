@@ -99,9 +99,10 @@ class Codec:
                 beside = (_bound(operation), operation.after)
                 head = (operation.lease_ms, limit, *beside, *described, right)
                 return "acquire", (*head, *self._requests(operation))
-            case Release(owner, numbers, hold_ms):
+            case Release(owner, numbers, hold_ms, waits, first):
                 hold: Argument = "" if hold_ms is None else hold_ms
-                return "release", (owner, hold, *numbers)
+                waiting = ",".join(map(self._queued, first)) if first else "1" * waits
+                return "release", (owner, hold, waiting, *numbers)
             case Refresh(numbers, lease_ms, heavy, max_hold_ms):
                 lease = _bounded(lease_ms, max_hold_ms)
                 if not heavy:

@@ -31,7 +31,8 @@ class Statement(NamedTuple):
 
 def linked(before: str, shared: str, own: str) -> str:
     """Join *before*, the statements of *shared* that are used, and *own*."""
-    statements = _statements(shared)
+    there = frozenset[str]().union(*(each.defines for each in _statements(before)))
+    statements = [each for each in _statements(shared) if not each.defines or each.defines - there]
     names = _names(before) | _names(own)
     kept: set[Statement] = set()
     while found := {each for each in statements if _is_used(each, names)} - kept:

@@ -45,18 +45,17 @@ def script(mode: Mode, operation: str, sharded: bool = False) -> Script:  # noqa
         files = [lua / name for name in names if name and (lua / name).is_file()]
         return "\n".join(file.read_text(encoding="utf-8") for file in files)
 
-    before = joined(
-        "slots/keys.lua" if slotted else "",
-        "keyed/keys.lua" if keyed else "",
-        "head.lua",
-        "" if keyed or slotted else f"quick/{operation}.lua",
+    head = joined(
+        "slots/keys.lua" if slotted else "", "keyed/keys.lua" if keyed else "", "head.lua"
     )
+    tell = joined("tell/shard.lua" if sharded else "tell/hub.lua")
+    quick = "" if keyed or slotted else joined(f"quick/{operation}.lua")
     shared = joined(
-        "tell/shard.lua" if sharded else "tell/hub.lua",
         "prelude.lua",
         "slots/prelude.lua" if slotted else "",
         "queue.lua",
         "keyed/prelude.lua" if keyed else "serve.lua",
     )
-    text = linked(before, shared, joined(f"{operation}.lua"))
+    own = joined(f"{operation}.lua")
+    text = linked(linked(head, tell, quick), tell + shared, own)
     return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())

@@ -52,7 +52,9 @@ local tag, clock_us, mode, hub = unpack(ARGV, 1, 4)
 -- raises it. In every layout, `meta` is the key with the field `layout`.
 local LAYOUT = '1'
 local SLACK = 60000   -- ms by which meta outlives what it protects
+local PARKED = 2 ^ 52    -- above any ticket; the sums are exact
 local STEP = 1000000  -- us by which the clock has to differ to count as set back
+local YOUNG = 50000   -- us for which the oldest request lets those of the releasing hub pass (zset)
 
 local wall_us = tonumber(clock_us)
 if not wall_us then
@@ -87,7 +89,7 @@ end
 
 local fields = call('HMGET', meta, 'mode', 'counter',
   hub, hub .. ':until', hub .. ':no_push', hub .. ':unreachable', 'grace', 'ahead', 'offset',
-  'returns', 'rights', 'hold', 'layout', 'passed')
+  'returns', 'rights', 'hold', 'layout', 'passed', 'looked')
 fields.layout = fields[13] or fields[1] and '0'  -- a name in use without a number
 if fields[1] and fields[1] ~= mode or fields.layout and fields.layout ~= LAYOUT then
   -- Count by the clock in use: the server's, if this caller's is a local one.

@@ -43,6 +43,7 @@ local function forget_dead_hubs()
     -- The queue is looked through again, because it may have requests of this hub.
     call('HDEL', meta, dead, dead .. ':until', dead .. ':calls', dead .. ':client',
       dead .. ':no_push', dead .. ':unreachable', 'looked')
+    fields[15] = nil
   end
 end
 

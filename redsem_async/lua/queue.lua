@@ -9,7 +9,6 @@
 local MAX_SCANNED = 1000  -- requests that one call reads at most
 local MAX_SERVED = 64     -- requests that one call grants, about
 local MAX_LISTED = 1000   -- requests that look_through() reads in one call
-local PARKED = 2 ^ 52     -- above any ticket; the sums are exact
 
 local own_grants = {}   -- number and token of each grant to a waiter of the caller's hub
 local open = true       -- no waiter has precedence: a new request may be granted at once
@@ -85,6 +84,7 @@ local function deliver_grants(recipients)
       hub_states[recipient.owner].unreachable = true
       call('HSET', meta, recipient.owner .. ':unreachable', '1')
       call('HDEL', meta, 'looked')  -- there may be more requests of this hub
+      fields[15] = nil
       save_counter(0)  -- the tokens of the lost message are not issued again
       for _, request in ipairs(recipient.requests) do undelivered[#undelivered + 1] = request end
       lost_permits = lost_permits + recipient.permits
@@ -144,7 +144,7 @@ end
 -- When the queue was looked through for requests of hubs that have died, if it was; from which score
 -- on it is still to be looked through, nil where it is not; and whether hubs have died since.
 local function last_look()
-  local at, from = string.match(call('HGET', meta, 'looked') or '', '^(%d+):?(.*)$')
+  local at, from = string.match(fields[15] or '', '^(%d+):?(.*)$')
   if not at or from ~= '' then return at, from, true end
   return at, nil, call('ZCOUNT', hubs, '(' .. at, exact(now)) > 0
 end
@@ -173,7 +173,8 @@ local function look_through()
     end
   end
   allow_writes_at_maxmemory()
-  call('HSET', meta, 'looked', at .. (stopped and ':' .. stopped or ''))
+  fields[15] = at .. (stopped and ':' .. stopped or '')
+  call('HSET', meta, 'looked', fields[15])
   if stopped then more = true end
   return dead, unreached
 end

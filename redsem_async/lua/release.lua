@@ -4,15 +4,19 @@
 -- ARGV     owner    hub of the ids; it gets a push message when it is not the caller's hub
 --          hold     for how long requests of the caller's process hold their permits lately, in ms
 --                   times permits; '' mostly
+--          own      '' where no request of the caller's hub waits, '1' where one may; or the oldest
+--                   of them, 'number:lease_ms:limit:permits,...', as many as numbers at most, which
+--                   may come before requests of other hubs (zset)
 --          numbers  from here on: of the ids
--- RETURNS  {tag, next_ms, waiting, own_grants, held...}, held being 1, or 0 when the id held
---          nothing; the error UNKNOWNHUB from a client with a grace period: see record_hub()
+-- RETURNS  {tag, next_ms, waiting, own_grants, held...}, where nobody asks about the queue -1 and 0
+--          in place of next_ms and waiting; held being 1, or 0 when the id held nothing; the
+--          error UNKNOWNHUB from a client with a grace period: see record_hub()
 -- USES     load_state, unknown_hub, unknown_hub_error, parse_ids, now, remove_holders,
 --          forbid_restore, raise_mark, publish_to, waiting, purge, serve, append, reply_head,
---          fields, usual_hold, exact
+--          fields, usual_hold, exact, serve_own, slotted, more, own_grants
 
-local owner, hold = ARGV[5], tonumber(ARGV[6])
-local NUMBERS = 7
+local owner, hold, own = ARGV[5], tonumber(ARGV[6]), ARGV[7]
+local NUMBERS = 8
 
 load_state()
 -- State was lost. The hub sends its facts first, because that begins the grace period.
@@ -38,6 +42,9 @@ if hold and fields[1] then
 end
 if waiting > 0 then
   purge()
+  serve_own(own)
   serve()
 end
-return append(reply_head(), held)
+local reply = { tag, -1, 0, slotted and slotted.tell({}) or {} }
+if own ~= '' or more or #own_grants > 0 then reply = reply_head() end
+return append(reply, held)

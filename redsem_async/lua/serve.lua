@@ -73,6 +73,62 @@ local function keep_queue(need)
   keep(queue, need)
 end
 
+-- Reads the queue from its head, or from what was passed over on, and finds whom to grant what there
+-- is. *scanned* requests were read in this call, and *moved* granted.
+local function scan(scanned, moved)
+  local found = { recipients = {}, dead = {}, unservable = {}, scanned = scanned }
+  local by_owner, at, size, skips = {}, position, 8, false
+  repeat
+    -- Fair: with head starts, several requests may have one ticket.
+    local rows = call('ZRANGEBYSCORE', queue, passes and '(' .. exact(at) or 0, '+inf',
+      'WITHSCORES', 'LIMIT', passes and 0 or found.scanned - scanned, size)
+    skips = false
+    for i = 1, #rows, 2 do
+      local request = rows[i]
+      local owner, number, lease, declared, permits = parse_request(request)
+      local effective_limit = limit_for(declared)
+      local fits = used + permits <= effective_limit
+      local state = (fits or not passes) and hub_state(owner)
+      at = tonumber(rows[i + 1])
+      if not state then
+        pass_over(at, math.max(0, effective_limit - permits + 1))
+      elseif state.alive_until <= now then
+        found.dead[#found.dead + 1] = request
+      elseif state.unreachable or permits > effective_limit then
+        found.unservable[#found.unservable + 1] = request
+      elseif not fits then
+        found.blocked_until = state.alive_until
+        return found
+      else
+        used = used + permits
+        local recipient = by_owner[owner]
+        if not recipient then
+          recipient = { owner = owner, grants = {}, numbers = {}, requests = {}, permits = 0 }
+          by_owner[owner] = recipient
+          found.recipients[#found.recipients + 1] = recipient
+        end
+        recipient.grants[#recipient.grants + 1] = {
+          owner .. '.' .. number, next_token(), lease, permits,
+        }
+        if slotted then slotted.assign(owner .. '.' .. number, permits) end
+        recipient.numbers[#recipient.numbers + 1] = number
+        recipient.requests[#recipient.requests + 1] = request
+        recipient.permits = recipient.permits + permits
+        moved = moved + 1
+        skips = passes and pass_known() and position > at
+        if skips then
+          at = position
+          break
+        end
+      end
+    end
+    found.scanned = found.scanned + #rows / 2
+    found.is_complete = #rows < 2 * size and not skips
+    size = math.min(size * 4, MAX_SERVED)
+  until found.is_complete or found.scanned >= MAX_SCANNED or moved >= MAX_SERVED
+  return found
+end
+
 -- Grants requests from the head of the queue while there is room. Fair: a request that is heavier
 -- than the limit is parked. In both modes, one whose hub is unreachable is.
 local function serve()
@@ -92,75 +148,57 @@ local function serve()
   for ticket, in_use in string.gmatch(passes and fields[14] or '', '(%d+):(%d+)') do
     passed[#passed + 1] = { tonumber(ticket), tonumber(in_use) }
   end
-  pass_known()
-  local scanned, size, moved = 0, 8, 0
-  local step = passes and 2 or 1
-  while scanned < MAX_SCANNED and moved < MAX_SERVED do
-    local rows = passes
-      and call('ZRANGEBYSCORE', queue, '(' .. exact(position), '+inf', 'WITHSCORES', 'LIMIT', 0, size)
-      or call('ZRANGEBYSCORE', queue, 0, '+inf', 'LIMIT', 0, size)
-    local leaving, unservable = {}, {}
-    local recipients, by_owner, blocked, skips = {}, {}, false, false
-    for i = 1, #rows, step do
-      local request = rows[i]
-      local owner, number, lease, declared, permits = parse_request(request)
-      local effective_limit = limit_for(declared)
-      local fits = used + permits <= effective_limit
-      local state = (fits or not passes) and hub_state(owner)
-      if not state then
-        pass_over(tonumber(rows[i + 1]), math.max(0, effective_limit - permits + 1))
-      elseif state.alive_until <= now then
-        leaving[#leaving + 1] = request
-      elseif state.unreachable or permits > effective_limit then
-        unservable[#unservable + 1] = request
-      elseif not fits then
-        blocked = true
-        head_alive_until = state.alive_until
-        break
-      else
-        used = used + permits
-        local recipient = by_owner[owner]
-        if not recipient then
-          recipient = { owner = owner, grants = {}, numbers = {}, requests = {}, permits = 0 }
-          by_owner[owner] = recipient
-          recipients[#recipients + 1] = recipient
-        end
-        recipient.grants[#recipient.grants + 1] = {
-          owner .. '.' .. number, next_token(), lease, permits,
-        }
-        if slotted then slotted.assign(owner .. '.' .. number, permits) end
-        recipient.numbers[#recipient.numbers + 1] = number
-        recipient.requests[#recipient.requests + 1] = request
-        recipient.permits = recipient.permits + permits
-        skips = passes and pass_known()
-        if skips then break end
-      end
-    end
-    local is_last = #rows < size * step and not skips
-    scanned = scanned + #rows / step
-    local grants, served, lost_permits, undelivered = deliver_grants(recipients)
+  local scanned, moved, undelivered = 0, 0
+  repeat
+    pass_known()
+    local found = scan(scanned, moved)
+    scanned = found.scanned
+    local grants, served, lost_permits
+    grants, served, lost_permits, undelivered = deliver_grants(found.recipients)
     used = used - lost_permits
     moved = moved + #served
-    for _, request in ipairs(served) do leaving[#leaving + 1] = request end
-    if #leaving > 0 then leave_queue(leaving) end
-    park(unservable)
+    if #found.dead > 0 then leave_queue(found.dead) end
+    if #served > 0 then leave_queue(served) end
+    park(found.unservable)
     park(undelivered)
     write_grants(grants)
-    if #undelivered > 0 then
-      position, needed, pairs_before = 0, 0, {}  -- what was passed over may fit now
-      pass_known()
-    elseif blocked then
-      open = false
+    -- What was passed over may fit now.
+    if #undelivered > 0 then position, needed, pairs_before = 0, 0, {} end
+    if found.blocked_until and #undelivered == 0 then
+      open, head_alive_until = false, found.blocked_until
       return
-    elseif is_last then
-      all_passed = true
-      break
     end
-    head_alive_until = nil
-    size = math.min(size * 4, MAX_SERVED)
-  end
-  if not all_passed then open, more = false, true end
+    all_passed = found.is_complete
+  until #undelivered == 0 or scanned >= MAX_SCANNED or moved >= MAX_SERVED
+  if not all_passed or #undelivered > 0 then open, more = false, true end
   if passes then save_passed() end
+end
+
+-- Grants requests of the releasing hub, *own*, past older ones, where the oldest request is young
+-- (zset). That needs no message and no other process. It is the lock cohorting of Dice, Marathe and
+-- Shavit, 2012.
+local function serve_own(own)
+  if not passes or #own <= 1 or grace > now then return end
+  local head = call('ZRANGEBYSCORE', queue, 0, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+  if not head[2] or stamp_us - head[2] > YOUNG then return end
+  local grants, granted = {}, {}
+  for name in string.gmatch(own, '[^,]+') do
+    local request = hub .. '.' .. name
+    local _, number, lease, declared, permits = parse_request(request)
+    local score = is_queued(request)
+    if score and tonumber(score) >= 0 and used + permits <= limit_for(declared) then
+      used = used + permits
+      local id, token = hub .. '.' .. number, next_token()
+      if slotted then slotted.assign(id, permits) end
+      grants[#grants + 1] = { id, token, lease, permits }
+      granted[#granted + 1] = request
+      own_grants[#own_grants + 1] = tonumber(number)
+      own_grants[#own_grants + 1] = token
+    end
+  end
+  if #granted == 0 then return end
+  leave_queue(granted)
+  write_grants(grants)
 end
 
 -- Whether a new request for *permits* has to wait: 'limit', or nil.

@@ -5,22 +5,21 @@ from .target import SIMULATION
 
 _SPEC = SPECIFICATION.removeprefix("redsem_async/")
 _BASE, _STATE, _LEASES = f"{_SPEC}base.py", f"{_SPEC}state.py", f"{_SPEC}leases.py"
-_FAIR, _ZSET = f"{_SPEC}fair.py", f"{_SPEC}zset.py"
+_QUEUE = f"{_SPEC}queue.py"
 
 OF_DESIGN = (
     mutant(
         "design: no id check",
         "a delayed duplicate of an acquire brings nothing back",
         SIMULATION,
-        ("lua/fair/acquire.lua", "local old_mark = mark\n", "local old_mark = 0\n"),
-        ("lua/zset/acquire.lua", "local old_mark = mark\n", "local old_mark = 0\n"),
+        ("lua/acquire.lua", "local old_mark = mark\n", "local old_mark = 0\n"),
         (
             "lua/quick/acquire.lua",
-            "math.max(last + 1, stamp_us), mark",
-            "math.max(last + 1, stamp_us), 0",
+            "  local highest = mark\n",
+            "  local highest = 0\n",
         ),
         (
-            _FAIR,
+            _QUEUE,
             (
                 "        mark = state.look_up(context.hub).mark\n"
                 "        if mark < call.after:\n"
@@ -32,7 +31,6 @@ OF_DESIGN = (
                 "        mark = 0\n"
             ),
         ),
-        (_ZSET, "        mark = state.hub_record(context.hub).mark\n", "        mark = 0\n"),
     ),
     mutant(
         "design: an abandon does not raise the mark",
@@ -52,8 +50,8 @@ OF_DESIGN = (
         ("lua/prelude.lua", "  last = math.max(last + 1, stamp_us)\n", "  last = stamp_us\n"),
         (
             "lua/quick/acquire.lua",
-            "local token, highest = math.max(last + 1, stamp_us),",
-            "local token, highest = stamp_us,",
+            "  local token = math.max(last + 1, stamp_us)\n",
+            "  local token = stamp_us\n",
         ),
         (
             _STATE,
@@ -65,8 +63,12 @@ OF_DESIGN = (
         "design: a release serves nobody",
         "a free permit and a live waiter find each other soon",
         SIMULATION,
-        ("lua/release.lua", "  serve(retaken > 0)\n", ""),
-        (_BASE, "            context.keep = call.keep\n            self._serve(context)\n", ""),
+        ("lua/release.lua", "  serve()\n", ""),
+        (
+            _BASE,
+            "            self._serve_own(context, call.own)\n            self._serve(context)\n",
+            "",
+        ),
     ),
     mutant(
         "design: no next moment",
@@ -90,9 +92,13 @@ OF_DESIGN = (
             "faults/test_processes.py"
             "::test_who_waits_behind_a_silent_process_is_served_once_that_counts_as_dead"
         ),
-        ("lua/fair/prelude.lua", "        head_alive_until = state.alive_until\n", ""),
         (
-            _FAIR,
+            "lua/serve.lua",
+            "      open, head_alive_until = false, found.blocked_until\n",
+            "      open = false\n",
+        ),
+        (
+            _QUEUE,
             "                    context.head_until = state.hub_record(blocked.hub).alive_until\n",
             "",
         ),
@@ -101,14 +107,14 @@ OF_DESIGN = (
         "design: newcomers overtake the line",
         "permits are granted strictly in ticket order",
         SIMULATION,
-        ("lua/fair/prelude.lua", "if not open or grace > now or", "if grace > now or"),
+        ("lua/serve.lua", "if not open or grace > now or", "if grace > now or"),
         (
             "lua/quick/acquire.lua",
-            "call('EXISTS', extra, limit, line)",
+            "call('EXISTS', extra, limit, queue)",
             "call('EXISTS', extra, limit)",
         ),
         (
-            _FAIR,
+            _QUEUE,
             "        admits = not context.line_is_blocked and state.grace.until <= now\n",
             "        admits = state.grace.until <= now\n",
         ),
@@ -118,12 +124,12 @@ OF_DESIGN = (
         "a heavy request at the head of the line does not starve",
         "promises/test_queue.py::test_fair_lets_nobody_pass_a_heavy_head",
         (
-            "lua/fair/prelude.lua",
-            "        blocked = true\n        head_alive_until = state.alive_until\n        break\n",
-            "        head_alive_until = state.alive_until\n",
+            "lua/serve.lua",
+            "        found.blocked_until = state.alive_until\n        return found\n",
+            "        found.blocked_until = state.alive_until\n",
         ),
         (
-            _FAIR,
+            _QUEUE,
             "            elif used + permits > limit:\n                return plan, queued\n",
             "            elif used + permits > limit:\n                continue\n",
         ),
@@ -133,17 +139,20 @@ OF_DESIGN = (
         "each client's own limit rules its requests",
         SIMULATION,
         (
-            "lua/fair/prelude.lua",
-            "      local effective_limit = limit_for(declared)\n",
+            "lua/serve.lua",
+            "      local effective_limit = limit_for(declared)\n      local fits",
             (
                 "      hub_states.limit = hub_states.limit or declared\n"
-                "      local effective_limit = set_limit or hub_states.limit\n"
+                "      local effective_limit = set_limit or hub_states.limit\n      local fits"
             ),
         ),
         (
-            _FAIR,
-            "effective_limit(queued.request.limit)",
-            "effective_limit([*self.line, queued][0].request.limit)",
+            _QUEUE,
+            "            limit = state.effective_limit(queued.request.limit)\n            if self.passes",
+            (
+                "            limit = state.effective_limit([*self.line, queued][0].request.limit)\n"
+                "            if self.passes"
+            ),
         ),
     ),
     mutant(
@@ -151,12 +160,12 @@ OF_DESIGN = (
         "a waiter whose process is gone is passed over",
         SIMULATION,
         (
-            "lua/fair/line.lua",
+            "lua/queue.lua",
             "table.concat(parts, ',')) ~= 0",
             "table.concat(parts, ',')) or true",
         ),
         (
-            _FAIR,
+            _QUEUE,
             "not record.received(self._publish(hub, push)):",
             "self._publish(hub, push) < 0:",
         ),
@@ -164,14 +173,14 @@ OF_DESIGN = (
     mutant(
         "design: the dead stay in line",
         "a waiter whose process is silent is passed over",
-        "faults/test_processes.py::test_nothing_is_handed_to_a_process_that_is_silent_for_long",
+        SIMULATION,
         (
-            "lua/fair/prelude.lua",
-            "      if state.alive_until <= now then\n",
-            "      if state.alive_until < 0 then\n",
+            "lua/serve.lua",
+            "      elseif state.alive_until <= now then\n",
+            "      elseif state.alive_until < 0 then\n",
         ),
         (
-            _FAIR,
+            _QUEUE,
             (
                 "            if record.alive_until <= context.now:\n"
                 "                self.line.remove(queued)\n"
@@ -184,7 +193,12 @@ OF_DESIGN = (
         "handing a permit to a stopped process costs less than a lease",
         "promises/test_peers_bugs.py::test_bug_12_a_crash_between_the_hand_over_and_its_hearing",
         (
-            "lua/fair/line.lua",
+            "lua/quick/release.lua",
+            "      lease = math.min(lease, math.max(2 * heartbeat_interval(lease), 1000))\n",
+            "",
+        ),
+        (
+            "lua/queue.lua",
             "    grant[3] = math.min(grant[3], math.max(2 * heartbeat_interval(grant[3]), 1000))\n",
             "",
         ),
@@ -194,7 +208,7 @@ OF_DESIGN = (
             "    return lease\n",
         ),
         (
-            _FAIR,
+            _QUEUE,
             "                if not is_caller:\n                    lease =",
             "                if is_caller is None:\n                    lease =",
         ),
@@ -232,7 +246,7 @@ OF_DESIGN = (
         ),
         (
             "lua/quick/acquire.lua",
-            "call('EXISTS', extra, limit, line)",
+            "call('EXISTS', extra, limit, queue)",
             "call('EXISTS', limit, line)",
         ),
         (
@@ -267,7 +281,7 @@ OF_DESIGN = (
         ),
         (
             "lua/quick/acquire.lua",
-            "call('EXISTS', extra, limit, line)",
+            "call('EXISTS', extra, limit, queue)",
             "call('EXISTS', extra, line)",
         ),
         ("lua/set_limit.lua", "if not key then set_limit = limit_in(new_limit) end\n", "\n"),
@@ -276,15 +290,6 @@ OF_DESIGN = (
             "state.set_limit, state.paused_limit = limit, None\n",
             "state.set_limit, state.paused_limit = None, None\n",
         ),
-    ),
-    mutant(
-        "design: a hint is not passed on",
-        "a hint that nobody wants reaches another process",
-        "promises/test_hints.py::test_a_hint_survives_the_acquire_that_carries_it",
-        ("lua/zset/acquire.lua", "freed + hinted - granted", "freed - granted"),
-        ("lua/zset/heartbeat.lua", "freed = freed + hinted\n", ""),
-        (_ZSET, "context.freed + call.hinted - taken", "context.freed - taken"),
-        (_ZSET, "            context.freed += call.hinted\n", ""),
     ),
     mutant(
         "design: a grace period admits newcomers",
@@ -316,7 +321,7 @@ OF_DESIGN = (
         "design: a clear forgets which numbers were used",
         "what was released before a clear does not come back after it",
         "promises/test_duplicates.py::test_a_clear_leaves_acquires_that_are_late_void",
-        ("lua/clear.lua", "call('HDEL', meta, owner .. ':who',", "call('HDEL', meta, owner,"),
+        ("lua/clear.lua", "call('HDEL', meta, owner .. ':client',", "call('HDEL', meta, owner,"),
         (_BASE, "record.alive_until, record.mark, last_call", "record.alive_until, last_call"),
     ),
     mutant(
@@ -325,12 +330,12 @@ OF_DESIGN = (
         "promises/test_long_queue.py::test_a_light_request_is_not_hidden_behind_heavy_ones",
         (
             "lua/set_limit.lua",
-            "    call('HSET', meta, 'aside', 0)\n    aside_due = 0\n",
+            "  if waiting > 0 then return_parked() end",
             "",
         ),
         (
             _BASE,
-            "            if self.waiting:\n                self._return_set_aside()\n",
+            "            if self.waiting:\n                self._return_parked()\n",
             "",
         ),
     ),
@@ -339,47 +344,18 @@ OF_DESIGN = (
         "a process that was cut off comes back to its place",
         "promises/test_long_queue.py::test_a_process_that_lives_is_not_hidden_behind_one_that_was_killed",
         (
-            "lua/fair/prelude.lua",
-            "    set_aside(undelivered)\n",
+            "lua/serve.lua",
+            "    park(undelivered)\n",
             (
                 "    if #undelivered > 0 then\n"
-                "      waiting = waiting - call('ZREM', line, unpack(undelivered))\n"
+                "      waiting = waiting - call('ZREM', queue, unpack(undelivered))\n"
                 "    end\n"
             ),
         ),
         (
-            _FAIR,
-            "            for queued in unreachable:\n                self._set_aside(context, queued)\n",
+            _QUEUE,
+            "            for queued in unreachable:\n                self._park(context, queued)\n",
             "            for queued in unreachable:\n                self.line.remove(queued)\n",
-        ),
-    ),
-    mutant(
-        "design: a hint goes by the limit of who passes it on",
-        "a hint that nobody wants reaches another process",
-        "promises/test_hints.py::test_a_hint_goes_to_who_can_use_it[expired]",
-        (
-            "lua/zset/acquire.lua",
-            "freed = math.max(0, freed + hinted - granted)",
-            "freed = math.max(0, math.min(freed + hinted - granted, effective_limit - used))",
-        ),
-        (
-            "lua/zset/heartbeat.lua",
-            "freed = freed + hinted\n",
-            "freed = math.min(freed + hinted, math.max(0, (set_limit or declared) - used))\n",
-        ),
-        (
-            _ZSET,
-            "context.freed = max(0, context.freed + call.hinted - taken)",
-            "context.freed = max(0, min(context.freed + call.hinted - taken, room))",
-        ),
-        (
-            _ZSET,
-            "            context.freed += call.hinted\n",
-            (
-                "            limit = state.effective_limit(call.limit)\n"
-                "            room = max(0, limit - state.used(context.now))\n"
-                "            context.freed = min(context.freed + call.hinted, room)\n"
-            ),
         ),
     ),
     mutant(

@@ -17,7 +17,7 @@ OF_KEYS = (
         "what is set aside is not noted with its key",
         "a request that is set aside counts as waiting for its key",
         f"{_TEST}one_too_heavy_for_the_limit_in_all_counts_as_waiting[redis]",
-        (_KEYED, "  add_texts(aside)\n", ""),
+        (_KEYED, "  add_texts(parked)\n", ""),
     ),
     mutant(
         "the line of a key leaves out what is set aside",
@@ -29,7 +29,7 @@ OF_KEYS = (
         "one that is too heavy for the limit in all holds up those of its batch",
         "a request that is passed over holds nobody up",
         f"{_TEST}one_too_heavy_for_the_limit_in_all_holds_nobody_up_in_the_same_batch[redis]",
-        (_KEYED, "  if not passed_over then keyed", "  if true then keyed"),
+        (_KEYED, "  if not too_heavy then keyed", "  if true then keyed"),
     ),
     mutant(
         "a key is listed although its permits have expired",
@@ -41,7 +41,7 @@ OF_KEYS = (
         "a full key locks the semaphore",
         "a request that only its own key holds up holds up no other key",
         f"{_TEST}a_full_key_does_not_lock_the_semaphore[redis]",
-        ("lua/status.lua", "keyed.line_is_blocked() and 1 or 0", "waits > 0 and 1 or 0"),
+        ("lua/status.lua", "keyed.queue_is_blocked() and 1 or 0", "waits > 0 and 1 or 0"),
     ),
     mutant(
         "retry_after goes by the limit in all",
@@ -53,7 +53,7 @@ OF_KEYS = (
         "any reply says that a request with a key waits as it did",
         "blocked_by says which limit was full when the deadline came",
         f"{_TEST}a_timeout_says_what_is_full_at_the_end[redis]",
-        ("_hub/deadlines.py", "if not address.fair or address.keyed:", "if not address.fair:"),
+        ("_hub/deadlines.py", "if self._ledger.semaphore.address.keyed:", "if False:"),
     ),
     mutant(
         "retry_after takes keys that share to be served in turn",
@@ -107,8 +107,8 @@ OF_KEYS = (
     mutant(
         "an acquire looks at no dead head of its key",
         "a dead head of a key is no reason to say full",
-        "faults/test_keys.py::test_a_killed_head_of_a_key_is_no_reason_to_say_full",
-        ("lua/fair/acquire.lua", "if keyed then keyed.look_at_heads(REQUESTS) end", ""),
+        "scripts/test_spec.py::test_memory_and_redis_agree[fair+keys-server]",
+        ("lua/acquire.lua", "if keyed then keyed.look_at_heads(REQUESTS) end", ""),
     ),
     mutant(
         "share goes by turns alone",
@@ -193,8 +193,8 @@ OF_KEYS = (
         f"{_TEST}a_waiter_that_leaves_lets_the_next_of_its_key_in[redis]",
         (
             _KEYED,
-            "  waiting = waiting - call('ZREM', line, unpack(requests))\n  look_at_all(changed)\n",
-            "  waiting = waiting - call('ZREM', line, unpack(requests))\n",
+            "  waiting = waiting - call('ZREM', queue, unpack(requests))\n  look_at_all(changed)\n",
+            "  waiting = waiting - call('ZREM', queue, unpack(requests))\n",
         ),
     ),
     mutant(
@@ -287,7 +287,7 @@ OF_KEYS = (
         "tokens grow, whatever head start a request had",
         "scripts/test_spec.py::test_memory_and_redis_agree[fair-server]",
         (
-            "lua/fair/acquire.lua",
+            "lua/acquire.lua",
             "      queued[#queued + 1] = exact(math.max(1, next_token() - earlier))\n",
             "      last = math.max(1, next_token() - earlier)\n      queued[#queued + 1] = exact(last)\n",
         ),
@@ -306,7 +306,7 @@ OF_KEYS = (
         "a head start is served later",
         "who becomes the first in line is served at once",
         f"{_TEST}a_head_start_past_a_heavy_request_is_served_at_once[redis]",
-        ("lua/fair/acquire.lua", "if overtakes then serve() end", "if false then serve() end"),
+        ("lua/acquire.lua", "if overtakes then serve() end", "if false then serve() end"),
     ),
     mutant(
         "an adopted permit has no key",
@@ -358,7 +358,7 @@ OF_KEYS = (
         "faults/test_keys.py::test_a_request_that_nobody_receives_the_grant_of_expires",
         (
             _KEYED,
-            "      keep_line(need)  -- it may have been empty, and then it is another key\n",
+            "      keep_queue(need)  -- it may have been empty, and then it is another key\n",
             "",
         ),
     ),
@@ -391,8 +391,8 @@ OF_KEYS = (
     mutant(
         "a heartbeat looks at no dead head of a key",
         "a dead head of a key is passed over though nothing else happens to the key",
-        "faults/test_keys.py::test_a_killed_head_of_a_key_is_passed_over_though_nothing_else_happens",
-        ("lua/fair/heartbeat.lua", "if keyed then keyed.look_at_heads(REQUESTS) end", ""),
+        "scripts/test_spec.py::test_memory_and_redis_agree[fair+keys-server]",
+        ("lua/heartbeat.lua", "if keyed then keyed.look_at_heads(REQUESTS) end", ""),
     ),
     mutant(
         "leases are reused while the limit of a key is set",
@@ -495,7 +495,7 @@ OF_KEYS = (
         "a lost index of the line is not written again",
         "who stands in line is served although Redis evicted the lines of the keys",
         f"{_LOST}who_stands_in_line_is_served_in_order_although_a_key_of_redis_is_lost[keys-False]",
-        (_KEYED, "    mend_line()\n", ""),
+        (_KEYED, "    mend_queue()\n", ""),
     ),
     mutant(
         "the line is served while its index is written again",

@@ -26,7 +26,7 @@ OF_LAYOUTS = (
         "an acquire does not note the layout",
         "versions with one layout share a name",
         f"{_MODE}::test_a_name_stays_taken_after_its_last_use_and_then_is_free[server-fair-redis]",
-        ("lua/fair/acquire.lua", "'mode', mode, 'layout', LAYOUT,", "'mode', mode,"),
+        ("lua/acquire.lua", "'mode', mode, 'layout', LAYOUT,", "'mode', mode,"),
         ("lua/prelude.lua", "'mode', mode, 'layout', LAYOUT,", "'mode', mode,"),
     ),
     mutant(

@@ -8,22 +8,11 @@ OF_SCRIPTS = (
         "no id check (fair)",
         "a delayed duplicate of an acquire brings nothing back",
         "promises/test_duplicates.py::test_a_delayed_duplicate_brings_nothing_back[fair-released]",
-        ("lua/fair/acquire.lua", "local old_mark = mark\n", "local old_mark = 0\n"),
+        ("lua/acquire.lua", "local old_mark = mark\n", "local old_mark = 0\n"),
         (
             "lua/quick/acquire.lua",
-            "math.max(last + 1, stamp_us), mark",
-            "math.max(last + 1, stamp_us), 0",
-        ),
-    ),
-    mutant(
-        "no id check (zset)",
-        "a delayed duplicate of an acquire brings nothing back",
-        "promises/test_duplicates.py::test_a_delayed_duplicate_brings_nothing_back[zset-released]",
-        ("lua/zset/acquire.lua", "local old_mark = mark\n", "local old_mark = 0\n"),
-        (
-            "lua/quick/acquire.lua",
-            "math.max(last + 1, stamp_us), mark",
-            "math.max(last + 1, stamp_us), 0",
+            "  local highest = mark\n",
+            "  local highest = 0\n",
         ),
     ),
     mutant(
@@ -37,7 +26,7 @@ OF_SCRIPTS = (
         "a batch is not run before the one that was sent before it",
         f"{AGREEMENT}[fair-server]",
         (
-            "lua/fair/acquire.lua",
+            "lua/acquire.lua",
             "if mark < after then return redis.error_reply('REORDERED') end\n",
             "",
         ),
@@ -46,13 +35,13 @@ OF_SCRIPTS = (
         "expired holders stay",
         "a crashed holder is in the way for a lease at most",
         "faults/test_processes.py::test_a_killed_holder_is_in_the_way_for_a_lease_at_most",
-        ("lua/prelude.lua", "    freed = freed + remove_holders(expired)\n", ""),
+        ("lua/prelude.lua", "  if #expired > 0 then remove_holders(expired) end\n", ""),
     ),
     mutant(
         "the quick path overlooks a hold that is told",
         "a cold process goes by how long the others hold permits",
         "promises/test_errors.py::test_a_cold_process_is_told_how_long_others_hold",
-        ("lua/quick/release.lua", " or ARGV[7] ~= ''", ""),
+        ("lua/quick/release.lua", " or ARGV[6] ~= ''", ""),
     ),
     mutant(
         "a late release that tells a hold keeps the name",
@@ -64,7 +53,7 @@ OF_SCRIPTS = (
         "the quick path leaves the expired",
         "nothing is left of a permit but while somebody holds it",
         "promises/test_quick_path.py::test_a_newcomer_clears_up_after_who_has_expired",
-        ("lua/quick/acquire.lua", " or used > 0 and call('ZCOUNT', holders, '-inf', now) > 0", ""),
+        ("lua/quick/acquire.lua", "    if next_expiry <= now then return end\n", ""),
     ),
     mutant(
         "tokens are the time",
@@ -78,8 +67,8 @@ OF_SCRIPTS = (
         f"{AGREEMENT}[fair-server]",
         (
             "lua/quick/acquire.lua",
-            "local token, highest = math.max(last + 1, stamp_us),",
-            "local token, highest = stamp_us,",
+            "  local token = math.max(last + 1, stamp_us)\n",
+            "  local token = stamp_us\n",
         ),
     ),
     mutant(
@@ -96,20 +85,13 @@ OF_SCRIPTS = (
         "a release serves nobody",
         "a free permit and a live waiter find each other soon",
         "promises/test_queue.py::test_a_release_reaches_a_waiter_elsewhere_at_once",
-        ("lua/release.lua", "  serve(retaken > 0)\n", ""),
+        ("lua/release.lua", "  serve()\n", ""),
     ),
     mutant(
         "an abandon serves nobody",
         "a waiter who leaves does not take the wake-up along",
         "promises/test_queue.py::test_the_heavy_head_leaves_and_the_next_is_served_at_once",
         ("lua/abandon.lua", "  purge()\n  serve()\n", "  purge()\n"),
-    ),
-    mutant(
-        "a hint is not passed on",
-        "a hint that nobody wants reaches another process",
-        "promises/test_hints.py::test_a_hint_survives_the_acquire_that_carries_it",
-        ("lua/zset/acquire.lua", "freed + hinted - granted", "freed - granted"),
-        ("lua/zset/heartbeat.lua", "freed = freed + hinted\n", ""),
     ),
     mutant(
         "a raised limit serves nobody",
@@ -191,7 +173,7 @@ OF_SCRIPTS = (
         "promises/test_quick_path.py::test_nobody_is_one_too_many",
         (
             "lua/quick/acquire.lua",
-            "call('EXISTS', extra, limit, line)",
+            "call('EXISTS', extra, limit, queue)",
             "call('EXISTS', limit, line)",
         ),
     ),
@@ -201,8 +183,8 @@ OF_SCRIPTS = (
         "promises/test_quick_path.py::test_nobody_is_one_too_many",
         (
             "lua/quick/acquire.lua",
-            "if used + count > effective_limit or",
-            "if used + count > effective_limit + 1 or",
+            "waiting == 0 and count <= room then",
+            "waiting == 0 and count <= room + 1 then",
         ),
     ),
     mutant(
@@ -210,16 +192,16 @@ OF_SCRIPTS = (
         "a heavy request at the head of the line does not starve",
         "promises/test_queue.py::test_fair_lets_nobody_pass_a_heavy_head",
         (
-            "lua/fair/prelude.lua",
-            "        blocked = true\n        head_alive_until = state.alive_until\n        break\n",
-            "        head_alive_until = state.alive_until\n",
+            "lua/serve.lua",
+            "        found.blocked_until = state.alive_until\n        return found\n",
+            "        found.blocked_until = state.alive_until\n",
         ),
     ),
     mutant(
         "newcomers overtake the line",
         "permits are granted strictly in ticket order",
         "promises/test_queue.py::test_fair_lets_nobody_pass_a_heavy_head",
-        ("lua/fair/prelude.lua", "if not open or grace > now or", "if grace > now or"),
+        ("lua/serve.lua", "if not open or grace > now or", "if grace > now or"),
     ),
     mutant(
         "the quick path overtakes the line",
@@ -227,7 +209,7 @@ OF_SCRIPTS = (
         "promises/test_quick_path.py::test_nobody_overtakes_the_line",
         (
             "lua/quick/acquire.lua",
-            "call('EXISTS', extra, limit, line)",
+            "call('EXISTS', extra, limit, queue)",
             "call('EXISTS', extra, limit)",
         ),
     ),
@@ -236,7 +218,7 @@ OF_SCRIPTS = (
         "each client's own limit rules its requests",
         "promises/test_limit.py::test_whoever_stands_in_line_goes_by_its_own_limit",
         (
-            "lua/fair/prelude.lua",
+            "lua/serve.lua",
             "      local effective_limit = limit_for(declared)\n",
             (
                 "      hub_states.limit = hub_states.limit or declared\n"
@@ -260,7 +242,7 @@ OF_SCRIPTS = (
         "promises/test_quick_path.py::test_nobody_is_one_too_many",
         (
             "lua/quick/acquire.lua",
-            "call('EXISTS', extra, limit, line)",
+            "call('EXISTS', extra, limit, queue)",
             "call('EXISTS', extra, line)",
         ),
     ),
@@ -269,7 +251,7 @@ OF_SCRIPTS = (
         "a set limit wins over every client's own",
         "promises/test_limit.py::test_lowering_the_limit_evicts_nobody",
         (
-            "lua/fair/prelude.lua",
+            "lua/serve.lua",
             "      local effective_limit = limit_for(declared)\n",
             "      local effective_limit = declared\n",
         ),
@@ -289,7 +271,7 @@ OF_SCRIPTS = (
         "max_waiters bounds the queue",
         "promises/test_acquire.py::test_the_queue_is_bounded",
         (
-            "lua/fair/prelude.lua",
+            "lua/serve.lua",
             "return max_waiters >= 0 and count_living() >= max_waiters and -3",
             "return max_waiters >= 0 and count_living() > max_waiters and -3",
         ),
@@ -302,47 +284,27 @@ OF_SCRIPTS = (
             "::test_the_head_of_the_line_is_passed_over_when_its_process_is_killed"
         ),
         (
-            "lua/fair/line.lua",
+            "lua/queue.lua",
             "table.concat(parts, ',')) ~= 0",
             "table.concat(parts, ',')) or true",
         ),
     ),
     mutant(
-        "a hint that nobody heard counts (zset)",
-        "a hint to a process that is gone reaches another",
-        "faults/test_processes.py::test_a_hint_to_a_killed_process_reaches_another",
-        (
-            "lua/zset/prelude.lua",
-            "takes = publish_to(owner, 'hint', exact(share)) ~= 0",
-            "takes = publish_to(owner, 'hint', exact(share)) or true",
-        ),
-    ),
-    mutant(
         "the dead stay in line (fair)",
         "a waiter whose process is silent is passed over",
-        "faults/test_processes.py::test_nothing_is_handed_to_a_process_that_is_silent_for_long",
+        "scripts/test_spec.py::test_memory_and_redis_agree[fair-server]",
         (
-            "lua/fair/prelude.lua",
-            "      if state.alive_until <= now then\n",
-            "      if state.alive_until < 0 then\n",
-        ),
-    ),
-    mutant(
-        "the dead stay in line (zset)",
-        "a hint goes to a process that is alive",
-        "faults/test_processes.py::test_a_process_that_is_silent_for_long_is_passed_over",
-        (
-            "lua/zset/prelude.lua",
-            "    local alive = (tonumber(flags[3]) or 0) > now\n",
-            "    local alive = true\n",
+            "lua/serve.lua",
+            "      elseif state.alive_until <= now then\n",
+            "      elseif state.alive_until < 0 then\n",
         ),
     ),
     mutant(
         "a whole lease for whoever is handed a permit",
         "handing a permit to a stopped process costs less than a lease",
-        "faults/test_processes.py::test_a_stopped_head_costs_a_short_lease_only",
+        "scripts/test_spec.py::test_memory_and_redis_agree[fair-server]",
         (
-            "lua/fair/line.lua",
+            "lua/queue.lua",
             "    grant[3] = math.min(grant[3], math.max(2 * heartbeat_interval(grant[3]), 1000))\n",
             "",
         ),
@@ -352,18 +314,8 @@ OF_SCRIPTS = (
         "when a holder expires the next is served, though nobody does anything",
         "promises/test_queue.py::test_an_expired_holder_gives_way",
         (
-            "lua/fair/line.lua",
+            "lua/queue.lua",
             "return { tag, next_change(), count_living(),",
-            "return { tag, -1, count_living(),",
-        ),
-    ),
-    mutant(
-        "no next moment (zset)",
-        "when a holder expires the next is served, though nobody does anything",
-        "promises/test_queue.py::test_an_expired_holder_gives_way",
-        (
-            "lua/zset/prelude.lua",
-            "return { tag, next_ms, waiting,",
             "return { tag, -1, count_living(),",
         ),
     ),
@@ -374,7 +326,11 @@ OF_SCRIPTS = (
             "faults/test_processes.py"
             "::test_who_waits_behind_a_silent_process_is_served_once_that_counts_as_dead"
         ),
-        ("lua/fair/prelude.lua", "        head_alive_until = state.alive_until\n", ""),
+        (
+            "lua/serve.lua",
+            "      open, head_alive_until = false, found.blocked_until\n",
+            "      open = false\n",
+        ),
     ),
     mutant(
         "a nearer expiry is not told of",
@@ -459,17 +415,7 @@ OF_SCRIPTS = (
         "a grace period admits newcomers (fair)",
         "holders come back before anybody new is admitted",
         "promises/test_recovery.py::test_waiters_are_served_when_the_grace_period_ends[fair]",
-        ("lua/fair/prelude.lua", "if not open or grace > now or", "if not open or"),
-    ),
-    mutant(
-        "a grace period admits newcomers (zset)",
-        "holders come back before anybody new is admitted",
-        "promises/test_recovery.py::test_waiters_are_served_when_the_grace_period_ends[zset]",
-        (
-            "lua/zset/acquire.lua",
-            "elseif grace <= now and used + permits <= effective_limit then",
-            "elseif used + permits <= effective_limit then",
-        ),
+        ("lua/serve.lua", "if not open or grace > now or", "if not open or"),
     ),
     mutant(
         "a restart is no loss",
@@ -571,7 +517,7 @@ OF_SCRIPTS = (
         "a clear forgets which numbers were used",
         "what was released before a clear does not come back after it",
         "promises/test_duplicates.py::test_a_clear_leaves_acquires_that_are_late_void",
-        ("lua/clear.lua", "call('HDEL', meta, owner .. ':who',", "call('HDEL', meta, owner,"),
+        ("lua/clear.lua", "call('HDEL', meta, owner .. ':client',", "call('HDEL', meta, owner,"),
     ),
     mutant(
         "a clear forgets which calls have acted",
@@ -579,15 +525,15 @@ OF_SCRIPTS = (
         "promises/test_duplicates.py::test_a_clear_leaves_limits_that_are_late_void",
         (
             "lua/clear.lua",
-            "call('HDEL', meta, owner .. ':who',",
-            "call('HDEL', meta, owner .. ':calls', owner .. ':who',",
+            "call('HDEL', meta, owner .. ':client',",
+            "call('HDEL', meta, owner .. ':calls', owner .. ':client',",
         ),
     ),
     mutant(
         "heavy requests stay in the way",
         "nobody is hidden behind those who cannot be served",
         "promises/test_long_queue.py::test_a_light_request_is_not_hidden_behind_heavy_ones",
-        ("lua/fair/prelude.lua", "    set_aside(aside)\n", ""),
+        ("lua/serve.lua", "    park(found.unservable)\n", ""),
     ),
     mutant(
         "a raised limit brings nobody back",
@@ -595,7 +541,7 @@ OF_SCRIPTS = (
         "promises/test_long_queue.py::test_a_light_request_is_not_hidden_behind_heavy_ones",
         (
             "lua/set_limit.lua",
-            "    call('HSET', meta, 'aside', 0)\n    aside_due = 0\n",
+            "  if waiting > 0 then return_parked() end",
             "",
         ),
     ),
@@ -604,9 +550,9 @@ OF_SCRIPTS = (
         "a call that stopped early says so, and its caller goes on",
         "promises/test_long_queue.py::test_newcomers_overtake_nobody_who_was_not_looked_at",
         (
-            "lua/fair/prelude.lua",
-            "  open, more = false, true\nend\n",
-            "  open = false\nend\n",
+            "lua/serve.lua",
+            "  if not all_passed or #undelivered > 0 then open, more = false, true end\n",
+            "  if not all_passed or #undelivered > 0 then open = false end\n",
         ),
     ),
     mutant(
@@ -614,19 +560,53 @@ OF_SCRIPTS = (
         "a call that stopped early says so, and its caller goes on",
         "promises/test_long_queue.py::test_a_light_request_is_not_hidden_behind_heavy_ones",
         (
-            "lua/fair/prelude.lua",
+            "lua/serve.lua",
             "    open, more = false, true\n    return\n",
             "    open = false\n    return\n",
         ),
+    ),
+    mutant(
+        "what was passed over is not looked at when more is free",
+        "the oldest request that fits is next (Semaphore)",
+        "promises/test_queue.py::test_semaphore_serves_the_oldest_that_fits",
+        ("lua/serve.lua", "pair[1] > position and pair[2] <= used", "pair[1] > position"),
+    ),
+    mutant(
+        "what was passed over stays so when the limit is raised",
+        "a raised limit serves waiters at once",
+        "promises/test_queue.py::test_semaphore_serves_a_heavy_request_once_the_limit_is_raised",
+        ("lua/serve.lua", "  if returns then forget_passed() end", "  "),
+    ),
+    mutant(
+        "what was passed over for a grant that nobody received stays so",
+        "the oldest request that fits is next (Semaphore)",
+        "scripts/test_spec.py::test_what_was_passed_over_for_a_lost_grant_is_looked_at_again",
+        (
+            "lua/serve.lua",
+            "    if #undelivered > 0 then position, needed, pairs_before = 0, 0, {} end\n",
+            "",
+        ),
+    ),
+    mutant(
+        "a request that does not fit holds up those that came with it (Semaphore)",
+        "a request that fits is granted at once (Semaphore)",
+        "promises/test_queue.py::test_semaphore_grants_what_fits_of_one_command",
+        ("lua/acquire.lua", "if fair and blocked_by == 'limit'", "if blocked_by == 'limit'"),
+    ),
+    mutant(
+        "Semaphore serves the head alone",
+        "a request that fits is granted at once (Semaphore)",
+        "scripts/test_spec.py::test_memory_and_redis_agree[zset-server]",
+        ("lua/serve.lua", "local state = (fits or not passes) and", "local state ="),
     ),
     mutant(
         "a newcomer overtakes who was not looked at",
         "permits are granted strictly in ticket order",
         "promises/test_long_queue.py::test_newcomers_overtake_nobody_who_was_not_looked_at",
         (
-            "lua/fair/prelude.lua",
-            "  open, more = false, true\nend\n",
-            "  more = true\nend\n",
+            "lua/serve.lua",
+            "  if not all_passed or #undelivered > 0 then open, more = false, true end\n",
+            "  if not all_passed or #undelivered > 0 then more = true end\n",
         ),
     ),
     mutant(
@@ -635,7 +615,7 @@ OF_SCRIPTS = (
         "promises/test_long_queue.py::test_a_process_that_lives_is_not_hidden_behind_one_that_was_killed",
         (
             "lua/prelude.lua",
-            "    call('HSET', meta, 'aside', 0)\n    unreachable, aside_due = nil, 0\n",
+            "    unreachable = nil\n    return_parked()\n",
             "    unreachable = nil\n",
         ),
     ),
@@ -644,8 +624,8 @@ OF_SCRIPTS = (
         "a process that was cut off comes back to its place",
         "promises/test_long_queue.py::test_a_process_that_lives_is_not_hidden_behind_one_that_was_killed",
         (
-            "lua/fair/line.lua",
-            "      call('HSET', meta, recipient.owner .. ':gone', '1')\n",
+            "lua/queue.lua",
+            "      call('HSET', meta, recipient.owner .. ':unreachable', '1')\n",
             "",
         ),
     ),
@@ -653,14 +633,14 @@ OF_SCRIPTS = (
         "who does not hear is never heard of again",
         "a process that was cut off comes back to its place",
         "promises/test_long_queue.py::test_a_process_that_lives_is_not_hidden_behind_one_that_was_killed",
-        ("lua/prelude.lua", "    call('HDEL', meta, hub .. ':gone')\n", ""),
+        ("lua/prelude.lua", "    call('HDEL', meta, hub .. ':unreachable')\n", ""),
     ),
     mutant(
         "a request that was set aside gets a new ticket",
         "a process that was cut off comes back to its place",
         "promises/test_long_queue.py::test_a_process_that_lives_is_not_hidden_behind_one_that_was_killed",
         (
-            "lua/fair/line.lua",
+            "lua/queue.lua",
             "entries[#entries + 1], scores[#scores + 1] = request, exact(ticket_of(score))",
             "entries[#entries + 1], scores[#scores + 1] = request, exact(next_token())",
         ),
@@ -670,11 +650,11 @@ OF_SCRIPTS = (
         "a process that was cut off comes back to its place",
         "promises/test_long_queue.py::test_a_process_that_lives_is_not_hidden_behind_one_that_was_killed",
         (
-            "lua/fair/prelude.lua",
-            "    set_aside(undelivered)\n",
+            "lua/serve.lua",
+            "    park(undelivered)\n",
             (
                 "    if #undelivered > 0 then\n"
-                "      waiting = waiting - call('ZREM', line, unpack(undelivered))\n"
+                "      waiting = waiting - call('ZREM', queue, unpack(undelivered))\n"
                 "    end\n"
             ),
         ),
@@ -683,13 +663,17 @@ OF_SCRIPTS = (
         "requests of a process that is gone count as waiting",
         "who is known to be gone counts no more",
         "scripts/test_spec.py::test_no_request_of_a_process_that_is_gone_counts[fair]",
-        ("lua/fair/line.lua", "state.unreachable and 2 * ASIDE or ASIDE", "ASIDE"),
+        (
+            "lua/queue.lua",
+            ".unreachable and 2 * PARKED or PARKED",
+            ".unreachable and PARKED or PARKED",
+        ),
     ),
     mutant(
         "only the head of a process that is gone counts no more",
         "who is known to be gone counts no more",
         "scripts/test_spec.py::test_no_request_of_a_process_that_is_gone_counts[fair]",
-        ("lua/fair/line.lua", "      call('HDEL', meta, 'looked')", "      "),
+        ("lua/queue.lua", "      call('HDEL', meta, 'looked')", "      "),
     ),
     mutant(
         "a long line of the dead is full",
@@ -702,7 +686,7 @@ OF_SCRIPTS = (
         "status() leaves out who is dead",
         "scripts/test_spec.py::test_status_leaves_out_requests_of_the_dead[fair]",
         (
-            "lua/fair/line.lua",
+            "lua/queue.lua",
             "if hub_state(string.sub(part[i], 1, #hub)).alive_until <= now then",
             "if false then",
         ),
@@ -714,16 +698,20 @@ OF_SCRIPTS = (
             "faults/test_processes.py"
             "::test_who_was_killed_counts_until_its_process_counts_as_dead[FairSemaphore-options1-key1]"
         ),
-        ("lua/fair/prelude.lua", "local dead, gone = look_through()", "local dead, gone = {}, {}"),
+        (
+            "lua/serve.lua",
+            "local dead, unreached = look_through()",
+            "local dead, unreached = {}, {}",
+        ),
     ),
     mutant(
         "the dead stay where they were set aside",
         "max_waiters goes by those who live",
         (
             "promises/test_long_queue.py"
-            "::test_requests_of_a_process_that_is_dead_are_dropped_from_where_they_were_set_aside"
+            "::test_requests_of_a_process_that_is_dead_are_dropped_although_they_were_parked"
         ),
-        ("lua/fair/prelude.lua", "  if #dead > 0 then leave_line(dead) end\n", ""),
+        ("lua/serve.lua", "  if #dead > 0 then leave_queue(dead) end\n", ""),
     ),
     mutant(
         "permits beyond the first stay when their holder is lost",
@@ -731,8 +719,8 @@ OF_SCRIPTS = (
         "faults/test_memory.py::test_permits_of_the_dead_end_with_their_lease_in_a_grace_period_too",
         (
             "lua/prelude.lua",
-            "      if #ended > 0 then\n        freed",
-            "      if false then\n        freed",
+            "      if #ended > 0 then call",
+            "      if false then call",
         ),
     ),
     mutant(
@@ -756,60 +744,13 @@ OF_SCRIPTS = (
         ),
     ),
     mutant(
-        "a hint goes to who has no room for it",
-        "a hint goes to a process whose own limit leaves room",
-        "promises/test_hints.py::test_a_hint_goes_to_who_can_use_it",
-        (
-            "lua/zset/prelude.lua",
-            "math.min(freed, count, limit_for(declared) - used)",
-            "math.min(freed, count)",
-        ),
-    ),
-    mutant(
-        "a hint is cut to the limit of who passes it on",
-        "a hint that nobody wants reaches another process",
-        "promises/test_hints.py::test_a_hint_goes_to_who_can_use_it[expired]",
-        (
-            "lua/zset/acquire.lua",
-            "freed = math.max(0, freed + hinted - granted)",
-            "freed = math.max(0, math.min(freed + hinted - granted, effective_limit - used))",
-        ),
-        (
-            "lua/zset/heartbeat.lua",
-            "freed = freed + hinted\n",
-            "freed = math.min(freed + hinted, math.max(0, (set_limit or declared) - used))\n",
-        ),
-    ),
-    mutant(
-        "a hint that fits nobody goes round",
-        "hints do not circulate for ever",
-        "promises/test_hints.py::test_a_hint_that_fits_nobody_does_not_go_round_for_ever",
-        (
-            "lua/zset/prelude.lua",
-            "  turn = passes_hint and turn\n",
-            "  turn = nil\n",
-        ),
-    ),
-    mutant(
-        "a late heartbeat announces who has left",
-        "hints go to those who wait",
-        "promises/test_duplicates.py::test_what_waits_in_a_process_is_told_by_its_latest_call",
-        ("lua/zset/heartbeat.lua", "if number > mark then\n", "if number > 0 then\n"),
-    ),
-    mutant(
-        "a late acquire announces who has left",
-        "hints go to those who wait",
-        "promises/test_duplicates.py::test_what_waits_in_a_process_is_told_by_its_latest_call",
-        ("lua/zset/acquire.lua", "if mark > old_mark then", "if mark >= old_mark then"),
-    ),
-    mutant(
         "the quick path admits newcomers in a grace period (fair)",
         "holders come back before anybody new is admitted",
         "promises/test_recovery.py::test_nobody_slips_in_by_asking_again[fair]",
         (
             "lua/quick/acquire.lua",
-            "      or grace > now or call('EXISTS'",
-            "      or grace > now and mode ~= 'fair server' or call('EXISTS'",
+            " or grace > now then\n",
+            " or grace > now and mode ~= 'fair server' then\n",
         ),
     ),
     mutant(
@@ -818,8 +759,8 @@ OF_SCRIPTS = (
         "promises/test_recovery.py::test_nobody_slips_in_by_asking_again[zset]",
         (
             "lua/quick/acquire.lua",
-            "      or grace > now or call('EXISTS'",
-            "      or grace > now and mode ~= 'zset server' or call('EXISTS'",
+            " or grace > now then\n",
+            " or grace > now and mode ~= 'zset server' then\n",
         ),
     ),
     mutant(
@@ -828,8 +769,8 @@ OF_SCRIPTS = (
         "promises/test_recovery.py::test_what_was_put_back_and_released_does_not_come_back_late",
         (
             "lua/quick/release.lua",
-            "if ARGV[5] ~= hub or ARGV[7] ~= '' or grace > now or call(",
-            "if ARGV[5] ~= hub or ARGV[7] ~= '' or call(",
+            "if ARGV[5] ~= hub or ARGV[6] ~= '' or grace > now then",
+            "if ARGV[5] ~= hub or ARGV[6] ~= '' then",
         ),
     ),
     mutant(
@@ -837,14 +778,18 @@ OF_SCRIPTS = (
         "a process that comes back is served",
         "promises/test_long_queue.py"
         "::test_who_comes_back_is_served_although_it_is_not_known_any_more_who_was_gone",
-        ("lua/prelude.lua", "    if unknown_hub and waiting > 0 then\n", "    if false then\n"),
+        (
+            "lua/prelude.lua",
+            "    if unknown_hub and waiting > 0 then return_parked() end\n",
+            "",
+        ),
     ),
     mutant(
         "the head of the line alone is told of a nearer expiry",
         "a permit that is detached for a short while is missed in time",
         "promises/test_detach.py::test_a_nearer_expiry_is_told_past_who_does_not_hear",
         (
-            "lua/fair/line.lua",
+            "lua/queue.lua",
             "    told[owner] = true\n",
             "    if told then return end\n",
         ),
@@ -854,7 +799,7 @@ OF_SCRIPTS = (
         "an attempt that does not wait recalls kept leases",
         "promises/test_linger.py::test_an_attempt_that_does_not_wait_recalls[fair-redis]",
         (
-            "lua/fair/acquire.lua",
+            "lua/acquire.lua",
             "      answers[i], served = blocked_by == 'key' and -5 or -2, false\n",
             "      answers[i] = blocked_by == 'key' and -5 or -2\n",
         ),
@@ -931,7 +876,7 @@ OF_SCRIPTS = (
         "nobody counted is nobody there",
         "the order is kept where PUBLISH does not count who receives a message",
         "faults/test_lacking.py::test_permits_are_handed_over_in_order[fair-count]",
-        ("lua/tell/hub.lua", "owner .. ':deaf') == '2'", "owner .. ':deaf') == '3'"),
+        ("lua/tell/hub.lua", "owner .. ':no_push') == '2'", "owner .. ':no_push') == '3'"),
     ),
     mutant(
         "a reply has a float",

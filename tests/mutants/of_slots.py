@@ -90,7 +90,7 @@ OF_SLOTS = (
         "a waiter knows which slot it got",
         f"{_TEST}a_waiter_gets_the_slot_that_is_given_back[fair-redis]",
         (
-            "lua/fair/line.lua",
+            "lua/queue.lua",
             "    if slotted then parts[i] = parts[i] .. ':' .. slotted.assign(grant[1], grant[4]) end\n",
             "",
         ),
@@ -100,7 +100,7 @@ OF_SLOTS = (
         "a slot that nobody received is free",
         "faults/test_slots.py::test_the_slot_that_a_killed_waiter_did_not_receive_goes_to_the_next",
         (
-            "lua/fair/line.lua",
+            "lua/queue.lua",
             "      if slotted then slotted.undelivered(recipient.grants) end\n",
             "",
         ),

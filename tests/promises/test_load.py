@@ -113,7 +113,7 @@ async def test_batches_are_bounded(kind: Kind, keyed: bool, proxied: Redis, prox
     for operation, before, bound in (
         ("acquire", 7, most),
         ("refresh", 1, MAX_REFRESHES),
-        ("release", 2, most),
+        ("release", 3, most),
     ):
         sizes = [ids_in(sent, before) for sent in proxy.operations(operation)]
         assert sum(sizes) >= many

@@ -15,7 +15,7 @@ from tests.scripts.violations import Findings
 from tests.scripts.writes import Changes, Keys
 
 # Facts before the requests in the arguments of an operation that is for many.
-_BATCHED = {"acquire": 10, "release": 6, "refresh": 5, "restore": 7, "abandon": 5}
+_BATCHED = {"acquire": 10, "release": 7, "refresh": 5, "restore": 7, "abandon": 5}
 TRACE = 24  # entries of one semaphore
 MOST_TRACES = 5
 

@@ -170,7 +170,10 @@ def call_of(mode: Mode, operation: str, own: Sequence[str], *, recovers: bool) -
             )
         case "release":
             hold_ms = int(own[1]) if own[1] else None
-            return op.Release(own[0], [int(number) for number in own[2:]], hold_ms)
+            named = own[2].split(",") if len(own[2]) > 1 else ()
+            numbers = [int(number) for number in own[3:]]
+            waiting = [_request(text) for text in named]
+            return op.Release(own[0], numbers, hold_ms, bool(own[2]), waiting)
         case "refresh":
             lease_ms, bound = _bounded(own[0])
             parts = [text.partition(":") for text in own[1:]]

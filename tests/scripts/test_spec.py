@@ -179,7 +179,11 @@ class Agreement(Comparison):
             for count in counts:
                 self._acquire_plainly(hub, count, lease_ms, right)
             while (not keeps or time_left) and (held := self._numbers_held(hub)):
-                self.send(hub, op.Release(hub, held[: counts[0]]))
+                self.send(hub, op.Release(hub, held[: counts[0]], waits=self._waits(hub)))
+
+    def _waits(self, hub: str) -> bool:
+        assert isinstance(self.model, QueueSpecification)
+        return any(queued.hub == hub for queued in self.model.line)
 
     def _acquire_plainly(
         self, hub: str, count: int, lease_ms: int, right: op.RightRequest | None
@@ -215,7 +219,12 @@ class Agreement(Comparison):
     def release(self, hub: str, caller: str, data: st.DataObject) -> None:
         numbers = data.draw(self._some_numbers(hub, unique=data.draw(st.booleans())))
         told = data.draw(st.sampled_from((None, None, 0, 7, 60, 1001)))
-        self.send(caller, op.Release(hub, numbers, told))
+        assert isinstance(self.model, QueueSpecification)
+        waiting = [queued.request for queued in self.model.line if queued.hub == caller]
+        own = data.draw(st.sampled_from(([], waiting[: len(numbers)], waiting[-1:])))
+        waits = bool(own) or data.draw(st.booleans()) or bool(waiting)
+        own = [] if self.address.fair else own
+        self.send(caller, op.Release(hub, numbers, told, waits, own))
 
     @rule(hub=hubs, lease_ms=leases, bound=bounds, data=st.data())
     def refresh(self, hub: str, lease_ms: int, bound: int | None, data: st.DataObject) -> None:
@@ -733,6 +742,24 @@ def test_what_nobody_counts_may_have_been_received(
         state.come_or_go(there)
         state.call(here, op.Release(here, [1]))
         assert [*state.model.state.holders] == [f"{there}.1"]
+    finally:
+        state.teardown()
+
+
+@pytest.mark.parametrize("mode", ["zset", "zset+slots"])
+def test_what_was_passed_over_for_a_lost_grant_is_looked_at_again(
+    mode: Mode, server_url: str, prefix: str
+) -> None:
+    """While the call counts it as granted, those behind do not fit; then they do."""
+    holder, gone, waiter = HUBS
+    state = machine(mode, "server", server_url, prefix)()
+    try:
+        for hub, number in ((holder, 1), (gone, 1), (waiter, 1), (waiter, 2)):
+            call = op.Acquire([number], 90_000, 1, hub_info=HubInfo("x"))
+            state.call(hub, call._replace(slots=state._listed(SLOTS, 1)))
+        state.come_or_go(gone)
+        state.call(holder, op.Release(holder, [1]))
+        assert state._numbers_held(waiter) == [1]
     finally:
         state.teardown()
 

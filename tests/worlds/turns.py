@@ -15,7 +15,13 @@ from redsem_async._core.keys import permit_id
 from redsem_async._protocol.operations import Request
 from redsem_async.testing._spec.keyed import KeyedSpecification
 from redsem_async.testing._spec.queue import QueueSpecification
-from redsem_async.testing._spec.records import HolderRecord, QueuedRequest, key_of, requests_of
+from redsem_async.testing._spec.records import (
+    YOUNG_US,
+    HolderRecord,
+    QueuedRequest,
+    key_of,
+    requests_of,
+)
 
 SERVING = (op.Acquire, op.Abandon, op.Release, op.Heartbeat, op.SetLimit, op.Reap)
 
@@ -135,11 +141,12 @@ class Grant(NamedTuple):
     id: str
     request: Request
     ticket: float  # of one that was not in line, as if it had come last
+    may_pass: bool = False  # older ones: the releasing process asked for it, and the head is young
 
 
 def grants_of(
     model: QueueSpecification,
-    line: Iterable[QueuedRequest],
+    line: Sequence[QueuedRequest],
     call: op.Operation,
     hub: str,
     ids: Iterable[str],
@@ -147,6 +154,11 @@ def grants_of(
 ) -> list[Grant]:
     """What *call* of *hub* granted: *ids*, which were in *line* before or are asked for by it."""
     asked = {waiter.id: Grant(waiter.id, waiter.request, waiter.ticket) for waiter in line}
+    if isinstance(call, op.Release) and call.own:
+        oldest = min((waiter.ticket for waiter in line if not waiter.parked), default=math.inf)
+        if model.state.counter.stamp(now_us) - oldest <= YOUNG_US:
+            named = {permit_id(hub, request.number) for request in call.own} & asked.keys()
+            asked |= {identity: asked[identity]._replace(may_pass=True) for identity in named}
     if isinstance(call, op.Acquire):
         overtakes = _shares(model) or any(request.ahead_ms for request in requests_of(call))
         for request in requests_of(call):
@@ -191,6 +203,8 @@ def broken_turn(
         if not step.fits_key(grant.request):
             return f"{say(grant.id)} was granted above the limit of {key!r}"
         for waiter in waiting:
+            if grant.may_pass:
+                continue
             passed = waiter.ticket < grant.ticket and not model.passes_over
             if passed and waiter.key == key:
                 return f"{say(waiter.id)} was in line before {say(grant.id)}, of the same key"

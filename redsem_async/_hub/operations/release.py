@@ -5,12 +5,13 @@ import logging
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 
 from redsem_async._core.clock import now as clock
 from redsem_async._core.errors import SemaphoreError
 from redsem_async._hub.claim import Claim
 from redsem_async._hub.ledger import Ledger
-from redsem_async._protocol.operations import Release
+from redsem_async._protocol.operations import Release, Request
 from redsem_async._protocol.replies import AnyReply, Reply
 
 from .base import Batch, max_batch
@@ -176,7 +177,11 @@ class ReleaseBatch(Batch):
         pending: Sequence[PendingRelease],
     ) -> None:
         numbers = [each.number for each in pending]
-        super().__init__(ledger, Release(owner, numbers, ledger.hold_to_tell()))
+        waits = bool(ledger.waiting or ledger.acquires_in_flight)
+        own: Sequence[Request] = ()
+        if ledger.waiting and not ledger.semaphore.address.fair:
+            own = [claim.request for claim in islice(ledger.waiting, len(numbers))]
+        super().__init__(ledger, Release(owner, numbers, ledger.hold_to_tell(), waits, own))
         self._queue = queue
         self._owner = owner
         self._pending = pending

@@ -1,54 +1,49 @@
--- quick acquire: grant all requests of the call at once, with the fewest commands.
+-- quick acquire: grant all requests of the call, or queue all of them, with the fewest commands.
 --
--- The result is that of acquire. The quick path is taken when all of this is true,
--- which the script tests in this order:
+-- The result is that of acquire. The quick path is taken when all of this is true:
 --
---   1. the batch before has run
---   2. the hub is known, and no push message to it was lost
---   3. the semaphore exists, and the call has no facts about the hub to record and does not ask
---      for the right to reuse leases
---   4. the hub counts as alive for long enough: meta then has an expiry that is far enough away
---   5. there is no grace period
---   6. no holder is heavy, no limit is set, and the queue is empty
---   7. no holders were lost (clients with a grace period)
---   8. the requests fit within the limit
---   9. no holder has expired
---  10. every number is higher than the one before it, and no request is heavy
+--   1. the batch before has run, and the hub is known and was not found unreachable
+--   2. the semaphore exists, and the call has no facts about the hub to record and does not ask for
+--      the right to reuse leases
+--   3. the hub counts as alive for long enough: meta then has an expiry that is far enough away
+--   4. there is no grace period, no holder is heavy, and no limit is set
+--   5. every number is higher than the one before it, and no request is heavy
+--   6. no holders were lost (clients with a grace period), and none has expired
 --
--- RETURNS  {tag, token}: all are granted, and token is the first of their consecutive tokens
+-- and either no request waits and all of these fit, or they have to wait, and
+--
+--   7. the queue has no bound, and nobody has the right to reuse leases
+--   8. where others wait: the queue was looked through for requests of the dead, and no hub has
+--      died since
+--
+-- RETURNS  {tag, token}: all are granted, and token is the first of their consecutive tokens; or as
+--          acquire does
 -- USES     mark, unknown_hub, unreachable, fields, alive_until, now, liveness_timeout, grace,
---          last, stamp_us, keep, wall_us, SLACK
+--          last, stamp_us, keep, wall_us, SLACK, PARKED, rights, usual_hold
 
-local function grant_all()
-  if tonumber(ARGV[8]) > mark then return end
-  local lease, hub_info = tonumber(ARGV[5]), ARGV[9]
-  if unknown_hub or unreachable or not fields[1] or hub_info ~= '' or ARGV[11] ~= ''
-      or alive_until < now + liveness_timeout(lease)
-      or grace > now or call('EXISTS', extra, limit, queue) > 0 then
-    return
-  end
-  local count, effective_limit = #ARGV - 11, tonumber(ARGV[6])
-  local used = call('ZCARD', holders)
-  if marker and used == 0 and call('HLEN', tokens) > 0 then return end
-  if used + count > effective_limit or used > 0 and call('ZCOUNT', holders, '-inf', now) > 0 then
-    return
-  end
+local lease, declared = tonumber(ARGV[5]), ARGV[6]
 
-  local token, highest = math.max(last + 1, stamp_us), mark
+-- Saves the counter, which is at *token* now, and the mark.
+local function save(token, highest)
+  call('HSET', meta, 'counter', token, hub, highest)
+  -- A counter ahead of the clock has to be kept for longer. A caller's clock is not the one that
+  -- expires keys.
+  if token > wall_us or clock_us ~= '' then
+    keep(meta, liveness_timeout(lease) + (token - wall_us) / 1000 + SLACK)
+  end
+end
+
+local function grant_all(used, token)
   local expiry = string.format('%.0f', now + lease)
   local scores, names = {}, {}
-  for i = 1, count do
-    local number = tonumber(ARGV[11 + i])
-    if not number or number <= highest then return end
-    highest = number
-    local id = hub .. '.' .. ARGV[11 + i]
-    scores[2 * i - 1], scores[2 * i] = expiry, id
-    names[2 * i - 1], names[2 * i] = id, token + i - 1
+  for i = 12, #ARGV do
+    local id = hub .. '.' .. ARGV[i]
+    scores[2 * i - 23], scores[2 * i - 22] = expiry, id
+    names[2 * i - 23], names[2 * i - 22] = id, token + i - 12
   end
   -- The first write can fail: Redis refuses it at maxmemory, and the script has not read this key,
   -- which may have a wrong type. The acquire then fails with nothing written.
   call('HSET', tokens, unpack(names))
-  call('HSET', meta, 'counter', token + count - 1, hub, highest)
   call('ZADD', holders, unpack(scores))
   if used == 0 then
     call('PEXPIRE', holders, 3 * lease)
@@ -57,13 +52,72 @@ local function grant_all()
     keep(holders, lease)
     keep(tokens, lease)
   end
-  -- A counter ahead of the clock has to be kept for longer. A caller's clock is not the one that
-  -- expires keys.
-  if token > wall_us or clock_us ~= '' then
-    keep(meta, lease + (token - wall_us) / 1000 + SLACK)
-  end
   return { tag, token }
 end
 
-local reply = grant_all()
+local function queue_all(waiting, token, next_expiry)
+  local entries = {}
+  for i = 12, #ARGV do
+    entries[2 * i - 23] = token + i - 12
+    entries[2 * i - 22] = hub .. '.' .. ARGV[i] .. ':' .. ARGV[5] .. ':' .. declared .. ':1'
+  end
+  call('ZADD', queue, unpack(entries))
+  keep(queue, liveness_timeout(lease))
+  local moment = next_expiry
+  if string.find(mode, 'fair', 1, true) then
+    local head = call('ZRANGEBYSCORE', queue, 0, '+inf', 'LIMIT', 0, 1)[1]
+    local owner = string.match(head, '^%x+')
+    local dies = owner == hub and alive_until or tonumber(call('HGET', meta, owner .. ':until'))
+    moment = math.min(moment, dies or now)
+  end
+  if waiting > 0 then
+    waiting = waiting - call('ZCOUNT', queue, '-inf', string.format('(%.0f', -PARKED))
+  end
+  local next_ms = moment < math.huge and math.max(0, moment - now) or -1
+  local reply = { tag, next_ms, waiting + #entries / 2, {}, -1, usual_hold }
+  for i = 1, #entries / 2 do reply[6 + i] = 0 end
+  return reply
+end
+
+local function grant_or_queue_all()
+  if tonumber(ARGV[8]) > mark or unknown_hub or unreachable or not fields[1] or ARGV[9] ~= ''
+      or ARGV[11] ~= '' or alive_until < now + liveness_timeout(lease) or grace > now then
+    return
+  end
+  local highest = mark
+  for i = 12, #ARGV do
+    local number = tonumber(ARGV[i])
+    if not number or number <= highest then return end
+    highest = number
+  end
+  local waiting = 0
+  local unusual = call('EXISTS', extra, limit, queue)
+  if unusual > 0 then
+    waiting = call('ZCARD', queue)
+    local looked = string.match(fields[15] or '', '^(%d+)$')
+    if unusual > 1 or waiting == 0 or not looked or call('ZCOUNT', hubs, '(' .. looked, now) > 0 then
+      return
+    end
+  end
+  local used, next_expiry = call('ZCARD', holders), math.huge
+  if used > 0 then
+    next_expiry = tonumber(call('ZRANGE', holders, 0, 0, 'WITHSCORES')[2])
+    if next_expiry <= now then return end
+  elseif marker and call('HLEN', tokens) > 0 then
+    return
+  end
+  local count, room = #ARGV - 11, tonumber(declared) - used
+  local token = math.max(last + 1, stamp_us)
+  local reply
+  if waiting == 0 and count <= room then
+    reply = grant_all(used, token)
+  elseif (room <= 0 or waiting > 0 and string.find(mode, 'fair', 1, true)) and ARGV[7] == '-1'
+      and not rights then
+    reply = queue_all(waiting, token, next_expiry)
+  end
+  if reply then save(token + count - 1, highest) end
+  return reply
+end
+
+local reply = grant_or_queue_all()
 if reply then return reply end

@@ -17,6 +17,7 @@ from redsem_async._protocol.operations import (
     Reap,
     Refresh,
     Release,
+    Request,
     Restore,
     SetLimit,
     Status,
@@ -167,8 +168,10 @@ class Specification(ABC):
             state.note_hold(call.hold_ms)
         if self.waiting:
             state.remove_expired(context)
+            self._serve_own(context, call.own)
             self._serve(context)
-        return self._reply(context, [int(was_held) for was_held in held])
+        answers = [int(was_held) for was_held in held]
+        return self._reply(context, answers) if call.waits or context.granted else Reply(answers)
 
     def _adopt(self, context: CallContext, call: Adopt) -> AdoptReply:
         self._require_known(context, call.hub_info)
@@ -304,6 +307,10 @@ class Specification(ABC):
     @abstractmethod
     def _serve(self, context: CallContext) -> None:
         """Give what is free to waiters."""
+
+    @abstractmethod
+    def _serve_own(self, context: CallContext, own: Sequence[Request]) -> None:
+        """Give what is free to requests of the releasing hub that may pass older ones."""
 
     def _use_changed(self, context: CallContext, keys: Iterable[str | None]) -> None:
         """Holders with *keys* came back, or have other ids."""

@@ -12,6 +12,7 @@ from redsem_async._protocol.replies import WAITING, Answer
 
 SLACK_MS = 60_000  # a key is kept for so much longer than it is needed
 STEP_US = 1_000_000  # a smaller step of the clock is not noticed
+YOUNG_US = 50_000  # for so long the oldest request lets those of the releasing hub pass (zset)
 
 # Sends a push message to a hub. Returns the number of connections that received it.
 Publish = Callable[[str, Push], int]
