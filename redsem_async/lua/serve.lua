@@ -122,7 +122,7 @@ local function scan(scanned, moved)
         end
       end
     end
-    found.scanned = found.scanned + #rows / 2
+    found.scanned = found.scanned + math.floor(#rows / 2)
     found.is_complete = #rows < 2 * size and not skips
     size = math.min(size * 4, MAX_SERVED)
   until found.is_complete or found.scanned >= MAX_SCANNED or moved >= MAX_SERVED

@@ -26,7 +26,8 @@ from redsem_async._redis.faults import command_error
 
 from ._spec.base import Specification
 from ._spec.keyed import KeyedSpecification, SharedSpecification
-from ._spec.queue import PassingSpecification, QueueSpecification
+from ._spec.passing import PassingSpecification
+from ._spec.queue import QueueSpecification
 from ._spec.records import LayoutInUse, ModeInUse, Publish, Reordered, SlotsInUse, UnknownHub, Void
 
 SPECIFICATIONS: dict[str, type[Specification]] = {

@@ -90,7 +90,9 @@ async def test_permits_are_handed_over_in_order(
     with takes_at_most(count * late_by(lacking)):
         await holder.release()
         await asyncio.gather(*map(take, range(count)))
-    assert served == [*range(count)]
+    assert sorted(served) == [*range(count)]
+    if kind is FairSemaphore:
+        assert served == [*range(count)]
     await all_free(one)
     for key in ("holders", "tokens", "queue"):
         assert not await admin.exists(f"redsem:{{jobs}}:{key}")

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from redsem_async import AnySemaphore, FairSemaphore, Permit
+from redsem_async import AnySemaphore, Permit
 
 EPSILON = 0.1  # seconds by which the promises may be late, as docs/guarantees.md has them
 EXACT = bool(os.environ.get("REDSEM_TIMING"))  # `nox -s timing`
@@ -121,16 +121,10 @@ async def waits_in_line(
 
 
 async def queue_up(semaphore: AnySemaphore, **arguments: Any) -> "asyncio.Task[Permit]":
-    """A task that waits for a permit, of which the server knows; in ZSET mode, not how many."""
+    """A task that waits for a permit, and of which the server knows."""
     before = (await semaphore.status(max_entries=0)).waiting
     task = in_background(semaphore.acquire(**arguments))
     await asyncio.sleep(0)
-    if isinstance(semaphore, FairSemaphore):
-        await waiting(semaphore, before + 1)
-    else:
-        # What processes announce may lag: but whatever was asked before the first of these
-        # was answered before the second.
-        await semaphore.status(max_entries=0)
-        await semaphore.status(max_entries=0)
-    assert not task.done()
+    await waiting(semaphore, before + 1)
+    assert not task.done(), task.exception() or task.result()
     return task

@@ -66,7 +66,7 @@ OF_DESIGN = (
         ("lua/release.lua", "  serve()\n", ""),
         (
             _BASE,
-            "            self._serve_own(context, call.own)\n            self._serve(context)\n",
+            "            self._serve(context, call.own)\n",
             "",
         ),
     ),

@@ -334,11 +334,6 @@ function showHolders(view) {
 
 function showWaiters(view) {
   const rest = view.moreWaiters ? `and ${plural(view.moreWaiters, "more request", "more requests")} behind them` : "";
-  if (!view.ordered) {
-    const columns = [processColumn("process", (waiter) => waiter.client), text("requests", (waiter) => number(waiter.permits), true)];
-    table("waiters", "Processes with waiting requests", columns, view.waiters, (waiter) => waiter.short, "No request waits.", rest);
-    return;
-  }
   const columns = [
     text("place", (waiter) => number(waiter.position), true),
     processColumn("process", (waiter) => waiter.client),

@@ -74,8 +74,9 @@ local function queue_all(waiting, token, next_expiry)
     waiting = waiting - call('ZCOUNT', queue, '-inf', string.format('(%.0f', -PARKED))
   end
   local next_ms = moment < math.huge and math.max(0, moment - now) or -1
-  local reply = { tag, next_ms, waiting + #entries / 2, {}, -1, usual_hold }
-  for i = 1, #entries / 2 do reply[6 + i] = 0 end
+  local count = #ARGV - 11
+  local reply = { tag, next_ms, waiting + count, {}, -1, usual_hold }
+  for i = 1, count do reply[6 + i] = 0 end
   return reply
 end
 

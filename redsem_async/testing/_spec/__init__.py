@@ -4,9 +4,9 @@ One `Specification` is one semaphore. It has no clock and does no input or outpu
 given the time. `MemoryBackend` is built on it. The tests run it and the Lua scripts with the same
 calls and compare replies, push messages and state; the simulation and the model check run on it.
 
-`records` has what is stored; `state` has the rules that both modes share, like the Lua preludes;
+`records` has what is stored; `state` has the rules that all modes share, like the Lua prelude;
 `leases` and `status` have the operations that serve no waiters; `base` carries out all operations;
-`fair` and `zset` have what differs. Imports go from `fair` and `zset` down to `records`.
+`queue` has the requests that wait, `passing` and `keyed` what differs from it.
 
-May import `_protocol` and `_core` only. Start reading with `records`, then `base`, then `fair`.
+May import `_protocol` and `_core` only. Start reading with `records`, then `base`, then `queue`.
 """

@@ -168,8 +168,7 @@ class Specification(ABC):
             state.note_hold(call.hold_ms)
         if self.waiting:
             state.remove_expired(context)
-            self._serve_own(context, call.own)
-            self._serve(context)
+            self._serve(context, call.own)
         answers = [int(was_held) for was_held in held]
         return self._reply(context, answers) if call.waits or context.granted else Reply(answers)
 
@@ -305,12 +304,8 @@ class Specification(ABC):
     def _heartbeat(self, context: CallContext, call: Heartbeat) -> Reply: ...
 
     @abstractmethod
-    def _serve(self, context: CallContext) -> None:
-        """Give what is free to waiters."""
-
-    @abstractmethod
-    def _serve_own(self, context: CallContext, own: Sequence[Request]) -> None:
-        """Give what is free to requests of the releasing hub that may pass older ones."""
+    def _serve(self, context: CallContext, own: Sequence[Request] = ()) -> None:
+        """Give what is free to waiters. Those of the releasing hub, *own*, may pass others."""
 
     def _use_changed(self, context: CallContext, keys: Iterable[str | None]) -> None:
         """Holders with *keys* came back, or have other ids."""

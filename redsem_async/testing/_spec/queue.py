@@ -33,7 +33,6 @@ from redsem_async._protocol.replies import (
 
 from .base import Specification, answered
 from .records import (
-    YOUNG_US,
     CallContext,
     HolderRecord,
     Publish,
@@ -222,7 +221,7 @@ class QueueSpecification(Specification):
 
     # -- serving
 
-    def _serve(self, context: CallContext) -> None:
+    def _serve(self, context: CallContext, own: Sequence[Request] = ()) -> None:
         """Serve from the head.
 
         Grants to other hubs are published before they are made. A hub that no connection
@@ -257,24 +256,6 @@ class QueueSpecification(Specification):
                     context.line_is_blocked = True
                     context.head_until = state.hub_record(blocked.hub).alive_until
                 return
-
-    def _serve_own(self, context: CallContext, own: Sequence[Request]) -> None:
-        state = self.state
-        head = next((queued for queued in self.line if not queued.parked), None)
-        if not self.passes_over or head is None or state.grace.until > context.now:
-            return
-        if state.counter.stamp(context.now_us) - head.ticket > YOUNG_US:
-            return
-        plan: list[tuple[QueuedRequest, int]] = []
-        used = state.taken(context.now)
-        for queued in self.line:
-            permits, limit = queued.request.permits, state.effective_limit(queued.request.limit)
-            named = queued.hub == context.hub and any(map(queued.is_for, own))
-            if named and not queued.parked and used + permits <= limit:
-                used += permits
-                queued.slots = assign(state, permits, (earlier.slots for earlier, _ in plan))
-                plan.append((queued, state.draw(context)))
-        self._hand_over(context, plan)
 
     def _plan(
         self, context: CallContext
@@ -400,12 +381,6 @@ class QueueSpecification(Specification):
     def _living_line(self, context: CallContext) -> list[QueuedRequest]:
         now, look_up = context.now, self.state.look_up
         return [q for q in self.line if not q.unreachable and look_up(q.hub).alive_until > now]
-
-
-class PassingSpecification(QueueSpecification):
-    """A semaphore whose queue is passed through for the oldest request that fits (zset)."""
-
-    passes_over = True
 
 
 def _count_living(line: Sequence[QueuedRequest]) -> int:

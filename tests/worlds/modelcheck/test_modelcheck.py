@@ -1,5 +1,6 @@
 """Every order of events within small bounds."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from unittest.mock import Mock
 
@@ -10,7 +11,8 @@ from redsem_async._hub.reuse import Reuse
 from redsem_async._hub.right import ReuseRight
 from redsem_async._protocol.operations import Acquire, Release, Request
 from redsem_async._protocol.replies import Answer, Reply
-from redsem_async.testing._spec.queue import PassingSpecification, QueueSpecification
+from redsem_async.testing._spec.passing import PassingSpecification
+from redsem_async.testing._spec.queue import QueueSpecification
 from redsem_async.testing._spec.records import CallContext
 from redsem_async.testing._spec.state import State
 
@@ -78,10 +80,10 @@ class ServesNobody(QueueSpecification):
 class LooksAtTheHead(PassingSpecification):
     """Only the first in the queue is served."""
 
-    def _serve(self, context: CallContext) -> None:
+    def _serve(self, context: CallContext, own: Sequence[Request] = ()) -> None:
         queue, self.line = self.line, self.line[:1]
         try:
-            super()._serve(context)
+            super()._serve(context, own)
         finally:
             self.line += queue[1:]
 

@@ -1,0 +1,37 @@
+"""Semaphore's rule (zset): a request that does not fit is passed over."""
+
+from collections.abc import Sequence
+
+from redsem_async._protocol.operations import Request
+
+from .queue import QueueSpecification
+from .records import YOUNG_US, CallContext, QueuedRequest
+from .slots import assign
+
+
+class PassingSpecification(QueueSpecification):
+    """A semaphore whose queue is passed through for the oldest request that fits."""
+
+    passes_over = True
+
+    def _serve(self, context: CallContext, own: Sequence[Request] = ()) -> None:
+        self._serve_own(context, own)
+        super()._serve(context)
+
+    def _serve_own(self, context: CallContext, own: Sequence[Request]) -> None:
+        state = self.state
+        head = next((queued for queued in self.line if not queued.parked), None)
+        if head is None or state.grace.until > context.now:
+            return
+        if state.counter.stamp(context.now_us) - head.ticket > YOUNG_US:
+            return
+        plan: list[tuple[QueuedRequest, int]] = []
+        used = state.taken(context.now)
+        for queued in self.line:
+            permits, limit = queued.request.permits, state.effective_limit(queued.request.limit)
+            named = queued.hub == context.hub and any(map(queued.is_for, own))
+            if named and not queued.parked and used + permits <= limit:
+                used += permits
+                queued.slots = assign(state, permits, (earlier.slots for earlier, _ in plan))
+                plan.append((queued, state.draw(context)))
+        self._hand_over(context, plan)
