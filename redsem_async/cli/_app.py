@@ -130,10 +130,9 @@ def demo(
     no request, and only requests of the killed worker were lost.
     """
     from .demo._chart import chart_of, make_folder
-    from .demo._plan import Plan
+    from .demo._record import Plan
     from .demo._run import run
-    from .demo._summary import as_dict, print_summary
-    from .demo._verdict import faults_of
+    from .demo._show import as_dict, print_summary
 
     if find_spec("httpx") is None:
         raise ModuleNotFoundError(name="httpx")  # a worker process needs it
@@ -146,7 +145,7 @@ def demo(
     try:
         plan = Plan(requests=requests, limit=limit, lease=lease)
         record = run(plan, url, prefix, console, cluster=cluster)
-        faults = faults_of(record)
+        faults = record.faults()
         print_summary(record, faults, console)
         chart = chart_of(record, console, output)
     except KeyboardInterrupt:
