@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from redsem_async import FairSemaphore, SemaphoreError
-from redsem_async.cli._ephemeral import first_error, server_for
+from redsem_async.cli._ephemeral import server_for
 from redsem_async.cli._target import Target, connected
 
 from ._record import Event, Kill, Plan, Record, Round
@@ -31,16 +31,14 @@ def run(plan: Plan, url: str | None, prefix: str, console: Console, *, cluster: 
 
     Raises:
         ServerNotFound, ServerDidNotStart: no embedded server is available.
-        SemaphoreError, RedisError, OSError: Redis is unreachable or returned an error.
+        SemaphoreError, RedisError, OSError: Redis is unreachable or returned an error; also in
+            an `ExceptionGroup`.
     """
     display = Display(plan.limit, console)
     with server_for(url, prefix, cluster=cluster) as (target, server):
         display.log(f"Redis: {escape(server)}")
         display.log(f"upstream: accepts {plan.limit} concurrent requests, answers others with 429")
-        try:
-            bare, guarded = asyncio.run(_both_rounds(plan, target, display))
-        except ExceptionGroup as group:
-            raise first_error(group) from None
+        bare, guarded = asyncio.run(_both_rounds(plan, target, display))
     return Record(plan, server, bare, guarded)
 
 
