@@ -97,11 +97,13 @@ async def _kill_one(
     Returns ``None`` if the round ended before.
     """
     share = min(plan.limit // plan.workers + 1, plan.slots - 1)
+    # With permits, the others go on in the meantime only if it does not hold all of them.
+    most = plan.slots if semaphore is None else plan.limit - 1
 
     def victim() -> Worker | None:
-        busiest = max(workers.all, key=lambda worker: len(worker.started))
-        enough = workers.answered >= plan.requests // 5 and len(busiest.started) >= share
-        return busiest if enough else None
+        busy = [worker for worker in workers.all if share <= len(worker.started) <= most]
+        busiest = max(busy, key=lambda worker: len(worker.started), default=None)
+        return busiest if workers.answered >= plan.requests // 5 else None
 
     await workers.until(lambda: workers.finished or victim() is not None)
     worker = victim()
