@@ -2,6 +2,7 @@
 
 import json
 import platform
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -10,21 +11,12 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from redsem_async.testing._embedded import ServerDidNotStart, ServerNotFound
-
 from ._commands import COMMANDS
 from ._doctor import doctor
+from ._ephemeral import errors_end_the_command
 from ._options import IsCluster, Prefix, valid_prefix
 from ._serve import serve
-from ._target import (
-    FAILED,
-    REDIS_ERRORS,
-    USAGE_ERROR,
-    describe,
-    fail,
-    interrupted,
-    valid_url,
-)
+from ._target import USAGE_ERROR, fail, valid_url
 from ._watch import watch
 
 app = typer.Typer(
@@ -80,11 +72,8 @@ def redsem_async(
     """
 
 
-for name, command in COMMANDS.items():
-    app.command(name)(command)
-app.command()(watch)
-app.command()(doctor)
-app.command()(serve)
+for command in (*COMMANDS, watch, doctor, serve):
+    app.command()(command)
 
 
 @app.command()
@@ -130,10 +119,9 @@ def demo(
     no request, and only requests of the killed worker were lost.
     """
     from .demo._chart import chart_of, make_folder
-    from .demo._plan import Plan
+    from .demo._record import Plan
     from .demo._run import run
-    from .demo._summary import as_dict, print_summary
-    from .demo._verdict import faults_of
+    from .demo._show import as_dict, print_summary
 
     if find_spec("httpx") is None:
         raise ModuleNotFoundError(name="httpx")  # a worker process needs it
@@ -143,16 +131,12 @@ def demo(
         except OSError as error:
             fail(f"--output {str(output)!r}: {error.strerror}", USAGE_ERROR)
     console = Console(stderr=as_json, highlight=False)
-    try:
+    with errors_end_the_command():
         plan = Plan(requests=requests, limit=limit, lease=lease)
         record = run(plan, url, prefix, console, cluster=cluster)
-        faults = faults_of(record)
+        faults = record.faults()
         print_summary(record, faults, console)
         chart = chart_of(record, console, output)
-    except KeyboardInterrupt:
-        interrupted()
-    except (*REDIS_ERRORS, ServerDidNotStart, ServerNotFound) as error:
-        fail(describe(error), FAILED)
     if as_json:
         typer.echo(json.dumps(as_dict(record, faults, chart), indent=2))
     if faults:
@@ -186,16 +170,12 @@ def bench(
     semaphore, and with many contending tasks. The semaphores have random names and are deleted
     afterwards.
     """
-    from ._bench import as_dict, measure, print_figures
+    from ._bench import measure, print_figures
 
     console = Console(stderr=as_json, highlight=False)
-    try:
+    with errors_end_the_command():
         figures = measure(url, prefix, seconds, console, cluster=cluster)
-    except KeyboardInterrupt:
-        interrupted()
-    except (*REDIS_ERRORS, ServerDidNotStart, ServerNotFound) as error:
-        fail(describe(error), FAILED)
     if as_json:
-        typer.echo(json.dumps(as_dict(figures), indent=2))
+        typer.echo(json.dumps(asdict(figures), indent=2))
     else:
         print_figures(figures, console)

@@ -6,7 +6,7 @@ import secrets
 import statistics
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -18,7 +18,7 @@ from rich.table import Table
 
 from redsem_async import AnySemaphore, FairSemaphore, Semaphore, SemaphoreError
 
-from ._ephemeral import first_error, server_for
+from ._ephemeral import server_for
 from ._erase import erase
 from ._target import Target, connected
 
@@ -70,7 +70,8 @@ def measure(
 
     Raises:
         ServerNotFound, ServerDidNotStart: no embedded server is available.
-        SemaphoreError, RedisError, OSError: Redis is unreachable or returned an error.
+        SemaphoreError, RedisError, OSError: Redis is unreachable or returned an error; also in
+            an `ExceptionGroup`.
     """
     with server_for(url, prefix, cluster=cluster) as (target, what):
         console.print(f"Redis: {escape(what)}", soft_wrap=True)
@@ -80,10 +81,7 @@ def measure(
         )
         moving = console.is_terminal
         with Progress(*columns, console=console, transient=True, disable=not moving) as progress:
-            try:
-                return asyncio.run(_measure(target, what, seconds, progress))
-            except ExceptionGroup as group:
-                raise first_error(group) from None
+            return asyncio.run(_measure(target, what, seconds, progress))
 
 
 async def _measure(target: Target, what: str, seconds: float, progress: Progress) -> Figures:
@@ -165,22 +163,14 @@ async def _repeat(once: Callable[[], Awaitable[float]], tasks: int, seconds: flo
 def print_figures(figures: Figures, console: Console) -> None:
     """Print the figures as a table."""
     contended = f"{figures.tasks} tasks, limit {figures.limit}"
+    rows = {"round trip (TIME)": figures.round_trip}
+    for name in figures.alone:
+        rows[f"{name}: acquire, one task"] = figures.alone[name]
+        rows[f"{name}: acquire, {contended}"] = figures.contended[name]
     table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
     table.add_column()
     for heading in ("p50, ms", "p99, ms", "per second"):
         table.add_column(heading, justify="right")
-    _add(table, "round trip (TIME)", figures.round_trip)
-    for name in figures.alone:
-        _add(table, f"{name}: acquire, one task", figures.alone[name])
-        _add(table, f"{name}: acquire, {contended}", figures.contended[name])
+    for what, row in rows.items():
+        table.add_row(what, f"{row.p50_ms:.2f}", f"{row.p99_ms:.2f}", f"{row.per_second:,.0f}")
     console.print(table)
-
-
-def _add(table: Table, what: str, latency: Latency) -> None:
-    milliseconds = (f"{ms:.2f}" for ms in (latency.p50_ms, latency.p99_ms))
-    table.add_row(what, *milliseconds, f"{latency.per_second:,.0f}")
-
-
-def as_dict(figures: Figures) -> dict[str, Any]:
-    """The figures for ``--json``."""
-    return asdict(figures)

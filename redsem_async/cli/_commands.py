@@ -88,9 +88,8 @@ def ls(
     async def ask() -> list[discovery.ListEntry]:
         async with connected(target) as client:
             if not cluster and await _is_cluster_node(client):
-                fail(
-                    f"{target.display_url}: {CLUSTER_NODE}", FAILED
-                )  # it stores only some of them
+                # It stores only some of them.
+                fail(f"{target.display_url}: {CLUSTER_NODE}", FAILED)
             wanted = await discovery.names(client, prefix, pattern)
             return await discovery.list_entries(client, prefix, wanted)
 
@@ -209,26 +208,18 @@ def set_limit(
     if clear == (limit is not None):
         fail("give either a limit or --clear", USAGE_ERROR)
     wanted = _limit(limit)
-    if key is not None:
-        _set_limit_of_key(Target(url, prefix, cluster), name, wanted, key, create=create)
-        return
-    before, after = _change(
-        Target(url, prefix, cluster), name, lambda sem: sem.set_limit(wanted), create=create
-    )
-    _say(name, before, changed.limit_set(wanted, before, after))
 
+    def change(semaphore: AnySemaphore) -> Awaitable[None]:
+        if key is None:
+            return semaphore.set_limit(wanted)
+        return _with_keys(semaphore).set_limit(wanted, key=key)
 
-def _set_limit_of_key(
-    target: Target, name: str, limit: int | None, key: str, *, create: bool
-) -> None:
-    before, _ = _change(
-        target,
-        name,
-        lambda sem: _with_keys(sem).set_limit(limit, key=key),
-        create=create,
-        keyed=True,
-    )
-    _say(name, before, changed.key_limit_set(printable(key), limit))
+    target = Target(url, prefix, cluster)
+    before, after = _change(target, name, change, create=create, keyed=key is not None)
+    if key is None:
+        _say(name, before, changed.limit_set(wanted, before, after))
+    else:
+        _say(name, before, changed.key_limit_set(printable(key), wanted))
 
 
 def pause(
@@ -243,9 +234,8 @@ def pause(
 
     A pause is not a safety lock, because it is lost if Redis loses its state.
     """
-    before, after = _change(
-        Target(url, prefix, cluster), name, lambda sem: sem.pause(), create=create
-    )
+    target = Target(url, prefix, cluster)
+    before, after = _change(target, name, lambda sem: sem.pause(), create=create)
     _say(name, before, changed.paused(before, after))
 
 
@@ -289,9 +279,8 @@ def _change(
 def _say(name: str, before: SemaphoreInfo, done: str) -> None:
     typer.echo(f"{printable(name)}: {done}")
     if before.mode is None:
-        typer.echo(
-            "not in use yet: the limit applies from the first use until it is cleared", err=True
-        )
+        text = "not in use yet: the limit applies from the first use until it is cleared"
+        typer.echo(text, err=True)
 
 
 def kick(
@@ -366,12 +355,4 @@ def _confirmed(question: str) -> bool:
     return answer.strip().lower() in {"y", "yes"}
 
 
-COMMANDS: dict[str, Callable[..., Any]] = {
-    "ls": ls,
-    "status": status,
-    "set-limit": set_limit,
-    "pause": pause,
-    "resume": resume,
-    "kick": kick,
-    "clear": clear,
-}
+COMMANDS = (ls, status, set_limit, pause, resume, kick, clear)

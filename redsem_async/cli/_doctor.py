@@ -27,14 +27,15 @@ def doctor(
     target = Target(url, prefix, cluster)
     findings: list[Finding] = []
 
-    def report(finding: Finding) -> None:
-        findings.append(finding)
-        if not as_json:
-            typer.echo(f"{finding.verdict:<8} {finding.about}: {printable(finding.text)}")
-            if finding.advice:
-                typer.echo(f"{'':<8} -> {printable(finding.advice)}")
+    async def report() -> None:
+        async for finding in examine(target):
+            findings.append(finding)
+            if not as_json:
+                typer.echo(f"{finding.verdict:<8} {finding.about}: {printable(finding.text)}")
+                if finding.advice:
+                    typer.echo(f"{'':<8} -> {printable(finding.advice)}")
 
-    run(examine(target, report), target)
+    run(report(), target)
     healthy = all(finding.verdict is not Verdict.PROBLEM for finding in findings)
     if as_json:
         data = {"ok": healthy, "findings": [asdict(finding) for finding in findings]}

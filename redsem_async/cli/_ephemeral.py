@@ -1,11 +1,16 @@
-"""The Redis server of `bench` and `demo`: the user's, or an embedded one for this run only."""
+"""The Redis server of `bench` and `demo`: the user's, or an embedded one for this run only.
+
+And how its errors end these commands.
+"""
 
 import contextlib
 from collections.abc import Generator
 
-from redsem_async.testing import embedded_redis
+from redsem_async.testing import ServerDidNotStart, ServerNotFound, embedded_redis
 
-from ._target import USAGE_ERROR, Target, fail
+from ._target import FAILED, REDIS_ERRORS, USAGE_ERROR, Target, describe, fail, interrupted
+
+_EXPECTED = (*REDIS_ERRORS, ServerDidNotStart, ServerNotFound)
 
 
 @contextlib.contextmanager
@@ -29,10 +34,24 @@ def server_for(url: str | None, prefix: str, *, cluster: bool) -> Generator[tupl
         yield Target(running.url, prefix), what
 
 
-def first_error(error: Exception) -> Exception:
+@contextlib.contextmanager
+def errors_end_the_command() -> Generator[None]:
+    """Print an error of Redis or of the embedded server on one line, and exit."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        interrupted()
+    except (*_EXPECTED, ExceptionGroup) as error:
+        first = _first(error)
+        if not isinstance(first, _EXPECTED):
+            raise first from None
+        fail(describe(first), FAILED)
+
+
+def _first(error: Exception) -> Exception:
     """The first error of a group: tasks with a common cause fail together."""
     match error:
         case ExceptionGroup(exceptions=[one, *_]):
-            return first_error(one)
+            return _first(one)
         case _:
             return error

@@ -102,27 +102,25 @@ class Guard:
         self._hosts = {host.lower() for host in hosts}
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        answer = self._answer(scope) if scope["type"] == "http" else None
+        await (answer or self._app)(scope, receive, send)
+
+    def _answer(self, scope: Any) -> Any:
+        """The response to a request that is not let in; None for one that is."""
         from starlette.requests import Request
         from starlette.responses import PlainTextResponse, RedirectResponse
 
         from redsem_async.dashboard._access import HEADERS
 
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
         request = Request(scope)
         own = {**HEADERS, "Cache-Control": "no-store"}
         if not self._is_known(request.headers.get("host", "")):
             text = "This name of the host is not allowed: redsem-async serve --allow-host NAME\n"
-            await PlainTextResponse(text, 421, own)(scope, receive, send)
-            return
-        if self._token is None or self._matches(request.cookies.get(self._cookie, "")):
-            await self._app(scope, receive, send)
-            return
+            return PlainTextResponse(text, 421, own)
         header = request.headers.get("authorization", "")
-        if self._matches(header.removeprefix("Bearer ")):
-            await self._app(scope, receive, send)
-            return
+        tokens = (request.cookies.get(self._cookie, ""), header.removeprefix("Bearer "))
+        if self._token is None or any(map(self._matches, tokens)):
+            return None
         if self._matches(request.query_params.get("token", "")):
             rest = [(k, v) for k, v in parse_qsl(request.url.query) if k != "token"]
             # Out of the address, where histories and screenshots would keep it.
@@ -130,10 +128,9 @@ class Guard:
             place = f"?{urlencode(rest)}" if rest else f"/{request.url.path.lstrip('/')}"
             response = RedirectResponse(place, 303, own)
             response.set_cookie(self._cookie, self._token, httponly=True, samesite="lax")
-            await response(scope, receive, send)
-            return
+            return response
         text = "Open the address that redsem-async serve has printed: it has the token.\n"
-        await PlainTextResponse(text, 401, own)(scope, receive, send)
+        return PlainTextResponse(text, 401, own)
 
     def _is_known(self, host: str) -> bool:
         name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host

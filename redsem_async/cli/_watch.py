@@ -3,9 +3,8 @@
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncGenerator
-from dataclasses import dataclass
-from typing import Annotated, Any, Self
+from collections.abc import AsyncGenerator, Callable, Generator
+from typing import Annotated, Any, NamedTuple
 
 import typer
 from rich.console import Group, RenderableType
@@ -32,14 +31,8 @@ from ._target import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """Why there is no status.
-
-    Attributes:
-        text: the message.
-        code: the exit code that another command has for it.
-    """
+class Failure(NamedTuple):
+    """Why there is no status, and the exit code that another command has for it."""
 
     text: str
     code: int
@@ -70,70 +63,53 @@ def watch(
     after an error, which is a sample, too. With --count, the exit code is that of the last sample.
     """
     target = Target(url, prefix, cluster)
-    with contextlib.suppress(KeyboardInterrupt), _output(as_json=as_json) as output:
+    with contextlib.suppress(KeyboardInterrupt), _output(name, as_json=as_json) as show:
         try:
-            last = asyncio.run(_poll(target, name, interval, count, max_entries, output))
+            last = asyncio.run(_poll(target, name, interval, count, max_entries, show))
         except ValueError as error:
             fail(str(error), USAGE_ERROR)
         if isinstance(last, Failure):
             raise typer.Exit(last.code)
 
 
-def _output(*, as_json: bool) -> "_LineOutput":
+@contextlib.contextmanager
+def _output(name: str, *, as_json: bool) -> Generator[Callable[[Sample], None]]:
+    """What shows a sample: a live display in a terminal, or lines."""
+    shown = console(fitting=True)
     if as_json:
-        return _JsonOutput()
-    shown = console()
-    # A dumb terminal cannot go back to lines that it has shown.
-    live = shown.is_terminal and not shown.is_dumb_terminal
-    return _LiveOutput() if live else _LineOutput()
+        yield lambda sample: _print_json(name, sample)
+    elif not shown.is_terminal or shown.is_dumb_terminal:  # which cannot go back
+        yield _print_line
+    else:
+        with Live(console=shown, auto_refresh=False) as live:  # the last sample stays
+            last: RenderableType = Text()
+
+            def show(sample: Sample) -> None:
+                nonlocal last
+                if isinstance(sample, Failure):
+                    live.update(Group(last, Text(), Text(sample.text)), refresh=True)
+                else:
+                    last = details(*sample)
+                    live.update(last, refresh=True)
+
+            yield show
 
 
-class _LineOutput(contextlib.AbstractContextManager["_LineOutput", None]):
-    """One line per sample."""
-
-    def show(self, name: str, sample: Sample) -> None:
-        if isinstance(sample, Failure):
-            typer.echo(sample.text)
-            return
-        info, status = sample
-        keys = f"; keys: {keys_text(status)}" if status.keys else ""
-        typer.echo(f"{headline(info, status)}{keys}")
-
-    def __exit__(self, *_: object) -> None:
-        return None
+def _print_line(sample: Sample) -> None:
+    if isinstance(sample, Failure):
+        typer.echo(sample.text)
+        return
+    info, status = sample
+    keys = f"; keys: {keys_text(status)}" if status.keys else ""
+    typer.echo(f"{headline(info, status)}{keys}")
 
 
-class _JsonOutput(_LineOutput):
-    """One JSON object per line."""
-
-    def show(self, name: str, sample: Sample) -> None:
-        if isinstance(sample, Failure):
-            data: dict[str, Any] = {"name": name, "error": sample.text}
-        else:
-            data = as_dict(*sample, whole=True)
-        typer.echo(json.dumps(data))
-
-
-class _LiveOutput(_LineOutput):
-    """A live display in a terminal. The last sample stays on the screen."""
-
-    def __init__(self) -> None:
-        self._live = Live(console=console(fitting=True), auto_refresh=False)
-        self._last: RenderableType = Text()
-
-    def __enter__(self) -> Self:
-        self._live.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._live.stop()
-
-    def show(self, name: str, sample: Sample) -> None:
-        if isinstance(sample, Failure):
-            shown: RenderableType = Group(self._last, Text(), Text(sample.text))
-        else:
-            shown = self._last = details(*sample)
-        self._live.update(shown, refresh=True)
+def _print_json(name: str, sample: Sample) -> None:
+    if isinstance(sample, Failure):
+        data: dict[str, Any] = {"name": name, "error": sample.text}
+    else:
+        data = as_dict(*sample, whole=True)
+    typer.echo(json.dumps(data))
 
 
 async def _poll(
@@ -142,13 +118,13 @@ async def _poll(
     interval: float,
     count: int | None,
     max_entries: int,
-    output: _LineOutput,
+    show: Callable[[Sample], None],
 ) -> Sample | None:
     """Show *count* samples, and return the last."""
     shown = 0
     async with contextlib.aclosing(_samples(target, name, interval, max_entries)) as samples:
         async for sample in samples:
-            output.show(name, sample)
+            show(sample)
             shown += 1
             if shown == count:
                 return sample

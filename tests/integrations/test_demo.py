@@ -15,10 +15,7 @@ from typing import Any
 
 import pytest
 
-from redsem_async.cli.demo._ipc import Event
-from redsem_async.cli.demo._plan import Plan
-from redsem_async.cli.demo._record import Answer, Kill, Record, Round
-from redsem_async.cli.demo._verdict import faults_of
+from redsem_async.cli.demo._record import Event, Kill, Plan, Record, Round
 
 pytestmark = pytest.mark.release
 
@@ -118,7 +115,7 @@ def test_interrupted_it_leaves_no_process_behind(server_url: str) -> None:
             if found := re.search(r"pids ([\d, ]+)", line):
                 workers = [int(pid) for pid in found[1].split(", ")]
         demo.send_signal(signal.SIGINT)
-        # Upstream and workers inherit the pipe: it ends with the last of them.
+        # The workers inherit the pipe: it ends with the last of them.
         rest = demo.stdout.read()
     assert demo.returncode == 130
     assert rest == "interrupted\n"
@@ -164,19 +161,23 @@ def refusal(*command: str, **environment: str) -> str:
 # -- the verdict on invented records
 
 
-def visits_of(
-    *visits: tuple[int, float, float], refused: tuple[tuple[int, float], ...] = ()
-) -> tuple[Event, ...]:
-    """The events of an upstream, from (request, start, end), and (request, time) of refusals."""
-    events = [Event("entered", number, at) for number, at, _ in visits]
-    events += [Event("left", number, at) for number, _, at in visits]
-    events += [Event("refused", number, at) for number, at in refused]
-    return tuple(sorted(events, key=lambda event: event.at))
+def processed(number: int, entered: float, left: float) -> tuple[Event, ...]:
+    """The events of a request that the upstream processed."""
+    return Event("entered", number, entered), Event("left", number, left)
 
 
-def answers(worker: str, *ends: tuple[int, float]) -> tuple[Answer, ...]:
-    return tuple(Answer(number, worker, at) for number, at in ends)
+def events(*of_requests: tuple[Event, ...]) -> tuple[Event, ...]:
+    """All the events, in the order of their times."""
+    all_events = (event for of_request in of_requests for event in of_request)
+    return tuple(sorted(all_events, key=lambda event: event.at))
 
+
+def served(number: int, entered: float, left: float) -> tuple[Event, ...]:
+    """The events of a request that its worker got an answer to."""
+    return (*processed(number, entered, left), Event("answered", number, left))
+
+
+REFUSED_ONCE = (Event("refused", 3, 0.5),)
 
 GOOD = Record(
     plan=Plan(requests=3, limit=2, lease=2.0),
@@ -184,19 +185,13 @@ GOOD = Record(
     bare=Round(
         requests=range(1, 4),
         began=0.0,
-        ended=3.0,
-        answers=answers("worker 1", (1, 1.0), (2, 1.5), (3, 3.0)),
-        failures={},
-        visits=visits_of((1, 0.0, 1.0), (2, 0.1, 1.5), (3, 2.0, 3.0), refused=((3, 0.5),)),
+        events=events(served(1, 0.0, 1.0), served(2, 0.1, 1.5), served(3, 2.0, 3.0), REFUSED_ONCE),
         kill=Kill("worker 3", 98, -9, at=0.4, lost=(), passed_on=(3,)),
     ),
     guarded=Round(
         requests=range(4, 7),
         began=4.0,
-        ended=8.0,
-        answers=answers("worker 1", (4, 5.0), (6, 6.5)),
-        failures={5: "worker 2 was gone"},
-        visits=visits_of((4, 4.0, 5.0), (5, 4.1, 5.2), (6, 5.1, 6.5)),
+        events=events(served(4, 4.0, 5.0), processed(5, 4.1, 5.2), served(6, 5.1, 6.5)),
         kill=Kill("worker 2", 99, -9, 5.1, (5,), (), permits_by_time=((5.1, 1), (7.0, 0))),
     ),
 )
@@ -204,6 +199,15 @@ GOOD = Record(
 
 def guarded(record: Record, **changes: Any) -> Record:
     return replace(record, guarded=replace(record.guarded, **changes))
+
+
+def also(record: Record, *more: Event) -> Record:
+    return guarded(record, events=events(record.guarded.events, more))
+
+
+def without(record: Record, number: int, *kinds: str) -> Record:
+    kept = (e for e in record.guarded.events if e.request != number or e.kind not in kinds)
+    return guarded(record, events=tuple(kept))
 
 
 def kill(record: Record, **changes: Any) -> Record:
@@ -214,28 +218,32 @@ def kill(record: Record, **changes: Any) -> Record:
 MANIPULATED: list[tuple[str, Callable[[Record], Record]]] = [
     (
         "the upstream refused 1 times",
-        lambda good: guarded(good, visits=good.guarded.visits + visits_of(refused=((6, 4.2),))),
+        lambda good: also(good, Event("refused", 6, 4.2)),
     ),
     (
         "3 requests were inside at once: limit 2",
-        lambda good: guarded(good, visits=visits_of((4, 4.0, 5.0), (5, 4.1, 5.2), (6, 4.2, 6.5))),
+        lambda good: also(without(good, 6, "entered"), Event("entered", 6, 4.2)),
     ),
     (
         "without a semaphore nothing was refused",
-        lambda good: replace(good, bare=replace(good.bare, visits=good.bare.visits[:0])),
+        lambda good: replace(good, bare=replace(good.bare, events=())),
     ),
     ("request 5 was lost", lambda good: kill(good, lost=())),
     (
         "request 6 was lost: it hurt",
-        lambda good: guarded(good, answers=good.guarded.answers[:1], failures={6: "it hurt"}),
+        lambda good: also(without(good, 6, "answered"), Event("failed", 6, 6.5, "it hurt")),
     ),
     (
         "request 4 was processed 2 times",
-        lambda good: guarded(good, answers=(*good.guarded.answers, Answer(4, "worker 3", 7.0))),
+        lambda good: also(good, Event("answered", 4, 7.0)),
+    ),
+    (
+        "request 5 was processed 2 times",
+        lambda good: also(good, *processed(5, 5.5, 5.6)),
     ),
     (
         "request 6 was answered, but the upstream never received it",
-        lambda good: guarded(good, visits=visits_of((4, 4.0, 5.0), (5, 4.1, 5.2))),
+        lambda good: without(good, 6, "entered", "left"),
     ),
     ("with the semaphore, no worker was killed", lambda good: guarded(good, kill=None)),
     (
@@ -255,10 +263,10 @@ MANIPULATED: list[tuple[str, Callable[[Record], Record]]] = [
 
 
 def test_a_good_record_has_no_fault() -> None:
-    assert faults_of(GOOD) == []
+    assert GOOD.faults() == []
 
 
 @pytest.mark.parametrize(("fault", "doctor"), MANIPULATED, ids=[fault for fault, _ in MANIPULATED])
 def test_a_broken_promise_is_a_fault(fault: str, doctor: Callable[[Record], Record]) -> None:
-    found = faults_of(doctor(GOOD))
+    found = doctor(GOOD).faults()
     assert any(fault in sentence for sentence in found), found

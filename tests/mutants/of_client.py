@@ -993,7 +993,7 @@ OF_CLIENT = (
         "doctor looks for what bounds the time of two masters",
         "integrations/cli/test_doctor.py::test_a_master_that_needs_no_replica_is_a_note",
         (
-            "cli/doctor/_masters.py",
+            "cli/doctor/_server.py",
             "    needed = max(1, (replicas + 1) // 2)",
             "    count, needed = count or 1, max(1, (replicas + 1) // 2)",
         ),
@@ -1002,7 +1002,7 @@ OF_CLIENT = (
         "doctor does not look where the replicas are gone",
         "doctor looks for what bounds the time of two masters",
         "integrations/cli/test_doctor.py::test_a_master_that_sentinels_watch_may_be_replaced",
-        ("cli/doctor/_masters.py", "not (replicas or watched)", "not replicas"),
+        ("cli/doctor/_server.py", "not (replicas or watched)", "not replicas"),
     ),
     mutant(
         "a semaphore with keys is taken without a key",

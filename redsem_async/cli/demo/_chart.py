@@ -1,12 +1,19 @@
 """The chart: requests asked of the upstream at once, and the limit. A PNG, or characters."""
 
 import tempfile
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
+from rich.text import Text
 
-from ._record import Record
+from ._record import Kill, Record, Round
+
+_BARE, _GUARDED, _LIMIT, _DEAD = "#e3a08f", "#3b7dbd", "#c8322b", "#6e7781"
+_BIN = 0.1  # seconds; the bin width of the histogram of refusals
+_HEIGHT, _WIDEST = 16, 110  # of a chart of characters
 
 
 def make_folder(folder: Path) -> None:
@@ -23,15 +30,129 @@ def chart_of(record: Record, console: Console, folder: Path | None) -> Path | No
     """Draw a PNG into *folder* and return its path; without matplotlib, print a chart."""
     console.print()
     if find_spec("matplotlib") is None:
-        from ._terminal_chart import print_chart
-
-        print_chart(record, console)
+        _print_chart(record, console)
         return None
-    from ._png_chart import save_chart
-
     if folder is None:
         folder = Path(tempfile.mkdtemp(prefix="redsem-demo-"))
     path = folder / "redsem-demo.png"
-    save_chart(record, path)
+    _save_chart(record, path)
     console.print(f"chart: {path}", soft_wrap=True, markup=False)
     return path
+
+
+def _highest(record: Record) -> int:
+    return max(record.plan.limit, *(round_.most_asked for round_ in record.rounds))
+
+
+def _steps(record: Record, round_: Round) -> tuple[list[float], list[int]]:
+    """The outline of the requests asked at once: times on the axis, and heights."""
+    times, heights = [record.axis(round_, round_.began)], [0]
+    for at, asked in round_.asked_at_once():
+        if asked != heights[-1]:
+            times += [record.axis(round_, at)] * 2
+            heights += [heights[-1], asked]
+    return times, heights
+
+
+def _print_chart(record: Record, console: Console) -> None:
+    """Print characters, drawn by plotext."""
+    try:
+        plotext: Any = import_module("plotext")
+    except ImportError as error:  # Its C++ extension is not built for every platform.
+        console.print(f"no chart: {str(error).splitlines()[0]}", markup=False)
+        return
+    limit, highest = record.plan.limit, _highest(record)
+    figure: Any = plotext.figure
+    figure.clear()
+    figure.theme("simple")
+    figure.plot_size(min(console.width, _WIDEST), _HEIGHT)
+    for round_, colour in zip(record.rounds, ("red", "blue"), strict=True):
+        asked = figure.signal(*_steps(record, round_), marker=plotext.marker("hd", colour))
+        figure.draw(asked.lines().fillx())
+    figure.line(limit, pixel="default")
+    figure.title(f"requests asked of the upstream at once; the line is its limit, {limit}")
+    figure.ruler("y").lim(0, highest + 1)
+    figure.ruler("y").ticks([0, limit, highest])
+    figure.ruler("x").lim(0, record.seconds)
+    figure.label("seconds: without a semaphore (red), then with one (blue)")
+    console.print(Text.from_ansi(str(figure.build())))
+
+
+def _save_chart(record: Record, path: Path) -> None:
+    """Save a PNG of both rounds to *path*, drawn by matplotlib."""
+    from matplotlib.figure import Figure  # Not pyplot, which has global state and windows.
+
+    figure: Any = Figure(figsize=(11, 5.2), dpi=150, layout="constrained")
+    figure.suptitle(
+        f"{record.plan.workers} processes, and an upstream that accepts"
+        f" {record.plan.limit} concurrent requests",
+        fontweight="bold",
+    )
+    grid = figure.add_gridspec(2, 1, height_ratios=(4, 1))
+    asked = figure.add_subplot(grid[0])
+    refused = figure.add_subplot(grid[1], sharex=asked)
+    asked.tick_params(labelbottom=False)
+    for axes in (asked, refused):
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.margins(x=0.01)
+    _draw_asked(asked, record)
+    _draw_refused(refused, record)
+    figure.savefig(path)
+
+
+def _draw_asked(axes: Any, record: Record) -> None:
+    limit, highest = record.plan.limit, _highest(record)
+    titles = ("without a semaphore", f"with FairSemaphore, limit {limit}")
+    for round_, title, colour in zip(record.rounds, titles, (_BARE, _GUARDED), strict=True):
+        axes.fill_between(*_steps(record, round_), color=colour, linewidth=0)
+        middle = record.axis(round_, (round_.began + round_.ended) / 2)
+        axes.text(middle, highest + 1.5, title, ha="center", va="center", fontsize="large")
+    axes.axhline(limit, color=_LIMIT, linewidth=1.5)
+    axes.text(0, limit + 0.15, f"limit {limit}", color=_LIMIT, va="bottom")
+    if (kill := record.bare.kill) is not None:
+        at, top = record.axis(record.bare, kill.at), record.bare.most_asked
+        axes.vlines(at, 0, top, color=_DEAD, linestyle=":")
+        axes.text(at, top, f" {kill.worker} killed", color=_DEAD, va="top")
+    if (kill := record.guarded.kill) is not None:
+        _draw_permits(axes, record, kill)
+    axes.set_ylim(0, highest + 3)
+    axes.set_ylabel("requests asked at once")
+
+
+def _draw_permits(axes: Any, record: Record, kill: Kill) -> None:
+    """The permits of a killed worker, as a hatched area below the limit."""
+    limit = record.plan.limit
+    times = [record.axis(record.guarded, at) for at, _ in kill.permits_by_time]
+    lower = [limit - held for _, held in kill.permits_by_time]
+    unavailable = "never free again"
+    if kill.unavailable is not None:
+        unavailable = f"unavailable for {kill.unavailable:.2f} s"
+    else:
+        times.append(record.seconds)
+        lower.append(lower[-1])
+    hatched = {"facecolor": "none", "edgecolor": _DEAD, "hatch": "//", "linewidth": 1}
+    axes.fill_between(times, lower, limit, step="post", **hatched)
+    axes.annotate(
+        f"{kill.worker} killed: its {kill.held} permits {unavailable}",
+        xy=((times[0] + times[-1]) / 2, limit),
+        xytext=(0, 4),
+        textcoords="offset points",
+        ha="center",
+        color=_DEAD,
+    )
+
+
+def _draw_refused(axes: Any, record: Record) -> None:
+    instants = [
+        record.axis(round_, event.at)
+        for round_ in record.rounds
+        for event in round_.of_kind("refused")
+    ]
+    edges = [n * _BIN for n in range(int(record.seconds / _BIN) + 2)]
+    axes.hist(instants, bins=edges, color=_LIMIT)
+    axes.set_ylabel("refused (429)")
+    axes.set_xlabel(f"seconds; refusals per {_BIN} s")
+    axes.set_ylim(bottom=0)
+    middle = (record.axis(record.guarded, record.guarded.began) + record.seconds) / 2
+    if not record.guarded.refused:
+        axes.text(middle, axes.get_ylim()[1] / 2, "none", ha="center", va="center", color=_DEAD)

@@ -1,21 +1,51 @@
-"""The recorded facts of a demo. `_verdict` judges them."""
+"""What happened in a demo, and which promises the semaphore broke. No I/O."""
 
+import signal
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-
-from ._ipc import Event
-from ._plan import Plan
+from itertools import accumulate
 
 _GAP = 1.0  # seconds between the rounds in a chart
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """A request that was answered, and its worker."""
+class Plan:
+    """The parameters of a demo.
 
-    number: int
-    worker: str
+    Attributes:
+        requests: number of requests in each of the two rounds.
+        limit: concurrent requests that the upstream accepts; the limit of the semaphore.
+        lease: lease in seconds. It is far longer than a request, so that the requests of a killed
+            worker have left the upstream before its permits are granted to others.
+        workers: number of worker processes.
+        slots: requests assigned to one worker at a time.
+    """
+
+    requests: int
+    limit: int
+    lease: float
+    workers: int = 4
+    slots: int = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """An event at the upstream or in a worker.
+
+    Attributes:
+        kind: at the upstream, a request ``entered``, ``left`` or was ``refused``. In a worker, it
+            was ``started`` (with a semaphore: a permit is held), is ``retrying`` after it was
+            refused, was ``answered``, or ``failed``. A worker that has started is ``ready``.
+        request: number of the request.
+        at: time by ``time.monotonic()``, which all processes of a machine share.
+        detail: why a request failed.
+    """
+
+    kind: str
+    request: int
     at: float
+    detail: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +77,10 @@ class Kill:
         return self.permits_by_time[0][1]
 
     @property
-    def free_at(self) -> float | None:
-        """When all of its permits were free; ``None`` if they never were."""
-        at, held = self.permits_by_time[-1]
-        return None if held else at
-
-    @property
     def unavailable(self) -> float | None:
-        """For how many seconds its permits were unavailable to others."""
-        return None if self.free_at is None else self.free_at - self.at
+        """For how many seconds its permits were unavailable; ``None`` if they never were free."""
+        at, held = self.permits_by_time[-1]
+        return None if held else at - self.at
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,64 +90,57 @@ class Round:
     Attributes:
         requests: the numbers of the requests.
         began: start, by ``time.monotonic()`` as all times here.
-        ended: when all requests were finished.
-        answers: answered requests, as reported by the workers.
-        failures: the reason for each failed request, by number.
-        visits: events of the upstream in order: ``entered``, ``left``, ``refused``.
-        asked: by how much the number of requests changed that workers had begun and not finished,
-            with the time of each change.
+        events: all events, in the order of their times.
         kill: the worker that was killed; ``None`` if the round ended before.
     """
 
     requests: range
     began: float
-    ended: float
-    answers: tuple[Answer, ...]
-    failures: dict[int, str]
-    visits: tuple[Event, ...]
-    asked: tuple[tuple[float, int], ...] = ()
+    events: tuple[Event, ...]
     kill: Kill | None = None
 
     @property
+    def ended(self) -> float:
+        return self.events[-1].at if self.events else self.began
+
+    @property
     def seconds(self) -> float:
-        """The duration of the round."""
         return self.ended - self.began
 
     @property
-    def refusals(self) -> tuple[Event, ...]:
-        """The requests that the upstream refused with 429."""
-        return tuple(event for event in self.visits if event.kind == "refused")
+    def refused(self) -> int:
+        """How often the upstream refused a request with 429."""
+        return len(self.of_kind("refused"))
+
+    @property
+    def unanswered(self) -> tuple[int, ...]:
+        answered = {event.request for event in self.of_kind("answered")}
+        return tuple(number for number in self.requests if number not in answered)
 
     @property
     def most_inside(self) -> int:
         """The maximum number of requests inside the upstream at once."""
-        return max((inside for _, inside in self.inside()), default=0)
-
-    @property
-    def unanswered(self) -> tuple[int, ...]:
-        """The requests that were never answered."""
-        answered = {answer.number for answer in self.answers}
-        return tuple(number for number in self.requests if number not in answered)
+        steps = ((event.kind == "entered") - (event.kind == "left") for event in self.events)
+        return max(accumulate(steps), default=0)
 
     @property
     def most_asked(self) -> int:
         """The maximum number of requests that were asked of the upstream at once."""
         return max((asked for _, asked in self.asked_at_once()), default=0)
 
+    def of_kind(self, kind: str) -> list[Event]:
+        return [event for event in self.events if event.kind == kind]
+
     def asked_at_once(self) -> Iterator[tuple[float, int]]:
         """The number of requests that workers wanted answers to: each change with its time."""
-        asked = 0
-        for at, change in sorted(self.asked):
-            asked += change
-            yield at, asked
-
-    def inside(self) -> Iterator[tuple[float, int]]:
-        """The number of requests inside the upstream: each change with its time."""
-        inside = 0
-        for event in self.visits:
-            if event.kind != "refused":
-                inside += 1 if event.kind == "entered" else -1
-                yield event.at, inside
+        asked = set[int]()
+        for event in self.events:
+            if event.kind == "started":
+                asked.add(event.request)
+                yield event.at, len(asked)
+            elif event.kind in {"answered", "failed"}:
+                asked.discard(event.request)
+                yield event.at, len(asked)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +151,10 @@ class Record:
     server: str
     bare: Round
     guarded: Round
+
+    @property
+    def rounds(self) -> tuple[Round, Round]:
+        return self.bare, self.guarded
 
     @property
     def seconds(self) -> float:
@@ -147,8 +169,63 @@ class Record:
     @property
     def answered_meanwhile(self) -> int:
         """The number of requests answered while the killed worker's permits were unavailable."""
-        kill = self.guarded.kill
+        kill, answered = self.guarded.kill, self.guarded.of_kind("answered")
         if kill is None:
             return 0
-        began, ended = kill.at, kill.free_at or self.guarded.ended
-        return sum(began < answer.at < ended for answer in self.guarded.answers)
+        seconds = self.guarded.seconds if kill.unavailable is None else kill.unavailable
+        return sum(kill.at < event.at < kill.at + seconds for event in answered)
+
+    def faults(self) -> list[str]:
+        """The broken promises, one sentence each; empty if all were kept."""
+        return [
+            *self._limit_faults(),
+            *_round_faults(self.bare, "without a semaphore"),
+            *_round_faults(self.guarded, "with the semaphore"),
+            *self._permit_faults(),
+        ]
+
+    def _limit_faults(self) -> Iterator[str]:
+        limit, inside, refused = self.plan.limit, self.guarded.most_inside, self.guarded.refused
+        if not self.bare.refused:
+            yield "without a semaphore nothing was refused either: the comparison shows nothing"
+        if refused:
+            yield f"with the semaphore, the upstream refused {refused} times (429)"
+        if inside > limit:
+            yield f"with the semaphore, {inside} requests were inside at once: limit {limit}"
+
+    def _permit_faults(self) -> Iterator[str]:
+        kill, lease = self.guarded.kill, self.plan.lease
+        if kill is None:
+            return
+        who, lost = kill.worker, len(kill.lost)
+        if kill.held < 1:
+            yield f"{who} held no permit when it was killed"
+        if lost > kill.held:
+            yield f"{lost} requests of {who} were lost: it held {kill.held} permits"
+        if self.answered_meanwhile == 0:
+            yield f"no request was answered while the permits of {who} were unavailable"
+        if kill.unavailable is None:
+            yield f"the permits of {who} never became free"
+        elif kill.unavailable > 2 * lease:
+            after = f"{kill.unavailable:.2f} s"
+            yield f"the permits of {who} became free after {after}: lease {lease} s"
+
+
+def _round_faults(round_: Round, which: str) -> Iterator[str]:
+    """The records of upstream and workers must agree and include every request."""
+    kill = round_.kill
+    if kill is None:
+        yield f"{which}, no worker was killed"
+    elif kill.returncode != -signal.SIGKILL:
+        yield f"{kill.worker} was not killed: it ended with {kill.returncode}"
+    reasons = {event.request: event.detail for event in round_.of_kind("failed")}
+    for number in round_.unanswered:
+        if kill is None or number not in kill.lost:
+            yield f"request {number} was lost: {reasons.get(number, 'for an unknown reason')}"
+    entered = Counter(event.request for event in round_.of_kind("entered"))
+    answered = Counter(event.request for event in round_.of_kind("answered"))
+    for number, times in (entered | answered).items():
+        if times > 1:
+            yield f"request {number} was processed {times} times"
+    for number in sorted(answered.keys() - entered.keys()):
+        yield f"request {number} was answered, but the upstream never received it"

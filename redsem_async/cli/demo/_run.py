@@ -1,24 +1,27 @@
-"""Runs both rounds of the demo, and returns the record."""
+"""Runs the demo: two rounds, each with an upstream and with worker processes of its own.
+
+A worker of each round is killed. In the second round its permits are watched until they are free.
+"""
 
 import asyncio
 import contextlib
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator
+import time
+from collections.abc import Callable
 from dataclasses import asdict, replace
 
 from rich.console import Console
 from rich.markup import escape
 
 from redsem_async import FairSemaphore, SemaphoreError
-from redsem_async.cli._ephemeral import first_error, server_for
+from redsem_async.cli._ephemeral import server_for
 from redsem_async.cli._target import Target, connected
 
-from ._display import Display
-from ._ipc import Child, Event
-from ._kill import kill_holder, kill_worker
-from ._plan import Plan, UpstreamSetup, WorkerSetup
-from ._record import Record
-from ._workers import Worker, Workers
+from ._record import Event, Kill, Plan, Record, Round
+from ._show import Display
+from ._workers import Upstream, Worker, Workers
+
+_POLL_INTERVAL = 0.01  # seconds between two status queries
 
 
 def run(plan: Plan, url: str | None, prefix: str, console: Console, *, cluster: bool) -> Record:
@@ -28,128 +31,103 @@ def run(plan: Plan, url: str | None, prefix: str, console: Console, *, cluster: 
 
     Raises:
         ServerNotFound, ServerDidNotStart: no embedded server is available.
-        SemaphoreError, RedisError, OSError: Redis is unreachable or returned an error.
+        SemaphoreError, RedisError, OSError: Redis is unreachable or returned an error; also in
+            an `ExceptionGroup`.
     """
-    display = Display(plan, console)
+    display = Display(plan.limit, console)
     with server_for(url, prefix, cluster=cluster) as (target, server):
         display.log(f"Redis: {escape(server)}")
-        try:
-            return asyncio.run(_demo(plan, target, server, display))
-        except ExceptionGroup as group:
-            raise first_error(group) from None
-
-
-async def _demo(plan: Plan, target: Target, server: str, display: Display) -> Record:
-    count = plan.requests
-    display.log(f"upstream: accepts {plan.limit} concurrent requests, answers others with 429")
-    async with _semaphore(plan, target) as semaphore:
-        title = f"1. {count} requests without a semaphore"
-        async with _round(plan, target, semaphore, display, title) as (workers, visits):
-            workers.begin("bare", range(1, count + 1))
-            kill = await kill_worker(plan, workers, display.log)
-            bare = await workers.finished()
-            display.end(bare, workers)
-        # The upstream has ended: its list of visits is complete.
-        bare = replace(bare, visits=tuple(visits), kill=kill)
-
-        title = f"2. {count} requests with {semaphore!r}, lease {plan.lease:g} s"
-        async with (
-            _round(plan, target, semaphore, display, title) as (workers, visits),
-            asyncio.TaskGroup() as group,
-        ):
-            workers.begin("guarded", range(count + 1, 2 * count + 1))
-            polling = group.create_task(_poll_status(semaphore, display))
-            killer = group.create_task(kill_holder(plan, workers, semaphore, display.log))
-            guarded = await workers.finished()
-            display.end(guarded, workers)
-            kill = await killer
-            polling.cancel()
-        guarded = replace(guarded, visits=tuple(visits), kill=kill)
+        display.log(f"upstream: accepts {plan.limit} concurrent requests, answers others with 429")
+        bare, guarded = asyncio.run(_both_rounds(plan, target, display))
     return Record(plan, server, bare, guarded)
 
 
-@contextlib.asynccontextmanager
-async def _round(
-    plan: Plan, target: Target, semaphore: FairSemaphore, display: Display, title: str
-) -> AsyncGenerator[tuple[Workers, list[Event]]]:
-    """The workers of a round, and the visits that the upstream records."""
-    display.begin(title)
-    visits: list[Event] = []
-    async with (
-        _processes(plan, target, semaphore.name, display, visits) as workers,
-        display.live(workers),
-    ):
-        yield workers, visits
-
-
-@contextlib.asynccontextmanager
-async def _semaphore(plan: Plan, target: Target) -> AsyncGenerator[FairSemaphore]:
-    """The semaphore of the demo, with a random name; deleted at the end."""
+async def _both_rounds(plan: Plan, target: Target, display: Display) -> tuple[Round, Round]:
+    count, name = plan.requests, f"demo-{secrets.token_hex(4)}"
     async with connected(target) as client:
-        name = f"demo-{secrets.token_hex(4)}"
         semaphore = FairSemaphore(
             client, name, plan.limit, lease=plan.lease, prefix=target.prefix, label="demo"
         )
         async with semaphore.acquire(timeout=0):
             pass  # Raises if Redis is unreachable.
         try:
-            yield semaphore
+            display.begin(f"1. {count} requests without a semaphore")
+            bare = await _round(plan, range(1, count + 1), target, display, None)
+            display.begin(f"2. {count} requests with {semaphore!r}, lease {plan.lease:g} s")
+            requests = range(count + 1, 2 * count + 1)
+            guarded = await _round(plan, requests, target, display, semaphore)
         finally:
             with contextlib.suppress(SemaphoreError):
                 await semaphore.clear()
+    return bare, guarded
 
 
-@contextlib.asynccontextmanager
-async def _processes(
-    plan: Plan, target: Target, semaphore: str, display: Display, visits: list[Event]
-) -> AsyncGenerator[Workers]:
-    """Start upstream and workers; all of them have ended after the block."""
-    # The group outlives the processes, so that its tasks read all events.
-    async with asyncio.TaskGroup() as group, contextlib.AsyncExitStack() as stack:
-        upstream = await stack.enter_async_context(_child("upstream", UpstreamSetup(plan.limit)))
-        events = upstream.events()
-        address = f"http://127.0.0.1:{(await anext(events)).number}"
-        group.create_task(_record_visits(events, visits, display))
-
-        started: list[Worker] = []
-        for number in range(1, plan.workers + 1):
-            label = f"worker {number}"
-            setup = WorkerSetup(label, address, asdict(target), semaphore, plan.limit, plan.lease)
-            child = await stack.enter_async_context(_child("worker", setup))
-            started.append(Worker(label, child))
-        workers = Workers(started, plan.slots)
-        for worker in started:
-            group.create_task(workers.follow(worker))
-        await workers.ready()
-        pids = ", ".join(str(worker.child.pid) for worker in started)
-        display.log(
-            f"workers: {plan.workers} processes (pids {pids}), "
-            f"{plan.slots} requests at a time each"
-        )
-        yield workers
-        for worker in started:
-            worker.child.close_stdin()  # all at once; the stack waits for each
+async def _round(
+    plan: Plan, requests: range, target: Target, display: Display, semaphore: FairSemaphore | None
+) -> Round:
+    """Have *requests* processed, while holding permits if there is a *semaphore*."""
+    events: list[Event] = []
+    upstream, workers = Upstream(plan.limit, events), Workers(plan.slots, events)
+    options = semaphore and {"name": semaphore.name, "limit": plan.limit, "lease": plan.lease}
+    async with upstream.listening() as address:
+        setup = {"upstream": address, "target": asdict(target), "semaphore": options}
+        async with workers.running(plan.workers, setup), asyncio.TaskGroup() as group:
+            pids = ", ".join(str(worker.process.pid) for worker in workers.all)
+            display.log(
+                f"workers: {plan.workers} processes (pids {pids}), "
+                f"{plan.slots} requests at a time each"
+            )
+            shown = group.create_task(display.show(workers.all, upstream, semaphore))
+            began = time.monotonic()
+            workers.assign(requests)
+            kill = await _kill_one(plan, workers, semaphore, display.log)
+            await workers.until(lambda: workers.finished)
+            shown.cancel()
+    in_order = sorted(events, key=lambda event: event.at)
+    round_ = Round(requests, began, tuple(in_order), kill)
+    display.end(round_)
+    return round_
 
 
-def _child(
-    module: str, setup: UpstreamSetup | WorkerSetup
-) -> contextlib.AbstractAsyncContextManager[Child]:
-    return Child.run(f"{__package__}._{module}", asdict(setup))
+async def _kill_one(
+    plan: Plan, workers: Workers, semaphore: FairSemaphore | None, log: Callable[[str], None]
+) -> Kill | None:
+    """Kill a worker during more than its share of requests; wait until its permits are free.
+
+    Returns ``None`` if the round ended before.
+    """
+    share = min(plan.limit // plan.workers + 1, plan.slots - 1)
+    # With permits, the others go on in the meantime only if it does not hold all of them.
+    most = plan.slots if semaphore is None else plan.limit - 1
+
+    def victim() -> Worker | None:
+        busy = [worker for worker in workers.all if share <= len(worker.started) <= most]
+        busiest = max(busy, key=lambda worker: len(worker.started), default=None)
+        return busiest if workers.answered >= plan.requests // 5 else None
+
+    await workers.until(lambda: workers.finished or victim() is not None)
+    worker = victim()
+    if worker is None or workers.finished:
+        return None
+    count, name = len(worker.started), f"{worker.label} (pid {worker.process.pid})"
+    kill = await workers.kill(worker)
+    if semaphore is None:
+        log(f"{name} is killed with SIGKILL during {count} requests")
+        return kill
+    # A dead process releases nothing: it still holds what it held when it died.
+    permits_by_time = [(kill.at, await _permits_of(kill.pid, semaphore))]
+    log(f"{name} is killed with SIGKILL while it holds {permits_by_time[0][1]} permits")
+    while permits_by_time[-1][1] and time.monotonic() < kill.at + 3 * plan.lease:
+        await asyncio.sleep(_POLL_INTERVAL)
+        held = await _permits_of(kill.pid, semaphore)
+        if held != permits_by_time[-1][1]:
+            permits_by_time.append((time.monotonic(), held))
+    kill = replace(kill, permits_by_time=tuple(permits_by_time))
+    if kill.unavailable is not None:
+        log(f"its permits are free again {kill.unavailable:.2f} s later (lease: {plan.lease:g} s)")
+    return kill
 
 
-async def _record_visits(
-    events: AsyncIterator[Event], visits: list[Event], display: Display
-) -> None:
-    """Record the events of the upstream."""
-    change = {"entered": 1, "left": -1, "refused": 0}
-    async for event in events:
-        visits.append(event)
-        display.inside += change[event.kind]
-
-
-async def _poll_status(semaphore: FairSemaphore, display: Display) -> None:
-    """Query the status ten times a second, for the display."""
-    while True:
-        with contextlib.suppress(SemaphoreError):
-            display.status = await semaphore.status()
-        await asyncio.sleep(0.1)
+async def _permits_of(pid: int, semaphore: FairSemaphore) -> int:
+    holders = (await semaphore.status()).holders
+    return sum(holder.permits for holder in holders if holder.client.pid == pid)

@@ -1,84 +1,62 @@
-"""A worker process: sends the requests that it is assigned to the upstream, concurrently.
+"""A worker process of the demo: sends the requests that it is assigned, concurrently.
 
-It emits for each request that it was ``started`` (with a semaphore: a permit is held), each time
-that it was ``refused``, and that it was ``answered`` or ``failed``. It also emits when the worker
-is ``ready`` and when it is ``leaving``.
+The first line of standard input is the setup as JSON, and each later line is the number of a
+request. Standard output has a JSON line for each event, see `Event`; pipes are independent of the
+Redis under test, and keep what a worker wrote before it was killed. The process ends when its
+standard input does, so that it cannot outlive the demo, whatever ends the demo.
 """
 
 import asyncio
 import contextlib
 import json
+import os
 import random
+import sys
+import time
 
 import httpx
 
 from redsem_async import FairSemaphore, SemaphoreError
 from redsem_async.cli._target import Target, connected
 
-from ._ipc import emit, standard_input
-from ._plan import WorkerSetup
+
+def _report(kind: str, request: int = 0, detail: str = "") -> None:
+    """Write an event at once, so that a SIGKILL cannot lose it."""
+    try:
+        print(json.dumps([kind, request, time.monotonic(), detail]), flush=True)
+    except BrokenPipeError:
+        os._exit(0)  # The demo is gone, and its server too.
 
 
-class _Worker:
-    def __init__(self, http: httpx.AsyncClient, semaphore: FairSemaphore) -> None:
-        self._http = http
-        self._semaphore = semaphore
-
-    async def bare(self, number: int) -> None:
-        """Send a request without a semaphore."""
-        await self._complete(number)
-
-    async def guarded(self, number: int) -> None:
-        """Send a request while holding a permit."""
-        async with self._semaphore.acquire():
-            await self._complete(number)
-
-    async def _complete(self, number: int) -> None:
-        emit("started", number)
-        while not await self._accepted(number):
-            emit("refused", number)
-            await asyncio.sleep(random.uniform(0.1, 0.3))
-        emit("answered", number)
-
-    async def _accepted(self, number: int) -> bool:
-        response = await self._http.get(f"/{number}")
-        if response.status_code == 429:
-            return False
-        response.raise_for_status()
-        return True
-
-    async def handle(self, kind: str, number: int) -> None:
-        try:
-            await {"bare": self.bare, "guarded": self.guarded}[kind](number)
-        except (httpx.HTTPError, SemaphoreError) as error:
-            emit("failed", number, f"{type(error).__name__}: {error}")
+async def _handle(http: httpx.AsyncClient, semaphore: FairSemaphore | None, request: int) -> None:
+    """Send a request until the upstream accepts it, while holding a permit if there are any."""
+    try:
+        async with semaphore.acquire() if semaphore else contextlib.nullcontext():
+            _report("started", request)
+            while (response := await http.get(f"/{request}")).status_code == 429:
+                _report("retrying", request)
+                await asyncio.sleep(random.uniform(0.1, 0.3))
+            response.raise_for_status()
+            _report("answered", request)
+    except (httpx.HTTPError, SemaphoreError) as error:
+        _report("failed", request, f"{type(error).__name__}: {error}")
 
 
 async def _main() -> None:
-    stdin = await standard_input()
-    setup = WorkerSetup(**json.loads(await stdin.readline()))
-    async with contextlib.AsyncExitStack() as stack:
+    setup = json.loads(sys.stdin.readline())
+    target, options = Target(**setup["target"]), setup["semaphore"]
+    async with (
         # Ignore proxy settings of the environment: the upstream is local.
-        client = httpx.AsyncClient(base_url=setup.upstream, trust_env=False, timeout=10)
-        http = await stack.enter_async_context(client)
-        target = Target(**setup.target)
-        semaphore = FairSemaphore(
-            await stack.enter_async_context(connected(target)),
-            setup.semaphore,
-            setup.limit,
-            lease=setup.lease,
-            prefix=target.prefix,
-            label=setup.label,
-        )
-        worker = _Worker(http, semaphore)
-        emit("ready")
+        httpx.AsyncClient(base_url=setup["upstream"], trust_env=False, timeout=10) as http,
+        connected(target) as redis,
+    ):
+        semaphore = FairSemaphore(redis, prefix=target.prefix, **options) if options else None
+        _report("ready")
         tasks: set[asyncio.Task[None]] = set()
-        async for line in stdin:
-            kind, number = line.decode().split()
-            task = asyncio.create_task(worker.handle(kind, int(number)))
+        while line := await asyncio.to_thread(sys.stdin.readline):
+            task = asyncio.create_task(_handle(http, semaphore, int(line)))
             tasks.add(task)
             task.add_done_callback(tasks.discard)
-        emit("leaving")
         # Cancelling the rest releases their permits.
         for task in tasks:
             task.cancel()

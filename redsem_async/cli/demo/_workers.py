@@ -1,21 +1,70 @@
-"""The worker processes: assigns requests to them, and records the outcome of each request."""
+"""What takes part in a round: the upstream, and worker processes that share its requests."""
 
 import asyncio
+import contextlib
+import json
+import random
+import sys
 import time
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections import Counter, deque
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
-from ._ipc import Child, Event
-from ._record import Answer, Round
+from ._record import Event, Kill
+
+_EXIT_TIMEOUT = 2.0  # seconds for a worker to end by itself
+_OK = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nok\n"
+_TOO_MANY = b"HTTP/1.1 429 Too Many Requests\r\nContent-Length: 9\r\n\r\ntoo many\n"
 
 
-@dataclass(frozen=True, slots=True)
-class Unfinished:
-    """The requests of a worker that ended: started ones are lost, others are reassigned."""
+class Upstream:
+    """Like a provider with a concurrency cap, it refuses excess requests.
 
-    lost: tuple[int, ...]
-    passed_on: tuple[int, ...]
+    It does not know the semaphore, so the events that it records are independent of it.
+
+    Attributes:
+        inside: the number of requests that are being processed.
+    """
+
+    def __init__(self, limit: int, events: list[Event]) -> None:
+        """Append to *events*, and process up to *limit* requests at once."""
+        self.inside = 0
+        self._limit = limit
+        self._events = events
+
+    @contextlib.asynccontextmanager
+    async def listening(self) -> AsyncGenerator[str]:
+        """Answer requests during a block, at this URL."""
+        async with await asyncio.start_server(self._serve, "127.0.0.1", 0) as server:
+            yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer the requests of one connection, ``GET /<number>``, one after the other."""
+        # The task is cancelled at the end, which Python 3.11 would log.
+        over = (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError)
+        with contextlib.suppress(*over):
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                path = head.split(b" ", 2)[1]
+                writer.write(await self._answer(int(path[1:])))
+                await writer.drain()
+        writer.close()
+
+    async def _answer(self, number: int) -> bytes:
+        if self.inside >= self._limit:
+            self._record("refused", number)
+            return _TOO_MANY
+        self.inside += 1
+        self._record("entered", number)
+        # As in a real service, started work continues when the client is gone.
+        await asyncio.sleep(random.uniform(0.05, 0.12))
+        self.inside -= 1
+        self._record("left", number)
+        return _OK
+
+    def _record(self, kind: str, number: int) -> None:
+        self._events.append(Event(kind, number, time.monotonic()))
 
 
 @dataclass(eq=False, slots=True)
@@ -24,54 +73,84 @@ class Worker:
 
     Attributes:
         label: its label, also in ``status()``.
-        child: the process.
+        process: the process, which runs `_worker`.
+        state: ``starting``, ``ready`` or ``gone``.
         queued: requests assigned to it and not started yet.
         started: requests started and not answered yet.
-        answered: number of answered requests in this round.
-        refused: number of refusals in this round.
-        state: ``starting``, ``ready`` or ``gone``.
-        unfinished: its unfinished requests, once it is gone.
+        counts: the number of its events of each kind.
     """
 
     label: str
-    child: Child
+    process: asyncio.subprocess.Process
+    state: str = "starting"
     queued: set[int] = field(default_factory=set[int])
     started: set[int] = field(default_factory=set[int])
-    answered: int = 0
-    refused: int = 0
-    state: str = "starting"
-    unfinished: Unfinished | None = None
+    counts: Counter[str] = field(default_factory=Counter[str])
 
     @property
     def load(self) -> int:
         """The number of its unfinished requests."""
         return len(self.queued) + len(self.started)
 
+    def write(self, line: object) -> None:
+        """Write *line* as JSON. Few requests are in flight, so the pipe is never full."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(line).encode() + b"\n")
+
+    def close(self) -> None:
+        """Ask the process to end by closing its standard input."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+
 
 class Workers:
-    """All workers, and the list of requests that they share.
+    """The workers, and the list of requests that they share.
 
     A worker gets the next request when it has finished another. Requests that a dead worker had
     not started return to the head of the list.
+
+    Attributes:
+        all: the workers, in the order of their numbers.
     """
 
-    def __init__(self, workers: Iterable[Worker], slots: int) -> None:
-        self.workers = list(workers)
-        self.answers: list[Answer] = []
+    def __init__(self, slots: int, events: list[Event]) -> None:
+        """Append to *events*, and assign up to *slots* requests to a worker at a time."""
+        self.all: list[Worker] = []
         self._slots = slots
-        self._kind = ""
-        self._requests = range(0)
-        self._began = 0.0
-        self._failures: dict[int, str] = {}
-        self._asked: list[tuple[float, int]] = []
+        self._events = events
         self._pending: deque[int] = deque()
         self._changed = asyncio.Event()
 
+    @contextlib.asynccontextmanager
+    async def running(self, count: int, setup: Mapping[str, Any]) -> AsyncGenerator[None]:
+        """Run *count* workers during a block; all of them have ended after it."""
+        # The group outlives the processes, so that its tasks read all events.
+        async with asyncio.TaskGroup() as group:
+            try:
+                for number in range(1, count + 1):
+                    worker = await _start(f"worker {number}", setup)
+                    self.all.append(worker)
+                    group.create_task(self._follow(worker))
+                await self.until(lambda: all(worker.state != "starting" for worker in self.all))
+                yield
+            finally:
+                await self._end()
+
+    def assign(self, requests: range) -> None:
+        """Have *requests* processed."""
+        self._pending.extend(requests)
+        self._dispatch()
+
     @property
-    def finished_or_dead(self) -> bool:
+    def answered(self) -> int:
+        """The number of answered requests."""
+        return sum(worker.counts["answered"] for worker in self.all)
+
+    @property
+    def finished(self) -> bool:
         """Whether all requests are finished, or all workers are gone."""
-        done = not self._pending and not any(worker.load for worker in self.workers)
-        return done or all(worker.state == "gone" for worker in self.workers)
+        left = [worker for worker in self.all if worker.state != "gone"]
+        return not left or not (self._pending or any(worker.load for worker in left))
 
     async def until(self, true: Callable[[], bool]) -> None:
         """Wait until *true*, which is evaluated after each event of a worker."""
@@ -79,80 +158,80 @@ class Workers:
             self._changed.clear()
             await self._changed.wait()
 
-    async def ready(self) -> None:
-        """Wait until all workers have started."""
-        await self.until(lambda: all(worker.state != "starting" for worker in self.workers))
+    async def kill(self, victim: Worker) -> Kill:
+        """Kill a worker with SIGKILL."""
+        victim.process.kill()
+        returncode = await victim.process.wait()
+        at = time.monotonic()
+        await self.until(lambda: victim.state == "gone")
+        lost, passed_on = tuple(sorted(victim.started)), tuple(sorted(victim.queued))
+        return Kill(victim.label, victim.process.pid, returncode, at, lost, passed_on)
 
-    def begin(self, kind: str, requests: range) -> None:
-        """Start a round: assign *requests* to the workers, up to `slots` each."""
-        self._kind, self._requests, self._began = kind, requests, time.monotonic()
-        self.answers, self._failures, self._asked = [], {}, []
-        for worker in self.workers:
-            worker.answered = worker.refused = 0
-        self._pending.extend(requests)
-        self._dispatch()
-
-    async def finished(self) -> Round:
-        """Wait for the end of the round. The caller adds the visits that the upstream recorded."""
-        await self.until(lambda: self.finished_or_dead)
-        ended, answers, asked = time.monotonic(), tuple(self.answers), tuple(self._asked)
-        return Round(self._requests, self._began, ended, answers, self._failures, (), asked)
-
-    async def follow(self, worker: Worker) -> None:
+    async def _follow(self, worker: Worker) -> None:
         """Process the events of one worker until it ends."""
-        async for event in worker.child.events():
-            self._apply(worker, event)
+        assert worker.process.stdout is not None
+        async for line in worker.process.stdout:
+            self._apply(worker, Event(*json.loads(line)))
             self._dispatch()
             self._changed.set()
-        self._worker_gone(worker)
+        worker.state = "gone"
+        self._pending.extendleft(sorted(worker.queued, reverse=True))
+        now, reason = time.monotonic(), f"{worker.label} was gone"
+        self._events += [Event("failed", number, now, reason) for number in worker.started]
         self._dispatch()
         self._changed.set()
 
     def _apply(self, worker: Worker, event: Event) -> None:
-        number = event.number
+        worker.counts[event.kind] += 1
         match event.kind:
             case "ready":
                 worker.state = "ready"
+                return
             case "started":
-                worker.queued.discard(number)
-                worker.started.add(number)
-                self._asked.append((event.at, 1))
-            case "refused":
-                worker.refused += 1
-            case "answered":
-                self._asked.append((event.at, -1))
-                worker.started.discard(number)
-                worker.answered += 1
-                self.answers.append(Answer(number, worker.label, event.at))
-            case "leaving":
+                worker.queued.discard(event.request)
+                worker.started.add(event.request)
+            case "answered" | "failed":
+                worker.queued.discard(event.request)
+                worker.started.discard(event.request)
+            case _:  # retrying
                 pass
-            case _:
-                if number in worker.started:
-                    self._asked.append((event.at, -1))
-                worker.started.discard(number)
-                worker.queued.discard(number)
-                self._failures[number] = event.detail
-
-    def _worker_gone(self, worker: Worker) -> None:
-        """Record the unfinished requests of a worker that ended; reassign those not started."""
-        self._asked.append((time.monotonic(), -len(worker.started)))
-        unfinished = Unfinished(tuple(sorted(worker.started)), tuple(sorted(worker.queued)))
-        self._failures |= dict.fromkeys(unfinished.lost, f"{worker.label} was gone")
-        self._pending.extendleft(reversed(unfinished.passed_on))
-        worker.started.clear()
-        worker.queued.clear()
-        worker.unfinished = unfinished
-        worker.state = "gone"
+        self._events.append(event)
 
     def _dispatch(self) -> None:
         """Assign requests to the least loaded worker until all have `slots` requests."""
         while self._pending:
-            worker = min(self.workers, key=self._load_of)
-            if self._load_of(worker) >= self._slots:
+            ready = [worker for worker in self.all if worker.state == "ready"]
+            worker = min(ready, key=lambda worker: worker.load, default=None)
+            if worker is None or worker.load >= self._slots:
                 return
             number = self._pending.popleft()
             worker.queued.add(number)
-            worker.child.send(self._kind, number)
+            worker.write(number)
 
-    def _load_of(self, worker: Worker) -> float:
-        return worker.load if worker.state == "ready" else float("inf")
+    async def _end(self) -> None:
+        for worker in self.all:
+            worker.close()
+        try:
+            async with asyncio.timeout(_EXIT_TIMEOUT):
+                await asyncio.gather(*(worker.process.wait() for worker in self.all))
+        except TimeoutError:
+            pass
+        finally:
+            for worker in self.all:
+                if worker.process.returncode is None:
+                    worker.process.kill()
+                    await worker.process.wait()
+
+
+async def _start(label: str, setup: Mapping[str, Any]) -> Worker:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", f"{__package__}._worker"),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        # Ctrl-C reaches only the demo, which then stops its workers in order.
+        start_new_session=True,
+    )
+    worker = Worker(label, process)
+    # Not as an argument, because the URL may contain a password.
+    worker.write({**setup, "label": label})
+    return worker

@@ -1,26 +1,36 @@
-"""The difference between the clocks of each replica and its master.
-
-A promoted replica compares the expiries that its master wrote with its own clock.
-"""
+"""Clocks: of the server, and of its replicas; and how long a round trip takes."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
+
+from redis.exceptions import NoPermissionError
 
 from redsem_async.cli._target import REDIS_ERRORS, Target, connected, describe
 
-from ._finding import Finding, note, ok, problem
+from ._finding import Finding, note, ok, problem, unknown
 
-SAMPLES = 10  # of each clock; the sample with the shortest round trip is used
+READINGS = 50  # of the server's clock
+REPLICA_READINGS = 10  # of each clock; the one with the shortest round trip is used
 CONNECT_TIMEOUT = 2.0  # seconds to connect to a replica
+MAX_SKEW = 1.0  # seconds; a larger difference of clocks is a note
+SLOW_MEDIAN, SLOW_MAX = 0.010, 0.100  # seconds: median and longest round trip that are a note
 
-# The clocks of servers with NTP differ by a few milliseconds. A holder stops trusting its permit
-# 1 % of the lease and 5 ms before the lease ends. SOME is within that margin for leases of 4.5 s
-# and more, LARGE only for leases of 50 s and more. With the default lease of 10 s, a difference
-# of LARGE allows two holders of one permit for 0.4 s.
+# A promoted replica compares the expiries that its master wrote with its own clock. The clocks of
+# servers with NTP differ by a few milliseconds. A holder stops trusting its permit 1 % of the
+# lease and 5 ms before the lease ends. SOME is within that margin for leases of 4.5 s and more,
+# LARGE only for leases of 50 s and more. With the default lease of 10 s, a difference of LARGE
+# allows two holders of one permit for 0.4 s.
 SOME, LARGE = 0.050, 0.500  # seconds
 
-_ABOUT = "replica clock"
+
+class Reading(NamedTuple):
+    """A server's clock: its time, read *trip* seconds or less after the counter was *began*."""
+
+    trip: float
+    began: float
+    server: float
 
 
 class Offset(NamedTuple):
@@ -30,64 +40,105 @@ class Offset(NamedTuple):
     error: float
 
 
-async def replica_clocks(client: Any, target: Target, info: Mapping[str, Any]) -> list[Finding]:
+async def clock_and_latency(client: Any) -> AsyncGenerator[Finding]:
+    """The clock of the server that *client* reaches, and how long it takes to reach it."""
+    to_wall = time.time() - time.perf_counter()
+    try:
+        readings = [await _read(client) for _ in range(READINGS)]
+    except NoPermissionError:
+        for about in ("clock", "latency"):
+            yield unknown(about, "TIME is denied", "ACL SETUSER ... +time")
+        return
+    yield _clock(readings, to_wall)
+    yield _latency(sorted(reading.trip for reading in readings))
+
+
+def _clock(readings: Sequence[Reading], to_wall: float) -> Finding:
+    back = max(before.server - after.server for before, after in pairwise(readings))
+    if back > 0:
+        text = f"the server's clock went back by {back:.3f} s during the check"
+        return problem("clock", text, "configure NTP to slew the clock, never to step it")
+    ahead, error = _offset(readings)
+    ahead -= to_wall
+    text = f"the server's clock is {abs(ahead):.3f} s"
+    text += f" {'ahead of' if ahead > 0 else 'behind'} this machine's"
+    if abs(ahead) > MAX_SKEW + 2 * error:
+        text += ": harmless with clock='server', the default"
+        return note("clock", text, "use NTP on both before you use clock='local'")
+    return ok("clock", text)
+
+
+def _latency(trips: Sequence[float]) -> Finding:
+    usual, longest = trips[len(trips) // 2], trips[-1]
+    text = f"round trip: median {usual * 1000:.2f} ms, longest of {len(trips)}"
+    text += f" {longest * 1000:.1f} ms"
+    if usual > SLOW_MEDIAN or longest > SLOW_MAX:
+        lease = max(1.0, 20 * longest)
+        return note("latency", text, f"use leases of at least {lease:.0f} s, or a server nearby")
+    return ok("latency", text)
+
+
+async def replica_clocks(
+    client: Any, target: Target, info: Mapping[str, Any]
+) -> AsyncGenerator[Finding]:
     """One finding for each replica of the master that *client* reaches and *info* describes."""
-    found: list[Finding] = []
     for host, port in _replicas(info):
+        at = target.at(host, port)
         try:
-            async with connected(
-                target.at(host, port), connect_timeout=CONNECT_TIMEOUT
-            ) as replica:
-                found.append(verdict_on(f"{host}:{port}", await _difference(client, replica)))
+            async with connected(at, connect_timeout=CONNECT_TIMEOUT) as replica:
+                clock = await _difference(client, replica)
         except REDIS_ERRORS as error:
             text = f"{host}:{port} could not be queried: {describe(error)}"
             advice = "run doctor on a machine that reaches the replicas; use NTP on all servers"
-            found.append(note(_ABOUT, text, advice))
-    return found
+            yield note("replica clock", text, advice)
+        else:
+            yield of_replica(f"{host}:{port}", clock)
 
 
-def verdict_on(replica: str, clock: Offset) -> Finding:
+def of_replica(replica: str, clock: Offset) -> Finding:
     """The finding for a *replica* whose clock differs from its master's by *clock*."""
     way = "ahead of" if clock.ahead > 0 else "behind"
     text = f"{replica} is {abs(clock.ahead):.4f} s {way} its master (within {clock.error:.4f} s)"
     certain = abs(clock.ahead) - clock.error  # the smallest possible difference
     if certain <= SOME:
-        return ok(_ABOUT, text)
+        return ok("replica clock", text)
     if clock.ahead > 0:
         text += ": after a promotion every lease ends that much earlier,"
         text += " and two processes may hold one permit"
     else:
         text += ": after a promotion the permits of crashed holders expire that much later"
     severity = problem if certain > LARGE else note
-    return severity(
-        _ABOUT, text, "use NTP on both; recovery='grace' keeps the limit at a failover"
-    )
+    advice = "use NTP on both; recovery='grace' keeps the limit at a failover"
+    return severity("replica clock", text, advice)
 
 
 def _replicas(info: Mapping[str, Any]) -> list[tuple[str, int]]:
     if info.get("role") != "master":
         return []
-    entries = (
-        info.get(f"slave{number}") for number in range(int(info.get("connected_slaves", 0)))
-    )
+    numbers = range(int(info.get("connected_slaves", 0)))
+    entries = (info.get(f"slave{number}") for number in numbers)
     return [(str(one["ip"]), int(one["port"])) for one in entries if one]
 
 
 async def _difference(master: Any, replica: Any) -> Offset:
     for client in (master, replica):
-        await client.time()  # so that no sample includes connecting
-    masters, replicas = list[Offset](), list[Offset]()
-    for _ in range(SAMPLES):
-        masters.append(await _sample(master))
-        replicas.append(await _sample(replica))
-    one, other = (min(samples, key=lambda s: s.error) for samples in (replicas, masters))
+        await client.time()  # so that no reading includes connecting
+    masters, replicas = list[Reading](), list[Reading]()
+    for _ in range(REPLICA_READINGS):
+        masters.append(await _read(master))
+        replicas.append(await _read(replica))
+    one, other = _offset(replicas), _offset(masters)
     return Offset(one.ahead - other.ahead, one.error + other.error)
 
 
-async def _sample(client: Any) -> Offset:
-    """How far a server's clock is ahead of this process's counter."""
+async def _read(client: Any) -> Reading:
     began = time.perf_counter()
     seconds, micros = await client.time()
-    half = (time.perf_counter() - began) / 2
+    return Reading(time.perf_counter() - began, began, seconds + micros / 1e6)
+
+
+def _offset(readings: Sequence[Reading]) -> Offset:
+    """How far a server's clock is ahead of this process's counter."""
+    trip, began, server = min(readings)
     # The server read its clock between sending and receiving: in the middle, plus or minus half.
-    return Offset(seconds + micros / 1e6 - began - half, half)
+    return Offset(server - began - trip / 2, trip / 2)

@@ -2,7 +2,7 @@
 
 import re
 import secrets
-from collections.abc import Collection
+from collections.abc import AsyncGenerator, Awaitable
 from contextlib import suppress
 from typing import Any
 
@@ -14,6 +14,7 @@ from ._finding import Finding, note, ok, problem
 
 _PATTERN = re.compile(r"\b(key|channel)s?\b")
 _REPLY_TIMEOUT = 2.0  # seconds, for a subscription
+_LATE = ": waiters are served late, at heartbeats"
 
 
 def probes(prefix: str) -> dict[str, tuple[str | int, ...]]:
@@ -51,89 +52,63 @@ def probes(prefix: str) -> dict[str, tuple[str | int, ...]]:
     }
 
 
-async def check_rights(client: Any, prefix: str, *, cluster: bool) -> list[Finding]:
+async def check_rights(client: Any, prefix: str, *, cluster: bool) -> AsyncGenerator[Finding]:
     """The permissions that the user of *client* lacks on one server."""
-    denied: list[str] = []
-    patterns: set[str] = set()
-    for command, arguments in probes(prefix).items():
-        denial = await _denial(client, command, *arguments)
-        if denial is not None:
-            what = _PATTERN.search(denial)
-            patterns |= {what[1]} if what else set()
-            denied += [] if what else [command]
-    subscribe = "ssubscribe" if cluster else "subscribe"
-    denial = await _subscription(client, subscribe, prefix)
-    if denial is not None:
-        what = _PATTERN.search(denial)
-        patterns |= {what[1]} if what else set()
-        denied += [] if what else [subscribe]
+    calls, channel, subscribe = probes(prefix), f"{prefix}:@doctor", "subscribe"
     if cluster:
-        for command, arguments in {
-            "asking": (),
-            "cluster|slots": (),
-            "spublish": (f"{prefix}:{{doctor}}:@doctor", "hello"),
-        }.items():
-            denial = await _denial(client, *command.upper().split("|"), *arguments)
-            denied += [command] if denial is not None and not _PATTERN.search(denial) else []
-    return [*_findings(denied, patterns, prefix), *await _additions(client)]
-
-
-def _findings(denied: Collection[str], patterns: Collection[str], prefix: str) -> list[Finding]:
-    found: list[Finding] = []
+        channel, subscribe = f"{prefix}:{{doctor}}:@doctor", "ssubscribe"
+        calls |= {"asking": (), "cluster|slots": (), "spublish": (channel, "hello")}
+    denials = {
+        command: await _denial(client.execute_command(*command.upper().split("|"), *arguments))
+        for command, arguments in calls.items()
+    }
+    denials[subscribe] = await _denial(_subscribed(client, subscribe, channel))
+    denied = sorted(
+        command for command, denial in denials.items() if denial and not _PATTERN.search(denial)
+    )
+    patterns = {found[1] for denial in denials.values() if (found := _PATTERN.search(denial))}
     if denied:
-        what = ", ".join(command.upper().replace("|", " ") for command in sorted(denied))
-        allow = " ".join(f"+{command}" for command in sorted(denied))
+        what = ", ".join(command.upper().replace("|", " ") for command in denied)
+        allow = " ".join(f"+{command}" for command in denied)
         only_late = set(denied) <= {"publish", "spublish", "subscribe", "ssubscribe"}
-        harm = ": waiters are served late, at heartbeats" if only_late else ""
-        found.append(problem("rights", f"denied: {what}{harm}", f"ACL SETUSER ... {allow}"))
+        harm = _LATE if only_late else ""
+        yield problem("rights", f"denied: {what}{harm}", f"ACL SETUSER ... {allow}")
     if "key" in patterns:
         text = f"keys with prefix {prefix!r} are denied"
-        found.append(problem("rights", text, f"ACL SETUSER ... ~{prefix}:*"))
+        yield problem("rights", text, f"ACL SETUSER ... ~{prefix}:*")
     if "channel" in patterns:
-        text = (
-            f"channels with prefix {prefix!r} are denied: waiters are served late, at heartbeats"
-        )
-        found.append(problem("rights", text, f"ACL SETUSER ... &{prefix}:*"))
-    return found or [ok("rights", f"all {len(COMMANDS)} required commands are allowed")]
+        text = f"channels with prefix {prefix!r} are denied{_LATE}"
+        yield problem("rights", text, f"ACL SETUSER ... &{prefix}:*")
+    if not denied and not patterns:
+        yield ok("rights", f"all {len(COMMANDS)} required commands are allowed")
 
-
-async def _additions(client: Any) -> list[Finding]:
-    """The additional permissions that some options require."""
-    found: list[Finding] = []
     uses: tuple[tuple[Addition, str, tuple[str | int, ...]], ...] = (
         ("grace", "recovery='grace'", ("INFO", "server")),
         ("min_replicas", "min_replicas", ("WAIT", 0, 1)),
     )
     for addition, use, words in uses:
-        if await _denial(client, *words) is not None:
+        if await _denial(client.execute_command(*words)):
             [command] = ADDITIONS[addition]
             text = f"{command.upper()} is denied: {use} does not work"
-            found.append(note("rights", text, f"to use it: ACL SETUSER ... +{command}"))
-    return found
+            yield note("rights", text, f"to use it: ACL SETUSER ... +{command}")
 
 
-async def _denial(client: Any, *words: str | int) -> str | None:
-    """The server's error if a command is denied; None if it is allowed."""
+async def _denial(call: Awaitable[Any]) -> str:
+    """The server's error if a command is denied; empty if it is allowed."""
     try:
-        await client.execute_command(*words)
+        await call
     except NoPermissionError as error:
         return str(error)
     except ResponseError:
-        return None  # allowed, but it failed: NOSCRIPT, for example
-    return None
+        pass  # allowed, but it failed: NOSCRIPT, for example
+    return ""
 
 
-async def _subscription(client: Any, command: str, prefix: str) -> str | None:
+async def _subscribed(client: Any, command: str, channel: str) -> None:
     pubsub = client.pubsub()
-    channel = f"{prefix}:{{doctor}}:@doctor" if command == "ssubscribe" else f"{prefix}:@doctor"
     try:
         await pubsub.execute_command(command.upper(), channel)
         await pubsub.parse_response(block=False, timeout=_REPLY_TIMEOUT)
-    except NoPermissionError as error:
-        return str(error)
-    except ResponseError:
-        return None
     finally:
         with suppress(RedisError):
             await pubsub.aclose()
-    return None

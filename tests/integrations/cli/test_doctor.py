@@ -13,10 +13,9 @@ from redis.asyncio import Redis
 import redsem_async
 from redsem_async import FairSemaphore, __version__
 from redsem_async._redis.acl import COMMANDS, acl_rules
-from redsem_async.cli.doctor import _clocks, _examine, _masters, _server
+from redsem_async.cli.doctor import _clocks, _examine, _server
 from redsem_async.cli.doctor._finding import Finding, Verdict
-from redsem_async.cli.doctor._handover import verdict_on
-from redsem_async.cli.doctor._service import service_of
+from redsem_async.cli.doctor._messages import of_handover
 from redsem_async.testing import EmbeddedRedis
 from tests.harness.clocks import SteppedServer, start_with_a_clock_of_its_own
 from tests.harness.lacking import Lacking
@@ -144,8 +143,9 @@ async def test_the_documented_user_is_healthy(server: EmbeddedRedis, admin: Redi
 async def test_a_denied_command_is_named(
     missing: str, server: EmbeddedRedis, admin: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def nothing(*_: object, **__: object) -> list[Finding]:
-        return []
+    async def nothing(*_: object, **__: object) -> AsyncIterator[Finding]:
+        for finding in list[Finding]():
+            yield finding
 
     monkeypatch.setattr(_examine, "check_handover", nothing)  # tested elsewhere
     _, found = await examined(await as_user(admin, server.url, *without(missing)))
@@ -303,7 +303,7 @@ async def test_settings_that_may_not_be_read_are_said_to_be_unknown(
 def test_the_replicas_have_to_be_too_few_for_two_masters(
     settings: dict[str, str], replicas: int, verdict: Verdict
 ) -> None:
-    assert _masters.verdict_on(settings, replicas).verdict is verdict
+    assert _server.of_masters(settings, replicas).verdict is verdict
 
 
 @pytest.mark.parametrize(
@@ -321,7 +321,7 @@ def test_the_replicas_have_to_be_too_few_for_two_masters(
 def test_the_certain_part_of_a_difference_decides(
     ahead: float, error: float, verdict: Verdict
 ) -> None:
-    assert _clocks.verdict_on("replica:6379", _clocks.Offset(ahead, error)).verdict is verdict
+    assert _clocks.of_replica("replica:6379", _clocks.Offset(ahead, error)).verdict is verdict
 
 
 async def test_a_clock_that_was_set_back_is_reported_later(
@@ -389,13 +389,19 @@ class Clock:
 
 
 async def test_a_wrong_clock_is_a_note() -> None:
-    found = await _examine._clock(Clock(1000.0))
+    found, _ = [finding async for finding in _clocks.clock_and_latency(Clock(1000.0))]
     assert found.verdict is Verdict.NOTE
     assert "behind" in found.text
     assert "clock='local'" in found.advice
 
 
 INFO = {"redis_version": "7.2.4", "maxmemory": 0, "aof_enabled": 1}
+
+
+def clients(info: Mapping[str, Any]) -> Finding:
+    """The finding where there is one only if there is something to say."""
+    [finding] = _server.clients(info)
+    return finding
 
 
 @pytest.mark.parametrize(
@@ -413,7 +419,7 @@ INFO = {"redis_version": "7.2.4", "maxmemory": 0, "aof_enabled": 1}
             {"maxmemory": 100, "maxmemory_policy": "volatile-ttl"},
             Verdict.PROBLEM,
         ),
-        (_server.clients, {"maxclients": 100, "connected_clients": 95}, Verdict.PROBLEM),
+        (clients, {"maxclients": 100, "connected_clients": 95}, Verdict.PROBLEM),
     ],
 )
 def test_the_fields_of_info_are_judged(
@@ -467,13 +473,13 @@ async def test_what_a_server_lacks_is_said(
 def test_a_service_is_named(
     host: str, info: dict[str, str], hello: dict[str, str], service: str | None
 ) -> None:
-    assert service_of(host, info, hello) == service
+    assert _server.service_of(host, info, hello) == service
     told = _server.version({"redis_version": "7.2.4"} | info, service)
     assert (service or "Redis") in told.text
 
 
 def test_data_loss_at_a_restart_or_failover_is_reported() -> None:
-    found = _server.durability(INFO | {"aof_enabled": 0, "connected_slaves": 2})
+    found = list(_server.durability(INFO | {"aof_enabled": 0, "connected_slaves": 2}))
     assert [finding.verdict for finding in found] == [Verdict.NOTE, Verdict.NOTE]
     assert "recovery='grace'" in found[0].advice
     assert "min_replicas=1" in found[1].advice
@@ -491,7 +497,7 @@ def test_data_loss_at_a_restart_or_failover_is_reported() -> None:
     ],
 )
 def test_a_late_hand_over_is_judged(took: float, no_push: bool, verdict: Verdict) -> None:
-    found = verdict_on(FairSemaphore, took, no_push=no_push)
+    found = of_handover(FairSemaphore, took, no_push=no_push)
     assert found.verdict is verdict
     assert found.advice or verdict is Verdict.OK
 

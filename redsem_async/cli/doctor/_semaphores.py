@@ -1,0 +1,62 @@
+"""The semaphores in use: foreign keys, a clock that was set back, and versions of the library."""
+
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any
+
+from redis.exceptions import NoPermissionError, ResponseError
+
+from redsem_async import LayoutMismatch
+from redsem_async._integrations import discovery
+from redsem_async.cli._render import versions_text
+
+from ._finding import Finding, note, ok, problem, unknown
+
+MAX_NAMES = 1000  # semaphores that are looked at
+
+
+async def check_semaphores(client: Any, prefix: str) -> AsyncGenerator[Finding]:
+    """What the semaphores in use recorded."""
+    try:
+        names = await discovery.names(client, prefix)
+    except NoPermissionError:
+        advice = "ACL SETUSER ... +scan, which ls needs too"
+        yield unknown("semaphores", "SCAN is denied: semaphores in use are unknown", advice)
+        return
+    looked_at = names[:MAX_NAMES]
+    set_back = 0.0  # seconds; semaphores record how far the server's clock went back
+    for name in looked_at:
+        try:
+            ahead = await client.hget(f"{prefix}:{{{name}}}:meta", "ahead")
+            set_back = max(set_back, float(ahead or 0) / 1e6)
+        except NoPermissionError:  # already reported with the rights
+            break
+        except (ResponseError, ValueError):
+            text = f"{name!r} has keys that do not hold a semaphore"
+            advice = "delete the foreign keys, or use a prefix of your own"
+            yield problem("semaphores", text, advice)
+    text = f"{len(names):,} with prefix {prefix!r}"
+    if set_back:
+        text += f"; the server's clock was set back by {set_back:.3g} s while they were in use,"
+        text += " and since then they use a clock of their own that does not go back"
+        yield note("semaphores", text, "configure NTP to slew the clock, never to step it")
+    else:
+        yield ok("semaphores", text)
+    async for finding in _versions(client, prefix, looked_at):
+        yield finding
+
+
+async def _versions(client: Any, prefix: str, names: Sequence[str]) -> AsyncGenerator[Finding]:
+    """The versions that use *names* now, or used them last."""
+    page = "docs/upgrading.md has the order of an upgrade"
+    try:
+        entries = await discovery.list_entries(client, prefix, names)
+    except NoPermissionError:  # already reported with the rights
+        return
+    versions = discovery.versions_of(c for entry in entries for c in entry.info.clients)
+    if versions:
+        text = versions_text(versions)
+        yield ok("versions", text) if len(versions) == 1 else note("versions", text, page)
+    others = [e.status for e in entries if isinstance(e.status, LayoutMismatch)]
+    if others:
+        text = f"names in use with another layout: {len(others):,}; {others[0]}"
+        yield note("versions", text, page)
