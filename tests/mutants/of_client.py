@@ -277,13 +277,13 @@ OF_CLIENT = (
         "a loss does not say that the loop was blocked",
         "a loss because the event loop was blocked says so",
         "promises/test_loss_detection.py::test_loss_that_the_body_finds_itself",
-        ("_keepalive/refresher.py", "if self._ran_at < due < now:", "if not self:"),
+        ("_hub/stalls.py", "if self._ran_at < due < now:", "if not self:"),
     ),
     mutant(
         "timers that run late are forgotten at once",
         "a loss because the event loop was blocked says so",
         "promises/test_loss_detection.py::test_all_permits_that_a_blocked_loop_loses_say_so",
-        ("_keepalive/refresher.py", "        if due > self._ran_at:\n", "        if True:\n"),
+        ("_hub/stalls.py", "        if due > self._ran_at:\n", "        if True:\n"),
     ),
     mutant(
         "an outage of Redis is told as a blocked loop",
@@ -291,7 +291,7 @@ OF_CLIENT = (
         "promises/test_loss_detection.py"
         "::test_entering_what_is_lost_says_so_when_it_cannot_be_given_back",
         (
-            "_keepalive/refresher.py",
+            "_hub/stalls.py",
             "if late and not failed and trusted <= gap.end and trusted < claim.hold_ends:",
             "if trusted < claim.hold_ends:",
         ),
