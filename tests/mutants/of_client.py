@@ -700,7 +700,7 @@ OF_CLIENT = (
         "each attempt of the thread to connect gets a quarter of a lease",
         "the thread connects to a server that takes longer",
         "faults/test_blocked_loop.py::test_the_thread_takes_longer_to_connect_each_time[fair]",
-        ("_keepalive/watchdog_connection.py", "0.25, 2 * timeout)", "0.25)"),
+        ("_keepalive/watchdog.py", "0.25, 2 * self._connecting)", "0.25)"),
     ),
     mutant(
         "the thread refreshes nothing",
@@ -708,8 +708,8 @@ OF_CLIENT = (
         "faults/test_blocked_loop.py::test_a_body_that_computes_for_three_leases_keeps_its_permit",
         (
             "_keepalive/watchdog.py",
-            "            connection.refresh(due[connection])\n",
-            "            connection.refresh({})\n",
+            "                self._exchange(self._overdue())\n",
+            "                self._overdue()\n",
         ),
     ),
     mutant(
@@ -743,7 +743,7 @@ OF_CLIENT = (
             "::test_a_refresh_of_the_threads_that_was_sent_before_a_detach_renews_no_trust"
         ),
         (
-            "_keepalive/watchdog_connection.py",
+            "_keepalive/watchdog.py",
             "isinstance(verdict, Lost) and sent_at > claim.renewable_after:\n",
             "isinstance(verdict, Lost):\n",
         ),
