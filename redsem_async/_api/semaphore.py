@@ -81,12 +81,10 @@ class AnySemaphore:
             cancel_on_loss: whether the loss of a permit cancels the block that it guards.
             heartbeat: what refreshes permits. ``"task"``: the event loop; permits are lost when
                 it is blocked for longer than the lease. ``"thread"``: also a thread, whenever
-                the event loop is late, for code that computes for long without awaiting. The
-                thread costs the process a second connection while permits are held (in a
-                cluster, one to each server that keeps one of them). It does not help where the
-                thread cannot run: in a process that is stopped, while an extension holds the
-                interpreter lock, or with leases well under a second, for which the thread may
-                get that lock too late.
+                the loop is late, for code that computes for long without awaiting. It costs a
+                second connection while permits are held (in a cluster, a thread and one to each
+                server that keeps any). It does not help while the process is stopped or an
+                extension holds the interpreter lock, nor with leases well under a second.
             longest_stall: with ``heartbeat="thread"``, seconds for which the thread refreshes
                 after the event loop last ran; six leases by default, one lease at least. If the
                 loop is blocked for longer, its permits expire within one lease from then.
@@ -129,6 +127,8 @@ class AnySemaphore:
         if slots is not None:
             self._mode = with_slots(self._mode)
         stall = config.longest_stall_of(heartbeat, longest_stall, terms.lease)
+        if stall is not None:
+            self._backend.require_blocking()
         self._terms = terms._replace(longest_stall=stall)
         self._address = Address(
             self._mode,

@@ -6,9 +6,9 @@ semaphore, and semaphores move between them as slots do.
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
+from typing import Protocol
 from weakref import WeakSet, WeakValueDictionary
 
 from redsem_async._core.errors import SemaphoreClosed
@@ -23,21 +23,28 @@ from .remote_semaphore import RemoteSemaphore
 from .shutdown import FINAL, release_all
 
 
+class Keepalive(Protocol):
+    """What keeps the permits of a hub."""
+
+    async def end(self) -> None:
+        """Leave nothing behind: the last connection of the hub was closed."""
+        ...
+
+
 class Hub:
     """Talks to one backend on one event loop, for all semaphores of a client.
 
     Attributes:
-        keepalive: what `_keepalive` keeps for this hub.
+        keepalive: what keeps its permits, once there was one.
     """
 
     def __init__(self, backend: Backend, loop: asyncio.AbstractEventLoop) -> None:
         self.backend: Backend = backend
         self.identity: HubIdentity = HubIdentity(loop)
-        self.keepalive: object = None
+        self.keepalive: Keepalive | None = None
         self._closings = 0  # calls of aclose that have not ended
         self._semaphores: WeakValueDictionary[Address, RemoteSemaphore] = WeakValueDictionary()
         self._connectors: dict[Node, Connector] = {}
-        self._at_end: list[Callable[[], Awaitable[None]]] = []
         _HUBS.add(self)
         backend.on_close(self._client_closed)
 
@@ -49,10 +56,6 @@ class Hub:
             remote = RemoteSemaphore(self.identity, pipeline, address, label)
             self._semaphores[address] = pipeline.semaphores[address] = remote
         return remote
-
-    def at_end(self, callback: Callable[[], Awaitable[None]]) -> None:
-        """Await *callback* once, after the last connection was closed."""
-        self._at_end.append(callback)
 
     # -- pipelines
 
@@ -87,9 +90,8 @@ class Hub:
             self._connectors.pop(connector.node, None)
         if not self._open_ones():
             self.identity.renew()
-            callbacks, self._at_end = self._at_end, []
-            for callback in callbacks:
-                await callback()
+            if self.keepalive is not None:
+                await self.keepalive.end()
 
     # -- the end
 

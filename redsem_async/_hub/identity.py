@@ -3,13 +3,10 @@
 import asyncio
 import random
 import threading
-from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from redsem_async._core.keys import new_hub_id
 
-if TYPE_CHECKING:
-    from .claim import Claim
+from .stalls import Stalls
 
 
 class HubIdentity:
@@ -21,10 +18,9 @@ class HubIdentity:
         usable: False in a forked child: the connections and the permits are the parent's.
         closing: whether ``aclose`` is under way.
         warned_of_no_push: whether the log has it that no push messages come.
-        blocked_for: for how many seconds the event loop did not run, if that is why the trust in
-            a claim has ended; None otherwise. It is `_keepalive` that knows.
-        trust_lock: held by whichever thread writes until when a permit is trusted, where the
-            watchdog's thread might write that too.
+        stalls: when the event loop was blocked.
+        trust_lock: held by whichever thread writes until when a permit is trusted, where a
+            thread of the watchdog might write that too.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -33,7 +29,7 @@ class HubIdentity:
         self.usable: bool = True
         self.closing: bool = False
         self.warned_of_no_push: bool = False
-        self.blocked_for: Callable[[Claim], float | None] = lambda _: None
+        self.stalls: Stalls = Stalls()
         self.trust_lock: threading.Lock = threading.Lock()
         self._last_number = 0
 

@@ -169,7 +169,7 @@ class Ledger:
 
     def doubt(self, claim: Claim) -> str:
         """Why *claim* is not trusted, while it is not known to be lost. In any thread."""
-        blocked = self.identity.blocked_for(claim)
+        blocked = self.identity.stalls.blocked_for(claim)
         return (
             claim.doubt if blocked is None else f"the event loop was blocked for {blocked:.3g} s"
         )

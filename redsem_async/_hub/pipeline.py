@@ -45,8 +45,6 @@ class Pipeline(Writer):
     of another node. *ending* says whether the connection is being closed for good.
     """
 
-    wants_push = True
-
     def __init__(
         self,
         identity: HubIdentity,

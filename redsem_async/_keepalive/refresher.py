@@ -7,10 +7,10 @@ of many permits travel in one command.
 
 import asyncio
 import math
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, cast
 
 from redsem_async._core.clock import now as clock
-from redsem_async._core.lease import Outcome, clock_margin, refresh_due
+from redsem_async._core.lease import Outcome, refresh_due
 from redsem_async._hub.claim import Claim, State
 from redsem_async._hub.hub import Hub
 from redsem_async._hub.operations.refresh import Turn
@@ -22,27 +22,17 @@ if TYPE_CHECKING:
 _RETRY = 0.1  # of the refresh interval, after a refresh that has no reply
 
 
-class Gap(NamedTuple):
-    """A time in which no timer of a refresher ran. From *due* on one should have."""
-
-    start: float
-    due: float
-    end: float
-
-
 class Refresher:
     """The refresh tasks of one hub, and its watchdog, where permits ask for one."""
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
         self._loop = hub.identity.loop
+        self._stalls = hub.identity.stalls
         self._due: dict[float, dict[Claim, RemoteSemaphore]] = {}
         self._turns: dict[float, list[Turn]] = {}
         self._trust_ends: dict[Claim, asyncio.TimerHandle] = {}  # of those with a task
         self._watchdog: Watchdog | None = None
-        self._ran_at = clock()  # the event loop, as far as is known
-        self._gap = Gap(self._ran_at, self._ran_at, self._ran_at)  # the last one
-        hub.identity.blocked_for = self._blocked_for
 
     def add(
         self, claim: Claim, remote: RemoteSemaphore, now: float, latest: float = math.inf
@@ -53,8 +43,8 @@ class Refresher:
             due = now  # granted late: there would be nothing left to renew
         group = self._due.get(due)
         if group is None:
-            if now < self._earliest():
-                self._ran_at = now  # otherwise the loop may be blocked, by who asks for a permit
+            self._stalls.loop_runs(now)
+            self._stalls.expect(due)
             group = self._due[due] = {}
             self._loop.call_later(due - now, self._start, due)
         group[claim] = remote
@@ -92,44 +82,16 @@ class Refresher:
             from .watchdog import Watchdog
 
             self._watchdog = Watchdog(self._hub.identity, self._hub.backend)
-            self._hub.at_end(self._end_watchdog)
         return self._watchdog
 
-    async def _end_watchdog(self) -> None:
+    async def end(self) -> None:
+        """The last connection of the hub was closed: end the watchdog."""
         watchdog, self._watchdog = self._watchdog, None
         if watchdog is not None:
             await watchdog.end()
 
-    def _earliest(self) -> float:
-        """When the next timer is due."""
-        return min((*self._due, *self._turns), default=math.inf)
-
-    def _timer_runs(self, due: float) -> None:
-        """Note that the loop runs. Where it was blocked, all that was due meanwhile runs now."""
-        now = clock()
-        if due > self._ran_at:
-            self._gap = Gap(self._ran_at, due, now)
-        self._ran_at = now
-
-    def _blocked_for(self, claim: Claim) -> float | None:
-        """For how long the loop was blocked when the trust in *claim* ended; None where it ran.
-
-        It was where a timer of the refreshes is, or was, so late that trust could not but end.
-        Where little trust was left before that, refreshes had failed, and the loop is not why.
-        """
-        gap, trusted, terms = self._gap, claim.trusted_until, claim.terms
-        due, now = self._earliest(), clock()
-        if self._ran_at < due < now:  # it is blocked still, or runs again just now
-            gap = Gap(self._ran_at, due, now)
-        spare = terms.lease - terms.refresh_interval - clock_margin(terms.lease)
-        late = gap.end - gap.due >= min(spare, terms.lease / 4)
-        failed = trusted - gap.start < 0.9 * spare
-        if late and not failed and trusted <= gap.end and trusted < claim.hold_ends:
-            return gap.end - gap.start
-        return None
-
     def _start(self, due: float) -> None:
-        self._timer_runs(due)
+        self._stalls.timer_runs(due)
         for claim, remote in self._due.pop(due).items():
             if claim.state is State.KEPT:
                 remote.reuse.give_back(claim)
@@ -170,6 +132,7 @@ class Refresher:
         due = refresh_due(now, interval)
         turns = self._turns.get(due)
         if turns is None:
+            self._stalls.expect(due)
             turns = self._turns[due] = []
             self._loop.call_later(due - now, self._take_turns, due)
         turn: Turn = self._loop.create_future()
@@ -177,7 +140,7 @@ class Refresher:
         return turn
 
     def _take_turns(self, due: float) -> None:
-        self._timer_runs(due)
+        self._stalls.timer_runs(due)
         for turn in self._turns.pop(due):
             if not turn.done():
                 turn.set_result(None)

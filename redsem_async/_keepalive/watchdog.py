@@ -1,11 +1,11 @@
-"""Keeps permits refreshed while the hub's event loop is blocked, from a thread of its own.
+"""Keeps permits refreshed while the hub's event loop is blocked, from threads: one for each node.
 
-As long as the hub's loop refreshes them in time, the thread sends nothing; where half of a lease
+As long as the hub's loop refreshes permits in time, a thread sends nothing; where half of a lease
 is gone, it refreshes them itself. It does so only while the hub's loop showed life within the
 longest stall: a loop that is stuck for ever must lose its permits, as a crashed process does.
 
-Both threads read a claim's state and until when it is trusted, each written in one step. Only the
-hub's loop changes the state, and it does so before it tells the server. The thread writes trust
+All threads read a claim's state and until when it is trusted, each written in one step. Only the
+hub's loop changes the state, and it does so before it tells the server. A thread writes trust
 that was counted from sending, and only where it had not ended: what the body has seen as lost
 stays lost. Where the server says that a permit is gone, its trust ends at once, because the body
 may ask while it blocks the loop; the hub's loop does the rest.
@@ -15,271 +15,334 @@ import asyncio
 import atexit
 import logging
 import math
+import random
 import threading
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
+from redsem_async._core.backoff import delays
 from redsem_async._core.clock import now as clock
-from redsem_async._core.lease import overdue
+from redsem_async._core.lease import (
+    CONNECT_TIMEOUT,
+    MAX_REPLY_TIMEOUT,
+    Lost,
+    Outcome,
+    after_refresh,
+    overdue,
+)
 from redsem_async._hub.claim import Claim, State
 from redsem_async._hub.identity import HubIdentity
+from redsem_async._hub.operations.refresh import (
+    MAX_HEAVY_REFRESHES,
+    MAX_REFRESHES,
+    is_incomplete,
+    note_hold_left,
+    refresh_of,
+    restore_of,
+)
 from redsem_async._hub.remote_semaphore import RemoteSemaphore
-from redsem_async._protocol.backend import Backend, Node
-
-from .watchdog_connection import LOOKS, WatchdogConnection
+from redsem_async._protocol.backend import Backend, BlockingLink, Command, Node
+from redsem_async._protocol.errors import CommandError, ErrorKind
+from redsem_async._protocol.operations import Refresh, Restore
+from redsem_async._protocol.replies import AnyReply, Reply
 
 logger = logging.getLogger("redsem_async")
 
+LOOKS = 12  # in a lease, the shortest of those watched
 MAX_REST = 0.5  # seconds from one look to the next
-LINGER = 1.0  # seconds for which the thread stays when there is nothing to watch
-EXIT_TIMEOUT = 2.0  # seconds for which the end of a hub, or of the program, waits for the thread
+LINGER = 1.0  # seconds for which a thread stays when there is nothing to watch
+EXIT_TIMEOUT = 2.0  # seconds for which the end of a hub, or of the program, waits for a thread
 
 
 class Watchdog:
-    """The permits that are watched, and the thread that comes and goes with them.
+    """The permits that are watched, and the threads that come and go with them.
 
     Attributes:
         watched: added to, taken from and copied in single steps.
         shortest_lease: of any claim so far, in seconds.
         seen_at: when the hub's loop last showed life.
-        used_at: when a permit was last added.
     """
 
     def __init__(self, identity: HubIdentity, backend: Backend) -> None:
         self.hub_id: str = identity.id
         self.loop: asyncio.AbstractEventLoop = identity.loop
-        self.trust_lock: threading.Lock = identity.trust_lock
-        self.backend: Backend = backend
         self.watched: dict[Claim, RemoteSemaphore] = {}
         self.shortest_lease: float = math.inf
         self.seen_at: float = -math.inf
-        self.used_at: float = -math.inf
-        self.thread: WatchdogThread | None = None
-        self._asked = False  # for a sign of life
-        self._lock = threading.Lock()  # on whether there is a thread
+        self._backend = backend
+        self._trust_lock = identity.trust_lock
+        self._threads: dict[Node, WatchdogThread] = {}
+        self._lock = threading.Lock()  # on which threads there are
+        # By semaphore and where the loop takes it to be: where the server said that it is.
+        self._moved: dict[tuple[RemoteSemaphore, Node], Node] = {}
+        self._told_of = 0.0  # the last stall that the log has, by when the loop was seen
 
     # -- in the hub's loop
 
     def add(self, claim: Claim, remote: RemoteSemaphore, now: float) -> None:
         """Keep the permit of *claim* refreshed, whatever the loop does."""
-        self.seen_at = self.used_at = now
+        self.seen_at = now
         shorter = claim.terms.lease < self.shortest_lease
         if shorter:
             self.shortest_lease = claim.terms.lease
-        with self._lock:
-            self.watched[claim] = remote
-            if self.thread is None:
-                self.thread = self._start()
-            elif shorter:
-                self.thread.stir()
-
-    def _start(self) -> "WatchdogThread | None":
-        try:
-            return WatchdogThread(self)
-        except (OSError, RuntimeError) as error:
-            # The permit is held all the same, and the loop refreshes it.
-            text = "no thread keeps permits while the event loop is blocked: %s"
-            logger.warning(text, error, extra={"event": "no thread"})
-            return None
+        self.watched[claim] = remote
+        self.have_thread(self.node_of(remote), look=shorter)
 
     def remove(self, claim: Claim) -> None:
         """Leave *claim* alone. Takes no lock, because a forked child may come here."""
         self.watched.pop(claim, None)
 
     async def end(self) -> None:
-        """The hub ends: end the thread too, within a bounded time."""
+        """The hub ends: end the threads too, within a bounded time."""
         self.watched.clear()
         with self._lock:
-            thread = self.thread
-        if thread is not None:
+            threads = list(self._threads.values())
+        for thread in threads:
             thread.stop()
-            await asyncio.wait([thread.gone], timeout=EXIT_TIMEOUT)
-            if thread.gone.done():
-                thread.join()  # that was the last thing that it did
+        # They end at once, unless a server does not answer. A thread cannot be awaited.
+        deadline = clock() + EXIT_TIMEOUT
+        while clock() < deadline and any(t.is_alive() for t in threads):  # noqa: ASYNC110
+            await asyncio.sleep(0.002)
 
-    def _show_life(self) -> None:
-        self.seen_at, self._asked = clock(), False
+    def show_life(self) -> None:
+        """The loop runs."""
+        self.seen_at = clock()
 
-    # -- in the thread
+    # -- in any thread
 
-    def ask_for_life(self) -> None:
-        """Have the loop show that it lives, once it comes to that."""
-        if not self._asked:
-            self._asked = True
-            self.to_loop(self._show_life)
+    def have_thread(self, node: Node, *, look: bool = False) -> None:
+        """Have a thread for *node*, for a while at least. *look*: it looks at once."""
+        with self._lock:
+            if not self.watched:
+                return  # the hub has ended
+            thread = self._threads.get(node)
+            if thread is None or thread.stopped or not thread.is_alive():
+                thread = self._threads[node] = WatchdogThread(self, node)
+                try:
+                    thread.start()
+                except RuntimeError as error:
+                    # The permit is held all the same, and the loop refreshes it.
+                    text = "no thread keeps permits while the event loop is blocked: %s"
+                    logger.warning(text, error, extra={"event": "no thread"})
+            thread.used_at = clock()
+        if look:
+            thread.stirred.set()
+
+    def ends(self, thread: "WatchdogThread") -> bool:
+        """Whether *thread* is to end. If so, the next permit starts another."""
+        with self._lock:
+            idle = clock() - thread.used_at >= LINGER and not any(
+                self.node_of(remote) is thread.node for remote in [*self.watched.values()]
+            )
+            thread.stopped = thread.stopped or idle or self.loop.is_closed()
+            return thread.stopped
 
     def to_loop(self, work: Callable[..., object], *arguments: object) -> None:
         """Let the loop do something, unless it was closed."""
         with suppress(RuntimeError):
             self.loop.call_soon_threadsafe(work, *arguments)
 
-    def may_leave(self) -> bool:
-        """Whether the thread may end. If it may, the next permit finds none, and starts one."""
-        with self._lock:
-            if self.watched and not self.loop.is_closed():
-                return False
-            self.thread = None
-            return True
+    def tell_of_stall(self, silence: float) -> None:
+        """Log once for each stall that the loop is blocked for too long."""
+        if self._told_of != self.seen_at:
+            self._told_of = self.seen_at
+            text = "the event loop is blocked for %.3g s: its permits are not refreshed any more"
+            logger.warning(text, silence, extra={"event": "loop blocked", "seconds": silence})
 
-    def left(self, thread: "WatchdogThread") -> None:
-        """The thread has ended, for whatever reason."""
-        with self._lock:
-            if self.thread is thread:
-                self.thread = None
+    def node_of(self, remote: RemoteSemaphore) -> Node:
+        """The node that keeps *remote*, as far as is known."""
+        node = remote.route.link.node
+        return self._moved.get((remote, node), node)
+
+    def redirected(self, remote: RemoteSemaphore, error: CommandError, here: Node) -> None:
+        """Another node keeps *remote* by now; the loop cannot follow it there."""
+        node = self._backend.redirected(remote.address, error, here=here)
+        if node is not None:
+            self._moved[remote, remote.route.link.node] = node
+            self.have_thread(node, look=True)
+
+    def refreshed(
+        self, remote: RemoteSemaphore, claim: Claim, outcome: Outcome, sent_at: float
+    ) -> None:
+        """A refresh that was sent at *sent_at* has ended."""
+        now, trusted = clock(), claim.trusted_until
+        if claim.state is not State.HELD or now >= trusted:
+            return  # given back meanwhile; or perhaps seen as lost, and not to be revived
+        if outcome is Outcome.GONE:
+            claim.disown()
+            self.to_loop(remote.refreshes.refreshed, claim, outcome, sent_at, now)
+            return
+        lease = claim.terms.lease
+        verdict = after_refresh(trusted, lease, outcome, sent_at=sent_at, now=now)
+        with self._trust_lock:
+            # Unless the loop writes a detach, which may be carried out after the refresh.
+            if not isinstance(verdict, Lost) and sent_at > claim.renewable_after:
+                claim.renew(verdict)
 
 
-class WatchdogThread:
-    """One thread, from its start to its end: it looks at the permits again and again."""
+class _Batch(Command):
+    """Permits to be refreshed, or restored."""
 
-    def __init__(self, watchdog: Watchdog) -> None:
-        """Raises RuntimeError or OSError where there can be no more threads or loops."""
-        self.gone: asyncio.Future[None] = watchdog.loop.create_future()
-        self._thread = threading.Thread(target=self._run, name="redsem-watchdog", daemon=True)
+    __slots__ = ("claims", "remote")
+
+    def __init__(
+        self, remote: RemoteSemaphore, operation: Refresh | Restore, claims: Sequence[Claim]
+    ) -> None:
+        super().__init__(remote.ref, operation)
+        self.remote: RemoteSemaphore = remote
+        self.claims: Sequence[Claim] = claims
+
+
+class WatchdogThread(threading.Thread):
+    """Looks again and again at the permits that one node keeps, over a connection of its own.
+
+    Attributes:
+        node: which keeps the permits.
+        stopped: whether it is to end; it may have ended for another reason.
+        stirred: set to have it look at once.
+        used_at: when there last was a permit to watch.
+    """
+
+    def __init__(self, watchdog: Watchdog, node: Node) -> None:
+        super().__init__(name="redsem-watchdog", daemon=True)
+        self.stopped: bool = False
+        self.stirred: threading.Event = threading.Event()
+        self.used_at: float = clock()
         self._watchdog = watchdog
-        self._stirred = asyncio.Event()
-        self._stopped = False
-        self._busy_at = clock()
-        self._stuck = False
-        self._connections: dict[Node, WatchdogConnection] = {}
-        # Where the loop still takes a semaphore to be, and where the server said that it is.
-        self._moved: dict[RemoteSemaphore, tuple[Node, Node]] = {}
-        self._loop = asyncio.new_event_loop()
-        _THREADS.add(self)
-        try:
-            self._thread.start()
-        except RuntimeError:
-            _THREADS.discard(self)
-            self._loop.close()
-            raise
-
-    # -- from other threads
-
-    @property
-    def alive(self) -> bool:
-        """Whether it runs in this process."""
-        return self._thread.is_alive()
-
-    def stir(self) -> None:
-        """Look at once."""
-        with suppress(RuntimeError):  # it has ended
-            self._loop.call_soon_threadsafe(self.look_soon)
+        self.node: Node = node
+        self._link: BlockingLink | None = None
+        self._connecting = 0.0  # seconds for the last attempt; 0 after one that succeeded
+        self._delays = delays(random.random)
+        self._warned = False
 
     def stop(self) -> None:
         """End at once."""
-        self._stopped = True
-        self.stir()
+        self.stopped = True
+        self.stirred.set()
 
-    def join(self) -> None:
-        """Wait for the end, within a bounded time."""
-        self._thread.join(EXIT_TIMEOUT)
-
-    # -- in the thread
-
-    def _run(self) -> None:
+    def run(self) -> None:
+        watchdog = self._watchdog
         try:
-            # Not in debug mode: its warnings about slowness would be about the hub's loop.
-            with asyncio.Runner(debug=False, loop_factory=lambda: self._loop) as runner:
-                runner.run(self._keep())
+            while not watchdog.ends(self):
+                watchdog.to_loop(watchdog.show_life)
+                self._connect()
+                self._exchange(self._overdue())
+                rest = min(watchdog.shortest_lease / LOOKS, MAX_REST)
+                self.stirred.wait(rest if self._link else min(rest, next(self._delays)))
+                self.stirred.clear()
         finally:
-            self._watchdog.left(self)
-            _THREADS.discard(self)
-            self._watchdog.to_loop(self.gone.set_result, None)
+            self._disconnect()
 
-    async def _keep(self) -> None:
+    def _connect(self) -> None:
+        """Have a connection before it is needed: a stall should not begin with a handshake."""
+        if self._link is not None and not self._link.closed:
+            return
+        self._disconnect()
+        # Short at first, and doubled each time, because the server may be distant or busy.
+        shortest = self._watchdog.shortest_lease / 4
+        self._connecting = min(max(shortest, 0.25, 2 * self._connecting), CONNECT_TIMEOUT)
         try:
-            while not (self._stopped or self._at_end()):
-                self._watchdog.ask_for_life()
-                self._look()
-                await self._rest()
-        finally:
-            await asyncio.gather(*(each.close() for each in self._connections.values()))
+            self._link = self.node.connect_blocking(self._watchdog.hub_id, self._connecting)
+            self._connecting = 0.0
+        except Exception as error:  # noqa: BLE001 - the network's, or of the user's making
+            if not self._warned:
+                self._warned = True
+                facts = {"event": "no second connection", "place": self.node.place}
+                text = "a second connection to %s failed: %s"
+                reason = str(error) or type(error).__name__
+                logger.warning(text, self.node.place, reason, extra=facts)
 
-    def _at_end(self) -> bool:
-        watchdog, now = self._watchdog, clock()
-        if watchdog.watched:
-            self._busy_at = now
-        idle = now - max(self._busy_at, watchdog.used_at) >= LINGER
-        return (idle or watchdog.loop.is_closed()) and watchdog.may_leave()
+    def _disconnect(self) -> None:
+        if self._link is not None:
+            self._link.close()
+            self._link = None
 
-    async def _rest(self) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(min(self._watchdog.shortest_lease / LOOKS, MAX_REST)):
-                await self._stirred.wait()
-        self._stirred.clear()
-
-    def look_soon(self) -> None:
-        """Something has changed."""
-        self._stirred.set()
-
-    def _look(self) -> None:
-        """Have refreshed what the hub's loop should have refreshed by now."""
+    def _overdue(self) -> list[_Batch]:
+        """What the hub's loop should have refreshed by now."""
         watchdog, now = self._watchdog, clock()
         silence = now - watchdog.seen_at
-        due: defaultdict[WatchdogConnection, dict[Claim, RemoteSemaphore]] = defaultdict(dict)
-        stuck = False
+        groups: defaultdict[tuple[RemoteSemaphore, int, float | None], list[Claim]]
+        groups = defaultdict(list)
+        elsewhere: set[Node] = set()
         for claim, remote in watchdog.watched.copy().items():
             if claim.state is not State.HELD or claim.hub_id != watchdog.hub_id:
                 watchdog.remove(claim)
                 continue
-            # Made before it is needed, so that a stall does not begin with a handshake.
-            connection = self._connection(self._node_of(remote))
+            node = watchdog.node_of(remote)
+            if node is not self.node:
+                elsewhere.add(node)
+                continue
+            self.used_at = now
             renewable = claim.trusted_until < claim.hold_ends
             if not renewable or not overdue(claim.trusted_until, claim.terms.lease, now):
                 continue
             if silence <= (claim.terms.longest_stall or 0.0):
-                due[connection][claim] = remote
+                groups[remote, claim.terms.lease_ms, claim.terms.max_hold].append(claim)
             else:
-                stuck = True
-        if stuck and not self._stuck:
-            text = "the event loop is blocked for %.3g s: its permits are not refreshed any more"
-            logger.warning(text, silence, extra={"event": "loop blocked", "seconds": silence})
-        self._stuck = stuck
-        for connection in self._connections.values():
-            connection.refresh(due[connection])
+                watchdog.tell_of_stall(silence)
+        for node in elsewhere:
+            watchdog.have_thread(node)
+        batches: list[_Batch] = []
+        for (remote, _, _), claims in groups.items():
+            heavy = any(claim.permits > 1 for claim in claims)
+            size = MAX_HEAVY_REFRESHES if heavy else MAX_REFRESHES
+            for start in range(0, len(claims), size):
+                part = claims[start : start + size]
+                batches.append(_Batch(remote, refresh_of(part), part))
+        return batches
 
-    def _connection(self, node: Node) -> WatchdogConnection:
-        connection = self._connections.get(node)
-        if connection is None:
-            watchdog = self._watchdog
-            connection = self._connections[node] = WatchdogConnection(
-                watchdog.hub_id,
-                watchdog.backend,
-                node,
-                watchdog.trust_lock,
-                lease=lambda: watchdog.shortest_lease,
-                look_soon=self.look_soon,
-                moved=self.moved,
-                to_loop=watchdog.to_loop,
-            )
-        return connection
+    def _exchange(self, batches: Sequence[_Batch]) -> None:
+        """Send *batches*, apply the replies, and restore what was forgotten."""
+        timeout = min(max(self._watchdog.shortest_lease / 6, 0.1), MAX_REPLY_TIMEOUT)
+        while batches and self._link is not None:
+            try:
+                replies = self._link.exchange(batches, timeout)
+            except Exception:  # noqa: BLE001 - the network's: no answer is not a no
+                self._disconnect()
+                return
+            self._delays, self._warned = delays(random.random), False
+            restores = [self._apply(*each) for each in zip(batches, replies, strict=True)]
+            batches = [restore for restore in restores if restore is not None]
 
-    def _node_of(self, remote: RemoteSemaphore) -> Node:
-        node = remote.route.link.node
-        moved = self._moved.get(remote)
-        if moved is None:
-            return node
-        if moved[0] is not node:
-            del self._moved[remote]  # the loop has followed
-            return node
-        return moved[1]
-
-    def moved(self, remote: RemoteSemaphore, node: Node) -> None:
-        """The semaphore is at *node* by now; the loop cannot follow it there."""
-        self._moved[remote] = (remote.route.link.node, node)
-        self.look_soon()
-
-
-_THREADS: set[WatchdogThread] = set()
-"""Those that run. A forked child has none of them, and keeps what it inherited as it is."""
+    def _apply(self, batch: _Batch, reply: AnyReply | CommandError) -> _Batch | None:
+        """Apply *reply* to the permits of *batch*. Returns what is to be restored, if anything."""
+        if isinstance(reply, CommandError):
+            if reply.kind is ErrorKind.MOVED:
+                self._watchdog.redirected(batch.remote, reply, self.node)
+            return None  # the next look sends it again
+        assert isinstance(reply, Reply)
+        missing: list[Claim] = []
+        refreshed = self._watchdog.refreshed
+        refreshes = isinstance(batch.operation, Refresh)
+        for claim, held in zip(batch.claims, reply.answers, strict=True):
+            if held:
+                if refreshes:
+                    note_hold_left(claim, held, batch.sent_at)
+                refreshed(batch.remote, claim, Outcome.RENEWED, batch.sent_at)
+                if is_incomplete(held):
+                    missing.append(claim)
+            elif batch.semaphore.recovers and refreshes:
+                missing.append(claim)
+            else:
+                refreshed(batch.remote, claim, Outcome.GONE, batch.sent_at)
+        missing = [claim for claim in missing if claim.trusted_at(clock())]
+        if not missing:
+            return None
+        # The server does not know them, or all of them: it may have lost its state.
+        hub_info = batch.remote.introduction.hub_info()
+        operation = restore_of(missing)._replace(hub_info=hub_info)
+        return _Batch(batch.remote, operation, missing)
 
 
 def _end_all() -> None:
-    """A program may end without closing its event loop."""
-    for thread in list(_THREADS):
-        if thread.alive:  # not in a forked child
-            thread.stop()
-            thread.join()
+    """A program may end without closing its event loop. A forked child has no such thread."""
+    threads = [each for each in threading.enumerate() if isinstance(each, WatchdogThread)]
+    for thread in threads:
+        thread.stop()
+    deadline = clock() + EXIT_TIMEOUT
+    for thread in threads:
+        thread.join(max(0.0, deadline - clock()))
 
 
 atexit.register(_end_all)

@@ -1,8 +1,8 @@
 """Redis as a store of semaphores: the only folder that imports redis or hiredis.
 
 `backend` has one server, or a cluster of them. `dial` opens a connection with the settings of the
-user's client, `other_loop` does so for the watchdog's thread. `connection` sends commands and
-reads replies; `codec` turns operations into script calls and raw replies into typed ones,
+user's client. `connection` sends commands and reads replies; `blocking` does all of that for the
+watchdog's threads. `codec` turns operations into script calls and raw replies into typed ones,
 `faults` error replies, `subscriptions` has the channels, `resp` the bytes, `scripts` the Lua
 texts, and `acl` what a Redis user needs to be allowed.
 

@@ -8,9 +8,10 @@ from contextlib import suppress
 from weakref import WeakValueDictionary
 
 from redsem_async._core.keys import Address
-from redsem_async._protocol.backend import Backend, Link, Listener, Node, OneNode
+from redsem_async._protocol.backend import Backend, BlockingLink, Link, Listener, Node, OneNode
 from redsem_async._protocol.errors import CommandError, ErrorKind
 
+from .blocking import dial_blocking, require_twin
 from .connection import Connection
 from .dial import (
     ClusterClient,
@@ -30,7 +31,6 @@ from .dial import (
     target_of,
 )
 from .inquiry import Asker, Met
-from .other_loop import dial_in_other_loop
 
 logger = logging.getLogger("redsem_async")
 
@@ -58,11 +58,15 @@ class RedisBackend(OneNode):
         return place_of(self._client)
 
     async def connect(self, listener: Listener) -> Link:
-        if not listener.wants_push:
-            return Connection(await dial_in_other_loop(self._client), listener)
         opened = await dial(target_of(self._client), None if self._known else _asker(listener))
         self._known = self._known or _meet(self.place, opened.met)
         return _linked(self.place, opened._replace(met=self._known), listener)
+
+    def connect_blocking(self, hub_id: str, timeout: float) -> BlockingLink:
+        return dial_blocking(target_of(self._client), hub_id, timeout)
+
+    def require_blocking(self) -> None:
+        require_twin(target_of(self._client))
 
     def on_close(self, callback: Callable[[], None]) -> None:
         on_close(self._client, callback)
@@ -89,6 +93,9 @@ class ClusterNode:
     @property
     def target(self) -> Target:
         return node_of(self._backend.client, self.endpoint)
+
+    def connect_blocking(self, hub_id: str, timeout: float) -> BlockingLink:
+        return dial_blocking(self.target, hub_id, timeout)
 
 
 class ClusterBackend:
@@ -130,6 +137,9 @@ class ClusterBackend:
         for node in others:
             if await self._ask(node):
                 return
+
+    def require_blocking(self) -> None:
+        require_twin(self._known()[0].target)
 
     def on_close(self, callback: Callable[[], None]) -> None:
         on_close(self.client, callback)

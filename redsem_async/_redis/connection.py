@@ -20,6 +20,7 @@ from .codec import Codec, push_of
 from .dial import Opened
 from .faults import command_error
 from .resp import (
+    ASKING,
     RawPush,
     WireError,
     connection_error,
@@ -32,8 +33,6 @@ from .subscriptions import Subscribe, Subscriptions, Unsubscribe
 logger = logging.getLogger("redsem_async")
 
 CLOSING_TIME = 1.0  # seconds that closing may take
-
-_ASKING = pack(("ASKING",))
 
 
 class _Asking:
@@ -49,7 +48,7 @@ class Connection(asyncio.Protocol):
         self._listener = listener
         self._transport = opened.transport
         self._keep = opened.keep
-        self._push = opened.no_push is None and listener.wants_push
+        self._push = opened.no_push is None
         self._reader = opened.replies
         self._hub = listener.hub_id
         self._sharded = opened.sharded
@@ -62,7 +61,7 @@ class Connection(asyncio.Protocol):
         self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._ending = False
         self._transport.set_protocol(self)
-        if listener.wants_push and opened.no_push is not None:
+        if opened.no_push is not None:
             listener.push_unavailable(connection_error(opened.no_push))
         if opened.received:
             self.data_received(opened.received)
@@ -92,7 +91,7 @@ class Connection(asyncio.Protocol):
             if codec is None:
                 codec = self._codecs[semaphore] = Codec(semaphore.address)
             if semaphore.asking:
-                parts.append(_ASKING)
+                parts.append(ASKING)
                 slots.append(_Asking())
             elif self._push and subscriptions.lacks(codec):
                 subscribe, packed = subscriptions.subscribe(semaphore, codec)

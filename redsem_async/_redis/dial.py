@@ -225,7 +225,7 @@ async def _open(target: Target, protocol: int, asker: Asker | None) -> Opened:
     try:
         if target.clustered and protocol == 3:
             await connection.send_command("HELLO")
-            sharded = _at_least_7(await connection.read_response())
+            sharded = at_least_7(await connection.read_response())
         no_push = _no_push_reason(protocol, clustered=target.clustered, sharded=sharded)
         if asker is not None:
             met = await inquire(
@@ -260,17 +260,18 @@ def _no_push_reason(protocol: int, *, clustered: bool, sharded: bool) -> str | N
     return None
 
 
-async def _connected(target: Target, protocol: int) -> Any:
+def settings_of(target: Target, **ours: Any) -> dict[str, Any]:
+    """Arguments for a connection that is used as we use one: those of *target*, and *ours*."""
     settings = {
         name: value for name, value in target.settings.items() if not name.startswith(_LEFT_OUT)
     }
-    settings |= {
-        "protocol": protocol,
-        "decode_responses": False,
-        "health_check_interval": 0,
-        "retry": Retry(NoBackoff(), 0),
-        "socket_timeout": None,
-    }
+    return settings | {"decode_responses": False, "health_check_interval": 0} | ours
+
+
+async def _connected(target: Target, protocol: int) -> Any:
+    settings = settings_of(
+        target, protocol=protocol, retry=Retry(NoBackoff(), 0), socket_timeout=None
+    )
     connection = target.connection_class(**settings)
     try:
         await connection.connect()
@@ -296,6 +297,6 @@ def _close(connection: Any) -> None:
     connection._close()
 
 
-def _at_least_7(hello: Mapping[bytes, Any]) -> bool:
+def at_least_7(hello: Mapping[bytes, Any]) -> bool:
     """Whether a server that greets like this has sharded pub/sub."""
     return int(hello[b"version"].split(b".")[0]) >= 7

@@ -14,6 +14,9 @@ _INCOMPLETE = object()
 pack = cast("Callable[[tuple[str | int, ...]], bytes]", hiredis.pack_command)  # pyright: ignore[reportUnknownMemberType]
 """The bytes of one command."""
 
+ASKING: bytes = pack(("ASKING",))
+"""Lets the next command in before its semaphore has arrived."""
+
 WireError = errors.RedisError
 """What is wrong with a connection or with a reply, as redis-py names it."""
 

@@ -17,7 +17,7 @@ from redsem_async._hub.claim import Claim, State
 from redsem_async._hub.operations.refresh import note_hold_left, refresh_of
 from redsem_async._hub.pipeline import Pipeline
 from redsem_async._hub.remote_semaphore import RemoteSemaphore
-from redsem_async._protocol.backend import Command, Link, Listener, OneNode
+from redsem_async._protocol.backend import BlockingLink, Command, Link, Listener, OneNode
 from redsem_async._protocol.errors import CommandError, ErrorKind
 from redsem_async._protocol.operations import Operation, Release
 from redsem_async._protocol.pushes import Push
@@ -114,6 +114,10 @@ class MemoryBackend(OneNode):
                 self._store.pipelines.add(listener)
         return MemoryLink(self._store, listener)
 
+    def connect_blocking(self, hub_id: str, timeout: float) -> BlockingLink:
+        """Open a link for a thread. The library calls this, not its users."""
+        return BlockingMemoryLink(self._store, hub_id)
+
 
 class _Store:
     """The semaphores of one memory, with the links of its clients."""
@@ -198,7 +202,7 @@ class _Store:
     def _resume(self, pipeline: Pipeline, slept: float) -> None:
         """Do what a process does when it resumes after a suspension of *slept* seconds."""
         loop, hub_id = pipeline.identity.loop, pipeline.hub_id
-        connected = any(link.wants_push and link.hub == hub_id for link in self.links)
+        connected = any(link.hub == hub_id for link in self.links)
         for remote in list(pipeline.semaphores.values()):
             ledger = remote.ledger
             for claim in ledger.holding():
@@ -224,7 +228,7 @@ class _Store:
 
     def _publisher(self, prefix: str) -> Publish:
         def publish(hub: str, push: Push) -> int:
-            links = [link for link in self.links if link.hub == hub and link.wants_push]
+            links = [link for link in self.links if link.hub == hub]
             for link in links:
                 link.push(prefix, push)
             return sum(link.writable for link in links)
@@ -255,7 +259,6 @@ class MemoryLink:
         self.fresh_at: float | None = None
         self.uncounted = False
         self.hub = listener.hub_id
-        self.wants_push = listener.wants_push
         self._store = store
         self._listener = listener
         self._loop = asyncio.get_running_loop()
@@ -314,3 +317,29 @@ class MemoryLink:
     def _reply_received(self, command: Command, reply: AnyReply | CommandError) -> None:
         self.fresh_at = command.sent_at
         self._listener.reply_received(command, reply)
+
+
+class BlockingMemoryLink:
+    """A link for a thread: commands run when they are sent."""
+
+    closed = False
+
+    def __init__(self, store: _Store, hub: str) -> None:
+        self._store = store
+        self._hub = hub
+
+    def exchange(
+        self, commands: Sequence[Command], timeout: float
+    ) -> list[AnyReply | CommandError]:
+        if not self._store.reachable:
+            raise ConnectionError("the memory backend is down")
+        replies: list[AnyReply | CommandError] = []
+        for command in commands:
+            command.sent_at = clock()
+            replies.append(
+                self._store.run(command.semaphore.address, command.operation, self._hub)
+            )
+        return replies
+
+    def close(self) -> None:
+        """Nothing is open."""

@@ -3,24 +3,28 @@
 import asyncio
 import logging
 import re
+import ssl
 import threading
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
-from redis.asyncio import Redis, RedisCluster
+from redis.asyncio import Connection, ConnectionPool, Redis, RedisCluster
+from redis.asyncio.sentinel import Sentinel
+from redis.credentials import CredentialProvider
 
 import redsem_async
 from redsem_async import FairSemaphore, Permit
 from redsem_async._core.clock import now as clock
-from redsem_async._protocol.backend import Link, Listener
+from redsem_async._protocol.backend import BlockingLink
 from redsem_async._redis.backend import RedisBackend
 from redsem_async.testing import EmbeddedRedis, MemoryBackend
 from tests.harness.children import StartWorker, Worker
 from tests.harness.clients import Connect, Kind, kill_connection
 from tests.harness.proxy import Proxy
+from tests.harness.servers import StartServer, tls_in_front_of
 from tests.harness.topologies import Cluster
 from tests.harness.wait import NOISE, all_free, in_background, until, waits_in_line
 from tests.promises.test_sentinel import masters_client, sentinel_of
@@ -313,24 +317,91 @@ async def test_the_thread_takes_longer_to_connect_each_time(
     kind: Kind, client_a: Redis, admin: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where a quarter of a lease is not enough, as for TLS to a distant server."""
-    connect, attempts = RedisBackend.connect, 0
+    connect, attempts = RedisBackend.connect_blocking, 0
 
-    async def connect_slowly(node: RedisBackend, listener: Listener) -> Link:
+    def connect_slowly(node: RedisBackend, hub_id: str, timeout: float) -> BlockingLink:
         nonlocal attempts
-        if threading.current_thread() is not threading.main_thread():
-            attempts += 1
-            await asyncio.sleep(0.3 * LEASE)
-        return await connect(node, listener)
+        attempts += 1
+        time.sleep(min(timeout, 0.3 * LEASE))
+        if timeout < 0.3 * LEASE:
+            raise TimeoutError
+        return connect(node, hub_id, timeout)
 
     async def the_thread_is_connected() -> bool:
         clients = await admin.client_list()
         here = [client for client in clients if client["name"] == "here"]
         return any("P" not in client["flags"] and int(client["age"]) > 1 for client in here)
 
-    monkeypatch.setattr(RedisBackend, "connect", connect_slowly)
+    monkeypatch.setattr(RedisBackend, "connect_blocking", connect_slowly)
     async with kind(client_a, "jobs", 1, **GUARDED):
         await until(the_thread_is_connected, "the thread is connected")
     assert attempts > 1, "the first attempt was long enough"
+
+
+async def test_the_thread_connects_as_the_client_does(
+    kind: Kind, embedded: StartServer, compute: Compute
+) -> None:
+    """A password, another database and a path come from the client's settings."""
+    server = embedded("--requirepass", "hunter2")
+    for url in (f"redis://:hunter2@127.0.0.1:{server.port}/3", f"{server.unix_url}?db=4"):
+        busy = await compute(kind, url=url.replace("unix://", "unix://:hunter2@"))
+        await busy.heard("held")
+        await computed_by(busy, lost=False)
+
+
+async def test_the_thread_speaks_tls(
+    kind: Kind, server: EmbeddedRedis, client_a: Redis, compute: Compute
+) -> None:
+    """With the certificates of the client."""
+    import trustme
+
+    authority = trustme.CA()
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert("localhost").configure_cert(context)
+    with authority.cert_pem.tempfile() as trusted:
+        async with tls_in_front_of(server, context) as port:
+            url = f"rediss://localhost:{port}?ssl_ca_certs={trusted}"
+            busy = await compute(kind, url=url)
+            await busy.heard("held")
+            await computed_by(busy, lost=False)
+    await all_free(kind(client_a, "jobs", 1))
+
+
+class OwnConnection(Connection):
+    """Of a user's making: redis-py has no synchronous class for it."""
+
+
+class OwnSentinel(Sentinel):
+    """It may find masters in another way."""
+
+
+class OnlyAsynchronous(CredentialProvider):
+    """It would have no credentials for a thread."""
+
+    async def get_credentials_async(self) -> tuple[str]:
+        return ("hunter2",)
+
+
+async def on_connect(_: Any) -> None:
+    """Awaited by asynchronous connections only."""
+
+
+@pytest.mark.parametrize(
+    ("client", "named"),
+    [
+        (Redis(connection_pool=ConnectionPool(OwnConnection)), "OwnConnection"),
+        (Redis(redis_connect_func=on_connect), "redis_connect_func"),
+        (Redis(credential_provider=OnlyAsynchronous()), "OnlyAsynchronous"),
+        (cast("Any", OwnSentinel)([("127.0.0.1", 1)]).master_for("watched"), "OwnSentinel"),
+    ],
+)
+def test_a_client_that_a_thread_cannot_connect_like_is_refused(
+    kind: Kind, client: Redis, named: str
+) -> None:
+    """At once, and not when the loop is blocked."""
+    kind(client, "jobs", 1)
+    with pytest.raises(TypeError, match=named):
+        kind(client, "jobs", 1, heartbeat="thread")
 
 
 # -- many, and the end
@@ -352,6 +423,19 @@ async def test_two_hundred_permits_are_kept_by_one_thread(kind: Kind, client_a: 
         assert (await each.status(0)).held == 60
     assert all(await asyncio.gather(*(permit.release() for permit in held)))
     await asyncio.gather(*map(all_free, semaphores))
+
+
+async def test_a_thread_that_waits_for_an_answer_is_not_idle(
+    kind: Kind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stays for as long as there is a permit, however long a look takes."""
+    monkeypatch.setattr("redsem_async._keepalive.watchdog.LINGER", 0.001)
+    semaphore = kind(MemoryBackend(), "jobs", 1, **GUARDED)
+    async with semaphore as permit:
+        block()
+        assert not permit.lost
+        assert threads() == 1
+    await until(lambda: threads() == 0, "the thread is gone")
 
 
 async def test_aclose_ends_the_thread(kind: Kind, server: EmbeddedRedis, connect: Connect) -> None:
@@ -417,13 +501,13 @@ async def test_a_slot_that_moves_during_the_stall_is_followed(
 
 
 async def test_semaphores_of_several_shards_are_kept(kind: Kind, cluster: Cluster) -> None:
-    """By one thread, over a connection to each."""
+    """By a thread for each, so that none of them waits for another's server."""
     async with RedisCluster.from_url(cluster.url) as redis:
         names = [await cluster.name_on(shard) for shard in cluster.shards]
         held = [await kind(redis, name, 1, **GUARDED).acquire() for name in names]
         block()
         assert not [permit for permit in held if permit.lost]
-        assert threads() == 1
+        assert threads() == len(cluster.shards)
         assert all(await asyncio.gather(*(permit.release() for permit in held)))
         await redsem_async.aclose(redis)
         assert threads() == 0

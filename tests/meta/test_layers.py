@@ -43,6 +43,7 @@ HUB = (
     {"heartbeat_timer"},
     {"ledger"},
     {"introduction", "identity", "right", "key_lines"},
+    {"stalls"},
     {"route", "claim"},
 )
 LEAVES_OF_OPERATIONS = {"base", "refresh", "release", "abandon"}  # that `handout` stands on

@@ -239,13 +239,13 @@ OF_CLIENT = (
         "a loss does not say that the loop was blocked",
         "a loss because the event loop was blocked says so",
         "promises/test_loss_detection.py::test_loss_that_the_body_finds_itself",
-        ("_keepalive/refresher.py", "if self._ran_at < due < now:", "if not self:"),
+        ("_hub/stalls.py", "if self._ran_at < due < now:", "if not self:"),
     ),
     mutant(
         "timers that run late are forgotten at once",
         "a loss because the event loop was blocked says so",
         "promises/test_loss_detection.py::test_all_permits_that_a_blocked_loop_loses_say_so",
-        ("_keepalive/refresher.py", "        if due > self._ran_at:\n", "        if True:\n"),
+        ("_hub/stalls.py", "        if due > self._ran_at:\n", "        if True:\n"),
     ),
     mutant(
         "an outage of Redis is told as a blocked loop",
@@ -253,7 +253,7 @@ OF_CLIENT = (
         "promises/test_loss_detection.py"
         "::test_entering_what_is_lost_says_so_when_it_cannot_be_given_back",
         (
-            "_keepalive/refresher.py",
+            "_hub/stalls.py",
             "if late and not failed and trusted <= gap.end and trusted < claim.hold_ends:",
             "if trusted < claim.hold_ends:",
         ),
@@ -626,7 +626,7 @@ OF_CLIENT = (
         "each attempt of the thread to connect gets a quarter of a lease",
         "the thread connects to a server that takes longer",
         "faults/test_blocked_loop.py::test_the_thread_takes_longer_to_connect_each_time[fair]",
-        ("_keepalive/watchdog_connection.py", "0.25, 2 * timeout)", "0.25)"),
+        ("_keepalive/watchdog.py", "0.25, 2 * self._connecting)", "0.25)"),
     ),
     mutant(
         "the thread refreshes nothing",
@@ -634,8 +634,8 @@ OF_CLIENT = (
         "faults/test_blocked_loop.py::test_a_body_that_computes_for_three_leases_keeps_its_permit",
         (
             "_keepalive/watchdog.py",
-            "            connection.refresh(due[connection])\n",
-            "            connection.refresh({})\n",
+            "                self._exchange(self._overdue())\n",
+            "                self._overdue()\n",
         ),
     ),
     mutant(
@@ -669,7 +669,7 @@ OF_CLIENT = (
             "::test_a_refresh_of_the_threads_that_was_sent_before_a_detach_renews_no_trust"
         ),
         (
-            "_keepalive/watchdog_connection.py",
+            "_keepalive/watchdog.py",
             "isinstance(verdict, Lost) and sent_at > claim.renewable_after:\n",
             "isinstance(verdict, Lost):\n",
         ),

@@ -483,7 +483,7 @@ OF_KEYS = (
         "the thread does not tell a lost key",
         "a blocked loop does not stop a semaphore after the loss of a key of Redis",
         f"{_LOST}the_thread_tells_what_was_lost_while_the_loop_is_blocked[keys-options0]",
-        ("_keepalive/watchdog_connection.py", "if is_incomplete(held):", "if held == 0:"),
+        ("_keepalive/watchdog.py", "if is_incomplete(held):", "if held == 0:"),
     ),
     mutant(
         "nobody says that lost slots are known again",

@@ -14,7 +14,7 @@ import pytest
 from redsem_async import Permit, PermitLost, aclose
 from redsem_async._core.clock import now as clock
 from redsem_async._core.lease import Outcome
-from redsem_async._keepalive.watchdog_connection import WatchdogConnection
+from redsem_async._keepalive.watchdog import Watchdog
 from redsem_async.testing import MemoryBackend
 from tests.harness.clients import Kind
 
@@ -34,68 +34,46 @@ async def permit(kind: Kind) -> AsyncIterator[Permit]:
 
 
 @pytest.fixture
-async def connection(permit: Permit) -> AsyncIterator[WatchdogConnection]:
-    """The thread's connection, in this loop: so nothing happens between two steps."""
-    remote, refresher, _ = permit._bound
-    watchdog = refresher.watchdog()
-    assert watchdog.thread is not None
-    connection = WatchdogConnection(
-        watchdog.hub_id,
-        watchdog.backend,
-        remote.route.link.node,
-        watchdog.trust_lock,
-        lease=lambda: LEASE,
-        look_soon=lambda: None,
-        moved=watchdog.thread.moved,
-        to_loop=watchdog.to_loop,
-    )
-    yield connection
-    await connection.close()
+def watchdog(permit: Permit) -> Watchdog:
+    """The threads' part, called in this loop: so nothing happens between two steps."""
+    return permit._bound.refresher.watchdog()
 
 
-async def test_a_renewal_counts_from_sending(
-    permit: Permit, connection: WatchdogConnection
-) -> None:
+async def test_a_renewal_counts_from_sending(permit: Permit, watchdog: Watchdog) -> None:
     """The server started its own count no earlier."""
     sent_at = clock()
     permit._claim.trusted_until = sent_at + 3
-    connection._refreshed(permit._bound.remote, permit._claim, Outcome.RENEWED, sent_at)
+    watchdog.refreshed(permit._bound.remote, permit._claim, Outcome.RENEWED, sent_at)
     assert LEASE - 1 < permit._claim.trusted_until - sent_at < LEASE
-    connection._refreshed(permit._bound.remote, permit._claim, Outcome.RENEWED, sent_at - 5)
+    watchdog.refreshed(permit._bound.remote, permit._claim, Outcome.RENEWED, sent_at - 5)
     assert LEASE - 1 < permit._claim.trusted_until - sent_at, "a late answer shortened trust"
 
 
-async def test_trust_that_ended_is_not_revived(
-    permit: Permit, connection: WatchdogConnection
-) -> None:
+async def test_trust_that_ended_is_not_revived(permit: Permit, watchdog: Watchdog) -> None:
     """The process was stopped: the body may know by now that the permit is lost."""
     permit._claim.trusted_until = clock() - 0.001
-    connection._refreshed(permit._bound.remote, permit._claim, Outcome.RENEWED, clock() - 0.002)
+    watchdog.refreshed(permit._bound.remote, permit._claim, Outcome.RENEWED, clock() - 0.002)
     with pytest.raises(PermitLost):
         permit.check()
 
 
-async def test_gone_is_seen_at_once_and_for_good(
-    permit: Permit, connection: WatchdogConnection
-) -> None:
+async def test_gone_is_seen_at_once_and_for_good(permit: Permit, watchdog: Watchdog) -> None:
     """Before the loop comes to it, by a body that blocks the loop."""
-    connection._refreshed(permit._bound.remote, permit._claim, Outcome.GONE, clock())
+    watchdog.refreshed(permit._bound.remote, permit._claim, Outcome.GONE, clock())
     with ThreadPoolExecutor() as pool, pytest.raises(PermitLost) as caught:
         pool.submit(permit.check).result()
     assert permit.lost
-    connection._refreshed(permit._bound.remote, permit._claim, Outcome.RENEWED, clock())
+    watchdog.refreshed(permit._bound.remote, permit._claim, Outcome.RENEWED, clock())
     assert permit.lost
     lost = await permit.wait_lost()
     assert caught.value.reason == lost.reason == "the server does not hold it any more"
 
 
-async def test_gone_after_a_release_is_no_loss(
-    permit: Permit, connection: WatchdogConnection
-) -> None:
+async def test_gone_after_a_release_is_no_loss(permit: Permit, watchdog: Watchdog) -> None:
     """A refresh that the release overtook finds nothing, as it should."""
     released = asyncio.ensure_future(permit.release())
     await asyncio.sleep(0)  # asked for, and not answered
-    connection._refreshed(permit._bound.remote, permit._claim, Outcome.GONE, clock())
+    watchdog.refreshed(permit._bound.remote, permit._claim, Outcome.GONE, clock())
     assert await released
     assert not permit.lost
 

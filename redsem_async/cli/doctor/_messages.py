@@ -19,9 +19,8 @@ from redsem_async import (
 )
 from redsem_async._core.keys import Address, new_hub_id
 from redsem_async._protocol.backend import ConnectionRejected
-from redsem_async._redis.dial import Opened
+from redsem_async._redis.dial import Opened, dial, target_of
 from redsem_async._redis.inquiry import Asker, Met
-from redsem_async._redis.other_loop import dial_in_other_loop
 from redsem_async.cli._erase import erase
 from redsem_async.cli._target import describe
 
@@ -37,7 +36,7 @@ async def scripts_and_messages(client: Any, prefix: str) -> AsyncGenerator[Findi
     """Connect as the library does, and ask what it asks."""
     address = Address("fair", prefix, f"doctor-{secrets.token_hex(4)}", "server")
     try:
-        opened: Opened = await dial_in_other_loop(client, Asker(new_hub_id(), address))
+        opened: Opened = await dial(target_of(client), Asker(new_hub_id(), address))
     except ConnectionRejected as rejection:
         yield problem("messages", f"rejected: {rejection}", "check user and password")
         return
