@@ -132,7 +132,7 @@ class RequirePermit:
         choice = self._admission.choose(connection)
         watch = None
         try:
-            if await _heard(connection):
+            if await _only_disconnect_follows(connection):
                 watch = asyncio.create_task(_until_gone(connection))
             async with self._admission.admitted(choice, watch) as permit:
                 await _end(watch)
@@ -141,7 +141,7 @@ class RequirePermit:
         except Rejected as refused:
             raise _error_for(connection, refused) from refused.__cause__
         except ClientDisconnected:
-            raise _farewell(connection) from None
+            raise _goodbye_message(connection) from None
         finally:
             held.pop(self, None)
             await _end(watch)
@@ -163,7 +163,7 @@ class RequirePermit:
         return {UNAVAILABLE: unavailable, self._admission.status: full}
 
 
-async def _heard(connection: HTTPConnection) -> bool:
+async def _only_disconnect_follows(connection: HTTPConnection) -> bool:
     """Whether the next message can only be a disconnect, so that it is safe to wait for it."""
     if isinstance(connection, WebSocket):
         if connection.client_state is WebSocketState.CONNECTING:
@@ -222,7 +222,7 @@ def _error_for(connection: HTTPConnection, refused: Rejected) -> Exception:
     return HTTPException(refused.status, refused.detail, headers)
 
 
-def _farewell(connection: HTTPConnection) -> Exception:
+def _goodbye_message(connection: HTTPConnection) -> Exception:
     """The error for the log; the client is gone."""
     if isinstance(connection, WebSocket):
         return WebSocketException(TRY_AGAIN_LATER, "the client has disconnected")

@@ -289,7 +289,7 @@ class _Telemetry(Observer):
         self._waiting.add(1, attributes)
 
     def granted(self, event: Granted) -> None:
-        self._came_to("granted", event)
+        self._record_outcome("granted", event)
         attributes = self._held_as[event.permit_id] = self._attributes(event)
         self._held.add(event.permits, attributes)
         if event.reused:
@@ -304,15 +304,15 @@ class _Telemetry(Observer):
             )
 
     def abandoned(self, event: Abandoned) -> None:
-        self._came_to("abandoned", event)
+        self._record_outcome("abandoned", event)
 
     def shed(self, event: Shed) -> None:
-        self._came_to(event.reason, event, "no permit was free")
+        self._record_outcome(event.reason, event, "no permit was free")
 
     def failed(self, event: Failed) -> None:
-        self._came_to("failed", event, str(event.error), {"error.type": _type(event.error)})
+        self._record_outcome("failed", event, str(event.error), {"error.type": _type(event.error)})
 
-    def _came_to(
+    def _record_outcome(
         self,
         what: str,
         event: Outcome,

@@ -26,7 +26,7 @@ __all__ = ["SemaphoreMiddleware"]
 OLDEST = (0, 12)
 
 
-def _see_that_contexts_are_kept(installed: str) -> None:
+def _check_taskiq_version(installed: str) -> None:
     if tuple(map(int, installed.split(".")[:2])) < OLDEST:
         raise ImportError(
             f"redsem_async.taskiq needs taskiq 0.12 or newer, not {installed}: until then a"
@@ -35,7 +35,7 @@ def _see_that_contexts_are_kept(installed: str) -> None:
         )
 
 
-_see_that_contexts_are_kept(version("taskiq"))
+_check_taskiq_version(version("taskiq"))
 
 
 class SemaphoreMiddleware(TaskiqMiddleware):

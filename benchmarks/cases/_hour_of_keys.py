@@ -6,7 +6,14 @@ from redis.asyncio import Redis
 
 from redsem_async._core.keys import Address, new_hub_id
 from redsem_async._protocol.hub_info import HubInfo
-from redsem_async._protocol.operations import Acquire, KeyTerms, Operation, Reap, Release, Unusual
+from redsem_async._protocol.operations import (
+    Acquire,
+    KeyTerms,
+    Operation,
+    Reap,
+    Release,
+    RequestOptions,
+)
 from redsem_async._redis.codec import Codec
 
 HELD = 10.0  # seconds
@@ -36,7 +43,7 @@ async def run_hour(client: Redis, name: str, keys: int) -> AsyncGenerator[None]:
     held = max(1, int(HELD * keys / 3600))  # at a time
     for number in range(1, keys + held + 1):
         if number <= keys:
-            unusual = Unusual(key=KeyTerms(f"tenant {number}", limit=1, patience_ms=60_000))
+            unusual = RequestOptions(key=KeyTerms(f"tenant {number}", limit=1, patience_ms=60_000))
             hub_info = HubInfo("benchmark") if number == 1 else None
             await call(Acquire((number,), LEASE_MS, keys, {number: unusual}, hub_info=hub_info))
         given_back = number - held

@@ -1,4 +1,4 @@
-"""How a task comes by a permit."""
+"""Acquiring and adopting permits."""
 
 from collections.abc import Callable
 

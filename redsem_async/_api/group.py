@@ -1,7 +1,6 @@
 """A semaphore for each tenant, domain or model: one limit, many names."""
 
 import hashlib
-import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Unpack
 from urllib.parse import quote
@@ -46,12 +45,11 @@ class SemaphoreGroup:
     def __init__(
         self,
         redis: "Client",
-        name: str | None = None,
-        limit: int | Callable[[str], int] | None = None,
+        name: str,
+        limit: int | Callable[[str], int],
         *,
         kind: type[AnySemaphore] = FairSemaphore,
-        prefix: str | None = None,
-        key_prefix: str | None = None,
+        prefix: str = "redsem",
         **options: Unpack[Options],
     ) -> None:
         """Make a group. Nothing is sent to Redis.
@@ -62,9 +60,7 @@ class SemaphoreGroup:
             limit: of each semaphore, or a function that returns the limit for a key; it is
                 called for each ``group[key]``.
             kind: the class of the semaphores.
-            prefix: the first part of the keys in Redis, ``"redsem"`` by default, as in a single
-                semaphore. Without *name*, it is the name: deprecated.
-            key_prefix: the former name of *prefix*: deprecated.
+            prefix: the first part of the keys in Redis, as in a single semaphore.
             options: for every semaphore, as ``AnySemaphore`` takes them.
 
         Raises:
@@ -73,21 +69,13 @@ class SemaphoreGroup:
         _check_kind(kind)
         for option in options.keys() - Options.__annotations__.keys():
             raise TypeError(f"SemaphoreGroup(): got an unexpected keyword argument {option!r}")
-        if name is None and prefix is not None:
-            _warn("prefix is the first part of the keys: pass name=")
-            name, prefix = prefix, None
-        if key_prefix is not None:
-            _warn("key_prefix is called prefix now")
-            prefix = key_prefix
-        if name is None or limit is None:
-            raise TypeError("SemaphoreGroup() needs a name and a limit")
         self._client = redis
         self._name = config.text(name, "name", most=LONGEST_NAME)
         if callable(limit):
             config.check_function(limit, "limit")
         self._limit = limit
         self._kind = kind
-        self._prefix = "redsem" if prefix is None else prefix
+        self._prefix = prefix
         self._options = options
         self._made(name, self.declared_limit)  # raises for invalid arguments
 
@@ -106,7 +94,7 @@ class SemaphoreGroup:
 
     def name_of(self, key: str) -> str:
         """Return the name of the semaphore of *key*, for ``redsem-async status`` and the like."""
-        _see_that_it_is_text(key)
+        _check_is_str(key)
         written = quote(key, safe=_PLAIN, errors="surrogatepass")
         if len(self._name.encode()) + 1 + len(written) > config.MOST_BYTES:
             written = abridged(key, written)
@@ -135,10 +123,6 @@ def abridged(key: str, written: str) -> str:
     return f"{written[:_HEAD]}{_MARK}{digest}"
 
 
-def _warn(text: str) -> None:
-    warnings.warn(f"SemaphoreGroup(): {text}", DeprecationWarning, stacklevel=3)
-
-
-def _see_that_it_is_text(key: object) -> None:
+def _check_is_str(key: object) -> None:
     if not isinstance(key, str):
         raise TypeError(f"a key must be text, not {type(key).__name__}: use str(key)")

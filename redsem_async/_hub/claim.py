@@ -16,7 +16,7 @@ from redsem_async._core.config import Terms
 from redsem_async._core.errors import PermitLost
 from redsem_async._core.keys import Address, permit_id
 from redsem_async._core.lease import clock_margin
-from redsem_async._protocol.operations import KeyTerms, Request, Unusual
+from redsem_async._protocol.operations import KeyTerms, Request, RequestOptions
 from redsem_async._protocol.replies import Reply
 
 
@@ -282,8 +282,8 @@ class Claim:
         )
 
     @property
-    def unusual(self) -> Unusual:
-        return Unusual(self.permits, self.waits, math.ceil(1000 * self.ahead), self.key)
+    def unusual(self) -> RequestOptions:
+        return RequestOptions(self.permits, self.waits, math.ceil(1000 * self.ahead), self.key)
 
     @property
     def pending(self) -> bool:

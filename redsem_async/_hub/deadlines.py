@@ -29,7 +29,7 @@ class Deadlines:
         self._abandons = abandons
 
     def expire(self, claim: Claim, lead: float = 0.0) -> None:
-        """The deadline comes in *lead* seconds, or has come; or it came GRACE ago."""
+        """Called *lead* seconds before the deadline, at it, and GRACE after it: as often as needed."""
         if not claim.pending:
             return
         overdue = self._ledger.overdue

@@ -1,4 +1,4 @@
-"""From a grant to the caller's hands.
+"""Delivers grants to callers.
 
 Most grants are handed out at once. One that came late, or that replicas have to confirm, is
 confirmed first: until then the claim is GRANTED, and its caller waits on.

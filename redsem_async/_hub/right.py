@@ -85,7 +85,7 @@ class ReuseRight:
     def recalled(self) -> None:
         """Another process wants the semaphore."""
         now = clock()
-        # Each recall that follows soon on the one before it doubles the pause.
+        # Exponential back-off: a recall soon after the last one doubles the pause.
         again = now - self._recalled_at < 2 * self._pause + self._interval
         self._pause = min(2 * self._pause, LONGEST_PAUSE) if again else FIRST_PAUSE
         self._recalled_at, self._paused_until = now, now + self._pause

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 
 from redsem_async._observers.registry import observers
-from redsem_async._protocol.operations import Acquire, Heartbeat, Unusual
+from redsem_async._protocol.operations import Acquire, Heartbeat, RequestOptions
 
 from .claim import Claim, State
 from .heartbeat_timer import HeartbeatTimer
@@ -31,7 +31,7 @@ class Waiters:
         self._heartbeats = heartbeats
         self._unsure: tuple[Claim, ...] = ()  # waiters to be asked about before all others
 
-    def acquire(self, claims: Sequence[Claim], unusual: Mapping[int, Unusual]) -> Acquire:
+    def acquire(self, claims: Sequence[Claim], unusual: Mapping[int, RequestOptions]) -> Acquire:
         """The operation with which *claims*, all with the same terms, ask for permits."""
         terms, first = claims[0].terms, claims[0].number
         before = [n for n in self._ledger.acquires_in_flight if n < first]

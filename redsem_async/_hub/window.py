@@ -11,7 +11,7 @@ FAR_BATCH = 32  # requests that a far server is sent at once, before others can 
 
 
 class Window:
-    """Widens as the round trip grows, so that no request waits for a whole one to be sent.
+    """The longer the round trip, the more commands may be in flight.
 
     Attributes:
         size: how many commands may be in flight.

@@ -32,7 +32,7 @@ class Queued(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome(Event):
-    """Base of what a request comes to.
+    """Base class of the events that end a request.
 
     Attributes:
         waited: seconds since it was made.

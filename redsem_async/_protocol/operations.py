@@ -26,8 +26,8 @@ class KeyTerms(NamedTuple):
     patience_ms: int = 0
 
 
-class Unusual(NamedTuple):
-    """What most requests do not have.
+class RequestOptions(NamedTuple):
+    """Options of a request that differ from the defaults.
 
     Attributes:
         permits: more than one.
@@ -41,7 +41,7 @@ class Unusual(NamedTuple):
     key: KeyTerms | None = None
 
 
-USUAL = Unusual()
+DEFAULT_OPTIONS = RequestOptions()
 
 
 class Request(NamedTuple):
@@ -80,7 +80,7 @@ class Acquire(NamedTuple):
     numbers: Sequence[int]
     lease_ms: int
     limit: int
-    unusual: Mapping[int, Unusual] = MappingProxyType({})
+    unusual: Mapping[int, RequestOptions] = MappingProxyType({})
     max_waiters: int | None = None
     max_waiters_per_key: int | None = None
     after: int = 0

@@ -24,11 +24,11 @@ from redsem_async._protocol.operations import (
     Refresh,
     Release,
     Request,
+    RequestOptions,
     Restore,
     RightRequest,
     SetLimit,
     Status,
-    Unusual,
 )
 from redsem_async._protocol.pushes import Cleared, Granted, Push, Recalled, Recheck, Revoked
 from redsem_async._protocol.replies import (
@@ -200,7 +200,7 @@ class Codec:
             for number, unusual in zip(operation.numbers, asked, strict=True)
         ]
 
-    def _unusual(self, number: int, asked: Unusual) -> str:
+    def _unusual(self, number: int, asked: RequestOptions) -> str:
         text = f"{number}:{asked.permits}:{asked.waits:d}"
         if asked.key is not None:
             return f"{text}:{asked.ahead_ms}{self._tail(asked.key)}"

@@ -115,8 +115,8 @@ async def test_idle_names_leave_nothing(kind: Kind, redis: Redis, name: str) -> 
         ("a{b}", {}, ValueError, "brace"),
         (1, {}, TypeError, "name must be a str"),
         ("g", {"prefix": ""}, ValueError, "prefix"),
-        ("g", {"limit": None}, TypeError, "needs a name and a limit"),
-        (None, {}, TypeError, "needs a name and a limit"),
+        ("g", {"limit": None}, TypeError, "limit"),
+        (None, {}, TypeError, "name must be a str"),
         ("g", {"limit": -1}, ValueError, "limit must be at least 0"),
         ("g", {"limit": "3"}, TypeError, "limit must be an int"),
         ("g", {"kind": Mutex}, TypeError, "limit=1"),
@@ -137,15 +137,9 @@ def test_bad_arguments_are_refused_when_the_group_is_made(
 
 
 def test_prefix_is_that_of_the_keys() -> None:
-    """As in a semaphore. What it was called before is accepted, with a warning."""
+    """As in a semaphore."""
     memory = MemoryBackend()
     sem = SemaphoreGroup(memory, "g", 1, prefix="mine")["a"]
-    assert (sem.name, sem._address.prefix) == ("g:a", "mine")
-    with pytest.warns(DeprecationWarning, match="name="):
-        sem = SemaphoreGroup(memory, prefix="g", limit=1)["a"]
-    assert (sem.name, sem._address.prefix) == ("g:a", "redsem")
-    with pytest.warns(DeprecationWarning, match="called prefix"):
-        sem = SemaphoreGroup(memory, "g", 1, key_prefix="mine")["a"]
     assert (sem.name, sem._address.prefix) == ("g:a", "mine")
 
 

@@ -232,15 +232,15 @@ def _right(text: str) -> op.RightRequest | None:
     return op.RightRequest(*map(int, text.split(":"))) if text else None
 
 
-def _asked(texts: Iterator[str] | Sequence[str]) -> tuple[list[int], dict[int, op.Unusual]]:
+def _asked(texts: Iterator[str] | Sequence[str]) -> tuple[list[int], dict[int, op.RequestOptions]]:
     numbers: list[int] = []
-    unusual: dict[int, op.Unusual] = {}
+    unusual: dict[int, op.RequestOptions] = {}
     for text in texts:
         number, *kind = text.split(":")
         numbers.append(int(number))
         if kind:
             permits, waits, ahead, *tail = *kind, *["0"] * (len(kind) == 2)
-            asked = op.Unusual(int(permits), waits == "1", int(ahead), _terms(tail))
+            asked = op.RequestOptions(int(permits), waits == "1", int(ahead), _terms(tail))
             unusual[int(number)] = asked
     return numbers, unusual
 

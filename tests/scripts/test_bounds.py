@@ -122,12 +122,12 @@ class Twice:
         ]
         self.run(hub, call)
 
-    def kind(self) -> op.Unusual:
+    def kind(self) -> op.RequestOptions:
         draw, key = self.draw, self.draw.choice(KEYS)
         terms = None
         if self.state.address.keyed and key is not None:
             terms = op.KeyTerms(key, KEY_LIMIT, 1.0, 3_600_000)
-        return op.Unusual(draw.choice((1, 1, 2, 3)), draw.random() < 0.9, 0, terms)
+        return op.RequestOptions(draw.choice((1, 1, 2, 3)), draw.random() < 0.9, 0, terms)
 
     def some_hub(self) -> str:
         """One that receives messages."""
@@ -216,7 +216,7 @@ def test_a_long_line_is_mended_in_short_steps(
         return said, sum(each["calls"] for each in calls.values())
 
     def acquire(hub: str, numbers: range) -> Reply:
-        every = {n: op.Unusual(key=op.KeyTerms(f"k{n % 1500}", 1)) for n in numbers}
+        every = {n: op.RequestOptions(key=op.KeyTerms(f"k{n % 1500}", 1)) for n in numbers}
         call_of = op.Acquire(numbers, 600_000, 1, every, hub_info=HubInfo("x"), slots=slots)
         return call(hub, call_of)[0]
 

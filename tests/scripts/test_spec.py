@@ -127,7 +127,9 @@ class Agreement(Comparison):
             self._asked_for(min(permits, limit), stays, earlier, terms)
             for permits, stays, earlier, terms in zip(weights, waits, ahead, keys, strict=False)
         ]
-        others = {n: kind for n, kind in zip(numbers, kinds, strict=True) if kind != op.USUAL}
+        others = {
+            n: kind for n, kind in zip(numbers, kinds, strict=True) if kind != op.DEFAULT_OPTIONS
+        }
         if hub_info is not None:
             hub_info = hub_info._replace(recovers=self.recovers)
         call = op.Acquire(
@@ -148,14 +150,14 @@ class Agreement(Comparison):
 
     def _asked_for(
         self, permits: int, waits: bool, ahead_ms: int, key: op.KeyTerms | None
-    ) -> op.Unusual:
+    ) -> op.RequestOptions:
         if not self.address.fair:
-            return op.Unusual(permits, waits)
+            return op.RequestOptions(permits, waits)
         if not self.keyed or key is None:
-            return op.Unusual(permits, waits, ahead_ms)
+            return op.RequestOptions(permits, waits, ahead_ms)
         if key.limit is not None:
             permits = min(permits, key.limit)
-        return op.Unusual(permits, waits, ahead_ms, key)
+        return op.RequestOptions(permits, waits, ahead_ms, key)
 
     @rule(
         hub=hubs,
@@ -597,7 +599,9 @@ def test_status_leaves_out_requests_of_the_dead(mode: Mode, server_url: str, pre
     """Although nothing has removed them yet."""
     dead, waiter, holder = HUBS
     state = machine(mode, "server", server_url, prefix)()
-    unusual = op.Unusual(key=op.KeyTerms("a", limit=1)) if state.keyed else op.USUAL
+    unusual = (
+        op.RequestOptions(key=op.KeyTerms("a", limit=1)) if state.keyed else op.DEFAULT_OPTIONS
+    )
     try:
         for hub, numbers, lease_ms in ((holder, [1], 90_000), (dead, [1, 2], 1000)):
             every = dict.fromkeys(numbers, unusual)
@@ -646,7 +650,7 @@ def test_a_long_line_of_a_dead_process_ends_at_the_limit_of_its_key(
     """One call drops about a hundred, and the next request may be one that has to wait."""
     dead, waiter, holder = HUBS
     state = machine("fair+keys", "server", server_url, prefix)()
-    unusual = op.Unusual(key=op.KeyTerms("a", limit=1))
+    unusual = op.RequestOptions(key=op.KeyTerms("a", limit=1))
     try:
         for hub, count, lease_ms in (
             (holder, 1, 90_000),
@@ -693,7 +697,7 @@ def test_who_holds_keeps_its_share_when_an_empty_line_is_deleted(
     holder = HUBS[0]
     state = machine(mode, "server", server_url, prefix)()
     try:
-        terms = {1: op.Unusual(key=op.KeyTerms("a"))}
+        terms = {1: op.RequestOptions(key=op.KeyTerms("a"))}
         call = op.Acquire([1], 90_000, 1, terms, hub_info=HubInfo("x"))
         state.call(holder, call._replace(slots=state._listed(SLOTS, 1)))
         model = state.model

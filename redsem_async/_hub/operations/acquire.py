@@ -12,7 +12,7 @@ from redsem_async._hub.handout import Handout
 from redsem_async._hub.ledger import Ledger
 from redsem_async._hub.waiters import Waiters
 from redsem_async._protocol.errors import CommandError, ErrorKind
-from redsem_async._protocol.operations import Acquire, Unusual
+from redsem_async._protocol.operations import Acquire, RequestOptions
 from redsem_async._protocol.replies import (
     FULL,
     FULL_FOR_KEY,
@@ -74,7 +74,7 @@ class AcquireQueue:
             ledger.new = deque(sorted(ledger.new, key=_begun))
         new = ledger.new
         claims: list[Claim] = []
-        exceptional: dict[int, Unusual] = {}
+        exceptional: dict[int, RequestOptions] = {}
         terms: Terms | None = None
         most = max_batch(ledger)
         while new and len(claims) < most:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from redsem_async._core.keys import permit_id
 from redsem_async._core.lease import liveness_timeout
-from redsem_async._protocol.operations import USUAL, Acquire, Request
+from redsem_async._protocol.operations import DEFAULT_OPTIONS, Acquire, Request
 from redsem_async._protocol.pushes import Push
 from redsem_async._protocol.replies import WAITING, Answer
 
@@ -182,7 +182,7 @@ def liveness_timeout_ms(lease_ms: int) -> int:
 def requests_of(call: Acquire) -> list[Request]:
     """The requests of an acquire, one by one."""
     return [
-        Request(number, call.lease_ms, call.limit, *call.unusual.get(number, USUAL))
+        Request(number, call.lease_ms, call.limit, *call.unusual.get(number, DEFAULT_OPTIONS))
         for number in call.numbers
     ]
 

@@ -278,6 +278,6 @@ def test_bad_arguments_are_refused_at_once(sem: FairSemaphore) -> None:
 def test_a_taskiq_that_cannot_keep_the_promise_is_refused() -> None:
     """In 0.11 a function that is not async would have run without a permit."""
     with pytest.raises(ImportError, match=r"0\.12 or newer, not 0\.11\.20: until then"):
-        redsem_async.taskiq._see_that_contexts_are_kept("0.11.20")
+        redsem_async.taskiq._check_taskiq_version("0.11.20")
     for fine in ("0.12.0", "0.13.0", "1.0.0"):
-        redsem_async.taskiq._see_that_contexts_are_kept(fine)
+        redsem_async.taskiq._check_taskiq_version(fine)
