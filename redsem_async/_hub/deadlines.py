@@ -29,7 +29,10 @@ class Deadlines:
         self._abandons = abandons
 
     def expire(self, claim: Claim, lead: float = 0.0) -> None:
-        """Called *lead* seconds before the deadline, at it, and GRACE after it: as often as needed."""
+        """Called *lead* seconds before the deadline, at it, and GRACE after it.
+
+        The reply to a heartbeat decides in between.
+        """
         if not claim.pending:
             return
         overdue = self._ledger.overdue

@@ -1,0 +1,108 @@
+"""What an acquire costs in Python: calls, files, and callables that are handed down.
+
+The figures may grow by a tenth, and a change that lowers them lowers the bound. ``pytest -rP``
+shows them.
+"""
+
+import ast
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import redsem_async
+from redsem_async import FairSemaphore
+from tests.harness.clients import Connect
+from tests.harness.source import tree_of
+from tests.harness.wait import all_free, soon, until
+
+PACKAGE = Path(redsem_async.__file__).parent
+PRIVATE = ("_core", "_protocol", "_redis", "_hub", "_keepalive", "_observers")
+SLACK = 1.1
+ROUNDS = 20
+
+# Measured with this test; the aims are 60 in 12, 70, and 6.
+CALLS_OF_A_PAIR, FILES_OF_A_PAIR = 109, 27
+CALLS_OF_A_HAND_OVER, FILES_OF_A_HAND_OVER = 204, 33
+CALLABLES = 21
+
+
+async def counted(work: Callable[[], Awaitable[object]]) -> tuple[float, int]:
+    """Calls of this package's functions in a round of *work*, and in how many files they are."""
+    calls, files = 0, set[str]()
+
+    def note(frame: FrameType, event: str, _: Any) -> None:
+        nonlocal calls
+        path = frame.f_code.co_filename
+        if event == "call" and path.startswith(str(PACKAGE)):
+            calls += 1
+            files.add(path)
+
+    await work()
+    await asyncio.sleep(0.05)
+    sys.setprofile(note)
+    try:
+        for _ in range(ROUNDS):
+            await work()
+    finally:
+        sys.setprofile(None)
+    return calls / ROUNDS, len(files)
+
+
+def holds(what: str, found: tuple[float, int], calls: int, files: int) -> None:
+    print(f"{what}: {found[0]:.0f} calls in {found[1]} files")
+    assert found[0] <= calls * SLACK
+    assert found[1] <= files * SLACK
+
+
+async def test_a_free_pair(connect: Connect, server_url: str, name: str) -> None:
+    semaphore = FairSemaphore(connect(server_url), name, 1)
+
+    async def pair() -> None:
+        async with semaphore:
+            pass
+
+    await pair()
+    holds("a free pair", await counted(pair), CALLS_OF_A_PAIR, FILES_OF_A_PAIR)
+    await all_free(semaphore)
+
+
+async def test_a_hand_over(connect: Connect, server_url: str, name: str) -> None:
+    """From the release in one process to the block in another, and the acquire that waited."""
+    one, other = (FairSemaphore(connect(server_url), name, 1) for _ in range(2))
+    permits = [await one.acquire()]
+
+    async def hand_over() -> None:
+        nonlocal one, other
+        waiter = asyncio.create_task(other.acquire())
+        waits = other._bound().remote.ledger.waiting
+        await until(lambda: bool(waits), "it waits")
+        await permits.pop().release()
+        permits.append(await soon(waiter))
+        one, other = other, one
+
+    await hand_over()
+    holds("a hand-over", await counted(hand_over), CALLS_OF_A_HAND_OVER, FILES_OF_A_HAND_OVER)
+    await permits.pop().release()
+
+
+def test_callables_that_are_handed_down() -> None:
+    """A function that a lower layer is given, in order to call upwards, hides who calls whom."""
+    found: list[str] = []
+    for path in sorted(path for folder in PRIVATE for path in (PACKAGE / folder).rglob("*.py")):
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.FunctionDef) and node.name == "__init__":
+                found += [
+                    f"{path.relative_to(PACKAGE)}: {argument.arg}"
+                    for argument in (*node.args.args, *node.args.kwonlyargs)
+                    if argument.annotation and "Callable" in ast.unparse(argument.annotation)
+                ]
+            elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Attribute):
+                text = ast.unparse(node.annotation)
+                set_later = isinstance(node.value, ast.Constant)
+                if text.startswith("Callable") and set_later:
+                    found.append(f"{path.relative_to(PACKAGE)}: {node.target.attr}")
+    print(*found, f"{len(found)} callables", sep="\n")
+    assert len(found) <= CALLABLES * SLACK
