@@ -23,11 +23,12 @@ if TYPE_CHECKING:
 
 
 class Semaphore(AnySemaphore):
-    """A counting semaphore shared by all processes that use its name: ZSET mode.
+    """A counting semaphore shared by all processes that use its name: mode ``zset``.
 
     Never more than ``limit`` permits are held. A request that fits when it comes is granted at
     once; of those that wait, the oldest that fits is next. So a request for several permits may
-    starve behind lighter ones, where ``FairSemaphore`` has them wait for it.
+    starve behind lighter ones, where ``FairSemaphore`` has them wait for it. A release may serve
+    waiters of its own process first, while the oldest request has waited for less than 50 ms.
 
     It descends from the counting semaphore of *Redis in Action*, 6.3, which keeps its holders in
     a sorted set. Here each operation is one atomic script that uses the clock of the server.
@@ -37,7 +38,7 @@ class Semaphore(AnySemaphore):
 
 
 class FairSemaphore(AnySemaphore):
-    """A semaphore that serves first come, first served, across all processes: fair-counter mode.
+    """A semaphore that serves first come, first served, across all processes: mode ``fair``.
 
     Never more than ``limit`` permits are held. Every request draws a ticket from a counter that
     only increases, and permits are granted strictly in that order: no waiter starves, and the

@@ -2,8 +2,8 @@
 
 A `hub` has a `pipeline` for each server, connected by `reconnect`, and a `remote_semaphore` for
 each name, which is made of: `ledger` (the claims, by where they are), `operations` (what is
-written, and what replies mean), `handout` (from a grant to its caller), `deadlines`, `fair` and
-`zset` (what the two modes choose). `claim` has the table of a claim's states.
+written, and what replies mean), `handout` (from a grant to its caller), `deadlines` and `waiters`
+(the requests in the queue). `claim` has the table of a claim's states.
 
 May import `_protocol`, `_observers` and `_core`, and never `_redis`: a backend is handed to it.
 All input and output is done by `pipeline`; everything below it is synchronous. Imports go from
