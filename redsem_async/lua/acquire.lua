@@ -29,7 +29,7 @@
 --          detect_lost_holders, purge, leave_queue, serve, current_grant, is_queued, format_request,
 --          next_token, last, write_grants, liveness_timeout, exact, save_counter, recall_rights,
 --          answer_right, others_wait, append, reply_with_limit, held_up, join_queue, keep_queue,
---          keyed, queue_answer, queue_is_full, limit_for, slotted, LAYOUT
+--          keyed, queue_answer, queue_is_full, limit_for, slotted, LAYOUT, next_expiry, notify_head
 --          sets open, used, waiting
 
 local lease, declared, max_waiters = tonumber(ARGV[5]), ARGV[6], ARGV[7]
@@ -65,6 +65,7 @@ if keyed then keyed.look_at_heads(REQUESTS) end
 serve()
 
 local effective_limit = limit_for(tonumber(declared))
+local first_expiry = not fair and waiting > 0 and next_expiry()
 local answers, grants, queued, served, overtakes = {}, {}, {}, true, false
 for i, request in ipairs(requests) do
   local number, value, permits, waits, earlier, tail = unpack(request)
@@ -100,6 +101,8 @@ for i, request in ipairs(requests) do
   end
 end
 write_grants(grants)
+-- Those that were passed by do not know of an expiry that is earlier than all others.
+if first_expiry and #grants > 0 and (first_expiry < 0 or lease < first_expiry) then notify_head() end
 if #queued > 0 then
   join_queue(queued)
   keep_queue(liveness_timeout(lease))

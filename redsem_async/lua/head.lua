@@ -12,6 +12,7 @@
 --                    returns -> that parked requests return to the queue, from which score on;
 --                    looked -> when the queue was looked through for requests of dead hubs;
 --                    passed -> which requests do not fit: see serve.lua;
+--                    limit -> the set limit, so that the loss of its key is noticed;
 --                    rights -> 'hub:until,...' of the hubs that may reuse leases: see the prelude;
 --                    hold -> for how long requests hold their permits lately, in ms times permits;
 --                    after a loss of state, lost -> when it was detected, and grace -> end of
@@ -89,7 +90,7 @@ end
 
 local fields = call('HMGET', meta, 'mode', 'counter',
   hub, hub .. ':until', hub .. ':no_push', hub .. ':unreachable', 'grace', 'ahead', 'offset',
-  'returns', 'rights', 'hold', 'layout', 'passed', 'looked')
+  'returns', 'rights', 'hold', 'layout', 'passed', 'looked', 'limit')
 fields.layout = fields[13] or fields[1] and '0'  -- a name in use without a number
 if fields[1] and fields[1] ~= mode or fields.layout and fields.layout ~= LAYOUT then
   -- Count by the clock in use: the server's, if this caller's is a local one.

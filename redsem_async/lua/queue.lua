@@ -116,6 +116,15 @@ local function park(requests)
   call('ZADD', queue, unpack(scores))
 end
 
+-- Where the key of the set limit was lost (evicted, deleted), requests that it held up may fit.
+local function notice_lost_limit()
+  if fields[16] and not set_limit then
+    call('HDEL', meta, 'limit')
+    fields[16] = nil
+    return_parked()
+  end
+end
+
 -- Returns parked requests to the queue, where that is due, but for those whose hubs are unreachable.
 -- The result is whether all of them are back, and which are: request and ticket in turn. Where it
 -- stopped early, it continues with the next call.

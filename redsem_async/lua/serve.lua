@@ -34,16 +34,15 @@ local function pass_known()
 end
 -- Writes what is known of the requests that were passed over.
 local function save_passed()
-  local texts = {}
-  local function list(ticket, in_use)
-    texts[#texts + 1] = exact(ticket) .. ':' .. exact(in_use)
-    if #texts > MAX_PAIRS then table.remove(texts, 1) end
-  end
-  for _, pair in ipairs(pairs_before) do list(pair[1], pair[2]) end
-  if position > 0 then list(position, needed) end
+  local kept, texts = {}, {}
+  for _, pair in ipairs(pairs_before) do kept[#kept + 1] = pair end
+  local last_seen = { position, needed }  -- a call that continues begins there: it has to stay
+  if position > 0 then kept[#kept + 1] = last_seen end
   for _, pair in ipairs(passed) do
-    if pair[1] > position and pair[2] > needed then list(pair[1], pair[2]) end
+    if pair[1] > position and pair[2] > needed then kept[#kept + 1] = pair end
   end
+  while #kept > MAX_PAIRS do table.remove(kept, kept[1] == last_seen and 2 or 1) end
+  for i, pair in ipairs(kept) do texts[i] = exact(pair[1]) .. ':' .. exact(pair[2]) end
   local text = table.concat(texts, ',')
   if text ~= (fields[14] or '') then call('HSET', meta, 'passed', text) end
   fields[14] = text
@@ -140,6 +139,7 @@ local function serve()
   if #dead > 0 then leave_queue(dead) end
   park(unreached)
   if set_limit == 0 then return end
+  notice_lost_limit()
   if returns then forget_passed() end  -- the limit has changed, or older requests are back
   if not bring_back() then
     open, more = false, true
@@ -175,10 +175,10 @@ local function serve()
 end
 
 -- Grants requests of the releasing hub, *own*, past older ones, where the oldest request is young
--- (zset). That needs no message and no other process. It is the lock cohorting of Dice, Marathe and
+-- (zset), by the clock of the server. That needs no message and no other process. It is the lock cohorting of Dice, Marathe and
 -- Shavit, 2012.
 local function serve_own(own)
-  if not passes or #own <= 1 or grace > now then return end
+  if not passes or #own <= 1 or grace > now or clock_us ~= '' then return end
   local head = call('ZRANGEBYSCORE', queue, 0, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
   if not head[2] or stamp_us - head[2] > YOUNG then return end
   local grants, granted = {}, {}

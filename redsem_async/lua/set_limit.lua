@@ -7,7 +7,8 @@
 --          [key]      whose limit it is, unless it is the limit in all
 -- RETURNS  {tag, next_ms, waiting, own_grants}
 -- USES     load_state, already_ran, limit_in, note_call, recall_rights, waiting, purge,
---          serve, reply_head, keyed, set_limit, return_parked
+--          serve, reply_head, keyed, return_parked, fields, exact
+--          sets set_limit
 
 local new_limit, number, key = ARGV[5], tonumber(ARGV[6]), ARGV[7]
 
@@ -32,7 +33,15 @@ if not already_ran(number) then
   else
     call('SET', limit, new_limit)
   end
-  if not key then set_limit = limit_in(new_limit) end
+  if not key then
+    set_limit = limit_in(new_limit)
+    fields[16] = set_limit and exact(set_limit)
+    if set_limit then
+      call('HSET', meta, 'limit', fields[16])
+    else
+      call('HDEL', meta, 'limit')
+    end
+  end
   note_call(number)
   recall_rights()
   if waiting > 0 then return_parked() end  -- one that was heavier than the old limit may fit now

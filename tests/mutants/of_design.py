@@ -282,9 +282,9 @@ OF_DESIGN = (
         (
             "lua/quick/acquire.lua",
             "call('EXISTS', extra, limit, queue)",
-            "call('EXISTS', extra, line)",
+            "call('EXISTS', extra, queue)",
         ),
-        ("lua/set_limit.lua", "if not key then set_limit = limit_in(new_limit) end\n", "\n"),
+        ("lua/set_limit.lua", "    set_limit = limit_in(new_limit)\n", "\n"),
         (
             _BASE,
             "state.set_limit, state.paused_limit = limit, None\n",

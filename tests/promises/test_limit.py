@@ -7,7 +7,7 @@ from redis.asyncio import Redis
 
 from redsem_async import BackendUnavailable, Semaphore
 from redsem_async.testing import MemoryBackend
-from tests.harness.clients import Client, Make, MakePair, keys_of
+from tests.harness.clients import Client, Kind, Make, MakePair, key_of, keys_of
 from tests.harness.wait import all_free, available, queue_up, soon
 
 # -- the declared limit
@@ -224,3 +224,15 @@ async def test_mixed_leases_leave_each_other_alone(make: Make, other: Client) ->
     assert holder.expires_in > 20
     await permit.refresh()
     assert await permit.release() is True
+
+
+@pytest.mark.parametrize("limit", [0, 2])
+async def test_waiters_go_by_declared_limits_once_the_set_one_is_lost(
+    kind: Kind, redis: Redis, name: str, limit: int
+) -> None:
+    """Somebody deleted its key, which has no expiry. An attack found it."""
+    sem = kind(redis, name, 4, lease=3.0)
+    await sem.set_limit(limit)
+    waiter = await queue_up(sem, permits=3)
+    await redis.delete(key_of(sem, "limit"))
+    assert await (await soon(waiter, 2.0)).release()

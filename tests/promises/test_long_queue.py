@@ -101,6 +101,26 @@ async def test_semaphore_finds_the_request_that_fits_behind_many_that_do_not(
         assert await (await asyncio.wait_for(waiter, 5.0)).release()
 
 
+@pytest.mark.fault(48, 49)
+async def test_semaphore_goes_on_where_it_stopped_with_many_different_weights(
+    client_a: Redis, client_b: Redis, crowd: Waiters
+) -> None:
+    """What is known of them is bounded, and a call begins where the last one stopped.
+
+    An attack found it: the client asked again without end, and nobody was served.
+    """
+    here, there = (Semaphore(redis, "jobs", 100, lease=LEASE) for redis in (client_a, client_b))
+    kept, holder = await here.acquire(permits=50), await here.acquire(permits=50)
+    await join(crowd, there, permits=60)
+    middle = [await waits_in_line(there, place=MANY + 1 + n, permits=50 - n) for n in range(12)]
+    assert await holder.release()
+    permit = await asyncio.wait_for(middle[0], 2.0)
+    assert not any(waiter.done() for waiter in (*middle[1:], *crowd))
+    await cancelled(*middle[1:])
+    assert await permit.release()
+    assert await kept.release()
+
+
 async def test_newcomers_overtake_nobody_who_was_not_looked_at(
     proxied: Redis, proxy: Proxy, client_a: Redis, client_b: Redis, admin: Redis, crowd: Waiters
 ) -> None:

@@ -225,6 +225,18 @@ async def test_semaphore_serves_its_own_process_first_while_the_oldest_is_young(
     assert order.index("there") <= 4
 
 
+async def test_by_clocks_of_clients_semaphore_serves_the_oldest_of_all_processes(
+    client: Client, other: Client, name: str
+) -> None:
+    """They may differ by more than the oldest is to wait for. An attack found it."""
+    here, there = (Semaphore(each, name, 1, clock="local") for each in (client, other))
+    held = await here.acquire()
+    waiters = [await queue_up(there), await queue_up(here)]
+    assert await held.release()
+    assert await (await soon(waiters[0])).release()
+    assert await (await soon(waiters[1])).release()
+
+
 async def test_semaphore_passes_over_a_client_with_a_lower_limit(
     client: Client, other: Client, name: str
 ) -> None:

@@ -14,8 +14,9 @@ from redsem_async import (
     PermitLost,
     Semaphore,
 )
-from tests.harness.clients import Kind, key_of
-from tests.harness.wait import all_free, until, waits_in_line
+from tests.harness.clients import Kind, cut_off, key_of
+from tests.harness.proxy import Proxy
+from tests.harness.wait import all_free, cancelled, queue_up, until, waits_in_line
 
 
 async def nothing_is_held(semaphore: AnySemaphore) -> None:
@@ -209,3 +210,20 @@ async def test_a_key_of_another_type_on_the_quick_path(
     assert await admin.zcard(holders) == 1
     await admin.delete(tokens)
     assert await semaphore.release(permit.id)
+
+
+@pytest.mark.fault(6)
+async def test_nobody_waits_behind_who_was_killed(
+    kind: Kind, proxied: Redis, proxy: Proxy, client_a: Redis, admin: Redis
+) -> None:
+    """Its request is parked until its process counts as dead. An attack found it."""
+    here, dead = (kind(redis, "jobs", 1, lease=10.0) for redis in (client_a, proxied))
+    held = await here.acquire()
+    waiter = await queue_up(dead)
+    await cut_off(proxy, here, admin)
+    assert await held.release()
+    for _ in range(3):
+        async with here.acquire(timeout=1.0):
+            pass
+    await cancelled(waiter)
+    proxy.refusing = False

@@ -24,6 +24,7 @@ from redsem_async._core.config import Clock
 from redsem_async._core.keys import MODES, Mode
 from redsem_async._protocol.errors import CommandError
 from redsem_async._protocol.hub_info import HubInfo
+from redsem_async._protocol.pushes import Recheck
 from redsem_async._protocol.replies import AnyReply, Reply, StatusReply
 from redsem_async.testing._spec.keyed import KeyedSpecification
 from redsem_async.testing._spec.queue import QueueSpecification
@@ -746,6 +747,22 @@ def test_what_nobody_counts_may_have_been_received(
         state.come_or_go(there)
         state.call(here, op.Release(here, [1]))
         assert [*state.model.state.holders] == [f"{there}.1"]
+    finally:
+        state.teardown()
+
+
+def test_who_waits_is_told_of_a_newcomer_that_expires_earlier(
+    server_url: str, prefix: str
+) -> None:
+    """The next moment that it knows is the end of a longer lease. An attack found it."""
+    holder, waiter, newcomer = HUBS
+    state = machine("zset", "server", server_url, prefix)()
+    try:
+        state.call(holder, op.Acquire([1], 90_000, 2, hub_info=HubInfo("x")))
+        heavy = {1: op.RequestOptions(2)}
+        state.call(waiter, op.Acquire([1], 90_000, 2, heavy, hub_info=HubInfo("x")))
+        state.call(newcomer, op.Acquire([1], 2000, 2, hub_info=HubInfo("x")))
+        assert state._published == [(waiter, Recheck("agreed"))]
     finally:
         state.teardown()
 

@@ -154,7 +154,8 @@ def grants_of(
 ) -> list[Grant]:
     """What *call* of *hub* granted: *ids*, which were in *line* before or are asked for by it."""
     asked = {waiter.id: Grant(waiter.id, waiter.request, waiter.ticket) for waiter in line}
-    if isinstance(call, op.Release) and call.own:
+    by_server = (model.state.kind or "").endswith("server")
+    if isinstance(call, op.Release) and call.own and by_server:
         oldest = min((waiter.ticket for waiter in line if not waiter.parked), default=math.inf)
         if model.state.counter.stamp(now_us) - oldest <= YOUNG_US:
             named = {permit_id(hub, request.number) for request in call.own} & asked.keys()

@@ -497,6 +497,7 @@ local function serve()
   if #dead > 0 then leave_queue(dead) end
   if #unreached > 0 then look_at_all(park_requests(unreached)) end
   if set_limit == 0 then return end
+  notice_lost_limit()
   local all_back, back = bring_back()
   if #back > 0 then return_texts(back) end
   if not all_back then

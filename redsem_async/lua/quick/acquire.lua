@@ -23,13 +23,13 @@
 
 local lease, declared = tonumber(ARGV[5]), ARGV[6]
 
--- Saves the counter, which is at *token* now, and the mark.
-local function save(token, highest)
+-- Saves the counter, which is at *token* now, and the mark, for *need* ms at least.
+local function save(token, highest, need)
   call('HSET', meta, 'counter', token, hub, highest)
   -- A counter ahead of the clock has to be kept for longer. A caller's clock is not the one that
   -- expires keys.
   if token > wall_us or clock_us ~= '' then
-    keep(meta, liveness_timeout(lease) + (token - wall_us) / 1000 + SLACK)
+    keep(meta, need + (token - wall_us) / 1000 + SLACK)
   end
 end
 
@@ -55,7 +55,7 @@ local function grant_all(used, token)
   return { tag, token }
 end
 
-local function queue_all(waiting, token, next_expiry)
+local function queue_all(waiting, head, token, next_expiry)
   local entries = {}
   for i = 12, #ARGV do
     entries[2 * i - 23] = token + i - 12
@@ -65,8 +65,7 @@ local function queue_all(waiting, token, next_expiry)
   keep(queue, liveness_timeout(lease))
   local moment = next_expiry
   if string.find(mode, 'fair', 1, true) then
-    local head = call('ZRANGEBYSCORE', queue, 0, '+inf', 'LIMIT', 0, 1)[1]
-    local owner = string.match(head, '^%x+')
+    local owner = string.match(head or entries[2], '^%x+')
     local dies = owner == hub and alive_until or tonumber(call('HGET', meta, owner .. ':until'))
     moment = math.min(moment, dies or now)
   end
@@ -96,7 +95,7 @@ local function grant_or_queue_all()
   if unusual > 0 then
     waiting = call('ZCARD', queue)
     local looked = string.match(fields[15] or '', '^(%d+)$')
-    if unusual > 1 or waiting == 0 or not looked or call('ZCOUNT', hubs, '(' .. looked, now) > 0 then
+    if unusual > 1 or waiting == 0 or fields[16] or not looked or call('ZCOUNT', hubs, '(' .. looked, now) > 0 then
       return
     end
   end
@@ -108,15 +107,16 @@ local function grant_or_queue_all()
     return
   end
   local count, room = #ARGV - 11, tonumber(declared) - used
+  local head = waiting > 0 and call('ZRANGEBYSCORE', queue, 0, '+inf', 'LIMIT', 0, 1)[1]
   local token = math.max(last + 1, stamp_us)
-  local reply
+  local reply, need = nil, lease
   if waiting == 0 and count <= room then
     reply = grant_all(used, token)
-  elseif (room <= 0 or waiting > 0 and string.find(mode, 'fair', 1, true)) and ARGV[7] == '-1'
+  elseif (room <= 0 or head and string.find(mode, 'fair', 1, true)) and ARGV[7] == '-1'
       and not rights then
-    reply = queue_all(waiting, token, next_expiry)
+    reply, need = queue_all(waiting, head, token, next_expiry), liveness_timeout(lease)
   end
-  if reply then save(token + count - 1, highest) end
+  if reply then save(token + count - 1, highest, need) end
   return reply
 end
 

@@ -25,7 +25,7 @@ local is_fair = string.find(mode, 'fair', 1, true)
 
 -- The requests that get *count* permits: of the releasing hub first, where those may pass.
 local function next_requests(count)
-  if not is_fair and #ARGV[7] > 1 then
+  if not is_fair and #ARGV[7] > 1 and clock_us == '' then
     local head = call('ZRANGEBYSCORE', queue, 0, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
     if head[2] and stamp_us - head[2] <= YOUNG then
       local own = {}
@@ -44,7 +44,7 @@ end
 -- message says, if there is to be one; or nil.
 local function hand_over(count)
   local looked = string.match(fields[15] or '', '^(%d+)$')
-  if returns or not looked or call('ZCOUNT', hubs, '(' .. looked, now) > 0
+  if returns or fields[16] or not looked or call('ZCOUNT', hubs, '(' .. looked, now) > 0
       or call('ZCOUNT', holders, '-inf', now) > 0 then
     return
   end

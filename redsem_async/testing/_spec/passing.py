@@ -21,7 +21,7 @@ class PassingSpecification(QueueSpecification):
     def _serve_own(self, context: CallContext, own: Sequence[Request]) -> None:
         state = self.state
         head = next((queued for queued in self.line if not queued.parked), None)
-        if head is None or state.grace.until > context.now:
+        if head is None or state.grace.until > context.now or not context.kind.endswith("server"):
             return
         if state.counter.stamp(context.now_us) - head.ticket > YOUNG_US:
             return

@@ -31,7 +31,7 @@ from redsem_async._protocol.replies import (
     Reply,
 )
 
-from .base import Specification, answered
+from .base import Specification, answered, notify_head
 from .records import (
     CallContext,
     HolderRecord,
@@ -105,9 +105,12 @@ class QueueSpecification(Specification):
             self._remove_older(context, requests_of(call))
         self._look_at_heads(context, requests_of(call))
         self._serve(context)
+        first = state.next_expiry(context)
         answers = [self._answer(context, call, request, mark) for request in requests_of(call)]
         if any(isinstance(answer, int) and answer > 0 for answer in answers):
             state.save_counter(context, call.lease_ms)
+            if self.passes_over and (first is None or call.lease_ms < first):
+                notify_head(context, self._publish, self._hubs_in_turn())
         if context.queued:
             self.line = sorted(self.line + context.queued, key=lambda queued: queued.place)
             state.save_counter(context, liveness_timeout_ms(call.lease_ms))
