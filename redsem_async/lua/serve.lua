@@ -41,7 +41,9 @@ local function save_passed()
   for _, pair in ipairs(passed) do
     if pair[1] > position and pair[2] > needed then kept[#kept + 1] = pair end
   end
-  while #kept > MAX_PAIRS do table.remove(kept, kept[1] == last_seen and 2 or 1) end
+  while #kept > MAX_PAIRS do
+    table.remove(kept, kept[#kept - 1] == last_seen and #kept - 2 or #kept - 1)
+  end
   for i, pair in ipairs(kept) do texts[i] = exact(pair[1]) .. ':' .. exact(pair[2]) end
   local text = table.concat(texts, ',')
   if text ~= (fields[14] or '') then call('HSET', meta, 'passed', text) end
@@ -180,7 +182,8 @@ end
 local function serve_own(own)
   if not passes or #own <= 1 or grace > now or clock_us ~= '' then return end
   local head = call('ZRANGEBYSCORE', queue, 0, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
-  if not head[2] or stamp_us - head[2] > YOUNG then return end
+  local age = head[2] and stamp_us - head[2]
+  if not age or age < 0 or age > YOUNG then return end
   local grants, granted = {}, {}
   for name in string.gmatch(own, '[^,]+') do
     local request = hub .. '.' .. name

@@ -157,7 +157,7 @@ def grants_of(
     by_server = (model.state.kind or "").endswith("server")
     if isinstance(call, op.Release) and call.own and by_server:
         oldest = min((waiter.ticket for waiter in line if not waiter.parked), default=math.inf)
-        if model.state.counter.stamp(now_us) - oldest <= YOUNG_US:
+        if 0 <= model.state.counter.stamp(now_us) - oldest <= YOUNG_US:
             named = {permit_id(hub, request.number) for request in call.own} & asked.keys()
             asked |= {identity: asked[identity]._replace(may_pass=True) for identity in named}
     if isinstance(call, op.Acquire):

@@ -27,7 +27,8 @@ local is_fair = string.find(mode, 'fair', 1, true)
 local function next_requests(count)
   if not is_fair and #ARGV[7] > 1 and clock_us == '' then
     local head = call('ZRANGEBYSCORE', queue, 0, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
-    if head[2] and stamp_us - head[2] <= YOUNG then
+    local age = head[2] and stamp_us - head[2]
+    if age and age >= 0 and age <= YOUNG then
       local own = {}
       for name in string.gmatch(ARGV[7], '[^,]+') do own[#own + 1] = hub .. '.' .. name end
       if #own < count then return end

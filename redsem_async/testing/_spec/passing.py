@@ -23,7 +23,7 @@ class PassingSpecification(QueueSpecification):
         head = next((queued for queued in self.line if not queued.parked), None)
         if head is None or state.grace.until > context.now or not context.kind.endswith("server"):
             return
-        if state.counter.stamp(context.now_us) - head.ticket > YOUNG_US:
+        if not 0 <= state.counter.stamp(context.now_us) - head.ticket <= YOUNG_US:
             return
         plan: list[tuple[QueuedRequest, int]] = []
         used = state.taken(context.now)
