@@ -751,6 +751,27 @@ def test_what_nobody_counts_may_have_been_received(
         state.teardown()
 
 
+@pytest.mark.parametrize("mode", ["fair", "zset"])
+def test_who_comes_back_with_a_release_is_served_before_younger_ones(
+    mode: Mode, server_url: str, prefix: str
+) -> None:
+    """Its requests were parked, and return first. The bounds of test_bounds found it."""
+    holder, back, waiter = HUBS
+    state = machine(mode, "server", server_url, prefix)()
+    try:
+        for hub, number in ((back, 1), (holder, 1), (back, 2), (waiter, 1)):
+            state.call(hub, op.Acquire([number], 90_000, 2, hub_info=HubInfo("x")))
+        state.come_or_go(back)
+        state.call(holder, op.Release(holder, [1]))
+        assert state._numbers_held(waiter) == [1]
+        state.call(waiter, op.Acquire([2], 90_000, 2))
+        state.come_or_go(back)
+        state.call(back, op.Release(back, [1], waits=True))
+        assert state._numbers_held(back) == [2]
+    finally:
+        state.teardown()
+
+
 def test_who_waits_is_told_of_a_newcomer_that_expires_earlier(
     server_url: str, prefix: str
 ) -> None:

@@ -10,7 +10,8 @@
 --
 -- and where requests wait:
 --
---   5. no limit is set, and no request is to return to the queue
+--   5. no limit is set, no request is to return to the queue, and the caller's hub was not found
+--      unreachable: its requests would return first
 --   6. the queue was looked through for requests of the dead, and no hub has died since
 --   7. no holder has expired
 --   8. the next requests are for one permit each and fit, and those that are not of the caller's hub
@@ -18,7 +19,7 @@
 --   9. the request behind them does not fit. (Zset: none does, because none did before.)
 --
 -- RETURNS  {tag}: all were held, and no request of the caller's hub waits; or as release does
--- USES     grace, now, mark, returns, fields, last, stamp_us, alive_until, liveness_timeout, keep,
+-- USES     grace, now, mark, returns, unreachable, fields, last, stamp_us, alive_until, liveness_timeout, keep,
 --          wall_us, SLACK, YOUNG, PARKED, heartbeat_interval, publish_to
 
 local is_fair = string.find(mode, 'fair', 1, true)
@@ -45,7 +46,7 @@ end
 -- message says, if there is to be one; or nil.
 local function hand_over(count)
   local looked = string.match(fields[15] or '', '^(%d+)$')
-  if returns or fields[16] or not looked or call('ZCOUNT', hubs, '(' .. looked, now) > 0
+  if returns or unreachable or fields[16] or not looked or call('ZCOUNT', hubs, '(' .. looked, now) > 0
       or call('ZCOUNT', holders, '-inf', now) > 0 then
     return
   end
