@@ -237,7 +237,9 @@ async def test_a_stopped_head_costs_a_short_lease_only(
     second = await waits_in_line(semaphore, place=2)
     head.stop()
     assert await holder.release()
-    with takes_at_most(2.0 + EPSILON):  # two of its heartbeats
+    [handed] = (await semaphore.status()).holders
+    assert 1.0 < handed.expires_in <= 2.0, "two of its heartbeats, and not its lease"
+    with takes_at_most(2.0 + EPSILON):
         permit = await second
     head.resume()
     assert await permit.release()

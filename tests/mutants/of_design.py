@@ -171,27 +171,9 @@ OF_DESIGN = (
         ),
     ),
     mutant(
-        "design: the dead stay in line",
-        "a waiter whose process is silent is passed over",
-        SIMULATION,
-        (
-            "lua/serve.lua",
-            "      elseif state.alive_until <= now then\n",
-            "      elseif state.alive_until < 0 then\n",
-        ),
-        (
-            _QUEUE,
-            (
-                "            if record.alive_until <= context.now:\n"
-                "                self.line.remove(queued)\n"
-            ),
-            "            if record.alive_until < 0:\n                self.line.remove(queued)\n",
-        ),
-    ),
-    mutant(
         "design: a whole lease for whoever is handed a permit",
         "handing a permit to a stopped process costs less than a lease",
-        "promises/test_peers_bugs.py::test_bug_12_a_crash_between_the_hand_over_and_its_hearing",
+        "faults/test_processes.py::test_a_stopped_head_costs_a_short_lease_only",
         (
             "lua/quick/release.lua",
             "      lease = math.min(lease, math.max(2 * heartbeat_interval(lease), 1000))\n",

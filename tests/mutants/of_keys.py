@@ -107,7 +107,7 @@ OF_KEYS = (
     mutant(
         "an acquire looks at no dead head of its key",
         "a dead head of a key is no reason to say full",
-        "scripts/test_spec.py::test_memory_and_redis_agree[fair+keys-server]",
+        "scripts/test_spec.py::test_who_died_since_then_holds_up_none_of_its_key[acquire]",
         ("lua/acquire.lua", "if keyed then keyed.look_at_heads(REQUESTS) end", ""),
     ),
     mutant(
@@ -391,7 +391,7 @@ OF_KEYS = (
     mutant(
         "a heartbeat looks at no dead head of a key",
         "a dead head of a key is passed over though nothing else happens to the key",
-        "scripts/test_spec.py::test_memory_and_redis_agree[fair+keys-server]",
+        "scripts/test_spec.py::test_who_died_since_then_holds_up_none_of_its_key[heartbeat]",
         ("lua/heartbeat.lua", "if keyed then keyed.look_at_heads(REQUESTS) end", ""),
     ),
     mutant(

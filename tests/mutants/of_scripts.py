@@ -292,7 +292,8 @@ OF_SCRIPTS = (
     mutant(
         "the dead stay in line (fair)",
         "a waiter whose process is silent is passed over",
-        "scripts/test_spec.py::test_memory_and_redis_agree[fair-server]",
+        "scripts/test_spec.py"
+        "::test_nothing_is_granted_to_who_died_since_the_queue_was_looked_through",
         (
             "lua/serve.lua",
             "      elseif state.alive_until <= now then\n",
@@ -302,7 +303,7 @@ OF_SCRIPTS = (
     mutant(
         "a whole lease for whoever is handed a permit",
         "handing a permit to a stopped process costs less than a lease",
-        "scripts/test_spec.py::test_memory_and_redis_agree[fair-server]",
+        "scripts/test_spec.py::test_whoever_is_handed_a_permit_has_a_part_of_its_lease_at_first",
         (
             "lua/queue.lua",
             "    grant[3] = math.min(grant[3], math.max(2 * heartbeat_interval(grant[3]), 1000))\n",
@@ -590,13 +591,13 @@ OF_SCRIPTS = (
     mutant(
         "a request that does not fit holds up those that came with it (Semaphore)",
         "a request that fits is granted at once (Semaphore)",
-        "promises/test_queue.py::test_semaphore_grants_what_fits_of_one_command",
+        "scripts/test_spec.py::test_in_zset_mode_what_fits_is_granted_beside_what_does_not",
         ("lua/acquire.lua", "if fair and blocked_by == 'limit'", "if blocked_by == 'limit'"),
     ),
     mutant(
         "Semaphore serves the head alone",
         "a request that fits is granted at once (Semaphore)",
-        "scripts/test_spec.py::test_memory_and_redis_agree[zset-server]",
+        "scripts/test_spec.py::test_in_zset_mode_what_fits_is_granted_beside_what_does_not",
         ("lua/serve.lua", "local state = (fits or not passes) and", "local state ="),
     ),
     mutant(

@@ -751,6 +751,93 @@ def test_what_nobody_counts_may_have_been_received(
         state.teardown()
 
 
+def test_nothing_is_granted_to_who_died_since_the_queue_was_looked_through(
+    server_url: str, prefix: str
+) -> None:
+    """Which is done once in a second: the first in the queue is looked at beside that."""
+    holder, first, second = HUBS
+    state = machine("fair", "server", server_url, prefix)()
+    try:
+        state.call(holder, op.Acquire([1], 90_000, 1, hub_info=HubInfo("x")))
+        state.call(first, op.Acquire([1], 1000, 1, hub_info=HubInfo("x")))
+        state.pass_time(ms=450)
+        state.call(second, op.Acquire([1], 1000, 1, hub_info=HubInfo("x")))
+        state.pass_time(ms=3310)  # the first one counts as dead since 10 ms
+        state.call(holder, op.Heartbeat(90_000))
+        state.pass_time(ms=500)  # and now the second one, too
+        state.call(holder, op.Release(holder, [1]))
+        assert not state.model.state.holders
+    finally:
+        state.teardown()
+
+
+@pytest.mark.parametrize("calls", ["heartbeat", "acquire"])
+def test_who_died_since_then_holds_up_none_of_its_key(
+    calls: str, server_url: str, prefix: str
+) -> None:
+    """A heartbeat, or a new request, looks at the heads of the keys that it is about."""
+    waiter, first, second = HUBS
+    state = machine("fair+keys", "server", server_url, prefix)()
+    try:
+        terms = op.KeyTerms("a", 4)
+        two, three, one = (op.RequestOptions(permits, key=terms) for permits in (2, 3, 1))
+        state.call(waiter, op.Acquire([1], 90_000, 9, {1: two}, hub_info=HubInfo("x")))
+        for hub in (first, second):
+            state.call(hub, op.Acquire([1], 1000, 9, {1: three}, hub_info=HubInfo("x")))
+            state.pass_time(ms=450)
+        state.call(waiter, op.Acquire([2], 90_000, 9, {2: one}))
+        state.pass_time(ms=2860)  # the first one counts as dead since 10 ms
+        asked = [op.Request(2, 90_000, 9, key=terms)]
+        state.call(waiter, op.Heartbeat(90_000, asked))
+        assert state._numbers_held(waiter) == [1]
+        state.pass_time(ms=500)  # and now the second one, too
+        if calls == "heartbeat":
+            state.call(waiter, op.Heartbeat(90_000, asked))
+        else:
+            state.call(waiter, op.Acquire([3], 90_000, 9, {3: one}))
+        assert state._numbers_held(waiter)[:2] == [1, 2]
+    finally:
+        state.teardown()
+
+
+@pytest.mark.parametrize("mode", ["fair", "zset", "fair+keys"])
+@pytest.mark.parametrize("hold_ms", [None, 7])
+def test_whoever_is_handed_a_permit_has_a_part_of_its_lease_at_first(
+    mode: Mode, hold_ms: int | None, server_url: str, prefix: str
+) -> None:
+    """By the general path, which a hold is told on, and by the quick one."""
+    holder, waiter = HUBS[:2]
+    state = machine(mode, "server", server_url, prefix)()
+    try:
+        for hub in (holder, waiter):
+            state.call(hub, op.Acquire([1], 10_000, 1, hub_info=HubInfo("x")))
+        state.call(waiter, op.Heartbeat(10_000))
+        state.call(holder, op.Release(holder, [1], hold_ms))
+        assert state.redis.zscore(state.keys[0], f"{waiter}.1") == state.now_us // 1000 + 6666
+    finally:
+        state.teardown()
+
+
+def test_in_zset_mode_what_fits_is_granted_beside_what_does_not(
+    server_url: str, prefix: str
+) -> None:
+    """In one command, and in the queue when nothing is known of it."""
+    holder, waiter = HUBS[:2]
+    state = machine("zset", "server", server_url, prefix)()
+    try:
+        state.call(holder, op.Acquire([1, 2], 90_000, 3, hub_info=HubInfo("x")))
+        heavy = {1: op.RequestOptions(2), 3: op.RequestOptions(3)}
+        call = op.Acquire([1, 2], 90_000, 3, heavy, hub_info=HubInfo("x"))
+        answer = state.call(waiter, call)
+        assert isinstance(answer, Reply)
+        assert [bool(token) for token in answer.answers] == [False, True]
+        state.call(waiter, op.Acquire([3, 4], 90_000, 3, heavy))
+        state.call(holder, op.SetLimit(4, 1))
+        assert state._numbers_held(waiter) == [2, 4]
+    finally:
+        state.teardown()
+
+
 @pytest.mark.parametrize("mode", ["fair", "zset"])
 def test_who_comes_back_with_a_release_is_served_before_younger_ones(
     mode: Mode, server_url: str, prefix: str
