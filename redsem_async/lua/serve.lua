@@ -74,6 +74,13 @@ local function keep_queue(need)
   keep(queue, need)
 end
 
+-- Drops requests of the dead, and parks those of hubs that are unreachable.
+local function drop_and_park()
+  local dead, unreached = look_through()
+  if #dead > 0 then leave_queue(dead) end
+  park(unreached)
+end
+
 -- Reads the queue from its head, or from what was passed over on, and finds whom to grant what there
 -- is. *scanned* requests were read in this call, and *moved* granted.
 local function scan(scanned, moved)
@@ -137,9 +144,7 @@ local function serve()
   if waiting == 0 then return end
   all_passed = false
   if grace > now then return end
-  local dead, unreached = look_through()
-  if #dead > 0 then leave_queue(dead) end
-  park(unreached)
+  drop_and_park()
   if set_limit == 0 then return end
   notice_lost_limit()
   if returns then forget_passed() end  -- the limit has changed, or older requests are back
@@ -164,8 +169,10 @@ local function serve()
     park(found.unservable)
     park(undelivered)
     write_grants(grants)
-    -- What was passed over may fit now.
-    if #undelivered > 0 then position, needed, pairs_before = 0, 0, {} end
+    if #undelivered > 0 then
+      drop_and_park()  -- there may be more requests of these hubs
+      position, needed, pairs_before = 0, 0, {}  -- what was passed over may fit now
+    end
     if found.blocked_until and #undelivered == 0 then
       open, head_alive_until = false, found.blocked_until
       return

@@ -582,11 +582,13 @@ OF_SCRIPTS = (
         "what was passed over for a grant that nobody received stays so",
         "the oldest request that fits is next (Semaphore)",
         "scripts/test_spec.py::test_what_was_passed_over_for_a_lost_grant_is_looked_at_again",
-        (
-            "lua/serve.lua",
-            "    if #undelivered > 0 then position, needed, pairs_before = 0, 0, {} end\n",
-            "",
-        ),
+        ("lua/serve.lua", "      position, needed, pairs_before = 0, 0, {}  --", "      --"),
+    ),
+    mutant(
+        "a process that is gone holds up the keys that it was not served for",
+        "a waiter whose process is gone is passed over",
+        "scripts/test_spec.py::test_who_is_gone_holds_up_no_other_key",
+        ("lua/keyed/prelude.lua", "    if #undelivered > 0 then drop_and_park() end", "    "),
     ),
     mutant(
         "a request that does not fit holds up those that came with it (Semaphore)",

@@ -93,9 +93,7 @@ class Twice:
                 break
         else:
             raise AssertionError("it is never done")
-        # Once more: what one call finds of a hub that is gone, the next one parks.
-        for _ in range(2):
-            state.model.run(state.address, reap, self.caller, state.now_us)
+        state.model.run(state.address, reap, self.caller, state.now_us)
         model = cast("QueueSpecification", state.model)
         assert isinstance(model, QueueSpecification)
         holders, _, _, _, _, _, line, *_ = state.keys

@@ -771,6 +771,26 @@ def test_nothing_is_granted_to_who_died_since_the_queue_was_looked_through(
         state.teardown()
 
 
+def test_who_is_gone_holds_up_no_other_key(server_url: str, prefix: str) -> None:
+    """Once a message to it had no subscriber, in the same call. The simulation found it."""
+    waiter, gone, holder = HUBS
+    state = machine("fair+keys", "server", server_url, prefix)()
+    try:
+        narrow, wide = (op.KeyTerms("a", limit) for limit in (1, 2))
+        asked = (
+            *((holder, 1, narrow), (holder, 2, None), (gone, 1, None), (gone, 2, narrow)),
+            (waiter, 1, wide),
+        )
+        for hub, number, terms in asked:
+            options = {number: op.RequestOptions(key=terms)}
+            state.call(hub, op.Acquire([number], 90_000, 2, options, hub_info=HubInfo("x")))
+        state.come_or_go(gone)
+        state.call(holder, op.Release(holder, [2]))
+        assert state._numbers_held(waiter) == [1]
+    finally:
+        state.teardown()
+
+
 @pytest.mark.parametrize("calls", ["heartbeat", "acquire"])
 def test_who_died_since_then_holds_up_none_of_its_key(
     calls: str, server_url: str, prefix: str

@@ -486,6 +486,13 @@ function keyed.set_limit(key, limit)
   look_at(key)
 end
 
+-- Drops requests of the dead, and parks those of hubs that are unreachable.
+local function drop_and_park()
+  local dead, unreached = look_through()
+  if #dead > 0 then leave_queue(dead) end
+  if #unreached > 0 then look_at_all(park_requests(unreached)) end
+end
+
 -- Grants requests while there is room, in the order of their tickets, or with `share` to the key
 -- with the fewest permits in use for its weight. The first request that the limit in all holds up
 -- blocks all others.
@@ -493,9 +500,7 @@ local function serve()
   clear_unreachable()
   if keyed.mending or waiting == 0 or grace > now then return end
   hub_states[hub] = nil  -- the call may have kept its hub alive since that was read
-  local dead, unreached = look_through()
-  if #dead > 0 then leave_queue(dead) end
-  if #unreached > 0 then look_at_all(park_requests(unreached)) end
+  drop_and_park()
   if set_limit == 0 then return end
   notice_lost_limit()
   local all_back, back = bring_back()
@@ -577,6 +582,7 @@ local function serve()
     keyed.serving = true
     write_grants(grants)
     keyed.serving = false
+    if #undelivered > 0 then drop_and_park() end  -- they may be the heads of other keys, too
     if stopped then
       open, more = false, true
       return

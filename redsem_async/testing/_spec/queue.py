@@ -259,6 +259,7 @@ class QueueSpecification(Specification):
                     context.line_is_blocked = True
                     context.head_until = state.hub_record(blocked.hub).alive_until
                 return
+            self._look_through(context)  # there may be more requests of these hubs
 
     def _plan(
         self, context: CallContext
