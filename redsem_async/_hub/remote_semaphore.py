@@ -224,8 +224,7 @@ class RemoteSemaphore:
             or new
             or ledger.waiting
             or self.releases.by_owner
-            or ledger.leaving
-            or self.abandons.void
+            or self.abandons.worth_a_connection
             or self.queries.calls
             or self._worth_a_command
         )
@@ -320,6 +319,7 @@ class RemoteSemaphore:
         """A new connection: the hub introduces itself again, and asks about all that waits."""
         self.ledger.introduce_again()
         self.waiters.reconnected()
+        self.abandons.reconnected()
         if self.ledger.waiting:
             self.heartbeats.beat()
         if self.ref.recovers:
@@ -332,6 +332,7 @@ class RemoteSemaphore:
         ledger.introduce_again()
         self.heartbeats.forget()
         self.queries.forget_in_flight()
+        self.abandons.drop()
         ledger.acquires_in_flight.clear()
         ledger.by_number = {
             n: claim for n, claim in ledger.by_number.items() if claim.state is not State.ENDED
@@ -350,8 +351,9 @@ class RemoteSemaphore:
         )
         age = reply_timeout(self.ledger.shortest_lease)
         self.releases.fail_old(age, self.route.unavailable)
-        if now - since > liveness_timeout(self.ledger.longest_lease):
-            self.abandons.drop_requests()  # as the server does with those of a dead process
+        # The server keeps a process alive for up to a quarter longer than it has to be.
+        if now - since > 1.3 * liveness_timeout(self.ledger.longest_lease):
+            self.abandons.outlasted()
 
     def fail_not_waiting(self) -> None:
         """End the claims that do not wait: the server cannot be asked now."""

@@ -13,7 +13,6 @@ from redsem_async import (
     AnySemaphore,
     BackendError,
     BackendUnavailable,
-    FairSemaphore,
     SemaphoreClosed,
 )
 from redsem_async._core.lease import liveness_timeout, reply_timeout
@@ -206,18 +205,14 @@ async def test_no_memory_left(kind: Kind, client_a: Redis, client_b: Redis, admi
 async def test_no_memory_left_while_waiting(
     kind: Kind, client_a: Redis, client_b: Redis, admin: Redis
 ) -> None:
-    """A release serves the line at maxmemory too, or the waiter gets the error."""
+    """A release serves the queue at maxmemory, too."""
     semaphore = kind(client_a, "jobs", 1, lease=30.0)
     holder = await kind(client_b, "jobs", 1, lease=30.0).acquire()
     waiter = await waits_in_line(semaphore)
     await admin.config_set("maxmemory", "1")
     assert await holder.release()
     with takes_at_most(1.0 + EPSILON):
-        if kind is FairSemaphore:
-            assert await (await waiter).release()
-        else:  # it has to ask again, and asking is refused
-            with pytest.raises(BackendError):
-                await waiter
+        assert await (await waiter).release()
     assert await semaphore.available() == 1
 
 
@@ -339,7 +334,7 @@ async def test_a_waiter_that_has_left_keeps_no_hub_in_an_outage(
     proxy.half_open()
     await cancelled(waiter)
     await until(lambda: bool(proxy.operations("abandon")), "it says so, to nobody")
-    with takes_at_most(reply_timeout(1.0) + liveness_timeout(1.0)):
+    with takes_at_most(reply_timeout(1.0) + 1.3 * liveness_timeout(1.0)):
         await asyncio.wait([hub], timeout=10)
     assert hub.done()
     assert not remote.active

@@ -31,6 +31,7 @@ class AbandonQueue:
         self._ledger = ledger
         self.releases: ReleaseQueue = releases
         self.void: list[NumberedCall] = []
+        self._outlasted = False
 
     def leave(self, claim: Claim) -> None:
         """The caller left without a permit: whatever it was or will be granted is undone."""
@@ -66,16 +67,32 @@ class AbandonQueue:
         self.void[:0] = void
         self._ledger.wake()
 
+    @property
+    def worth_a_connection(self) -> bool:
+        """Whether the server will not find out by itself."""
+        return bool(self.void) or (bool(self._ledger.leaving) and not self._outlasted)
+
+    def outlasted(self) -> None:
+        """An outage lasts for so long that this process counts as dead, and its requests too.
+
+        They are abandoned all the same if the server is back before this hub ends.
+        """
+        self._outlasted = True
+        self._forget_claims()
+
+    def reconnected(self) -> None:
+        """There is a new connection."""
+        self._outlasted = False
+
     def drop(self) -> None:
         """Nothing will be sent any more."""
-        self.drop_requests()
+        self._forget_claims()
+        self._ledger.leaving.clear()
         self.void.clear()
 
-    def drop_requests(self) -> None:
-        """The server has forgotten the requests, or will without being told."""
+    def _forget_claims(self) -> None:
         for claim in self._ledger.leaving:
             self._ledger.by_number.pop(claim.number, None)
-        self._ledger.leaving.clear()
 
     def fail_pending(
         self, error: Callable[[], SemaphoreError], concerns: Callable[[Claim], bool]

@@ -376,7 +376,9 @@ class Schedule:
 
     def _in_line(self, model: Specification) -> list[str]:
         assert isinstance(model, QueueSpecification)
-        return [waiter.id for waiter in model.line]
+        # What is of a process that counts as dead is dropped by the next call, and counts no more.
+        now, look_up = self.world.server_us // 1000, model.state.look_up
+        return [w.id for w in model.line if look_up(w.hub).alive_until > now]
 
     def _idle(self) -> bool:
         return all(process.idle for process in self.world.processes)
