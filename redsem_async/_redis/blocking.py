@@ -5,6 +5,7 @@ socket over. RESP2 is enough, because no push messages come; and scripts always 
 because little is sent.
 """
 
+import codecs
 import socket
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -29,6 +30,10 @@ from .faults import command_error
 from .resp import ASKING, Reader, connection_error, invalid_reply, pack
 
 _HELLO = pack(("HELLO",))
+
+# What a socket looks up for the name of a host. Where a process forks while a thread looks it up
+# for the first time, the child has no such codec for as long as it lives.
+codecs.lookup("idna")
 
 # Calls of redis-py's synchronous classes are not typed.
 _TWINS: dict[object, Callable[..., Any]] = {
