@@ -187,7 +187,7 @@ end
 -- (zset), by the clock of the server. That needs no message and no other process. It is the lock cohorting of Dice, Marathe and
 -- Shavit, 2012.
 local function serve_own(own)
-  if not passes or #own <= 1 or grace > now or clock_us ~= '' then return end
+  if not string.find(mode, '^zset.* server$') or #own <= 1 or grace > now then return end
   local head = call('ZRANGEBYSCORE', queue, 0, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
   local age = head[2] and stamp_us - head[2]
   if not age or age < 0 or age > YOUNG then return end

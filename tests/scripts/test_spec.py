@@ -771,6 +771,44 @@ def test_nothing_is_granted_to_who_died_since_the_queue_was_looked_through(
         state.teardown()
 
 
+@pytest.mark.parametrize(
+    ("mode", "clock", "ms", "first"),
+    [
+        ("zset", "server", 50, "own"),
+        ("zset", "server", 51, "oldest"),
+        ("zset+slots", "server", 50, "own"),
+        ("zset+slots", "server", 51, "oldest"),
+        ("zset", "local", 50, "oldest"),
+        ("fair", "server", 50, "oldest"),
+    ],
+)
+@pytest.mark.parametrize("hold_ms", [None, 7])
+def test_a_process_serves_its_own_while_the_oldest_is_young(
+    mode: Mode,
+    clock: Clock,
+    ms: int,
+    first: str,
+    hold_ms: int | None,
+    server_url: str,
+    prefix: str,
+) -> None:
+    """By the quick path, and by the general one, which a hold is told on."""
+    here, there = HUBS[:2]
+    state = machine(mode, clock, server_url, prefix)()
+    try:
+        slots = state._listed(SLOTS, 1)
+        for hub, number in ((here, 1), (there, 1), (here, 2)):
+            call = op.Acquire([number], 90_000, 1, hub_info=HubInfo("x"), slots=slots)
+            state.call(hub, call)
+        state.call(here, op.Heartbeat(90_000))  # the queue is looked through
+        state.pass_time(ms=ms)
+        own = [op.Request(2, 90_000, 1)] * (not state.address.fair)
+        state.call(here, op.Release(here, [1], hold_ms, waits=True, own=own))
+        assert state._numbers_held(here) == ([2] if first == "own" else [])
+    finally:
+        state.teardown()
+
+
 def test_who_is_gone_holds_up_no_other_key(server_url: str, prefix: str) -> None:
     """Once a message to it had no subscriber, in the same call. The simulation found it."""
     waiter, gone, holder = HUBS

@@ -513,7 +513,7 @@ local function serve()
   repeat
     local recipients, by_owner, tickets = {}, {}, {}
     local steps = 0
-    blocked = false
+    blocked, head_alive_until = false, nil
     while granted < MAX_SERVED and steps < MAX_SCANNED and dropped < MAX_DROPPED do
       steps = steps + 1
       local key = next_key()

@@ -26,7 +26,7 @@ local is_fair = string.find(mode, 'fair', 1, true)
 
 -- The requests that get *count* permits: of the releasing hub first, where those may pass.
 local function next_requests(count)
-  if not is_fair and #ARGV[7] > 1 and clock_us == '' then
+  if mode == 'zset server' and #ARGV[7] > 1 then
     local head = call('ZRANGEBYSCORE', queue, 0, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
     local age = head[2] and stamp_us - head[2]
     if age and age >= 0 and age <= YOUNG then
