@@ -9,6 +9,7 @@ from redsem_async._core.backoff import delays
 from redsem_async._core.clock import now as clock
 from redsem_async._core.keys import Address
 
+from . import machine
 from .remote_semaphore import RemoteSemaphore
 from .route import MAX_HOLD, LinkState
 
@@ -62,7 +63,7 @@ class Outage:
         self._state.error = error
         if fail_not_waiting:
             for remote in list(self._semaphores.values()):
-                remote.fail_not_waiting()
+                remote.change(machine.fail_not_waiting)
 
     def end(self) -> None:
         """The server replied."""
@@ -82,7 +83,7 @@ class Outage:
     def _check(self) -> None:
         self._log_begin()
         for remote in list(self._semaphores.values()):
-            remote.fail_outlasted(self._since)
+            remote.change(machine.fail_outlasted, self._since)
         self._timer = self._loop.call_later(CHECK_INTERVAL, self._check)
 
     def _log_begin(self) -> None:

@@ -10,6 +10,7 @@ from redsem_async._core.clock import now as clock
 from redsem_async._core.lease import CONNECT_TIMEOUT
 from redsem_async._protocol.backend import Backend, ConnectionRejected, Link, Node
 
+from . import machine
 from .identity import HubIdentity
 from .pipeline import Pipeline
 from .remote_semaphore import RemoteSemaphore
@@ -106,7 +107,9 @@ class Connector:
                 except ConnectionRejected as rejection:
                     cause = rejection.__cause__ or rejection
                     for remote in list(pipeline.semaphores.values()):
-                        remote.fail_all(partial(remote.route.rejected, cause))
+                        remote.change(
+                            machine.fail_all, partial(remote.state.route.rejected, cause)
+                        )
                 except Exception as error:  # noqa: BLE001 - the network's, or of the user's making
                     explore = explore or self._explore()
                     await asyncio.wait([explore])

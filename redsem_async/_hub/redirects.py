@@ -9,6 +9,7 @@ from redsem_async._core.keys import Address
 from redsem_async._protocol.backend import Backend, Node
 from redsem_async._protocol.errors import CommandError, ErrorKind
 
+from . import machine
 from .operations.base import Batch
 from .remote_semaphore import RemoteSemaphore
 
@@ -26,11 +27,11 @@ class Ready(deque[RemoteSemaphore]):
 
     def resume(self, remote: RemoteSemaphore) -> None:
         """Take from *remote* again, unless it is held for another reason."""
-        redirect = remote.route.redirect
+        redirect = remote.state.route.redirect
         if redirect is None or not redirect.held:
             remote.scheduled = False
-            if remote.eager:
-                remote.wake()
+            remote.state.stirred = True
+            remote.writer.settle(remote)
 
     def forget(self) -> None:
         """The connection is closed: no semaphore has its turn."""
@@ -67,7 +68,7 @@ class Redirects:
         node = self._backend.redirected(remote.address, error, here=self._node)
         if node is None:
             return CommandError(ErrorKind.REFUSED, error.error)
-        redirect = remote.route.redirected()
+        redirect = remote.state.route.redirected()
         redirect.target, redirect.once = node, error.kind is ErrorKind.ASK
         redirect.count += 1
         if redirect.count > MAX_REDIRECTS:
@@ -76,21 +77,23 @@ class Redirects:
 
     def follow(self, remote: RemoteSemaphore) -> None:
         """Let *remote* go to its target, once each of its commands in flight has its reply."""
-        redirect = remote.route.redirect
+        redirect = remote.state.route.redirect
         if redirect is None or redirect.target is None:
             return
         self._ready.hold(remote)
         if any(other is remote for other, _ in self._in_flight):
             return
         node = redirect.target
-        was_asking, remote.ref.asking = remote.ref.asking, redirect.once
+        was_asking, remote.state.asking = remote.state.asking, redirect.once
         # What goes there for the next commands only comes back when they have their replies.
         redirect.target = self._node if redirect.once else None
         redirect.once = False
         if node is not self._node:
             self._move(remote, node)
-            if not (was_asking or remote.ref.asking):
-                remote.reconnected()  # its push messages come another way from now on
+            if not (was_asking or remote.state.asking):
+                remote.change(
+                    machine.reconnected
+                )  # its push messages come another way from now on
         self._ready.resume(remote)
 
     async def explore(self, semaphores: Mapping[Address, RemoteSemaphore]) -> None:
@@ -99,34 +102,34 @@ class Redirects:
         for remote in list(semaphores.values()):
             node = self._backend.node_for(remote.address)
             if node is not self._node:
-                redirect = remote.route.redirected()
+                redirect = remote.state.route.redirected()
                 redirect.target = redirect.target or node
                 self.follow(remote)
 
     def hold(self, remote: RemoteSemaphore, error: Exception) -> None:
         """Write nothing of *remote* for a moment: no server carries it out yet."""
-        redirect = remote.route.redirected()
+        redirect = remote.state.route.redirected()
         redirect.begin(error, clock())
-        remote.fail_not_waiting()
+        remote.change(machine.fail_not_waiting)
         if not redirect.held:
             self._ready.hold(remote)
             # Not for long, because its leases go on meanwhile.
-            moment = min(redirect.hold(), remote.ledger.shortest_lease / 10)
+            moment = min(redirect.hold(), remote.state.shortest_lease / 10)
             self._loop.call_later(moment, self._resume, remote)
 
     def _resume(self, remote: RemoteSemaphore) -> None:
-        redirect = remote.route.redirect
+        redirect = remote.state.route.redirect
         if redirect is None:
             return
         redirect.held = False
         if redirect.error is not None:
-            remote.fail_outlasted(redirect.since)
-        if redirect.target is None or remote.ref.asking:
+            remote.change(machine.fail_outlasted, redirect.since)
+        if redirect.target is None or remote.state.asking:
             self._ready.resume(remote)
 
     def carried_out(self, remote: RemoteSemaphore) -> None:
         """The server carried a command of *remote* out."""
-        if redirect := remote.route.redirect:
+        if redirect := remote.state.route.redirect:
             redirect.error, redirect.count = None, 0
             if redirect.over:
-                remote.route.redirect = None
+                remote.state.route.redirect = None

@@ -2,7 +2,7 @@
 
 import math
 
-from .operations.base import MAX_BATCH
+from .state import MAX_BATCH
 
 WINDOW = 3  # commands in flight; further requests wait, and make larger batches
 FAR = 0.0005  # seconds of round trip, for each of which one more command may be in flight

@@ -77,7 +77,7 @@ async def test_max_hold_counts_from_the_grant_that_a_blocked_loop_reads_late(
     [held] = (await semaphore.status()).holders
     if kind is FairSemaphore:
         assert held.age > 0.4, "it was granted before the loop went on"
-    assert permit._claim.hold_left(clock()) <= 4.0 - held.age + 0.001  # the server counts in ms
+    assert permit._lease.hold_left(clock()) <= 4.0 - held.age + 0.001  # the server counts in ms
     assert await permit.release()
 
 

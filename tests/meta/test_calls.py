@@ -77,7 +77,7 @@ async def test_a_hand_over(connect: Connect, server_url: str, name: str) -> None
     async def hand_over() -> None:
         nonlocal one, other
         waiter = asyncio.create_task(other.acquire())
-        waits = other._bound().remote.ledger.waiting
+        waits = other._bound().remote.state.waiting
         await until(lambda: bool(waits), "it waits")
         await permits.pop().release()
         permits.append(await soon(waiter))

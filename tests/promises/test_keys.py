@@ -480,7 +480,7 @@ async def test_share_gives_to_the_key_with_the_fewest(keyed: MakeKeyed) -> None:
 async def test_share_is_kept_where_leases_are_reused(keyed: MakeKeyed) -> None:
     """A process passes no lease to a request of its own past another key's turn."""
     here, _ = keyed(1, key_limit=None, share=True, linger=2.0)
-    kept = here._bound().remote.reuse.kept
+    kept = here._bound().remote.state.idle
     served: list[str] = []
 
     async def serve(key: str) -> None:
@@ -764,7 +764,7 @@ async def test_a_lease_is_not_reused_past_the_limit_that_its_key_has_now(
     """It was granted under the limit that the key had."""
     plans = {"a": 4}
     sem = FairSemaphore(client, name, 9, key_limit=plans.__getitem__, linger=2.0)
-    kept = sem._bound().remote.reuse.kept
+    kept = sem._bound().remote.state.idle
     async with asyncio.timeout(10):
         while len(kept) < 4:
             for permit in [await sem.acquire(key="a") for _ in range(4)]:

@@ -6,6 +6,7 @@ import time
 import pytest
 
 from redsem_async import AnySemaphore, FairSemaphore, Permit, QueueFull, Semaphore
+from redsem_async._hub.state import SemaphoreState
 from redsem_async._protocol.operations import Acquire
 from redsem_async.testing import MemoryBackend
 from tests.harness.clients import Client, Kind, MakePair
@@ -131,9 +132,9 @@ async def test_a_kept_lease_is_not_passed_over_a_head_start(client: Client, name
         pass
     async with asyncio.TaskGroup() as group, sem:
         group.create_task(use("plain", 0.0))
-        await until(lambda: len(sem._bound().remote.ledger.waiting) == 1, "it waits")
+        await until(lambda: len(sem._bound().remote.state.waiting) == 1, "it waits")
         group.create_task(use("ahead", 5.0))
-        await until(lambda: len(sem._bound().remote.ledger.waiting) == 2, "both wait")
+        await until(lambda: len(sem._bound().remote.state.waiting) == 2, "both wait")
     assert order == ["ahead", "plain"]
     await all_free(sem)
 
@@ -216,10 +217,10 @@ async def test_semaphore_serves_its_own_process_first_while_the_oldest_is_young(
 
     async with asyncio.TaskGroup() as group:
         group.create_task(use(there, "there"))
-        await until(lambda: len(there._bound().remote.ledger.waiting) == 1, "it waits")
+        await until(lambda: len(there._bound().remote.state.waiting) == 1, "it waits")
         for _ in range(10):
             group.create_task(use(here, "here"))
-        await until(lambda: len(here._bound().remote.ledger.waiting) == 10, "they wait")
+        await until(lambda: len(here._bound().remote.state.waiting) == 10, "they wait")
         assert await held.release()
     assert order[0] == "here"
     assert order.index("there") <= 4
@@ -368,7 +369,7 @@ async def test_a_reply_about_an_earlier_request_is_not_taken_for_the_present_one
     backend.shut = True
     release = asyncio.create_task(first.release())
     await until(lambda: len(backend.kept) == 1)  # it grants the waiter
-    sem._bound().remote.heartbeats.beat()
+    sem._bound().remote.change(SemaphoreState.beat)
     await until(lambda: len(backend.kept) == 2)  # and this finds the grant
     await asyncio.sleep(0.2)
     backend.pass_one()  # too late: the waiter asks anew

@@ -44,7 +44,7 @@ async def use(sem: AnySemaphore, seconds: float = 0.0) -> None:
 
 
 def kept_of(sem: AnySemaphore) -> list[Any]:
-    return sem._bound().remote.reuse.kept
+    return sem._bound().remote.state.idle
 
 
 async def use_on_and_on(sem: AnySemaphore) -> None:

@@ -1,16 +1,15 @@
-"""Acquire: claims ask for permits."""
+"""Acquire: requests ask for permits."""
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from redsem_async._core.config import Slot, Terms
 from redsem_async._core.errors import QueueFull, SemaphoreError
 from redsem_async._core.lease import trusted_until
-from redsem_async._hub.claim import Claim, State
-from redsem_async._hub.deadlines import Deadlines
-from redsem_async._hub.handout import Handout
-from redsem_async._hub.ledger import Ledger
-from redsem_async._hub.waiters import Waiters
+from redsem_async._hub import deadlines, handout
+from redsem_async._hub.estimates import line_report_of, retry_after_of, timed_out
+from redsem_async._hub.request import Request, RequestState
+from redsem_async._hub.state import SemaphoreState
 from redsem_async._protocol.errors import CommandError, ErrorKind
 from redsem_async._protocol.operations import Acquire, RequestOptions
 from redsem_async._protocol.replies import (
@@ -25,8 +24,8 @@ from redsem_async._protocol.replies import (
     Reply,
 )
 
-from .abandon import AbandonQueue
-from .base import Batch, error_for, max_batch
+from . import effects
+from .base import Batch, error_for
 
 _ANY_FULL = frozenset({FULL, FULL_FOR_KEY, QUEUE_FULL, QUEUE_FULL_FOR_KEY})
 _NO_EFFECT = frozenset(
@@ -39,159 +38,145 @@ _NO_EFFECT = frozenset(
 )
 
 
-def _begun(claim: Claim) -> float:
-    """When the wait of *claim* counts as begun."""
-    return claim.started - claim.ahead
-
-
-class AcquireQueue:
-    """Writes the claims that are new, or ask again; `Ledger.new` has them.
-
-    *apply* applies what a reply says beside its answers.
-    """
-
-    def __init__(
-        self,
-        ledger: Ledger,
-        waiters: Waiters,
-        handout: Handout,
-        abandons: AbandonQueue,
-        deadlines: Deadlines,
-        apply: Callable[..., None],
-    ) -> None:
-        self.ledger: Ledger = ledger
-        self.waiters: Waiters = waiters
-        self.handout: Handout = handout
-        self.abandons: AbandonQueue = abandons
-        self.deadlines: Deadlines = deadlines
-        self.apply: Callable[..., None] = apply
-
-    def take(self) -> Batch | None:
-        """The next batch, of claims with the same terms; None where no claim is to be written."""
-        ledger = self.ledger
-        if self.waiters.unsorted:
-            self.waiters.unsorted = False
-            ledger.new = deque(sorted(ledger.new, key=_begun))
-        new = ledger.new
-        claims: list[Claim] = []
-        exceptional: dict[int, RequestOptions] = {}
-        terms: Terms | None = None
-        most = max_batch(ledger)
-        while new and len(claims) < most:
-            claim = new[0]
-            if claim.state is State.NEW:
-                if terms is not claim.terms:
-                    if terms is not None and terms != claim.terms:
-                        break
-                    terms = claim.terms
-                ledger.give_number(claim)
-                claim.written()
-                claims.append(claim)
-                if claim.permits != 1 or not claim.waits or claim.ahead or claim.key:
-                    exceptional[claim.number] = claim.unusual
-            new.popleft()
-        if not claims:
-            return None
-        batch = AcquireBatch(self, self.waiters.acquire(claims, exceptional), claims)
-        ledger.acquires_in_flight.append(claims[-1].number)
-        return batch
-
-    def reject_full(self, claim: Claim, *, for_key: bool = False) -> None:
-        """The server replied "full" to a claim that does not wait, or may not."""
-        ledger, terms = self.ledger, claim.terms
-        bound = terms.max_waiters_per_key if for_key else terms.max_waiters
-        if claim.waits and bound is not None:
-            facts = (ledger.name, bound, ledger.retry_after(claim), for_key)
-            ledger.turn_down(claim, QueueFull(*facts))
-        else:
-            ledger.turn_down(claim, ledger.timed_out(claim))
+def _begun(request: Request) -> float:
+    """When the wait of *request* counts as begun."""
+    return request.started - request.ahead
 
 
 class AcquireBatch(Batch):
-    """Claims that ask for permits."""
+    """Requests that ask for permits, all with the same terms."""
 
-    __slots__ = ("_claims", "_queue")
+    __slots__ = ("_requests",)
 
-    def __init__(self, queue: AcquireQueue, operation: Acquire, claims: Sequence[Claim]) -> None:
-        super().__init__(queue.ledger, operation)
-        self._queue = queue
-        self._claims = claims
+    def __init__(
+        self, state: SemaphoreState, requests: Sequence[Request], operation: Acquire
+    ) -> None:
+        super().__init__(state, operation, len(requests))
+        self._requests = requests
 
-    @property
-    def lone(self) -> bool:
-        return len(self._claims) == 1
+    @classmethod
+    def take(cls, state: SemaphoreState, now: float) -> Batch | None:
+        """The next batch; None where no request is to be written."""
+        if state.unsorted:
+            state.unsorted = False
+            state.new = deque(sorted(state.new, key=_begun))
+        new, most = state.new, state.max_batch
+        requests: list[Request] = []
+        numbers: list[int] = []
+        exceptional: dict[int, RequestOptions] = {}
+        terms: Terms | None = None
+        while new and len(requests) < most:
+            request = new[0]
+            if request.state is RequestState.NEW:
+                if terms is not request.terms:
+                    if terms is not None and terms != request.terms:
+                        break
+                    terms = request.terms
+                state.give_number(request)
+                request.written()
+                requests.append(request)
+                numbers.append(request.number)
+                if not request.plain:
+                    exceptional[request.number] = request.options
+            new.popleft()
+        if terms is None:
+            return None
+        after = 0
+        if in_flight := state.acquires_in_flight:
+            after = max((n for n in in_flight if n < numbers[0]), default=0)
+        in_flight.append(numbers[-1])
+        operation = Acquire(
+            *(numbers, terms.lease_ms, terms.limit, exceptional),
+            *(terms.max_waiters, terms.max_waiters_per_key, after),
+            None if state.introduction.sent else state.introduction.take(),
+            state.ask_for_right(now) if state.right.wanted else None,
+            terms.slots,
+        )
+        return cls(state, requests, operation)
 
     @property
     def slots(self) -> Sequence[Slot] | None:
-        return self._claims[0].terms.slots
+        return self._requests[0].terms.slots
 
-    def settle(self, reply: AnyReply | CommandError) -> None:
-        self.ledger.acquires_in_flight.popleft()
-        if isinstance(reply, CommandError) and reply.kind in _NO_EFFECT:
-            for claim in self._claims:
-                if claim.state is State.SENT:
-                    # One that was sent before may be known to the server from then.
-                    known = claim.was_sent
-                    end = self._queue.abandons.refuse if known else self.ledger.turn_down
-                    end(claim, error_for(self.ledger, reply, self.slots))
-        else:
-            super().settle(reply)
+    def settle_error(self, error: CommandError, now: float) -> None:
+        state = self.state
+        state.acquires_in_flight.popleft()
+        if error.kind not in _NO_EFFECT:
+            super().settle_error(error, now)
+            return
+        for request in self._requests:
+            if request.state is RequestState.SENT:
+                # One that was sent before may be known to the server from then.
+                end = state.refuse if request.was_sent else state.turn_down
+                end(request, error_for(state, error, self.slots))
 
-    def apply(self, reply: AnyReply) -> None:
+    def apply(self, reply: AnyReply, now: float) -> None:
         assert isinstance(reply, Reply)
         assert isinstance(self.operation, Acquire)
-        queue, ledger = self._queue, self.ledger
-        terms = self._claims[0].terms
-        trusted = trusted_until(terms.lease, sent_at=self.sent_at, left=terms.lease)
-        at_once = self.replied_at < trusted and not terms.min_replicas
-        report = ledger.line_report_of(self.sent_at, reply)
-        again: list[Claim] = []
-        wait: list[Claim] = []
-        stopped_early = reply.next_ms == 0  # a reap goes on: there may be room afterwards
-        numbers = self.operation.numbers  # a claim that asked anew has another by now
-        for claim, number, answer in zip(self._claims, numbers, reply.answers, strict=True):
+        state, sent_at, slots = self.state, self.sent_at, reply.slots
+        state.acquires_in_flight.popleft()
+        terms = self._requests[0].terms
+        trusted = trusted_until(terms.lease, sent_at=sent_at, left=terms.lease)
+        at_once = now < trusted and not terms.min_replicas
+        again: list[Request] = []
+        wait: list[Request] = []
+        numbers = self.operation.numbers  # a request that asked anew has another by now
+        for request, number, answer in zip(self._requests, numbers, reply.answers, strict=True):
             if isinstance(answer, Holding):
                 left = answer.left_ms / 1000
-                queue.handout.granted(number, answer.token, left, self.sent_at, answer.slots)
-            elif claim.state is not State.SENT or claim.number != number:
+                handout.granted(state, number, answer.token, left, sent_at, answer.slots)
+            elif request.state is not RequestState.SENT or request.number != number:
                 continue  # its caller left, and an abandon is on its way; or it asked anew
             elif answer > 0:
-                claim.granted(answer, trusted, self.sent_at)
-                claim.slots = reply.slots.get(number, ())
+                had = slots.get(number, ()) if slots else ()
                 if at_once:
-                    claim.hand_out()
+                    handout.serve_at_once(state, request, answer, had, trusted, sent_at)
                 else:
-                    queue.handout.hand_out(claim)
-            elif answer == GONE or (stopped_early and answer in _ANY_FULL):
-                ledger.forget_number(claim)
-                again.append(claim)
+                    lease = handout.accept(state, request, answer, had, trusted, sent_at)
+                    handout.hand_out(state, request, lease)
+            elif answer == GONE or (reply.next_ms == 0 and answer in _ANY_FULL):
+                # It was ended; or a reap goes on, and there may be room afterwards.
+                state.forget_number(request)
+                again.append(request)
             else:
-                claim.report, claim.unconfirmed = report, None
-                claim.waits_for_key = answer in (WAITING_FOR_KEY, FULL_FOR_KEY)
-                if not claim.waits or answer in (QUEUE_FULL, QUEUE_FULL_FOR_KEY):
-                    queue.reject_full(claim, for_key=answer == QUEUE_FULL_FOR_KEY)
+                request.report, request.unconfirmed = line_report_of(state, sent_at, reply), None
+                request.waits_for_key = answer in (WAITING_FOR_KEY, FULL_FOR_KEY)
+                if not request.waits or answer in (QUEUE_FULL, QUEUE_FULL_FOR_KEY):
+                    _reject_full(state, request, for_key=answer == QUEUE_FULL_FOR_KEY)
                 else:
-                    wait.append(claim)
+                    wait.append(request)
         if again:
-            ledger.ask_again(again)
+            state.ask_again(again)
         if wait:
-            queue.waiters.must_wait(wait)
-            queue.deadlines.ask_early(wait)
+            state.wait(wait)
+            deadlines.ask_early(state, wait, now)
         if (asked := self.operation.right) is not None:
-            ledger.right.answered(reply.right, asked, self.sent_at)
-        queue.apply(reply, self.sent_at)
-        if ledger.overdue:
-            queue.deadlines.settle()
+            state.right_answered(reply.right, asked, sent_at, now)
+        effects.apply(state, reply, sent_at, now)
+        if state.overdue:
+            deadlines.settle(state, now)
 
-    def refused(self, error: SemaphoreError) -> None:
-        for claim in self._claims:
-            if claim.state is State.SENT:
-                self._queue.abandons.refuse(claim, error)
+    def refused(self, error: SemaphoreError, now: float) -> None:
+        for request in self._requests:
+            if request.state is RequestState.SENT:
+                self.state.refuse(request, error)
 
     def write_again(self, *, arrived: bool) -> None:
         if arrived:
-            self.ledger.acquires_in_flight.clear()
-            for claim in self._claims:
-                claim.was_sent = True
+            self.state.acquires_in_flight.clear()
+            for request in self._requests:
+                request.was_sent = True
         # For those whose callers left, an abandon is on its way.
-        self.ledger.ask_again([claim for claim in self._claims if claim.state is State.SENT])
+        asking = [each for each in self._requests if each.state is RequestState.SENT]
+        self.state.ask_again(asking)
+
+
+def _reject_full(state: SemaphoreState, request: Request, *, for_key: bool) -> None:
+    """The server replied "full" to a request that does not wait, or may not."""
+    terms = request.terms
+    bound = terms.max_waiters_per_key if for_key else terms.max_waiters
+    if request.waits and bound is not None:
+        facts = (state.name, bound, retry_after_of(state, request), for_key)
+        state.turn_down(request, QueueFull(*facts))
+    else:
+        state.turn_down(request, timed_out(state, request))

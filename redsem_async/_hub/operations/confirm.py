@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 from redsem_async._core.errors import SemaphoreError
 from redsem_async._core.lease import confirmation_time
-from redsem_async._hub.claim import Claim
-from redsem_async._hub.handout import Handout
-from redsem_async._hub.ledger import Ledger
+from redsem_async._hub import handout
+from redsem_async._hub.request import Request
+from redsem_async._hub.state import SemaphoreState
 from redsem_async._protocol.errors import CommandError, ErrorKind
 from redsem_async._protocol.operations import Confirm
 from redsem_async._protocol.replies import AnyReply
@@ -19,9 +19,8 @@ from .base import Batch
 class PendingConfirm(NamedTuple):
     """A grant to be confirmed."""
 
-    ledger: Ledger
-    claim: Claim
-    handout: Handout
+    state: SemaphoreState
+    request: Request
 
 
 class ConfirmBatch(Batch):
@@ -30,28 +29,34 @@ class ConfirmBatch(Batch):
     __slots__ = ("_pending",)
 
     def __init__(self, pending: Sequence[PendingConfirm], at_most: float) -> None:
-        terms = [each.claim.terms for each in pending]
+        terms = [each.request.terms for each in pending]
         time = min(at_most, *(confirmation_time(each.lease) for each in terms))
-        super().__init__(pending[0].ledger, Confirm(terms[0].min_replicas, math.ceil(1000 * time)))
+        operation = Confirm(terms[0].min_replicas, math.ceil(1000 * time))
+        super().__init__(pending[0].state, operation)
         self._pending = pending
 
-    def settle(self, reply: AnyReply | CommandError) -> None:
-        if isinstance(reply, CommandError) and reply.kind is ErrorKind.RETRY_LATER:
-            for _, claim, handout in self._pending:
-                handout.not_confirmed(claim, reply.error)
-        super().settle(reply)
+    @property
+    def states(self) -> set[SemaphoreState]:
+        """The semaphores that it is for."""
+        return {each.state for each in self._pending}
 
-    def apply(self, reply: AnyReply) -> None:
-        for _, claim, handout in self._pending:
-            handout.confirmed(claim)
+    def settle_error(self, error: CommandError, now: float) -> None:
+        if error.kind is ErrorKind.RETRY_LATER:
+            for state, request in self._pending:
+                handout.not_confirmed(state, request, error.error)
+        super().settle_error(error, now)
 
-    def refused(self, error: SemaphoreError) -> None:
-        for _, claim, handout in self._pending:
-            handout.refuse(claim, error)
+    def apply(self, reply: AnyReply, now: float) -> None:
+        for state, request in self._pending:
+            handout.confirmed(state, request)
+
+    def refused(self, error: SemaphoreError, now: float) -> None:
+        for state, request in self._pending:
+            handout.refuse(state, request, error)
 
     def write_again(self, *, arrived: bool) -> None:
-        for _, claim, handout in self._pending:
+        for state, request in self._pending:
             if arrived:
-                handout.confirm_anew(claim)
+                handout.confirm_anew(state, request)
             else:
-                handout.give_back_and_retry(claim)
+                state.give_back_and_retry(request)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from redsem_async._hub.ledger import Ledger
+from redsem_async._hub.state import SemaphoreState
 from redsem_async._protocol.operations import Acquire, Request, RightRequest
 from redsem_async._protocol.replies import Answer, Reply
 from redsem_async.testing._spec.keyed import KeyedSpecification, SharedSpecification
@@ -131,7 +131,7 @@ def test_a_server_that_is_wrong_about_keys_is_found(name: str, make: Make, wrong
 def test_a_lease_that_is_passed_past_another_turn_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(Ledger, "oldest_is_first", True)
+    monkeypatch.setattr(SemaphoreState, "oldest_is_first", True)
     scenario = next(s for s in SCENARIOS_OF_KEYS if s.name == "a kept lease, and shares")
     found = Search(scenario).run()
     assert "past a turn of its own" in (found.wrong or ""), str(found)
