@@ -8,7 +8,8 @@ caller and carries nothing: the facts are here.
 import asyncio
 import enum
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple, Self
 
 from redsem_async._core.clock import now as clock
@@ -17,7 +18,7 @@ from redsem_async._core.errors import PermitLost
 from redsem_async._core.keys import Address, permit_id
 from redsem_async._core.lease import clock_margin
 from redsem_async._protocol.operations import KeyTerms, Request, RequestOptions
-from redsem_async._protocol.replies import Reply
+from redsem_async._protocol.replies import KeyQueue, Reply
 
 
 class State(enum.IntEnum):
@@ -70,16 +71,21 @@ class LineReport(NamedTuple):
         next_ms: in how many milliseconds something may change by itself; None for never.
         waiting: the length of the line.
         set_limit: the limit that replaces the claim's own, if one is set.
+        key_queues: of the keys whose requests the reply told to wait, or refused.
+        competing_keys: how many keys wait for the limit in all.
     """
 
     sent_at: float
     next_ms: int | None
     waiting: int
     set_limit: int | None = None
+    key_queues: Mapping[str, KeyQueue] = MappingProxyType({})
+    competing_keys: int = 0
 
     @classmethod
     def of(cls, sent_at: float, reply: Reply) -> Self:
-        return cls(sent_at, reply.next_ms, reply.waiting, reply.set_limit)
+        by_key = reply.key_queues, reply.competing_keys
+        return cls(sent_at, reply.next_ms, reply.waiting, reply.set_limit, *by_key)
 
 
 class Claim:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from redsem_async._core.clock import now as clock
 from redsem_async._core.errors import AcquireTimeout, BlockedBy
-from redsem_async._core.lease import retry_after
+from redsem_async._core.lease import ahead_in_turns, retry_after
 from redsem_async._observers.registry import observers
 from redsem_async._protocol.backend import SemaphoreRef
 from redsem_async._protocol.replies import Reply
@@ -16,7 +16,6 @@ from redsem_async._protocol.replies import Reply
 from .claim import Claim, LineReport, State
 from .identity import HubIdentity
 from .introduction import Introduction
-from .key_lines import KeyLines
 from .right import ReuseRight
 from .route import Route
 
@@ -74,9 +73,7 @@ class Ledger:
         self.others_hold: float | None = None
         self.inside: dict[int, list[Claim]] = {}
         self._hold_told_at = -math.inf
-        self._keyed = semaphore.address.keyed
         self._keys_share = "+share" in semaphore.address.mode
-        self._key_lines = KeyLines(share=self._keys_share)
 
     def introduce_again(self) -> None:
         """The server may not know this hub any more, or not reach it by push messages.
@@ -111,7 +108,7 @@ class Ledger:
 
     def ask_anew(self, claim: Claim) -> None:
         """What the server had for *claim* is gone: a new number, the same deadline."""
-        self._leave_line(claim)
+        self.waiting.pop(claim, None)
         self.forget_number(claim)
         self.ask_again([claim])
 
@@ -120,19 +117,11 @@ class Ledger:
         for claim in claims:
             claim.told_to_wait()
             self.waiting[claim] = None
-            if self._keyed:
-                self._key_lines.joined(claim)
 
     def stop_waiting(self, claim: Claim) -> None:
         """*claim* is granted, or its caller leaves."""
-        self._leave_line(claim)
+        self.waiting.pop(claim, None)
         self.overdue.pop(claim, None)
-
-    def _leave_line(self, claim: Claim) -> None:
-        if claim in self.waiting:
-            del self.waiting[claim]
-            if self._keyed:
-                self._key_lines.left(claim)
 
     def turn_down(self, claim: Claim, error: Exception) -> None:
         """*claim* ends with *error*. The server has nothing of it that is to be undone."""
@@ -223,21 +212,24 @@ class Ledger:
     def retry_after(self, claim: Claim) -> float:
         """When asking again may be worth it, in seconds, by the last reply about the line."""
         report = claim.report or LineReport(0.0, None, 0)
-        line, next_ms = report.waiting, report.next_ms
-        moment = None if next_ms is None else next_ms / 1000
-        terms = claim.terms
+        moment = None if report.next_ms is None else report.next_ms / 1000
+        terms, hold = claim.terms, self.usual_hold
         limit = terms.limit if report.set_limit is None else report.set_limit
         if terms.slots is not None:
             limit = min(limit, len(terms.slots))
-        ahead: float = max(line - (claim.state is State.WAITING), 0)
-        if self._keyed:
-            in_line = ahead
-            ahead, limit = self._key_lines.ahead_of(claim, line, limit)
-            if self._keys_share and claim.key is not None and (hold := self.usual_hold):
+        waits = claim.state is State.WAITING
+        ahead: float = max(report.waiting - waits, 0)
+        if claim.key is not None and (queue := report.key_queues.get(claim.key.key)) is not None:
+            of_key = max(queue.waiting - waits, 0)
+            if claim.waits_for_key:
+                declared = limit if claim.key.limit is None else claim.key.limit
+                own = declared if queue.set_limit is None else queue.set_limit
+                ahead, limit = of_key, min(limit, own)
+            elif self._keys_share and hold:
                 # After its patience a request goes by its age.
-                impatient = claim.key.patience_ms / 1000 * limit / hold
-                ahead = min(ahead, in_line + impatient)
-        return retry_after(ahead, limit, self.usual_hold, moment, terms.lease)
+                impatient = ahead + claim.key.patience_ms / 1000 * limit / hold
+                ahead = min(ahead_in_turns(of_key, report.competing_keys, limit), impatient)
+        return retry_after(ahead, limit, hold, moment, terms.lease)
 
     def waits_for_itself(self, claim: Claim, error: AcquireTimeout) -> bool:
         """Whether the current task holds a permit that its *claim* may have waited for in vain."""

@@ -42,7 +42,7 @@ HUB = (
     {"waiters"},
     {"heartbeat_timer"},
     {"ledger"},
-    {"introduction", "identity", "right", "key_lines"},
+    {"introduction", "identity", "right"},
     {"stalls"},
     {"route", "claim"},
 )
