@@ -5,7 +5,7 @@ import math
 
 from redsem_async._core.clock import now as clock
 from redsem_async._core.errors import AcquireTimeout, BlockedBy
-from redsem_async._core.lease import retry_after
+from redsem_async._core.lease import ahead_in_turns, retry_after
 from redsem_async._protocol.replies import Reply
 
 from .lease import LeaseState
@@ -46,12 +46,23 @@ def retry_after_of(state: SemaphoreState, request: Request) -> float:
     """When asking again may be worth it, in seconds, by the last reply about the queue."""
     report = request.report or LineReport(0.0, None, 0)
     moment = None if report.next_ms is None else report.next_ms / 1000
-    terms = request.terms
+    terms, key, hold = request.terms, request.key, usual_hold(state)
     limit = terms.limit if report.set_limit is None else report.set_limit
     if terms.slots is not None:
         limit = min(limit, len(terms.slots))
-    ahead = max(report.waiting - (request.state is RequestState.WAITING), 0)
-    return retry_after(ahead, limit, usual_hold(state), moment, terms.lease)
+    waits = request.state is RequestState.WAITING
+    ahead: float = max(report.waiting - waits, 0)
+    if key is not None and (queue := report.key_queues.get(key.key)) is not None:
+        of_key = max(queue.waiting - waits, 0)
+        if request.waits_for_key:
+            declared = limit if key.limit is None else key.limit
+            own = declared if queue.set_limit is None else queue.set_limit
+            ahead, limit = of_key, min(limit, own)
+        elif hold and "+share" in state.address.mode:
+            # After its patience a request goes by its age.
+            impatient = ahead + key.patience_ms / 1000 * limit / hold
+            ahead = min(ahead_in_turns(of_key, report.competing_keys, limit), impatient)
+    return retry_after(ahead, limit, hold, moment, terms.lease)
 
 
 def timed_out(state: SemaphoreState, request: Request) -> AcquireTimeout:

@@ -7,13 +7,15 @@ a request wakes its caller and carries nothing: the facts are here.
 import asyncio
 import enum
 import math
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple, Self
 
 from redsem_async._core.config import Terms
 from redsem_async._core.keys import Address
 from redsem_async._protocol import operations
 from redsem_async._protocol.operations import KeyTerms, RequestOptions
-from redsem_async._protocol.replies import Reply
+from redsem_async._protocol.replies import KeyQueue, Reply
 
 from .lease import Lease
 
@@ -63,16 +65,21 @@ class LineReport(NamedTuple):
         next_ms: in how many milliseconds something may change by itself; None for never.
         waiting: the length of the queue.
         set_limit: the limit that replaces the request's own, if one is set.
+        key_queues: of the keys whose requests the reply told to wait, or refused.
+        competing_keys: how many keys wait for the limit in all.
     """
 
     sent_at: float
     next_ms: int | None
     waiting: int
     set_limit: int | None = None
+    key_queues: Mapping[str, KeyQueue] = MappingProxyType({})
+    competing_keys: int = 0
 
     @classmethod
     def of(cls, sent_at: float, reply: Reply) -> Self:
-        return cls(sent_at, reply.next_ms, reply.waiting, reply.set_limit)
+        by_key = reply.key_queues, reply.competing_keys
+        return cls(sent_at, reply.next_ms, reply.waiting, reply.set_limit, *by_key)
 
 
 class Request:

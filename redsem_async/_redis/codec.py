@@ -6,7 +6,7 @@ The only place where positions in ARGV and in replies get names.
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from redsem_async._core.keys import Address
 from redsem_async._protocol.hub_info import HubInfo
@@ -35,6 +35,7 @@ from redsem_async._protocol.replies import (
     AdoptReply,
     AnyReply,
     Holding,
+    KeyQueue,
     Reply,
 )
 
@@ -154,10 +155,13 @@ class Codec:
                 _, next_ms, waiting, mine, *answers = raw
                 set_limit, hold_ms, right = -1, -1, False
                 told: Sequence[Any] = ()
+                queues: Sequence[Any] = ()
                 if self._slotted:
                     mine, told = mine
                 if isinstance(operation, Acquire | Heartbeat):
                     set_limit, hold_ms, *answers = answers
+                    if self._keyed:
+                        queues, *answers = answers
                     if operation.right is not None:
                         *answers, last = answers
                         right = bool(last)
@@ -170,6 +174,8 @@ class Codec:
                     granted=list(zip(mine[::2], mine[1::2], strict=True)),
                     right=right,
                     slots=dict(zip(told[::2], map(slots_of, told[1::2]), strict=True)),
+                    key_queues=_key_queues(queues[1:]),
+                    competing_keys=queues[0] if queues else 0,
                 )
             case Refresh() | Restore() | Detach():
                 return Reply(answers=raw[1:])
@@ -262,6 +268,13 @@ def _answer(raw: Any) -> int | Holding:
         return raw
     token, left_ms, *slots = raw
     return Holding(int(token), left_ms, *map(slots_of, slots))
+
+
+def _key_queues(raw: Sequence[Any]) -> dict[str, KeyQueue]:
+    return {
+        unquote(key.decode()): KeyQueue(waiting, None if set_limit < 0 else set_limit)
+        for key, waiting, set_limit in zip(raw[::3], raw[1::3], raw[2::3], strict=True)
+    }
 
 
 def _listed(slots: Sequence[str | int] | None) -> str:

@@ -18,8 +18,8 @@
 --          requests     from here on: 'number', or 'number:permits:waits' (waits 0 or 1), or
 --                       'number:permits:waits:ahead' for a request whose ticket is as low as that
 --                       of one that came so many ms earlier
--- RETURNS  {tag, next_ms, waiting, own_grants, set_limit, hold, answer...}, set_limit being -1 when
---          no limit is set, hold the usual hold in ms times permits, -1 when it is not known or all
+-- RETURNS  {tag, next_ms, waiting, own_grants, set_limit, hold, answer...}, and where there are keys
+--          keyed.queues_of() before the answers; set_limit being -1 when no limit is set, hold the usual hold in ms times permits, -1 when it is not known or all
 --          were granted, and an answer a token (granted),
 --          {token, ms left} (holds a permit already), 0 (queued), -1 (gone: its number was used
 --          before, and it neither holds nor waits), -2 (no room, and it does not wait),
@@ -110,5 +110,6 @@ if #queued > 0 then
 end
 if overtakes then serve() end  -- one may be the first now, and fit where that one did not
 if not served then recall_rights() end
+local key_queues = keyed and keyed.queues_of(REQUESTS, answers)
 if right ~= '' then answers[#answers + 1] = answer_right(right, others_wait()) end
-return append(reply_with_limit(served), answers)
+return append(reply_with_limit(served, key_queues), answers)

@@ -7,8 +7,8 @@ _KEYED = "lua/keyed/prelude.lua"
 _TEST = "promises/test_keys.py::test_"
 _LOST = "faults/test_keys.py::test_"
 _BOUNDS = "scripts/test_bounds.py::test_"
-_WEIGHTED = (
-    "worlds/test_steady_work.py::test_with_weights_it_is_what_the_next_request_of_the_key_waits"
+_SHARED = (
+    "worlds/test_steady_work.py::test_with_share_it_is_what_the_next_request_of_the_key_waits"
 )
 _STEADY = "worlds/test_steady_work.py::test_with_keys_it_is_what_the_next_request_of_the_key_waits"
 
@@ -47,7 +47,13 @@ OF_KEYS = (
         "retry_after goes by the limit in all",
         "retry_after is an estimate of when a request of the key is served",
         f"{_TEST}retry_after_goes_by_the_line_of_the_key[redis]",
-        ("_hub/key_lines.py", "min(limit, terms.limit or limit)", "limit"),
+        ("_hub/ledger.py", "ahead, limit = of_key, min(limit, own)", "ahead = of_key"),
+    ),
+    mutant(
+        "retry_after goes by the declared limit of a key",
+        "retry_after goes by the limit of the key in force",
+        f"{_TEST}retry_after_goes_by_the_limit_that_is_set_for_the_key[redis]",
+        (_KEYED, "limit_of(key, -1) })", "-1 })"),
     ),
     mutant(
         "any reply says that a request with a key waits as it did",
@@ -59,37 +65,23 @@ OF_KEYS = (
         "retry_after takes keys that share to be served in turn",
         "retry_after is an estimate of when a request of the key is served",
         f"{_STEADY}[small-share-None-constant-1]",
-        ("_hub/key_lines.py", "if not self._share:", "if True:"),
-    ),
-    mutant(
-        "retry_after counts requests that only their own key holds up",
-        "retry_after is an estimate of when a request of the key is served",
-        f"{_STEADY}[new-in turn-2-constant-1]",
-        ("_hub/key_lines.py", "return 0 if self.full else self.waiting", "return self.waiting"),
-    ),
-    mutant(
-        "retry_after divides all permits by weight",
-        "retry_after knows that each key holds one permit before any holds a second",
-        f"{_WEIGHTED}[small-feather-8]",
-        ("_hub/key_lines.py", "1 + (limit - keys) * weight", "limit * weight"),
-    ),
-    mutant(
-        "retry_after lets a key with a great weight hold many of few permits",
-        "retry_after knows that each key holds one permit before any holds a second",
-        f"{_WEIGHTED}[greedy-heavy-2]",
-        ("_hub/key_lines.py", "while weights[-1][0] * left > totals[-1]:", "while False:"),
+        ("_hub/ledger.py", "elif self._keys_share and hold:", "elif False:"),
     ),
     mutant(
         "retry_after does not know of patience",
         "a request goes by its age after its patience",
-        f"{_WEIGHTED}[small-feather-1]",
-        ("_hub/ledger.py", "ahead = min(ahead, in_line + impatient)", "pass"),
+        f"{_TEST}without_patience_retry_after_goes_by_the_whole_queue[redis]",
+        (
+            "_hub/ledger.py",
+            "min(ahead_in_turns(of_key, report.competing_keys, limit), impatient)",
+            "ahead_in_turns(of_key, report.competing_keys, limit)",
+        ),
     ),
     mutant(
         "retry_after takes a newcomer to be the next in any case",
         "retry_after is an estimate of when a request of the key is served",
-        f"{_WEIGHTED}[new-equal-1]",
-        ("_hub/key_lines.py", "if without <= 0:", "if True:"),
+        f"{_SHARED}[new-1]",
+        ("_core/lease.py", " + max(0, keys - limit)", ""),
     ),
     mutant(
         "a key loses its virtual time with an adoption",
@@ -515,34 +507,5 @@ OF_KEYS = (
         f"{_LOST}a_detached_permit_whose_key_is_not_known_is_not_adopted",
         ("lua/adopt.lua", " or keyed and keyed.lost(old_id)", ""),
         ("lua/adopt.lua", "if keyed and keyed.lost(new_id) or", "if"),
-    ),
-    mutant(
-        "key lines do not count their waiters",
-        "retry_after of a request with a key goes by the waiters of its key",
-        "worlds/test_steady_work.py::test_with_keys_it_is_what_the_next_request_of_the_key_waits",
-        ("_hub/key_lines.py", "        self.waiting += sign * line.waiting\n", ""),
-    ),
-    mutant(
-        "key lines count nothing as about to run",
-        "retry_after of a request with a key goes by the waiters of other keys",
-        "worlds/test_steady_work.py::test_with_keys_it_is_what_the_next_request_of_the_key_waits",
-        ("_hub/key_lines.py", "        self._may_run += sign * line.may_run\n", ""),
-    ),
-    mutant(
-        "key lines count no limit of a full key",
-        "retry_after of a request with a key goes by the permits that other keys cannot use",
-        "worlds/test_steady_work.py::test_with_keys_it_is_what_the_next_request_of_the_key_waits",
-        ("_hub/key_lines.py", "        self._full_limit += sign * line.full_limit\n", ""),
-    ),
-    mutant(
-        "key lines count no weights",
-        "retry_after of a request with a key goes by the weights of the keys that wait",
-        "worlds/test_steady_work.py"
-        "::test_with_weights_it_is_what_the_next_request_of_the_key_waits",
-        (
-            "_hub/key_lines.py",
-            "            self._weights[line.terms.weight] += sign\n",
-            "            self._weights[line.terms.weight] = 1\n",
-        ),
     ),
 )

@@ -276,6 +276,42 @@ async def test_retry_after_goes_by_the_line_of_the_key(keyed: MakeKeyed) -> None
         await (await soon(waiter)).release()
 
 
+async def test_retry_after_goes_by_the_limit_that_is_set_for_the_key(keyed: MakeKeyed) -> None:
+    """Which replaces the declared one, and is known to every process."""
+    here, there = keyed(100)
+    async with there.acquire(key="b"):
+        await asyncio.sleep(0.05)  # a hold that is measured
+    held = await hold(here, "a")
+    waiters = [await queue_up(here, key="a") for _ in range(7)]
+    estimates: list[float] = []
+    for limit in (None, 4):
+        await here.set_limit(limit, key="a")
+        with pytest.raises(AcquireTimeout) as full:
+            await there.acquire(key="a", timeout=0)
+        assert full.value.blocked_by == "key"
+        estimates.append(full.value.retry_after)
+    # Seven waited under a limit of one, and four are left under one of four.
+    assert estimates == pytest.approx([estimates[0], estimates[0] / 8 * 5 / 4])
+    await release(*held)
+    for waiter in waiters:
+        await (await soon(waiter)).release()
+
+
+async def test_without_patience_retry_after_goes_by_the_whole_queue(keyed: MakeKeyed) -> None:
+    """A request whose patience has ended goes by its age, whatever its key has."""
+    here, there = keyed(1, key_limit=None, share=True, patience=0.0)
+    async with there.acquire(key="b"):
+        await asyncio.sleep(0.05)  # a hold that is measured
+    held = await hold(here, "a")
+    waiters = [await queue_up(here, key=key) for key in ("a", "a", "b", "c")]
+    with pytest.raises(AcquireTimeout) as full:
+        await there.acquire(key="a", timeout=0)
+    assert 5 * 0.04 < full.value.retry_after < 5 * 0.08, "and not the six or more of three turns"
+    await release(*held)
+    for waiter in waiters:
+        await (await soon(waiter)).release()
+
+
 async def test_a_timeout_says_what_is_full_at_the_end(keyed: MakeKeyed) -> None:
     """While the process asks other things all the time, whose replies say that Redis is there."""
     here, there = keyed(2)

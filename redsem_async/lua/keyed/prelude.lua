@@ -633,6 +633,22 @@ local function queue_answer(tail)
   return first_with('k:' .. key .. '!') and 0 or -4
 end
 
+-- What a reply says of the keys of those requests, which ARGV names from position *first* on, that
+-- are not served, as *answers* say: of how many keys the first request fits within the limit of the
+-- key; then key, how many of its requests wait, and the limit that is set for it or -1, ...
+function keyed.queues_of(first, answers)
+  local queues, seen = {}, { [''] = true }
+  for i, answer in ipairs(answers) do
+    local _, _, _, key = parse_tail(ARGV[first + i - 1])
+    if not seen[key] and (answer == 0 or type(answer) == 'number' and answer < -1) then
+      seen[key] = true
+      if #queues == 0 then queues[1] = count_with('r:') end
+      append(queues, { key, count_with('l:' .. key .. '!'), limit_of(key, -1) })
+    end
+  end
+  return queues
+end
+
 -- The requests of an acquire, as in the prelude. Those with a key are 'number:permits:waits:ahead'
 -- and the tail.
 local function parse_requests(first)

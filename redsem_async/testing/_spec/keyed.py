@@ -12,9 +12,11 @@ from redsem_async._protocol.replies import (
     WAITING_FOR_KEY,
     Answer,
     KeyEntry,
+    KeyQueue,
+    Reply,
 )
 
-from .queue import QueueSpecification
+from .queue import UNSERVED, QueueSpecification
 from .records import CallContext, HolderRecord, Publish, QueuedRequest, key_of
 from .slots import assign
 from .status import Listing
@@ -229,6 +231,25 @@ class KeyedSpecification(QueueSpecification):
                 blocked=bool(self.ready),
                 key_limits=len(self.key_limits),
             )
+        )
+
+    def _answered(
+        self,
+        context: CallContext,
+        requests: Sequence[Request],
+        answers: Sequence[Answer],
+        right: RightRequest | None,
+    ) -> Reply:
+        waiting = Counter(queued.key for queued in self.line if not queued.parked)
+        queues = {
+            key: KeyQueue(waiting[key], self.key_limits.get(key))
+            for request, answer in zip(requests, answers, strict=True)
+            if (key := key_of(request)) is not None and answer in UNSERVED
+        }
+        return (
+            super()
+            ._answered(context, requests, answers, right)
+            ._replace(key_queues=queues, competing_keys=len(self.ready) if queues else 0)
         )
 
     # -- serving

@@ -31,7 +31,7 @@ from redsem_async._protocol.replies import (
     Reply,
 )
 
-from .base import Specification, answered, notify_head
+from .base import Specification, notify_head
 from .records import (
     CallContext,
     HolderRecord,
@@ -102,7 +102,9 @@ class QueueSpecification(Specification):
         state.slots = context.slot_list
         state.remove_expired(context)
         if not known:
-            self._remove_older(context, requests_of(call))
+            # They joined the line before their hub was forgotten, and ask again.
+            older = [queued for queued in self.line if queued.hub == context.hub]
+            self._leave_line(context, [q for q in older if any(map(q.is_for, requests_of(call)))])
         self._look_at_heads(context, requests_of(call))
         self._serve(context)
         first = state.next_expiry(context)
@@ -117,10 +119,23 @@ class QueueSpecification(Specification):
             self._line_changed(context, context.queued)
             if context.overtakes:
                 self._serve(context)
+        return self._answered(context, requests_of(call), answers, call.right)
+
+    def _answered(
+        self,
+        context: CallContext,
+        requests: Sequence[Request],
+        answers: Sequence[Answer],
+        right: RightRequest | None,
+    ) -> Reply:
+        """The reply to *requests*, of an acquire or a heartbeat."""
         if waits := any(answer in UNSERVED for answer in answers):
             recall_rights(self.state, context, self._publish)
-        right = self._answer_right(context, call.right)
-        return answered(self._reply(context, answers), self.state, right=right, waits=waits)
+        return self._reply(context, answers)._replace(
+            right=self._answer_right(context, right),
+            set_limit=self.state.set_limit,
+            hold_ms=self.state.hold_ms if waits else None,
+        )
 
     def _answer(self, context: CallContext, call: Acquire, request: Request, mark: int) -> Answer:
         """Grant, queue or refuse one request. One that is not above *mark* ran before."""
@@ -134,8 +149,7 @@ class QueueSpecification(Specification):
         limit = state.effective_limit(call.limit)
         held_up = self._held_up(context, request, limit)
         if held_up is None:
-            token = state.draw(context)
-            expiry = now + request.lease_ms
+            token, expiry = state.draw(context), now + request.lease_ms
             slots = assign(state, request.permits)
             holder = HolderRecord(expiry, token, request.permits, key_of(request), slots)
             state.holders[identity] = holder
@@ -164,18 +178,12 @@ class QueueSpecification(Specification):
         return None if admits and state.taken(now) + request.permits <= limit else WAITING
 
     def _full_line(self, context: CallContext, call: Acquire, request: Request) -> Answer | None:
-        length = _count_living(self.line) + len(context.queued)
-        is_full = call.max_waiters is not None and length >= call.max_waiters
-        return QUEUE_FULL if is_full else None
+        most, length = call.max_waiters, _count_living(self.line) + len(context.queued)
+        return QUEUE_FULL if most is not None and length >= most else None
 
     def _in_line(self, request: Request) -> Answer:
         """The answer for a request that is in line."""
         return WAITING
-
-    def _remove_older(self, context: CallContext, requests: Sequence[Request]) -> None:
-        """Remove requests that joined the line before their hub was forgotten, and ask again."""
-        older = [queued for queued in self.line if queued.hub == context.hub]
-        self._leave_line(context, [q for q in older if any(map(q.is_for, requests))])
 
     def _leave_line(self, context: CallContext, leaving: Sequence[QueuedRequest]) -> None:
         self.line = [queued for queued in self.line if queued not in leaving]
@@ -208,10 +216,7 @@ class QueueSpecification(Specification):
             grant = self.state.current_grant(identity, context.now)
             in_line = self._is_in_line(context.hub, request)
             answers.append(self._in_line(request) if in_line else grant or GONE)
-        if waits := any(answer in (WAITING, WAITING_FOR_KEY) for answer in answers):
-            recall_rights(self.state, context, self._publish)
-        right = self._answer_right(context, call.right)
-        return answered(self._reply(context, answers), self.state, right=right, waits=waits)
+        return self._answered(context, call.requests, answers, call.right)
 
     def _look_at_heads(self, context: CallContext, requests: Sequence[Request]) -> None:
         """Look whether requests of dead hubs stand before *requests*, where `_serve` does not."""
