@@ -290,7 +290,9 @@ class Permit:
 
     async def __aenter__(self) -> Self:
         """Guard a block: from here on, the loss of the permit cancels the current task."""
-        task = asyncio.current_task(self._loop())
+        if (loop := asyncio.get_running_loop()) is not self._bound.loop:
+            raise self._foreign()
+        task = asyncio.current_task(loop)
         lease = self._lease
         if task is None:
             raise RuntimeError("a permit can guard a block only inside a task")
@@ -328,7 +330,8 @@ class Permit:
             raise self._loss() from exc
 
     def _leave(self, now: float) -> None:
-        self._loop()
+        if asyncio.get_running_loop() is not self._bound.loop:
+            raise self._foreign()
         lease = self._lease
         remote, refresher, _ = self._bound
         if lease.terms.linger and remote.keep_idle(lease, now, now - self._since):
@@ -341,8 +344,11 @@ class Permit:
     def _loop(self) -> asyncio.AbstractEventLoop:
         loop = asyncio.get_running_loop()
         if loop is not self._bound.loop:
-            raise RuntimeError(f"this permit of {self.name!r} belongs to another event loop")
+            raise self._foreign()
         return loop
+
+    def _foreign(self) -> RuntimeError:
+        return RuntimeError(f"this permit of {self.name!r} belongs to another event loop")
 
     def __del__(self) -> None:
         state = self._lease.state

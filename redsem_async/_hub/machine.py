@@ -16,7 +16,7 @@ from .lease import Lease, LeaseState
 from .operations import release
 from .operations.abandon import AbandonBatch
 from .operations.acquire import AcquireBatch
-from .operations.base import Batch
+from .operations.base import AnyBatch
 from .operations.call import take_call
 from .operations.heartbeat import HeartbeatBatch
 from .operations.refresh import RefreshBatch, RestoreBatch, drop_restores
@@ -26,7 +26,7 @@ from .state import SemaphoreState
 # -- what is written
 
 
-def next_command(state: SemaphoreState, now: float) -> Batch | None:
+def next_command(state: SemaphoreState, now: float) -> AnyBatch | None:
     """The next batch to write, if any: refreshes, releases, calls, then acquires."""
     if state.recovers and not state.introduction.sent:
         # A loss of state is to be noticed before anything is done.

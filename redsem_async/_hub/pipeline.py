@@ -23,7 +23,7 @@ from redsem_async._protocol.replies import AnyReply
 
 from . import handout, machine
 from .identity import HubIdentity
-from .operations.base import Batch
+from .operations.base import AnyBatch
 from .operations.confirm import ConfirmBatch, PendingConfirm
 from .outage import Outage
 from .redirects import Ready, Redirects
@@ -68,7 +68,7 @@ class Pipeline:
         self._loop = identity.loop
         self._connect = connect
         self._ready = Ready()
-        self._in_flight: deque[tuple[RemoteSemaphore | None, Batch]] = deque()
+        self._in_flight: deque[tuple[RemoteSemaphore | None, AnyBatch]] = deque()
         self.redirects: Redirects = Redirects(
             self._loop, backend, node, self._ready, self._in_flight, move
         )
@@ -180,7 +180,7 @@ class Pipeline:
         now = clock()
         ready, in_flight = self._ready, self._in_flight
         room = self.window.size - len(in_flight)
-        batches: list[Batch] = []
+        batches: list[AnyBatch] = []
         while ready and len(batches) < room:
             remote = ready.popleft()
             batch = machine.next_command(remote.state, now)
@@ -195,7 +195,7 @@ class Pipeline:
             in_flight.append((None, confirm))
         if not batches:
             return
-        self.window.lone = len(batches) == 1 and batches[0].lone
+        self.window.lone = len(batches) == 1 and len(batches[0].items) <= 1
         self.active_at = now
         link.send(batches, now)
         if self._reply_timer is None:
@@ -216,7 +216,7 @@ class Pipeline:
             else:
                 others.append((remote, request))
         self._unconfirmed = others
-        return ConfirmBatch(batch, at_most=self._shortest_lease / 10)
+        return ConfirmBatch.of(batch, at_most=self._shortest_lease / 10)
 
     def resume_writing(self) -> None:
         self.flush()

@@ -92,13 +92,17 @@ class Codec:
     ) -> tuple[str, tuple[Argument, ...]]:
         match operation:
             case Acquire():
-                described = _described(operation.hub_info)
-                right = _right(operation.right)
+                # Most have nothing of all this; each call would cost as much as the rest.
+                told, asked = operation.hub_info, operation.right
+                described = ("", 0) if told is None else _described(told)
+                right = "" if asked is None else _right(asked)
                 limit: Argument = operation.limit
                 if self._slotted:
                     limit = _listed(operation.slots)
                 beside = (_bound(operation), operation.after)
                 head = (operation.lease_ms, limit, *beside, *described, right)
+                if not operation.unusual:
+                    return "acquire", (*head, *operation.numbers)
                 return "acquire", (*head, *self._requests(operation))
             case Release(owner, numbers, hold_ms, waits, first):
                 hold: Argument = "" if hold_ms is None else hold_ms
@@ -198,8 +202,6 @@ class Codec:
 
     def _requests(self, operation: Acquire) -> Sequence[Argument]:
         """The requests of an acquire: by number alone where they have nothing unusual."""
-        if not operation.unusual:
-            return operation.numbers
         asked = map(operation.unusual.get, operation.numbers)
         return [
             number if unusual is None else self._unusual(number, unusual)

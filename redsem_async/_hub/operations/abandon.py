@@ -14,22 +14,21 @@ from . import effects
 from .base import Batch
 
 
-class AbandonBatch(Batch):
+class AbandonBatch(Batch[Request]):
     """Requests and calls of callers that left."""
 
-    __slots__ = ("_requests", "_void")
+    __slots__ = ("_void",)
 
     def __init__(
         self, state: SemaphoreState, requests: Sequence[Request], void: Sequence[Call]
     ) -> None:
         numbers = [*(request.call for request in requests), *(call.number for call in void)]
         operation = Abandon([request.queued for request in requests], max(numbers))
-        super().__init__(state, operation)
-        self._requests = requests
+        super().__init__(state, operation, requests)
         self._void = void
 
     @classmethod
-    def take(cls, state: SemaphoreState) -> Batch:
+    def take(cls, state: SemaphoreState) -> "AbandonBatch":
         """The next batch; there is one."""
         leaving, most = state.leaving, state.max_batch
         requests, state.leaving = leaving[:most], leaving[most:]
@@ -47,10 +46,10 @@ class AbandonBatch(Batch):
         self._forget()  # what the server has of them ends with its lease
 
     def _forget(self) -> None:
-        for request in self._requests:
+        for request in self.items:
             self.state.requests.pop(request.number, None)
 
     def write_again(self, *, arrived: bool) -> None:
-        self.state.leaving[:0] = self._requests
+        self.state.leaving[:0] = self.items
         self.state.void[:0] = self._void
         self.state.stirred = True

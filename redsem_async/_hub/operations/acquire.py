@@ -43,19 +43,13 @@ def _begun(request: Request) -> float:
     return request.started - request.ahead
 
 
-class AcquireBatch(Batch):
+class AcquireBatch(Batch[Request]):
     """Requests that ask for permits, all with the same terms."""
 
-    __slots__ = ("_requests",)
-
-    def __init__(
-        self, state: SemaphoreState, requests: Sequence[Request], operation: Acquire
-    ) -> None:
-        super().__init__(state, operation, len(requests))
-        self._requests = requests
+    __slots__ = ()
 
     @classmethod
-    def take(cls, state: SemaphoreState, now: float) -> Batch | None:
+    def take(cls, state: SemaphoreState, now: float) -> "AcquireBatch | None":
         """The next batch; None where no request is to be written."""
         if state.unsorted:
             state.unsorted = False
@@ -92,11 +86,11 @@ class AcquireBatch(Batch):
             state.ask_for_right(now) if state.right.wanted else None,
             terms.slots,
         )
-        return cls(state, requests, operation)
+        return cls(state, operation, requests)
 
     @property
     def slots(self) -> Sequence[Slot] | None:
-        return self._requests[0].terms.slots
+        return self.items[0].terms.slots
 
     def settle_error(self, error: CommandError, now: float) -> None:
         state = self.state
@@ -104,7 +98,7 @@ class AcquireBatch(Batch):
         if error.kind not in _NO_EFFECT:
             super().settle_error(error, now)
             return
-        for request in self._requests:
+        for request in self.items:
             if request.state is RequestState.SENT:
                 # One that was sent before may be known to the server from then.
                 end = state.refuse if request.was_sent else state.turn_down
@@ -115,13 +109,13 @@ class AcquireBatch(Batch):
         assert isinstance(self.operation, Acquire)
         state, sent_at, slots = self.state, self.sent_at, reply.slots
         state.acquires_in_flight.popleft()
-        terms = self._requests[0].terms
+        terms = self.items[0].terms
         trusted = trusted_until(terms.lease, sent_at=sent_at, left=terms.lease)
         at_once = now < trusted and not terms.min_replicas
         again: list[Request] = []
         wait: list[Request] = []
         numbers = self.operation.numbers  # a request that asked anew has another by now
-        for request, number, answer in zip(self._requests, numbers, reply.answers, strict=True):
+        for request, number, answer in zip(self.items, numbers, reply.answers, strict=True):
             if isinstance(answer, Holding):
                 left = answer.left_ms / 1000
                 handout.granted(state, number, answer.token, left, sent_at, answer.slots)
@@ -157,17 +151,17 @@ class AcquireBatch(Batch):
             deadlines.settle(state, now)
 
     def refused(self, error: SemaphoreError, now: float) -> None:
-        for request in self._requests:
+        for request in self.items:
             if request.state is RequestState.SENT:
                 self.state.refuse(request, error)
 
     def write_again(self, *, arrived: bool) -> None:
         if arrived:
             self.state.acquires_in_flight.clear()
-            for request in self._requests:
+            for request in self.items:
                 request.was_sent = True
         # For those whose callers left, an abandon is on its way.
-        asking = [each for each in self._requests if each.state is RequestState.SENT]
+        asking = [each for each in self.items if each.state is RequestState.SENT]
         self.state.ask_again(asking)
 
 

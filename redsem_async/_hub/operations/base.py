@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import Any, Generic, TypeVar
 
 from redsem_async._core.config import Slot
 from redsem_async._core.errors import (
@@ -29,24 +30,27 @@ _TO_WRITE_AGAIN = frozenset(
 )
 
 
-class Batch(Command, ABC):
+T = TypeVar("T")
+
+
+class Batch(Command, ABC, Generic[T]):
     """A command of one semaphore. It ends in one of three ways.
 
     It gets its reply; it is refused; or it has to be written again, because its connection was
     lost or because the server did not carry it out.
 
     Attributes:
-        lone: whether it is for one request alone.
+        items: the requests, leases or calls that it is for.
     """
 
-    __slots__ = ("lone", "state")
+    __slots__ = ("items", "state")
 
-    def __init__(self, state: SemaphoreState, operation: Operation, size: int = 1) -> None:
+    def __init__(self, state: SemaphoreState, operation: Operation, items: Sequence[T]) -> None:
         self.semaphore = self.state = state
         self.operation = operation
         self.tag = 0
         self.sent_at = 0.0
-        self.lone: bool = size == 1
+        self.items: Sequence[T] = items
 
     @property
     def slots(self) -> Sequence[Slot] | None:
@@ -93,3 +97,6 @@ def error_for(
         error = BackendError(state.name, str(refusal.error))
     error.__cause__ = refusal.error
     return error
+
+
+AnyBatch = Batch[Any]

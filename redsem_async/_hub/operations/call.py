@@ -17,17 +17,16 @@ from redsem_async._protocol.operations import (
     Clear,
     Detach,
     KeyTerms,
-    Operation,
     Reap,
     SetLimit,
 )
 from redsem_async._protocol.replies import AdoptReply, AnyReply, Reply
 
 from . import effects
-from .base import Batch
+from .base import AnyBatch, Batch
 
 
-def take_call(state: SemaphoreState) -> Batch:
+def take_call(state: SemaphoreState) -> AnyBatch:
     """The batch of the next call; there is one, and it may be written."""
     call = calls.take(state)
     operation = call.operation
@@ -37,7 +36,7 @@ def take_call(state: SemaphoreState) -> Batch:
         _shorten(state, call)
     if isinstance(operation, SetLimit | Clear | Detach):
         operation = operation._replace(call=call.number)
-    return CallBatch(state, call, operation)
+    return CallBatch(state, operation, [call])
 
 
 def _shorten(state: SemaphoreState, call: DetachCall) -> None:
@@ -50,17 +49,13 @@ def _shorten(state: SemaphoreState, call: DetachCall) -> None:
         lease.shorten(trusted_until(call.expires, sent_at=clock(), left=call.expires))
 
 
-class CallBatch(Batch):
+class CallBatch(Batch[Call]):
     """A call."""
 
-    __slots__ = ("_call",)
-
-    def __init__(self, state: SemaphoreState, call: Call, operation: Operation) -> None:
-        super().__init__(state, operation)
-        self._call = call
+    __slots__ = ()
 
     def apply(self, reply: AnyReply, now: float) -> None:
-        state, call, operation = self.state, self._call, self.operation
+        state, call, operation = self.state, self.items[0], self.operation
         calls.landed(state, call)
         if isinstance(reply, Reply) and isinstance(operation, Reap | SetLimit | Clear):
             continues = not (isinstance(operation, Reap) and call.future is not None)
@@ -73,12 +68,12 @@ class CallBatch(Batch):
             trust.cleared(state)
 
     def refused(self, error: SemaphoreError, now: float) -> None:
-        calls.landed(self.state, self._call)
-        self._call.settle(error)
-        calls.ended(self.state, self._call)
+        calls.landed(self.state, self.items[0])
+        self.items[0].settle(error)
+        calls.ended(self.state, self.items[0])
 
     def write_again(self, *, arrived: bool) -> None:
-        call = self._call
+        call = self.items[0]
         calls.landed(self.state, call)
         if arrived:
             call.was_sent = True
@@ -87,17 +82,13 @@ class CallBatch(Batch):
         calls.write_again(self.state, call)
 
 
-class AdoptBatch(Batch):
+class AdoptBatch(Batch[AdoptCall]):
     """An adoption: a permit of another process is taken over, under a number of this one's."""
 
-    __slots__ = ("_call",)
-
-    def __init__(self, state: SemaphoreState, call: AdoptCall, operation: Adopt) -> None:
-        super().__init__(state, operation)
-        self._call = call
+    __slots__ = ()
 
     @classmethod
-    def of(cls, state: SemaphoreState, call: AdoptCall) -> Batch:
+    def of(cls, state: SemaphoreState, call: AdoptCall) -> "AdoptBatch":
         """The command that is written now."""
         request = call.request
         assert isinstance(call.operation, Adopt)
@@ -107,18 +98,18 @@ class AdoptBatch(Batch):
         operation = call.operation._replace(
             new=request.number, call=call.number, hub_info=state.introduction.take()
         )
-        return cls(state, call, operation)
+        return cls(state, operation, [call])
 
     @property
     def slots(self) -> Sequence[Slot] | None:
-        return self._call.request.terms.slots
+        return self.items[0].request.terms.slots
 
     def apply(self, reply: AnyReply, now: float) -> None:
         assert isinstance(reply, AdoptReply)
         assert isinstance(self.operation, Adopt)
-        state, request, sent_at = self.state, self._call.request, self.sent_at
+        state, request, sent_at = self.state, self.items[0].request, self.sent_at
         owner, old = self.operation.owner, self.operation.old
-        calls.landed(state, self._call)
+        calls.landed(state, self.items[0])
         if request.state is not RequestState.SENT:
             return  # its caller left, and an abandon is on its way
         if reply.holding is None:
@@ -145,11 +136,11 @@ class AdoptBatch(Batch):
             state.refuse(request, lease.loss())
 
     def refused(self, error: SemaphoreError, now: float) -> None:
-        calls.landed(self.state, self._call)
-        calls.fail(self.state, self._call, error)
+        calls.landed(self.state, self.items[0])
+        calls.fail(self.state, self.items[0], error)
 
     def write_again(self, *, arrived: bool) -> None:
-        call = self._call
+        call = self.items[0]
         calls.landed(self.state, call)
         call.renumber |= not arrived
         if call.request.state is RequestState.SENT:

@@ -23,39 +23,35 @@ class PendingConfirm(NamedTuple):
     request: Request
 
 
-class ConfirmBatch(Batch):
+class ConfirmBatch(Batch[PendingConfirm]):
     """Grants, of any semaphores, that are handed out once so many replicas know of them."""
 
-    __slots__ = ("_pending",)
+    __slots__ = ()
 
-    def __init__(self, pending: Sequence[PendingConfirm], at_most: float) -> None:
+    @classmethod
+    def of(cls, pending: Sequence[PendingConfirm], at_most: float) -> "ConfirmBatch":
+        """A confirm that takes *at_most* so many seconds."""
         terms = [each.request.terms for each in pending]
         time = min(at_most, *(confirmation_time(each.lease) for each in terms))
         operation = Confirm(terms[0].min_replicas, math.ceil(1000 * time))
-        super().__init__(pending[0].state, operation)
-        self._pending = pending
-
-    @property
-    def states(self) -> set[SemaphoreState]:
-        """The semaphores that it is for."""
-        return {each.state for each in self._pending}
+        return cls(pending[0].state, operation, pending)
 
     def settle_error(self, error: CommandError, now: float) -> None:
         if error.kind is ErrorKind.RETRY_LATER:
-            for state, request in self._pending:
+            for state, request in self.items:
                 handout.not_confirmed(state, request, error.error)
         super().settle_error(error, now)
 
     def apply(self, reply: AnyReply, now: float) -> None:
-        for state, request in self._pending:
+        for state, request in self.items:
             handout.confirmed(state, request)
 
     def refused(self, error: SemaphoreError, now: float) -> None:
-        for state, request in self._pending:
+        for state, request in self.items:
             handout.refuse(state, request, error)
 
     def write_again(self, *, arrived: bool) -> None:
-        for state, request in self._pending:
+        for state, request in self.items:
             if arrived:
                 handout.confirm_anew(state, request)
             else:

@@ -1,5 +1,7 @@
 """What a reply brings about beside its answers."""
 
+import math
+
 from redsem_async._core.lease import heartbeat_interval
 from redsem_async._hub import calls, handout, reuse
 from redsem_async._hub.heartbeats import STAGGER
@@ -28,7 +30,8 @@ def apply(
         reuse.serve_waiting(state, now)
     state.queued = reply.waiting
     if not waiting:
-        state.heartbeats.stop()
+        if state.heartbeats.look_at < math.inf:
+            state.heartbeats.stop()
         return
     moment = None
     if reply.next_ms is not None:

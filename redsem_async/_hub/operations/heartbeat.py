@@ -20,26 +20,23 @@ MAX_ASKED = 1000  # waiters that one heartbeat asks about
 FIRST_ASKED = 100  # of them, when nothing is in doubt
 
 
-class HeartbeatBatch(Batch):
+class HeartbeatBatch(Batch[Request]):
     """A heartbeat, with the waiters that it asks about."""
 
-    __slots__ = ("_asked",)
+    __slots__ = ()
 
-    def __init__(self, state: SemaphoreState, asked: Sequence[Request], now: float) -> None:
+    @classmethod
+    def take(cls, state: SemaphoreState, now: float) -> "HeartbeatBatch":
+        """The next heartbeat."""
+        state.heartbeats.written()
+        asked = _asked_about(state)
         operation = Heartbeat(
             math.ceil(1000 * state.longest_lease),
             [request.queued for request in asked],
             state.introduction.take(),
             state.ask_for_right(now),
         )
-        super().__init__(state, operation)
-        self._asked = asked
-
-    @classmethod
-    def take(cls, state: SemaphoreState, now: float) -> Batch:
-        """The next heartbeat."""
-        state.heartbeats.written()
-        return cls(state, _asked_about(state), now)
+        return cls(state, operation, asked)
 
     def apply(self, reply: AnyReply, now: float) -> None:
         assert isinstance(reply, Reply)
@@ -49,7 +46,7 @@ class HeartbeatBatch(Batch):
         gone: list[Request] = []
         report = line_report_of(state, sent_at, reply)
         asked = self.operation.requests
-        for request, queued, answer in zip(self._asked, asked, reply.answers, strict=True):
+        for request, queued, answer in zip(self.items, asked, reply.answers, strict=True):
             number = queued.number  # a request that asked anew has another by now
             if isinstance(answer, Holding):
                 left = answer.left_ms / 1000

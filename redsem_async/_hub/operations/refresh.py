@@ -25,21 +25,18 @@ MAX_REFRESHES = 1250
 MAX_HEAVY_REFRESHES = 64  # where some are for several permits
 
 
-class RefreshBatch(Batch):
+class RefreshBatch(Batch[PendingRefresh]):
     """Leases to be refreshed, all of one length."""
 
-    __slots__ = ("_pending",)
-
-    def __init__(self, state: SemaphoreState, pending: Sequence[PendingRefresh]) -> None:
-        super().__init__(state, refresh_of([each.lease for each in pending]))
-        self._pending = pending
+    __slots__ = ()
 
     @classmethod
-    def take(cls, state: SemaphoreState) -> Batch:
+    def take(cls, state: SemaphoreState) -> "RefreshBatch":
         """The next batch; there is one."""
         refreshes = state.refreshes
         if len(refreshes) == 1:
-            return cls(state, [refreshes.popitem()[1]])
+            pending = refreshes.popitem()[1]
+            return cls(state, refresh_of([pending.lease]), [pending])
         first = next(iter(refreshes.values())).lease.terms
         alike = (p for p in refreshes.values() if refreshed_alike(p.lease.terms, first))
         batch = list(islice(alike, MAX_REFRESHES))
@@ -47,12 +44,12 @@ class RefreshBatch(Batch):
             batch = batch[:MAX_HEAVY_REFRESHES]
         for pending in batch:
             del refreshes[pending.lease.number]
-        return cls(state, batch)
+        return cls(state, refresh_of([pending.lease for pending in batch]), batch)
 
     def apply(self, reply: AnyReply, now: float) -> None:
         assert isinstance(reply, Reply)
         state, sent_at = self.state, self.sent_at
-        for pending, held in zip(self._pending, reply.answers, strict=True):
+        for pending, held in zip(self.items, reply.answers, strict=True):
             if held:
                 assert isinstance(held, int)
                 pending.lease.note_hold_left(held, sent_at)
@@ -65,30 +62,24 @@ class RefreshBatch(Batch):
                 settle(state, pending, Outcome.GONE, sent_at, now)
 
     def refused(self, error: SemaphoreError, now: float) -> None:
-        for pending in self._pending:
+        for pending in self.items:
             settle(self.state, pending, Outcome.UNKNOWN, self.sent_at, now)
 
     def write_again(self, *, arrived: bool) -> None:
-        for pending in self._pending:
+        for pending in self.items:
             if pending.lease.holding:
                 self.state.refresh_again(pending)
             else:
                 settle(self.state, pending, Outcome.UNKNOWN, self.sent_at, clock())
 
 
-class RestoreBatch(Batch):
+class RestoreBatch(Batch[PendingRefresh]):
     """Leases to be put back, all of one length."""
 
-    __slots__ = ("_pending",)
-
-    def __init__(self, state: SemaphoreState, pending: Sequence[PendingRefresh]) -> None:
-        leases = [each.lease for each in pending]
-        hub_info = state.introduction.take()
-        super().__init__(state, restore_of(leases)._replace(hub_info=hub_info))
-        self._pending = pending
+    __slots__ = ()
 
     @classmethod
-    def take(cls, state: SemaphoreState) -> Batch:
+    def take(cls, state: SemaphoreState) -> "RestoreBatch":
         """The next batch; there is one."""
         restores, most = state.restores, state.max_batch
         first = restores[0].lease.terms
@@ -97,20 +88,21 @@ class RestoreBatch(Batch):
             if not refreshed_alike(restores[0].lease.terms, first):
                 break
             batch.append(restores.popleft())
-        return cls(state, batch)
+        operation = restore_of([pending.lease for pending in batch])
+        return cls(state, operation._replace(hub_info=state.introduction.take()), batch)
 
     def apply(self, reply: AnyReply, now: float) -> None:
         assert isinstance(reply, Reply)
-        for pending, held in zip(self._pending, reply.answers, strict=True):
+        for pending, held in zip(self.items, reply.answers, strict=True):
             outcome = Outcome.RENEWED if held else Outcome.GONE
             settle(self.state, pending, outcome, self.sent_at, now)
 
     def refused(self, error: SemaphoreError, now: float) -> None:
-        for pending in self._pending:
+        for pending in self.items:
             settle(self.state, pending, Outcome.UNKNOWN, self.sent_at, now)
 
     def write_again(self, *, arrived: bool) -> None:
-        for pending in self._pending:
+        for pending in self.items:
             if pending.lease.trusted_at(clock()):
                 self.state.restore(pending)
             else:

@@ -18,19 +18,13 @@ from .base import Batch
 logger = logging.getLogger("redsem_async")
 
 
-class ReleaseBatch(Batch):
+class ReleaseBatch(Batch[PendingRelease]):
     """Releases of one hub's ids."""
 
-    __slots__ = ("_pending",)
-
-    def __init__(
-        self, state: SemaphoreState, pending: Sequence[PendingRelease], operation: Release
-    ) -> None:
-        super().__init__(state, operation, len(pending))
-        self._pending = pending
+    __slots__ = ()
 
     @classmethod
-    def take(cls, state: SemaphoreState, now: float) -> Batch:
+    def take(cls, state: SemaphoreState, now: float) -> "ReleaseBatch":
         """The next batch; there is one."""
         owner, pending = next(iter(state.releases.items()))
         most = state.max_batch
@@ -45,24 +39,25 @@ class ReleaseBatch(Batch):
         if waiting and not state.address.fair:
             own = [request.queued for request in islice(waiting, len(numbers))]
         waits = bool(waiting or state.acquires_in_flight)
-        return cls(state, pending, Release(owner, numbers, hold_to_tell(state, now), waits, own))
+        operation = Release(owner, numbers, hold_to_tell(state, now), waits, own)
+        return cls(state, operation, pending)
 
     def apply(self, reply: AnyReply, now: float) -> None:
         assert isinstance(reply, Reply)
-        for pending, held in zip(self._pending, reply.answers, strict=True):
+        for pending, held in zip(self.items, reply.answers, strict=True):
             # Sent twice, the second finds nothing although the first did.
             pending.settle(bool(held) or (pending.was_sent and pending.trusted))
         effects.apply(self.state, reply, self.sent_at, now)
 
     def refused(self, error: SemaphoreError, now: float) -> None:
-        fail(self.state, self._pending, error)
+        fail(self.state, self.items, error)
 
     def write_again(self, *, arrived: bool) -> None:
         assert isinstance(self.operation, Release)
-        for pending in self._pending:
+        for pending in self.items:
             pending.was_sent |= arrived
         owner, releases = self.operation.owner, self.state.releases
-        releases[owner] = [*self._pending, *releases.get(owner, ())]
+        releases[owner] = [*self.items, *releases.get(owner, ())]
         self.state.stirred = True
 
 
