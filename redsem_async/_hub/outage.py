@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from redsem_async._core.backoff import delays
 from redsem_async._core.clock import now as clock
@@ -22,8 +22,7 @@ CHECK_INTERVAL = 0.1  # seconds between looks at the callers that an outage outl
 class Outage:
     """The outages of one server.
 
-    A short one is not logged: it is the first check that logs it, and its end then. *ending*
-    says whether the connection is being closed for good, so that nothing is worth a record.
+    A short one is not logged: it is the first check that logs it, and its end then.
     """
 
     def __init__(
@@ -31,12 +30,10 @@ class Outage:
         loop: asyncio.AbstractEventLoop,
         state: LinkState,
         semaphores: Mapping[Address, RemoteSemaphore],
-        ending: Callable[[], bool],
     ) -> None:
         self._loop = loop
         self._state = state
         self._semaphores = semaphores
-        self._ending = ending
         self._since = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self.logged_since: float | None = None
@@ -87,7 +84,7 @@ class Outage:
         self._timer = self._loop.call_later(CHECK_INTERVAL, self._check)
 
     def _log_begin(self) -> None:
-        if self.logged_since is None and not self._ending():
+        if self.logged_since is None and not self._state.ending:
             self.logged_since = self._since
             place, error = self._state.node.place, self._state.error
             names = sorted({address.name for address in self._semaphores})

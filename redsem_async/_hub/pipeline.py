@@ -7,7 +7,6 @@ callbacks of the event loop, so no caller's cancellation can interrupt a command
 import asyncio
 import logging
 import math
-from collections import deque
 from collections.abc import Callable
 from weakref import WeakValueDictionary
 
@@ -16,7 +15,7 @@ from redsem_async._core.config import Clock
 from redsem_async._core.keys import Address, Mode
 from redsem_async._core.lease import MAX_REPLY_TIMEOUT, reply_timeout
 from redsem_async._observers.registry import observers
-from redsem_async._protocol.backend import Backend, Command, Link, Node
+from redsem_async._protocol.backend import Command, Link, Node
 from redsem_async._protocol.errors import CommandError, ErrorKind
 from redsem_async._protocol.pushes import Push
 from redsem_async._protocol.replies import AnyReply
@@ -26,7 +25,7 @@ from .identity import HubIdentity
 from .operations.base import AnyBatch
 from .operations.confirm import ConfirmBatch, PendingConfirm
 from .outage import Outage
-from .redirects import Ready, Redirects
+from .redirects import Redirects
 from .remote_semaphore import RemoteSemaphore
 from .request import Request
 from .route import LinkState
@@ -39,26 +38,22 @@ logger = logging.getLogger("redsem_async")
 class Pipeline:
     """The commands in flight on the connection to one server, and those to be written next.
 
-    *connect* has a connection made where there is none. *move* gives a semaphore to the pipeline
-    of another node. *ending* says whether the connection is being closed for good.
+    *connect* has a connection made where there is none.
     """
 
     def __init__(
         self,
         identity: HubIdentity,
-        backend: Backend,
         node: Node,
-        *,
+        redirects: Redirects,
         connect: Callable[[], None],
-        move: Callable[[RemoteSemaphore, Node], None],
-        ending: Callable[[], bool],
     ) -> None:
         self.identity: HubIdentity = identity
         self.semaphores: WeakValueDictionary[Address, RemoteSemaphore] = WeakValueDictionary()
         self._kinds: set[tuple[Mode, Clock]] = set()  # of these semaphores
         self.state: LinkState = LinkState(node)
         self.window: Window = Window()
-        self.outage: Outage = Outage(identity.loop, self.state, self.semaphores, ending)
+        self.outage: Outage = Outage(identity.loop, self.state, self.semaphores)
         self.stirred: asyncio.Event = asyncio.Event()  # there is something to do, or to look at
         self.probe: asyncio.Event = asyncio.Event()  # a caller does not wait for an attempt
         self.active_at: float = 0.0
@@ -67,11 +62,8 @@ class Pipeline:
         self.reply_timeout: float = MAX_REPLY_TIMEOUT
         self._loop = identity.loop
         self._connect = connect
-        self._ready = Ready()
-        self._in_flight: deque[tuple[RemoteSemaphore | None, AnyBatch]] = deque()
-        self.redirects: Redirects = Redirects(
-            self._loop, backend, node, self._ready, self._in_flight, move
-        )
+        self.redirects: Redirects = redirects
+        self._ready, self._in_flight = redirects.ready, redirects.in_flight
         self._unconfirmed: list[tuple[RemoteSemaphore, Request]] = []
         # Of the confirm in flight: carrying it out blocks the connection.
         self._confirming: list[RemoteSemaphore] = []

@@ -43,8 +43,11 @@ class Ready(deque[RemoteSemaphore]):
 class Redirects:
     """Follows MOVED and ASK from one server, and holds back what no server carries out.
 
-    *in_flight* has the commands of the pipeline; *move* gives a semaphore to the pipeline of
-    another node.
+    *move* gives a semaphore to the pipeline of another node.
+
+    Attributes:
+        ready: the semaphores that have something to write.
+        in_flight: the commands that have no reply yet.
     """
 
     def __init__(
@@ -52,15 +55,13 @@ class Redirects:
         loop: asyncio.AbstractEventLoop,
         backend: Backend,
         node: Node,
-        ready: Ready,
-        in_flight: deque[tuple[RemoteSemaphore | None, AnyBatch]],
         move: Callable[[RemoteSemaphore, Node], None],
     ) -> None:
         self._loop = loop
         self._backend = backend
         self._node = node
-        self._ready = ready
-        self._in_flight = in_flight
+        self.ready: Ready = Ready()
+        self.in_flight: deque[tuple[RemoteSemaphore | None, AnyBatch]] = deque()
         self._move = move
 
     def redirected(self, remote: RemoteSemaphore, error: CommandError) -> CommandError:
@@ -80,8 +81,8 @@ class Redirects:
         redirect = remote.state.route.redirect
         if redirect is None or redirect.target is None:
             return
-        self._ready.hold(remote)
-        if any(other is remote for other, _ in self._in_flight):
+        self.ready.hold(remote)
+        if any(other is remote for other, _ in self.in_flight):
             return
         node = redirect.target
         was_asking, remote.state.asking = remote.state.asking, redirect.once
@@ -94,7 +95,7 @@ class Redirects:
                 remote.change(
                     machine.reconnected
                 )  # its push messages come another way from now on
-        self._ready.resume(remote)
+        self.ready.resume(remote)
 
     async def explore(self, semaphores: Mapping[Address, RemoteSemaphore]) -> None:
         """Let go the semaphores that another server keeps by now, as other servers say."""
@@ -112,7 +113,7 @@ class Redirects:
         redirect.begin(error, clock())
         remote.change(machine.fail_not_waiting)
         if not redirect.held:
-            self._ready.hold(remote)
+            self.ready.hold(remote)
             # Not for long, because its leases go on meanwhile.
             moment = min(redirect.hold(), remote.state.shortest_lease / 10)
             self._loop.call_later(moment, self._resume, remote)
@@ -125,7 +126,7 @@ class Redirects:
         if redirect.error is not None:
             remote.change(machine.fail_outlasted, redirect.since)
         if redirect.target is None or remote.state.asking:
-            self._ready.resume(remote)
+            self.ready.resume(remote)
 
     def carried_out(self, remote: RemoteSemaphore) -> None:
         """The server carried a command of *remote* out."""

@@ -1,5 +1,6 @@
 """Where the commands of a semaphore go: the state of the link, and what keeps them from it."""
 
+import asyncio
 import math
 import random
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ class LinkState:
         no_push: whether no push messages come over it.
         error: why the server cannot be asked, during an outage.
         round_trip: the shortest of this connection, in seconds.
+        keeper: the task that keeps the connection open.
     """
 
     def __init__(self, node: Node) -> None:
@@ -29,6 +31,12 @@ class LinkState:
         self.no_push: bool = False
         self.error: Exception | None = None
         self.round_trip: float = math.inf
+        self.keeper: asyncio.Task[None] | None = None
+
+    @property
+    def ending(self) -> bool:
+        """Whether the connection is being closed for good: nothing is worth a record."""
+        return self.keeper is None or bool(self.keeper.cancelling())
 
     @property
     def fresh_at(self) -> float | None:

@@ -16,7 +16,7 @@ class Window:
     Attributes:
         size: how many commands may be in flight.
         batch_target: how many requests make a command that need not wait for others to join.
-        lone: whether what was written last was for one claim alone. Such a client gets its next
+        lone: whether what was written last was for one request alone. Such a client gets its next
             request written at once, rather than at the end of the turn of the loop.
     """
 

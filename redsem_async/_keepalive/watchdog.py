@@ -36,7 +36,6 @@ from redsem_async._hub.lease import Lease, LeaseState
 from redsem_async._hub.operations.refresh import (
     MAX_HEAVY_REFRESHES,
     MAX_REFRESHES,
-    is_incomplete,
     refresh_of,
     restore_of,
 )
@@ -315,12 +314,12 @@ class WatchdogThread(threading.Thread):
         refreshed = self._watchdog.refreshed
         refreshes = isinstance(batch.operation, Refresh)
         for lease, held in zip(batch.leases, reply.answers, strict=True):
+            assert isinstance(held, int)
             if held:
                 if refreshes:
-                    assert isinstance(held, int)
                     lease.note_hold_left(held, batch.sent_at)
                 refreshed(batch.remote, lease, Outcome.RENEWED, batch.sent_at)
-                if is_incomplete(held):
+                if held < 0:  # the server lost its key or its slots
                     missing.append(lease)
             elif batch.semaphore.recovers and refreshes:
                 missing.append(lease)

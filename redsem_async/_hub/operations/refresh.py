@@ -17,7 +17,7 @@ from redsem_async._hub.lease import Lease
 from redsem_async._hub.pending import PendingRefresh
 from redsem_async._hub.state import SemaphoreState
 from redsem_async._protocol.operations import Refresh, Restore, RestoredPermit
-from redsem_async._protocol.replies import Answer, AnyReply, Reply
+from redsem_async._protocol.replies import AnyReply, Reply
 
 from .base import Batch
 
@@ -52,9 +52,10 @@ class RefreshBatch(Batch[PendingRefresh]):
         for pending, held in zip(self.items, reply.answers, strict=True):
             if held:
                 assert isinstance(held, int)
-                pending.lease.note_hold_left(held, sent_at)
+                if pending.lease.terms.max_hold is not None:
+                    pending.lease.note_hold_left(held, sent_at)
                 settle(state, pending, Outcome.RENEWED, sent_at, now)
-                if is_incomplete(held):
+                if held < 0:  # the server lost its key or its slots
                     state.restore(PendingRefresh(pending.lease))
             elif state.recovers and pending.lease.trusted_at(clock()):
                 state.restore(pending)
@@ -141,11 +142,6 @@ def refresh_of(leases: Sequence[Lease]) -> Refresh:
     heavy = {lease.number: lease.permits for lease in leases if lease.permits > 1}
     numbers = [lease.number for lease in leases]
     return Refresh(numbers, terms.lease_ms, heavy, max_hold_ms_of(terms))
-
-
-def is_incomplete(answer: Answer) -> bool:
-    """Whether the server lost the key or the slots of the permit that a refresh found."""
-    return isinstance(answer, int) and answer < 0
 
 
 def restore_of(leases: Sequence[Lease]) -> Restore:

@@ -331,7 +331,9 @@ class Holdings:
             return False  # it may be held no longer by who asks
         alone = self._adopters[process, attempt.old] == 1
         if alone and heir.partition(".")[0] in process.hubs:
-            return judge.held_since(heir) < math.inf  # by itself, without an answer
+            # By itself, without an answer. With less of a lease than its margin nobody trusts it.
+            margin = clock_margin(attempt.semaphore.lease)
+            return judge.held_since(heir, margin) < math.inf
         return since <= attempt.began
 
     def _cuts_it_fine(self, attempt: Attempt) -> bool:
