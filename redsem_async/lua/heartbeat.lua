@@ -39,6 +39,5 @@ for i, id in ipairs(parse_ids(hub, REQUESTS)) do
   served = served and not answer
 end
 if not served then recall_rights() end
-local key_queues = keyed and keyed.queues_of(REQUESTS, answers)
 if right ~= '' then answers[#answers + 1] = answer_right(right, others_wait()) end
-return append(reply_with_limit(served, key_queues), answers)
+return append(reply_with_limit(served, keyed and keyed.queues_of(REQUESTS, answers)), answers)

@@ -236,7 +236,7 @@ OF_KEYS = (
         "a newcomer of a key with few waits for a heartbeat",
         "nobody waits whose turn it is while there is room",
         f"{_TEST}share_serves_a_newcomer_whose_turn_it_is_at_once[redis]",
-        (_KEYED, "  return keyed.shares and blocked_by == 'limit'\n", ""),
+        ("lua/acquire.lua", " or keyed and keyed.shares and blocked_by == 'limit'", ""),
     ),
     mutant(
         "a late patience",

@@ -312,6 +312,57 @@ async def test_without_patience_retry_after_goes_by_the_whole_queue(keyed: MakeK
         await (await soon(waiter)).release()
 
 
+@pytest.mark.parametrize("options", [{}, {"max_waiters": 0}, {"max_waiters_per_key": 0}])
+async def test_a_request_that_may_not_wait_has_its_share(
+    client: Client, other: Client, name: str, options: dict[str, Any]
+) -> None:
+    """It gets the permit that it would get at once if it waited."""
+    here = FairSemaphore(client, name, 3, share=True)
+    there = FairSemaphore(other, name, 3, share=True, **options)
+    held = await hold(here, "a", "a")
+    heavy = await queue_up(here, key="a", permits=2)
+    timeout = 5 if options else 0
+    with pytest.raises(QueueFull if options else AcquireTimeout):
+        await there.acquire(key="a", timeout=timeout)
+    held.append(await there.acquire(key="b", timeout=timeout))
+    assert not heavy.done()
+    assert (await here.status()).waiting == 1
+    await release(*held)
+    await (await soon(heavy)).release()
+    await all_free(here)
+
+
+@pytest.mark.parametrize("options", [{}, {"max_waiters": 0}])
+async def test_a_request_that_may_not_wait_has_its_head_start(
+    client: Client, other: Client, name: str, options: dict[str, Any]
+) -> None:
+    here, there = FairSemaphore(client, name, 2), FairSemaphore(other, name, 2, **options)
+    held = await here.acquire()
+    heavy = await queue_up(here, permits=2)
+    timeout = 5 if options else 0
+    for permits, ahead in ((1, 0.0), (2, 60.0)):
+        with pytest.raises(QueueFull if options else AcquireTimeout):
+            await there.acquire(timeout=timeout, permits=permits, ahead=ahead)
+    first = await there.acquire(timeout=timeout, ahead=60.0)
+    assert not heavy.done()
+    await release(held, first)
+    await (await soon(heavy)).release()
+    await all_free(here)
+
+
+async def test_a_request_that_may_not_wait_passes_one_that_does_not_fit(
+    client: Client, other: Client, name: str
+) -> None:
+    here, there = Semaphore(client, name, 2), Semaphore(other, name, 2, max_waiters=0)
+    held = await here.acquire()
+    heavy = await queue_up(here, permits=2)
+    for timeout in (0, 5):
+        await (await there.acquire(timeout=timeout)).release()
+    assert not heavy.done()
+    await held.release()
+    await (await soon(heavy)).release()
+
+
 async def test_a_timeout_says_what_is_full_at_the_end(keyed: MakeKeyed) -> None:
     """While the process asks other things all the time, whose replies say that Redis is there."""
     here, there = keyed(2)

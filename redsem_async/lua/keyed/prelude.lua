@@ -611,12 +611,10 @@ local function held_up(permits, effective_limit, tail)
   if keyed.shares then advance(key, permits, weight) end
 end
 -- A new request is added to the queue at the end of the call; *too_heavy*: it is to be parked.
--- Returns whether its key may come before the keys of older requests.
 function keyed.queued(blocked_by, tail, too_heavy)
   local _, _, _, key = parse_tail(tail)
   if not too_heavy then keyed.blocked_by[key] = keyed.blocked_by[key] or blocked_by end
   keyed.added[key] = (keyed.added[key] or 0) + 1
-  return keyed.shares and blocked_by == 'limit'
 end
 
 local function queue_is_full(max_waiters, tail)
@@ -638,8 +636,9 @@ end
 -- key; then key, how many of its requests wait, and the limit that is set for it or -1, ...
 function keyed.queues_of(first, answers)
   local queues, seen = {}, { [''] = true }
-  for i, answer in ipairs(answers) do
-    local _, _, _, key = parse_tail(ARGV[first + i - 1])
+  for i = first, #ARGV do
+    local _, _, _, key = parse_tail(ARGV[i])
+    local answer = answers[i - first + 1]
     if not seen[key] and (answer == 0 or type(answer) == 'number' and answer < -1) then
       seen[key] = true
       if #queues == 0 then queues[1] = count_with('r:') end

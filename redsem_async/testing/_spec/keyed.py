@@ -166,17 +166,16 @@ class KeyedSpecification(QueueSpecification):
     def _is_passed_over(self, queued: QueuedRequest, limit: int) -> bool:
         return queued.answer == WAITING and queued.request.permits > limit
 
-    def _may_overtake(self, context: CallContext, queued: QueuedRequest, limit: int) -> bool:
-        has_room = self.state.taken(context.now) + queued.request.permits <= limit
-        by_its_key = self.shares and queued.answer == WAITING and has_room
-        return by_its_key or super()._may_overtake(context, queued, limit)
+    def _may_overtake(self, queued: QueuedRequest) -> bool:
+        by_its_key = self.shares and queued.answer == WAITING
+        return by_its_key or super()._may_overtake(queued)
 
     def _full_line(self, context: CallContext, call: Acquire, request: Request) -> Answer | None:
         most, key = call.max_waiters_per_key, key_of(request)
         full = super()._full_line(context, call, request)
         if full is not None or most is None or key is None:
             return full
-        line = (*self.line, *context.queued)
+        line = (*self.line, *context.queued[context.joined :])
         count = sum(queued.key == key for queued in line if not queued.unreachable)
         return QUEUE_FULL_FOR_KEY if count >= most else None
 
