@@ -101,7 +101,7 @@ def _permit(bound: Bound, request: Request, *, cancel_on_loss: bool) -> Permit:
             error = error.of_a_holder()
         raise _refused(request, error)
     now = clock()
-    refresher.keep(lease, remote, now)
+    refresher.add(lease, remote, now)
     permit = Permit(bound, lease, now, now - request.started, cancel_on_loss)
     for notifier in observers.notifiers:
         notifier.granted(lease, request, permit.waited)

@@ -205,7 +205,7 @@ class FairSemaphore(AnySemaphore):
 
         Args:
             limit: the number of permits that may be held at the same time.
-            key: the key whose limit it is; by default it is the limit in all.
+            key: the key whose limit it is; by default it is the overall limit.
         """
         if key is None:
             await super().set_limit(limit)

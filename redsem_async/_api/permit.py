@@ -282,7 +282,7 @@ class Permit:
             await remote.detach(lease, expires)
         except BaseException as error:
             if lease.state is LeaseState.HELD:
-                refresher.keep(lease, remote, clock())
+                refresher.add(lease, remote, clock())
             if isinstance(error, BackendError) and not self._trusted():
                 raise self._loss() from error
             raise
@@ -334,7 +334,7 @@ class Permit:
             raise self._foreign()
         lease = self._lease
         remote, refresher, _ = self._bound
-        if lease.terms.linger and remote.keep_idle(lease, now, now - self._since):
+        if lease.terms.linger and remote.retain(lease, now, now - self._since):
             refresher.pause(lease)
             self._ours = False
             return

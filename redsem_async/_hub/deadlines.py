@@ -2,8 +2,8 @@
 
 AcquireTimeout says that the server replied, lately enough, that the request has to wait.
 BackendUnavailable says that it did not reply. To tell one from the other, the server is asked
-when the deadline comes, with one heartbeat for all requests, and GRACE is given to the reply. Far
-from the server it is asked one round trip earlier.
+when the deadline comes, with one heartbeat for all requests, and the reply has OVERTIME to come.
+Far from the server it is asked one round trip earlier.
 """
 
 import heapq
@@ -14,7 +14,7 @@ from redsem_async._core.errors import BackendUnavailable, SemaphoreError
 
 from .estimates import timed_out
 from .request import Request, RequestState
-from .route import FRESH, GRACE
+from .route import FRESH, OVERTIME
 from .state import SemaphoreState
 
 
@@ -34,7 +34,7 @@ def look(state: SemaphoreState, now: float) -> float:
 
 
 def _come(state: SemaphoreState, request: Request, at: float, now: float) -> None:
-    """Called up to three times: a while before the deadline, at it, and GRACE after it.
+    """Called up to three times: a while before the deadline, at it, and OVERTIME after it.
 
     The reply to a heartbeat decides in between.
     """
@@ -44,11 +44,11 @@ def _come(state: SemaphoreState, request: Request, at: float, now: float) -> Non
         # For a request that has no reply yet, any reply decides.
         young = now - max(0.0, FRESH - lead)
         request.replies_since = max(young, request.started) if waits else -math.inf
-        # A loop that was blocked notices a deadline late, and has GRACE from then on.
+        # A loop that was blocked notices a deadline late, and has OVERTIME from then on.
         request.deadline = max(request.deadline, now + lead)
     error = None if lead else _verdict(state, request)
     if error is None and request not in state.overdue:
-        state.look_again(request, now + lead + GRACE)
+        state.look_again(request, now + lead + OVERTIME)
         state.overdue[request] = None
         if waits:
             _ask(state)

@@ -9,24 +9,24 @@ from redsem_async._core.lease import ahead_in_turns, retry_after
 from redsem_async._protocol.replies import Reply
 
 from .lease import LeaseState
-from .request import LineReport, Request, RequestState
+from .request import QueueReport, Request, RequestState
 from .state import SemaphoreState
 
-HOLDS = 8  # over about so many, the usual hold is averaged
+AVERAGED = 8  # over about so many, the usual hold is averaged
 TELL_HOLD = 5.0  # seconds, at least, between two releases that tell it to others
 
 
-def line_report_of(state: SemaphoreState, sent_at: float, reply: Reply) -> LineReport:
+def queue_report_of(state: SemaphoreState, sent_at: float, reply: Reply) -> QueueReport:
     """What *reply*, to a command sent at *sent_at*, says about the queue."""
     if reply.hold_ms is not None:
         state.others_hold = reply.hold_ms / 1000
-    return LineReport.of(sent_at, reply)
+    return QueueReport.of(sent_at, reply)
 
 
 def note_hold(state: SemaphoreState, held: float) -> None:
     """A permit is given back, after *held* seconds times permits."""
     usual = state.own_hold
-    state.own_hold = held if usual is None else usual + (held - usual) / HOLDS
+    state.own_hold = held if usual is None else usual + (held - usual) / AVERAGED
 
 
 def hold_to_tell(state: SemaphoreState, now: float) -> int | None:
@@ -44,7 +44,7 @@ def usual_hold(state: SemaphoreState) -> float | None:
 
 def retry_after_of(state: SemaphoreState, request: Request) -> float:
     """When asking again may be worth it, in seconds, by the last reply about the queue."""
-    report = request.report or LineReport(0.0, None, 0)
+    report = request.report or QueueReport(0.0, None, 0)
     moment = None if report.next_ms is None else report.next_ms / 1000
     terms, key, hold = request.terms, request.key, usual_hold(state)
     limit = terms.limit if report.set_limit is None else report.set_limit

@@ -11,7 +11,7 @@ from redsem_async._core.keys import Address
 
 from . import machine
 from .remote_semaphore import RemoteSemaphore
-from .route import MAX_HOLD, LinkState
+from .route import MAX_SUSPENSION, LinkState
 
 logger = logging.getLogger("redsem_async")
 
@@ -42,15 +42,15 @@ class Outage:
 
     def _reset_delays(self) -> None:
         self._attempts: Iterator[float] = delays(random.random)
-        self._holds: Iterator[float] = delays(random.random, longest=MAX_HOLD)
+        self._suspensions: Iterator[float] = delays(random.random, longest=MAX_SUSPENSION)
 
     def next_attempt(self) -> float:
         """Seconds until the next attempt to connect."""
         return next(self._attempts)
 
-    def next_hold(self) -> float:
+    def next_suspension(self) -> float:
         """Seconds for which to write nothing to a server that is busy."""
-        return next(self._holds)
+        return next(self._suspensions)
 
     def begin(self, error: Exception, *, fail_not_waiting: bool = False) -> None:
         """The server cannot be asked, because of *error*."""

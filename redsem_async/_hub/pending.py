@@ -10,7 +10,7 @@ from redsem_async._protocol.replies import AnyReply
 from .lease import Lease
 from .request import Request, RequestState
 
-Turn = asyncio.Future[Outcome | None]
+Wakeup = asyncio.Future[Outcome | None]
 """Of a refresh task: when it goes on."""
 
 Confirmed = asyncio.Future[bool | SemaphoreError]
@@ -23,22 +23,22 @@ class PendingRefresh:
     Attributes:
         request: that gets the lease once it is refreshed.
         futures: of callers that wait for the outcome.
-        turns: of refresh tasks, which are told where there was no answer.
+        wakeups: of refresh tasks, which are told where there was no answer.
     """
 
-    __slots__ = ("futures", "lease", "request", "turns")
+    __slots__ = ("futures", "lease", "request", "wakeups")
 
     def __init__(self, lease: Lease) -> None:
         self.lease: Lease = lease
         self.request: Request | None = None
         self.futures: list[asyncio.Future[Outcome]] = []
-        self.turns: list[Turn] = []
+        self.wakeups: list[Wakeup] = []
 
     def join(self, other: "PendingRefresh") -> None:
         """Tell those too whom *other* was to tell."""
         self.request = self.request or other.request
         self.futures += other.futures
-        self.turns += other.turns
+        self.wakeups += other.wakeups
 
     def settle(self, outcome: Outcome) -> None:
         """Wake the callers that wait for it."""
@@ -46,9 +46,9 @@ class PendingRefresh:
             if not future.done():
                 future.set_result(outcome)
         if outcome is Outcome.UNKNOWN:
-            for turn in self.turns:
-                if not turn.done():
-                    turn.set_result(outcome)
+            for wakeup in self.wakeups:
+                if not wakeup.done():
+                    wakeup.set_result(outcome)
 
 
 class PendingRelease:

@@ -70,7 +70,7 @@ class Pipeline:
         self._shortest_lease = math.inf
         self._quiet: asyncio.Future[None] | None = None
         self._flush_due = False
-        self._held: asyncio.TimerHandle | None = None  # the server is busy
+        self._suspended: asyncio.TimerHandle | None = None  # the server is busy
         self._reply_timer: asyncio.TimerHandle | None = None
 
     @property
@@ -167,7 +167,7 @@ class Pipeline:
         if logger.isEnabledFor(logging.DEBUG) is not observers.debug:
             observers.follow_level()
         link = self.state.link
-        if link is None or self._held is not None or not link.writable:
+        if link is None or self._suspended is not None or not link.writable:
             return
         now = clock()
         ready, in_flight = self._ready, self._in_flight
@@ -214,7 +214,7 @@ class Pipeline:
         self.flush()
 
     def _resume(self) -> None:
-        self._held = None
+        self._suspended = None
         self.flush()
 
     # -- the reply timeout
@@ -268,10 +268,12 @@ class Pipeline:
         match error.kind:
             case ErrorKind.BUSY | ErrorKind.READ_ONLY:
                 self.outage.begin(error.error, fail_not_waiting=True)
-                if self._held is None:
-                    self._held = self._loop.call_later(self.outage.next_hold(), self._resume)
+                if self._suspended is None:
+                    self._suspended = self._loop.call_later(
+                        self.outage.next_suspension(), self._resume
+                    )
             case ErrorKind.RETRY_LATER if remote is not None:
-                self.redirects.hold(remote, error.error)
+                self.redirects.suspend(remote, error.error)
             case ErrorKind.MOVED | ErrorKind.ASK if remote is not None:
                 return self.redirects.redirected(remote, error)
             case ErrorKind.RETRY_NOW | ErrorKind.RETRY_LATER:
@@ -369,10 +371,10 @@ class Pipeline:
         """The connection is closed on purpose. Returns it."""
         link, self.state.link, self.lost = self.state.link, None, False
         self.leaving = False
-        for timer in (self._reply_timer, self._held):
+        for timer in (self._reply_timer, self._suspended):
             if timer is not None:
                 timer.cancel()
-        self._reply_timer = self._held = None
+        self._reply_timer = self._suspended = None
         self.outage.forget()
         self._in_flight.clear()
         self._unconfirmed.clear()

@@ -59,11 +59,11 @@ class Connector:
 
     def _start(self) -> None:
         if not self.open:
-            task = self._loop.create_task(self._keep(), name="redsem-hub")
+            task = self._loop.create_task(self._run(), name="redsem-hub")
             self.pipeline.state.keeper = task
             CONNECTORS.add(task)
 
-    async def _keep(self) -> None:
+    async def _run(self) -> None:
         """Hold a connection open."""
         pipeline = self.pipeline
         self._begun = True

@@ -19,16 +19,16 @@ MAX_REDIRECTS = 3  # in a row, after which a semaphore waits a moment before it 
 class Ready(deque[RemoteSemaphore]):
     """The semaphores that have something to write, in turns."""
 
-    def hold(self, remote: RemoteSemaphore) -> None:
+    def suspend(self, remote: RemoteSemaphore) -> None:
         """Take nothing from *remote* until it is resumed."""
         if remote.scheduled and remote in self:
             self.remove(remote)
         remote.scheduled = True
 
     def resume(self, remote: RemoteSemaphore) -> None:
-        """Take from *remote* again, unless it is held for another reason."""
+        """Take from *remote* again, unless it is suspended for another reason."""
         redirect = remote.state.route.redirect
-        if redirect is None or not redirect.held:
+        if redirect is None or not redirect.suspended:
             remote.scheduled = False
             remote.state.stirred = True
             remote.writer.settle(remote)
@@ -73,7 +73,7 @@ class Redirects:
         redirect.target, redirect.once = node, error.kind is ErrorKind.ASK
         redirect.count += 1
         if redirect.count > MAX_REDIRECTS:
-            self.hold(remote, error.error)
+            self.suspend(remote, error.error)
         return error
 
     def follow(self, remote: RemoteSemaphore) -> None:
@@ -81,7 +81,7 @@ class Redirects:
         redirect = remote.state.route.redirect
         if redirect is None or redirect.target is None:
             return
-        self.ready.hold(remote)
+        self.ready.suspend(remote)
         if any(other is remote for other, _ in self.in_flight):
             return
         node = redirect.target
@@ -107,22 +107,22 @@ class Redirects:
                 redirect.target = redirect.target or node
                 self.follow(remote)
 
-    def hold(self, remote: RemoteSemaphore, error: Exception) -> None:
+    def suspend(self, remote: RemoteSemaphore, error: Exception) -> None:
         """Write nothing of *remote* for a moment: no server carries it out yet."""
         redirect = remote.state.route.redirected()
         redirect.begin(error, clock())
         remote.change(machine.fail_not_waiting)
-        if not redirect.held:
-            self.ready.hold(remote)
+        if not redirect.suspended:
+            self.ready.suspend(remote)
             # Not for long, because its leases go on meanwhile.
-            moment = min(redirect.hold(), remote.state.shortest_lease / 10)
+            moment = min(redirect.suspend(), remote.state.shortest_lease / 10)
             self._loop.call_later(moment, self._resume, remote)
 
     def _resume(self, remote: RemoteSemaphore) -> None:
         redirect = remote.state.route.redirect
         if redirect is None:
             return
-        redirect.held = False
+        redirect.suspended = False
         if redirect.error is not None:
             remote.change(machine.fail_outlasted, redirect.since)
         if redirect.target is None or remote.state.asking:

@@ -21,7 +21,7 @@ from .estimates import note_hold
 from .identity import HubIdentity
 from .lease import Lease, LeaseState
 from .operations.refresh import max_hold_ms_of
-from .pending import AdoptCall, Call, Confirmed, DetachCall, PendingRelease, Turn
+from .pending import AdoptCall, Call, Confirmed, DetachCall, PendingRelease, Wakeup
 from .request import Request
 from .route import LinkState
 from .state import SemaphoreState
@@ -166,7 +166,7 @@ class RemoteSemaphore:
         self.writer.settle(self, asked=future is not None, size=len(state.releases[lease.hub_id]))
         return pending
 
-    def keep_idle(self, lease: Lease, now: float, held: float) -> bool:
+    def retain(self, lease: Lease, now: float, held: float) -> bool:
         """Pass a lease on to another caller here, or keep it. False where it is to be released."""
         state = self.state
         if not reuse.leave(state, lease, now):
@@ -204,9 +204,9 @@ class RemoteSemaphore:
         self.writer.settle(self)
         return future
 
-    def refresh_in_background(self, lease: Lease, turn: Turn) -> None:
-        """Renew a lease. A refresh that is not answered ends *turn*, and a renewal does not."""
-        self.state.refresh(lease).turns.append(turn)
+    def refresh_in_background(self, lease: Lease, wakeup: Wakeup) -> None:
+        """Renew a lease. A refresh that is not answered ends *wakeup*, and a renewal does not."""
+        self.state.refresh(lease).wakeups.append(wakeup)
         self.writer.settle(self)
 
     def refreshed_elsewhere(

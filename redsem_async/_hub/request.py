@@ -57,7 +57,7 @@ _NEXT: dict[tuple[_Event, RequestState], RequestState] = {
 } | {(_Event.ENDED, state): RequestState.DONE for state in RequestState}
 
 
-class LineReport(NamedTuple):
+class QueueReport(NamedTuple):
     """What a reply said about the queue.
 
     Attributes:
@@ -66,7 +66,7 @@ class LineReport(NamedTuple):
         waiting: the length of the queue.
         set_limit: the limit that replaces the request's own, if one is set.
         key_queues: of the keys whose requests the reply told to wait, or refused.
-        competing_keys: how many keys wait for the limit in all.
+        competing_keys: how many keys wait for the overall limit.
     """
 
     sent_at: float
@@ -160,7 +160,7 @@ class Request:
         self.was_sent: bool = False
         self.lease: Lease | None = None
         self.error: Exception | None = None
-        self.report: LineReport | None = None
+        self.report: QueueReport | None = None
         self.waits_for_key: bool = False
         self.unconfirmed: Exception | None = None
         self.unconfirmed_since: float = 0.0

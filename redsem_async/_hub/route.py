@@ -10,8 +10,8 @@ from redsem_async._core.errors import BackendError, BackendUnavailable
 from redsem_async._protocol.backend import Link, Node
 
 FRESH = 0.05  # seconds before a deadline: the reply to an earlier command does not decide it
-GRACE = 0.05  # seconds after a deadline: how long to wait for a reply that decides it
-MAX_HOLD = 0.2  # seconds between commands to a server that replies but cannot do as asked
+OVERTIME = 0.05  # seconds after a deadline: how long to wait for a reply that decides it
+MAX_SUSPENSION = 0.2  # seconds between commands to a server that replies but cannot do as asked
 
 
 class LinkState:
@@ -50,8 +50,8 @@ class LinkState:
 
     @property
     def lead(self) -> float:
-        """How long before a reply is needed to send the command: 0 where GRACE is enough."""
-        return self.round_trip if GRACE / 2 < self.round_trip < math.inf else 0.0
+        """How long before a reply is needed to send the command: 0 where OVERTIME is enough."""
+        return self.round_trip if OVERTIME / 2 < self.round_trip < math.inf else 0.0
 
 
 class Redirect:
@@ -63,10 +63,10 @@ class Redirect:
         count: redirections in a row.
         error: why no node carries out a command now, if so.
         since: when that began.
-        held: whether nothing is written for a moment.
+        suspended: whether nothing is written for a moment.
     """
 
-    __slots__ = ("_holds", "count", "error", "held", "once", "since", "target")
+    __slots__ = ("_suspensions", "count", "error", "once", "since", "suspended", "target")
 
     def __init__(self) -> None:
         self.target: Node | None = None
@@ -74,8 +74,8 @@ class Redirect:
         self.count: int = 0
         self.error: Exception | None = None
         self.since: float = 0.0
-        self.held: bool = False
-        self._holds: Iterator[float] = delays(random.random, longest=MAX_HOLD)
+        self.suspended: bool = False
+        self._suspensions: Iterator[float] = delays(random.random, longest=MAX_SUSPENSION)
 
     def begin(self, error: Exception, now: float) -> None:
         """No node carries out a command, because of *error*."""
@@ -83,15 +83,15 @@ class Redirect:
             self.since = now
         self.error = error
 
-    def hold(self) -> float:
+    def suspend(self) -> float:
         """Begin to write nothing. Returns for how many seconds."""
-        self.held = True
-        return next(self._holds)
+        self.suspended = True
+        return next(self._suspensions)
 
     @property
     def over(self) -> bool:
         """Whether nothing is left of it."""
-        return self.target is None and self.error is None and not self.held
+        return self.target is None and self.error is None and not self.suspended
 
 
 class Route:

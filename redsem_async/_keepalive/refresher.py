@@ -12,7 +12,7 @@ from redsem_async._core.clock import now as clock
 from redsem_async._core.lease import Outcome, refresh_due
 from redsem_async._hub.hub import Hub
 from redsem_async._hub.lease import Lease, LeaseState
-from redsem_async._hub.pending import Turn
+from redsem_async._hub.pending import Wakeup
 from redsem_async._hub.remote_semaphore import RemoteSemaphore
 from redsem_async._hub.trust import lose_unless_trusted
 
@@ -30,12 +30,12 @@ class Refresher:
         self._loop = hub.identity.loop
         self._stalls = hub.identity.stalls
         self._due: dict[float, dict[Lease, RemoteSemaphore]] = {}
-        self._turns: dict[float, list[Turn]] = {}
+        self._wakeups: dict[float, list[Wakeup]] = {}
         self._tasks: dict[Lease, asyncio.Task[None]] = {}
         self._trust_ends: dict[Lease, asyncio.TimerHandle] = {}  # of those with a task
         self._watchdog: Watchdog | None = None
 
-    def keep(self, lease: Lease, remote: RemoteSemaphore, now: float) -> None:
+    def add(self, lease: Lease, remote: RemoteSemaphore, now: float) -> None:
         """Keep *lease* refreshed from *now* on, unless that is noted already."""
         if lease.refreshed_at is not None:
             return
@@ -119,29 +119,29 @@ class Refresher:
         while not lose_unless_trusted(remote.state, lease):
             if lease.trusted_until == lease.hold_ends:
                 return  # there is nothing left to renew
-            turn = self._turn(interval)
-            remote.refresh_in_background(lease, turn)
-            if await turn is Outcome.UNKNOWN:
+            wakeup = self._next_wakeup(interval)
+            remote.refresh_in_background(lease, wakeup)
+            if await wakeup is Outcome.UNKNOWN:
                 await asyncio.sleep(_RETRY * interval)
 
-    def _turn(self, interval: float) -> Turn:
+    def _next_wakeup(self, interval: float) -> Wakeup:
         """The next time that a refresh is due; one timer for all of that time."""
         now = clock()
         due = refresh_due(now, interval)
-        turns = self._turns.get(due)
-        if turns is None:
+        wakeups = self._wakeups.get(due)
+        if wakeups is None:
             self._stalls.expect(due)
-            turns = self._turns[due] = []
-            self._loop.call_later(due - now, self._take_turns, due)
-        turn: Turn = self._loop.create_future()
-        turns.append(turn)
-        return turn
+            wakeups = self._wakeups[due] = []
+            self._loop.call_later(due - now, self._wake, due)
+        wakeup: Wakeup = self._loop.create_future()
+        wakeups.append(wakeup)
+        return wakeup
 
-    def _take_turns(self, due: float) -> None:
+    def _wake(self, due: float) -> None:
         self._stalls.timer_runs(due)
-        for turn in self._turns.pop(due):
-            if not turn.done():
-                turn.set_result(None)
+        for wakeup in self._wakeups.pop(due):
+            if not wakeup.done():
+                wakeup.set_result(None)
 
 
 def refresher_of(hub: Hub) -> Refresher:

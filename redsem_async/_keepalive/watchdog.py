@@ -49,7 +49,7 @@ logger = logging.getLogger("redsem_async")
 
 LOOKS = 12  # in a lease, the shortest of those watched
 MAX_REST = 0.5  # seconds from one look to the next
-LINGER = 1.0  # seconds for which a thread stays when there is nothing to watch
+IDLE = 1.0  # seconds for which a thread stays when there is nothing to watch
 EXIT_TIMEOUT = 2.0  # seconds for which the end of a hub, or of the program, waits for a thread
 
 
@@ -130,7 +130,7 @@ class Watchdog:
     def ends(self, thread: "WatchdogThread") -> bool:
         """Whether *thread* is to end. If so, the next permit starts another."""
         with self._lock:
-            idle = clock() - thread.used_at >= LINGER and not any(
+            idle = clock() - thread.used_at >= IDLE and not any(
                 self.node_of(remote) is thread.node for remote in [*self.watched.values()]
             )
             thread.stopped = thread.stopped or idle or self.loop.is_closed()

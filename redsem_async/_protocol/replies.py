@@ -51,7 +51,7 @@ class Reply(NamedTuple):
         right: whether the caller's hub has the right to reuse leases that it asked for.
         slots: of each number of the caller's hub that the call granted, where permits have slots.
         key_queues: of each key whose request was not served (acquire, heartbeat).
-        competing_keys: if there are any, how many keys wait for the limit in all.
+        competing_keys: if there are any, how many keys wait for the overall limit.
     """
 
     answers: Sequence[Answer] = ()
@@ -90,7 +90,7 @@ class HeldEntry(NamedTuple):
     slots: Sequence[int] = ()
 
 
-class LineEntry(NamedTuple):
+class QueueEntry(NamedTuple):
     """One request in the queue."""
 
     id: str
@@ -126,7 +126,7 @@ class StatusReply(NamedTuple):
     waiting: int
     now_us: int
     holders: Sequence[HeldEntry] = ()
-    line: Sequence[LineEntry] = ()
+    line: Sequence[QueueEntry] = ()
     hubs: Mapping[str, str] = MappingProxyType({})
     reusing: Collection[str] = ()
     keys: Sequence[KeyEntry] = ()

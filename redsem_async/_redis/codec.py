@@ -101,7 +101,7 @@ class Codec:
                     limit = _listed(operation.slots)
                 beside = (_bound(operation), operation.after)
                 head = (operation.lease_ms, limit, *beside, *described, right)
-                if not operation.unusual:
+                if not operation.options:
                     return "acquire", (*head, *operation.numbers)
                 return "acquire", (*head, *self._requests(operation))
             case Release(owner, numbers, hold_ms, waits, first):
@@ -201,14 +201,14 @@ class Codec:
                 return Reply()
 
     def _requests(self, operation: Acquire) -> Sequence[Argument]:
-        """The requests of an acquire: by number alone where they have nothing unusual."""
-        asked = map(operation.unusual.get, operation.numbers)
+        """The requests of an acquire: by number alone where they have none of the options."""
+        asked = map(operation.options.get, operation.numbers)
         return [
-            number if unusual is None else self._unusual(number, unusual)
-            for number, unusual in zip(operation.numbers, asked, strict=True)
+            number if options is None else self._with_options(number, options)
+            for number, options in zip(operation.numbers, asked, strict=True)
         ]
 
-    def _unusual(self, number: int, asked: RequestOptions) -> str:
+    def _with_options(self, number: int, asked: RequestOptions) -> str:
         text = f"{number}:{asked.permits}:{asked.waits:d}"
         if asked.key is not None:
             return f"{text}:{asked.ahead_ms}{self._tail(asked.key)}"

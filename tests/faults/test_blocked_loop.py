@@ -429,7 +429,7 @@ async def test_a_thread_that_waits_for_an_answer_is_not_idle(
     kind: Kind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It stays for as long as there is a permit, however long a look takes."""
-    monkeypatch.setattr("redsem_async._keepalive.watchdog.LINGER", 0.001)
+    monkeypatch.setattr("redsem_async._keepalive.watchdog.IDLE", 0.001)
     semaphore = kind(MemoryBackend(), "jobs", 1, **GUARDED)
     async with semaphore as permit:
         block()

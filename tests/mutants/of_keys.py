@@ -26,7 +26,7 @@ OF_KEYS = (
         (_KEYED, " + count_with('a:' .. key .. '!')", ""),
     ),
     mutant(
-        "one that is too heavy for the limit in all holds up those of its batch",
+        "one that is too heavy for the overall limit holds up those of its batch",
         "a request that is passed over holds nobody up",
         f"{_TEST}one_too_heavy_for_the_limit_in_all_holds_nobody_up_in_the_same_batch[redis]",
         (_KEYED, "  if not too_heavy then keyed", "  if true then keyed"),
@@ -44,7 +44,7 @@ OF_KEYS = (
         ("lua/status.lua", "keyed.queue_is_blocked() and 1 or 0", "waits > 0 and 1 or 0"),
     ),
     mutant(
-        "retry_after goes by the limit in all",
+        "retry_after goes by the overall limit",
         "retry_after is an estimate of when a request of the key is served",
         f"{_TEST}retry_after_goes_by_the_line_of_the_key[redis]",
         ("_hub/ledger.py", "ahead, limit = of_key, min(limit, own)", "ahead = of_key"),
@@ -215,8 +215,8 @@ OF_KEYS = (
         ),
     ),
     mutant(
-        "who the limit in all holds up is passed",
-        "a request that waits for the limit in all blocks those behind it",
+        "who the overall limit holds up is passed",
+        "a request that waits for the overall limit blocks those behind it",
         f"{_TEST}the_limit_in_all_blocks_those_behind[redis]",
         (_KEYED, "  if not open or grace > now or used", "  if grace > now or used"),
     ),
@@ -415,7 +415,7 @@ OF_KEYS = (
         (_KEYED, "precedes(found, key)", "precedes(key, found)"),
     ),
     mutant(
-        "blocked_by is always the limit in all",
+        "blocked_by is always the overall limit",
         "a timeout says which limit was full",
         f"{_TEST}a_timeout_says_which_limit_was_full[redis]",
         ("_hub/ledger.py", '"key" if claim.waits_for_key else "limit"', '"limit"'),

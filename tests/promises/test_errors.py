@@ -246,7 +246,9 @@ async def test_a_hold_is_told_seldom_and_smoothed(
     """One field, written by few of the releases; what others told counts as much."""
     here = make_on_redis(1, linger=0)
     there = make_on_redis(1, linger=0, client=other_redis)
-    monkeypatch.setattr("redsem_async._hub.estimates.HOLDS", math.inf)  # one more changes nothing
+    monkeypatch.setattr(
+        "redsem_async._hub.estimates.AVERAGED", math.inf
+    )  # one more changes nothing
     told: list[object] = []
     for semaphore, usual in ((here, 0.4), (here, 0.8), (there, 0.1)):
         permit = await semaphore.acquire()

@@ -1,4 +1,4 @@
-"""One limit in all and one for each key."""
+"""One overall limit and one for each key."""
 
 import asyncio
 from typing import Any, Protocol
@@ -63,9 +63,9 @@ async def test_a_key_has_a_limit_of_its_own(keyed: MakeKeyed) -> None:
     assert await there.try_acquire(key="a") is None
     assert await here.try_acquire(key="b") is None
     held += await hold(there, "c")
-    assert await there.try_acquire(key="d") is None, "the limit in all"
+    assert await there.try_acquire(key="d") is None, "the overall limit"
     await held.pop().release()
-    held += await hold(there, None)  # without a key there is only the limit in all
+    held += await hold(there, None)  # without a key there is only the overall limit
     await release(*held)
     await all_free(here)
 

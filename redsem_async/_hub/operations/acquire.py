@@ -7,7 +7,7 @@ from redsem_async._core.config import Slot, Terms
 from redsem_async._core.errors import QueueFull, SemaphoreError
 from redsem_async._core.lease import trusted_until
 from redsem_async._hub import deadlines, handout
-from redsem_async._hub.estimates import line_report_of, retry_after_of, timed_out
+from redsem_async._hub.estimates import queue_report_of, retry_after_of, timed_out
 from redsem_async._hub.request import Request, RequestState
 from redsem_async._hub.state import SemaphoreState
 from redsem_async._protocol.errors import CommandError, ErrorKind
@@ -57,7 +57,7 @@ class AcquireBatch(Batch[Request]):
         new, most = state.new, state.max_batch
         requests: list[Request] = []
         numbers: list[int] = []
-        exceptional: dict[int, RequestOptions] = {}
+        options: dict[int, RequestOptions] = {}
         terms: Terms | None = None
         while new and len(requests) < most:
             request = new[0]
@@ -71,7 +71,7 @@ class AcquireBatch(Batch[Request]):
                 requests.append(request)
                 numbers.append(request.number)
                 if not request.plain:
-                    exceptional[request.number] = request.options
+                    options[request.number] = request.options
             new.popleft()
         if terms is None:
             return None
@@ -80,7 +80,7 @@ class AcquireBatch(Batch[Request]):
             after = max((n for n in in_flight if n < numbers[0]), default=0)
         in_flight.append(numbers[-1])
         operation = Acquire(
-            *(numbers, terms.lease_ms, terms.limit, exceptional),
+            *(numbers, terms.lease_ms, terms.limit, options),
             *(terms.max_waiters, terms.max_waiters_per_key, after),
             None if state.introduction.sent else state.introduction.take(),
             state.ask_for_right(now) if state.right.wanted else None,
@@ -133,7 +133,7 @@ class AcquireBatch(Batch[Request]):
                 state.forget_number(request)
                 again.append(request)
             else:
-                request.report, request.unconfirmed = line_report_of(state, sent_at, reply), None
+                request.report, request.unconfirmed = queue_report_of(state, sent_at, reply), None
                 request.waits_for_key = answer in (WAITING_FOR_KEY, FULL_FOR_KEY)
                 if not request.waits or answer in (QUEUE_FULL, QUEUE_FULL_FOR_KEY):
                     _reject_full(state, request, for_key=answer == QUEUE_FULL_FOR_KEY)

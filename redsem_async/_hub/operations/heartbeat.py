@@ -7,7 +7,7 @@ from itertools import islice
 from redsem_async._core.errors import SemaphoreError
 from redsem_async._core.lease import heartbeat_interval
 from redsem_async._hub import calls, deadlines, handout
-from redsem_async._hub.estimates import line_report_of
+from redsem_async._hub.estimates import queue_report_of
 from redsem_async._hub.request import Request, RequestState
 from redsem_async._hub.state import SemaphoreState
 from redsem_async._protocol.operations import Heartbeat
@@ -44,7 +44,7 @@ class HeartbeatBatch(Batch[Request]):
         state, sent_at = self.state, self.sent_at
         state.heartbeats.answered(now, heartbeat_interval(state.longest_lease))
         gone: list[Request] = []
-        report = line_report_of(state, sent_at, reply)
+        report = queue_report_of(state, sent_at, reply)
         asked = self.operation.requests
         for request, queued, answer in zip(self.items, asked, reply.answers, strict=True):
             number = queued.number  # a request that asked anew has another by now

@@ -1,4 +1,4 @@
--- keyed prelude: a request counts against the limit in all and against the limit of its key. One
+-- keyed prelude: a request counts against the overall limit and against the limit of its key. One
 -- that only its own key holds up does not block the requests of other keys.
 --
 -- A request has a tail, ':<key limit>:<weight>:<patience_ms>:<key>'. The key is encoded, so that
@@ -412,7 +412,7 @@ end
 function keyed.limits_set()
   return call('HLEN', key_limits)
 end
--- Whether a request waits that only the limit in all holds up.
+-- Whether a request waits that only the overall limit holds up.
 function keyed.queue_is_blocked()
   return first_with('r:') ~= nil
 end
@@ -494,7 +494,7 @@ local function drop_and_park()
 end
 
 -- Grants requests while there is room, in the order of their tickets, or with `share` to the key
--- with the fewest permits in use for its weight. The first request that the limit in all holds up
+-- with the fewest permits in use for its weight. The first request that the overall limit holds up
 -- blocks all others.
 local function serve()
   clear_unreachable()

@@ -1,4 +1,4 @@
-"""The fair mode with keys: a limit in all, and one for each key."""
+"""The fair mode with keys: an overall limit, and one for each key."""
 
 import math
 from collections import Counter
@@ -301,6 +301,6 @@ class KeyedSpecification(QueueSpecification):
 
 
 class SharedSpecification(KeyedSpecification):
-    """The same, with keys that share the limit in all."""
+    """The same, with keys that share the overall limit."""
 
     shares = True

@@ -23,7 +23,7 @@ from redsem_async._protocol.replies import (
     WAITING,
     WAITING_FOR_KEY,
     Answer,
-    LineEntry,
+    QueueEntry,
     Reply,
 )
 
@@ -228,7 +228,7 @@ class QueueSpecification(Serving):
     def _listing(self, context: CallContext, call: Status) -> Listing:
         line = self._living_line(context)
         entries = [
-            LineEntry(queued.id, queued.ticket, queued.request.permits, queued.key)
+            QueueEntry(queued.id, queued.ticket, queued.request.permits, queued.key)
             for queued in line[: call.max_entries]
         ]
         return Listing(len(line), entries, blocked=bool(line) and not self.passes_over)

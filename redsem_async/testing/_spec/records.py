@@ -184,7 +184,7 @@ def liveness_timeout_ms(lease_ms: int) -> int:
 def requests_of(call: Acquire) -> list[Request]:
     """The requests of an acquire, one by one."""
     return [
-        Request(number, call.lease_ms, call.limit, *call.unusual.get(number, DEFAULT_OPTIONS))
+        Request(number, call.lease_ms, call.limit, *call.options.get(number, DEFAULT_OPTIONS))
         for number in call.numbers
     ]
 

@@ -75,7 +75,7 @@ class LetsLightOnesPass(KeyedSpecification):
 
 
 class LooksOnlyAtTheRoom(KeyedSpecification):
-    """A newcomer passes who the limit in all holds up."""
+    """A newcomer passes who the overall limit holds up."""
 
     def _held_up(self, context: CallContext, request: Request, limit: int) -> Answer | None:
         context.line_is_blocked = False
@@ -116,7 +116,7 @@ class OldestFirst(SharedSpecification):
         ("limits of a key", ForgetsNewLimits, "waits, and its limits have room"),
         ("a heavy head of its key", CountsHolders, "above the limit of 'a'"),
         ("a heavy head of its key", LetsLightOnesPass, "of the same key"),
-        ("the limit in all, and keys", LooksOnlyAtTheRoom, "before those who were granted"),
+        ("the overall limit, and keys", LooksOnlyAtTheRoom, "before those who were granted"),
         ("a key that is full", KeysBlockAll, "waits, and its limits have room"),
         ("shares", OldestFirst, "before those who were granted"),
         ("a kept lease, and the limit of a key", GivesTheRight, "and the limit of a key is set"),
