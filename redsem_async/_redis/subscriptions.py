@@ -51,14 +51,16 @@ class Subscriptions:
     def subscribe(self, semaphore: SemaphoreRef, codec: Codec) -> tuple[Subscribe, bytes]:
         """Return the slot and the bytes of a command that subscribes."""
         prefix = semaphore.address.prefix
-        name, in_use = prefix, None
+        name = codec.shard if self._sharded else prefix
+        own, in_use = channel(name, self._hub), None
+        command = pack(("SUBSCRIBE", own))
         if self._sharded:
-            name, unused = codec.shard, self.unused
+            unused = self.unused
             in_use = weakref.ref(semaphore, lambda _: unused.append(name))
+            command = pack(("SSUBSCRIBE", own))
         self._by_name[name] = _Subscription(semaphore.address, in_use)
-        own = channel(name, self._hub)
         self._prefixes[own.encode()] = prefix
-        return Subscribe(name), pack(("SSUBSCRIBE" if self._sharded else "SUBSCRIBE", own))
+        return Subscribe(name), command
 
     def unsubscribe(self) -> tuple[Unsubscribe, bytes]:
         """Return the slot and the bytes of a command for the first that is unused."""
