@@ -1,6 +1,7 @@
 """What is to be written beside requests: refreshes, releases, and calls that are not batched."""
 
 import asyncio
+from dataclasses import dataclass, field
 
 from redsem_async._core.errors import SemaphoreError
 from redsem_async._core.lease import Outcome
@@ -17,6 +18,7 @@ Confirmed = asyncio.Future[bool | SemaphoreError]
 """Gets whether the permit was held until its release, or why that is not known."""
 
 
+@dataclass(slots=True, eq=False)
 class PendingRefresh:
     """A lease to be refreshed, and who is told of the outcome.
 
@@ -26,13 +28,10 @@ class PendingRefresh:
         wakeups: of refresh tasks, which are told where there was no answer.
     """
 
-    __slots__ = ("futures", "lease", "request", "wakeups")
-
-    def __init__(self, lease: Lease) -> None:
-        self.lease: Lease = lease
-        self.request: Request | None = None
-        self.futures: list[asyncio.Future[Outcome]] = []
-        self.wakeups: list[Wakeup] = []
+    lease: Lease
+    request: Request | None = None
+    futures: list[asyncio.Future[Outcome]] = field(default_factory=list)
+    wakeups: list[Wakeup] = field(default_factory=list)
 
     def join(self, other: "PendingRefresh") -> None:
         """Tell those too whom *other* was to tell."""
@@ -51,6 +50,7 @@ class PendingRefresh:
                     wakeup.set_result(outcome)
 
 
+@dataclass(slots=True, eq=False)
 class PendingRelease:
     """A permit on its way back, and the caller that waits for the reply, if one does.
 
@@ -63,23 +63,13 @@ class PendingRelease:
         was_sent: sent before, without a reply.
     """
 
-    __slots__ = ("answer", "asked_at", "future", "lease_ends", "number", "trusted", "was_sent")
-
-    def __init__(
-        self,
-        number: int,
-        asked_at: float,
-        lease_ends: float,
-        trusted: bool,  # noqa: FBT001 - positional, because keywords cost time
-        future: Confirmed | None,
-    ) -> None:
-        self.number: int = number
-        self.asked_at: float = asked_at
-        self.lease_ends: float = lease_ends
-        self.trusted: bool = trusted
-        self.future: Confirmed | None = future
-        self.answer: bool | SemaphoreError | None = None
-        self.was_sent: bool = False
+    number: int
+    asked_at: float
+    lease_ends: float
+    trusted: bool
+    future: Confirmed | None
+    answer: bool | SemaphoreError | None = None
+    was_sent: bool = False
 
     def settle(self, answer: bool | SemaphoreError) -> None:  # noqa: FBT001 - the answer it is
         """Pass on whether the permit was held until then, or why that is not known."""

@@ -8,6 +8,7 @@ import asyncio
 import enum
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple, Self
 
@@ -82,90 +83,50 @@ class QueueReport(NamedTuple):
         return cls(sent_at, reply.next_ms, reply.waiting, reply.set_limit, *by_key)
 
 
+@dataclass(slots=True, weakref_slot=True, eq=False)
 class Request:
     """A request for permits of one semaphore.
 
     Attributes:
         terms: of the semaphore that it was made with.
         waits: False for ``timeout=0`` and for an adoption.
+        deadline: of the caller; infinite where there is none.
         ahead: seconds by which its place in the queue is that of an earlier request (fair).
         key: the key that it also counts against, with its terms (fair).
-        plain: for one permit, and with none of these.
         number: half of the permit's id; 0 until it is drawn, which is when it is written.
         call: the number of the adopt that asks for it, if one does.
         was_sent: sent before under this number, without a reply.
         lease: that it was granted.
         report: the last reply that told it to wait.
         waits_for_key: the limit of its key holds it up, as the server said last.
-        unconfirmed: why the last grant could not be confirmed.
-        deadline: of the caller; infinite where there is none.
+        unconfirmed: why the last grant could not be confirmed; *unconfirmed_since* when.
         look_at: when the deadline is looked at next.
         replies_since: set when the deadline has come. The reply to any command sent since then
             decides the request.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "address",
-        "ahead",
-        "call",
-        "deadline",
-        "error",
-        "future",
-        "hub_id",
-        "key",
-        "lease",
-        "look_at",
-        "number",
-        "permits",
-        "plain",
-        "replies_since",
-        "report",
-        "started",
-        "state",
-        "terms",
-        "unconfirmed",
-        "unconfirmed_since",
-        "waits",
-        "waits_for_key",
-        "was_sent",
-    )
-
-    def __init__(  # one for each acquire: positional, because keywords cost time
-        self,
-        address: Address,
-        terms: Terms,
-        permits: int,
-        started: float,
-        waits: bool,  # noqa: FBT001
-        future: "asyncio.Future[None]",
-        deadline: float = math.inf,
-        ahead: float = 0.0,
-        key: KeyTerms | None = None,
-    ) -> None:
-        self.address: Address = address
-        self.terms: Terms = terms
-        self.permits: int = permits
-        self.started: float = started
-        self.waits: bool = waits
-        self.future: asyncio.Future[None] = future
-        self.deadline: float = deadline
-        self.ahead: float = ahead
-        self.key: KeyTerms | None = key
-        self.plain: bool = permits == 1 and waits and not ahead and key is None
-        self.state: RequestState = RequestState.NEW
-        self.number: int = 0
-        self.hub_id: str = ""
-        self.call: int = 0
-        self.was_sent: bool = False
-        self.lease: Lease | None = None
-        self.error: Exception | None = None
-        self.report: QueueReport | None = None
-        self.waits_for_key: bool = False
-        self.unconfirmed: Exception | None = None
-        self.unconfirmed_since: float = 0.0
-        self.look_at: float = deadline
-        self.replies_since: float | None = None
+    address: Address
+    terms: Terms
+    permits: int
+    started: float
+    waits: bool
+    future: "asyncio.Future[None]"
+    deadline: float = math.inf
+    ahead: float = 0.0
+    key: KeyTerms | None = None
+    state: RequestState = RequestState.NEW
+    number: int = 0
+    hub_id: str = ""
+    call: int = 0
+    was_sent: bool = False
+    lease: Lease | None = None
+    error: Exception | None = None
+    report: QueueReport | None = None
+    waits_for_key: bool = False
+    unconfirmed: Exception | None = None
+    unconfirmed_since: float = 0.0
+    look_at: float = math.inf
+    replies_since: float | None = None
 
     # -- transitions
 
@@ -213,6 +174,11 @@ class Request:
         return operations.Request(
             self.number, terms.lease_ms, terms.limit, self.permits, self.waits, key=self.key
         )
+
+    @property
+    def plain(self) -> bool:
+        """Whether it asks for one permit and nothing else."""
+        return self.permits == 1 and self.waits and not self.ahead and self.key is None
 
     @property
     def options(self) -> RequestOptions:
