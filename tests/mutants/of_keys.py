@@ -47,7 +47,7 @@ OF_KEYS = (
         "retry_after goes by the overall limit",
         "retry_after is an estimate of when a request of the key is served",
         f"{_TEST}retry_after_goes_by_the_line_of_the_key[redis]",
-        ("_hub/ledger.py", "ahead, limit = of_key, min(limit, own)", "ahead = of_key"),
+        ("_hub/estimates.py", "ahead, limit = of_key, min(limit, own)", "ahead = of_key"),
     ),
     mutant(
         "retry_after goes by the declared limit of a key",
@@ -59,20 +59,20 @@ OF_KEYS = (
         "any reply says that a request with a key waits as it did",
         "blocked_by says which limit was full when the deadline came",
         f"{_TEST}a_timeout_says_what_is_full_at_the_end[redis]",
-        ("_hub/deadlines.py", "if self._ledger.semaphore.address.keyed:", "if False:"),
+        ("_hub/deadlines.py", "if state.address.keyed:", "if False:"),
     ),
     mutant(
         "retry_after takes keys that share to be served in turn",
         "retry_after is an estimate of when a request of the key is served",
         f"{_STEADY}[small-share-None-constant-1]",
-        ("_hub/ledger.py", "elif self._keys_share and hold:", "elif False:"),
+        ("_hub/estimates.py", 'elif hold and "+share" in state.address.mode:', "elif False:"),
     ),
     mutant(
         "retry_after does not know of patience",
         "a request goes by its age after its patience",
         f"{_TEST}without_patience_retry_after_goes_by_the_whole_queue[redis]",
         (
-            "_hub/ledger.py",
+            "_hub/estimates.py",
             "min(ahead_in_turns(of_key, report.competing_keys, limit), impatient)",
             "ahead_in_turns(of_key, report.competing_keys, limit)",
         ),
@@ -94,7 +94,7 @@ OF_KEYS = (
         "full is believed of a script that stopped early",
         "try_acquire says full only if nothing has expired that makes room",
         "faults/test_keys.py::test_try_acquire_sees_what_has_expired",
-        ("_hub/operations/acquire.py", "(stopped_early and ", "(False and "),
+        ("_hub/operations/acquire.py", "(reply.next_ms == 0 and ", "(False and "),
     ),
     mutant(
         "an acquire looks at no dead head of its key",
@@ -368,7 +368,7 @@ OF_KEYS = (
         "a kept lease is for any key",
         "a permit counts for the key that was asked for",
         f"{_TEST}a_lease_that_is_kept_is_for_its_key[redis]",
-        ("_hub/claim.py", "and same_terms and same_key", "and same_terms"),
+        ("_hub/lease.py", "and same_terms and same_key", "and same_terms"),
     ),
     mutant(
         "a key is ready although its first request is too heavy for it",
@@ -397,7 +397,7 @@ OF_KEYS = (
         "no lease is reused past the limit that its key has now",
         f"{_TEST}a_lease_is_not_reused_past_the_limit_that_its_key_has_now[redis]",
         (
-            "_hub/claim.py",
+            "_hub/lease.py",
             "same_key = key is self.key or key == self.key",
             "same_key = (key and key.key) == (self.key and self.key.key)",
         ),
@@ -406,7 +406,7 @@ OF_KEYS = (
         "a lease is passed on past another key's turn",
         "a process passes no lease to a request of its own past another key's turn",
         f"{_TEST}share_is_kept_where_leases_are_reused[redis]",
-        ("_hub/ledger.py", " and not self._keys_share", ""),
+        ("_hub/state.py", ' and "+share" not in self.address.mode', ""),
     ),
     mutant(
         "the list of keys goes on with the last of the kinds",
@@ -418,14 +418,14 @@ OF_KEYS = (
         "blocked_by is always the overall limit",
         "a timeout says which limit was full",
         f"{_TEST}a_timeout_says_which_limit_was_full[redis]",
-        ("_hub/ledger.py", '"key" if claim.waits_for_key else "limit"', '"limit"'),
+        ("_hub/estimates.py", '"key" if request.waits_for_key else "limit"', '"limit"'),
     ),
     mutant(
         "max_hold: the heartbeat thread goes on",
         "a permit is not refreshed past its max_hold, by whomever",
         "promises/test_max_hold.py::test_it_ends_a_block_and_frees_the_permit",
         (
-            "_hub/claim.py",
+            "_hub/lease.py",
             "        self.trusted_until = min(trusted_until, self.hold_ends)\n\n    def hold_left",
             "        self.trusted_until = trusted_until\n\n    def hold_left",
         ),
@@ -442,9 +442,9 @@ OF_KEYS = (
         "faults/test_blocked_loop.py"
         "::test_max_hold_counts_from_the_grant_that_a_blocked_loop_reads_late[fair]",
         (
-            "_hub/operations/refresh.py",
-            "        claim.hold_ends = min(claim.hold_ends, ends)\n",
-            "        _ = ends\n",
+            "_hub/lease.py",
+            "            self.hold_ends = min(self.hold_ends, ends)\n",
+            "            _ = ends\n",
         ),
     ),
     mutant(
@@ -469,13 +469,21 @@ OF_KEYS = (
         "a holder does not tell its lost key",
         "after the loss of a key of Redis others are served within a refresh interval",
         f"{_LOST}the_limit_of_a_key_is_kept_although_its_index_is_lost[options0]",
-        ("_hub/operations/refresh.py", "if is_incomplete(held):", "if held == 0:"),
+        (
+            "_hub/operations/refresh.py",
+            "                if held < 0:",
+            "                if held == 0:",
+        ),
     ),
     mutant(
         "the thread does not tell a lost key",
         "a blocked loop does not stop a semaphore after the loss of a key of Redis",
         f"{_LOST}the_thread_tells_what_was_lost_while_the_loop_is_blocked[keys-options0]",
-        ("_keepalive/watchdog.py", "if is_incomplete(held):", "if held == 0:"),
+        (
+            "_keepalive/watchdog.py",
+            "                if held < 0:",
+            "                if held == 0:",
+        ),
     ),
     mutant(
         "nobody says that lost slots are known again",
