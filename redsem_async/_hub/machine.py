@@ -1,6 +1,6 @@
 """What a semaphore writes next, and what time, push messages and its connection change.
 
-With `operations` these are the verbs of the state machine whose data are in `state`.
+With `commands` these are the verbs of the state machine whose data are in `state`.
 """
 
 import math
@@ -12,15 +12,15 @@ from redsem_async._core.lease import liveness_timeout, reply_timeout
 from redsem_async._protocol.pushes import Cleared, Granted, Push, Recalled, Recheck, Revoked
 
 from . import calls, deadlines, handout, reuse, trust
+from .commands import release
+from .commands.abandon import AbandonBatch
+from .commands.acquire import AcquireBatch
+from .commands.base import AnyBatch
+from .commands.call import take_call
+from .commands.heartbeat import HeartbeatBatch
+from .commands.refresh import RefreshBatch, RestoreBatch, drop_restores
+from .commands.release import ReleaseBatch
 from .lease import Lease, LeaseState
-from .operations import release
-from .operations.abandon import AbandonBatch
-from .operations.acquire import AcquireBatch
-from .operations.base import AnyBatch
-from .operations.call import take_call
-from .operations.heartbeat import HeartbeatBatch
-from .operations.refresh import RefreshBatch, RestoreBatch, drop_restores
-from .operations.release import ReleaseBatch
 from .state import SemaphoreState
 
 # -- what is written

@@ -21,9 +21,9 @@ from redsem_async._protocol.pushes import Push
 from redsem_async._protocol.replies import AnyReply
 
 from . import handout, machine
+from .commands.base import AnyBatch
+from .commands.confirm import ConfirmBatch, PendingConfirm
 from .identity import HubIdentity
-from .operations.base import AnyBatch
-from .operations.confirm import ConfirmBatch, PendingConfirm
 from .outage import Outage
 from .redirects import Redirects
 from .remote_semaphore import RemoteSemaphore

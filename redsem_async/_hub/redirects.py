@@ -10,7 +10,7 @@ from redsem_async._protocol.backend import Backend, Node
 from redsem_async._protocol.errors import CommandError, ErrorKind
 
 from . import machine
-from .operations.base import AnyBatch
+from .commands.base import AnyBatch
 from .remote_semaphore import RemoteSemaphore
 
 MAX_REDIRECTS = 3  # in a row, after which a semaphore waits a moment before it follows the next

@@ -17,10 +17,10 @@ from redsem_async._protocol.operations import Adopt, Detach, Operation
 from redsem_async._protocol.replies import AnyReply, Reply
 
 from . import calls, machine, reuse, trust
+from .commands.refresh import max_hold_ms_of
 from .estimates import note_hold
 from .identity import HubIdentity
 from .lease import Lease, LeaseState
-from .operations.refresh import max_hold_ms_of
 from .pending import AdoptCall, Call, Confirmed, DetachCall, PendingRelease, Wakeup
 from .request import Request
 from .route import LinkState

@@ -5,7 +5,7 @@ push messages change it again. Nothing here needs an event loop or a socket: who
 state looks afterwards at `stirred`, `to_confirm` and `look_at`, which say what is to be done.
 
 The parts of the machine are functions on this state: `handout` (a grant on its way to its
-caller), `deadlines`, `reuse` (idle leases), `estimates`, the commands in `operations`, and
+caller), `deadlines`, `reuse` (idle leases), `estimates`, the commands in `commands`, and
 `machine` (what is written next).
 """
 

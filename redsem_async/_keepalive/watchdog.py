@@ -31,14 +31,14 @@ from redsem_async._core.lease import (
     after_refresh,
     overdue,
 )
-from redsem_async._hub.identity import HubIdentity
-from redsem_async._hub.lease import Lease, LeaseState
-from redsem_async._hub.operations.refresh import (
+from redsem_async._hub.commands.refresh import (
     MAX_HEAVY_REFRESHES,
     MAX_REFRESHES,
     refresh_of,
     restore_of,
 )
+from redsem_async._hub.identity import HubIdentity
+from redsem_async._hub.lease import Lease, LeaseState
 from redsem_async._hub.remote_semaphore import RemoteSemaphore
 from redsem_async._protocol.backend import Backend, BlockingLink, Command, Node
 from redsem_async._protocol.errors import CommandError, ErrorKind

@@ -13,8 +13,8 @@ from redsem_async import Permit
 from redsem_async._core.clock import now as clock
 from redsem_async._core.keys import Address, parse_permit_id
 from redsem_async._core.lease import Outcome
+from redsem_async._hub.commands.refresh import refresh_of
 from redsem_async._hub.lease import Lease
-from redsem_async._hub.operations.refresh import refresh_of
 from redsem_async._hub.pipeline import Pipeline
 from redsem_async._hub.remote_semaphore import RemoteSemaphore
 from redsem_async._hub.state import SemaphoreState

@@ -35,7 +35,7 @@ HUB = (
     {"hub", "reconnect", "shutdown"},
     {"pipeline", "redirects", "outage"},
     {"remote_semaphore", "machine"},
-    {"operations"},
+    {"commands"},
     {"handout", "deadlines", "reuse", "calls", "estimates", "trust", "window"},
     {"state"},
     {

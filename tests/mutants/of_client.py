@@ -9,7 +9,7 @@ OF_CLIENT = (
         "lost comes before the server's expiry",
         SIMULATION,
         (
-            "_hub/operations/acquire.py",
+            "_hub/commands/acquire.py",
             "trusted_until(terms.lease, sent_at=sent_at, left=terms.lease)",
             "trusted_until(terms.lease, sent_at=now, left=terms.lease)",
         ),
@@ -105,7 +105,7 @@ OF_CLIENT = (
         "a command that is sent again is one permit",
         "promises/test_duplicates.py::test_a_lost_reply_of_acquire_is_one_permit",
         (
-            "_hub/operations/acquire.py",
+            "_hub/commands/acquire.py",
             "                request.was_sent = True\n",
             "                self.state.forget_number(request)\n",
         ),
@@ -571,7 +571,7 @@ OF_CLIENT = (
         "a grant is confirmed by so many replicas before it is handed out",
         "faults/test_replicas.py::test_a_grant_is_confirmed_before_it_is_handed_out",
         (
-            "_hub/operations/acquire.py",
+            "_hub/commands/acquire.py",
             "        at_once = now < trusted and not terms.min_replicas\n",
             "        at_once = now < trusted\n",
         ),
@@ -591,7 +591,7 @@ OF_CLIENT = (
         "holders come back before anybody new is admitted",
         "promises/test_recovery.py::test_holders_come_back_before_anybody_new_is_admitted",
         (
-            "_hub/operations/refresh.py",
+            "_hub/commands/refresh.py",
             "            elif state.recovers and pending.lease.trusted_at(clock()):\n                state.restore(pending)\n",
             "",
         ),
@@ -641,7 +641,7 @@ OF_CLIENT = (
             "::test_a_detach_without_an_answer_is_trusted_no_longer_than_it_may_have_asked_for"
         ),
         (
-            "_hub/operations/call.py",
+            "_hub/commands/call.py",
             "        lease.shorten(trusted_until(call.expires, sent_at=clock(), left=call.expires))\n",
             "        pass\n",
         ),
@@ -696,7 +696,7 @@ OF_CLIENT = (
         "a detach whose reply was lost gives the job all of its time",
         "promises/test_detach.py::test_a_detach_that_is_sent_again_counts_once_more",
         (
-            "_hub/operations/call.py",
+            "_hub/commands/call.py",
             "        elif not call.alone:\n            call.renumber = True\n",
             "",
         ),
@@ -719,7 +719,7 @@ OF_CLIENT = (
         "calls that change something act once, however late they arrive",
         "promises/test_duplicates.py::test_a_limit_whose_reply_was_lost_is_not_set_again",
         (
-            "_hub/operations/call.py",
+            "_hub/commands/call.py",
             "            call.was_sent = True\n",
             "            call.was_sent = call.renumber = True\n",
         ),
@@ -728,7 +728,7 @@ OF_CLIENT = (
         "an adoption keeps its number when it is void",
         "an adoption ends as PermitLost where the id holds nothing, and nowhere else",
         "promises/test_duplicates.py::test_an_adoption_is_not_lost_to_a_later_call_that_is_given_up",
-        ("_hub/operations/call.py", "        call.renumber |= not arrived\n", ""),
+        ("_hub/commands/call.py", "        call.renumber |= not arrived\n", ""),
     ),
     mutant(
         "VOID is an error",
@@ -873,7 +873,7 @@ OF_CLIENT = (
         "ones own pause leaves the right",
         "a set limit ends the right to reuse",
         "promises/test_linger.py::test_ones_own_pause_ends_the_right",
-        ("_hub/operations/call.py", "            state.end_right()\n", "            pass\n"),
+        ("_hub/commands/call.py", "            state.end_right()\n", "            pass\n"),
     ),
     mutant(
         "kept leases stay beside a request",
@@ -946,7 +946,7 @@ OF_CLIENT = (
         "a request and a kept lease of one process meet",
         "worlds/modelcheck/test_modelcheck.py::test_every_order_of_events[zset weights, and a kept lease]",
         (
-            "_hub/operations/effects.py",
+            "_hub/commands/effects.py",
             "        reuse.serve_waiting(state, now)\n",
             "        pass\n",
         ),
@@ -956,7 +956,7 @@ OF_CLIENT = (
         "trust in a master that takes no writes ends by itself",
         "faults/test_failover.py::test_a_master_that_needs_a_replica_ends_the_trust_in_it",
         (
-            "_hub/operations/refresh.py",
+            "_hub/commands/refresh.py",
             "            if pending.lease.holding:\n                self.state.refresh_again(pending)\n",
             "            if pending.lease.holding:\n                settle(self.state, pending, Outcome.RENEWED, clock(), clock())\n",
         ),
@@ -1056,7 +1056,7 @@ OF_CLIENT = (
         "the right to reuse ends where the server may have forgotten the hub",
         "worlds/test_linger.py::test_kept_leases_go_back_when_a_server_carries_a_command_not_out",
         (
-            "_hub/operations/base.py",
+            "_hub/commands/base.py",
             "            self.state.introduce_again()\n",
             "            self.state.introduction.sent = False\n",
         ),

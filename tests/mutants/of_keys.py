@@ -94,7 +94,7 @@ OF_KEYS = (
         "full is believed of a script that stopped early",
         "try_acquire says full only if nothing has expired that makes room",
         "faults/test_keys.py::test_try_acquire_sees_what_has_expired",
-        ("_hub/operations/acquire.py", "(reply.next_ms == 0 and ", "(False and "),
+        ("_hub/commands/acquire.py", "(reply.next_ms == 0 and ", "(False and "),
     ),
     mutant(
         "an acquire looks at no dead head of its key",
@@ -129,7 +129,7 @@ OF_KEYS = (
         "a permit that is put back counts for its key",
         "faults/test_keys.py::test_a_permit_that_is_restored_counts_for_its_key",
         (
-            "_hub/operations/refresh.py",
+            "_hub/commands/refresh.py",
             "RestoredPermit(c.number, c.token, c.permits, c.key, c.slots)",
             "RestoredPermit(c.number, c.token, c.permits, None, c.slots)",
         ),
@@ -470,7 +470,7 @@ OF_KEYS = (
         "after the loss of a key of Redis others are served within a refresh interval",
         f"{_LOST}the_limit_of_a_key_is_kept_although_its_index_is_lost[options0]",
         (
-            "_hub/operations/refresh.py",
+            "_hub/commands/refresh.py",
             "                if held < 0:",
             "                if held == 0:",
         ),

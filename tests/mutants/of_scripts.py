@@ -682,7 +682,7 @@ OF_SCRIPTS = (
         "a long line of the dead is full",
         "nobody is refused because of who is dead",
         "faults/test_processes.py::test_nobody_is_refused_because_of_who_was_killed[options0-key0]",
-        ("_hub/operations/acquire.py", "answer in _ANY_FULL", "answer in (FULL, FULL_FOR_KEY)"),
+        ("_hub/commands/acquire.py", "answer in _ANY_FULL", "answer in (FULL, FULL_FOR_KEY)"),
     ),
     mutant(
         "the dead are listed by status",
