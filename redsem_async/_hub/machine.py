@@ -57,17 +57,7 @@ def is_active(state: SemaphoreState) -> bool:
         or state.void
         or (state.leaving and not state.outlasted)
         or state.calls
-        or _worth_a_command(state)
     )
-
-
-def _worth_a_command(state: SemaphoreState) -> bool:
-    """Whether something is due that is worth a command.
-
-    Not a new connection: without one the server finds out that no request waits here.
-    """
-    due = state.heartbeats.due or state.refreshes or state.restores
-    return bool(due) and state.route.link.link is not None and state.route.error is None
 
 
 def is_idle(state: SemaphoreState) -> bool:

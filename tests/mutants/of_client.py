@@ -769,12 +769,6 @@ OF_CLIENT = (
         ),
     ),
     mutant(
-        "what is due is no work",
-        "a process that ends says that nobody waits there any more",
-        "promises/test_lifecycle.py::test_a_program_that_ends_says_that_nobody_waits",
-        ("_hub/machine.py", "        or _worth_a_command(state)\n", ""),
-    ),
-    mutant(
         "a number of any length",
         "a message that is not understood changes nothing",
         "core/test_wire.py::test_numbers_of_messages_are_bounded",
