@@ -30,8 +30,8 @@ class PendingRefresh:
 
     lease: Lease
     request: Request | None = None
-    futures: list[asyncio.Future[Outcome]] = field(default_factory=list)
-    wakeups: list[Wakeup] = field(default_factory=list)
+    futures: list[asyncio.Future[Outcome]] = field(default_factory=list[asyncio.Future[Outcome]])
+    wakeups: list[Wakeup] = field(default_factory=list[Wakeup])
 
     def join(self, other: "PendingRefresh") -> None:
         """Tell those too whom *other* was to tell."""
