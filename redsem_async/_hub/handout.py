@@ -14,6 +14,8 @@ from .lease import Lease, LeaseState
 from .request import Request, RequestState
 from .state import SemaphoreState
 
+SOON = 0.05  # seconds, far less than a hand-over's lease has left
+
 
 def granted(
     state: SemaphoreState,
@@ -47,14 +49,14 @@ def granted(
     if request.terms.min_replicas:
         confirm_anew(state, request)
         return
-    # The message came late, or the lease is short: a refresh makes it whole. It is sent before
-    # the body can block the loop. Where much of the lease is gone, or where that is unknown, the
-    # caller gets the permit once the refresh has its reply.
-    refresh = state.refresh(lease)
+    # The message came late, or the lease is short: a refresh makes it whole. Where much of the
+    # lease is gone, or where that is unknown, the caller gets the permit once the refresh has its
+    # reply. Otherwise it is sent soon, unless the permit is back by then, as most are.
     if lease.trusted_until - now >= left / 2:
+        state.refresh_within(lease, now, SOON)
         serve(state, request, lease)
     else:
-        refresh.request = request
+        state.refresh(lease).request = request
 
 
 def accept(  # positional, because keywords cost time

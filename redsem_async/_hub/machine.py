@@ -68,6 +68,7 @@ def is_idle(state: SemaphoreState) -> bool:
 def rest(state: SemaphoreState) -> None:
     """All deadlines are over."""
     state.deadlines.clear()
+    state.short.clear()
     state.look_at = state.right.look_at
 
 
@@ -88,7 +89,18 @@ def look(state: SemaphoreState, now: float) -> None:
         elif right.to_be_renewed(now):
             state.beat()
     next_idle = reuse.look(state, now)
-    state.look_at = min(next_deadline, heartbeats.look_at, right.look_at, next_idle)
+    next_short = _refresh_short(state, now)
+    state.look_at = min(next_deadline, heartbeats.look_at, right.look_at, next_idle, next_short)
+
+
+def _refresh_short(state: SemaphoreState, now: float) -> float:
+    """Refresh the leases that are due; return when the next one is."""
+    short = state.short
+    while short and (short[0][0] <= now or not short[0][1].holding):
+        lease = short.popleft()[1]
+        if lease.holding:
+            _ = state.refresh(lease)
+    return short[0][0] if short else math.inf
 
 
 def pushed(state: SemaphoreState, push: Push, fresh_at: float | None) -> None:

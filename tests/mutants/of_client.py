@@ -58,6 +58,16 @@ OF_CLIENT = (
         ),
     ),
     mutant(
+        "a permit that was handed over keeps its short lease",
+        "a hand-over's lease is made whole soon",
+        "promises/test_queue.py::test_a_permit_that_was_handed_over_has_a_whole_lease_soon",
+        (
+            "_hub/machine.py",
+            "            _ = state.refresh(lease)\n    return short",
+            "            pass\n    return short",
+        ),
+    ),
+    mutant(
         "no abandon after a cancellation",
         "a cancelled acquire leaves nothing",
         "promises/test_given_up.py::test_cancelled_after_it_was_sent",

@@ -4,6 +4,7 @@ import asyncio
 import time
 
 import pytest
+from redis.asyncio import Redis
 
 from redsem_async import AnySemaphore, FairSemaphore, Permit, QueueFull, Semaphore
 from redsem_async._hub.state import SemaphoreState
@@ -11,6 +12,7 @@ from redsem_async._protocol.operations import Acquire
 from redsem_async.testing import MemoryBackend
 from tests.harness.clients import Client, Kind, MakePair
 from tests.harness.memory import Gated
+from tests.harness.proxy import Proxy
 from tests.harness.wait import EPSILON, NOISE, all_free, cancelled, queue_up, soon, until
 
 # -- order
@@ -380,3 +382,34 @@ async def test_a_reply_about_an_earlier_request_is_not_taken_for_the_present_one
     (holder,) = (await sem.status()).holders
     assert (permit.id, permit.fencing_token) == (holder.id, holder.fencing_token)
     await permit.release()
+
+
+async def test_a_permit_that_was_handed_over_has_a_whole_lease_soon(
+    kind: Kind, client: Client, other: Client, name: str
+) -> None:
+    """The other process might have been stopped, so it was given a part of one at first."""
+    here, there = kind(client, name, 1, lease=9.0), kind(other, name, 1, lease=9.0)
+    permit = await here.acquire()
+    waiter = await queue_up(there)
+    await permit.release()
+    permit = await soon(waiter)
+    (holder,) = (await here.status()).holders
+    assert holder.expires_in <= 6.0
+    await until(lambda: permit.expires_in > 8.0, "its lease is whole", within=1.0)
+    (holder,) = (await here.status()).holders
+    assert holder.expires_in > 8.0
+    await permit.release()
+
+
+async def test_a_permit_that_is_given_back_at_once_needs_no_refresh(
+    kind: Kind, client_a: Redis, proxied: Redis, proxy: Proxy
+) -> None:
+    """Contended work that is short costs two commands, and not three."""
+    here, there = kind(client_a, "jobs", 1), kind(proxied, "jobs", 1)
+    for _ in range(5):
+        permit = await here.acquire()
+        waiter = await queue_up(there)
+        await permit.release()
+        await (await soon(waiter)).release()
+    assert len(proxy.operations("release")) == 5
+    assert not proxy.operations("refresh")
