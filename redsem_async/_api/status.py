@@ -192,7 +192,7 @@ def status_of(
                 permits=entry.permits,
                 key=entry.key,
             )
-            for position, entry in enumerate(reply.line)
+            for position, entry in enumerate(reply.queue)
         ),
         set_limit=reply.set_limit,
         retry_after=0.0 if soon else estimate,

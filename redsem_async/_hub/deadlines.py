@@ -10,6 +10,7 @@ import heapq
 import math
 from collections.abc import Iterable
 
+from redsem_async._core.clock import now as clock
 from redsem_async._core.errors import BackendUnavailable, SemaphoreError
 
 from .estimates import timed_out
@@ -21,25 +22,30 @@ from .state import SemaphoreState
 def look(state: SemaphoreState, now: float) -> float:
     """Look at the deadlines that have come by *now*; return when the next one comes."""
     deadlines = state.deadlines
+    awaited: list[tuple[Request, float]] = []
     while deadlines:
         at, _, request = deadlines[0]
-        if request.pending and at == request.look_at:
-            if at > now:
-                return at
-            heapq.heappop(deadlines)
-            _come(state, request, at, now)
-        else:
-            heapq.heappop(deadlines)  # it is over, or looked at at another time
-    return math.inf
+        current = request.pending and at == request.look_at
+        if current and at > now:
+            break
+        heapq.heappop(deadlines)
+        if current:  # the others are over, or looked at at another time
+            lead = max(0.0, request.deadline - at)
+            if _come(state, request, now, lead):
+                awaited.append((request, lead))
+    if awaited:
+        moment = clock() + OVERTIME  # to look at many may have taken long
+        for request, lead in awaited:
+            state.look_again(request, moment + lead)
+    return deadlines[0][0] if deadlines else math.inf
 
 
-def _come(state: SemaphoreState, request: Request, at: float, now: float) -> None:
-    """Called up to three times: a while before the deadline, at it, and OVERTIME after it.
+def _come(state: SemaphoreState, request: Request, now: float, lead: float) -> bool:
+    """Called up to three times: *lead* before the deadline, at it, and OVERTIME after it.
 
-    The reply to a heartbeat decides in between.
+    The reply to a heartbeat decides in between. Returns whether it is awaited.
     """
     waits = request.state is RequestState.WAITING
-    lead = max(0.0, request.deadline - at)
     if request.replies_since is None:
         # For a request that has no reply yet, any reply decides.
         young = now - max(0.0, FRESH - lead)
@@ -47,13 +53,13 @@ def _come(state: SemaphoreState, request: Request, at: float, now: float) -> Non
         # A loop that was blocked notices a deadline late, and has OVERTIME from then on.
         request.deadline = max(request.deadline, now + lead)
     error = None if lead else _verdict(state, request)
-    if error is None and request not in state.overdue:
-        state.look_again(request, now + lead + OVERTIME)
-        state.overdue[request] = None
-        if waits:
-            _ask(state)
-    else:
+    if error is not None or request in state.overdue:
         state.refuse(request, error or _no_reply(state, request))
+        return False
+    state.overdue[request] = None
+    if waits:
+        _ask(state)
+    return True
 
 
 def ask_early(state: SemaphoreState, requests: Iterable[Request], now: float) -> None:

@@ -93,6 +93,7 @@ def serve_at_once(  # positional, because keywords cost time
 def serve(state: SemaphoreState, request: Request, lease: Lease) -> None:
     """The caller of *request* gets *lease*."""
     state.requests.pop(request.number, None)
+    state.overdue.pop(request, None)
     lease.hand_out()
     request.serve(lease)
 

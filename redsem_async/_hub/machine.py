@@ -56,18 +56,21 @@ def is_active(state: SemaphoreState) -> bool:
         or state.releases
         or state.void
         or (state.leaving and not state.outlasted)
-        or state.calls
+        or any(call.wanted for call in state.calls)
     )
 
 
 def is_idle(state: SemaphoreState) -> bool:
     """Whether time changes nothing but a right to reuse leases."""
-    return not (state.requests or state.leases or state.new or state.calls)
+    if state.requests or state.leases or state.first_new():
+        return False
+    return not any(call.wanted for call in state.calls)
 
 
 def rest(state: SemaphoreState) -> None:
     """All deadlines are over."""
     state.deadlines.clear()
+    state.heartbeats.stop()
     state.short.clear()
     state.look_at = state.right.look_at
 

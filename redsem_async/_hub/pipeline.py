@@ -96,6 +96,8 @@ class Pipeline:
         state = remote.state
         if remote.timer is not None and machine.is_idle(state):
             self._rest(remote)
+        if self._quiet is not None:
+            self._check_quiet()
         if state.look_at < remote.look_at:
             self._look_later(remote)
         if state.to_confirm:
@@ -259,10 +261,8 @@ class Pipeline:
                 self.redirects.follow(remote)
         if self._ready or self._unconfirmed:
             self._flush_soon()
-        if self._quiet is not None:
-            self._check_quiet(self._quiet)
-        if self.leaving and not self.has_work():
-            self.stirred.set()
+        if self._quiet is not None or self.leaving:
+            self._check_quiet()
 
     def _error_received(self, remote: RemoteSemaphore | None, error: CommandError) -> CommandError:
         match error.kind:
@@ -340,7 +340,7 @@ class Pipeline:
             self.settle(remote)
             self.redirects.follow(remote)
         if self._quiet is not None:
-            self._check_quiet(self._quiet)
+            self._check_quiet()
 
     def _write_again(self) -> None:
         """No reply will come to what is in flight, which may have arrived all the same."""
@@ -391,9 +391,14 @@ class Pipeline:
         """Whether anything is held, waited for, to be written or in flight."""
         return bool(self._in_flight) or any(r.active for r in self.semaphores.values())
 
-    def _check_quiet(self, quiet: "asyncio.Future[None]") -> None:
-        if not quiet.done() and not self.has_work():
-            quiet.set_result(None)
+    def _check_quiet(self) -> None:
+        """Tell whoever waits for the end of the work, if this is it."""
+        if self.has_work():
+            return
+        if self._quiet is not None and not self._quiet.done():
+            self._quiet.set_result(None)
+        if self.leaving:
+            self.stirred.set()
 
     def quiet(self) -> "asyncio.Future[None]":
         """Done when there is nothing to do; found out when a reply comes."""

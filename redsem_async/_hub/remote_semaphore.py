@@ -235,11 +235,12 @@ class RemoteSemaphore:
         reply = await self._call(call, future, max(0.0, min(bounds)))
         assert isinstance(reply, Reply)
         if not reply.answers[0]:
-            trust.gone(state, lease, "the server does not hold it any more")
+            self.change(trust.gone, lease, "the server does not hold it any more")
         if lease.state is not LeaseState.HELD:
             raise lease.loss()
         lease.end()
         state.leases.pop(lease.number, None)
+        self.writer.settle(self)
         for notifier in observers.notifiers:
             notifier.detached(lease)
 

@@ -15,6 +15,7 @@ import logging
 import math
 from collections import OrderedDict, deque
 from collections.abc import Sequence
+from weakref import WeakSet
 
 from redsem_async._core.clock import now as clock
 from redsem_async._core.keys import Address
@@ -33,6 +34,8 @@ from .route import LinkState, Route
 
 MAX_BATCH = 256  # requests or permits in one script, because it holds the server for as long
 MAX_KEYED = 32  # the same where each may have another key, for all of these are looked at
+
+CLEAN_UP = 64  # deadlines, from which on those of the past are looked for
 
 logger = logging.getLogger("redsem_async")
 
@@ -106,7 +109,7 @@ class SemaphoreState(SemaphoreRef):
         self.unsure: tuple[Request, ...] = ()
         self.queued: int = 0
         self.overdue: dict[Request, None] = {}
-        self.ahead: set[Request] = set()
+        self.ahead: WeakSet[Request] = WeakSet()
         self.acquires_in_flight: deque[int] = deque()
         self.deadlines: list[tuple[float, int, Request]] = []  # a heap
         self.shortest_lease: float = math.inf
@@ -120,6 +123,7 @@ class SemaphoreState(SemaphoreRef):
         self.hold_told_at: float = -math.inf
         self.inside: dict[int, list[Lease]] = {}
         self.outlasted: bool = False  # by an outage: the server forgets those that leave
+        self._clean_up_at = CLEAN_UP
         self._order = itertools.count()  # of deadlines at the same time
 
     # -- looking
@@ -148,9 +152,10 @@ class SemaphoreState(SemaphoreRef):
     @property
     def oldest_is_first(self) -> bool:
         """Whether the oldest waiter is the next: no head starts, and keys do not share."""
-        if self.ahead:
-            self.ahead = {request for request in self.ahead if request.pending}
-        return not self.ahead and "+share" not in self.address.mode
+        return (
+            not any(request.pending for request in self.ahead)
+            and "+share" not in self.address.mode
+        )
 
     # -- asking
 
@@ -174,9 +179,10 @@ class SemaphoreState(SemaphoreRef):
     def look_again(self, request: Request, at: float) -> None:
         """Look at the deadline of *request* then, and not when was said before."""
         deadlines = self.deadlines
-        if len(deadlines) > 64 + 2 * (len(self.requests) + len(self.new)):  # most are of the past
-            deadlines[:] = [each for each in deadlines if each[2].pending]
+        if len(deadlines) > self._clean_up_at:  # most may be of the past
+            deadlines[:] = [d for d in deadlines if d[2].pending and d[0] == d[2].look_at]
             heapq.heapify(deadlines)
+            self._clean_up_at = CLEAN_UP + 2 * len(deadlines)
         request.look_at = at
         heapq.heappush(deadlines, (at, next(self._order), request))
         self.look_at = min(self.look_at, at)
@@ -232,6 +238,7 @@ class SemaphoreState(SemaphoreRef):
         request.end()
         if lease is not None and lease.state is not LeaseState.ENDED:
             self.requests.pop(request.number, None)
+            self.overdue.pop(request, None)
             self.give_back(lease, clock(), trusted=False)
 
     def withdraw(self, request: Request) -> None:

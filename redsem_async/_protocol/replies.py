@@ -15,7 +15,7 @@ QUEUE_FULL_FOR_KEY = -6
 
 # Answers to an abandon.
 NOTHING = 0
-LEFT_LINE = 1
+LEFT_QUEUE = 1
 GAVE_BACK = 2
 
 
@@ -126,7 +126,7 @@ class StatusReply(NamedTuple):
     waiting: int
     now_us: int
     holders: Sequence[HeldEntry] = ()
-    line: Sequence[QueueEntry] = ()
+    queue: Sequence[QueueEntry] = ()
     hubs: Mapping[str, str] = MappingProxyType({})
     reusing: Collection[str] = ()
     keys: Sequence[KeyEntry] = ()

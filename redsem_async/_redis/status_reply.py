@@ -34,7 +34,7 @@ def status_reply(raw: Sequence[Any], address: Address) -> StatusReply:
                 held_ids, lefts, tokens, counts, held_keys, held_slots, strict=True
             )
         ],
-        line=[
+        queue=[
             _waiter(entry.decode(), value)
             for entry, value in zip(entries[::2], entries[1::2], strict=True)
         ],

@@ -26,7 +26,7 @@ from tests.harness.clients import Connect, Kind, kill_connection
 from tests.harness.proxy import Proxy
 from tests.harness.servers import StartServer, tls_in_front_of
 from tests.harness.topologies import Cluster
-from tests.harness.wait import NOISE, all_free, in_background, until, waits_in_line
+from tests.harness.wait import NOISE, all_free, in_background, until, waits_in_queue
 from tests.promises.test_sentinel import masters_client, sentinel_of
 
 pytestmark = pytest.mark.one_mode
@@ -69,7 +69,7 @@ async def test_max_hold_counts_from_the_grant_that_a_blocked_loop_reads_late(
     holder = await start("wait", kind=kind, place=0, lease=3.0)
     for event in ("waits", "held"):
         await holder.heard(event)
-    waiter = await waits_in_line(semaphore)
+    waiter = await waits_in_queue(semaphore)
     holder.go_on()
     time.sleep(1.0)  # noqa: ASYNC251 - that is the fault
     permit = await asyncio.wait_for(waiter, 10)
@@ -110,7 +110,7 @@ async def test_a_body_that_computes_for_three_leases_keeps_its_permit(
     semaphore = kind(client_a, "jobs", 1, lease=30.0)
     busy = await compute(kind, after=after, burns=True)
     held = await busy.heard("held")
-    waiter = await waits_in_line(semaphore)
+    waiter = await waits_in_queue(semaphore)
     computed = await computed_by(busy, lost=False)
     assert 0 < computed["lowest"] < LEASE / 2, "it was refreshed all the time"
     permit = await waiter
@@ -129,7 +129,7 @@ async def test_a_loop_that_is_stuck_for_too_long_loses_its_permit(
     semaphore = kind(client_a, "jobs", 1, lease=30.0)
     busy = await compute(kind, longest_stall=1.5 * LEASE, seconds=5 * LEASE, awaits=awaits)
     held = await busy.heard("held")
-    permit = await (await waits_in_line(semaphore))
+    permit = await (await waits_in_queue(semaphore))
     assert 1.5 * LEASE <= time.monotonic() - held["at"] <= 2.5 * LEASE + NOISE
     await computed_by(busy, lost=True)
     if awaits:

@@ -33,7 +33,7 @@ from tests.harness.wait import (
     soon,
     takes_at_most,
     until,
-    waits_in_line,
+    waits_in_queue,
 )
 
 HOUR = 3600.0  # by which even the keys have expired
@@ -81,7 +81,7 @@ async def test_an_hour_forward_is_a_loss_and_tokens_stay_in_order(
     here = kind(client_a, "jobs", 1, lease=LEASE, refresh_interval=0.3)
     there = kind(client_b, "jobs", 1, lease=LEASE)
     permit = await here.acquire()
-    waiter = await waits_in_line(there)
+    waiter = await waits_in_queue(there)
     with pytest.raises(PermitLost):
         async with permit:
             await step(stepped, HOUR)
@@ -106,7 +106,7 @@ async def test_after_an_hour_back_a_crashed_holder_is_in_the_way_for_a_lease_at_
     semaphore = kind(client_a, "jobs", 1, lease=30.0 if late else LEASE)
     holder = await start("hold", kind=kind, lease=LEASE)
     held = await holder.heard("held")
-    waiter = None if late else await waits_in_line(semaphore)
+    waiter = None if late else await waits_in_queue(semaphore)
     await asyncio.sleep(LEASE)  # refreshed since
     await holder.kill()
     await step(stepped, -HOUR)
@@ -128,7 +128,7 @@ async def test_an_hour_back_costs_a_holder_nothing(
     here = kind(client_a, "jobs", 1, lease=LEASE, refresh_interval=0.3)
     there = kind(client_b, "jobs", 1, lease=LEASE)
     async with here as permit:
-        waiter = await waits_in_line(there)
+        waiter = await waits_in_queue(there)
         await step(stepped, -HOUR)
         ends = time.monotonic() + 2 * LEASE
         while time.monotonic() < ends:
@@ -275,7 +275,7 @@ async def test_a_clock_ahead_at_a_failover_lets_nobody_in_early_with_grace(
     held = kind(here, "jobs", 1, lease=3.0, recovery="grace")
     asking = kind(there, "jobs", 1, lease=3.0, recovery="grace")
     permit = await held.acquire()
-    waiter = await waits_in_line(asking)
+    waiter = await waits_in_queue(asking)
     async with watched(permit) as trust:
         new = await fail_over(ahead, held, permit)
         fail_over.far.lead_to(new.port)  # the holder's way leads to the dead master
@@ -300,7 +300,7 @@ async def test_a_clock_ahead_at_a_failover_costs_no_permit_with_grace(
     held = kind(here, "jobs", 1, lease=lease, recovery="grace")
     asking = kind(there, "jobs", 1, lease=lease, recovery="grace")
     permit = await held.acquire()
-    waiter = await waits_in_line(asking)
+    waiter = await waits_in_queue(asking)
     new = await fail_over(ahead, held, permit)
     fail_over.far.lead_to(new.port)
 
@@ -336,7 +336,7 @@ async def test_a_release_that_reaches_a_new_master_first_serves_nobody_early_wit
     held = kind(here, "jobs", 2, lease=2.0, recovery="grace")
     asking = kind(there, "jobs", 2, lease=6.0, recovery="grace")
     permit, theirs = await held.acquire(), await asking.acquire()
-    waiters = [await waits_in_line(asking, place=n) for n in (1, 2)]
+    waiters = [await waits_in_queue(asking, place=n) for n in (1, 2)]
     async with watched(permit) as trust:
         new = await fail_over(2.5, held, permit)
         releasing = in_background(theirs.release())
@@ -359,7 +359,7 @@ async def test_a_clock_ahead_at_a_failover_lets_two_in_for_no_longer_than_that_w
     ahead = 8.0
     held, asking = kind(here, "jobs", 1, lease=10.0), kind(there, "jobs", 1, lease=10.0)
     permit = await held.acquire()
-    waiter = await waits_in_line(asking)
+    waiter = await waits_in_queue(asking)
     new = await fail_over(ahead, held, permit)
     fail_over.far.lead_to(new.port)
     successor = await waiter
@@ -379,7 +379,7 @@ async def test_a_clock_behind_at_a_failover_makes_leases_longer_and_no_more(
     """A crashed holder is in the way for two seconds more at most; tokens grow."""
     held, asking = kind(here, "jobs", 1, lease=3.0), kind(there, "jobs", 1, lease=3.0)
     permit = await held.acquire()
-    waiter = await waits_in_line(asking)
+    waiter = await waits_in_queue(asking)
     new = await fail_over(-HOUR, held, permit)  # the holder's way leads to the dead master
     fail_over.far.lead_to(new.port)
     with takes_at_most(3.0 + 2.0 + PAUSE):

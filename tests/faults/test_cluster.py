@@ -21,7 +21,7 @@ from tests.harness.wait import (
     is_served,
     takes_at_most,
     until,
-    waits_in_line,
+    waits_in_queue,
 )
 
 pytestmark = pytest.mark.release
@@ -162,7 +162,7 @@ async def test_a_slot_that_moved_is_followed(
     held = kind(connect_to(lasting), name, 1, lease=LONG)
     waiting = kind(connect_to(lasting), name, 1, lease=LONG)
     holder = await held.acquire(timeout=5)
-    waiter = await waits_in_line(waiting)
+    waiter = await waits_in_queue(waiting)
     target = await other_than(lasting, name)
     before = await refused_with(lasting, "MOVED")
     moved = await lasting.move(name, target)
@@ -179,7 +179,7 @@ async def test_a_slot_that_moved_is_followed(
     assert await holder.release()
     await is_served(waiter, PAUSE + hand_off(lasting), after=holder)
     again = await held.acquire(timeout=5)
-    second = await waits_in_line(waiting)
+    second = await waits_in_queue(waiting)
     assert await again.release()
     await is_served(second, hand_off(lasting))  # the subscription is there as well
     await all_free(held)
@@ -198,7 +198,7 @@ async def test_a_slot_on_its_way_is_waited_for(
     if isinstance(held, Keyed):
         await held.set_limit(1, key="b")  # so that there are limits of keys
     holder = await held.acquire(timeout=5)
-    waiter = await waits_in_line(waiting)
+    waiter = await waits_in_queue(waiting)
     move = await lasting.begin_to_move(name, await other_than(lasting, name))
     before = await refused_with(lasting, "TRYAGAIN", "ASK")
     assert await move.move_one(key_of(held, first)) in move.moved
@@ -243,7 +243,7 @@ async def test_a_dead_shard_takes_none_of_the_others_along(
     alive = [kind(redis, await cluster.name_on(shard), 1, lease=LONG) for shard in rest]
     permit = await lost.acquire(timeout=5)
     held = [await semaphore.acquire(timeout=5) for semaphore in alive]
-    waiters = [await waits_in_line(kind(other, each.name, 1, lease=LONG)) for each in alive]
+    waiters = [await waits_in_queue(kind(other, each.name, 1, lease=LONG)) for each in alive]
     losing = in_background(cluster.loses(doomed))
     rounds = 0
     while not losing.done():
@@ -312,7 +312,7 @@ async def test_a_shard_that_fails_over_is_followed(
     held = kind(connect_to(cluster), name, 1, lease=LONG)
     waiting = kind(connect_to(cluster), name, 1, lease=LONG)
     holder = await held.acquire(timeout=5)
-    waiter = await waits_in_line(waiting)
+    waiter = await waits_in_queue(waiting)
 
     await until_caught_up(shard.replicas[0].server, shard.master.server)
     new = await (cluster.fail_over(shard) if how == "killed" else cluster.hand_over(shard))

@@ -27,7 +27,7 @@ from tests.harness.wait import (
     takes_at_most,
     until,
     waiting,
-    waits_in_line,
+    waits_in_queue,
 )
 
 pytestmark = pytest.mark.release
@@ -92,7 +92,7 @@ async def test_a_demoted_master_is_left_for_the_new_one(
     old = replicated.master
     held, waits = kind(here, "jobs", 1, lease=3.0), kind(there, "jobs", 1, lease=3.0)
     async with held as permit:
-        waiter = await waits_in_line(waits)
+        waiter = await waits_in_queue(waits)
         before, connections = await refusals(old), len(proxy.open_connections())
         new = await demote(replicated, proxy)
         score = ("ZSCORE", key_of(held, "holders"), permit.id)
@@ -120,7 +120,7 @@ async def test_a_grant_that_nobody_heard_is_not_told_by_a_demoted_master(
     async with Proxy(old.port) as still:
         held = FairSemaphore(here, "jobs", 1, lease=30.0)
         permit = await held.acquire()
-        waiter = await waits_in_line(FairSemaphore(connect(still.url), "jobs", 1, lease=30.0))
+        waiter = await waits_in_queue(FairSemaphore(connect(still.url), "jobs", 1, lease=30.0))
         hub = (await held.status()).waiters[0].client.id
         new = await demote(replicated, proxy)
         settle(lambda: in_sync(old), "the old master follows the new one")
@@ -201,7 +201,7 @@ async def test_a_failover_that_loses_the_line_loses_no_waiter(
     holder = await held.acquire()
     await replicated.caught_up()
     await replicated.cut_off()
-    waiters = [await waits_in_line(waits, place=n) for n in (1, 2, 3)]
+    waiters = [await waits_in_queue(waits, place=n) for n in (1, 2, 3)]
     assert not await tell(replicated.replicas[0], "EXISTS", key_of(waits, "queue"))
     await take_over(replicated, proxy)
     tokens = [holder.fencing_token]
@@ -390,7 +390,7 @@ async def test_a_real_failover_is_ridden_out(
         return False
 
     async with held as permit:
-        waiter = await waits_in_line(waits, timeout=60)
+        waiter = await waits_in_queue(waits, timeout=60)
         await flock.servers.caught_up()
         if end == "killed":
             old.kill()

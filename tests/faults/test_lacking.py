@@ -22,7 +22,7 @@ from tests.harness.wait import (
     queue_up,
     takes_at_most,
     until,
-    waits_in_line,
+    waits_in_queue,
 )
 
 LEASE = 3.0
@@ -143,7 +143,7 @@ async def test_a_killed_waiter_is_passed_over(
     holder = await semaphore.acquire()
     head = await start("wait", kind=FairSemaphore, url=lacking.url, lease=1.0, named=False)
     await head.heard("waits")
-    second = await waits_in_line(semaphore, place=2)
+    second = await waits_in_queue(semaphore, place=2)
     await head.kill()
     assert await holder.release()
     await is_served(second, 2.0 + EPSILON)
@@ -243,7 +243,7 @@ async def test_leases_end_by_the_derived_clock(
     semaphore = kind(connect(no_time.url), "jobs", 1, lease=1.0)
     holder = await start("hold", kind=kind, url=no_time.url, lease=1.0)
     await holder.heard("held")
-    waiter = await waits_in_line(semaphore)
+    waiter = await waits_in_queue(semaphore)
     await holder.kill()
     await is_served(waiter, 1.0 + EPSILON)
 

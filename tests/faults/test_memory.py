@@ -18,7 +18,7 @@ from tests.harness.wait import (
     in_background,
     takes_at_most,
     until,
-    waits_in_line,
+    waits_in_queue,
 )
 
 EITHER_KEY = pytest.mark.parametrize("key", ["meta", "tokens"])
@@ -87,7 +87,7 @@ async def test_heartbeat_when_a_key_was_evicted(
     async with semaphore:  # the server knows that no message reaches it
         pass
     holder = await FairSemaphore(client_a, "jobs", 1, lease=6.0).acquire()
-    waiter = await waits_in_line(semaphore)
+    waiter = await waits_in_queue(semaphore)
     assert await holder.release()  # granted, and to be found by the next heartbeat
     await admin.delete(key_of(semaphore, key))
     before = (await admin.info("stats"))["total_connections_received"]

@@ -22,7 +22,7 @@ from tests.harness.wait import (
     in_background,
     takes_at_most,
     until,
-    waits_in_line,
+    waits_in_queue,
 )
 
 LEASE = 30.0
@@ -47,7 +47,7 @@ async def test_garbled_messages_are_ignored(
     """By a hub that holds, and by one that waits; no reply is shifted by them."""
     here, there = kind(client_a, "jobs", 1, lease=LEASE), kind(client_b, "jobs", 1, lease=LEASE)
     holder = await there.acquire()
-    waiter = await waits_in_line(here)
+    waiter = await waits_in_queue(here)
     hubs = (await here.status()).waiters[0].client.id, hub_of(holder)
     numbers = [await connection_of(admin, name) for name in ("here", "there")]
     for raw in GARBLED:
@@ -95,7 +95,7 @@ async def test_a_forged_grant_is_found_out(client_a: Redis, client_b: Redis, adm
     """The refresh that follows it finds it, within one trip; the limit is kept."""
     here, there = (FairSemaphore(redis, "jobs", 1, lease=LEASE) for redis in (client_a, client_b))
     holder = await there.acquire()
-    waiting = await waits_in_line(here)
+    waiting = await waits_in_queue(here)
     [waiter] = (await there.status()).waiters
     hub, _, number = waiter.id.partition(".")
     number = number.partition(":")[0]
@@ -118,7 +118,7 @@ async def test_a_stray_grant_is_given_back(client_a: Redis, client_b: Redis, adm
     holder = await there.acquire()
     async with FairSemaphore(client_a, "others", 1) as former:
         hub, _, number = former.id.partition(".")
-    waiter = await waits_in_line(here)
+    waiter = await waits_in_queue(here)
     before = await scripts_run(admin)
     assert await admin.publish(f"redsem:@{hub}", f"granted {number}:1:30000 jobs") == 1
 
@@ -140,7 +140,7 @@ async def test_ten_thousand_messages_are_coalesced(
     """One answer each would be a storm."""
     here, there = kind(client_a, "jobs", 2, lease=LEASE), kind(client_b, "jobs", 2, lease=LEASE)
     permit, holder = await here.acquire(), await there.acquire()
-    waiter = await waits_in_line(here) if waiting else None
+    waiter = await waits_in_queue(here) if waiting else None
     before = await scripts_run(admin)
     async with admin.pipeline(transaction=False) as pipeline:
         for n in range(10_000):
@@ -173,7 +173,7 @@ async def test_a_grant_that_was_on_its_way_for_long_is_trusted_for_what_is_left(
     _ = proxy.stop("refresh")
     waiter = in_background(here.acquire())
     await reply.struck.wait()
-    next_in_line = await waits_in_line(there, place=2)
+    next_in_line = await waits_in_queue(there, place=2)
     assert await holder.release()
     await asyncio.sleep(0.6)  # that is how late it is
     reply.lift()
@@ -195,7 +195,7 @@ async def test_denied_subscriptions_are_warned_of_once(
     """Heartbeats find the grants then, and the log says why it takes so long."""
     holder = await kind(client_b, "jobs", 1, lease=3.0).acquire()
     with caplog.at_level(logging.WARNING, "redsem_async"):
-        waiter = await waits_in_line(kind(unsubscribed, "jobs", 1, lease=3.0))
+        waiter = await waits_in_queue(kind(unsubscribed, "jobs", 1, lease=3.0))
         assert await connection_of(admin, "unsubscribed") is None, "it is subscribed"
         assert await holder.release()
         with takes_at_most(1.0 + EPSILON):  # a heartbeat
@@ -212,7 +212,7 @@ async def test_heartbeats_come_beside_acquires(
     """Other commands keep neither the line, nor do they find grants that were not heard of."""
     here, there = kind(proxied, "jobs", 1, lease=1.0), kind(client_b, "jobs", 1, lease=30.0)
     async with there:
-        waiter = await waits_in_line(here)
+        waiter = await waits_in_queue(here)
 
         async def two_came() -> bool:
             assert await here.try_acquire() is None

@@ -30,7 +30,7 @@ from tests.harness.wait import (
     in_background,
     takes_at_most,
     until,
-    waits_in_line,
+    waits_in_queue,
 )
 
 LEASE = 30.0  # with a heartbeat every ten seconds: nothing is found by one
@@ -60,7 +60,7 @@ async def test_the_connection_is_killed_during_a_release(
     semaphore = kind(client_a, "jobs", 1, lease=LEASE)
     for _ in range(5):
         holder = await there.acquire(timeout=1)
-        waiter = await waits_in_line(semaphore)
+        waiter = await waits_in_queue(semaphore)
         releasing = in_background(holder.release())
         await asyncio.sleep(0)  # it is being written
         numbers = {name: await kill_connection(admin, name) for name in killed}
@@ -102,7 +102,7 @@ async def test_a_grant_whose_message_was_lost_is_found(
     """It went to a connection that broke: the new one asks, or renews (fair)."""
     here, there = (FairSemaphore(redis, "jobs", 1, lease=LEASE) for redis in (proxied, client_b))
     holder = await there.acquire()
-    waiter = await waits_in_line(here)
+    waiter = await waits_in_queue(here)
     if lost == "the message":
         proxy.mute()
     else:
@@ -127,7 +127,7 @@ async def test_a_subscription_that_ends_unasked_is_made_anew(
 ) -> None:
     """Without it grants would go unnoticed."""
     holder = await there.acquire()
-    waiter = await waits_in_line(here)
+    waiter = await waits_in_queue(here)
     first = await connection_of(admin, "proxied")
     channel = proxy.operations("SUBSCRIBE")[0].arguments[1]
     proxy.inject(b">3\r\n$11\r\nunsubscribe\r\n$%d\r\n%s\r\n:0\r\n" % (len(channel), channel))
@@ -193,7 +193,7 @@ async def test_a_half_open_connection_is_noticed(
     semaphore = kind(proxied, "jobs", 1, lease=3.0)
     if waiting:
         holder = await there.acquire()
-        waiter = await waits_in_line(semaphore)
+        waiter = await waits_in_queue(semaphore)
         proxy.half_open()
         assert await holder.release()
         with takes_at_most(2.0 + EPSILON):  # a heartbeat, and the patience for its answer
@@ -232,7 +232,7 @@ async def test_used_again_after_a_heartbeat_that_aclose_left_unanswered(
     permit = await semaphore.acquire()
     assert await permit.release()
     holder = await there.acquire()
-    waiter = await waits_in_line(semaphore)
+    waiter = await waits_in_queue(semaphore)
     fault = proxy.hold("heartbeat")
     await admin.publish(f"redsem:@{hub_of(permit)}", "recheck - jobs")
     await fault.struck.wait()

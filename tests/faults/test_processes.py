@@ -21,7 +21,7 @@ from tests.harness.wait import (
     takes_at_most,
     until,
     waiting,
-    waits_in_line,
+    waits_in_queue,
 )
 
 pytestmark = pytest.mark.one_mode
@@ -38,7 +38,7 @@ async def test_a_killed_holder_is_in_the_way_for_a_lease_at_most(
     semaphore = kind(client_a, "jobs", 1, lease=1.0)
     holder = await start("hold", kind=kind, lease=1.0)
     await holder.heard("held")
-    waiter = await waits_in_line(semaphore)
+    waiter = await waits_in_queue(semaphore)
     await holder.kill()
     await is_served(waiter, 1.0 + EPSILON)
 
@@ -146,7 +146,7 @@ async def test_the_head_of_the_line_is_passed_over_when_its_process_is_killed(
     holder = await semaphore.acquire()
     head = await start("wait", kind=FairSemaphore, lease=10.0)
     await head.heard("waits")
-    second = await waits_in_line(semaphore, place=2)
+    second = await waits_in_queue(semaphore, place=2)
     assert (await semaphore.status()).waiters[0].client.pid == head.pid
     await head.kill(client_a)
     assert await holder.release()
@@ -164,7 +164,7 @@ async def test_a_hint_to_a_killed_process_reaches_another(
     dead = [await start("wait", kind=kind) for _ in range(3)]
     for worker in dead:
         await worker.heard("waits")
-    second = await waits_in_line(semaphore, place=4)
+    second = await waits_in_queue(semaphore, place=4)
     for worker in dead:
         await worker.kill(client_a)
     assert await holder.release()
@@ -180,7 +180,7 @@ async def test_a_process_that_is_silent_for_long_is_passed_over(
     holder = await kind(client_b, "jobs", 1, lease=30.0).acquire()
     silent = await start("wait", kind=kind, lease=1.0)
     await silent.heard("waits")
-    second = await waits_in_line(semaphore, place=2)
+    second = await waits_in_queue(semaphore, place=2)
     silent.stop()
     await waiting(semaphore, 1, within=15)
     assert await holder.release()
@@ -195,7 +195,7 @@ async def test_who_waits_behind_a_silent_process_is_served_once_that_counts_as_d
     holder = await FairSemaphore(client_b, "jobs", 2, lease=30.0).acquire()
     silent = await start("wait", kind=FairSemaphore, lease=1.0, limit=2, permits=2)
     await silent.heard("waits")
-    second = await waits_in_line(FairSemaphore(client_a, "jobs", 2, lease=30.0), place=2)
+    second = await waits_in_queue(FairSemaphore(client_a, "jobs", 2, lease=30.0), place=2)
     silent.stop()
     await is_served(second, 6.0)  # it counts as alive for 3.75 s, and beats in 10
     assert await holder.release()
@@ -234,7 +234,7 @@ async def test_a_stopped_head_costs_a_short_lease_only(
     holder = await semaphore.acquire()
     head = await start("wait", kind=FairSemaphore, lease=3.0)
     await head.heard("waits")
-    second = await waits_in_line(semaphore, place=2)
+    second = await waits_in_queue(semaphore, place=2)
     head.stop()
     assert await holder.release()
     [handed] = (await semaphore.status()).holders

@@ -18,7 +18,7 @@ from tests.harness.wait import (
     in_background,
     takes_at_most,
     until,
-    waits_in_line,
+    waits_in_queue,
 )
 
 PAUSE = 1.0  # seconds at most between two attempts to reach a server
@@ -46,7 +46,7 @@ async def test_a_server_that_loads_its_data_is_waited_for(
     held = kind(connect(server.url), "jobs", 1, lease=30.0)
     waiting = kind(connect(server.url), "jobs", 1, lease=30.0)
     holder = await held.acquire()
-    waiter = await waits_in_line(waiting)
+    waiter = await waits_in_queue(waiting)
     async with Redis.from_url(server.url) as admin:
         await admin.mset({f"ballast-{n}": "x" * 64_000 for n in range(300)})
         await admin.save()

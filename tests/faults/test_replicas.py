@@ -15,7 +15,7 @@ from redsem_async.testing import EmbeddedRedis
 from tests.harness.clients import Kind, key_of, kill_connection
 from tests.harness.replicas import Replicated
 from tests.harness.servers import stopped
-from tests.harness.wait import all_free, in_background, soon, takes_at_most, until, waits_in_line
+from tests.harness.wait import all_free, in_background, soon, takes_at_most, until, waits_in_queue
 
 pytestmark = pytest.mark.release
 
@@ -89,7 +89,7 @@ async def test_a_hand_off_is_confirmed_too(
     """It was granted on another hub's connection; the winner's own refresh is waited for."""
     here, there = (kind(each, "jobs", 1, min_replicas=1) for each in (client_a, client_b))
     holder = await here.acquire()
-    waiter = await waits_in_line(there)
+    waiter = await waits_in_queue(there)
     await holder.release()
     permit = await soon(waiter, 5)
     assert await is_confirmed(permit, copy)

@@ -34,7 +34,7 @@ from redsem_async.testing import EmbeddedRedis
 from tests.harness.clients import Connect, Kind, hub_of, key_of
 from tests.harness.proxy import Proxy
 from tests.harness.servers import StartServer
-from tests.harness.wait import until, waits_in_line
+from tests.harness.wait import until, waits_in_queue
 
 pytestmark = pytest.mark.one_mode
 
@@ -254,7 +254,7 @@ async def test_asyncio_in_debug_mode(
     try:
         semaphore, there = kind(client_a, "jobs", 1), kind(client_b, "jobs", 1)
         permit = written.know(await semaphore.acquire())
-        waiter = await waits_in_line(there)
+        waiter = await waits_in_queue(there)
         await permit.refresh()
         assert await permit.release()
         job = await written.know(await waiter).detach()
@@ -301,7 +301,7 @@ async def test_a_server_that_dies(
     with suppress(PermitLost):
         async with semaphore as permit:
             written.know(permit)
-            waiter = await waits_in_line(semaphore, timeout=0.4)
+            waiter = await waits_in_queue(semaphore, timeout=0.4)
             server.kill()
             with written.error(BackendUnavailable):
                 await waiter
@@ -344,7 +344,7 @@ async def test_garbled_messages(
     semaphore = kind(client_a, "jobs", 1)
     async with semaphore as permit:
         written.know(permit)
-        waiter = await waits_in_line(kind(client_b, "jobs", 1))
+        waiter = await waits_in_queue(kind(client_b, "jobs", 1))
         for said in (
             permit.id,
             f"granted {permit.id} jobs",

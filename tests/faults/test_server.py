@@ -28,7 +28,7 @@ from tests.harness.wait import (
     soon,
     takes_at_most,
     until,
-    waits_in_line,
+    waits_in_queue,
 )
 
 pytestmark = pytest.mark.one_mode
@@ -106,7 +106,7 @@ async def test_waiters_go_on_when_the_keys_are_gone(
     """They ask anew, with what deadline they had; nobody is forgotten."""
     semaphore = kind(client_a, "jobs", 1, lease=3.0)
     holder = await kind(client_b, "jobs", 1, lease=3.0, refresh_interval=0.5).acquire()
-    waiters = [await waits_in_line(semaphore, place=n) for n in (1, 2, 3)]
+    waiters = [await waits_in_queue(semaphore, place=n) for n in (1, 2, 3)]
     await lose(server, admin)
     for served in asyncio.as_completed(waiters):
         assert await (await soon(served)).release()
@@ -127,7 +127,7 @@ async def test_a_single_key_is_gone(
     if key == "limit":
         await there.set_limit(1)
     holder = await there.acquire()
-    waiter = await waits_in_line(semaphore)
+    waiter = await waits_in_queue(semaphore)
     if key == "extra":
         await admin.zadd(key_of(semaphore, key), {"0" * 32 + ".1:0": 2**41})
     assert await admin.delete(key_of(semaphore, key)) == 1
@@ -188,7 +188,7 @@ async def test_a_short_stall_costs_nothing(
     """Shorter than lease and refresh leave: held on, and waited on."""
     semaphore = kind(client_a, "jobs", 1, lease=2.0, refresh_interval=0.4)
     async with semaphore as permit:
-        waiter = await waits_in_line(semaphore, timeout=20)
+        waiter = await waits_in_queue(semaphore, timeout=20)
         began = time.monotonic()
         await stall(server, admin, 1.0)
         assert time.monotonic() - began > 0.9

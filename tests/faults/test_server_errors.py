@@ -28,7 +28,7 @@ from tests.harness.wait import (
     is_served,
     takes_at_most,
     until,
-    waits_in_line,
+    waits_in_queue,
 )
 
 pytestmark = pytest.mark.one_mode
@@ -81,7 +81,7 @@ async def test_a_busy_server_is_waited_for(
         permit = await acquiring
     await until(lambda: held.expires_in > 2.5, "it is refreshed", within=1.5)
     assert not held.lost
-    waiter = await waits_in_line(semaphore)
+    waiter = await waits_in_queue(semaphore)
     assert await held.release()
     await is_served(waiter, EPSILON)
     assert await permit.release()
@@ -208,7 +208,7 @@ async def test_no_memory_left_while_waiting(
     """A release serves the queue at maxmemory, too."""
     semaphore = kind(client_a, "jobs", 1, lease=30.0)
     holder = await kind(client_b, "jobs", 1, lease=30.0).acquire()
-    waiter = await waits_in_line(semaphore)
+    waiter = await waits_in_queue(semaphore)
     await admin.config_set("maxmemory", "1")
     assert await holder.release()
     with takes_at_most(1.0 + EPSILON):
@@ -248,7 +248,7 @@ async def test_a_key_turns_into_another_type_meanwhile(
     """Holders and waiters get the error in time, and no loop makes traffic of it."""
     semaphore = kind(client_a, "jobs", 1, lease=1.0)
     holder = await kind(client_b, "jobs", 1, lease=1.0, refresh_interval=0.2).acquire()
-    waiter = await waits_in_line(semaphore)
+    waiter = await waits_in_queue(semaphore)
     # At once, or a refresh may write in between.
     replace = "redis.call('DEL', KEYS[1]) redis.call('RPUSH', KEYS[1], 'not ours')"
     await admin.eval(replace, 1, key_of(semaphore, key))
@@ -309,7 +309,7 @@ async def test_closing_without_a_server_takes_a_moment(
     redis = connect(server.url)
     semaphore = kind(redis, "jobs", 1, lease=30.0)
     permit = await semaphore.acquire()
-    waiter = await waits_in_line(semaphore)
+    waiter = await waits_in_queue(semaphore)
     server.kill()
     with takes_at_most(3.0):
         await redsem_async.aclose(redis)
@@ -327,7 +327,7 @@ async def test_a_waiter_that_has_left_keeps_no_hub_in_an_outage(
     """It is to be abandoned: but a server that is back late has dropped it."""
     semaphore = kind(proxied, "jobs", 1, lease=1.0)
     await semaphore.set_limit(0)
-    waiter = await waits_in_line(semaphore)
+    waiter = await waits_in_queue(semaphore)
     remote = semaphore._bound().remote
     [hub] = hubs()
     proxy.refusing = True

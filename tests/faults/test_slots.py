@@ -9,7 +9,7 @@ from redis.asyncio import Redis
 from redsem_async import FairSemaphore
 from tests.harness.children import StartWorker
 from tests.harness.clients import Kind
-from tests.harness.wait import EPSILON, all_free, queue_up, soon, takes_at_most, waits_in_line
+from tests.harness.wait import EPSILON, all_free, queue_up, soon, takes_at_most, waits_in_queue
 
 GPUS = ["cuda:0", "cuda:1"]
 MILLISECOND = 0.001  # the server rounds to it
@@ -25,7 +25,7 @@ async def test_the_slot_of_a_killed_holder_comes_back_with_its_lease(
     own = await semaphore.acquire()
     (before,) = [h for h in (await semaphore.status()).holders if h.id == held["id"]]
     assert {*before.slots, own.slot} == {*GPUS}
-    waiter = await waits_in_line(semaphore)
+    waiter = await waits_in_queue(semaphore)
     await holder.kill()
     with takes_at_most(1.0 + EPSILON):
         asked = time.monotonic()

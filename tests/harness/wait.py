@@ -111,7 +111,7 @@ async def waiting(
     await until(they_wait, f"{count} wait", within)
 
 
-async def waits_in_line(
+async def waits_in_queue(
     semaphore: AnySemaphore, *, timeout: float | None = 30.0, permits: int = 1, place: int = 1
 ) -> "asyncio.Task[Permit]":
     """A task that waits for a permit; *place* requests are in line by now, in either mode."""

@@ -86,8 +86,8 @@ OF_CLIENT = (
         ),
         (
             "_hub/state.py",
-            "            self.requests.pop(request.number, None)\n            self.give_back(lease, clock(), trusted=False)\n",
-            "            self.requests.pop(request.number, None)\n",
+            "            self.overdue.pop(request, None)\n            self.give_back(lease, clock(), trusted=False)\n",
+            "            self.overdue.pop(request, None)\n",
         ),
     ),
     mutant(
@@ -222,7 +222,11 @@ OF_CLIENT = (
         "a hub whose client was closed looks for the end of its work once",
         "a hub with work closes as soon as it has none, once its client is closed",
         "promises/test_lifecycle.py::test_a_hub_with_work_outlives_its_client_until_it_is_idle",
-        ("_hub/pipeline.py", "if self.leaving and not self.has_work():", "if not self:"),
+        (
+            "_hub/pipeline.py",
+            "        if self.leaving:\n            self.stirred.set()",
+            "        if not self:\n            self.stirred.set()",
+        ),
     ),
     mutant(
         "a hub whose client was closed once keeps no idle connection any more",
@@ -244,7 +248,11 @@ OF_CLIENT = (
         "a loss does not say that the loop was blocked",
         "a loss because the event loop was blocked says so",
         "promises/test_loss_detection.py::test_loss_that_the_body_finds_itself",
-        ("_hub/stalls.py", "if self._ran_at < due < now:", "if not self:"),
+        (
+            "_hub/stalls.py",
+            "if self._ran_at < due < now:",
+            "        if not self:\n            self.stirred.set()",
+        ),
     ),
     mutant(
         "timers that run late are forgotten at once",

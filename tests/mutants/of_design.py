@@ -150,7 +150,7 @@ OF_DESIGN = (
             _SERVING,
             "            limit = state.effective_limit(queued.request.limit)\n            if self.passes",
             (
-                "            limit = state.effective_limit([*self.line, queued][0].request.limit)\n"
+                "            limit = state.effective_limit([*self.queue, queued][0].request.limit)\n"
                 "            if self.passes"
             ),
         ),
@@ -337,7 +337,7 @@ OF_DESIGN = (
         (
             _SERVING,
             "            for queued in unreachable:\n                self._park(context, queued)\n",
-            "            for queued in unreachable:\n                self.line.remove(queued)\n",
+            "            for queued in unreachable:\n                self.queue.remove(queued)\n",
         ),
     ),
     mutant(

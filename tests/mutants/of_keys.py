@@ -406,7 +406,7 @@ OF_KEYS = (
         "a lease is passed on past another key's turn",
         "a process passes no lease to a request of its own past another key's turn",
         f"{_TEST}share_is_kept_where_leases_are_reused[redis]",
-        ("_hub/state.py", ' and "+share" not in self.address.mode', ""),
+        ("_hub/state.py", '            and "+share" not in self.address.mode\n', ""),
     ),
     mutant(
         "the list of keys goes on with the last of the kinds",

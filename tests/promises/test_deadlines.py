@@ -10,7 +10,7 @@ from redis.asyncio import Redis
 from redsem_async import AcquireTimeout, AnySemaphore, BackendUnavailable, Permit
 from tests.harness.clients import Kind
 from tests.harness.proxy import Proxy
-from tests.harness.wait import EPSILON, NOISE, all_free, in_background, waits_in_line
+from tests.harness.wait import EPSILON, NOISE, all_free, in_background, waits_in_queue
 
 TIMEOUT = 2.0  # long enough that all is prepared before it is over, on any machine
 LEASE = 30.0  # long enough that no heartbeat falls into it
@@ -60,7 +60,7 @@ async def test_who_is_cut_off_is_not_told_that_it_is_full(
 ) -> None:
     """It was full at the last reply; a permit has been free ever since, and is not lost."""
     began = asyncio.get_running_loop().time()
-    waiter = await waits_in_line(here, timeout=TIMEOUT)
+    waiter = await waits_in_queue(here, timeout=TIMEOUT)
     if silence == "mute":
         proxy.mute()
     else:
@@ -98,7 +98,7 @@ async def test_one_question_for_all_whose_deadline_comes(
     if young:
         set_overtime(60.0)
     waiters = [in_background(here.acquire(timeout=TIMEOUT)) for _ in range(50)]
-    last = await waits_in_line(here, timeout=None, place=51)
+    last = await waits_in_queue(here, timeout=None, place=51)
     asked = len(proxy.operations("heartbeat"))
     results = await asyncio.gather(*waiters, return_exceptions=True)
     assert {type(result) for result in results} == {AcquireTimeout}
@@ -115,7 +115,7 @@ async def test_who_hears_no_messages_gets_what_is_free_at_its_deadline(
     """A reply to another waiter says nothing of a grant, so each is asked about at the end."""
     here = kind(unsubscribed, "jobs", 1, lease=LEASE)
     waiters = [in_background(here.acquire(timeout=TIMEOUT)) for _ in range(49)]
-    waiters.append(await waits_in_line(here, timeout=TIMEOUT, place=50))
+    waiters.append(await waits_in_queue(here, timeout=TIMEOUT, place=50))
     assert await holder.release()
     results = await asyncio.gather(*waiters, return_exceptions=True)
     [permit] = [result for result in results if isinstance(result, Permit)]
@@ -136,7 +136,7 @@ async def test_a_far_server_is_asked_before_the_deadline(
     result, ended = await outcome(in_background(here.acquire(timeout=timeout)))
     assert isinstance(result, AcquireTimeout), repr(result)
     assert timeout - 0.01 <= ended - began <= timeout + EPSILON + NOISE
-    waiter = await waits_in_line(here, timeout=TIMEOUT)
+    waiter = await waits_in_queue(here, timeout=TIMEOUT)
     proxy.half_open()
     result, _ = await outcome(waiter)
     assert isinstance(result, BackendUnavailable), repr(result)

@@ -20,7 +20,7 @@ from tests.harness.wait import (
     in_background,
     until,
     waiting,
-    waits_in_line,
+    waits_in_queue,
 )
 
 pytestmark = pytest.mark.one_mode
@@ -263,7 +263,7 @@ async def test_a_waiter_is_told_of_a_nearer_expiry(
 ) -> None:
     """It would look again when the lease would have ended."""
     permit = await kind(client_a, "jobs", 1, lease=30.0).acquire()
-    waiter = await waits_in_line(kind(client_b, "jobs", 1, lease=30.0))
+    waiter = await waits_in_queue(kind(client_b, "jobs", 1, lease=30.0))
     began = time.monotonic()
     await permit.detach(expires_in=SHORT)
     granted = await asyncio.wait_for(waiter, 5)
@@ -277,8 +277,8 @@ async def test_a_nearer_expiry_is_told_past_who_does_not_hear(
     """The first in line is cut off, and no message reaches it."""
     here = kind(client_a, "jobs", 1, lease=30.0)
     permit = await here.acquire()
-    first = await waits_in_line(kind(proxied, "jobs", 1, lease=30.0))
-    second = await waits_in_line(kind(client_b, "jobs", 1, lease=30.0), place=2)
+    first = await waits_in_queue(kind(proxied, "jobs", 1, lease=30.0))
+    second = await waits_in_queue(kind(client_b, "jobs", 1, lease=30.0), place=2)
     await cut_off(proxy, here, admin)
     await permit.detach(expires_in=SHORT)
     assert await (await asyncio.wait_for(second, 5)).release()
@@ -290,9 +290,9 @@ async def test_a_nearer_expiry_is_known_although_who_was_told_first_leaves(
 ) -> None:
     """Whoever is next would look again only when the lease was to end."""
     permit = await kind(client_a, "jobs", 1, lease=30.0).acquire()
-    first = await waits_in_line(kind(client_b, "jobs", 1, lease=30.0))
+    first = await waits_in_queue(kind(client_b, "jobs", 1, lease=30.0))
     async with Redis.from_url(server.url) as client_c:
-        second = await waits_in_line(kind(client_c, "jobs", 1, lease=30.0), place=2)
+        second = await waits_in_queue(kind(client_c, "jobs", 1, lease=30.0), place=2)
         await permit.detach(expires_in=SHORT)
         await cancelled(first)
         assert await (await asyncio.wait_for(second, 5)).release()

@@ -18,7 +18,7 @@ from tests.harness.wait import (
     takes_at_most,
     until,
     waiting,
-    waits_in_line,
+    waits_in_queue,
 )
 
 LIMIT = 3
@@ -85,7 +85,7 @@ async def test_a_lost_reply_of_release_is_one_release(
     """It was held, and is free once: True, although the second asking finds nothing."""
     here, there = kind(proxied, "jobs", 1), kind(client_b, "jobs", 1)
     permit = await here.acquire()
-    waiters = [await waits_in_line(there, place=n) for n in (1, 2)]
+    waiters = [await waits_in_queue(there, place=n) for n in (1, 2)]
     fault = proxy.swallow("release")
     assert await permit.release()
     assert fault.struck.is_set()
@@ -129,7 +129,7 @@ async def test_duplicates_of_everything_change_nothing(
     await permit.refresh()
     assert await permit.release()
     successor = await there.acquire(timeout=0, permits=LIMIT)
-    await cancelled(await waits_in_line(here))
+    await cancelled(await waits_in_queue(here))
     await waiting(there, 0)
     operations = {"acquire", "refresh", "release", "abandon", "heartbeat"}
     for sent in [sent for sent in proxy.sent if sent.operation in operations]:

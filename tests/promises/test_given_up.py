@@ -8,7 +8,7 @@ from redis.asyncio import Redis
 from redsem_async import AcquireTimeout, FairSemaphore, Permit
 from tests.harness.clients import Kind
 from tests.harness.proxy import Proxy
-from tests.harness.wait import all_free, cancelled, in_background, until, waits_in_line
+from tests.harness.wait import all_free, cancelled, in_background, until, waits_in_queue
 
 
 @pytest.mark.fault(13)
@@ -55,7 +55,7 @@ async def test_a_cancelled_waiter_hands_on_what_it_was_granted_in_the_same_tick(
     """The grant is here, and the task has not run yet when it is cancelled."""
     semaphore, there = kind(client_a, "jobs", 1, lease=30.0), kind(client_b, "jobs", 1, lease=30.0)
     holder = await there.acquire()
-    waiter = await waits_in_line(semaphore)
+    waiter = await waits_in_queue(semaphore)
     [request] = semaphore._bound().remote.state.waiting
     # A Semaphore's waiters have no order across processes: there, the next one is in this one.
     next_one = in_background((there if kind is FairSemaphore else semaphore).acquire(timeout=30))

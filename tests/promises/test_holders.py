@@ -14,7 +14,7 @@ from tests.harness.wait import (
     EPSILON,
     all_free,
     takes_at_most,
-    waits_in_line,
+    waits_in_queue,
 )
 
 
@@ -116,7 +116,7 @@ async def test_a_limit_that_moves(kind: Kind, client_a: Redis, client_b: Redis) 
     """Lowered, it evicts nobody, and admits nobody until it fits; raised, it serves at once."""
     here, there = kind(client_a, "jobs", 3), kind(client_b, "jobs", 3)
     permits = [await here.acquire() for _ in range(3)]
-    waiters = [await waits_in_line(there, place=n) for n in (1, 2)]
+    waiters = [await waits_in_queue(there, place=n) for n in (1, 2)]
     await there.set_limit(1)
     for permit in permits[:2]:
         assert await permit.release()

@@ -16,7 +16,7 @@ from tests.harness.wait import (
     in_background,
     until,
     waiting,
-    waits_in_line,
+    waits_in_queue,
 )
 
 MANY = 1100  # more than one call of a script looks at
@@ -52,7 +52,7 @@ async def test_a_light_request_is_not_hidden_behind_heavy_ones(
     there = FairSemaphore(client_b, "jobs", 2, lease=LEASE)
     holder = await there.acquire(permits=2)
     await join(crowd, there, permits=2)
-    light = await waits_in_line(here, place=MANY + 1)
+    light = await waits_in_queue(here, place=MANY + 1)
     await there.set_limit(1)
     assert await holder.release()
     permit = await asyncio.wait_for(light, 1.0)
@@ -84,8 +84,8 @@ async def test_semaphore_finds_the_request_that_fits_behind_many_that_do_not(
     here, there = (Semaphore(redis, "jobs", 3, lease=LEASE) for redis in (client_a, client_b))
     kept, holder = await here.acquire(), await here.acquire(permits=2)
     await join(crowd, there, permits=3)
-    middle = await waits_in_line(here, place=MANY + 1, permits=2)
-    light = [await waits_in_line(here, place=MANY + 2 + place) for place in range(2)]
+    middle = await waits_in_queue(here, place=MANY + 1, permits=2)
+    light = [await waits_in_queue(here, place=MANY + 2 + place) for place in range(2)]
     if how == "released":
         assert await holder.release()
     else:
@@ -112,7 +112,7 @@ async def test_semaphore_goes_on_where_it_stopped_with_many_different_weights(
     here, there = (Semaphore(redis, "jobs", 100, lease=LEASE) for redis in (client_a, client_b))
     kept, holder = await here.acquire(permits=50), await here.acquire(permits=50)
     await join(crowd, there, permits=60)
-    middle = [await waits_in_line(there, place=MANY + 1 + n, permits=50 - n) for n in range(12)]
+    middle = [await waits_in_queue(there, place=MANY + 1 + n, permits=50 - n) for n in range(12)]
     assert await holder.release()
     permit = await asyncio.wait_for(middle[0], 2.0)
     assert not any(waiter.done() for waiter in (*middle[1:], *crowd))
@@ -129,7 +129,7 @@ async def test_newcomers_overtake_nobody_who_was_not_looked_at(
     there = FairSemaphore(client_b, "jobs", 2, lease=LEASE)
     holder = await FairSemaphore(client_a, "jobs", 2, lease=LEASE).acquire(permits=2)
     await join(crowd, here, permits=2)
-    light = await waits_in_line(here, place=MANY + 1)
+    light = await waits_in_queue(here, place=MANY + 1)
     _ = proxy.stop("heartbeat")  # nothing looks at the line before the newcomer does
     await admin.set(key_of(here, "limit"), 1)
     await holder.detach(0.1)
@@ -154,7 +154,7 @@ async def test_a_process_that_lives_is_not_hidden_behind_one_that_was_killed(
     here, there = (FairSemaphore(redis, "jobs", 1, lease=LEASE) for redis in (client_a, client_b))
     holder = await here.acquire()
     await join(crowd, dead)
-    waiters = [await waits_in_line(there, place=MANY + 1 + i) for i in range(2)]
+    waiters = [await waits_in_queue(there, place=MANY + 1 + i) for i in range(2)]
     await cut_off(proxy, here, admin)
     assert await holder.release()
     permit = await asyncio.wait_for(waiters[0], 1.0)
@@ -180,12 +180,12 @@ async def test_requests_of_a_process_that_is_dead_are_dropped_although_they_were
     """They do not count as waiting from the moment on when that is known."""
     here = FairSemaphore(client_a, "jobs", 1, lease=0.3)
     holder = await here.acquire()
-    crowd += [await waits_in_line(FairSemaphore(proxied, "jobs", 1, lease=0.3))]
-    waiter = await waits_in_line(here, place=2)
+    crowd += [await waits_in_queue(FairSemaphore(proxied, "jobs", 1, lease=0.3))]
+    waiter = await waits_in_queue(here, place=2)
     await cut_off(proxy, here, admin)
     assert await holder.release()  # no message reaches the first in line
     permit = await asyncio.wait_for(waiter, 1.0)
-    last = await waits_in_line(here)
+    last = await waits_in_queue(here)
     assert (await here.status(0)).waiting == 1
 
     async def one_is_left() -> bool:
@@ -223,7 +223,7 @@ async def test_a_request_for_very_many_permits_waits_as_others_do(
     """Its weight is written in full: no script fails on it."""
     here, there = kind(client_a, "jobs", 10**15), kind(client_b, "jobs", 10**15)
     holder = await there.acquire()
-    waiter = await waits_in_line(here, permits=10**15)
+    waiter = await waits_in_queue(here, permits=10**15)
     assert await holder.release()
     permit = await asyncio.wait_for(waiter, 5)
     assert (await there.status()).held == 10**15
@@ -265,7 +265,7 @@ async def test_who_comes_back_is_served_although_it_is_not_known_any_more_who_wa
     """The queue has its request among those of the gone, and what says so was evicted."""
     here = FairSemaphore(client_a, "jobs", 1, lease=LEASE)
     permit = await here.acquire()
-    waiter = await waits_in_line(FairSemaphore(proxied, "jobs", 1, lease=LEASE))
+    waiter = await waits_in_queue(FairSemaphore(proxied, "jobs", 1, lease=LEASE))
     await cut_off(proxy, here, admin)
     await permit.release()
     gone = await admin.zcount(key_of(here, "queue"), "-inf", f"({-(2**52)}")

@@ -21,7 +21,7 @@ from tests.harness.wait import (
     cancelled,
     in_background,
     takes_at_most,
-    waits_in_line,
+    waits_in_queue,
 )
 
 SHOWN_ELSEWHERE = {
@@ -129,8 +129,8 @@ async def test_bug_12_a_crash_between_the_hand_over_and_its_hearing(
 ) -> None:
     """No message of its grant reaches the waiter's process, and none will: no slot is lost."""
     holder = await kind(client_b, "jobs", 1, lease=3.0).acquire()
-    doomed = await waits_in_line(kind(proxied, "jobs", 1, lease=3.0))
-    heir = await waits_in_line(kind(client_a, "jobs", 1, lease=3.0), place=2)
+    doomed = await waits_in_queue(kind(proxied, "jobs", 1, lease=3.0))
+    heir = await waits_in_queue(kind(client_a, "jobs", 1, lease=3.0), place=2)
     proxy.half_open()  # from here on it is as good as crashed
     proxy.refusing = True
     assert await holder.release()
@@ -172,7 +172,7 @@ async def test_bug_15_one_source_of_truth(kind: Kind, client_a: Redis, admin: Re
 async def use(semaphore: AnySemaphore, there: AnySemaphore) -> None:
     """Every call, with a waiter in another process and one that is cancelled."""
     permit = await semaphore.acquire(permits=2)
-    waiter = await waits_in_line(there)
+    waiter = await waits_in_queue(there)
     leaving = in_background(semaphore.acquire())
     await asyncio.sleep(0.01)
     await cancelled(leaving)

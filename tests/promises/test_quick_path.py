@@ -16,7 +16,7 @@ from redsem_async import (
 )
 from tests.harness.clients import Kind, cut_off, key_of
 from tests.harness.proxy import Proxy
-from tests.harness.wait import all_free, cancelled, queue_up, until, waits_in_line
+from tests.harness.wait import all_free, cancelled, queue_up, until, waits_in_queue
 
 
 async def nothing_is_held(semaphore: AnySemaphore) -> None:
@@ -52,7 +52,7 @@ async def test_nobody_overtakes_the_line(client_a: Redis, client_b: Redis) -> No
     async with there:
         pass
     async with here.acquire():
-        heavy = await waits_in_line(here, permits=2)
+        heavy = await waits_in_queue(here, permits=2)
         with pytest.raises(AcquireTimeout):
             await there.acquire(timeout=0.2)
     assert await (await heavy).release()
@@ -70,7 +70,7 @@ async def test_the_mode_is_noted_whatever_came_before(
         await here.set_limit(None)
     else:
         holder = await here.acquire(permits=2)
-        waiter = await waits_in_line(here)
+        waiter = await waits_in_queue(here)
         await admin.flushall()
         await (await waiter).release()
         await holder.release()

@@ -18,7 +18,7 @@ from tests.harness.clocks import start_with_a_clock_of_its_own
 from tests.harness.proxy import Proxy, say_again
 from tests.harness.servers import StartServer
 from tests.harness.topologies import tell
-from tests.harness.wait import NOISE, all_free, in_background, takes_at_most, until, waits_in_line
+from tests.harness.wait import NOISE, all_free, in_background, takes_at_most, until, waits_in_queue
 
 LEASE = 1.0
 HOUR = 3600.0
@@ -205,7 +205,7 @@ async def test_a_heavy_permit_comes_back_whole(
         await (admin.flushall() if lost == "all keys" else admin.delete(key_of(here, "holders")))
         assert await there.try_acquire() is None
         await is_held(there, 2)
-        waiter = await waits_in_line(there)
+        waiter = await waits_in_queue(there)
         assert (await there.status()).holders[0].permits == 2
         await asyncio.sleep(1.2 * LEASE)
         assert not permit.lost and not waiter.done()
@@ -239,7 +239,7 @@ async def test_a_set_limit_is_not_put_back(
     async with here, there:  # the name is not new
         pass
     await here.set_limit(0)
-    waiter = await waits_in_line(here)
+    waiter = await waits_in_queue(here)
     assert await tell(server, "EXISTS", key_of(here, "limit"))
     began = time.monotonic()
     await lose(server, how)

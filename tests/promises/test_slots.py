@@ -20,7 +20,7 @@ from redsem_async import (
 )
 from redsem_async.testing import MemoryBackend
 from tests.harness.clients import Client, Kind, key_of, keys_of
-from tests.harness.wait import all_free, cancelled, queue_up, soon, until, waits_in_line
+from tests.harness.wait import all_free, cancelled, queue_up, soon, until, waits_in_queue
 
 GPUS = ["cuda:0", "cuda:1", "cuda:2"]
 
@@ -91,7 +91,7 @@ async def test_retry_after_grows_with_the_line(slotted: MakeSlotted) -> None:
         await asyncio.sleep(0.05)  # how long it is usually held
     async with here:
         alone = await estimate()
-        line = [await waits_in_line(here, place=place) for place in range(1, 9)]
+        line = [await waits_in_queue(here, place=place) for place in range(1, 9)]
         assert await estimate() > 4 * alone
         await cancelled(*line)
 

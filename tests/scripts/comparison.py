@@ -265,8 +265,8 @@ class Comparison(RuleBasedStateMachine):
         holders = model.state.holders.items()
         told = {identity for identity, *_ in texts["i"]}
         assert {i for i, holder in holders if holder.known} <= told <= {i for i, _ in holders}
-        standing = [queued.key or "" for queued in model.line if not queued.parked]
-        line = [queued for queued in model.line if queued.parked]
+        standing = [queued.key or "" for queued in model.queue if not queued.parked]
+        line = [queued for queued in model.queue if queued.parked]
         aside = [queued.key or "" for queued in line if not queued.unreachable]
         gone = [queued.key or "" for queued in line if queued.unreachable]
         assert sorted(unquote(key) for key, *_ in texts["l"]) == sorted(standing)

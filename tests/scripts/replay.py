@@ -117,7 +117,7 @@ class Replay:
         assert isinstance(model, QueueSpecification)
         keyed = isinstance(model, KeyedSpecification)
         line: Mapping[str, float] = {
-            member_of(queued, keyed=keyed): _score(queued) for queued in model.line
+            member_of(queued, keyed=keyed): _score(queued) for queued in model.queue
         }
         if keys.queue != line:
             self._differ(record, f"after {record.call} in line are {keys.queue}, not {line}")
@@ -211,7 +211,7 @@ class Replay:
                 model.lose_keys()
             case "queue":
                 assert isinstance(model, QueueSpecification)
-                model.line.clear()
+                model.queue.clear()
             case _:
                 pass
 

@@ -100,7 +100,7 @@ class Twice:
         held = {member.decode() for member in state.redis.zrange(holders, 0, -1)}
         waits = {member.decode().partition(":")[0] for member in state.redis.zrange(line, 0, -1)}
         assert held == model.state.holders.keys()
-        assert waits == {queued.id for queued in model.line}
+        assert waits == {queued.id for queued in model.queue}
         state._subscriber.ping()
         state._until_pong()
         state._published.clear()
@@ -161,7 +161,7 @@ class Twice:
         state._note_what_is_held()
         state.redis.delete(f"{state.prefix}:{{{state.address.name}}}:{kind}")
         if kind == "queue":
-            state.model.lose_line()
+            state.model.lose_queue()
             return
         state.model.lose_keys()
         self.rest()

@@ -186,7 +186,7 @@ class Agreement(Comparison):
 
     def _waits(self, hub: str) -> bool:
         assert isinstance(self.model, QueueSpecification)
-        return any(queued.hub == hub for queued in self.model.line)
+        return any(queued.hub == hub for queued in self.model.queue)
 
     def _acquire_plainly(
         self, hub: str, count: int, lease_ms: int, right: op.RightRequest | None
@@ -223,7 +223,7 @@ class Agreement(Comparison):
         numbers = data.draw(self._some_numbers(hub, unique=data.draw(st.booleans())))
         told = data.draw(st.sampled_from((None, None, 0, 7, 60, 1001)))
         assert isinstance(self.model, QueueSpecification)
-        waiting = [queued.request for queued in self.model.line if queued.hub == caller]
+        waiting = [queued.request for queued in self.model.queue if queued.hub == caller]
         own = data.draw(st.sampled_from(([], waiting[: len(numbers)], waiting[-1:])))
         waits = bool(own) or data.draw(st.booleans()) or bool(waiting)
         own = [] if self.address.fair else own
@@ -361,7 +361,7 @@ class Agreement(Comparison):
                 model.lose_keys()
             case _:
                 assert isinstance(model, QueueSpecification)
-                model.lose_line()
+                model.lose_queue()
         known = hub in model.state.hubs and model.state.hubs[hub].description
         self.call(hub, op.Heartbeat(1000) if beats and known else op.Reap())
 
@@ -450,7 +450,7 @@ class Agreement(Comparison):
         if not all(holder.known for holder in state.holders.values()):
             return
         seen: set[str | None] = set()
-        for queued in model.line:
+        for queued in model.queue:
             if queued.parked or (queued.key in seen and self.keyed):
                 continue
             seen.add(queued.key)
@@ -482,7 +482,7 @@ class Agreement(Comparison):
     @invariant()
     def nobody_holds_and_waits(self) -> None:
         assert isinstance(self.model, QueueSpecification)
-        waiting = {waiter.id for waiter in self.model.line}
+        waiting = {waiter.id for waiter in self.model.queue}
         assert not waiting & self.model.state.holders.keys()
 
 
@@ -556,7 +556,7 @@ def test_grants_of_one_hub_may_be_two_messages(server_url: str, prefix: str) -> 
         state.pass_time(ms=5000)
         model = state.model
         assert isinstance(model, QueueSpecification)
-        assert [queued.hub for queued in model.line] == [dead] * 7 + [waiter] * 2
+        assert [queued.hub for queued in model.queue] == [dead] * 7 + [waiter] * 2
         state.call(holder, op.Heartbeat(1000))
         assert len(state._numbers_held(waiter)) == 2
     finally:
@@ -613,7 +613,7 @@ def test_status_leaves_out_requests_of_the_dead(mode: Mode, server_url: str, pre
             status = state.call(holder, op.Status(most))
             assert isinstance(status, StatusReply)
             assert status.waiting == 1
-            assert [entry.id for entry in status.line] == [f"{waiter}.1"][:most]
+            assert [entry.id for entry in status.queue] == [f"{waiter}.1"][:most]
             assert [key.waiting for key in status.keys] == [1] * (state.keyed and most > 0)
         assert state.redis.zcard(state.keys[6]) == 3
     finally:

@@ -84,7 +84,7 @@ def room_of(model: QueueSpecification, now: int, without: Collection[str] = ()) 
 
 def eligible(model: QueueSpecification, room: Room, now: int) -> Iterator[QueuedRequest]:
     """The requests in line that are not passed over, in their order."""
-    for waiter in model.line:
+    for waiter in model.queue:
         hub = model.state.look_up(waiter.hub)
         alive = hub.alive_until > now and not hub.unreachable
         passed_over = room.is_too_heavy(waiter.request) and room.fits_key(waiter.request)
@@ -192,7 +192,7 @@ def broken_turn(
     for grant in grants:
         key = key_of(grant.request)
         of_keys[key] = max(of_keys[key], patience_ends(grant.request, grant.ticket))
-    for waiter in model.line:
+    for waiter in model.queue:
         of_its_own = patience_ends(waiter.request, waiter.ticket)
         ends[waiter.id] = of_keys[waiter.key] = max(of_keys[waiter.key], of_its_own)
     uses = after.uses.copy()

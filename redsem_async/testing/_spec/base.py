@@ -41,7 +41,7 @@ from .slots import compare
 from .state import State
 from .status import Listing, status
 
-MAX_NOTIFIED = 10  # hubs at the head of the line that a change of an expiry is published to
+MAX_NOTIFIED = 10  # hubs at the head of the queue that a change of an expiry is published to
 
 
 class Specification(ABC):
@@ -284,15 +284,15 @@ class Specification(ABC):
     @property
     @abstractmethod
     def waiting(self) -> int:
-        """How long the line is."""
+        """How long the queue is."""
 
     @abstractmethod
     def waiting_hubs(self) -> set[str]:
-        """The hubs that have requests in line."""
+        """The hubs that have requests in the queue."""
 
     @abstractmethod
     def _hubs_in_turn(self) -> Sequence[str]:
-        """The hubs whose requests may be served when there is room, in the line's order."""
+        """The hubs whose requests may be served when there is room, in the queue's order."""
 
     @abstractmethod
     def _acquire(self, context: CallContext, call: Acquire) -> Reply: ...
@@ -311,7 +311,7 @@ class Specification(ABC):
         """Holders with *keys* came back, or have other ids."""
 
     def _set_limit_of_key(self, context: CallContext, call: SetLimit) -> None:
-        raise AssertionError("only requests in a line have keys")
+        raise AssertionError("only requests in a queue have keys")
 
     def _return_parked(self) -> None:
         """Have the next call look at requests that were parked: they may be servable now."""
@@ -329,6 +329,6 @@ class Specification(ABC):
 
 
 def notify_head(context: CallContext, publish: Publish, hubs: Sequence[str]) -> None:
-    """Have the first of *hubs* look again: the line may go on earlier than they were told."""
+    """Have the first of *hubs* look again: the queue may go on earlier than they were told."""
     for hub in dict.fromkeys(hubs[:MAX_NOTIFIED]):
         publish(hub, Recheck(context.name))

@@ -62,16 +62,16 @@ class KeyedSpecification(QueueSpecification):
         self.virtual_time = 0.0
 
     def lose_keys(self) -> None:
-        """Lose what is stored by key, as by an eviction: the line has the keys of requests."""
+        """Lose what is stored by key, as by an eviction: the queue has the keys of requests."""
         for holder in self.state.holders.values():
             holder.key, holder.known = None, False
         self.virtual_times.clear()
         self.ready.clear()
         self._index_lost = True
 
-    def lose_line(self) -> None:
-        if self.line:  # else there is nothing that could be lost, and nothing to mend
-            super().lose_line()
+    def lose_queue(self) -> None:
+        if self.queue:  # else there is nothing that could be lost, and nothing to mend
+            super().lose_queue()
             self.ready.clear()
             self.virtual_times.clear()
 
@@ -79,7 +79,7 @@ class KeyedSpecification(QueueSpecification):
 
     def _head(self, key: str) -> QueuedRequest | None:
         """The first request of *key* that is not parked."""
-        for queued in self.line:
+        for queued in self.queue:
             if (queued.key or NO_KEY) == key and not queued.parked and not queued.is_planned:
                 return queued
         return None
@@ -118,7 +118,7 @@ class KeyedSpecification(QueueSpecification):
         while (head := self._head(key)) is not None:
             record, most = self.state.look_up(head.hub), self._limit(head.request)
             if record.alive_until <= context.now:
-                self.line.remove(head)
+                self.queue.remove(head)
             elif self._use(key) + head.request.permits > most:
                 return
             else:
@@ -138,7 +138,7 @@ class KeyedSpecification(QueueSpecification):
         self._look_at_all(context, [holder.key for holder in holders if holder.key is not None])
         if self._index_lost:
             self._index_lost = False
-            self._look_at_all(context, [queued.key for queued in self.line])
+            self._look_at_all(context, [queued.key for queued in self.queue])
 
     def _use_changed(self, context: CallContext, keys: Iterable[str | None]) -> None:
         self._look_at_all(context, [key for key in keys if key is not None])
@@ -170,16 +170,16 @@ class KeyedSpecification(QueueSpecification):
         by_its_key = self.shares and queued.answer == WAITING
         return by_its_key or super()._may_overtake(queued)
 
-    def _full_line(self, context: CallContext, call: Acquire, request: Request) -> Answer | None:
+    def _full_queue(self, context: CallContext, call: Acquire, request: Request) -> Answer | None:
         most, key = call.max_waiters_per_key, key_of(request)
-        full = super()._full_line(context, call, request)
+        full = super()._full_queue(context, call, request)
         if full is not None or most is None or key is None:
             return full
-        line = (*self.line, *context.queued[context.joined :])
-        count = sum(queued.key == key for queued in line if not queued.unreachable)
+        found = (*self.queue, *context.queued[context.joined :])
+        count = sum(queued.key == key for queued in found if not queued.unreachable)
         return QUEUE_FULL_FOR_KEY if count >= most else None
 
-    def _in_line(self, request: Request) -> Answer:
+    def _answer_of(self, request: Request) -> Answer:
         return WAITING if (key_of(request) or NO_KEY) in self.ready else WAITING_FOR_KEY
 
     def _look_at_heads(self, context: CallContext, requests: Sequence[Request]) -> None:
@@ -212,8 +212,8 @@ class KeyedSpecification(QueueSpecification):
         for holder in self.state.holders.values():
             if holder.key is not None and holder.expiry_ms > context.now:
                 held[holder.key] += holder.permits
-        line = self._living_line(context)
-        waiting = Counter(queued.key for queued in line if queued.key is not None)
+        found = self._living(context)
+        waiting = Counter(queued.key for queued in found if queued.key is not None)
         names = {quote(key, safe=""): key for key in {*held, *waiting}}
         after = "" if call.after is None else quote(call.after, safe="")
         keys = [
@@ -239,7 +239,7 @@ class KeyedSpecification(QueueSpecification):
         answers: Sequence[Answer],
         right: RightRequest | None,
     ) -> Reply:
-        waiting = Counter(queued.key for queued in self.line if not queued.parked)
+        waiting = Counter(queued.key for queued in self.queue if not queued.parked)
         queues = {
             key: KeyQueue(waiting[key], self.key_limits.get(key))
             for request, answer in zip(requests, answers, strict=True)
@@ -273,7 +273,7 @@ class KeyedSpecification(QueueSpecification):
             record, permits = state.look_up(head.hub), head.request.permits
             limit = state.effective_limit(head.request.limit)
             if record.alive_until <= context.now:
-                self.line.remove(head)
+                self.queue.remove(head)
             elif permits > limit or record.unreachable:
                 self._park(context, head)
             elif used + permits > limit:

@@ -20,14 +20,14 @@ class PassingSpecification(QueueSpecification):
 
     def _serve_own(self, context: CallContext, own: Sequence[Request]) -> None:
         state = self.state
-        head = next((queued for queued in self.line if not queued.parked), None)
+        head = next((queued for queued in self.queue if not queued.parked), None)
         if head is None or state.grace.until > context.now or not context.kind.endswith("server"):
             return
         if not 0 <= state.counter.stamp(context.now_us) - head.ticket <= YOUNG_US:
             return
         plan: list[tuple[QueuedRequest, int]] = []
         used = state.taken(context.now)
-        for queued in self.line:
+        for queued in self.queue:
             permits, limit = queued.request.permits, state.effective_limit(queued.request.limit)
             named = queued.hub == context.hub and any(map(queued.is_for, own))
             if named and not queued.parked and used + permits <= limit:

@@ -16,7 +16,7 @@ from redsem_async._protocol.replies import (
     FULL_FOR_KEY,
     GAVE_BACK,
     GONE,
-    LEFT_LINE,
+    LEFT_QUEUE,
     NOTHING,
     QUEUE_FULL,
     QUEUE_FULL_FOR_KEY,
@@ -48,8 +48,8 @@ UNSERVED = (WAITING, WAITING_FOR_KEY, FULL, FULL_FOR_KEY, QUEUE_FULL, QUEUE_FULL
 class QueueSpecification(Serving):
     """A semaphore whose queue is blocked by a request that does not fit (fair)."""
 
-    def _is_in_line(self, hub: str, request: Request) -> bool:
-        return any(queued.hub == hub and queued.is_for(request) for queued in self.line)
+    def _is_queued(self, hub: str, request: Request) -> bool:
+        return any(queued.hub == hub and queued.is_for(request) for queued in self.queue)
 
     # -- operations
 
@@ -66,9 +66,9 @@ class QueueSpecification(Serving):
         state.slots = context.slot_list
         state.remove_expired(context)
         if not known:
-            # They joined the line before their hub was forgotten, and ask again.
-            older = [queued for queued in self.line if queued.hub == context.hub]
-            self._leave_line(context, [q for q in older if any(map(q.is_for, requests_of(call)))])
+            # They joined the queue before their hub was forgotten, and ask again.
+            older = [queued for queued in self.queue if queued.hub == context.hub]
+            self._leave_queue(context, [q for q in older if any(map(q.is_for, requests_of(call)))])
         self._look_at_heads(context, requests_of(call))
         self._serve(context)
         first = state.next_expiry(context)
@@ -106,8 +106,8 @@ class QueueSpecification(Serving):
         identity = permit_id(context.hub, request.number)
         if request.number <= mark:
             grant = state.current_grant(identity, now)
-            if grant is None and self._is_in_line(context.hub, request):
-                return self._in_line(request)
+            if grant is None and self._is_queued(context.hub, request):
+                return self._answer_of(request)
             return grant or GONE
         limit = state.effective_limit(call.limit)
         held_up = self._held_up(context, request, limit)
@@ -118,7 +118,7 @@ class QueueSpecification(Serving):
             state.holders[identity] = holder
             context.slots[request.number] = slots
             return token
-        full = self._full_line(context, call, request)
+        full = self._full_queue(context, call, request)
         if not request.waits:
             full = FULL if held_up == WAITING else FULL_FOR_KEY
         queued = QueuedRequest(context.hub, request, 0, answer=held_up)
@@ -140,7 +140,7 @@ class QueueSpecification(Serving):
         queued.ticket = max(1, next_token - 1000 * queued.request.ahead_ms)
         self._join(context, queued)
         self._serve(context)
-        self._leave_line(context, [each for each in self.line if each is queued])
+        self._leave_queue(context, [each for each in self.queue if each is queued])
         token = dict(context.granted).get(number)
         context.granted = [grant for grant in context.granted if grant[0] != number]
         return token
@@ -148,11 +148,11 @@ class QueueSpecification(Serving):
     def _join(self, context: CallContext, *others: QueuedRequest) -> None:
         joining = [*context.queued[context.joined :], *others]
         context.joined = len(context.queued)
-        self.line = sorted(self.line + joining, key=lambda queued: queued.place)
+        self.queue = sorted(self.queue + joining, key=lambda queued: queued.place)
         self._line_changed(context, joining)
 
     def _may_overtake(self, queued: QueuedRequest) -> bool:
-        """Whether a new request for which there is room may be the first in line."""
+        """Whether a new request for which there is room may be the first in the queue."""
         return queued.request.ahead_ms > 0
 
     def _held_up(self, context: CallContext, request: Request, limit: int) -> Answer | None:
@@ -161,15 +161,15 @@ class QueueSpecification(Serving):
         admits = not context.line_is_blocked and state.grace.until <= now
         return None if admits and state.taken(now) + request.permits <= limit else WAITING
 
-    def _full_line(self, context: CallContext, call: Acquire, request: Request) -> Answer | None:
+    def _full_queue(self, context: CallContext, call: Acquire, request: Request) -> Answer | None:
         most, length = (
             call.max_waiters,
-            _count_living(self.line) + len(context.queued) - context.joined,
+            _count_living(self.queue) + len(context.queued) - context.joined,
         )
         return QUEUE_FULL if most is not None and length >= most else None
 
-    def _in_line(self, request: Request) -> Answer:
-        """The answer for a request that is in line."""
+    def _answer_of(self, request: Request) -> Answer:
+        """The answer for a request that is in the queue."""
         return WAITING
 
     def _abandon(self, context: CallContext, call: Abandon) -> Reply:
@@ -177,11 +177,11 @@ class QueueSpecification(Serving):
         for request in call.requests:
             identity = permit_id(context.hub, request.number)
             held = self.state.current_grant(identity, context.now)
-            in_line = self._is_in_line(context.hub, request)
-            answers.append(GAVE_BACK if held else LEFT_LINE if in_line else NOTHING)
+            in_line = self._is_queued(context.hub, request)
+            answers.append(GAVE_BACK if held else LEFT_QUEUE if in_line else NOTHING)
         ids = {permit_id(context.hub, request.number) for request in call.requests}
         self.state.remove(context, ids)
-        self._leave_line(context, [queued for queued in self.line if queued.id in ids])
+        self._leave_queue(context, [queued for queued in self.queue if queued.id in ids])
         self._finish_abandon(context, call)
         return self._reply(context, answers)
 
@@ -194,8 +194,8 @@ class QueueSpecification(Serving):
         for request in call.requests:
             identity = permit_id(context.hub, request.number)
             grant = self.state.current_grant(identity, context.now)
-            in_line = self._is_in_line(context.hub, request)
-            answers.append(self._in_line(request) if in_line else grant or GONE)
+            in_line = self._is_queued(context.hub, request)
+            answers.append(self._answer_of(request) if in_line else grant or GONE)
         return self._answered(context, call.requests, answers, call.right)
 
     def _look_at_heads(self, context: CallContext, requests: Sequence[Request]) -> None:
@@ -211,7 +211,7 @@ class QueueSpecification(Serving):
 
     def _reply(self, context: CallContext, answers: Sequence[Answer] = ()) -> Reply:
         moments: list[int] = []
-        if self.line:
+        if self.queue:
             expiry = self.state.next_expiry(context)
             if expiry is not None:
                 moments.append(expiry)
@@ -220,24 +220,24 @@ class QueueSpecification(Serving):
         return Reply(
             answers=answers,
             next_ms=min(moments, default=None),
-            waiting=_count_living(self.line),
+            waiting=_count_living(self.queue),
             granted=context.granted,
             slots=context.slots if self.state.slotted else {},
         )
 
     def _listing(self, context: CallContext, call: Status) -> Listing:
-        line = self._living_line(context)
+        found = self._living(context)
         entries = [
             QueueEntry(queued.id, queued.ticket, queued.request.permits, queued.key)
-            for queued in line[: call.max_entries]
+            for queued in found[: call.max_entries]
         ]
-        return Listing(len(line), entries, blocked=bool(line) and not self.passes_over)
+        return Listing(len(found), entries, blocked=bool(found) and not self.passes_over)
 
-    def _living_line(self, context: CallContext) -> list[QueuedRequest]:
+    def _living(self, context: CallContext) -> list[QueuedRequest]:
         now, look_up = context.now, self.state.look_up
-        return [q for q in self.line if not q.unreachable and look_up(q.hub).alive_until > now]
+        return [q for q in self.queue if not q.unreachable and look_up(q.hub).alive_until > now]
 
 
-def _count_living(line: Sequence[QueuedRequest]) -> int:
+def _count_living(queue: Sequence[QueuedRequest]) -> int:
     """How many wait, without those whose hubs are unreachable."""
-    return sum(not queued.unreachable for queued in line)
+    return sum(not queued.unreachable for queued in queue)

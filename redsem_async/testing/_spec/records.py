@@ -97,14 +97,14 @@ class HubRecord:
 
 @dataclass(slots=True)
 class QueuedRequest:
-    """A request in line.
+    """A request in the queue.
 
     Attributes:
         parked: the request cannot be served now, and does not block those behind it.
         unreachable: the same, because its hub received no push message: it does not count.
         is_planned: this call serves it, if its hub receives that.
         slots: that it gets from the call that serves it.
-        answer: what its client was told when it joined the line.
+        answer: what its client was told when it joined the queue.
     """
 
     hub: str
@@ -131,7 +131,7 @@ class QueuedRequest:
         return self.ticket, f"{self.hub}.{number}:{lease_ms}:{limit}:{permits}"
 
     def is_for(self, request: Request) -> bool:
-        """Whether *request* is the same, without regard to what the line does not have of it."""
+        """Whether *request* is the same, without regard to what the queue does not have of it."""
         return self.request[:4] == request[:4] and self.request.key == request.key
 
 
@@ -146,12 +146,12 @@ class CallContext:
         wall_us: the clock of the server or the caller.
         now_us: the same, without steps backwards.
         granted: number and token of the caller's requests that were served.
-        queued: requests of the call that join the line.
+        queued: requests of the call that join the queue.
         joined: how many of these have.
         head_until: when the hub of the blocked head counts as dead (fair).
         heads_until: the same of hubs whose requests hold others of their keys up.
         line_is_blocked: the head waits for room, so that a new request has to wait (fair).
-        overtakes: a request of the call may be the head once it is in line (fair).
+        overtakes: a request of the call may be the head once it is in the queue (fair).
         slots: of each number of the caller that the call granted.
         slot_list: the slots that clients declare.
     """

@@ -7,7 +7,7 @@ from .records import CallContext, Publish
 from .state import State
 
 MAX_RIGHTS = 64  # hubs that may reuse leases
-MAX_COMPARED = 64  # entries of the line that are looked at before a right is given
+MAX_COMPARED = 64  # entries of the queue that are looked at before a right is given
 
 
 def recall_rights(state: State, context: CallContext, publish: Publish) -> None:
@@ -29,7 +29,7 @@ def answer_right(
 ) -> bool:
     """Whether the caller gets the right to reuse leases. The one that it had ends.
 
-    *waiting* requests of *hubs* are in line. Not *allowed*: a limit of a key is set.
+    *waiting* requests of *hubs* are in the queue. Not *allowed*: a limit of a key is set.
     """
     if asked is None:
         return False

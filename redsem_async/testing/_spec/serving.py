@@ -17,7 +17,7 @@ class Serving(Specification):
     """A queue that is blocked by a request that does not fit (fair).
 
     Attributes:
-        line: the requests that wait.
+        queue: the requests that wait.
         parked_return: requests that were parked are looked at again.
         passes_over: one that does not fit is passed over instead.
     """
@@ -26,34 +26,34 @@ class Serving(Specification):
 
     def __init__(self, publish: Publish) -> None:
         super().__init__(publish)
-        self.line: list[QueuedRequest] = []
+        self.queue: list[QueuedRequest] = []
         self.parked_return = False
 
     def _forget(self) -> None:
         super()._forget()
-        self.line.clear()
+        self.queue.clear()
         self.parked_return = False
 
-    def lose_line(self) -> None:
+    def lose_queue(self) -> None:
         """Lose every request, as by an eviction of that key alone."""
-        self.line.clear()
+        self.queue.clear()
 
     @property
     def waiting(self) -> int:
-        return len(self.line)
+        return len(self.queue)
 
     def waiting_hubs(self) -> set[str]:
-        return {queued.hub for queued in self.line}
+        return {queued.hub for queued in self.queue}
 
     def _hubs_in_turn(self) -> Sequence[str]:
-        return [queued.hub for queued in self.line if not queued.parked]
+        return [queued.hub for queued in self.queue if not queued.parked]
 
-    def _leave_line(self, context: CallContext, leaving: Sequence[QueuedRequest]) -> None:
-        self.line = [queued for queued in self.line if queued not in leaving]
+    def _leave_queue(self, context: CallContext, leaving: Sequence[QueuedRequest]) -> None:
+        self.queue = [queued for queued in self.queue if queued not in leaving]
         self._line_changed(context, leaving)
 
     def _line_changed(self, context: CallContext, requests: Sequence[QueuedRequest]) -> None:
-        """*requests* have joined the line, or left it, or were parked, or are back."""
+        """*requests* have joined the queue, or left it, or were parked, or are back."""
 
     # -- serving
 
@@ -61,11 +61,11 @@ class Serving(Specification):
         """Serve from the head.
 
         Grants to other hubs are published before they are made. A hub that no connection
-        receives them for is passed over, and its share goes to the next in line.
+        receives them for is passed over, and its share goes to the next in the queue.
         """
         state = self.state
         self._mark_reachable(state.look_up(context.hub))
-        if state.grace.until > context.now or not self.line:
+        if state.grace.until > context.now or not self.queue:
             return
         self._look_through(context)
         if state.set_limit == 0:
@@ -74,7 +74,7 @@ class Serving(Specification):
             self.parked_return = False
             back = [
                 queued
-                for queued in self.line
+                for queued in self.queue
                 if queued.parked
                 and not (queued.unreachable and state.is_unreachable(context, queued.hub))
             ]
@@ -101,14 +101,14 @@ class Serving(Specification):
         state = self.state
         plan: list[tuple[QueuedRequest, int]] = []
         used = state.taken(context.now)
-        for queued in [queued for queued in self.line if not queued.parked]:
+        for queued in [queued for queued in self.queue if not queued.parked]:
             record = state.look_up(queued.hub)
             permits = queued.request.permits
             limit = state.effective_limit(queued.request.limit)
             if self.passes_over and used + permits > limit:
                 continue
             if record.alive_until <= context.now:
-                self.line.remove(queued)
+                self.queue.remove(queued)
             elif permits > limit or record.unreachable:
                 self._park(context, queued)
             elif used + permits > limit:
@@ -146,7 +146,7 @@ class Serving(Specification):
                 unreachable += [queued for queued, _ in part]
                 continue
             for (queued, token), (number, holding) in zip(part, grants, strict=True):
-                self.line.remove(queued)
+                self.queue.remove(queued)
                 expiry = context.now + holding.left_ms
                 state.holders[queued.id] = HolderRecord(
                     expiry, token, queued.request.permits, queued.key, queued.slots
@@ -167,10 +167,10 @@ class Serving(Specification):
         if not state.may_have_died(now):
             return
         state.looked_at = now
-        alive_until = {queued.hub: state.look_up(queued.hub).alive_until for queued in self.line}
-        self._leave_line(context, [q for q in self.line if alive_until[q.hub] <= now])
+        alive_until = {queued.hub: state.look_up(queued.hub).alive_until for queued in self.queue}
+        self._leave_queue(context, [q for q in self.queue if alive_until[q.hub] <= now])
         unreached = [
-            q for q in self.line if not q.unreachable and state.is_unreachable(context, q.hub)
+            q for q in self.queue if not q.unreachable and state.is_unreachable(context, q.hub)
         ]
         for queued in unreached:
             self._park(context, queued)
@@ -185,6 +185,6 @@ class Serving(Specification):
         self.parked_return = True
 
     def _remove_dead_waiters(self, context: CallContext) -> int:
-        before, now, look_up = len(self.line), context.now, self.state.look_up
-        self._leave_line(context, [q for q in self.line if look_up(q.hub).alive_until <= now])
-        return before - len(self.line)
+        before, now, look_up = len(self.queue), context.now, self.state.look_up
+        self._leave_queue(context, [q for q in self.queue if look_up(q.hub).alive_until <= now])
+        return before - len(self.queue)

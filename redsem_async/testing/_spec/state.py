@@ -22,7 +22,7 @@ from .records import (
 )
 
 ALL_TAKEN = 2**53  # permits
-LOOK_AGAIN_MS = 1000  # before that the line is not looked through again
+LOOK_AGAIN_MS = 1000  # before that the queue is not looked through again
 
 
 @dataclass(slots=True)
@@ -106,7 +106,7 @@ class State:
         slotted: permits stand for slots.
         slots: the longest list of slots that a client declares.
         hold_ms: for how long requests hold their permits lately, times permits, if it was told.
-        looked_at: when the line was looked through for requests of dead hubs, in milliseconds;
+        looked_at: when the queue was looked through for requests of dead hubs, in milliseconds;
             None where that is to be done again.
         on_removed: called with holders that were removed.
     """
@@ -274,7 +274,7 @@ class State:
         return hub != context.hub and self.look_up(hub).unreachable
 
     def may_have_died(self, now: int) -> bool:
-        """Whether hubs have died since the line was looked through, which is done seldom."""
+        """Whether hubs have died since the queue was looked through, which is done seldom."""
         since = self.looked_at
         if since is None:
             return True

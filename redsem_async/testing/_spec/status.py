@@ -15,14 +15,14 @@ class Listing(NamedTuple):
 
     Attributes:
         waiting: how many requests wait.
-        line: the first of them.
+        queue: the first of them.
         keys: keys that hold or wait.
         blocked: whether a new request without a key waits behind others.
         key_limits: of how many keys the limit is set.
     """
 
     waiting: int
-    line: Sequence[QueueEntry] = ()
+    queue: Sequence[QueueEntry] = ()
     keys: Sequence[KeyEntry] = ()
     blocked: bool = False
     key_limits: int = 0
@@ -41,7 +41,7 @@ def status(state: State, context: CallContext, call: Status, listing: Listing) -
         for held in (state.holders[i],)
     ]
     hubs = {entry.id.partition(".")[0] for entry in holders}
-    hubs |= {entry.id.partition(".")[0] for entry in listing.line}
+    hubs |= {entry.id.partition(".")[0] for entry in listing.queue}
     return StatusReply(
         set_limit=state.set_limit,
         hold_ms=state.hold_ms,
@@ -49,7 +49,7 @@ def status(state: State, context: CallContext, call: Status, listing: Listing) -
         waiting=listing.waiting,
         now_us=state.counter.stamp(context.now_us),
         holders=holders,
-        line=listing.line,
+        queue=listing.queue,
         keys=listing.keys,
         slots=tuple(state.slots),
         blocked=listing.blocked,

@@ -359,7 +359,7 @@ class Process:
         """A lease is used again, which the server does not judge."""
         if model.key_limits:
             raise Wrong(f"{self.name} uses a lease again, and the limit of a key is set")
-        waits = any(self.world.owners[queued.hub] is self for queued in model.line)
+        waits = any(self.world.owners[queued.hub] is self for queued in model.queue)
         if model.shares and waits:
             raise Wrong(f"{self.name} uses a lease again, past a turn of its own")
 

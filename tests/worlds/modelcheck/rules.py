@@ -33,7 +33,7 @@ class Before(NamedTuple):
 def look(world: "World") -> Before:
     model = world.model
     assert isinstance(model, QueueSpecification)
-    line = tuple(model.line)
+    line = tuple(model.queue)
     return Before({i: held.token for i, held in model.state.holders.items()}, line)
 
 
@@ -106,7 +106,7 @@ def _check_order(world: "World", before: Before, granted: list[str]) -> None:
     last = max(places.get(identity, len(places)) for identity in granted)
     set_limit = model.state.set_limit
     now_ms = world.server_us // 1000
-    for waiter in model.line:
+    for waiter in model.queue:
         hub = model.state.look_up(waiter.hub)
         eligible = hub.alive_until > now_ms and not hub.unreachable
         most = waiter.request.limit if set_limit is None else set_limit

@@ -44,7 +44,7 @@ class ForgetsWhoLeaves(KeyedSpecification):
     """A key is not looked at again when its first request leaves the line."""
 
     def _line_changed(self, context: CallContext, requests: Sequence[QueuedRequest]) -> None:
-        standing = [queued for queued in requests if queued in self.line]
+        standing = [queued for queued in requests if queued in self.queue]
         super()._line_changed(context, standing)
 
 
@@ -67,11 +67,11 @@ class LetsLightOnesPass(KeyedSpecification):
     """A newcomer goes by the limits alone, and not by who of its key waits."""
 
     def _held_up(self, context: CallContext, request: Request, limit: int) -> Answer | None:
-        standing, self.line = self.line, []
+        standing, self.queue = self.queue, []
         try:
             return super()._held_up(context, request, limit)
         finally:
-            self.line = standing
+            self.queue = standing
 
 
 class LooksOnlyAtTheRoom(KeyedSpecification):
@@ -86,7 +86,7 @@ class KeysBlockAll(KeyedSpecification):
     """Whom its key holds up is in the way of other keys."""
 
     def _acquire(self, context: CallContext, call: Acquire) -> Reply:
-        context.line_is_blocked = len(self.line) > len(self.ready)
+        context.line_is_blocked = len(self.queue) > len(self.ready)
         return super()._acquire(context, call)
 
 

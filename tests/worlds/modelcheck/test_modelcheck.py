@@ -62,7 +62,7 @@ class WithoutMark(QueueSpecification):
 
     def _answer(self, context: CallContext, call: Acquire, request: Request, mark: int) -> Answer:
         known = self.state.current_grant(f"{context.hub}.{request.number}", context.now)
-        in_line = self._is_in_line(context.hub, request)
+        in_line = self._is_queued(context.hub, request)
         return super()._answer(context, call, request, mark if known or in_line else 0)
 
 
@@ -70,22 +70,22 @@ class ServesNobody(QueueSpecification):
     """What is released is not given to who waits for it."""
 
     def _release(self, context: CallContext, call: Release) -> Reply:
-        line, self.line = self.line, []
+        line, self.queue = self.queue, []
         try:
             return super()._release(context, call)
         finally:
-            self.line = line
+            self.queue = line
 
 
 class LooksAtTheHead(PassingSpecification):
     """Only the first in the queue is served."""
 
     def _serve(self, context: CallContext, own: Sequence[Request] = ()) -> None:
-        queue, self.line = self.line, self.line[:1]
+        queue, self.queue = self.queue, self.queue[:1]
         try:
             super()._serve(context, own)
         finally:
-            self.line += queue[1:]
+            self.queue += queue[1:]
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ class Judge:
         self.heir: dict[str, str] = {}  # who adopted, by the id that it adopted
         self.flushed_at = -math.inf
         self.prompt = math.inf  # seconds in which everybody learns who waits
-        self._in_line: dict[str, InLine] = {}  # those whose turn may come
+        self._answer_of: dict[str, InLine] = {}  # those whose turn may come
         self._orders: list[Order] = []
         self._limits: list[tuple[float, int | None]] = [(0.0, None)]  # from when on which was set
         self._key_limited_since = math.inf  # from when on the limit of any key has been set
@@ -75,11 +75,11 @@ class Judge:
             i: Permit(h.expiry_ms, h.token, h.permits, h.key) for i, h in state.holders.items()
         }
         assert isinstance(model, QueueSpecification)
-        tickets = {waiter.id: waiter.ticket for waiter in model.line}
+        tickets = {waiter.id: waiter.ticket for waiter in model.queue}
         look = Look(now, holders, tickets, state.set_limit, state.grace.until)
         if not isinstance(model, KeyedSpecification):
             return look
-        room, keys = room_of(model, now), {waiter.id: waiter.key for waiter in model.line}
+        room, keys = room_of(model, now), {waiter.id: waiter.key for waiter in model.queue}
         room = room._replace(key_limits=dict(model.key_limits), slotted=self.slotted)
         heads = ready(eligible(model, room, now), room)
         held_up = not all(room.fits(head.request) for head in heads)
@@ -151,7 +151,7 @@ class Judge:
         """The server forgot everything, and the marks that stop delayed duplicates too."""
         self.flushed_at = self._world.now
         self._forget("flushed")
-        self._in_line.clear()
+        self._answer_of.clear()
         for order in self._orders:
             order.done = False  # what is asked for still is carried out anew
         self._limit_is(None)
@@ -199,7 +199,7 @@ class Judge:
         """
         now = self._world.server_us // 1000
         longest = min(CLOCKS * semaphore._terms.refresh_interval, self.prompt)
-        for identity, (since, alive_until) in self._in_line.items():
+        for identity, (since, alive_until) in self._answer_of.items():
             others = not identity.startswith(hub) and alive_until > now
             self._check(
                 not others or since > moment - longest,
@@ -552,14 +552,14 @@ class Judge:
 
     def _note_line(self, model: QueueSpecification, now: int) -> None:
         """Who stands in line, without a break in which its turn could not have come."""
-        old, self._in_line = self._in_line, {}
-        for waiter in model.line:
+        old, self._answer_of = self._answer_of, {}
+        for waiter in model.queue:
             if self._eligible(model, waiter, now):
                 known = old.get(waiter.id)
                 steady = known is not None and known.alive_until > now
                 since = known.since if known is not None and steady else self._world.now
                 alive_until = model.state.hubs[waiter.hub].alive_until
-                self._in_line[waiter.id] = InLine(since, alive_until)
+                self._answer_of[waiter.id] = InLine(since, alive_until)
 
     def _most(self, waiter: QueuedRequest) -> int:
         return self.in_force(waiter.request.limit)
@@ -569,7 +569,7 @@ class Judge:
 
     def first(self, model: QueueSpecification, now: int) -> QueuedRequest | None:
         """The first in line whose turn it is."""
-        turns = (waiter for waiter in model.line if self._eligible(model, waiter, now))
+        turns = (waiter for waiter in model.queue if self._eligible(model, waiter, now))
         return next(turns, None)
 
     def _eligible(self, model: QueueSpecification, waiter: QueuedRequest, now: int) -> bool:

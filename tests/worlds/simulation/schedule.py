@@ -370,15 +370,15 @@ class Schedule:
             for identity, held in model.state.holders.items():
                 if held.expiry_ms > now and self._survives(identity) and identity not in excused:
                     self._unless_violated(f"{name}: {identity} is still held ({held})")
-            for identity in self._in_line(model):
+            for identity in self._answer_of(model):
                 if self._survives(identity) and identity not in judge.revived_line:
                     self._unless_violated(f"{name}: {identity} is still in line")
 
-    def _in_line(self, model: Specification) -> list[str]:
+    def _answer_of(self, model: Specification) -> list[str]:
         assert isinstance(model, QueueSpecification)
         # What is of a process that counts as dead is dropped by the next call, and counts no more.
         now, look_up = self.world.server_us // 1000, model.state.look_up
-        return [w.id for w in model.line if look_up(w.hub).alive_until > now]
+        return [w.id for w in model.queue if look_up(w.hub).alive_until > now]
 
     def _idle(self) -> bool:
         return all(process.idle for process in self.world.processes)

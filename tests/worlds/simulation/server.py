@@ -77,7 +77,7 @@ class Server:
         now_us = world.server_us
         before = judge.look(model, now_us // 1000)
         assert isinstance(model, QueueSpecification)
-        line = tuple(model.line)
+        line = tuple(model.queue)
         answer = carry_out(model, address, call, hub, now_us)
         world.note("run", link.process.name, hub[:4], address.name, call, "->", answer)
         self._note_what_is_rare(model, call, hub, gone, before)
