@@ -251,7 +251,7 @@ OF_CLIENT = (
         (
             "_hub/stalls.py",
             "if self._ran_at < due < now:",
-            "        if not self:\n            self.stirred.set()",
+            "if not self:",
         ),
     ),
     mutant(
