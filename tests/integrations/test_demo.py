@@ -266,6 +266,11 @@ def test_a_good_record_has_no_fault() -> None:
     assert GOOD.faults() == []
 
 
+def test_a_worker_that_held_all_permits_may_hold_up_the_others() -> None:
+    """That is no broken promise."""
+    assert kill(GOOD, permits_by_time=((5.1, 2), (5.2, 0))).faults() == []
+
+
 @pytest.mark.parametrize(("fault", "doctor"), MANIPULATED, ids=[fault for fault, _ in MANIPULATED])
 def test_a_broken_promise_is_a_fault(fault: str, doctor: Callable[[Record], Record]) -> None:
     found = doctor(GOOD).faults()
