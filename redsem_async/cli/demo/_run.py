@@ -55,10 +55,10 @@ async def _both_rounds(plan: Plan, target: Target, display: Display) -> tuple[Ro
         async with semaphore.acquire(timeout=0):
             pass  # Raises if Redis is unreachable.
         try:
-            display.begin(f"1. {count} requests without a semaphore")
+            display.log(f"[bold]1. {count} requests without a semaphore[/]")
             first = _Workers(plan, target, display, None)
             bare = await first.process(range(1, count + 1))
-            display.begin(f"2. {count} requests with {semaphore!r}, lease {plan.lease:g} s")
+            display.log(f"[bold]2. {count} requests with {semaphore!r}, lease {plan.lease:g} s[/]")
             second = _Workers(plan, target, display, semaphore)
             guarded = await second.process(range(count + 1, 2 * count + 1))
         finally:
@@ -104,7 +104,9 @@ class _Workers:
             shown.cancel()
         in_order = sorted(self._events, key=lambda event: event.at)
         round_ = Round(requests, began, tuple(in_order), kill)
-        self._display.end(round_)
+        refused, answered = round_.refused, len(round_.of_kind("answered"))
+        times = f"[red]{refused} refusals (429)[/]" if refused else "[green]no refusals[/]"
+        self._display.log(f"{answered} answered in {round_.seconds:.1f} s, {times}")
         return round_
 
     @contextlib.asynccontextmanager

@@ -3,22 +3,19 @@
 import asyncio
 import contextlib
 import time
-from collections import deque
 from collections.abc import Sequence
 
 from rich.console import Console, Group
 from rich.live import Live
 from rich.markup import escape
-from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from redsem_async import FairSemaphore, SemaphoreError, SemaphoreStatus
+from redsem_async import FairSemaphore, SemaphoreError
 
 from ._parts import Upstream, Worker
 from ._record import Kill, Record, Round
 
-_BLOCKS = " ▁▂▃▄▅▆▇█"
 _RATE = 12  # updates per second
 
 
@@ -28,25 +25,12 @@ class Display:
     def __init__(self, limit: int, console: Console) -> None:
         self._limit = limit
         self._console = console
-        self._title = ""
         self._began = time.monotonic()
-        self._past: deque[int] = deque(maxlen=48)
 
     def log(self, line: str) -> None:
         """Print an event."""
         seconds = time.monotonic() - self._began
         self._console.print(f"[dim]{seconds:5.1f} s[/]  {line}")
-
-    def begin(self, title: str) -> None:
-        """Print the start of a round."""
-        self._title = title
-        self.log(f"[bold]{title}[/]")
-
-    def end(self, round_: Round) -> None:
-        """Print the result of a round."""
-        refused, answered = round_.refused, len(round_.of_kind("answered"))
-        times = f"[red]{refused} refusals (429)[/]" if refused else "[green]no refusals[/]"
-        self.log(f"{answered} answered in {round_.seconds:.1f} s, {times}")
 
     async def show(
         self, workers: Sequence[Worker], upstream: Upstream, semaphore: FairSemaphore | None
@@ -54,45 +38,35 @@ class Display:
         """Show the current state, if this is a terminal, until this is cancelled."""
         if not self._console.is_terminal:
             return
-        status = None
         with Live(console=self._console, auto_refresh=False, transient=True) as live:
             while True:
+                use, permits = "inside", "none"
                 if semaphore is not None:
+                    use = "holding"
                     with contextlib.suppress(SemaphoreError):
-                        status = await semaphore.status()
-                self._past.append(upstream.inside)
-                live.update(self._panel(workers, upstream.inside, status), refresh=True)
+                        now = await semaphore.status()
+                        permits = f"{now.held} held, {now.available} free, {now.waiting} waiting"
+                inside = Text("■ " * upstream.inside, "green")
+                inside.append("□ " * (self._limit - upstream.inside), "dim")
+                lines = (f"semaphore: {permits}", Text("inside the upstream: ") + inside)
+                live.update(Group("", _workers(workers, use), "", *lines), refresh=True)
                 await asyncio.sleep(1 / _RATE)
 
-    def _panel(
-        self, workers: Sequence[Worker], inside: int, status: SemaphoreStatus | None
-    ) -> Panel:
-        limit = self._limit
-        bar = Text("■ " * inside, "green" if inside <= limit else "red")
-        bar.append("□ " * (limit - inside), "dim").append(f" {inside} of {limit}")
-        past = "".join(_BLOCKS[min(8, round(8 * n / limit))] for n in self._past)
-        permits = "[dim]none"
-        if status is not None:
-            permits = f"{status.held} held, {status.available} free, {status.waiting} waiting"
-        lines = Table.grid(padding=(0, 2))
-        lines.add_row("requests inside the upstream", bar)
-        lines.add_row("last seconds", Text(past, "cyan"))
-        lines.add_row("semaphore", permits)
 
-        table = _table("", right=("pid", "answered", "refused", "waiting"))
-        table.add_column("inside" if status is None else "holding", min_width=14)
-        for worker in workers:
-            gone, refused = worker.gone.is_set(), worker.counts["retrying"]
-            table.add_row(
-                Text(worker.label, "strike dim" if gone else "bold"),
-                Text(str(worker.process.pid), "dim"),
-                str(worker.counts["answered"]),
-                Text(str(refused), "red" if refused else "dim"),
-                "" if gone else str(len(worker.queued)),
-                Text("gone", "red") if gone else Text("● " * len(worker.started), "green"),
-            )
-        body = Group(table, Text(), lines)
-        return Panel(body, title=self._title, title_align="left", expand=False, padding=(1, 2))
+def _workers(workers: Sequence[Worker], use: str) -> Table:
+    table = _table("", right=("pid", "answered", "refused", "waiting"))
+    table.add_column(use)
+    for worker in workers:
+        gone, started = worker.gone.is_set(), Text("●" * len(worker.started), "green")
+        table.add_row(
+            Text(worker.label, "strike dim" if gone else "bold"),
+            str(worker.process.pid),
+            str(worker.counts["answered"]),
+            str(worker.counts["retrying"]),
+            "" if gone else str(len(worker.queued)),
+            Text("gone", "red") if gone else started,
+        )
+    return table
 
 
 def _table(left: str, right: Sequence[str]) -> Table:
