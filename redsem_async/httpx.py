@@ -106,7 +106,7 @@ class SemaphoreTransport(httpx.AsyncBaseTransport):
         """Acquire a permit and send *request*. httpx calls this."""
         try:
             timeouts = request.extensions.get("timeout", {})
-            held = await self._limiter.hold(request, timeouts.get("pool"))
+            held = await self._limiter.acquire(request, timeouts.get("pool"))
         except AcquireTimeout as full:
             raise PermitTimeout(
                 full.name, full.waited, full.retry_after, full.blocked_by, full.nested

@@ -164,7 +164,10 @@ class _Gauges:
         gauge("held", "{permit}", "Permits held by all processes", lambda reading: reading.held)
         gauge("waiting", "{request}", "Requests waiting anywhere", lambda reading: reading.waiting)
         gauge(
-            "oldest_wait", "s", "Age of the first request in line", lambda reading: reading.oldest
+            "oldest_wait",
+            "s",
+            "Age of the first request in the queue",
+            lambda reading: reading.oldest,
         )
         meter.create_observable_gauge(
             "redsem.status.age", [self._age], "s", "Time since all statuses were read last"

@@ -68,11 +68,11 @@ def server_url(pytestconfig: pytest.Config) -> Iterator[str]:
 
 
 @pytest.fixture(autouse=True)
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine that others keep busy may need longer than GRACE for the reply at a deadline."""
+def overtime(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that others keep busy may need longer for the reply at a deadline."""
     if not EXACT:
         for module in ("route", "deadlines"):
-            monkeypatch.setattr(f"redsem_async._hub.{module}.GRACE", NOISE / 2)
+            monkeypatch.setattr(f"redsem_async._hub.{module}.OVERTIME", NOISE / 2)
 
 
 @pytest.fixture(autouse=lacking.REQUESTED != ())

@@ -202,7 +202,7 @@ async def _slowest_of_one_key(setup: Setup) -> list[Row]:
         waiting = f"{many:,} of one key wait"
         async with _row(rows, client, f"{waiting}: they come"):
             await _comes(setup, process, semaphore, Crowd(terms, many, one_key=True), many - 1)
-        async with _row(rows, client, f"{waiting}: the limit in all is set"):
+        async with _row(rows, client, f"{waiting}: the overall limit is set"):
             await semaphore.set_limit(0)
             await semaphore.set_limit(None)
         async with _row(rows, client, f"{waiting}: the semaphore is cleared, they come again"):
@@ -238,7 +238,7 @@ async def _slowest_of_many_keys(setup: Setup) -> list[Row]:
             await _comes(setup, process, semaphore, Crowd(terms, many, one_key=False), many - 1)
         async with _row(rows, client, f"{waiting}: status"):
             await semaphore.status()
-        async with _row(rows, client, f"{waiting}: the limit in all is raised"):
+        async with _row(rows, client, f"{waiting}: the overall limit is raised"):
             await semaphore.set_limit(many)
             await _line(semaphore, 0)
         await process.kill()

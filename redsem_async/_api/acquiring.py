@@ -1,5 +1,6 @@
 """Acquiring and adopting permits."""
 
+import math
 from collections.abc import Callable
 
 from redsem_async._core.clock import now as clock
@@ -7,7 +8,11 @@ from redsem_async._core.config import Terms
 from redsem_async._core.errors import AcquireTimeout, PermitLost, SemaphoreClosed
 from redsem_async._core.keys import parse_permit_id
 from redsem_async._core.lease import reply_timeout
-from redsem_async._hub.claim import Claim, State
+from redsem_async._hub import reuse
+from redsem_async._hub.estimates import waits_for_itself
+from redsem_async._hub.lease import LeaseState
+from redsem_async._hub.remote_semaphore import RemoteSemaphore
+from redsem_async._hub.request import Request
 from redsem_async._observers.registry import observers
 from redsem_async._protocol.operations import KeyTerms
 
@@ -28,29 +33,29 @@ async def acquire(
     """Acquire a permit. Cancelled at any moment, it leaves nothing behind."""
     bound = bind()
     remote, _, loop = bound
-    if terms.linger:
-        now = started = clock()
-        lease = remote.reuse.take(terms, permits, key, now)
-        if lease is not None and remote.reuse.others_are_due:
-            lease, now = await remote.reuse.let_others_run(lease), clock()
-        if lease is not None:
-            lease.reuse(started)
-            return _use(bound, lease, lease, now, cancel_on_loss=cancel_on_loss)
+    started = clock()
     waits = timeout is None or timeout > 0
-    future = loop.create_future()
-    claim = Claim(remote.address, terms, permits, clock(), waits, future, ahead, key)
-    if remote.identity.closing:
-        raise _refused(claim, SemaphoreClosed(claim.address.name))
+    deadline = math.inf
     if timeout is not None:
-        claim.deadline = loop.time() + (timeout if waits else reply_timeout(terms.lease))
-        claim.timer = loop.call_at(claim.deadline, remote.deadlines.expire, claim)
-    remote.submit(claim)
-    permit = await _take(bound, claim, cancel_on_loss=cancel_on_loss)
-    if permit is None:
-        left = max(0.0, claim.deadline - loop.time()) if timeout else timeout
-        asked = (left, permits, ahead, key)
-        return await acquire(bind, terms, *asked, cancel_on_loss=cancel_on_loss)
-    return permit
+        deadline = started + (timeout if waits else reply_timeout(terms.lease))
+    asked = (remote.address, terms, permits, started, waits, loop.create_future())
+    request = Request(*asked, deadline, ahead, key)
+    if terms.linger:
+        lease = reuse.take(remote.state, terms, permits, key, started)
+        if lease is not None and reuse.others_are_due(remote.state):
+            lease = await remote.let_others_run(lease)
+        if lease is not None:
+            request.serve(lease)
+            return _permit(bound, request, cancel_on_loss=cancel_on_loss)
+    if remote.identity.closing:
+        raise _refused(request, SemaphoreClosed(remote.address.name))
+    remote.ask(request)
+    try:
+        await request.future
+    except BaseException:
+        _abandon(remote, request)
+        raise
+    return _permit(bound, request, cancel_on_loss=cancel_on_loss)
 
 
 async def adopt(
@@ -59,74 +64,54 @@ async def adopt(
     """Take over the permit that *permit_id* names. Cancelled, it gives it back."""
     bound = bind()
     remote, _, loop = bound
-    claim = Claim(remote.address, terms, 1, clock(), False, loop.create_future())  # noqa: FBT003
+    started = clock()
+    deadline = started + 2 * reply_timeout(terms.lease)
+    asked = (remote.address, terms, 1, started, False, loop.create_future())
+    request = Request(*asked, deadline)
     known = parse_permit_id(permit_id)
     if known is None:
-        raise _refused(claim, PermitLost(claim.address.name, permit_id, "that is no permit id"))
+        reason = "that is no permit id"
+        raise _refused(request, PermitLost(remote.address.name, permit_id, reason))
     if remote.identity.closing:
-        raise _refused(claim, SemaphoreClosed(claim.address.name))
-    timeout = 2 * reply_timeout(terms.lease)
-    claim.timer = loop.call_later(timeout, remote.deadlines.expire, claim)
-    claim.is_known = True
-    remote.adopt(claim, *known)
-    permit = await _take(bound, claim, cancel_on_loss=cancel_on_loss)
-    assert permit is not None, "leases are passed to callers that wait"
-    return permit
-
-
-async def _take(bound: Bound, claim: Claim, *, cancel_on_loss: bool) -> Permit | None:
-    """The permit of the caller. None where it was passed a lease that is gone: it asks again."""
-    remote, refresher, _ = bound
+        raise _refused(request, SemaphoreClosed(remote.address.name))
+    remote.adopt(request, *known)
     try:
-        await claim.future
+        await request.future
     except BaseException:
-        # The server may have granted it, or may yet: whatever exists is given back.
-        remote.abandons.leave(claim)
-        if claim.passed is not None:
-            remote.reuse.give_back(claim.passed)
-        for notifier in observers.notifiers:
-            notifier.abandoned(claim)
+        _abandon(remote, request)
         raise
-    if (lease := claim.passed) is not None:
-        if remote.identity.closing:
-            remote.reuse.give_back(lease)
-            raise _refused(claim, SemaphoreClosed(claim.address.name))
-        if clock() >= lease.trusted_until:
-            remote.reuse.give_back(lease)  # the loop was blocked since it was passed
-        if lease.state is not State.KEPT:
-            return None
-        lease.reuse(claim.started)
-        return _use(bound, lease, claim, clock(), cancel_on_loss=cancel_on_loss)
-    error = claim.error
-    if error is None and claim.state is State.ENDED:
-        # Closed, and given back, before its caller could run.
-        error = SemaphoreClosed(claim.address.name)
-    if error is not None:
-        if isinstance(error, AcquireTimeout) and remote.ledger.waits_for_itself(claim, error):
-            error = error.of_a_holder()
-        raise _refused(claim, error)
-    now = clock()
-    refresher.add(claim, remote, now)
-    permit = Permit(bound, claim, now - claim.started, cancel_on_loss=cancel_on_loss)
+    return _permit(bound, request, cancel_on_loss=cancel_on_loss)
+
+
+def _abandon(remote: RemoteSemaphore, request: Request) -> None:
+    """The server may have granted it, or may yet: whatever exists is given back."""
+    remote.leave(request)
     for notifier in observers.notifiers:
-        notifier.granted(claim, permit.waited)
-        if claim.state is State.LOST:  # before its caller came to know that it was granted
-            notifier.lost(claim, claim.lost_reason or "", cancels=False)
-    return permit
+        notifier.abandoned(request)
 
 
-def _use(bound: Bound, lease: Claim, claim: Claim, now: float, *, cancel_on_loss: bool) -> Permit:
-    """A permit for the caller of *claim*, with a lease that was used before."""
+def _permit(bound: Bound, request: Request, *, cancel_on_loss: bool) -> Permit:
+    """The permit of the caller, whose request has come to its end."""
     remote, refresher, _ = bound
-    refresher.resume(lease, remote, now)
-    permit = Permit(bound, lease, now - claim.started, cancel_on_loss=cancel_on_loss)
+    lease = request.lease
+    if request.error is not None or lease is None or lease.state is LeaseState.ENDED:
+        # Where there is no error: closed, and given back, before its caller could run.
+        error = request.error or SemaphoreClosed(remote.address.name)
+        if isinstance(error, AcquireTimeout) and waits_for_itself(remote.state, request, error):
+            error = error.of_a_holder()
+        raise _refused(request, error)
+    now = clock()
+    refresher.add(lease, remote, now)
+    permit = Permit(bound, lease, now, now - request.started, cancel_on_loss)
     for notifier in observers.notifiers:
-        notifier.granted(lease, permit.waited, claim)
+        notifier.granted(lease, request, permit.waited)
+        if lease.state is LeaseState.LOST:  # before its caller came to know that it was granted
+            notifier.lost(lease, lease.lost_reason or "", cancels=False)
     return permit
 
 
-def _refused(claim: Claim, error: Exception) -> Exception:
-    """Return *error*, which the caller of *claim* gets."""
+def _refused(request: Request, error: Exception) -> Exception:
+    """Return *error*, which the caller of *request* gets."""
     for notifier in observers.notifiers:
-        notifier.refused(claim, error)
+        notifier.refused(request, error)
     return error

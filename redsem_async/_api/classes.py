@@ -205,7 +205,7 @@ class FairSemaphore(AnySemaphore):
 
         Args:
             limit: the number of permits that may be held at the same time.
-            key: the key whose limit it is; by default it is the limit in all.
+            key: the key whose limit it is; by default it is the overall limit.
         """
         if key is None:
             await super().set_limit(limit)
@@ -213,12 +213,12 @@ class FairSemaphore(AnySemaphore):
         if limit is not None:
             limit = config.whole(limit, "limit", 0)
         self._check_key(key)
-        await self._bound().remote.ask(SetLimit(limit, key=key))
+        await self._bound().remote.call(SetLimit(limit, key=key))
 
     def _bind(self) -> Bound:
         bound = super()._bind()
         limit = self._key_limit
-        bound.remote.introduction.declared_of_keys = None if callable(limit) else limit
+        bound.remote.state.introduction.declared_of_keys = None if callable(limit) else limit
         return bound
 
     def _check_key(self, key: str) -> None:

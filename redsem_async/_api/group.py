@@ -25,9 +25,9 @@ class SemaphoreGroup:
 
     Use it as ``async with group[tenant]: ...`` where the keys have nothing in common, such as a
     domain or a model each: every key has a semaphore of its own, of either class, with its own
-    queue, and in a cluster they spread over the shards. There is no limit in all.
+    queue, and in a cluster they spread over the shards. There is no overall limit.
 
-    For a limit in all *and* one for each key, or for a limit that keys share fairly, use the
+    For an overall limit *and* one for each key, or for a limit that keys share fairly, use the
     ``key`` of one ``FairSemaphore`` (``key_limit=``, ``share=True``): it decides both in one step.
     With a semaphore for all around one of the group, a task would hold a permit of the one while
     it waits for the other. For two kinds of keys, such as models and tenants, make a

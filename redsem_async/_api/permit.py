@@ -13,18 +13,19 @@ from redsem_async._core.cancellation import finish
 from redsem_async._core.clock import now as clock
 from redsem_async._core.config import Slot
 from redsem_async._core.errors import BackendError, PermitLost, SemaphoreError
+from redsem_async._core.keys import permit_id
 from redsem_async._core.lease import Outcome, reply_timeout
-from redsem_async._hub.claim import Claim, SpentClaim, State
-from redsem_async._hub.operations.release import Confirmed
+from redsem_async._hub import trust
+from redsem_async._hub.lease import Guard, Lease, LeaseState
+from redsem_async._hub.pending import Confirmed
 
 from .bound import Bound
-from .guard import Guard
 
 logger = logging.getLogger("redsem_async")
 
 DROPS_LOGGED_EVERY = 60.0  # seconds, for each semaphore
 
-_TAKEN = frozenset({State.HELD, State.LOST})
+_TAKEN = frozenset({LeaseState.HELD, LeaseState.LOST})
 
 
 class Permit:
@@ -43,21 +44,34 @@ class Permit:
         "_acquired_at",
         "_bound",
         "_cancel_on_loss",
-        "_claim",
+        "_fresh_id",
         "_guarded",
+        "_lease",
+        "_ours",
+        "_since",
         "_waited",
     )
 
-    def __init__(self, bound: Bound, claim: Claim, waited: float, *, cancel_on_loss: bool) -> None:
+    def __init__(
+        self,
+        bound: Bound,
+        lease: Lease,
+        since: float,
+        waited: float,
+        cancel_on_loss: bool,  # noqa: FBT001 - keywords cost time
+    ) -> None:
         self._bound = bound
-        self._claim = claim
+        self._lease = lease
+        self._ours = True  # the lease is not another permit's
+        self._fresh_id: str | None = None  # where another permit has the id of the lease
+        self._since = since
         self._waited = waited
         self._cancel_on_loss = cancel_on_loss
         self._guarded: Guard | None = None
         self._acquired_at: str | None = _line_outside() if bound.loop.get_debug() else None
 
     def __repr__(self) -> str:
-        state = self._claim.state.name.lower()
+        state = self._lease.state.name.lower() if self._ours else "ended"
         return f"<Permit of {self.name!r} {state}, fencing token {self.fencing_token}>"
 
     @property
@@ -67,21 +81,23 @@ class Permit:
         With ``linger`` another permit may have its lease once its block was left. If the id was
         not read before, it is then a new one, under which nothing is held.
         """
-        claim = self._claim
-        claim.is_known = True
-        if not claim.number:
-            claim.number = self._bound.remote.identity.new_number()
-        return claim.id
+        if self._ours:
+            self._lease.is_known = True
+            return self._lease.id
+        if self._fresh_id is None:
+            number = self._bound.remote.identity.new_number()
+            self._fresh_id = permit_id(self._lease.hub_id, number)
+        return self._fresh_id
 
     @property
     def name(self) -> str:
         """The name of the semaphore."""
-        return self._claim.address.name
+        return self._lease.address.name
 
     @property
     def permits(self) -> int:
         """How many permits this one stands for."""
-        return self._claim.permits
+        return self._lease.permits
 
     @property
     def slot(self) -> Slot | None:
@@ -94,8 +110,8 @@ class Permit:
     @property
     def slots(self) -> tuple[Slot, ...]:
         """The slots that this permit has: as many as it stands for permits."""
-        declared = self._claim.terms.slots or ()
-        return tuple(declared[slot] for slot in self._claim.slots)
+        declared = self._lease.terms.slots or ()
+        return tuple(declared[slot] for slot in self._lease.slots)
 
     @property
     def fencing_token(self) -> int:
@@ -107,8 +123,10 @@ class Permit:
         docs/guarantees.md has an example. With ``linger`` it is 0 if it is read for the first time
         after the block, because another permit may have the token by then.
         """
-        self._claim.is_known = True
-        return self._claim.token
+        if not self._ours:
+            return 0
+        self._lease.is_known = True
+        return self._lease.token
 
     @property
     def waited(self) -> float:
@@ -121,15 +139,17 @@ class Permit:
 
         0 or less when it may not be trusted now.
         """
-        if self._claim.state is not State.HELD:
+        if not self._ours or self._lease.state is not LeaseState.HELD:
             return -math.inf
-        return self._claim.trusted_until - clock()
+        return self._lease.trusted_until - clock()
 
     @property
     def lost(self) -> bool:
         """Whether the permit was taken away, or may have been. A release is not a loss."""
-        claim = self._claim
-        return not self._trusted() and (claim.lost_reason is not None or claim.state is State.HELD)
+        lease = self._lease
+        if self._trusted() or not self._ours:
+            return False
+        return lease.lost_reason is not None or lease.state is LeaseState.HELD
 
     def check(self) -> None:
         """Raise ``PermitLost`` unless the permit may be trusted now.
@@ -138,18 +158,25 @@ class Permit:
         be called in a thread.
         """
         if not self._trusted():
-            raise self._claim.loss(self._bound.remote.ledger.doubt(self._claim))
+            raise self._loss(trust.doubt(self._bound.remote.state, self._lease))
+
+    def _loss(self, doubt: str | None = None) -> PermitLost:
+        if not self._ours:
+            return PermitLost(self.name, self.id, "it was given back")
+        return self._lease.loss(doubt)
 
     def _trusted(self) -> bool:
         """Whether the permit may be trusted now. If not, the event loop marks it as lost."""
-        claim = self._claim
-        if claim.trusted_at(clock()):
+        lease = self._lease
+        if not self._ours:
+            return False
+        if lease.trusted_at(clock()):
             return True
-        loop, ledger = self._bound.loop, self._bound.remote.ledger
+        loop, state = self._bound.loop, self._bound.remote.state
         if _running_loop() is loop:
-            ledger.lose_unless_trusted(claim)
+            trust.lose_unless_trusted(state, lease)
         elif not loop.is_closed():
-            loop.call_soon_threadsafe(ledger.lose_unless_trusted, claim)
+            loop.call_soon_threadsafe(trust.lose_unless_trusted, state, lease)
         return False
 
     async def wait_lost(self) -> PermitLost:
@@ -157,17 +184,19 @@ class Permit:
 
         Waits for ever if the permit is released instead. Cancelling the wait changes nothing.
         """
-        claim = self._claim
+        lease = self._lease
         if not self.lost:
             future = self._loop().create_future()
-            if claim.wakes_on_loss is None:
-                claim.wakes_on_loss = []
-            claim.wakes_on_loss.append(future)
+            if not self._ours:
+                await future
+            if lease.wakes_on_loss is None:
+                lease.wakes_on_loss = []
+            lease.wakes_on_loss.append(future)
             try:
                 await future
             finally:
-                claim.wakes_on_loss.remove(future)
-        return claim.loss()
+                lease.wakes_on_loss.remove(future)
+        return self._loss()
 
     async def refresh(self) -> None:
         """Renew the lease now, in addition to the background refreshes.
@@ -177,12 +206,12 @@ class Permit:
         """
         self._loop()
         self.check()
-        answer = self._bound.remote.refreshes.refresh(self._claim)
+        answer = self._bound.remote.refresh(self._lease)
         await asyncio.wait([answer], timeout=self.expires_in)
         outcome = answer.result() if answer.done() else Outcome.UNKNOWN
         self.check()
         if outcome is Outcome.UNKNOWN:
-            raise self._bound.remote.route.unavailable()
+            raise self._bound.remote.state.route.unavailable()
 
     async def release(self) -> bool:
         """Give the permit back; the next waiter gets it.
@@ -198,22 +227,21 @@ class Permit:
             SemaphoreClosed: ``aclose`` ended before the release could be sent.
         """
         loop = self._loop()
-        claim = self._claim
-        if claim.state is State.ENDED:
+        lease = self._lease
+        if not self._ours or lease.state is LeaseState.ENDED:
             return False
-        lost = claim.state is State.LOST
+        lost = lease.state is LeaseState.LOST
         now = clock()
         remote, refresher, _ = self._bound
-        remote.ledger.note_hold(claim.permits * (now - claim.started - self._waited))
-        refresher.remove(claim)
+        refresher.remove(lease)
         future: Confirmed = loop.create_future()
-        pending = remote.release(claim, now, future)
+        pending = remote.release(lease, now, now - self._since, future)
         try:
             held = await future
         except asyncio.CancelledError:
             if pending.answer is None:
                 pending.future = future = loop.create_future()
-                await finish(future, 2 * reply_timeout(claim.terms.lease))
+                await finish(future, 2 * reply_timeout(lease.terms.lease))
             raise
         if isinstance(held, SemaphoreError):
             raise held
@@ -237,43 +265,47 @@ class Permit:
                 held.
         """
         self._loop()
-        claim = self._claim
-        expires = claim.terms.lease
+        lease = self._lease
+        expires = lease.terms.lease
         if expires_in is not None:
             expires = config.expires_in_of(expires_in)
         self.check()
-        expires = min(expires, claim.hold_left(clock()))
-        claim.is_known = True
+        expires = min(expires, lease.hold_left(clock()))
+        lease.is_known = True
         remote, refresher, _ = self._bound
         # A refresh written later would make a short expiry a whole lease again.
-        refresher.remove(claim)
+        refresher.remove(lease)
         try:
-            if remote.ref.recovers:
-                renewed = remote.refreshes.refresh(claim)  # restores it, where state was lost
+            if remote.state.recovers:
+                renewed = remote.refresh(lease)  # restores it, where state was lost
                 await asyncio.wait([renewed], timeout=self.expires_in)
-            await remote.detach(claim, expires)
+            await remote.detach(lease, expires)
         except BaseException as error:
-            if claim.state is State.HELD:
-                refresher.add(claim, remote, clock())
+            if lease.state is LeaseState.HELD:
+                refresher.add(lease, remote, clock())
             if isinstance(error, BackendError) and not self._trusted():
-                raise claim.loss() from error
+                raise self._loss() from error
             raise
         return self.id
 
     async def __aenter__(self) -> Self:
         """Guard a block: from here on, the loss of the permit cancels the current task."""
-        claim = self._claim
-        task = asyncio.current_task(self._loop())
+        if (loop := asyncio.get_running_loop()) is not self._bound.loop:
+            raise self._foreign()
+        task = asyncio.current_task(loop)
+        lease = self._lease
         if task is None:
             raise RuntimeError("a permit can guard a block only inside a task")
         if self._guarded is not None:
             raise RuntimeError("this permit already guards a block")
-        if claim.state is State.ENDED:
+        if not self._ours or lease.state is LeaseState.ENDED:
             raise RuntimeError("this permit was released: it cannot guard a block")
-        if self._cancel_on_loss and not claim.trusted_at(clock()) and self.lost:
-            self._leave(clock())
-            raise claim.loss()
-        self._guarded = Guard(self._bound.remote.ledger, claim, task, cancel=self._cancel_on_loss)
+        cancel, now = self._cancel_on_loss, clock()
+        trusted = now < lease.trusted_until and lease.state is LeaseState.HELD
+        if cancel and not trusted and self.lost:
+            self._leave(now)
+            raise self._loss()
+        self._guarded = Guard(self._bound.remote.state.inside, lease, task, cancel)
         return self
 
     async def __aexit__(
@@ -289,43 +321,49 @@ class Permit:
         """
         guard, self._guarded = self._guarded, None
         cancelled_by_loss = guard.disarm(exc) if guard is not None else False
-        claim, now = self._claim, clock()
-        lost = not claim.trusted_at(now) and self.lost
-        if claim.state is not State.ENDED:
+        lease, now = self._lease, clock()
+        trusted = now < lease.trusted_until and lease.state is LeaseState.HELD
+        lost = not trusted and self.lost
+        if self._ours and lease.state is not LeaseState.ENDED:
             self._leave(now)
         if lost and self._cancel_on_loss and (exc is None or cancelled_by_loss):
-            raise claim.loss() from exc
+            raise self._loss() from exc
 
     def _leave(self, now: float) -> None:
-        self._loop()
-        claim = self._claim
+        if asyncio.get_running_loop() is not self._bound.loop:
+            raise self._foreign()
+        lease = self._lease
         remote, refresher, _ = self._bound
-        remote.ledger.note_hold(claim.permits * (now - claim.started - self._waited))
-        if claim.terms.linger and remote.reuse.leave(claim, now):
-            refresher.pause(claim)
-            self._claim = SpentClaim(claim)  # this permit does not know of the lease any more
+        if lease.terms.linger and remote.retain(lease, now, now - self._since):
+            refresher.pause(lease)
+            self._ours = False
             return
-        refresher.remove(claim)
-        remote.release(claim, now)
+        refresher.remove(lease)
+        _ = remote.release(lease, now, now - self._since)
 
     def _loop(self) -> asyncio.AbstractEventLoop:
         loop = asyncio.get_running_loop()
         if loop is not self._bound.loop:
-            raise RuntimeError(f"this permit of {self.name!r} belongs to another event loop")
+            raise self._foreign()
         return loop
 
+    def _foreign(self) -> RuntimeError:
+        return RuntimeError(f"this permit of {self.name!r} belongs to another event loop")
+
     def __del__(self) -> None:
-        claim = self._claim
-        if claim.state not in _TAKEN:
+        state = self._lease.state
+        if state not in _TAKEN or not self._ours:
             return
         loop = self._bound.loop
         if loop.is_closed():
             return
-        held, message = claim.state is State.HELD, f"{self!r} was dropped without release"
+        message = f"{self!r} was dropped without release"
         # Collected in any thread, and in the middle of anything. The release comes first, because
         # the warning may be raised as an error.
-        loop.call_soon_threadsafe(_release_dropped, self._bound, claim, self._acquired_at)
-        if held:
+        loop.call_soon_threadsafe(
+            _release_dropped, self._bound, self._lease, self._since, self._acquired_at
+        )
+        if state is LeaseState.HELD:
             warnings.warn(message, ResourceWarning, stacklevel=2, source=self)
 
 
@@ -344,12 +382,12 @@ def _line_outside() -> str | None:
     return None
 
 
-def _release_dropped(bound: Bound, claim: Claim, acquired_at: str | None) -> None:
+def _release_dropped(bound: Bound, lease: Lease, since: float, acquired_at: str | None) -> None:
     # A lost one that the server has not called gone may be held there still, and keeps its hub.
     remote, refresher, _ = bound
-    if claim.state in _TAKEN and remote.ledger.by_number.get(claim.number) is claim:
+    if lease.state in _TAKEN and remote.state.leases.get(lease.number) is lease:
         now = clock()
-        if claim.state is State.HELD and now - remote.drop_logged_at >= DROPS_LOGGED_EVERY:
+        if lease.state is LeaseState.HELD and now - remote.drop_logged_at >= DROPS_LOGGED_EVERY:
             remote.drop_logged_at = now
             where = f", acquired at {acquired_at}," if acquired_at else ""
             text = (
@@ -358,5 +396,5 @@ def _release_dropped(bound: Bound, claim: Claim, acquired_at: str | None) -> Non
             )
             name, extra = remote.address.name, {"event": "dropped", "acquired_at": acquired_at}
             logger.warning(text, name, where, extra={**extra, "semaphore": name})
-        refresher.remove(claim)
-        remote.release(claim, now)
+        refresher.remove(lease)
+        _ = remote.release(lease, now, now - since)

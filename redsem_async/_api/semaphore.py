@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from redsem_async._core import config
 from redsem_async._core.config import Clock, HeartbeatBy, Recovery, Slot
-from redsem_async._core.errors import AcquireTimeout, SemaphoreError
+from redsem_async._core.errors import AcquireTimeout
 from redsem_async._core.keys import Address, Mode, parse_permit_id, with_slots
+from redsem_async._hub.estimates import usual_hold
 from redsem_async._hub.hub import hub_for
-from redsem_async._hub.operations.release import Confirmed
 from redsem_async._keepalive.refresher import refresher_of
 from redsem_async._observers.registry import observers
 from redsem_async._protocol.operations import Clear, KeyTerms, Reap, SetLimit, Status
@@ -268,13 +268,7 @@ class AnySemaphore:
         known = parse_permit_id(permit_id)
         if known is None:
             return False
-        bound = self._bound()
-        future: Confirmed = bound.loop.create_future()
-        bound.remote.release_by_id(*known, future)
-        held = await future
-        if isinstance(held, SemaphoreError):
-            raise held
-        return held
+        return await self._bound().remote.release_by_id(*known)
 
     def adopt(self, permit_id: str) -> Acquisition:
         """Take over a permit that was detached, in this process or another; await it, or enter it.
@@ -321,15 +315,14 @@ class AnySemaphore:
         return self._status_of(await self._read(config.whole(max_entries, "max_entries", 0)))
 
     def _status_of(self, reply: StatusReply) -> SemaphoreStatus:
-        usual_hold = self._bound().remote.ledger.usual_hold
-        own = (self.name, self._terms, reply, usual_hold)
+        own = (self.name, self._terms, reply, usual_hold(self._bound().remote.state))
         return status_of(*own, self._declared_limit)
 
     def _declared_limit(self, key: str) -> int | None:
         return None
 
     async def _read(self, max_entries: int, after: str | None = None) -> StatusReply:
-        answer = await self._bound().remote.ask(Status(max_entries, after))
+        answer = await self._bound().remote.call(Status(max_entries, after))
         assert isinstance(answer, StatusReply)
         return answer
 
@@ -344,15 +337,15 @@ class AnySemaphore:
         """
         if limit is not None:
             limit = config.whole(limit, "limit", 0)
-        await self._bound().remote.ask(SetLimit(limit))
+        await self._bound().remote.call(SetLimit(limit))
 
     async def pause(self) -> None:
         """Set a limit of 0 until ``resume``."""
-        await self._bound().remote.ask(SetLimit("pause"))
+        await self._bound().remote.call(SetLimit("pause"))
 
     async def resume(self) -> None:
         """End a pause: the set limit that it found applies again, or else the clients' own."""
-        await self._bound().remote.ask(SetLimit("resume"))
+        await self._bound().remote.call(SetLimit("resume"))
 
     async def reap(self) -> int:
         """Remove expired holders and dead waiters now and serve the queue; return how many.
@@ -361,7 +354,7 @@ class AnySemaphore:
         """
         reaped, more = 0, True
         while more:
-            answer = await self._bound().remote.ask(Reap())
+            answer = await self._bound().remote.call(Reap())
             assert isinstance(answer, Reply)
             count = answer.answers[0]
             assert isinstance(count, int)
@@ -378,7 +371,7 @@ class AnySemaphore:
         Holders lose their permits, and waiters are queued anew. A holder that is cut off from
         Redis does not get the push message: it trusts its permit until its lease ends.
         """
-        await self._bound().remote.ask(Clear())
+        await self._bound().remote.call(Clear())
 
     # -- wiring
 
@@ -393,7 +386,7 @@ class AnySemaphore:
     def _bind(self) -> Bound:
         hub = hub_for(self._backend, self._client)
         remote = hub.semaphore(self._address, self._label)
-        remote.introduction.declared = self.limit
+        remote.state.introduction.declared = self.limit
         if self._recovery is not None:
             remote.recover(self.lease)
         bound = self._last_bound = Bound(remote, refresher_of(hub), hub.identity.loop)

@@ -20,7 +20,7 @@ Mode = Literal[
     "fair+share+slots",
     "zset+slots",
 ]
-"""Fair without keys, with a limit for each key, also sharing the limit in all; and zset. Each of
+"""Fair without keys, with a limit for each key, also sharing the overall limit; and zset. Each of
 them also with slots."""
 
 MODES: tuple[Mode, ...] = get_args(Mode)

@@ -106,6 +106,15 @@ def refresh_due(now: float, interval: float) -> float:
     return (now + interval) // tick * tick
 
 
+def ahead_in_turns(of_key: int, keys: int, limit: int) -> int:
+    """How many requests are served before one with *of_key* of its key before it, by turns.
+
+    *keys* share *limit*: each request of its own key costs a round of all of them. In the last
+    round those come first that find no room beside each other.
+    """
+    return of_key * keys + max(0, keys - limit)
+
+
 def retry_after(
     ahead: float, limit: int, usual_hold: float | None, next_change: float | None, lease: float
 ) -> float:

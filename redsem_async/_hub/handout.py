@@ -1,130 +1,153 @@
 """Delivers grants to callers.
 
 Most grants are handed out at once. One that came late, or that replicas have to confirm, is
-confirmed first: until then the claim is GRANTED, and its caller waits on.
+confirmed first: until then the request is GRANTED, and its caller waits on.
 """
 
-import asyncio
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Sequence
 
 from redsem_async._core.clock import now as clock
 from redsem_async._core.lease import Outcome, trusted_until
 
-from .claim import Claim, State
-from .ledger import Ledger
-from .operations.abandon import AbandonQueue
-from .operations.refresh import RefreshQueue
+from .lease import Lease, LeaseState
+from .request import Request, RequestState
+from .state import SemaphoreState
+
+SOON = 0.05  # seconds, far less than a hand-over's lease has left
 
 
-class Handout:
-    """Hands grants out, or gives them back and asks again.
+def granted(
+    state: SemaphoreState,
+    number: int,
+    token: int,
+    left: float | None,
+    sent_at: float,
+    slots: Sequence[int] = (),
+) -> None:
+    """The server granted *number*, with *left* seconds of its lease left (None: all of it).
 
-    *confirm* has the pipeline wait until enough replicas know of a grant; `confirmed`,
-    `not_confirmed`, `confirm_anew` or `give_back_and_retry` is called then.
+    It said so in reply to a command sent at *sent_at*, or later.
     """
-
-    def __init__(
-        self,
-        ledger: Ledger,
-        refreshes: RefreshQueue,
-        abandons: AbandonQueue,
-        confirm: Callable[[Claim], None],
-    ) -> None:
-        self._ledger = ledger
-        self._refreshes = refreshes
-        self._abandons = abandons
-        self._confirm = confirm
-
-    def granted(
-        self,
-        number: int,
-        token: int,
-        left: float | None,
-        sent_at: float,
-        slots: Sequence[int] = (),
-    ) -> None:
-        """The server granted *number*, with *left* seconds of its lease left (None: all of it).
-
-        It said so in reply to a command sent at *sent_at*, or later.
-        """
-        ledger = self._ledger
-        claim = ledger.by_number.get(number)
-        if claim is None and ledger.identity.drew(number):
+    request = state.requests.get(number)
+    if request is None:
+        if number not in state.leases and state.identity.drew(number):
             # No caller waits with that number any more.
-            self._abandons.releases.give_back_unknown(ledger.identity.id, number)
-        if claim is None or not claim.unserved:
-            return  # known already; or its caller left, and an abandon is on its way
-        ledger.stop_waiting(claim)
-        lease, claim.slots = claim.terms.lease, slots
-        if left is None:
-            claim.granted(token, trusted_until(lease, sent_at=sent_at, left=lease), sent_at)
-            self.hand_out(claim)
-            return
-        claim.granted(token, trusted_until(lease, sent_at=sent_at, left=left))
-        if claim.terms.min_replicas:
-            self.confirm_anew(claim)
-            return
-        # The message came late, or the lease is short: a refresh makes it whole. It is sent
-        # before the body can block the loop. Where much of the lease is gone, or where that is
-        # unknown, the caller gets the permit once the refresh has its reply.
-        renewed = self._refreshes.refresh(claim)
-        if claim.trusted_until - clock() >= left / 2:
-            claim.hand_out()
-        else:
-            renewed.add_done_callback(lambda _: self.confirmed(claim))
+            state.give_back_unknown(state.identity.id, number)
+        return
+    if not request.unserved:
+        return  # known already; or its caller left, and an abandon is on its way
+    duration = request.terms.lease
+    if left is None:
+        trusted = trusted_until(duration, sent_at=sent_at, left=duration)
+        hand_out(state, request, accept(state, request, token, slots, trusted, sent_at))
+        return
+    # The first refresh tells how much of ``max_hold`` is left.
+    now = clock()
+    trusted = trusted_until(duration, sent_at=sent_at, left=left)
+    lease = accept(state, request, token, slots, trusted, now)
+    if request.terms.min_replicas:
+        confirm_anew(state, request)
+        return
+    # The message came late, or the lease is short: a refresh makes it whole. Where much of the
+    # lease is gone, or where that is unknown, the caller gets the permit once the refresh has its
+    # reply. Otherwise it is sent soon, unless the permit is back by then, as most are.
+    if lease.trusted_until - now >= left / 2:
+        state.refresh_within(lease, now, SOON)
+        serve(state, request, lease)
+    else:
+        state.refresh(lease).request = request
 
-    def hand_out(self, claim: Claim) -> None:
-        """Give the caller its permit, once enough replicas know of the grant."""
-        if not claim.trusted_at(clock()):
-            self.give_back_and_retry(claim)  # the loop stood still for a lease
-        elif claim.terms.min_replicas:
-            self._confirm(claim)
-        else:
-            claim.hand_out()
 
-    def confirm_anew(self, claim: Claim) -> None:
-        """Refresh *claim*, so that there is a write on this connection to confirm."""
-        if claim.state is not State.GRANTED:
-            return
+def accept(  # positional, because keywords cost time
+    state: SemaphoreState,
+    request: Request,
+    token: int,
+    slots: Sequence[int],
+    trusted: float,
+    since: float,
+) -> Lease:
+    """The server holds a lease for *request*. Its caller does not have it yet."""
+    lease = Lease(request, token, slots, trusted, since, LeaseState.GRANTED)
+    state.leases[request.number] = lease
+    state.stop_waiting(request)
+    request.granted(lease)
+    return lease
 
-        def refreshed(outcome: "asyncio.Future[Outcome]") -> None:
-            if claim.state is not State.GRANTED:
-                return
-            if outcome.result() is Outcome.RENEWED:
-                self.hand_out(claim)
-            else:
-                self.confirmed(claim)
 
-        self._refreshes.refresh(claim).add_done_callback(refreshed)
+def serve_at_once(  # positional, because keywords cost time
+    state: SemaphoreState,
+    request: Request,
+    token: int,
+    slots: Sequence[int],
+    trusted: float,
+    since: float,
+) -> None:
+    """`accept` and `serve` in one step, for a request that was not told to wait."""
+    number = request.number
+    state.leases[number] = lease = Lease(request, token, slots, trusted, since)
+    del state.requests[number]
+    request.serve(lease)
 
-    def confirmed(self, claim: Claim) -> None:
-        """What was awaited before the caller of *claim* gets its permit has happened."""
-        if claim.state is not State.GRANTED:
-            return
-        if claim.trusted_at(clock()):
-            claim.hand_out()
-        else:
-            self.give_back_and_retry(claim)
 
-    def not_confirmed(self, claim: Claim, error: Exception) -> None:
-        """Too few replicas know of the grant."""
-        now = clock()
-        if claim.unconfirmed is None:
-            claim.unconfirmed_since = now
-        claim.unconfirmed = error
-        lasts = claim.timer is None and now - claim.unconfirmed_since > claim.terms.lease
-        if claim.state is State.GRANTED and (lasts or not claim.waits):
-            self._abandons.refuse(claim, self._ledger.route.unconfirmed(error))
+def serve(state: SemaphoreState, request: Request, lease: Lease) -> None:
+    """The caller of *request* gets *lease*."""
+    state.requests.pop(request.number, None)
+    lease.hand_out()
+    request.serve(lease)
 
-    def give_back_and_retry(self, claim: Claim) -> None:
-        """Give back what was granted, and ask again: before the caller came to hold it."""
-        if claim.state is not State.GRANTED:
-            return
-        # Not trusted here, it may be held there: perhaps only the reply came too late.
-        self._abandons.releases.give_back(claim, clock(), trusted=False)
-        self._ledger.ask_anew(claim)
 
-    def refuse(self, claim: Claim, error: Exception) -> None:
-        """The grant cannot be confirmed, and another attempt is of no use."""
-        if claim.state is State.GRANTED:
-            self._abandons.refuse(claim, error)
+def hand_out(state: SemaphoreState, request: Request, lease: Lease) -> None:
+    """Give the caller its permit, once enough replicas know of the grant."""
+    if not lease.trusted_at(clock()):
+        state.give_back_and_retry(request)  # the loop stood still for a lease
+    elif request.terms.min_replicas:
+        state.to_confirm.append(request)
+    else:
+        serve(state, request, lease)
+
+
+def confirm_anew(state: SemaphoreState, request: Request) -> None:
+    """Refresh the lease, so that there is a write on this connection to confirm."""
+    if request.state is RequestState.GRANTED and request.lease is not None:
+        state.refresh(request.lease).request = request
+
+
+def refreshed(state: SemaphoreState, request: Request, outcome: Outcome) -> None:
+    """The refresh that was awaited before the caller of *request* gets its permit has ended."""
+    lease = request.lease
+    if request.state is not RequestState.GRANTED or lease is None:
+        return
+    if outcome is Outcome.RENEWED and request.terms.min_replicas:
+        hand_out(state, request, lease)
+    else:
+        confirmed(state, request)
+
+
+def confirmed(state: SemaphoreState, request: Request) -> None:
+    """What was awaited before the caller of *request* gets its permit has happened."""
+    lease = request.lease
+    if request.state is not RequestState.GRANTED or lease is None:
+        return
+    if lease.trusted_at(clock()):
+        serve(state, request, lease)
+    else:
+        state.give_back_and_retry(request)
+
+
+def not_confirmed(state: SemaphoreState, request: Request, error: Exception) -> None:
+    """Too few replicas know of the grant."""
+    now = clock()
+    if request.unconfirmed is None:
+        request.unconfirmed_since = now
+    request.unconfirmed = error
+    lasts = now - request.unconfirmed_since > request.terms.lease
+    lasts = lasts and request.deadline == math.inf
+    if request.state is RequestState.GRANTED and (lasts or not request.waits):
+        state.refuse(request, state.route.unconfirmed(error))
+
+
+def refuse(state: SemaphoreState, request: Request, error: Exception) -> None:
+    """The grant cannot be confirmed, and another attempt is of no use."""
+    if request.state is RequestState.GRANTED:
+        state.refuse(request, error)

@@ -16,6 +16,7 @@ from redsem_async._core.keys import Address
 from redsem_async._observers.registry import observers
 from redsem_async._protocol.backend import Backend, Node
 
+from . import machine, trust
 from .identity import HubIdentity
 from .pipeline import Pipeline
 from .reconnect import Connector
@@ -54,7 +55,8 @@ class Hub:
         if remote is None:
             pipeline = self._pipeline_at(self.backend.node_for(address))
             remote = RemoteSemaphore(self.identity, pipeline, address, label)
-            self._semaphores[address] = pipeline.semaphores[address] = remote
+            self._semaphores[address] = remote
+            pipeline.add(remote)
         return remote
 
     # -- pipelines
@@ -80,7 +82,7 @@ class Hub:
         for connector in self._connectors.values():
             connector.pipeline.semaphores.pop(remote.address, None)
         pipeline = self._pipeline_at(node)
-        pipeline.semaphores[remote.address] = remote
+        pipeline.add(remote)
         remote.move(pipeline)
 
     async def _closed(self, connector: Connector) -> None:
@@ -111,8 +113,8 @@ class Hub:
         self.identity.closing = True
         try:
             for remote in list(self._semaphores.values()):
-                remote.ledger.right.end()
-                remote.fail_waiting(partial(SemaphoreClosed, remote.address.name))
+                remote.state.end_right()
+                remote.change(machine.fail_waiting, partial(SemaphoreClosed, remote.address.name))
             if drain > 0:
                 await self._until_quiet(drain)
             for connector in list(self._connectors.values()):
@@ -121,7 +123,7 @@ class Hub:
             for connector in list(self._connectors.values()):  # redirects may have made more
                 connector.pipeline.give_up()
             for remote in list(self._semaphores.values()):
-                remote.fail_all(partial(SemaphoreClosed, remote.address.name))
+                remote.change(machine.fail_all, partial(SemaphoreClosed, remote.address.name))
             for connector in list(self._connectors.values()):
                 await connector.close()
         finally:
@@ -140,10 +142,10 @@ class Hub:
         """This is a forked child: the connections and all permits are the parent's."""
         self.identity.usable = False
         for remote in list(self._semaphores.values()):
-            for claim in remote.ledger.held():
-                claim.on_lost = None
+            for lease in remote.state.held():
+                lease.guard = None
                 reason = "the process that held it was forked"
-                remote.ledger.lose(claim, reason, expected=True)
+                trust.lose(remote.state, lease, reason, expected=True)
         _ORPHANED.append(self)
 
 

@@ -38,7 +38,7 @@ class HubIdentity:
         self.id = new_hub_id()
 
     def new_number(self) -> int:
-        """Draw a number for a claim or a call, when it is written: in the order of the wire."""
+        """Draw a number for a request or a call, when it is written: in the order of the wire."""
         self._last_number += 1
         return self._last_number
 

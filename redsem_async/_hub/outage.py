@@ -3,14 +3,15 @@
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from redsem_async._core.backoff import delays
 from redsem_async._core.clock import now as clock
 from redsem_async._core.keys import Address
 
+from . import machine
 from .remote_semaphore import RemoteSemaphore
-from .route import MAX_HOLD, LinkState
+from .route import MAX_SUSPENSION, LinkState
 
 logger = logging.getLogger("redsem_async")
 
@@ -21,8 +22,7 @@ CHECK_INTERVAL = 0.1  # seconds between looks at the callers that an outage outl
 class Outage:
     """The outages of one server.
 
-    A short one is not logged: it is the first check that logs it, and its end then. *ending*
-    says whether the connection is being closed for good, so that nothing is worth a record.
+    A short one is not logged: it is the first check that logs it, and its end then.
     """
 
     def __init__(
@@ -30,12 +30,10 @@ class Outage:
         loop: asyncio.AbstractEventLoop,
         state: LinkState,
         semaphores: Mapping[Address, RemoteSemaphore],
-        ending: Callable[[], bool],
     ) -> None:
         self._loop = loop
         self._state = state
         self._semaphores = semaphores
-        self._ending = ending
         self._since = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self.logged_since: float | None = None
@@ -44,15 +42,15 @@ class Outage:
 
     def _reset_delays(self) -> None:
         self._attempts: Iterator[float] = delays(random.random)
-        self._holds: Iterator[float] = delays(random.random, longest=MAX_HOLD)
+        self._suspensions: Iterator[float] = delays(random.random, longest=MAX_SUSPENSION)
 
     def next_attempt(self) -> float:
         """Seconds until the next attempt to connect."""
         return next(self._attempts)
 
-    def next_hold(self) -> float:
+    def next_suspension(self) -> float:
         """Seconds for which to write nothing to a server that is busy."""
-        return next(self._holds)
+        return next(self._suspensions)
 
     def begin(self, error: Exception, *, fail_not_waiting: bool = False) -> None:
         """The server cannot be asked, because of *error*."""
@@ -62,7 +60,7 @@ class Outage:
         self._state.error = error
         if fail_not_waiting:
             for remote in list(self._semaphores.values()):
-                remote.fail_not_waiting()
+                remote.change(machine.fail_not_waiting)
 
     def end(self) -> None:
         """The server replied."""
@@ -82,11 +80,11 @@ class Outage:
     def _check(self) -> None:
         self._log_begin()
         for remote in list(self._semaphores.values()):
-            remote.fail_outlasted(self._since)
+            remote.change(machine.fail_outlasted, self._since)
         self._timer = self._loop.call_later(CHECK_INTERVAL, self._check)
 
     def _log_begin(self) -> None:
-        if self.logged_since is None and not self._ending():
+        if self.logged_since is None and not self._state.ending:
             self.logged_since = self._since
             place, error = self._state.node.place, self._state.error
             names = sorted({address.name for address in self._semaphores})

@@ -7,59 +7,53 @@ callbacks of the event loop, so no caller's cancellation can interrupt a command
 import asyncio
 import logging
 import math
-from collections import deque
 from collections.abc import Callable
 from weakref import WeakValueDictionary
 
 from redsem_async._core.clock import now as clock
 from redsem_async._core.config import Clock
-from redsem_async._core.keys import MODES, Address, Mode
+from redsem_async._core.keys import Address, Mode
 from redsem_async._core.lease import MAX_REPLY_TIMEOUT, reply_timeout
 from redsem_async._observers.registry import observers
-from redsem_async._protocol.backend import Backend, Command, Link, Node
+from redsem_async._protocol.backend import Command, Link, Node
 from redsem_async._protocol.errors import CommandError, ErrorKind
 from redsem_async._protocol.pushes import Push
 from redsem_async._protocol.replies import AnyReply
 
+from . import handout, machine
+from .commands.base import AnyBatch
+from .commands.confirm import ConfirmBatch, PendingConfirm
 from .identity import HubIdentity
-from .operations.base import Batch
-from .operations.confirm import ConfirmBatch, PendingConfirm
 from .outage import Outage
-from .pushes import apply_push
-from .redirects import Ready, Redirects
-from .remote_semaphore import RemoteSemaphore, Writer
+from .redirects import Redirects
+from .remote_semaphore import RemoteSemaphore
+from .request import Request
 from .route import LinkState
+from .state import SemaphoreState
 from .window import Window
 
 logger = logging.getLogger("redsem_async")
 
-_KINDS: tuple[tuple[Mode, Clock], ...] = tuple(
-    (mode, kept_by) for mode in MODES for kept_by in ("server", "local")
-)
 
-
-class Pipeline(Writer):
+class Pipeline:
     """The commands in flight on the connection to one server, and those to be written next.
 
-    *connect* has a connection made where there is none. *move* gives a semaphore to the pipeline
-    of another node. *ending* says whether the connection is being closed for good.
+    *connect* has a connection made where there is none.
     """
 
     def __init__(
         self,
         identity: HubIdentity,
-        backend: Backend,
         node: Node,
-        *,
+        redirects: Redirects,
         connect: Callable[[], None],
-        move: Callable[[RemoteSemaphore, Node], None],
-        ending: Callable[[], bool],
     ) -> None:
         self.identity: HubIdentity = identity
         self.semaphores: WeakValueDictionary[Address, RemoteSemaphore] = WeakValueDictionary()
+        self._kinds: set[tuple[Mode, Clock]] = set()  # of these semaphores
         self.state: LinkState = LinkState(node)
         self.window: Window = Window()
-        self.outage: Outage = Outage(identity.loop, self.state, self.semaphores, ending)
+        self.outage: Outage = Outage(identity.loop, self.state, self.semaphores)
         self.stirred: asyncio.Event = asyncio.Event()  # there is something to do, or to look at
         self.probe: asyncio.Event = asyncio.Event()  # a caller does not wait for an attempt
         self.active_at: float = 0.0
@@ -68,17 +62,15 @@ class Pipeline(Writer):
         self.reply_timeout: float = MAX_REPLY_TIMEOUT
         self._loop = identity.loop
         self._connect = connect
-        self._ready = Ready()
-        self._in_flight: deque[tuple[RemoteSemaphore | None, Batch]] = deque()
-        self.redirects: Redirects = Redirects(
-            self._loop, backend, node, self._ready, self._in_flight, move
-        )
-        self._unconfirmed: list[PendingConfirm] = []
-        self._confirming: Batch | None = None  # carrying it out blocks the connection
+        self.redirects: Redirects = redirects
+        self._ready, self._in_flight = redirects.ready, redirects.in_flight
+        self._unconfirmed: list[tuple[RemoteSemaphore, Request]] = []
+        # Of the confirm in flight: carrying it out blocks the connection.
+        self._confirming: list[RemoteSemaphore] = []
         self._shortest_lease = math.inf
         self._quiet: asyncio.Future[None] | None = None
         self._flush_due = False
-        self._held: asyncio.TimerHandle | None = None  # the server is busy
+        self._suspended: asyncio.TimerHandle | None = None  # the server is busy
         self._reply_timer: asyncio.TimerHandle | None = None
 
     @property
@@ -86,30 +78,68 @@ class Pipeline(Writer):
         """The id of this process's hub."""
         return self.identity.id
 
+    def add(self, remote: RemoteSemaphore) -> None:
+        """*remote* is written here from now on."""
+        address = remote.address
+        self.semaphores[address] = remote
+        self._kinds.add((address.mode, address.clock))
+
     # -- for the semaphores
 
-    def schedule(self, remote: RemoteSemaphore, *, asked: bool) -> None:
-        """*remote* has something to write, *asked* for by a task that waits for it.
+    def settle(self, remote: RemoteSemaphore, *, asked: bool = False, size: int = 0) -> None:
+        """Do what is to be done after the state of *remote* was changed.
 
         What a task asks for waits for the end of this turn of the loop, so that others may join
-        it. But where the last command was for a lone task and has its reply, it is written now.
+        it. But where the last command was for a lone task and has its reply, or where there is
+        enough for a command, it is written now.
         """
-        self._ready.append(remote)
-        if self.state.link is None:
-            self.stirred.set()
-            self._connect()
-        elif asked and self.window.lone and not (self._in_flight or self._flush_due):
-            self.flush()
-        else:
+        state = remote.state
+        if remote.timer is not None and machine.is_idle(state):
+            self._rest(remote)
+        if state.look_at < remote.look_at:
+            self._look_later(remote)
+        if state.to_confirm:
+            self._unconfirmed += [(remote, request) for request in state.to_confirm]
+            state.to_confirm = []
             self._flush_soon()
-
-    def flush_if_room(self) -> None:
-        if self._flush_due and len(self._in_flight) < self.window.size:
+        if state.stirred:
+            state.stirred = False
+            if not remote.scheduled:
+                remote.scheduled = True
+                self._ready.append(remote)
+                if self.state.link is None:
+                    self.stirred.set()
+                    self._connect()
+                elif asked and self.window.lone and not (self._in_flight or self._flush_due):
+                    self.flush()
+                    return
+                else:
+                    self._flush_soon()
+        if (
+            size >= self.window.batch_target
+            and self._flush_due
+            and len(self._in_flight) < self.window.size
+        ):
             self.flush()
 
-    def confirm(self, pending: PendingConfirm) -> None:
-        self._unconfirmed.append(pending)
-        self._flush_soon()
+    def _look_later(self, remote: RemoteSemaphore) -> None:
+        """Look at the state of *remote* again when it says so."""
+        if remote.timer is not None:
+            remote.timer.cancel()
+        remote.look_at = at = remote.state.look_at
+        delay = max(0.0, at - clock())
+        remote.timer = self._loop.call_later(delay, self._look, remote, at)
+
+    def _look(self, remote: RemoteSemaphore, at: float) -> None:
+        remote.timer, remote.look_at = None, math.inf
+        remote.change(machine.look, max(at, clock()))  # a loop's timers may be early
+
+    def _rest(self, remote: RemoteSemaphore) -> None:
+        """Nothing is left of *remote*: no timer keeps it from being forgotten."""
+        if remote.timer is not None:
+            remote.timer.cancel()
+            remote.timer, remote.look_at = None, math.inf
+        machine.rest(remote.state)
 
     def probe_now(self) -> None:
         self.probe.set()
@@ -122,7 +152,7 @@ class Pipeline(Writer):
                 self._reply_timer.cancel()
                 self._reply_timer = None
                 if self._in_flight:
-                    self._await_reply()
+                    self._await_reply(clock())
 
     # -- writing
 
@@ -137,92 +167,96 @@ class Pipeline(Writer):
         if logger.isEnabledFor(logging.DEBUG) is not observers.debug:
             observers.follow_level()
         link = self.state.link
-        if link is None or self._held is not None or not link.writable:
+        if link is None or self._suspended is not None or not link.writable:
             return
-        ready, room = self._ready, self.window.size - len(self._in_flight)
-        remotes: list[RemoteSemaphore | None] = []
-        batches: list[Batch] = []
+        now = clock()
+        ready, in_flight = self._ready, self._in_flight
+        room = self.window.size - len(in_flight)
+        batches: list[AnyBatch] = []
         while ready and len(batches) < room:
             remote = ready.popleft()
-            batch = remote.take()
-            if batch is not None:
-                remotes.append(remote)
+            batch = machine.next_command(remote.state, now)
+            if batch is None:
+                remote.scheduled = False
+            else:
                 batches.append(batch)
-            remote.scheduled = remote.eager
-            if remote.scheduled:
+                in_flight.append((remote, batch))
                 ready.append(remote)
-        if self._unconfirmed and self._confirming is None:
-            self._confirming = self._take_confirm()
-            remotes.append(None)
-            batches.append(self._confirming)
+        if self._unconfirmed and not self._confirming:
+            batches.append(confirm := self._take_confirm())
+            in_flight.append((None, confirm))
         if not batches:
             return
-        self.window.lone = len(batches) == 1 and batches[0].lone
-        now = self.active_at = clock()
-        self._in_flight.extend(zip(remotes, batches, strict=True))
+        self.window.lone = len(batches) == 1 and len(batches[0].items) <= 1
+        self.active_at = now
         link.send(batches, now)
         if self._reply_timer is None:
-            self._await_reply()
+            self._await_reply(now)
 
-    def _take_confirm(self) -> Batch:
+    def _take_confirm(self) -> ConfirmBatch:
         """One for all semaphores, since it covers all that was written here.
 
         One at a time, and a short one: what is written behind it waits, refreshes too.
         """
-        replicas = self._unconfirmed[0].claim.terms.min_replicas
-        batch = [c for c in self._unconfirmed if c.claim.terms.min_replicas == replicas]
-        self._unconfirmed = [
-            c for c in self._unconfirmed if c.claim.terms.min_replicas != replicas
-        ]
-        return ConfirmBatch(batch, at_most=self._shortest_lease / 10)
+        replicas = self._unconfirmed[0][1].terms.min_replicas
+        batch: list[PendingConfirm] = []
+        others: list[tuple[RemoteSemaphore, Request]] = []
+        for remote, request in self._unconfirmed:
+            if request.terms.min_replicas == replicas:
+                batch.append(PendingConfirm(remote.state, request))
+                self._confirming.append(remote)
+            else:
+                others.append((remote, request))
+        self._unconfirmed = others
+        return ConfirmBatch.of(batch, at_most=self._shortest_lease / 10)
 
     def resume_writing(self) -> None:
         self.flush()
 
     def _resume(self) -> None:
-        self._held = None
+        self._suspended = None
         self.flush()
 
     # -- the reply timeout
 
-    def _await_reply(self) -> None:
+    def _await_reply(self, now: float) -> None:
         """Look again when the oldest command in flight should have its reply."""
-        late_in = self._in_flight[0][1].sent_at + self.reply_timeout - clock()
+        late_in = self._in_flight[0][1].sent_at + self.reply_timeout - now
         self._reply_timer = self._loop.call_later(max(0.0, late_in), self._check_reply)
 
     def _check_reply(self) -> None:
         self._reply_timer = None
         if not self._in_flight or self.state.link is None:
             return
-        if clock() - self._in_flight[0][1].sent_at >= self.reply_timeout - 0.001:
+        now = clock()
+        if now - self._in_flight[0][1].sent_at >= self.reply_timeout - 0.001:
             self._drop(TimeoutError("no answer came"))
         else:
-            self._await_reply()
+            self._await_reply(now)
 
     # -- what the link says
 
     def reply_received(self, command: Command, reply: AnyReply | CommandError) -> None:
         remote, batch = self._in_flight.popleft()
         assert batch is command
-        if batch is self._confirming:
-            self._confirming = None
-        batch.replied_at = clock()
-        round_trip = batch.replied_at - batch.sent_at
-        if round_trip < self.state.round_trip:
-            self.state.round_trip = round_trip
+        now = clock()
+        link_state, round_trip = self.state, now - batch.sent_at
+        if round_trip < link_state.round_trip:
+            link_state.round_trip = round_trip
             self.window.fit(round_trip)
-        redirect = None if remote is None else remote.route.redirect
+        redirect = None if remote is None else remote.state.route.redirect
         if isinstance(reply, CommandError):
-            reply = self._error_received(remote, reply)
-        elif (
-            self.state.error is not None
-            or self.outage.logged_since is not None
-            or redirect is not None
-        ):
-            self._carried_out(remote)
-        batch.settle(reply)
-        if remote is not None and remote.route.redirect is not None:
-            self.redirects.follow(remote)
+            batch.settle_error(self._error_received(remote, reply), now)
+        else:
+            if link_state.error is not None or self.outage.logged_since is not None or redirect:
+                self._carried_out(remote)
+            batch.apply(reply, now)
+        if remote is None:
+            self._confirm_ended()
+        else:
+            self.settle(remote)
+            if remote.state.route.redirect is not None:
+                self.redirects.follow(remote)
         if self._ready or self._unconfirmed:
             self._flush_soon()
         if self._quiet is not None:
@@ -234,10 +268,12 @@ class Pipeline(Writer):
         match error.kind:
             case ErrorKind.BUSY | ErrorKind.READ_ONLY:
                 self.outage.begin(error.error, fail_not_waiting=True)
-                if self._held is None:
-                    self._held = self._loop.call_later(self.outage.next_hold(), self._resume)
+                if self._suspended is None:
+                    self._suspended = self._loop.call_later(
+                        self.outage.next_suspension(), self._resume
+                    )
             case ErrorKind.RETRY_LATER if remote is not None:
-                self.redirects.hold(remote, error.error)
+                self.redirects.suspend(remote, error.error)
             case ErrorKind.MOVED | ErrorKind.ASK if remote is not None:
                 return self.redirects.redirected(remote, error)
             case ErrorKind.RETRY_NOW | ErrorKind.RETRY_LATER:
@@ -253,22 +289,23 @@ class Pipeline(Writer):
         self.outage.end()
 
     def push_received(self, prefix: str, push: Push) -> None:
-        for mode, kept_by in _KINDS:
+        for mode, kept_by in self._kinds:
             remote = self.semaphores.get(Address(mode, prefix, push.name, kept_by))
             if remote is not None:
-                apply_push(remote, push, self.state.fresh_at)
+                remote.change(machine.pushed, push, self.state.fresh_at)
 
     def unsubscribed(self, address: Address) -> None:
         remote = self.semaphores.get(address)
         if remote is not None:
-            remote.ledger.introduce_again()
+            remote.state.introduce_again()
             if remote.active:
-                remote.heartbeats.beat()  # its reply says which server keeps the semaphore
+                remote.state.beat()  # its reply says which server keeps the semaphore
+            self.settle(remote)
 
     def push_unavailable(self, error: Exception) -> None:
         self.state.no_push = True
-        for remote in self.semaphores.values():
-            remote.ledger.introduce_again()
+        for remote in list(self.semaphores.values()):
+            remote.change(SemaphoreState.introduce_again)
         if not self.identity.warned_of_no_push:
             self.identity.warned_of_no_push = True
             text = "no push messages come from %s (%s): waiters are served by heartbeats alone"
@@ -281,7 +318,7 @@ class Pipeline(Writer):
         """There is a connection: write what waits for it."""
         self.state.link = link
         for remote in list(self.semaphores.values()):
-            remote.reconnected()
+            remote.change(machine.reconnected)
         self.flush()
 
     def connection_lost(self, error: Exception) -> None:
@@ -293,23 +330,31 @@ class Pipeline(Writer):
         if self.has_work():
             self.outage.begin(error)
         for remote in list(self.semaphores.values()):
-            remote.ledger.introduce_again()
-        self._write_again(arrived=True)
+            remote.state.introduce_again()
+        self._write_again()
         # What is to be confirmed was written on the connection that is gone.
         unconfirmed, self._unconfirmed = self._unconfirmed, []
-        for pending in unconfirmed:
-            pending.handout.confirm_anew(pending.claim)
+        for remote, request in unconfirmed:
+            remote.change(handout.confirm_anew, request)
         for remote in list(self.semaphores.values()):
+            self.settle(remote)
             self.redirects.follow(remote)
         if self._quiet is not None:
             self._check_quiet(self._quiet)
 
-    def _write_again(self, *, arrived: bool) -> None:
-        self._confirming = None
-        batches = [batch for _, batch in self._in_flight]
+    def _write_again(self) -> None:
+        """No reply will come to what is in flight, which may have arrived all the same."""
+        in_flight = list(self._in_flight)
         self._in_flight.clear()
-        for batch in reversed(batches):
-            batch.write_again(arrived=arrived)
+        for _, batch in reversed(in_flight):
+            batch.write_again(arrived=True)
+        self._confirm_ended()
+
+    def _confirm_ended(self) -> None:
+        """No confirm is in flight any more."""
+        confirming, self._confirming = self._confirming, []
+        for remote in confirming:
+            remote.writer.settle(remote)
 
     def _drop(self, error: Exception) -> None:
         link = self.state.link
@@ -326,17 +371,18 @@ class Pipeline(Writer):
         """The connection is closed on purpose. Returns it."""
         link, self.state.link, self.lost = self.state.link, None, False
         self.leaving = False
-        for timer in (self._reply_timer, self._held):
+        for timer in (self._reply_timer, self._suspended):
             if timer is not None:
                 timer.cancel()
-        self._reply_timer = self._held = None
+        self._reply_timer = self._suspended = None
         self.outage.forget()
         self._in_flight.clear()
         self._unconfirmed.clear()
-        self._confirming = None
+        self._confirming = []
         self._ready.forget()
         for remote in list(self.semaphores.values()):
-            remote.forget_in_flight()
+            machine.forget_in_flight(remote.state)
+            self.settle(remote)
         return link
 
     # -- the end of the work

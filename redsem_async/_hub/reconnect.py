@@ -10,8 +10,10 @@ from redsem_async._core.clock import now as clock
 from redsem_async._core.lease import CONNECT_TIMEOUT
 from redsem_async._protocol.backend import Backend, ConnectionRejected, Link, Node
 
+from . import machine
 from .identity import HubIdentity
 from .pipeline import Pipeline
+from .redirects import Redirects
 from .remote_semaphore import RemoteSemaphore
 from .shutdown import CONNECTORS, FINAL, drain
 
@@ -37,22 +39,18 @@ class Connector:
     ) -> None:
         self.node: Node = node
         self.pipeline: Pipeline = Pipeline(
-            identity, backend, node, connect=self._start, move=move, ending=self._ending
+            identity, node, Redirects(identity.loop, backend, node, move), self._start
         )
         self._identity = identity
         self._loop = identity.loop
         self._open_ones = open_ones
         self._closed = closed
-        self._task: asyncio.Task[None] | None = None
         self._begun = False  # the task runs, and will clean up
 
     @property
     def open(self) -> bool:
         """Whether a connection is kept, or being opened."""
-        return self._task is not None
-
-    def _ending(self) -> bool:
-        return self._task is None or bool(self._task.cancelling())
+        return self.pipeline.state.keeper is not None
 
     def leave(self) -> None:
         """Close the connection, if there is one, as soon as there is nothing to do."""
@@ -60,11 +58,12 @@ class Connector:
         self.pipeline.stirred.set()
 
     def _start(self) -> None:
-        if self._task is None:
-            self._task = self._loop.create_task(self._keep(), name="redsem-hub")
-            CONNECTORS.add(self._task)
+        if not self.open:
+            task = self._loop.create_task(self._run(), name="redsem-hub")
+            self.pipeline.state.keeper = task
+            CONNECTORS.add(task)
 
-    async def _keep(self) -> None:
+    async def _run(self) -> None:
         """Hold a connection open."""
         pipeline = self.pipeline
         self._begun = True
@@ -106,7 +105,9 @@ class Connector:
                 except ConnectionRejected as rejection:
                     cause = rejection.__cause__ or rejection
                     for remote in list(pipeline.semaphores.values()):
-                        remote.fail_all(partial(remote.route.rejected, cause))
+                        remote.change(
+                            machine.fail_all, partial(remote.state.route.rejected, cause)
+                        )
                 except Exception as error:  # noqa: BLE001 - the network's, or of the user's making
                     explore = explore or self._explore()
                     await asyncio.wait([explore])
@@ -138,7 +139,7 @@ class Connector:
 
     async def _end(self) -> None:
         """Close the connection."""
-        self._task, self._begun = None, False
+        self.pipeline.state.keeper, self._begun = None, False
         link = self.pipeline.forget()
         try:
             await self._closed(self)
@@ -148,8 +149,9 @@ class Connector:
 
     async def close(self) -> None:
         """End at once: nothing is left to be sent."""
-        if self._task is not None:
-            task, self._task = self._task, None
+        state = self.pipeline.state
+        if state.keeper is not None:
+            task, state.keeper = state.keeper, None
             begun = self._begun
             task.cancel()
             await asyncio.wait([task])

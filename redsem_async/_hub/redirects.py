@@ -9,7 +9,8 @@ from redsem_async._core.keys import Address
 from redsem_async._protocol.backend import Backend, Node
 from redsem_async._protocol.errors import CommandError, ErrorKind
 
-from .operations.base import Batch
+from . import machine
+from .commands.base import AnyBatch
 from .remote_semaphore import RemoteSemaphore
 
 MAX_REDIRECTS = 3  # in a row, after which a semaphore waits a moment before it follows the next
@@ -18,19 +19,19 @@ MAX_REDIRECTS = 3  # in a row, after which a semaphore waits a moment before it 
 class Ready(deque[RemoteSemaphore]):
     """The semaphores that have something to write, in turns."""
 
-    def hold(self, remote: RemoteSemaphore) -> None:
+    def suspend(self, remote: RemoteSemaphore) -> None:
         """Take nothing from *remote* until it is resumed."""
         if remote.scheduled and remote in self:
             self.remove(remote)
         remote.scheduled = True
 
     def resume(self, remote: RemoteSemaphore) -> None:
-        """Take from *remote* again, unless it is held for another reason."""
-        redirect = remote.route.redirect
-        if redirect is None or not redirect.held:
+        """Take from *remote* again, unless it is suspended for another reason."""
+        redirect = remote.state.route.redirect
+        if redirect is None or not redirect.suspended:
             remote.scheduled = False
-            if remote.eager:
-                remote.wake()
+            remote.state.stirred = True
+            remote.writer.settle(remote)
 
     def forget(self) -> None:
         """The connection is closed: no semaphore has its turn."""
@@ -42,8 +43,11 @@ class Ready(deque[RemoteSemaphore]):
 class Redirects:
     """Follows MOVED and ASK from one server, and holds back what no server carries out.
 
-    *in_flight* has the commands of the pipeline; *move* gives a semaphore to the pipeline of
-    another node.
+    *move* gives a semaphore to the pipeline of another node.
+
+    Attributes:
+        ready: the semaphores that have something to write.
+        in_flight: the commands that have no reply yet.
     """
 
     def __init__(
@@ -51,15 +55,13 @@ class Redirects:
         loop: asyncio.AbstractEventLoop,
         backend: Backend,
         node: Node,
-        ready: Ready,
-        in_flight: deque[tuple[RemoteSemaphore | None, Batch]],
         move: Callable[[RemoteSemaphore, Node], None],
     ) -> None:
         self._loop = loop
         self._backend = backend
         self._node = node
-        self._ready = ready
-        self._in_flight = in_flight
+        self.ready: Ready = Ready()
+        self.in_flight: deque[tuple[RemoteSemaphore | None, AnyBatch]] = deque()
         self._move = move
 
     def redirected(self, remote: RemoteSemaphore, error: CommandError) -> CommandError:
@@ -67,31 +69,33 @@ class Redirects:
         node = self._backend.redirected(remote.address, error, here=self._node)
         if node is None:
             return CommandError(ErrorKind.REFUSED, error.error)
-        redirect = remote.route.redirected()
+        redirect = remote.state.route.redirected()
         redirect.target, redirect.once = node, error.kind is ErrorKind.ASK
         redirect.count += 1
         if redirect.count > MAX_REDIRECTS:
-            self.hold(remote, error.error)
+            self.suspend(remote, error.error)
         return error
 
     def follow(self, remote: RemoteSemaphore) -> None:
         """Let *remote* go to its target, once each of its commands in flight has its reply."""
-        redirect = remote.route.redirect
+        redirect = remote.state.route.redirect
         if redirect is None or redirect.target is None:
             return
-        self._ready.hold(remote)
-        if any(other is remote for other, _ in self._in_flight):
+        self.ready.suspend(remote)
+        if any(other is remote for other, _ in self.in_flight):
             return
         node = redirect.target
-        was_asking, remote.ref.asking = remote.ref.asking, redirect.once
+        was_asking, remote.state.asking = remote.state.asking, redirect.once
         # What goes there for the next commands only comes back when they have their replies.
         redirect.target = self._node if redirect.once else None
         redirect.once = False
         if node is not self._node:
             self._move(remote, node)
-            if not (was_asking or remote.ref.asking):
-                remote.reconnected()  # its push messages come another way from now on
-        self._ready.resume(remote)
+            if not (was_asking or remote.state.asking):
+                remote.change(
+                    machine.reconnected
+                )  # its push messages come another way from now on
+        self.ready.resume(remote)
 
     async def explore(self, semaphores: Mapping[Address, RemoteSemaphore]) -> None:
         """Let go the semaphores that another server keeps by now, as other servers say."""
@@ -99,34 +103,34 @@ class Redirects:
         for remote in list(semaphores.values()):
             node = self._backend.node_for(remote.address)
             if node is not self._node:
-                redirect = remote.route.redirected()
+                redirect = remote.state.route.redirected()
                 redirect.target = redirect.target or node
                 self.follow(remote)
 
-    def hold(self, remote: RemoteSemaphore, error: Exception) -> None:
+    def suspend(self, remote: RemoteSemaphore, error: Exception) -> None:
         """Write nothing of *remote* for a moment: no server carries it out yet."""
-        redirect = remote.route.redirected()
+        redirect = remote.state.route.redirected()
         redirect.begin(error, clock())
-        remote.fail_not_waiting()
-        if not redirect.held:
-            self._ready.hold(remote)
+        remote.change(machine.fail_not_waiting)
+        if not redirect.suspended:
+            self.ready.suspend(remote)
             # Not for long, because its leases go on meanwhile.
-            moment = min(redirect.hold(), remote.ledger.shortest_lease / 10)
+            moment = min(redirect.suspend(), remote.state.shortest_lease / 10)
             self._loop.call_later(moment, self._resume, remote)
 
     def _resume(self, remote: RemoteSemaphore) -> None:
-        redirect = remote.route.redirect
+        redirect = remote.state.route.redirect
         if redirect is None:
             return
-        redirect.held = False
+        redirect.suspended = False
         if redirect.error is not None:
-            remote.fail_outlasted(redirect.since)
-        if redirect.target is None or remote.ref.asking:
-            self._ready.resume(remote)
+            remote.change(machine.fail_outlasted, redirect.since)
+        if redirect.target is None or remote.state.asking:
+            self.ready.resume(remote)
 
     def carried_out(self, remote: RemoteSemaphore) -> None:
         """The server carried a command of *remote* out."""
-        if redirect := remote.route.redirect:
+        if redirect := remote.state.route.redirect:
             redirect.error, redirect.count = None, 0
             if redirect.over:
-                remote.route.redirect = None
+                remote.state.route.redirect = None

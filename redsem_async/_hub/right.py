@@ -5,16 +5,11 @@ is a lease itself: it ends after a refresh interval, so that a recall that is lo
 for no longer than that.
 """
 
-import asyncio
 import math
 import sys
-from collections.abc import Callable
 
-from redsem_async._core.clock import now as clock
 from redsem_async._core.lease import clock_margin
 from redsem_async._protocol.operations import RightRequest
-
-from .route import Route
 
 FIRST_PAUSE = 1.0  # seconds without asking after a recall; the next recall doubles it
 LONGEST_PAUSE = 30.0
@@ -23,96 +18,92 @@ LONGEST_PAUSE = 30.0
 class ReuseRight:
     """The right of this process, for one semaphore.
 
+    Methods that may end it return whether it has ended: idle leases are then given back.
+
     Attributes:
-        on_renew: has a command written that asks for it.
-        on_end: called when the right ends.
         until: when it ends.
         used: whether a lease was reused since it was last asked for.
+        wanted: whether some semaphore object of this process has `linger`.
+        look_at: when time alone changes something: it is to be asked for, or ends.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, route: Route) -> None:
-        self.on_renew: Callable[[], None] | None = None
-        self.on_end: Callable[[], None] | None = None
+    def __init__(self) -> None:
         self.until: float = -math.inf
         self.used: bool = False
-        self._loop = loop
-        self._route = route
-        self._interval = math.inf  # no semaphore object of this process has `linger`
+        self.wanted: bool = False
+        self.look_at: float = math.inf
+        self._interval = math.inf
         self._limit = sys.maxsize
         self._ask_at = -math.inf
         self._paused_until = -math.inf
         self._pause = FIRST_PAUSE
         self._recalled_at = -math.inf
         self._asked: RightRequest | None = None  # and the right has not ended since
-        self._timer: asyncio.TimerHandle | None = None
 
-    def want(self, interval: float, limit: int) -> None:
+    def want(self, interval: float, limit: int) -> bool:
         """Leases with this refresh interval and declared limit are to be reused."""
+        self.wanted = True
         if interval < self._interval or limit != self._limit:
             # It was given for longer, or under a higher limit; or by this request more permits
             # may be in use than the lowest limit allows. It is asked for again.
             self._interval = min(self._interval, interval)
             self._limit = min(self._limit, limit)
-            self.end()
+            return self.end()
+        return False
 
-    def ask(self) -> RightRequest | None:
+    def ask(self, now: float) -> RightRequest | None:
         """What the command that is written now asks for."""
-        if self._interval == math.inf or self._route.redirect or self._route.link.no_push:
-            return None  # nobody wants it; or no recall would come
-        now = clock()
-        if now < self._ask_at or now < self._paused_until:
+        if not self.wanted or now < self._ask_at or now < self._paused_until:
             return None
         self._ask_at = now + self._interval  # a later reply would be of no use
         self.used = False
         self._asked = RightRequest(math.floor(1000 * self._interval), self._limit)
         return self._asked
 
-    def answered(self, given: bool, asked: RightRequest, sent_at: float) -> None:  # noqa: FBT001
+    def answered(
+        self,
+        given: bool,  # noqa: FBT001
+        asked: RightRequest,
+        sent_at: float,
+        now: float,
+    ) -> bool:
         """The command that asked, sent at *sent_at*, has its reply."""
         if asked is not self._asked:
-            return  # it is older than the recall, or a message may have been missed since
+            return False  # it is older than the recall, or a message may have been missed since
+        if not given:
+            ended = self.end()
+            self._ask_at = now + self._interval / 4
+            return ended
         lasts = asked.lasts_ms / 1000
         until = sent_at + lasts - clock_margin(lasts)
-        if not given:
-            self.end()
-            self._ask_at = clock() + self._interval / 4
-        elif until > self.until:
+        if until > self.until:
             self.until = until
             self._ask_at = until - self._interval / 2
-            if self._timer is None:
-                self._set_timer()
+            self.look_at = min(self.look_at, self._ask_at)
+        return False
 
-    def recalled(self) -> None:
+    def recalled(self, now: float) -> bool:
         """Another process wants the semaphore."""
-        now = clock()
         # Exponential back-off: a recall soon after the last one doubles the pause.
         again = now - self._recalled_at < 2 * self._pause + self._interval
         self._pause = min(2 * self._pause, LONGEST_PAUSE) if again else FIRST_PAUSE
         self._recalled_at, self._paused_until = now, now + self._pause
-        self.end()
+        return self.end()
 
-    def end(self) -> None:
+    def end(self) -> bool:
         """It is over, for example because the link, the server or the limit changed."""
-        self._ask_at, self._asked = -math.inf, None
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if self.until > -math.inf:
-            self.until = -math.inf
-            if self.on_end is not None:
-                self.on_end()
+        self._ask_at, self._asked, self.look_at = -math.inf, None, math.inf
+        was_given = self.until > -math.inf
+        self.until = -math.inf
+        return was_given
 
-    def _set_timer(self) -> None:
-        self._timer = self._loop.call_later(max(0.0, self._ask_at - clock()), self._time_passed)
-
-    def _time_passed(self) -> None:
-        self._timer = None
-        now = clock()
+    def look(self, now: float) -> bool:
+        """Time has passed: look again later, unless it has ended."""
         if now >= self.until:
-            self.end()
-        elif now < self._ask_at:
-            self._set_timer()
-        else:
-            if self.used and self.on_renew is not None:
-                self.on_renew()
-            self._timer = self._loop.call_later(self.until - now, self._time_passed)
+            return self.end()
+        self.look_at = self._ask_at if now < self._ask_at else self.until
+        return False
+
+    def to_be_renewed(self, now: float) -> bool:
+        """Whether it is used, and a command is to be written that asks for it."""
+        return self.used and now >= self._ask_at

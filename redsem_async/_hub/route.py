@@ -1,5 +1,6 @@
 """Where the commands of a semaphore go: the state of the link, and what keeps them from it."""
 
+import asyncio
 import math
 import random
 from collections.abc import Iterator
@@ -9,8 +10,8 @@ from redsem_async._core.errors import BackendError, BackendUnavailable
 from redsem_async._protocol.backend import Link, Node
 
 FRESH = 0.05  # seconds before a deadline: the reply to an earlier command does not decide it
-GRACE = 0.05  # seconds after a deadline: how long to wait for a reply that decides it
-MAX_HOLD = 0.2  # seconds between commands to a server that replies but cannot do as asked
+OVERTIME = 0.05  # seconds after a deadline: how long to wait for a reply that decides it
+MAX_SUSPENSION = 0.2  # seconds between commands to a server that replies but cannot do as asked
 
 
 class LinkState:
@@ -21,6 +22,7 @@ class LinkState:
         no_push: whether no push messages come over it.
         error: why the server cannot be asked, during an outage.
         round_trip: the shortest of this connection, in seconds.
+        keeper: the task that keeps the connection open.
     """
 
     def __init__(self, node: Node) -> None:
@@ -29,6 +31,12 @@ class LinkState:
         self.no_push: bool = False
         self.error: Exception | None = None
         self.round_trip: float = math.inf
+        self.keeper: asyncio.Task[None] | None = None
+
+    @property
+    def ending(self) -> bool:
+        """Whether the connection is being closed for good: nothing is worth a record."""
+        return self.keeper is None or bool(self.keeper.cancelling())
 
     @property
     def fresh_at(self) -> float | None:
@@ -42,8 +50,8 @@ class LinkState:
 
     @property
     def lead(self) -> float:
-        """How long before a reply is needed to send the command: 0 where GRACE is enough."""
-        return self.round_trip if GRACE / 2 < self.round_trip < math.inf else 0.0
+        """How long before a reply is needed to send the command: 0 where OVERTIME is enough."""
+        return self.round_trip if OVERTIME / 2 < self.round_trip < math.inf else 0.0
 
 
 class Redirect:
@@ -55,10 +63,10 @@ class Redirect:
         count: redirections in a row.
         error: why no node carries out a command now, if so.
         since: when that began.
-        held: whether nothing is written for a moment.
+        suspended: whether nothing is written for a moment.
     """
 
-    __slots__ = ("_holds", "count", "error", "held", "once", "since", "target")
+    __slots__ = ("_suspensions", "count", "error", "once", "since", "suspended", "target")
 
     def __init__(self) -> None:
         self.target: Node | None = None
@@ -66,8 +74,8 @@ class Redirect:
         self.count: int = 0
         self.error: Exception | None = None
         self.since: float = 0.0
-        self.held: bool = False
-        self._holds: Iterator[float] = delays(random.random, longest=MAX_HOLD)
+        self.suspended: bool = False
+        self._suspensions: Iterator[float] = delays(random.random, longest=MAX_SUSPENSION)
 
     def begin(self, error: Exception, now: float) -> None:
         """No node carries out a command, because of *error*."""
@@ -75,15 +83,15 @@ class Redirect:
             self.since = now
         self.error = error
 
-    def hold(self) -> float:
+    def suspend(self) -> float:
         """Begin to write nothing. Returns for how many seconds."""
-        self.held = True
-        return next(self._holds)
+        self.suspended = True
+        return next(self._suspensions)
 
     @property
     def over(self) -> bool:
         """Whether nothing is left of it."""
-        return self.target is None and self.error is None and not self.held
+        return self.target is None and self.error is None and not self.suspended
 
 
 class Route:

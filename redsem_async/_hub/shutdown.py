@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from weakref import WeakSet
 
+from . import machine
 from .pipeline import Pipeline
 
 DRAIN = 10.0  # seconds for the tasks that were cancelled together with the connector's
@@ -30,9 +31,9 @@ async def drain(pipeline: Pipeline, connect: Callable[[], Awaitable[None]]) -> N
         pause = min(left, pipeline.reply_timeout)
         waited = [*others, pipeline.quiet()]
         await asyncio.wait(waited, timeout=pause, return_when=asyncio.FIRST_COMPLETED)
-        for remote in pipeline.semaphores.values():
-            for claim in remote.ledger.holding():
-                _ = remote.refreshes.refresh(claim)
+        for remote in list(pipeline.semaphores.values()):
+            for lease in remote.state.holding():
+                _ = remote.refresh(lease)
     release_all(pipeline)
     await _send_the_rest(pipeline, connect)
 
@@ -40,8 +41,8 @@ async def drain(pipeline: Pipeline, connect: Callable[[], Awaitable[None]]) -> N
 def release_all(pipeline: Pipeline) -> None:
     """Take every permit from its holder, and give it back."""
     for remote in list(pipeline.semaphores.values()):
-        for claim in remote.ledger.holding():
-            remote.close(claim)
+        for lease in remote.state.holding():
+            remote.change(machine.close, lease)
 
 
 async def _send_the_rest(pipeline: Pipeline, connect: Callable[[], Awaitable[None]]) -> None:

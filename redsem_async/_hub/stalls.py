@@ -6,7 +6,7 @@ from typing import NamedTuple
 from redsem_async._core.clock import now as clock
 from redsem_async._core.lease import clock_margin
 
-from .claim import Claim
+from .lease import Lease
 
 
 class Gap(NamedTuple):
@@ -42,21 +42,21 @@ class Stalls:
             self._gap = Gap(self._ran_at, due, now)
         self._ran_at = now
 
-    def blocked_for(self, claim: Claim) -> float | None:
-        """For how long the loop was blocked when the trust in *claim* ended; None where it ran.
+    def blocked_for(self, lease: Lease) -> float | None:
+        """For how long the loop was blocked when the trust in *lease* ended; None where it ran.
 
         It was where a timer of refreshes is, or was, so late that trust could not but end. Where
         little trust was left before that, refreshes had failed, and the loop is not why. May be
         called in any thread.
         """
-        gap, trusted, terms = self._gap, claim.trusted_until, claim.terms
+        gap, trusted, terms = self._gap, lease.trusted_until, lease.terms
         due, now = self._earliest(), clock()
         if self._ran_at < due < now:  # it is blocked still, or runs again just now
             gap = Gap(self._ran_at, due, now)
         spare = terms.lease - terms.refresh_interval - clock_margin(terms.lease)
         late = gap.end - gap.due >= min(spare, terms.lease / 4)
         failed = trusted - gap.start < 0.9 * spare
-        if late and not failed and trusted <= gap.end and trusted < claim.hold_ends:
+        if late and not failed and trusted <= gap.end and trusted < lease.hold_ends:
             return gap.end - gap.start
         return None
 

@@ -2,7 +2,7 @@
 
 import math
 
-from .operations.base import MAX_BATCH
+from .state import MAX_BATCH
 
 WINDOW = 3  # commands in flight; further requests wait, and make larger batches
 FAR = 0.0005  # seconds of round trip, for each of which one more command may be in flight
@@ -16,7 +16,7 @@ class Window:
     Attributes:
         size: how many commands may be in flight.
         batch_target: how many requests make a command that need not wait for others to join.
-        lone: whether what was written last was for one claim alone. Such a client gets its next
+        lone: whether what was written last was for one request alone. Such a client gets its next
             request written at once, rather than at the end of the turn of the loop.
     """
 

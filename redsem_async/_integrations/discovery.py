@@ -48,12 +48,12 @@ class SemaphoreInfo:
 
     @property
     def fair(self) -> bool:
-        """Whether requests stand in a line."""
+        """Whether requests stand in a queue."""
         return self.mode is None or self.mode.startswith("fair")
 
     @property
     def shares(self) -> bool:
-        """Whether the limit in all is shared between keys."""
+        """Whether the overall limit is shared between keys."""
         return self.mode is not None and "+share" in self.mode
 
     @property

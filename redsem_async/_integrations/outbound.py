@@ -47,7 +47,7 @@ class OutboundLimiter(Generic[Request]):
             default=host,
         )
 
-    async def hold(self, request: Request, pool_timeout: float | None) -> "HeldPermit":
+    async def acquire(self, request: Request, pool_timeout: float | None) -> "HeldPermit":
         """Wait for a permit. Cancelled meanwhile, it leaves nothing behind.
 
         *pool_timeout*: for how long the client waits for a connection, and so for a permit, where
@@ -81,7 +81,7 @@ class HeldPermit:
         self._over = asyncio.Event()
         self._scope: anyio.CancelScope | None = None
         self._loss: PermitLost | None = None
-        self._task = asyncio.create_task(self._hold(acquisition))
+        self._task = asyncio.create_task(self._until_released(acquisition))
         self._task.add_done_callback(_ended)
         _holding.add(self._task)
 
@@ -147,7 +147,7 @@ class HeldPermit:
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._over.set)
 
-    async def _hold(self, acquisition: Acquisition) -> None:
+    async def _until_released(self, acquisition: Acquisition) -> None:
         async with acquisition as permit:
             self._granted.set_result(None)
             try:

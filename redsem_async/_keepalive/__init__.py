@@ -4,7 +4,7 @@
 a blocking connection of its own, for semaphores with ``heartbeat="thread"``: it refreshes permits
 while the client's event loop is blocked.
 
-May import `_hub` and what is below it. It reads the claims that `_hub` keeps, and writes until
-when one is trusted; every transition is made by the hub's ledger, in the hub's loop. Start
-reading with `refresher`.
+May import `_hub` and what is below it. It reads the leases that `_hub` keeps, and writes until
+when one is trusted; every transition is made by the hub, in its event loop. Start reading with
+`refresher`.
 """

@@ -6,15 +6,15 @@ of many permits travel in one command.
 """
 
 import asyncio
-import math
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from redsem_async._core.clock import now as clock
 from redsem_async._core.lease import Outcome, refresh_due
-from redsem_async._hub.claim import Claim, State
 from redsem_async._hub.hub import Hub
-from redsem_async._hub.operations.refresh import Turn
+from redsem_async._hub.lease import Lease, LeaseState
+from redsem_async._hub.pending import Wakeup
 from redsem_async._hub.remote_semaphore import RemoteSemaphore
+from redsem_async._hub.trust import lose_unless_trusted
 
 if TYPE_CHECKING:
     from .watchdog import Watchdog
@@ -29,17 +29,21 @@ class Refresher:
         self._hub = hub
         self._loop = hub.identity.loop
         self._stalls = hub.identity.stalls
-        self._due: dict[float, dict[Claim, RemoteSemaphore]] = {}
-        self._turns: dict[float, list[Turn]] = {}
-        self._trust_ends: dict[Claim, asyncio.TimerHandle] = {}  # of those with a task
+        self._due: dict[float, dict[Lease, RemoteSemaphore]] = {}
+        self._wakeups: dict[float, list[Wakeup]] = {}
+        self._tasks: dict[Lease, asyncio.Task[None]] = {}
+        self._trust_ends: dict[Lease, asyncio.TimerHandle] = {}  # of those with a task
         self._watchdog: Watchdog | None = None
 
-    def add(
-        self, claim: Claim, remote: RemoteSemaphore, now: float, latest: float = math.inf
-    ) -> None:
-        """Keep the permit of *claim* refreshed from *now* on, first at *latest* or before."""
-        due = max(now, min(refresh_due(now, claim.terms.refresh_interval), latest))
-        if claim.trusted_until <= due:
+    def add(self, lease: Lease, remote: RemoteSemaphore, now: float) -> None:
+        """Keep *lease* refreshed from *now* on, unless that is noted already."""
+        if lease.refreshed_at is not None:
+            return
+        terms = lease.terms
+        due = refresh_due(now, terms.refresh_interval)
+        if lease.reused:  # the last refresh was before this use of it
+            due = min(due, lease.trusted_until - (terms.lease - terms.refresh_interval))
+        if due < now or lease.trusted_until <= due:
             due = now  # granted late: there would be nothing left to renew
         group = self._due.get(due)
         if group is None:
@@ -47,33 +51,26 @@ class Refresher:
             self._stalls.expect(due)
             group = self._due[due] = {}
             self._loop.call_later(due - now, self._start, due)
-        group[claim] = remote
-        claim.refreshed_by = group
-        if claim.terms.longest_stall is not None:
-            self.watchdog().add(claim, remote, now)
+        group[lease] = remote
+        lease.refreshed_at = due
+        if terms.longest_stall is not None:
+            self.watchdog().add(lease, remote, now)
 
-    def pause(self, claim: Claim) -> None:
-        """The lease is kept for another caller: it is released when a refresh is due."""
-        if self._watchdog is not None or not isinstance(claim.refreshed_by, dict):
-            self.remove(claim)
+    def pause(self, lease: Lease) -> None:
+        """*lease* is for another caller: if it is idle when a refresh is due, it is given back."""
+        if self._watchdog is not None or lease.refreshed_at not in self._due:
+            self.remove(lease)
 
-    def resume(self, claim: Claim, remote: RemoteSemaphore, now: float) -> None:
-        """Another caller uses the lease: refresh it when that is due, whoever uses it."""
-        if claim.refreshed_by is None:
-            terms = claim.terms
-            latest = claim.trusted_until - (terms.lease - terms.refresh_interval)
-            self.add(claim, remote, now, latest)
-
-    def remove(self, claim: Claim) -> None:
+    def remove(self, lease: Lease) -> None:
         """Stop refreshing."""
         if self._watchdog is not None:
-            self._watchdog.remove(claim)
-        refreshed_by, claim.refreshed_by = claim.refreshed_by, None
-        if isinstance(refreshed_by, dict):
-            cast("dict[Claim, RemoteSemaphore]", refreshed_by).pop(claim, None)
-        elif isinstance(refreshed_by, asyncio.Task):
-            refreshed_by.cancel()
-            if (timer := self._trust_ends.pop(claim, None)) is not None:
+            self._watchdog.remove(lease)
+        due, lease.refreshed_at = lease.refreshed_at, None
+        if due is not None and (group := self._due.get(due)) is not None:
+            group.pop(lease, None)
+        elif self._tasks and (task := self._tasks.pop(lease, None)) is not None:
+            task.cancel()
+            if (timer := self._trust_ends.pop(lease, None)) is not None:
                 timer.cancel()
 
     def watchdog(self) -> "Watchdog":
@@ -92,58 +89,59 @@ class Refresher:
 
     def _start(self, due: float) -> None:
         self._stalls.timer_runs(due)
-        for claim, remote in self._due.pop(due).items():
-            if claim.state is State.KEPT:
-                remote.reuse.give_back(claim)
+        for lease, remote in self._due.pop(due).items():
+            if lease.state is LeaseState.IDLE:
+                lease.refreshed_at = None
+                remote.give_back(lease)
                 continue
             # Decided here and not by the task: this may come after a long stall, and the body
             # has to be cancelled before it goes on.
-            if remote.ledger.lose_unless_trusted(claim):
+            if lose_unless_trusted(remote.state, lease):
                 continue
-            task = self._loop.create_task(self._refresh(claim, remote), name="redsem-refresh")
-            claim.refreshed_by = task
-            self._check_trust(claim, remote)
+            task = self._loop.create_task(self._refresh(lease, remote), name="redsem-refresh")
+            self._tasks[lease] = task
+            self._check_trust(lease, remote)
 
-    def _check_trust(self, claim: Claim, remote: RemoteSemaphore) -> None:
+    def _check_trust(self, lease: Lease, remote: RemoteSemaphore) -> None:
         """Look again when trust ends, unless it is renewed by then.
 
         By a timer, because timers run before the tasks that became ready in the same turn.
         """
-        if remote.ledger.lose_unless_trusted(claim):
-            self.remove(claim)
+        if lose_unless_trusted(remote.state, lease):
+            self.remove(lease)
         else:
-            left = claim.trusted_until - clock()
-            timer = self._loop.call_later(left, self._check_trust, claim, remote)
-            self._trust_ends[claim] = timer
+            left = lease.trusted_until - clock()
+            timer = self._loop.call_later(left, self._check_trust, lease, remote)
+            self._trust_ends[lease] = timer
 
-    async def _refresh(self, claim: Claim, remote: RemoteSemaphore) -> None:
-        interval = claim.terms.refresh_interval
-        while not remote.ledger.lose_unless_trusted(claim):
-            if claim.trusted_until == claim.hold_ends:
+    async def _refresh(self, lease: Lease, remote: RemoteSemaphore) -> None:
+        interval = lease.terms.refresh_interval
+        while not lose_unless_trusted(remote.state, lease):
+            if lease.trusted_until == lease.hold_ends:
                 return  # there is nothing left to renew
-            turn = self._turn(interval)
-            remote.refreshes.refresh_in_background(claim, turn)
-            if await turn is Outcome.UNKNOWN:
+            wakeup = self._next_wakeup(interval)
+            remote.refresh_in_background(lease, wakeup)
+            if await wakeup is Outcome.UNKNOWN:
                 await asyncio.sleep(_RETRY * interval)
 
-    def _turn(self, interval: float) -> Turn:
+    def _next_wakeup(self, interval: float) -> Wakeup:
         """The next time that a refresh is due; one timer for all of that time."""
         now = clock()
         due = refresh_due(now, interval)
-        turns = self._turns.get(due)
-        if turns is None:
+        wakeups = self._wakeups.get(due)
+        if wakeups is None:
             self._stalls.expect(due)
-            turns = self._turns[due] = []
-            self._loop.call_later(due - now, self._take_turns, due)
-        turn: Turn = self._loop.create_future()
-        turns.append(turn)
-        return turn
+            wakeups = self._wakeups[due] = []
+            self._loop.call_later(due - now, self._wake, due)
+        wakeup: Wakeup = self._loop.create_future()
+        wakeups.append(wakeup)
+        return wakeup
 
-    def _take_turns(self, due: float) -> None:
+    def _wake(self, due: float) -> None:
         self._stalls.timer_runs(due)
-        for turn in self._turns.pop(due):
-            if not turn.done():
-                turn.set_result(None)
+        for wakeup in self._wakeups.pop(due):
+            if not wakeup.done():
+                wakeup.set_result(None)
 
 
 def refresher_of(hub: Hub) -> Refresher:

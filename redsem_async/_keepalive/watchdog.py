@@ -4,7 +4,7 @@ As long as the hub's loop refreshes permits in time, a thread sends nothing; whe
 is gone, it refreshes them itself. It does so only while the hub's loop showed life within the
 longest stall: a loop that is stuck for ever must lose its permits, as a crashed process does.
 
-All threads read a claim's state and until when it is trusted, each written in one step. Only the
+All threads read a lease's state and until when it is trusted, each written in one step. Only the
 hub's loop changes the state, and it does so before it tells the server. A thread writes trust
 that was counted from sending, and only where it had not ended: what the body has seen as lost
 stays lost. Where the server says that a permit is gone, its trust ends at once, because the body
@@ -31,16 +31,14 @@ from redsem_async._core.lease import (
     after_refresh,
     overdue,
 )
-from redsem_async._hub.claim import Claim, State
-from redsem_async._hub.identity import HubIdentity
-from redsem_async._hub.operations.refresh import (
+from redsem_async._hub.commands.refresh import (
     MAX_HEAVY_REFRESHES,
     MAX_REFRESHES,
-    is_incomplete,
-    note_hold_left,
     refresh_of,
     restore_of,
 )
+from redsem_async._hub.identity import HubIdentity
+from redsem_async._hub.lease import Lease, LeaseState
 from redsem_async._hub.remote_semaphore import RemoteSemaphore
 from redsem_async._protocol.backend import Backend, BlockingLink, Command, Node
 from redsem_async._protocol.errors import CommandError, ErrorKind
@@ -51,7 +49,7 @@ logger = logging.getLogger("redsem_async")
 
 LOOKS = 12  # in a lease, the shortest of those watched
 MAX_REST = 0.5  # seconds from one look to the next
-LINGER = 1.0  # seconds for which a thread stays when there is nothing to watch
+IDLE = 1.0  # seconds for which a thread stays when there is nothing to watch
 EXIT_TIMEOUT = 2.0  # seconds for which the end of a hub, or of the program, waits for a thread
 
 
@@ -60,14 +58,14 @@ class Watchdog:
 
     Attributes:
         watched: added to, taken from and copied in single steps.
-        shortest_lease: of any claim so far, in seconds.
+        shortest_lease: of any lease so far, in seconds.
         seen_at: when the hub's loop last showed life.
     """
 
     def __init__(self, identity: HubIdentity, backend: Backend) -> None:
         self.hub_id: str = identity.id
         self.loop: asyncio.AbstractEventLoop = identity.loop
-        self.watched: dict[Claim, RemoteSemaphore] = {}
+        self.watched: dict[Lease, RemoteSemaphore] = {}
         self.shortest_lease: float = math.inf
         self.seen_at: float = -math.inf
         self._backend = backend
@@ -80,18 +78,18 @@ class Watchdog:
 
     # -- in the hub's loop
 
-    def add(self, claim: Claim, remote: RemoteSemaphore, now: float) -> None:
-        """Keep the permit of *claim* refreshed, whatever the loop does."""
+    def add(self, lease: Lease, remote: RemoteSemaphore, now: float) -> None:
+        """Keep the permit of *lease* refreshed, whatever the loop does."""
         self.seen_at = now
-        shorter = claim.terms.lease < self.shortest_lease
+        shorter = lease.terms.lease < self.shortest_lease
         if shorter:
-            self.shortest_lease = claim.terms.lease
-        self.watched[claim] = remote
+            self.shortest_lease = lease.terms.lease
+        self.watched[lease] = remote
         self.have_thread(self.node_of(remote), look=shorter)
 
-    def remove(self, claim: Claim) -> None:
-        """Leave *claim* alone. Takes no lock, because a forked child may come here."""
-        self.watched.pop(claim, None)
+    def remove(self, lease: Lease) -> None:
+        """Leave *lease* alone. Takes no lock, because a forked child may come here."""
+        self.watched.pop(lease, None)
 
     async def end(self) -> None:
         """The hub ends: end the threads too, within a bounded time."""
@@ -132,7 +130,7 @@ class Watchdog:
     def ends(self, thread: "WatchdogThread") -> bool:
         """Whether *thread* is to end. If so, the next permit starts another."""
         with self._lock:
-            idle = clock() - thread.used_at >= LINGER and not any(
+            idle = clock() - thread.used_at >= IDLE and not any(
                 self.node_of(remote) is thread.node for remote in [*self.watched.values()]
             )
             thread.stopped = thread.stopped or idle or self.loop.is_closed()
@@ -152,46 +150,46 @@ class Watchdog:
 
     def node_of(self, remote: RemoteSemaphore) -> Node:
         """The node that keeps *remote*, as far as is known."""
-        node = remote.route.link.node
+        node = remote.state.route.link.node
         return self._moved.get((remote, node), node)
 
     def redirected(self, remote: RemoteSemaphore, error: CommandError, here: Node) -> None:
         """Another node keeps *remote* by now; the loop cannot follow it there."""
         node = self._backend.redirected(remote.address, error, here=here)
         if node is not None:
-            self._moved[remote, remote.route.link.node] = node
+            self._moved[remote, remote.state.route.link.node] = node
             self.have_thread(node, look=True)
 
     def refreshed(
-        self, remote: RemoteSemaphore, claim: Claim, outcome: Outcome, sent_at: float
+        self, remote: RemoteSemaphore, lease: Lease, outcome: Outcome, sent_at: float
     ) -> None:
         """A refresh that was sent at *sent_at* has ended."""
-        now, trusted = clock(), claim.trusted_until
-        if claim.state is not State.HELD or now >= trusted:
+        now, trusted = clock(), lease.trusted_until
+        if lease.state is not LeaseState.HELD or now >= trusted:
             return  # given back meanwhile; or perhaps seen as lost, and not to be revived
         if outcome is Outcome.GONE:
-            claim.disown()
-            self.to_loop(remote.refreshes.refreshed, claim, outcome, sent_at, now)
+            lease.disown()
+            self.to_loop(remote.refreshed_elsewhere, lease, outcome, sent_at, now)
             return
-        lease = claim.terms.lease
-        verdict = after_refresh(trusted, lease, outcome, sent_at=sent_at, now=now)
+        duration = lease.terms.lease
+        verdict = after_refresh(trusted, duration, outcome, sent_at=sent_at, now=now)
         with self._trust_lock:
             # Unless the loop writes a detach, which may be carried out after the refresh.
-            if not isinstance(verdict, Lost) and sent_at > claim.renewable_after:
-                claim.renew(verdict)
+            if not isinstance(verdict, Lost) and sent_at > lease.renewable_after:
+                lease.renew(verdict)
 
 
 class _Batch(Command):
     """Permits to be refreshed, or restored."""
 
-    __slots__ = ("claims", "remote")
+    __slots__ = ("leases", "remote")
 
     def __init__(
-        self, remote: RemoteSemaphore, operation: Refresh | Restore, claims: Sequence[Claim]
+        self, remote: RemoteSemaphore, operation: Refresh | Restore, leases: Sequence[Lease]
     ) -> None:
-        super().__init__(remote.ref, operation)
+        super().__init__(remote.state, operation)
         self.remote: RemoteSemaphore = remote
-        self.claims: Sequence[Claim] = claims
+        self.leases: Sequence[Lease] = leases
 
 
 class WatchdogThread(threading.Thread):
@@ -262,33 +260,33 @@ class WatchdogThread(threading.Thread):
         """What the hub's loop should have refreshed by now."""
         watchdog, now = self._watchdog, clock()
         silence = now - watchdog.seen_at
-        groups: defaultdict[tuple[RemoteSemaphore, int, float | None], list[Claim]]
+        groups: defaultdict[tuple[RemoteSemaphore, int, float | None], list[Lease]]
         groups = defaultdict(list)
         elsewhere: set[Node] = set()
-        for claim, remote in watchdog.watched.copy().items():
-            if claim.state is not State.HELD or claim.hub_id != watchdog.hub_id:
-                watchdog.remove(claim)
+        for lease, remote in watchdog.watched.copy().items():
+            if lease.state is not LeaseState.HELD or lease.hub_id != watchdog.hub_id:
+                watchdog.remove(lease)
                 continue
             node = watchdog.node_of(remote)
             if node is not self.node:
                 elsewhere.add(node)
                 continue
             self.used_at = now
-            renewable = claim.trusted_until < claim.hold_ends
-            if not renewable or not overdue(claim.trusted_until, claim.terms.lease, now):
+            renewable = lease.trusted_until < lease.hold_ends
+            if not renewable or not overdue(lease.trusted_until, lease.terms.lease, now):
                 continue
-            if silence <= (claim.terms.longest_stall or 0.0):
-                groups[remote, claim.terms.lease_ms, claim.terms.max_hold].append(claim)
+            if silence <= (lease.terms.longest_stall or 0.0):
+                groups[remote, lease.terms.lease_ms, lease.terms.max_hold].append(lease)
             else:
                 watchdog.tell_of_stall(silence)
         for node in elsewhere:
             watchdog.have_thread(node)
         batches: list[_Batch] = []
-        for (remote, _, _), claims in groups.items():
-            heavy = any(claim.permits > 1 for claim in claims)
+        for (remote, _, _), leases in groups.items():
+            heavy = any(lease.permits > 1 for lease in leases)
             size = MAX_HEAVY_REFRESHES if heavy else MAX_REFRESHES
-            for start in range(0, len(claims), size):
-                part = claims[start : start + size]
+            for start in range(0, len(leases), size):
+                part = leases[start : start + size]
                 batches.append(_Batch(remote, refresh_of(part), part))
         return batches
 
@@ -312,25 +310,26 @@ class WatchdogThread(threading.Thread):
                 self._watchdog.redirected(batch.remote, reply, self.node)
             return None  # the next look sends it again
         assert isinstance(reply, Reply)
-        missing: list[Claim] = []
+        missing: list[Lease] = []
         refreshed = self._watchdog.refreshed
         refreshes = isinstance(batch.operation, Refresh)
-        for claim, held in zip(batch.claims, reply.answers, strict=True):
+        for lease, held in zip(batch.leases, reply.answers, strict=True):
+            assert isinstance(held, int)
             if held:
                 if refreshes:
-                    note_hold_left(claim, held, batch.sent_at)
-                refreshed(batch.remote, claim, Outcome.RENEWED, batch.sent_at)
-                if is_incomplete(held):
-                    missing.append(claim)
+                    lease.note_hold_left(held, batch.sent_at)
+                refreshed(batch.remote, lease, Outcome.RENEWED, batch.sent_at)
+                if held < 0:  # the server lost its key or its slots
+                    missing.append(lease)
             elif batch.semaphore.recovers and refreshes:
-                missing.append(claim)
+                missing.append(lease)
             else:
-                refreshed(batch.remote, claim, Outcome.GONE, batch.sent_at)
-        missing = [claim for claim in missing if claim.trusted_at(clock())]
+                refreshed(batch.remote, lease, Outcome.GONE, batch.sent_at)
+        missing = [lease for lease in missing if lease.trusted_at(clock())]
         if not missing:
             return None
         # The server does not know them, or all of them: it may have lost its state.
-        hub_info = batch.remote.introduction.hub_info()
+        hub_info = batch.remote.state.introduction.hub_info()
         operation = restore_of(missing)._replace(hub_info=hub_info)
         return _Batch(batch.remote, operation, missing)
 

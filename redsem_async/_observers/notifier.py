@@ -31,14 +31,25 @@ class Subject(Protocol):
 
     address: Address
     permits: int
-    started: float
-    token: int
-
-    @property
-    def id(self) -> str: ...
 
     @property
     def key(self) -> Keyed | None: ...
+
+
+class RequestFacts(Subject, Protocol):
+    """A request."""
+
+    started: float
+
+
+class PermitFacts(Subject, Protocol):
+    """A permit."""
+
+    token: int
+    reused: bool
+
+    @property
+    def id(self) -> str: ...
 
 
 class Notifier:
@@ -50,29 +61,28 @@ class Notifier:
         self.observer: events.Observer = observer
         self.keys: bool = keys  # whether events carry the key of a request
         self.stopped: bool = False  # perhaps while a loop over the notifiers runs
-        self._waiting: WeakSet[Subject] = WeakSet()
-        self._held: WeakKeyDictionary[Subject, float] = WeakKeyDictionary()  # since when
+        self._waiting: WeakSet[RequestFacts] = WeakSet()
+        self._held: WeakKeyDictionary[PermitFacts, float] = WeakKeyDictionary()  # since when
 
     # -- requests
 
-    def queued(self, requests: Iterable[Subject]) -> None:
+    def queued(self, requests: Iterable[RequestFacts]) -> None:
         """They have to wait. Those that waited before are passed over."""
         for request in requests:
             if request not in self._waiting:
                 self._waiting.add(request)
                 self._notify("queued", events.Queued(**self._facts(request)))
 
-    def granted(self, permit: Subject, waited: float, request: Subject | None = None) -> None:
-        """A caller has a permit now. Where its lease was used before, *request* asked for it."""
+    def granted(self, permit: PermitFacts, request: RequestFacts, waited: float) -> None:
+        """The caller that *request* was for has a permit now."""
         self._held[permit] = clock()
-        outcome = self._outcome(request or permit, waited)
-        reused = request is not None
+        outcome = self._outcome(request, waited)
         event = events.Granted(
-            fencing_token=permit.token, permit_id=permit.id, reused=reused, **outcome
+            fencing_token=permit.token, permit_id=permit.id, reused=permit.reused, **outcome
         )
         self._notify("granted", event)
 
-    def refused(self, request: Subject, error: Exception) -> None:
+    def refused(self, request: RequestFacts, error: Exception) -> None:
         """Its caller gets *error* instead."""
         outcome = self._outcome(request, clock() - request.started)
         match error:
@@ -84,38 +94,38 @@ class Notifier:
             case _:
                 self._notify("failed", events.Failed(error=error, **outcome))
 
-    def abandoned(self, request: Subject) -> None:
+    def abandoned(self, request: RequestFacts) -> None:
         """Its caller was cancelled."""
         waited = clock() - request.started
         self._notify("abandoned", events.Abandoned(**self._outcome(request, waited)))
 
-    def _outcome(self, request: Subject, waited: float) -> dict[str, Any]:
+    def _outcome(self, request: RequestFacts, waited: float) -> dict[str, Any]:
         queued = request in self._waiting
         self._waiting.discard(request)
         return {"waited": waited, "queued": queued, **self._facts(request)}
 
     # -- permits
 
-    def refreshed(self, permit: Subject, expires_in: float) -> None:
+    def refreshed(self, permit: PermitFacts, expires_in: float) -> None:
         """Its lease was renewed."""
         since = self._held.get(permit)
         if since is not None:
             event = events.Refreshed(expires_in=expires_in, **self._permit_facts(permit, since))
             self._notify("refreshed", event)
 
-    def released(self, permit: Subject) -> None:
+    def released(self, permit: PermitFacts) -> None:
         """It is given back."""
         since = self._held.pop(permit, None)
         if since is not None:
             self._notify("released", events.Released(**self._permit_facts(permit, since)))
 
-    def detached(self, permit: Subject) -> None:
+    def detached(self, permit: PermitFacts) -> None:
         """It is held on, and left to whichever client adopts it."""
         since = self._held.pop(permit, None)
         if since is not None:
             self._notify("detached", events.Detached(**self._permit_facts(permit, since)))
 
-    def lost(self, permit: Subject, reason: str, *, cancels: bool) -> None:
+    def lost(self, permit: PermitFacts, reason: str, *, cancels: bool) -> None:
         """It is lost. *cancels*: a block that it guards is cancelled."""
         since = self._held.pop(permit, None)
         if since is not None:
@@ -136,7 +146,7 @@ class Notifier:
             facts["key"] = subject.key.key
         return facts
 
-    def _permit_facts(self, permit: Subject, since: float) -> dict[str, Any]:
+    def _permit_facts(self, permit: PermitFacts, since: float) -> dict[str, Any]:
         held = clock() - since
         facts = {"held": held, "fencing_token": permit.token, "permit_id": permit.id}
         return {**facts, **self._facts(permit)}

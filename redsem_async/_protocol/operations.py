@@ -16,7 +16,7 @@ class KeyTerms(NamedTuple):
 
     Attributes:
         limit: of the key; ``None`` for none.
-        weight: of the key, where keys share the limit in all.
+        weight: of the key, where keys share the overall limit.
         patience_ms: after how long the request goes by its ticket there.
     """
 
@@ -68,7 +68,7 @@ class Acquire(NamedTuple):
 
     Attributes:
         numbers: of the requests, in order; each is for one permit and waits, unless
-        unusual: has it, with what it asks for.
+        options: has it, with what it asks for.
         max_waiters: the longest queue to join; ``None`` for any.
         max_waiters_per_key: the longest queue of its key that a request joins.
         after: the highest number of the batch before this one, when that is unanswered: it must
@@ -80,7 +80,7 @@ class Acquire(NamedTuple):
     numbers: Sequence[int]
     lease_ms: int
     limit: int
-    unusual: Mapping[int, RequestOptions] = MappingProxyType({})
+    options: Mapping[int, RequestOptions] = MappingProxyType({})
     max_waiters: int | None = None
     max_waiters_per_key: int | None = None
     after: int = 0

@@ -30,6 +30,13 @@ class Holding(NamedTuple):
 Answer = int | Holding
 
 
+class KeyQueue(NamedTuple):
+    """The requests of one key that wait, and the limit that is set for the key."""
+
+    waiting: int
+    set_limit: int | None
+
+
 class Reply(NamedTuple):
     """The reply to most operations.
 
@@ -43,6 +50,8 @@ class Reply(NamedTuple):
         granted: number and token of waiters of the caller's hub that were served.
         right: whether the caller's hub has the right to reuse leases that it asked for.
         slots: of each number of the caller's hub that the call granted, where permits have slots.
+        key_queues: of each key whose request was not served (acquire, heartbeat).
+        competing_keys: if there are any, how many keys wait for the overall limit.
     """
 
     answers: Sequence[Answer] = ()
@@ -53,6 +62,8 @@ class Reply(NamedTuple):
     granted: Sequence[tuple[int, int]] = ()
     right: bool = False
     slots: Mapping[int, Sequence[int]] = MappingProxyType({})
+    key_queues: Mapping[str, KeyQueue] = MappingProxyType({})
+    competing_keys: int = 0
 
 
 class AdoptReply(NamedTuple):
@@ -79,7 +90,7 @@ class HeldEntry(NamedTuple):
     slots: Sequence[int] = ()
 
 
-class LineEntry(NamedTuple):
+class QueueEntry(NamedTuple):
     """One request in the queue."""
 
     id: str
@@ -115,7 +126,7 @@ class StatusReply(NamedTuple):
     waiting: int
     now_us: int
     holders: Sequence[HeldEntry] = ()
-    line: Sequence[LineEntry] = ()
+    line: Sequence[QueueEntry] = ()
     hubs: Mapping[str, str] = MappingProxyType({})
     reusing: Collection[str] = ()
     keys: Sequence[KeyEntry] = ()

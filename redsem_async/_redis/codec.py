@@ -6,7 +6,7 @@ The only place where positions in ARGV and in replies get names.
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from redsem_async._core.keys import Address
 from redsem_async._protocol.hub_info import HubInfo
@@ -35,6 +35,7 @@ from redsem_async._protocol.replies import (
     AdoptReply,
     AnyReply,
     Holding,
+    KeyQueue,
     Reply,
 )
 
@@ -91,13 +92,17 @@ class Codec:
     ) -> tuple[str, tuple[Argument, ...]]:
         match operation:
             case Acquire():
-                described = _described(operation.hub_info)
-                right = _right(operation.right)
+                # Most have nothing of all this; each call would cost as much as the rest.
+                told, asked = operation.hub_info, operation.right
+                described = ("", 0) if told is None else _described(told)
+                right = "" if asked is None else _right(asked)
                 limit: Argument = operation.limit
                 if self._slotted:
                     limit = _listed(operation.slots)
                 beside = (_bound(operation), operation.after)
                 head = (operation.lease_ms, limit, *beside, *described, right)
+                if not operation.options:
+                    return "acquire", (*head, *operation.numbers)
                 return "acquire", (*head, *self._requests(operation))
             case Release(owner, numbers, hold_ms, waits, first):
                 hold: Argument = "" if hold_ms is None else hold_ms
@@ -154,10 +159,13 @@ class Codec:
                 _, next_ms, waiting, mine, *answers = raw
                 set_limit, hold_ms, right = -1, -1, False
                 told: Sequence[Any] = ()
+                queues: Sequence[Any] = ()
                 if self._slotted:
                     mine, told = mine
                 if isinstance(operation, Acquire | Heartbeat):
                     set_limit, hold_ms, *answers = answers
+                    if self._keyed:
+                        queues, *answers = answers
                     if operation.right is not None:
                         *answers, last = answers
                         right = bool(last)
@@ -170,6 +178,8 @@ class Codec:
                     granted=list(zip(mine[::2], mine[1::2], strict=True)),
                     right=right,
                     slots=dict(zip(told[::2], map(slots_of, told[1::2]), strict=True)),
+                    key_queues=_key_queues(queues[1:]),
+                    competing_keys=queues[0] if queues else 0,
                 )
             case Refresh() | Restore() | Detach():
                 return Reply(answers=raw[1:])
@@ -191,16 +201,14 @@ class Codec:
                 return Reply()
 
     def _requests(self, operation: Acquire) -> Sequence[Argument]:
-        """The requests of an acquire: by number alone where they have nothing unusual."""
-        if not operation.unusual:
-            return operation.numbers
-        asked = map(operation.unusual.get, operation.numbers)
+        """The requests of an acquire: by number alone where they have none of the options."""
+        asked = map(operation.options.get, operation.numbers)
         return [
-            number if unusual is None else self._unusual(number, unusual)
-            for number, unusual in zip(operation.numbers, asked, strict=True)
+            number if options is None else self._with_options(number, options)
+            for number, options in zip(operation.numbers, asked, strict=True)
         ]
 
-    def _unusual(self, number: int, asked: RequestOptions) -> str:
+    def _with_options(self, number: int, asked: RequestOptions) -> str:
         text = f"{number}:{asked.permits}:{asked.waits:d}"
         if asked.key is not None:
             return f"{text}:{asked.ahead_ms}{self._tail(asked.key)}"
@@ -262,6 +270,13 @@ def _answer(raw: Any) -> int | Holding:
         return raw
     token, left_ms, *slots = raw
     return Holding(int(token), left_ms, *map(slots_of, slots))
+
+
+def _key_queues(raw: Sequence[Any]) -> dict[str, KeyQueue]:
+    return {
+        unquote(key.decode()): KeyQueue(waiting, None if set_limit < 0 else set_limit)
+        for key, waiting, set_limit in zip(raw[::3], raw[1::3], raw[2::3], strict=True)
+    }
 
 
 def _listed(slots: Sequence[str | int] | None) -> str:

@@ -44,6 +44,7 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, opened: Opened, listener: Listener) -> None:
         self.fresh_at: float | None = None
+        self.writable: bool = True
         self.uncounted: bool = opened.met is not None and opened.met.uncounted
         self._listener = listener
         self._transport = opened.transport
@@ -57,7 +58,6 @@ class Connection(asyncio.Protocol):
         self._codecs: WeakKeyDictionary[SemaphoreRef, Codec] = WeakKeyDictionary()
         self._tags = 0
         self._loaded: set[str] = set()
-        self._paused = False
         self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._ending = False
         self._transport.set_protocol(self)
@@ -72,10 +72,6 @@ class Connection(asyncio.Protocol):
         return not (self._ending or self._closed.get_loop().is_closed())
 
     # -- writing
-
-    @property
-    def writable(self) -> bool:
-        return not (self._paused or self._ending)
 
     def send(self, commands: Sequence[Command], now: float) -> None:
         parts: list[bytes] = []
@@ -116,10 +112,10 @@ class Connection(asyncio.Protocol):
         self._transport.write(b"".join(parts))
 
     def pause_writing(self) -> None:
-        self._paused = True
+        self.writable = False
 
     def resume_writing(self) -> None:
-        self._paused = False
+        self.writable = not self._ending
         self._listener.resume_writing()
 
     # -- reading
@@ -220,16 +216,19 @@ class Connection(asyncio.Protocol):
 
     def _fail(self, error: Exception) -> None:
         if not self._ending:
-            self._ending = True
+            self._end()
             self._transport.abort()
             self._listener.connection_lost(error)
 
+    def _end(self) -> None:
+        self._ending, self.writable = True, False
+
     def abort(self) -> None:
-        self._ending = True
+        self._end()
         self._transport.abort()
 
     async def close(self) -> None:
-        self._ending = True
+        self._end()
         self._transport.close()
         await asyncio.wait([self._closed], timeout=CLOSING_TIME)
         if not self._closed.done():

@@ -5,7 +5,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from redsem_async._core.keys import Address
-from redsem_async._protocol.replies import HeldEntry, KeyEntry, LineEntry, StatusReply
+from redsem_async._protocol.replies import HeldEntry, KeyEntry, QueueEntry, StatusReply
 
 
 def status_reply(raw: Sequence[Any], address: Address) -> StatusReply:
@@ -56,10 +56,10 @@ def status_reply(raw: Sequence[Any], address: Address) -> StatusReply:
     )
 
 
-def _waiter(entry: str, value: Any) -> LineEntry:
+def _waiter(entry: str, value: Any) -> QueueEntry:
     identity, _, _, permits, *tail = entry.split(":")
     key = key_of(tail[-1]) if tail else None
-    return LineEntry(identity, int(float(value)), int(permits), key)
+    return QueueEntry(identity, int(float(value)), int(permits), key)
 
 
 def key_of(key: bytes | str | None) -> str | None:

@@ -39,6 +39,7 @@ class Subscriptions:
         self._hub = hub
         self._sharded = sharded
         self._by_name: dict[str, _Subscription] = {}
+        self._prefixes: dict[bytes, str] = {}  # by channel
         self.unused: deque[str] = deque()
         """Of semaphores that this process does not use any more: to be unsubscribed."""
 
@@ -49,30 +50,35 @@ class Subscriptions:
 
     def subscribe(self, semaphore: SemaphoreRef, codec: Codec) -> tuple[Subscribe, bytes]:
         """Return the slot and the bytes of a command that subscribes."""
-        if not self._sharded:
-            name = semaphore.address.prefix
-            self._by_name[name] = _Subscription(semaphore.address)
-            return Subscribe(name), pack(("SUBSCRIBE", channel(name, self._hub)))
-        name, unused = codec.shard, self.unused
-        in_use = weakref.ref(semaphore, lambda _: unused.append(name))
+        prefix = semaphore.address.prefix
+        name = codec.shard if self._sharded else prefix
+        own, in_use = channel(name, self._hub), None
+        command = pack(("SUBSCRIBE", own))
+        if self._sharded:
+            unused = self.unused
+            in_use = weakref.ref(semaphore, lambda _: unused.append(name))
+            command = pack(("SSUBSCRIBE", own))
         self._by_name[name] = _Subscription(semaphore.address, in_use)
-        return Subscribe(name), pack(("SSUBSCRIBE", channel(name, self._hub)))
+        self._prefixes[own.encode()] = prefix
+        return Subscribe(name), command
 
     def unsubscribe(self) -> tuple[Unsubscribe, bytes]:
         """Return the slot and the bytes of a command for the first that is unused."""
         name = self.unused.popleft()
+        own = channel(name, self._hub)
         self._by_name.pop(name, None)
-        return Unsubscribe(name), pack(("SUNSUBSCRIBE", channel(name, self._hub)))
+        self._prefixes.pop(own.encode(), None)
+        return Unsubscribe(name), pack(("SUNSUBSCRIBE", own))
 
     def ended(self, name: str) -> Address | None:
         """Forget a subscription. Return the semaphore's address, if it was known."""
+        self._prefixes.pop(channel(name, self._hub).encode(), None)
         subscription = self._by_name.pop(name, None)
         return None if subscription is None else subscription.address
 
     def prefix_of(self, channel_name: Any) -> str | None:
         """The prefix that a push message is for; None where the channel is none of ours."""
-        subscription = self._by_name.get(self.name_of(channel_name))
-        return None if subscription is None else subscription.address.prefix
+        return self._prefixes.get(channel_name)
 
     def name_of(self, channel_name: Any) -> str:
         """The name that a channel stands for."""

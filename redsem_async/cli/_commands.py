@@ -41,7 +41,7 @@ LONGEST_ANSWER = 100  # characters, because the input may be a file without line
 
 Create = Annotated[bool, typer.Option("--create", help="Also for a name that is not in use yet.")]
 Key = Annotated[
-    str | None, typer.Option(help="The key whose limit it is. Default: the limit in all.")
+    str | None, typer.Option(help="The key whose limit it is. Default: the overall limit.")
 ]
 KeysAfter = Annotated[
     str | None, typer.Option(help="List the keys after this one, which was the last one listed.")

@@ -43,7 +43,7 @@ class Change:
         action: one of `CHANGES`.
         name: of the semaphore.
         limit: the new limit; None removes it.
-        key: whose limit it is; None for the limit in all.
+        key: whose limit it is; None for the overall limit.
         permit: the id of the permit to revoke.
     """
 

@@ -81,7 +81,9 @@ class _Collected(Collector):
         limit = _gauge("redsem_status_limit", "The limit in force")
         held = _gauge("redsem_status_held", "Permits held by all processes")
         waiting = _gauge("redsem_status_waiting", "Requests waiting anywhere")
-        oldest = _gauge("redsem_status_oldest_wait_seconds", "Age of the first request in line")
+        oldest = _gauge(
+            "redsem_status_oldest_wait_seconds", "Age of the first request in the queue"
+        )
         unreadable = 0
         for reading in self._readings:
             status, label = reading.status, [reading.info.name]

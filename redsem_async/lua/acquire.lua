@@ -18,14 +18,14 @@
 --          requests     from here on: 'number', or 'number:permits:waits' (waits 0 or 1), or
 --                       'number:permits:waits:ahead' for a request whose ticket is as low as that
 --                       of one that came so many ms earlier
--- RETURNS  {tag, next_ms, waiting, own_grants, set_limit, hold, answer...}, set_limit being -1 when
---          no limit is set, hold the usual hold in ms times permits, -1 when it is not known or all
+-- RETURNS  {tag, next_ms, waiting, own_grants, set_limit, hold, answer...}, and where there are keys
+--          keyed.queues_of() before the answers; set_limit being -1 when no limit is set, hold the usual hold in ms times permits, -1 when it is not known or all
 --          were granted, and an answer a token (granted),
 --          {token, ms left} (holds a permit already), 0 (queued), -1 (gone: its number was used
 --          before, and it neither holds nor waits), -2 (no room, and it does not wait),
 --          -3 (the queue is too long); and where the right was asked for, 1 or 0 after these;
 --          the error REORDERED when the batch before has not run: it then changes nothing
--- USES     load_state, unknown_hub, unknown_hub_error, mark, parse_requests, record_hub,
+-- USES     load_state, own_grants, stamp_us, now, grace, unknown_hub, unknown_hub_error, mark, parse_requests, record_hub,
 --          detect_lost_holders, purge, leave_queue, serve, current_grant, is_queued, format_request,
 --          next_token, last, write_grants, liveness_timeout, exact, save_counter, recall_rights,
 --          answer_right, others_wait, append, reply_with_limit, held_up, join_queue, keep_queue,
@@ -67,6 +67,34 @@ serve()
 local effective_limit = limit_for(tonumber(declared))
 local first_expiry = not fair and waiting > 0 and next_expiry()
 local answers, grants, queued, served, overtakes = {}, {}, {}, true, false
+
+-- Writes what was granted and queued so far.
+local function write()
+  write_grants(grants)
+  if #queued > 0 then
+    join_queue(queued)
+    keep_queue(liveness_timeout(lease))
+    save_counter(liveness_timeout(lease))
+  end
+  grants, queued = {}, {}
+  if keyed then keyed.added = {} end
+end
+-- The token of a request that may not wait, if it would be granted at once in its place in the
+-- queue; nil otherwise.
+local function grant_in_turn(id, entry, earlier)
+  write()
+  join_queue({ exact(math.max(1, math.max(last + 1, stamp_us) - earlier)), entry })
+  waiting = waiting + 1
+  serve()
+  for i = 1, #own_grants, 2 do
+    if hub .. '.' .. exact(own_grants[i]) == id then
+      table.remove(own_grants, i)
+      return table.remove(own_grants, i)
+    end
+  end
+  leave_queue({ entry })
+end
+
 for i, request in ipairs(requests) do
   local number, value, permits, waits, earlier, tail = unpack(request)
   local id = hub .. '.' .. number
@@ -80,35 +108,34 @@ for i, request in ipairs(requests) do
       used = used + permits
       grants[#grants + 1] = { id, next_token(), lease, permits, tail }
       answers[i] = last
-    elseif not waits then
-      answers[i], served = blocked_by == 'key' and -5 or -2, false
-    elseif queue_is_full(max_waiters, tail) then
-      answers[i], served = queue_is_full(max_waiters, tail), false
     else
-      served = false
-      queued[#queued + 1] = exact(math.max(1, next_token() - earlier))
-      queued[#queued + 1] = entry
-      waiting = waiting + 1
-      answers[i] = blocked_by == 'key' and -4 or 0
-      overtakes = overtakes or earlier > 0
-      local too_heavy = blocked_by == 'limit' and permits > effective_limit
-      if keyed and keyed.queued(blocked_by, tail, too_heavy)
-          and used + permits <= effective_limit then
-        overtakes = true
+      local refused = not waits and (blocked_by == 'key' and -5 or -2)
+        or waits and queue_is_full(max_waiters, tail)
+      local may_pass = grace <= now and used + permits <= effective_limit
+        and (earlier > 0 or keyed and keyed.shares and blocked_by == 'limit')
+      if refused then
+        answers[i] = may_pass and grant_in_turn(id, entry, earlier) or refused
+        served = served and answers[i] > 0
+      else
+        served = false
+        queued[#queued + 1] = exact(math.max(1, next_token() - earlier))
+        queued[#queued + 1] = entry
+        waiting = waiting + 1
+        answers[i] = blocked_by == 'key' and -4 or 0
+        overtakes = overtakes or earlier > 0 or may_pass
+        if keyed then
+          keyed.queued(blocked_by, tail, blocked_by == 'limit' and permits > effective_limit)
+        end
+        if fair and blocked_by == 'limit' and permits <= effective_limit then open = false end
       end
-      if fair and blocked_by == 'limit' and not too_heavy then open = false end
     end
   end
 end
-write_grants(grants)
+first_expiry = #grants > 0 and first_expiry
+write()
 -- Those that were passed by do not know of an expiry that is earlier than all others.
-if first_expiry and #grants > 0 and (first_expiry < 0 or lease < first_expiry) then notify_head() end
-if #queued > 0 then
-  join_queue(queued)
-  keep_queue(liveness_timeout(lease))
-  save_counter(liveness_timeout(lease))
-end
+if first_expiry and (first_expiry < 0 or lease < first_expiry) then notify_head() end
 if overtakes then serve() end  -- one may be the first now, and fit where that one did not
 if not served then recall_rights() end
 if right ~= '' then answers[#answers + 1] = answer_right(right, others_wait()) end
-return append(reply_with_limit(served), answers)
+return append(reply_with_limit(served, keyed and keyed.queues_of(REQUESTS, answers)), answers)

@@ -6,8 +6,9 @@
 --          no_push   '1' when no push message reaches the hub, '2' when nobody counts it
 --          right     'ms:limit' to ask for the right to reuse leases, '' not to
 --          requests  from here on: 'number:lease_ms:limit:permits'
--- RETURNS  {tag, next_ms, waiting, own_grants, set_limit, hold, answer...}, hold being the usual
---          hold in ms times permits or -1, as for an acquire, and an answer 0 (queued),
+-- RETURNS  {tag, next_ms, waiting, own_grants, set_limit, hold, answer...}, and where there are keys
+--          keyed.queues_of() before the answers; hold being the usual hold in ms times permits or
+--          -1, as for an acquire, and an answer 0 (queued),
 --          {token, ms left} (holds a permit) or -1 (gone); and where the right was asked for, 1 or
 --          0 after these
 -- USES     load_state, unknown_hub, unknown_hub_error, allow_writes_at_maxmemory, record_hub,
@@ -39,4 +40,4 @@ for i, id in ipairs(parse_ids(hub, REQUESTS)) do
 end
 if not served then recall_rights() end
 if right ~= '' then answers[#answers + 1] = answer_right(right, others_wait()) end
-return append(reply_with_limit(served), answers)
+return append(reply_with_limit(served, keyed and keyed.queues_of(REQUESTS, answers)), answers)

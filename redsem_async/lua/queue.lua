@@ -216,9 +216,10 @@ local function reply_head()
   return { tag, next_change(), count_living(), slotted and slotted.tell(own_grants) or own_grants }
 end
 
--- The beginning of a reply, then the set limit, or -1, and unless all were *served* the usual hold.
-local function reply_with_limit(served)
-  return append(reply_head(), { set_limit or -1, served and -1 or usual_hold })
+-- The beginning of a reply, then the set limit, or -1, unless all were *served* the usual hold, and
+-- *key_queues* where there are keys.
+local function reply_with_limit(served, key_queues)
+  return append(reply_head(), { set_limit or -1, served and -1 or usual_hold, key_queues })
 end
 
 -- Has the first hubs in the queue look again: an expiry is earlier than next_ms said. Several, because

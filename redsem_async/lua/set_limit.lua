@@ -4,7 +4,7 @@
 -- ARGV     new_limit  the limit, '' for none; 'pause' for 0 until 'resume', which gives back the
 --                     limit that the pause found
 --          number     number of this operation, which runs at most once
---          [key]      whose limit it is, unless it is the limit in all
+--          [key]      whose limit it is, unless it is the overall limit
 -- RETURNS  {tag, next_ms, waiting, own_grants}
 -- USES     load_state, already_ran, limit_in, note_call, recall_rights, waiting, purge,
 --          serve, reply_head, keyed, return_parked, fields, exact

@@ -8,7 +8,7 @@
 --          of list_queue(); hubs is hub, facts about it, 1 if it may reuse leases ... for the hubs
 --          that occur. Where there are keys, also key, permits in use, requests waiting, set limit
 --          or -1 ... of keys that hold or wait; the key of each holder in the list; and {1 if a
---          request waits that only the limit in all holds up, how many limits of keys are set}.
+--          request waits that only the overall limit holds up, how many limits of keys are set}.
 --          Where there are slots, also {the list of slots, slots of each holder in the list}
 -- USES     load_state, exact, now, extra_permits, permits_of, list_queue, set_limit, stamp_us,
 --          rights, keyed, slotted, usual_hold

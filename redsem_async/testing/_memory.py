@@ -13,10 +13,12 @@ from redsem_async import Permit
 from redsem_async._core.clock import now as clock
 from redsem_async._core.keys import Address, parse_permit_id
 from redsem_async._core.lease import Outcome
-from redsem_async._hub.claim import Claim, State
-from redsem_async._hub.operations.refresh import note_hold_left, refresh_of
+from redsem_async._hub.commands.refresh import refresh_of
+from redsem_async._hub.lease import Lease
 from redsem_async._hub.pipeline import Pipeline
 from redsem_async._hub.remote_semaphore import RemoteSemaphore
+from redsem_async._hub.state import SemaphoreState
+from redsem_async._hub.trust import lose_unless_trusted
 from redsem_async._protocol.backend import BlockingLink, Command, Link, Listener, OneNode
 from redsem_async._protocol.errors import CommandError, ErrorKind
 from redsem_async._protocol.operations import Operation, Release
@@ -204,27 +206,29 @@ class _Store:
         loop, hub_id = pipeline.identity.loop, pipeline.hub_id
         connected = any(link.hub == hub_id for link in self.links)
         for remote in list(pipeline.semaphores.values()):
-            ledger = remote.ledger
-            for claim in ledger.holding():
-                claim.trusted_until -= slept
-                claim.hold_ends -= slept
-                if claim.state is State.HELD and ledger.lose_unless_trusted(claim):
+            state = remote.state
+            for lease in state.holding():
+                lease.trusted_until -= slept
+                lease.hold_ends -= slept
+                lose_unless_trusted(state, lease)
+                if not lease.holding:
                     continue
                 if connected:
-                    self._refresh(remote, claim)
-                else:  # nothing else checks the claim before its former `trusted_until`
-                    left = claim.trusted_until - clock()
-                    loop.call_later(left, ledger.lose_unless_trusted, claim)
-            if ledger.waiting:
-                remote.heartbeats.beat()
+                    self._refresh(remote, lease)
+                else:  # nothing else checks the lease before its former `trusted_until`
+                    left = lease.trusted_until - clock()
+                    loop.call_later(left, lose_unless_trusted, state, lease)
+            if state.waiting:
+                remote.change(SemaphoreState.beat)
 
-    def _refresh(self, remote: RemoteSemaphore, claim: Claim) -> None:
+    def _refresh(self, remote: RemoteSemaphore, lease: Lease) -> None:
         now = clock()
-        reply = self.run(remote.address, refresh_of([claim]), claim.hub_id)
-        held = isinstance(reply, Reply) and reply.answers[0]
-        if isinstance(reply, Reply) and held:
-            note_hold_left(claim, reply.answers[0], now)
-        remote.refreshes.refreshed(claim, Outcome.RENEWED if held else Outcome.GONE, now, now)
+        reply = self.run(remote.address, refresh_of([lease]), lease.hub_id)
+        outcome = Outcome.GONE
+        if isinstance(reply, Reply) and isinstance(held := reply.answers[0], int) and held:
+            lease.note_hold_left(held, now)
+            outcome = Outcome.RENEWED
+        remote.refreshed_elsewhere(lease, outcome, now, now)
 
     def _publisher(self, prefix: str) -> Publish:
         def publish(hub: str, push: Push) -> int:

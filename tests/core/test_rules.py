@@ -14,6 +14,7 @@ from redsem_async._core.lease import (
     Lost,
     Outcome,
     after_refresh,
+    ahead_in_turns,
     clock_margin,
     handoff_lease,
     heartbeat_interval,
@@ -93,6 +94,12 @@ def test_retry_after_without_a_measurement(
 def test_retry_after_is_the_length_of_the_line_by_the_usual_hold() -> None:
     assert retry_after(20, 2, 0.05, 9.0, 10.0) == pytest.approx(21 * 0.05 / 2)
     assert retry_after(3, 0, 0.05, None, 10.0) == 10.0  # paused: nobody knows for how long
+
+
+def test_each_request_of_its_own_key_costs_a_round_of_all_keys() -> None:
+    assert ahead_in_turns(4, keys=3, limit=8) == 12
+    assert ahead_in_turns(0, keys=3, limit=8) == 0
+    assert ahead_in_turns(0, keys=3, limit=1) == 2, "keys that hold nothing have their turns"
 
 
 def test_delays_grow_and_are_bounded() -> None:

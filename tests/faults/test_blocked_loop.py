@@ -77,7 +77,7 @@ async def test_max_hold_counts_from_the_grant_that_a_blocked_loop_reads_late(
     [held] = (await semaphore.status()).holders
     if kind is FairSemaphore:
         assert held.age > 0.4, "it was granted before the loop went on"
-    assert permit._claim.hold_left(clock()) <= 4.0 - held.age + 0.001  # the server counts in ms
+    assert permit._lease.hold_left(clock()) <= 4.0 - held.age + 0.001  # the server counts in ms
     assert await permit.release()
 
 
@@ -429,7 +429,7 @@ async def test_a_thread_that_waits_for_an_answer_is_not_idle(
     kind: Kind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It stays for as long as there is a permit, however long a look takes."""
-    monkeypatch.setattr("redsem_async._keepalive.watchdog.LINGER", 0.001)
+    monkeypatch.setattr("redsem_async._keepalive.watchdog.IDLE", 0.001)
     semaphore = kind(MemoryBackend(), "jobs", 1, **GUARDED)
     async with semaphore as permit:
         block()

@@ -138,7 +138,7 @@ async def test_a_slot_that_moves_ends_the_right_to_reuse_leases(
 ) -> None:
     here = kind(connect_to(lasting), name, 1, lease=LONG, linger=LONG / 4)
     there = kind(connect_to(lasting), name, 1)
-    kept = here._bound().remote.reuse.kept
+    kept = here._bound().remote.state.idle
     if not has_messages(lasting):
         for _ in range(20):
             async with here:

@@ -156,7 +156,7 @@ async def test_a_kept_lease_is_recalled(
     for _ in range(3):
         async with one:
             pass
-    assert bool(one._bound().remote.reuse.kept) is (late_by(lacking) == EPSILON)
+    assert bool(one._bound().remote.state.idle) is (late_by(lacking) == EPSILON)
     with takes_at_most(EPSILON):
         async with kind(there, "jobs", 1, lease=60.0):
             pass

@@ -30,7 +30,7 @@ async def keep(sem: AnySemaphore) -> None:
     """Have *sem* keep a lease."""
     async with sem:
         pass
-    assert sem._bound().remote.reuse.kept
+    assert sem._bound().remote.state.idle
 
 
 async def use_on_and_on(sem: AnySemaphore) -> None:
@@ -45,8 +45,13 @@ async def test_a_lost_recall_delays_others_for_a_refresh_interval_at_most(
     sem, there = lingers(kind, client_a), kind(client_b, "jobs", 1)
     await keep(sem)
     lost: list[float] = []
-    right = sem._bound().remote.ledger.right
-    monkeypatch.setattr(right, "recalled", lambda: lost.append(time.monotonic()))
+    right = sem._bound().remote.state.right
+
+    def lose(now: float) -> bool:
+        lost.append(now)
+        return False
+
+    monkeypatch.setattr(right, "recalled", lose)
     using = in_background(use_on_and_on(sem))
     await asyncio.sleep(0)
     with takes_at_most(INTERVAL):
@@ -65,15 +70,15 @@ async def test_without_push_messages_no_lease_is_kept(
     sem = lingers(kind, connect(server.url))
     for _ in range(2):
         async with sem:
-            assert sem._bound().remote.route.link.no_push, "messages come: nothing is shown"
-        assert not sem._bound().remote.reuse.kept
+            assert sem._bound().remote.state.route.link.no_push, "messages come: nothing is shown"
+        assert not sem._bound().remote.state.idle
 
 
 async def test_the_right_lasts_for_as_long_as_it_is_used(kind: Kind, client_a: Redis) -> None:
     """It is asked for again in time; a kept lease goes back when its refresh is due."""
     sem = lingers(kind, client_a)
     await keep(sem)
-    right = sem._bound().remote.ledger.right
+    right = sem._bound().remote.state.right
     ends: list[float] = []
     using = in_background(use_on_and_on(sem))
 
@@ -94,8 +99,8 @@ async def test_a_lost_connection_ends_the_right(
     proxy.refusing = True
     proxy.drop()
     remote = sem._bound().remote
-    await until(lambda: remote.route.link.link is None, "the link is lost")
-    assert not remote.reuse.kept
+    await until(lambda: remote.state.route.link.link is None, "the link is lost")
+    assert not remote.state.idle
     proxy.refusing = False
     async with there.acquire(timeout=5):
         pass
@@ -135,7 +140,7 @@ async def test_a_blocked_loop_reuses_nothing_that_has_ended(kind: Kind, client_a
     """Another process may have waited meanwhile, and the recall is not read yet."""
     sem = lingers(kind, client_a)
     await keep(sem)
-    [lease] = sem._bound().remote.reuse.kept
+    [lease] = sem._bound().remote.state.idle
     time.sleep(INTERVAL + 0.1)  # noqa: ASYNC251 - the fault
     async with sem as permit:
         assert permit.fencing_token > lease.token

@@ -245,7 +245,7 @@ async def test_used_again_after_a_heartbeat_that_aclose_left_unanswered(
     with takes_at_most(1.0 + EPSILON):
         permit = await semaphore.acquire(timeout=8)
     assert await permit.release()
-    assert not semaphore._bound().remote.ledger.by_number  # or the hub never idles
+    assert not semaphore._bound().remote.state.leases  # or the hub never idles
 
 
 # -- other nodes

@@ -354,7 +354,7 @@ async def test_ten_thousand_waiters(
         waiters = [in_background(semaphore.acquire()) for _ in range(10_000)]
 
         def all_wait() -> bool:
-            return len(semaphore._bound().remote.ledger.waiting) == 10_000
+            return len(semaphore._bound().remote.state.waiting) == 10_000
 
         await until(all_wait, "all wait", within=20)
         await there.set_limit(5_000)

@@ -338,4 +338,3 @@ async def test_a_waiter_that_has_left_keeps_no_hub_in_an_outage(
         await asyncio.wait([hub], timeout=10)
     assert hub.done()
     assert not remote.active
-    assert not remote.eager

@@ -197,7 +197,7 @@ async def keep() -> None:
     semaphore = make()
     for event in ("kept", "entered"):
         async with semaphore as permit:
-            token = permit._claim.token  # reading `fencing_token` would send the lease back
+            token = permit._lease.token  # reading `fencing_token` would send the lease back
         say(event, token=token)
         if event == "kept":
             await told_to_go_on()

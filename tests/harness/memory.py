@@ -6,7 +6,8 @@ from functools import partial
 from typing import cast
 
 from redsem_async import AnySemaphore
-from redsem_async._hub.claim import Claim, State
+from redsem_async._hub import handout
+from redsem_async._hub.request import Request, RequestState
 from redsem_async._protocol.backend import Command, Link, Listener
 from redsem_async._protocol.errors import CommandError
 from redsem_async._protocol.replies import AnyReply
@@ -47,15 +48,24 @@ class Gated(MemoryBackend):
             self.pass_one()
 
 
+class _OutOfSight(list[Request]):
+    """Looks empty to the pipeline."""
+
+    def __bool__(self) -> bool:
+        return False
+
+
 class Unconfirmed:
     """The grants of a semaphore with `min_replicas`, which only the test confirms."""
 
     def __init__(self, semaphore: AnySemaphore) -> None:
         self.remote = semaphore._bound().remote
-        self.claims: list[Claim] = []
-        self.remote.handout._confirm = self.claims.append
+        self.requests = self.remote.state.to_confirm = _OutOfSight()
 
-    async def granted(self) -> Claim:
-        await until(lambda: bool(self.claims))
-        assert self.claims[0].state is State.GRANTED
-        return self.claims[0]
+    async def granted(self) -> Request:
+        await until(lambda: len(self.requests) > 0)
+        assert self.requests[0].state is RequestState.GRANTED
+        return self.requests[0]
+
+    def confirm(self, request: Request) -> None:
+        self.remote.change(handout.confirmed, request)

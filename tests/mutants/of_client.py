@@ -9,9 +9,9 @@ OF_CLIENT = (
         "lost comes before the server's expiry",
         SIMULATION,
         (
-            "_hub/operations/acquire.py",
-            "trusted = trusted_until(terms.lease, sent_at=self.sent_at, left=terms.lease)",
-            "trusted = trusted_until(terms.lease, sent_at=self.replied_at, left=terms.lease)",
+            "_hub/commands/acquire.py",
+            "trusted_until(terms.lease, sent_at=sent_at, left=terms.lease)",
+            "trusted_until(terms.lease, sent_at=now, left=terms.lease)",
         ),
     ),
     mutant(
@@ -42,11 +42,10 @@ OF_CLIENT = (
             "::test_a_grant_that_was_on_its_way_for_long_is_trusted_for_what_is_left"
         ),
         (
-            "_hub/pushes.py",
+            "_hub/machine.py",
             "sent_at = -math.inf if fresh_at is None else fresh_at",
             "sent_at = clock()",
         ),
-        ("_hub/pushes.py", "import math\n", "from redsem_async._core.clock import now as clock\n"),
     ),
     mutant(
         "a late message is handed out unconfirmed",
@@ -54,8 +53,18 @@ OF_CLIENT = (
         SIMULATION,
         (
             "_hub/handout.py",
-            "        if claim.trusted_until - clock() >= left / 2:\n",
-            "        if left is not None:\n",
+            "    if lease.trusted_until - now >= left / 2:\n",
+            "    if left is not None:\n",
+        ),
+    ),
+    mutant(
+        "a permit that was handed over keeps its short lease",
+        "a hand-over's lease is made whole soon",
+        "promises/test_queue.py::test_a_permit_that_was_handed_over_has_a_whole_lease_soon",
+        (
+            "_hub/machine.py",
+            "            _ = state.refresh(lease)\n    return short",
+            "            pass\n    return short",
         ),
     ),
     mutant(
@@ -63,9 +72,9 @@ OF_CLIENT = (
         "a cancelled acquire leaves nothing",
         "promises/test_given_up.py::test_cancelled_after_it_was_sent",
         (
-            "_hub/operations/abandon.py",
-            "            ledger.leaving.append(claim)\n            ledger.wake()\n        elif",
-            "            ledger.by_number.pop(claim.number, None)\n        elif",
+            "_hub/state.py",
+            "            self.leaving.append(request)\n            self.stirred = True\n",
+            "            self.requests.pop(request.number, None)\n",
         ),
     ),
     mutant(
@@ -76,9 +85,9 @@ OF_CLIENT = (
             "::test_a_cancelled_waiter_hands_on_what_it_was_granted_in_the_same_tick"
         ),
         (
-            "_hub/operations/abandon.py",
-            "            self.releases.give_back(claim, clock(), trusted=False)\n",
-            "            pass\n",
+            "_hub/state.py",
+            "            self.requests.pop(request.number, None)\n            self.give_back(lease, clock(), trusted=False)\n",
+            "            self.requests.pop(request.number, None)\n",
         ),
     ),
     mutant(
@@ -86,9 +95,9 @@ OF_CLIENT = (
         "a grant that meets its deadline is a permit or a timeout, never a leak",
         SIMULATION,
         (
-            "_hub/operations/abandon.py",
-            "        self.leave(claim)\n        claim.fail(error)\n",
-            "        self._ledger.stop_waiting(claim)\n        claim.fail(error)\n",
+            "_hub/state.py",
+            "        self.leave(request)\n        request.fail(error)\n",
+            "        self.stop_waiting(request)\n        request.fail(error)\n",
         ),
     ),
     mutant(
@@ -97,7 +106,7 @@ OF_CLIENT = (
         "faults/test_messages.py::test_a_stray_grant_is_given_back",
         (
             "_hub/handout.py",
-            "            self._abandons.releases.give_back_unknown(ledger.identity.id, number)\n",
+            "            state.give_back_unknown(state.identity.id, number)\n",
             "            pass\n",
         ),
     ),
@@ -106,9 +115,9 @@ OF_CLIENT = (
         "a command that is sent again is one permit",
         "promises/test_duplicates.py::test_a_lost_reply_of_acquire_is_one_permit",
         (
-            "_hub/operations/acquire.py",
-            "                claim.was_sent = True\n",
-            "                self.ledger.forget_number(claim)\n",
+            "_hub/commands/acquire.py",
+            "                request.was_sent = True\n",
+            "                self.state.forget_number(request)\n",
         ),
     ),
     mutant(
@@ -117,7 +126,7 @@ OF_CLIENT = (
         "promises/test_duplicates.py::test_a_lost_request_is_sent_again",
         (
             "_hub/pipeline.py",
-            "            batch.write_again(arrived=arrived)\n",
+            "            batch.write_again(arrived=True)\n",
             "            pass\n",
         ),
     ),
@@ -126,9 +135,9 @@ OF_CLIENT = (
         "a foreign release changes nothing",
         "promises/test_release.py::test_a_foreign_id_releases_nothing",
         (
-            "_hub/remote_semaphore.py",
-            "self.ledger.by_number.get(number) if owner == self.identity.id else None",
-            "self.ledger.by_number.get(number)",
+            "_hub/trust.py",
+            "state.leases.get(number) if owner == state.identity.id else None",
+            "state.leases.get(number)",
         ),
     ),
     mutant(
@@ -137,8 +146,8 @@ OF_CLIENT = (
         "promises/test_release.py::test_a_second_release_changes_nothing",
         (
             "_api/permit.py",
-            "        if claim.state is State.ENDED:\n            return False\n",
-            "        if claim.state is State.ENDED:\n            return True\n",
+            "        if not self._ours or lease.state is LeaseState.ENDED:\n            return False\n",
+            "        if not self._ours or lease.state is LeaseState.ENDED:\n            return True\n",
         ),
     ),
     mutant(
@@ -153,7 +162,7 @@ OF_CLIENT = (
         "promises/test_peers_bugs.py::test_bug_5_cancellation_of_a_release_is_not_swallowed",
         (
             "_api/permit.py",
-            "                await finish(future, 2 * reply_timeout(claim.terms.lease))\n",
+            "                await finish(future, 2 * reply_timeout(lease.terms.lease))\n",
             "                pass\n",
         ),
     ),
@@ -161,39 +170,35 @@ OF_CLIENT = (
         "a release is kept when its lease has ended",
         "what leaving a block handed over is sent until the lease has ended",
         "promises/test_leaving.py::test_a_release_is_dropped_when_the_lease_has_ended",
-        (
-            "_hub/operations/release.py",
-            "        self.lease_ends: float = asked_at + lease\n",
-            "        self.lease_ends: float = math.inf\n",
-        ),
+        ("_hub/state.py", "        ends = now + lease.terms.lease\n", "        ends = math.inf\n"),
     ),
     mutant(
         "a set limit is forgotten in retry_after",
         "`retry_after` is an estimate under the limit in force",
         "worlds/test_steady_work.py::test_on_steady_work_it_is_what_the_next_request_waits",
         (
-            "_hub/ledger.py",
-            "        limit = terms.limit if report.set_limit is None else report.set_limit\n",
-            "        limit = terms.limit\n",
+            "_hub/estimates.py",
+            "    limit = terms.limit if report.set_limit is None else report.set_limit\n",
+            "    limit = terms.limit\n",
         ),
     ),
     mutant(
         "a cold process does not listen to how long others hold",
         "a cold process goes by how long the others hold permits",
         "promises/test_errors.py::test_a_cold_process_is_told_how_long_others_hold",
-        ("_hub/ledger.py", "        if reply.hold_ms is not None:\n", "        if not reply:\n"),
+        ("_hub/estimates.py", "    if reply.hold_ms is not None:\n", "    if not reply:\n"),
     ),
     mutant(
         "a hold is never told",
         "a cold process goes by how long the others hold permits",
         "promises/test_errors.py::test_a_cold_process_is_told_how_long_others_hold",
-        ("_hub/ledger.py", "        if self.own_hold is None or (now", "        if True or (now"),
+        ("_hub/estimates.py", "    if state.own_hold is None or now", "    if True or now"),
     ),
     mutant(
         "every release tells a hold",
         "a hold is told every few seconds at most",
         "promises/test_errors.py::test_a_hold_is_told_seldom_and_smoothed",
-        ("_hub/ledger.py", "TELL_HOLD = 5.0", "TELL_HOLD = 0.0"),
+        ("_hub/estimates.py", "TELL_HOLD = 5.0", "TELL_HOLD = 0.0"),
     ),
     mutant(
         "a hold that nobody has measured is a lease",
@@ -254,8 +259,8 @@ OF_CLIENT = (
         "::test_entering_what_is_lost_says_so_when_it_cannot_be_given_back",
         (
             "_hub/stalls.py",
-            "if late and not failed and trusted <= gap.end and trusted < claim.hold_ends:",
-            "if trusted < claim.hold_ends:",
+            "if late and not failed and trusted <= gap.end and trusted < lease.hold_ends:",
+            "if trusted < lease.hold_ends:",
         ),
     ),
     mutant(
@@ -263,9 +268,9 @@ OF_CLIENT = (
         "a loss because the event loop was blocked says so",
         "promises/test_loss_detection.py::test_a_reply_that_lay_in_the_socket_of_a_blocked_loop",
         (
-            "_hub/operations/refresh.py",
-            "self._lose(claim, verdict.reason if gone else self._ledger.doubt(claim))",
-            "self._lose(claim, verdict.reason)",
+            "_hub/trust.py",
+            "gone(state, lease, verdict.reason if known else doubt(state, lease))",
+            "gone(state, lease, verdict.reason)",
         ),
     ),
     mutant(
@@ -300,9 +305,9 @@ OF_CLIENT = (
         "the release leaves in this turn of the loop, with what that turn asks",
         "promises/test_leaving.py::test_the_release_and_the_next_acquire_are_one_write",
         (
-            "_hub/operations/release.py",
-            "self._ledger.wake(asked=future is not None, size=len(releases))",
-            "self._ledger.wake(asked=True, size=len(releases))",
+            "_hub/remote_semaphore.py",
+            "self.writer.settle(self, asked=future is not None, size=len(state.releases[lease.hub_id]))",
+            "self.writer.settle(self, asked=True, size=len(state.releases[lease.hub_id]))",
         ),
     ),
     mutant(
@@ -310,9 +315,9 @@ OF_CLIENT = (
         "a waiter's process counts as alive, and finds what it was not told",
         SIMULATION,
         (
-            "_hub/heartbeat_timer.py",
-            "        elif self._ledger.waiting and not self.in_flight:\n            self.beat()\n",
-            "",
+            "_hub/machine.py",
+            "        if state.waiting and not heartbeats.in_flight:\n            state.beat()\n",
+            "        pass\n",
         ),
     ),
     mutant(
@@ -320,9 +325,9 @@ OF_CLIENT = (
         "a waiter is served within a reconnect and a trip",
         "faults/test_network.py::test_a_subscription_that_ends_unasked_is_made_anew",
         (
-            "_hub/remote_semaphore.py",
-            "        if self.ledger.waiting:\n            self.heartbeats.beat()\n        if self.ref.recovers:",
-            "        if self.ref.recovers:",
+            "_hub/machine.py",
+            "    if state.waiting:\n        state.beat()\n    if state.recovers:",
+            "    if state.recovers:",
         ),
     ),
     mutant(
@@ -407,7 +412,7 @@ OF_CLIENT = (
         "promises/test_loss_detection.py::test_a_held_permit_outlives_its_lease",
         (
             "_keepalive/refresher.py",
-            "            remote.refreshes.refresh_in_background(claim, turn)\n",
+            "            remote.refresh_in_background(lease, wakeup)\n",
             "",
         ),
     ),
@@ -426,9 +431,9 @@ OF_CLIENT = (
         "a permit that was not renewed in time is lost",
         SIMULATION,
         (
-            "_hub/ledger.py",
-            "clock() >= claim.trusted_until:\n            self.lose(",
-            "clock() >= claim.trusted_until + 1e9:\n            self.lose(",
+            "_hub/trust.py",
+            "clock() >= lease.trusted_until:\n        lose(",
+            "clock() >= lease.trusted_until + 1e9:\n        lose(",
         ),
     ),
     mutant(
@@ -437,12 +442,12 @@ OF_CLIENT = (
         SIMULATION,
         (
             "_keepalive/refresher.py",
-            "            if remote.ledger.lose_unless_trusted(claim):\n                continue\n",
+            "            if lose_unless_trusted(remote.state, lease):\n                continue\n",
             "",
         ),
         (
             "_keepalive/refresher.py",
-            "            self._check_trust(claim, remote)\n\n    def _check_trust",
+            "            self._check_trust(lease, remote)\n\n    def _check_trust",
             "\n    def _check_trust",
         ),
     ),
@@ -452,8 +457,8 @@ OF_CLIENT = (
         "promises/test_loss_detection.py::test_loss_that_the_body_finds_itself",
         (
             "_api/permit.py",
-            "        if claim.trusted_at(clock()):\n            return True\n        loop, ledger =",
-            "        if claim.state is State.HELD:\n            return True\n        loop, ledger =",
+            "        if lease.trusted_at(clock()):\n            return True\n        loop, state =",
+            "        if lease.state is LeaseState.HELD:\n            return True\n        loop, state =",
         ),
     ),
     mutant(
@@ -470,7 +475,7 @@ OF_CLIENT = (
         "a loss does not cancel the body",
         "loss cancels the body",
         "promises/test_loss.py::test_loss_cancels_the_body_once_and_leaves_as_permit_lost",
-        ("_api/guard.py", "            claim.on_lost = self._on_lost\n", "            pass\n"),
+        ("_hub/lease.py", "            lease.guard = self\n", "            pass\n"),
     ),
     mutant(
         "a swallowed cancellation swallows the loss",
@@ -493,7 +498,7 @@ OF_CLIENT = (
         "cancel and uncancel, as asyncio.timeout does",
         "promises/test_loss.py::test_loss_cancels_the_body_once_and_leaves_as_permit_lost",
         (
-            "_api/guard.py",
+            "_hub/lease.py",
             "self._task.uncancel() <= self._cancelling",
             "self._task.cancelling() - 1 <= self._cancelling",
         ),
@@ -503,9 +508,9 @@ OF_CLIENT = (
         "holders of a semaphore that is deleted lose their permits",
         "promises/test_loss.py::test_many_tasks_lose_their_permits_at_once",
         (
-            "_hub/remote_semaphore.py",
-            '            self.lose(claim, "the semaphore was cleared")\n',
-            "            pass\n",
+            "_hub/trust.py",
+            '        gone(state, lease, "the semaphore was cleared")\n',
+            "        pass\n",
         ),
     ),
     mutant(
@@ -514,7 +519,7 @@ OF_CLIENT = (
         "promises/test_loss_detection.py::test_a_dropped_permit_warns_and_is_released",
         (
             "_api/permit.py",
-            "        loop.call_soon_threadsafe(_release_dropped, self._bound, claim, self._acquired_at)\n",
+            "        loop.call_soon_threadsafe(\n            _release_dropped, self._bound, self._lease, self._since, self._acquired_at\n        )\n",
             "",
         ),
     ),
@@ -534,8 +539,8 @@ OF_CLIENT = (
         "worlds/test_linger.py"
         "::test_no_lease_is_handed_out_that_ended_while_its_user_let_others_run",
         (
-            "_hub/reuse.py",
-            "        if not self._is_fresh(lease, clock()):\n",
+            "_hub/remote_semaphore.py",
+            "        if not reuse.is_fresh(state, lease, clock()):\n",
             "        if False:\n",
         ),
     ),
@@ -576,9 +581,9 @@ OF_CLIENT = (
         "a grant is confirmed by so many replicas before it is handed out",
         "faults/test_replicas.py::test_a_grant_is_confirmed_before_it_is_handed_out",
         (
-            "_hub/operations/acquire.py",
-            "        at_once = self.replied_at < trusted and not terms.min_replicas\n",
-            "        at_once = self.replied_at < trusted\n",
+            "_hub/commands/acquire.py",
+            "        at_once = now < trusted and not terms.min_replicas\n",
+            "        at_once = now < trusted\n",
         ),
     ),
     mutant(
@@ -596,8 +601,8 @@ OF_CLIENT = (
         "holders come back before anybody new is admitted",
         "promises/test_recovery.py::test_holders_come_back_before_anybody_new_is_admitted",
         (
-            "_hub/operations/refresh.py",
-            "            elif self.semaphore.recovers and pending.claim.trusted_at(clock()):\n                self._queue.restore(pending)\n",
+            "_hub/commands/refresh.py",
+            "            elif state.recovers and pending.lease.trusted_at(clock()):\n                state.restore(pending)\n",
             "",
         ),
     ),
@@ -607,7 +612,7 @@ OF_CLIENT = (
         "faults/test_blocked_loop.py::test_a_loop_that_is_stuck_for_too_long_loses_its_permit",
         (
             "_keepalive/watchdog.py",
-            "            if silence <= (claim.terms.longest_stall or 0.0):\n",
+            "            if silence <= (lease.terms.longest_stall or 0.0):\n",
             "            if silence >= 0:\n",
         ),
     ),
@@ -617,9 +622,9 @@ OF_CLIENT = (
         "promises/test_linger.py"
         "::test_what_is_first_read_after_a_block_is_not_the_next_permits[zset-redis]",
         (
-            "_hub/claim.py",
-            "self.hub_id, self.number, self.token = lease.hub_id, 0, 0",
-            "self.hub_id, self.number, self.token = lease.hub_id, lease.number, lease.token",
+            "_api/permit.py",
+            "            refresher.pause(lease)\n            self._ours = False\n",
+            "            refresher.pause(lease)\n",
         ),
     ),
     mutant(
@@ -646,9 +651,9 @@ OF_CLIENT = (
             "::test_a_detach_without_an_answer_is_trusted_no_longer_than_it_may_have_asked_for"
         ),
         (
-            "_hub/operations/detach.py",
-            "            claim.shorten(trusted_until(expires, sent_at=clock(), left=expires))\n",
-            "            pass\n",
+            "_hub/commands/call.py",
+            "        lease.shorten(trusted_until(call.expires, sent_at=clock(), left=call.expires))\n",
+            "        pass\n",
         ),
     ),
     mutant(
@@ -656,8 +661,8 @@ OF_CLIENT = (
         "from the moment a detach is sent, trust ends before the server may let go",
         "promises/test_detach.py::test_a_refresh_that_was_sent_before_a_detach_renews_no_trust",
         (
-            "_hub/operations/refresh.py",
-            "if outcome is Outcome.RENEWED and sent_at <= claim.renewable_after:\n",
+            "_hub/trust.py",
+            "if outcome is Outcome.RENEWED and sent_at <= lease.renewable_after:\n",
             "if outcome is Outcome.RENEWED and sent_at < 0:\n",
         ),
     ),
@@ -670,7 +675,7 @@ OF_CLIENT = (
         ),
         (
             "_keepalive/watchdog.py",
-            "isinstance(verdict, Lost) and sent_at > claim.renewable_after:\n",
+            "isinstance(verdict, Lost) and sent_at > lease.renewable_after:\n",
             "isinstance(verdict, Lost):\n",
         ),
     ),
@@ -678,35 +683,31 @@ OF_CLIENT = (
         "a refresh renews trust while a detach may arrive late",
         "from the moment a detach is sent, trust ends before the server may let go",
         "promises/test_detach.py::test_no_refresh_renews_trust_while_a_detach_may_arrive_late",
-        ("_hub/claim.py", "        self.renewable_after = math.inf\n", ""),
+        ("_hub/lease.py", "        self.renewable_after = math.inf\n", ""),
     ),
     mutant(
         "a cancelled detach is not made void",
         "a call that nobody asks for any more does not act",
         "promises/test_detach.py::test_a_detach_that_nobody_asks_for_any_more_is_made_void",
         (
-            "_hub/operations/query.py",
-            "        if self.numbered and self.was_sent:\n",
-            "        if self.numbered and self.was_sent < 0:\n",
+            "_hub/calls.py",
+            "    if call.numbered and call.was_sent and not",
+            "    if call.numbered and call.was_sent < 0 and not",
         ),
     ),
     mutant(
         "no refresh follows a detach that was cancelled",
         "where a detach is cancelled, the permit is held on",
         "promises/test_detach.py::test_a_detach_that_is_cancelled_leaves_the_permit_held",
-        (
-            "_hub/operations/detach.py",
-            "                _ = self._refreshes.refresh(claim)\n",
-            "                pass\n",
-        ),
+        ("_hub/calls.py", "            _ = state.refresh(lease)\n", "            pass\n"),
     ),
     mutant(
         "a detach keeps its number when it is void",
         "a detach whose reply was lost gives the job all of its time",
         "promises/test_detach.py::test_a_detach_that_is_sent_again_counts_once_more",
         (
-            "_hub/operations/query.py",
-            "        elif not query.alone:\n            query.renumber = True\n",
+            "_hub/commands/call.py",
+            "        elif not call.alone:\n            call.renumber = True\n",
             "",
         ),
     ),
@@ -718,9 +719,9 @@ OF_CLIENT = (
             "::test_a_limit_that_was_not_taken_at_first_is_set_whatever_was_asked_beside_it"
         ),
         (
-            "_hub/operations/query.py",
-            "self._alone_in_flight or (call.alone and self._numbered_in_flight)",
-            "self._numbered_in_flight < 0",
+            "_hub/calls.py",
+            "            state.alone_in_flight or (call.alone and state.numbered_in_flight)\n",
+            "            state.numbered_in_flight < 0\n",
         ),
     ),
     mutant(
@@ -728,16 +729,16 @@ OF_CLIENT = (
         "calls that change something act once, however late they arrive",
         "promises/test_duplicates.py::test_a_limit_whose_reply_was_lost_is_not_set_again",
         (
-            "_hub/operations/query.py",
-            "            query.was_sent = True\n",
-            "            query.was_sent = query.renumber = True\n",
+            "_hub/commands/call.py",
+            "            call.was_sent = True\n",
+            "            call.was_sent = call.renumber = True\n",
         ),
     ),
     mutant(
         "an adoption keeps its number when it is void",
         "an adoption ends as PermitLost where the id holds nothing, and nowhere else",
         "promises/test_duplicates.py::test_an_adoption_is_not_lost_to_a_later_call_that_is_given_up",
-        ("_hub/operations/adopt.py", "        adopt.renumber |= not arrived\n", ""),
+        ("_hub/commands/call.py", "        call.renumber |= not arrived\n", ""),
     ),
     mutant(
         "VOID is an error",
@@ -773,15 +774,9 @@ OF_CLIENT = (
         "promises/test_deadlines.py::test_who_is_cut_off_is_not_told_that_it_is_full",
         (
             "_hub/deadlines.py",
-            "claim.replies_since = max(young, claim.started) if waits else -math.inf",
-            "claim.replies_since = -math.inf",
+            "request.replies_since = max(young, request.started) if waits else -math.inf",
+            "request.replies_since = -math.inf",
         ),
-    ),
-    mutant(
-        "what is due is no work",
-        "a process that ends says that nobody waits there any more",
-        "promises/test_lifecycle.py::test_a_program_that_ends_says_that_nobody_waits",
-        ("_hub/remote_semaphore.py", "            or self._worth_a_command\n", ""),
     ),
     mutant(
         "a number of any length",
@@ -808,7 +803,7 @@ OF_CLIENT = (
         "memory lets a permit outlast its max_hold",
         "MemoryBackend.advance ends what the clock ends",
         "promises/test_memory.py::test_max_hold_ends_where_the_clock_is_moved",
-        ("testing/_memory.py", "                claim.hold_ends -= slept\n", ""),
+        ("testing/_memory.py", "                lease.hold_ends -= slept\n", ""),
     ),
     mutant(
         "items that end as cancelled end a map as if they were all",
@@ -847,8 +842,8 @@ OF_CLIENT = (
         "a kept lease is recalled when another process waits",
         "promises/test_linger.py::test_a_used_lease_goes_to_who_waits_elsewhere",
         (
-            "_hub/pushes.py",
-            "            remote.ledger.right.recalled()\n",
+            "_hub/machine.py",
+            "            if state.right.recalled(clock()):\n                state.give_all_idle_back()\n",
             "            pass\n",
         ),
     ),
@@ -858,19 +853,15 @@ OF_CLIENT = (
         "promises/test_linger.py::test_a_waiter_that_does_not_fit_is_not_passed_over",
         (
             "_hub/reuse.py",
-            "            if not self._may_have(claim, lease):\n                return False\n",
-            "            if not self._may_have(claim, lease):\n                claim = next(reversed(self._ledger.waiting))\n",
+            "        if not _may_have(state, request, lease):\n            return False\n",
+            "        if not _may_have(state, request, lease):\n            request = next(reversed(state.waiting))\n",
         ),
     ),
     mutant(
         "a lease whose id was read is reused",
         "an id or a token that was read belongs to one permit",
         "promises/test_linger.py::test_what_was_read_is_never_shared",
-        (
-            "_hub/reuse.py",
-            "            and not lease.is_known\n",
-            "",
-        ),
+        ("_hub/reuse.py", " and not lease.is_known", ""),
     ),
     mutant(
         "the right outlives the connection",
@@ -878,19 +869,15 @@ OF_CLIENT = (
         "faults/test_linger.py::test_a_lost_connection_ends_the_right",
         (
             "_hub/pipeline.py",
-            "            remote.ledger.introduce_again()\n        self._write_again(arrived=True)\n",
-            "            pass\n        self._write_again(arrived=True)\n",
+            "            remote.state.introduce_again()\n        self._write_again()\n",
+            "            pass\n        self._write_again()\n",
         ),
     ),
     mutant(
         "ones own pause leaves the right",
         "a set limit ends the right to reuse",
         "promises/test_linger.py::test_ones_own_pause_ends_the_right",
-        (
-            "_hub/operations/query.py",
-            "            self.ledger.right.end()\n",
-            "            pass\n",
-        ),
+        ("_hub/commands/call.py", "            state.end_right()\n", "            pass\n"),
     ),
     mutant(
         "kept leases stay beside a request",
@@ -898,8 +885,8 @@ OF_CLIENT = (
         "promises/test_linger.py::test_a_request_that_cannot_use_a_kept_lease_has_it_sent_back",
         (
             "_hub/reuse.py",
-            "        self.give_all_back()\n\n    def take",
-            "        pass\n\n    def take",
+            "    state.give_all_idle_back()\n\n\ndef take",
+            "    pass\n\n\ndef take",
         ),
     ),
     mutant(
@@ -916,11 +903,7 @@ OF_CLIENT = (
         "the right is asked for where no recall can come",
         "leases are reused only while push messages arrive",
         "faults/test_linger.py::test_without_push_messages_no_lease_is_kept",
-        (
-            "_hub/right.py",
-            " or self._route.link.no_push:\n",
-            ":\n",
-        ),
+        ("_hub/state.py", " or self.route.link.no_push:\n", ":\n"),
     ),
     mutant(
         "a process that reuses leases never yields",
@@ -937,8 +920,8 @@ OF_CLIENT = (
         "what was released by its id is used by nobody",
         "promises/test_linger.py::test_a_kept_lease_may_be_kicked",
         (
-            "_hub/remote_semaphore.py",
-            "            self.reuse.drop(claim)\n",
+            "_hub/trust.py",
+            "            state.leases.pop(lease.number, None)\n            state.idle.remove(lease)\n            lease.end()\n",
             "            pass\n",
         ),
     ),
@@ -948,8 +931,8 @@ OF_CLIENT = (
         "promises/test_linger.py::test_a_detach_that_was_cancelled_leaves_nothing_to_reuse",
         (
             "_api/permit.py",
-            "        self.check()\n        expires = min(expires, claim.hold_left(clock()))\n        claim.is_known = True\n        remote, refresher, _ = self._bound\n",
-            "        self.check()\n        remote, refresher, _ = self._bound\n",
+            "        lease.is_known = True\n        remote, refresher, _ = self._bound\n        # A",
+            "        remote, refresher, _ = self._bound\n        # A",
         ),
     ),
     mutant(
@@ -957,7 +940,7 @@ OF_CLIENT = (
         "a lease is trusted by its last refresh, whoever uses it",
         "worlds/simulation/test_simulation.py::test_every_promise_is_kept_whatever_happens[4]",
         (
-            "_hub/claim.py",
+            "_hub/lease.py",
             "        return self.trusted_until - now <= self.terms.lease - self.terms.refresh_interval\n",
             "        return False\n",
         ),
@@ -967,9 +950,9 @@ OF_CLIENT = (
         "a request and a kept lease of one process meet",
         "worlds/modelcheck/test_modelcheck.py::test_every_order_of_events[zset weights, and a kept lease]",
         (
-            "_hub/remote_semaphore.py",
-            "            self.reuse.serve_waiting()\n",
-            "            pass\n",
+            "_hub/commands/effects.py",
+            "        reuse.serve_waiting(state, now)\n",
+            "        pass\n",
         ),
     ),
     mutant(
@@ -977,9 +960,9 @@ OF_CLIENT = (
         "trust in a master that takes no writes ends by itself",
         "faults/test_failover.py::test_a_master_that_needs_a_replica_ends_the_trust_in_it",
         (
-            "_hub/operations/refresh.py",
-            "            if pending.claim.holding:\n                self._queue.write(pending)\n",
-            "            if pending.claim.holding:\n                self._queue.settle(pending, Outcome.RENEWED, clock())\n",
+            "_hub/commands/refresh.py",
+            "            if pending.lease.holding:\n                self.state.refresh_again(pending)\n",
+            "            if pending.lease.holding:\n                settle(self.state, pending, Outcome.RENEWED, clock(), clock())\n",
         ),
     ),
     mutant(
@@ -1057,8 +1040,8 @@ OF_CLIENT = (
         "what ends the connection or the hub's id ends the right to reuse",
         "worlds/test_linger.py::test_another_process_is_served_after_an_idle_close",
         (
-            "_hub/ledger.py",
-            "        self.introduction.sent = False\n        self.right.end()\n",
+            "_hub/state.py",
+            "        self.introduction.sent = False\n        self.end_right()\n",
             "        self.introduction.sent = False\n",
         ),
     ),
@@ -1068,7 +1051,7 @@ OF_CLIENT = (
         "worlds/test_linger.py::test_another_process_is_served_after_a_subscription_has_ended",
         (
             "_hub/pipeline.py",
-            "            remote.ledger.introduce_again()\n            if remote.active:\n",
+            "            remote.state.introduce_again()\n            if remote.active:\n",
             "            if remote.active:\n",
         ),
     ),
@@ -1077,9 +1060,9 @@ OF_CLIENT = (
         "the right to reuse ends where the server may have forgotten the hub",
         "worlds/test_linger.py::test_kept_leases_go_back_when_a_server_carries_a_command_not_out",
         (
-            "_hub/operations/base.py",
-            "            self.ledger.introduce_again()\n",
-            "            self.ledger.introduction.sent = False\n",
+            "_hub/commands/base.py",
+            "            self.state.introduce_again()\n",
+            "            self.state.introduction.sent = False\n",
         ),
     ),
     mutant(
@@ -1140,7 +1123,7 @@ OF_CLIENT = (
         "worlds/test_linger.py::test_a_lower_limit_ends_the_right_under_a_higher_one",
         (
             "_hub/right.py",
-            "            self._limit = min(self._limit, limit)\n            self.end()\n",
+            "            self._limit = min(self._limit, limit)\n            return self.end()\n",
             "            self._limit = min(self._limit, limit)\n",
         ),
     ),
@@ -1150,8 +1133,8 @@ OF_CLIENT = (
         "promises/test_linger.py::test_tasks_are_served_in_the_order_of_their_calls",
         (
             "_api/acquiring.py",
-            "        lease = remote.reuse.take(terms, permits, key, now)\n        if lease is not None and remote.reuse.others_are_due:\n            lease, now = await remote.reuse.let_others_run(lease), clock()\n",
-            "        if remote.reuse.others_are_due:\n            remote.reuse._uses = 0\n            await asyncio.sleep(0)\n        lease = remote.reuse.take(terms, permits, key, now)\n",
+            "        lease = reuse.take(remote.state, terms, permits, key, started)\n        if lease is not None and reuse.others_are_due(remote.state):\n            lease = await remote.let_others_run(lease)\n",
+            "        if reuse.others_are_due(remote.state):\n            remote.state.uses_in_a_row = 0\n            await __import__('asyncio').sleep(0)\n        lease = reuse.take(remote.state, terms, permits, key, started)\n",
         ),
     ),
     mutant(
@@ -1160,8 +1143,8 @@ OF_CLIENT = (
         "promises/test_linger.py::test_those_that_come_while_others_let_the_loop_run_do_not_pass_them",
         (
             "_hub/reuse.py",
-            "self._uses >= IN_A_ROW or self._yielding > 0",
-            "self._uses >= IN_A_ROW",
+            "state.uses_in_a_row >= IN_A_ROW or state.yielding > 0",
+            "state.uses_in_a_row >= IN_A_ROW",
         ),
     ),
     mutant(
@@ -1169,19 +1152,9 @@ OF_CLIENT = (
         "a cancelled caller gives the lease back that it has taken",
         "promises/test_linger.py::test_cancelled_while_it_lets_the_loop_run_it_leaks_nothing",
         (
-            "_hub/reuse.py",
+            "_hub/remote_semaphore.py",
             "            self.give_back(lease)\n            raise\n",
             "            raise\n",
-        ),
-    ),
-    mutant(
-        "closed while it yields it gets a permit",
-        "aclose refuses whoever has no permit yet",
-        "promises/test_linger.py::test_closed_while_it_lets_the_loop_run_it_is_refused",
-        (
-            "_hub/reuse.py",
-            "        return lease if lease.state is State.KEPT else None\n",
-            "        return lease\n",
         ),
     ),
     mutant(
@@ -1190,31 +1163,21 @@ OF_CLIENT = (
         "worlds/test_linger.py::test_a_request_in_flight_comes_before_one_that_is_not_written",
         (
             "_hub/reuse.py",
-            "        if self._ledger.acquires_in_flight:\n            return None\n",
-            "",
+            "    return None if state.acquires_in_flight else state.first_new()\n",
+            "    return state.first_new()\n",
         ),
     ),
     mutant(
         "a kept lease is taken past requests in flight",
         "the order within a process is the order of the calls",
         "worlds/test_linger.py::test_a_request_in_flight_comes_before_those_after_it",
-        (
-            "_hub/reuse.py",
-            "if not self.kept or self._ledger.acquires_in_flight:",
-            "if not self.kept:",
-        ),
+        ("_hub/reuse.py", "if not state.idle or state.acquires_in_flight:", "if not state.idle:"),
     ),
     mutant(
         "a lease whose loss somebody awaits is reused",
         "wait_lost tells of the loss of its own permit",
         "promises/test_linger.py::test_whose_loss_is_awaited_is_not_shared",
-        ("_hub/reuse.py", "            and not lease.wakes_on_loss\n", ""),
-    ),
-    mutant(
-        "leases are kept while aclose drains",
-        "aclose waits for no kept lease",
-        "worlds/test_linger.py::test_what_is_left_while_aclose_waits_is_not_kept",
-        ("_hub/reuse.py", "            and not self._ledger.identity.closing\n", ""),
+        ("_hub/reuse.py", " and not lease.wakes_on_loss", ""),
     ),
     mutant(
         "a stale lease is passed to who is told to wait",
@@ -1222,8 +1185,8 @@ OF_CLIENT = (
         "worlds/test_linger.py::test_after_a_stall_no_lease_is_passed_to_a_request_that_was_told_to_wait",
         (
             "_hub/reuse.py",
-            "            if not (self._is_fresh(lease, now) and self._may_have(oldest, lease)):\n",
-            "            if not (now and self._may_have(oldest, lease)):\n",
+            "        if not (is_fresh(state, lease, now) and _may_have(state, oldest, lease)):\n",
+            "        if not (now and _may_have(state, oldest, lease)):\n",
         ),
     ),
     mutant(
@@ -1232,8 +1195,8 @@ OF_CLIENT = (
         "worlds/test_linger.py::test_each_lease_goes_back_when_it_was_kept_for_as_long_as_linger",
         (
             "_hub/reuse.py",
-            "        lease.kept_until = now + lease.terms.linger\n",
-            "        lease.kept_until = now + 1.5 * lease.terms.linger\n",
+            "    lease.rest(now + lease.terms.linger)\n",
+            "    lease.rest(now + 1.5 * lease.terms.linger)\n",
         ),
     ),
     mutant(
@@ -1242,8 +1205,8 @@ OF_CLIENT = (
         "worlds/test_linger.py::test_each_lease_goes_back_when_it_was_kept_for_as_long_as_linger",
         (
             "_hub/reuse.py",
-            "            self._timer = self._loop.call_later(max(0.0, first - now), self._time_passed)\n",
-            "            self._timer = None if first else None\n",
+            "    return min((lease.idle_until for lease in state.idle), default=math.inf)\n",
+            "    return math.inf\n",
         ),
     ),
     mutant(
@@ -1251,9 +1214,9 @@ OF_CLIENT = (
         "a hub without work closes its connection",
         "worlds/test_linger.py::test_a_hub_whose_kept_lease_was_taken_away_goes",
         (
-            "_hub/reuse.py",
-            "        self._ledger.by_number.pop(lease.number, None)\n        lease.end()\n",
-            "        lease.end()\n",
+            "_hub/trust.py",
+            "            state.leases.pop(lease.number, None)\n            state.idle.remove(lease)\n",
+            "            state.idle.remove(lease)\n",
         ),
     ),
     mutant(
@@ -1262,19 +1225,15 @@ OF_CLIENT = (
         "worlds/test_linger.py::test_a_kept_lease_has_no_refresh_task",
         (
             "_keepalive/refresher.py",
-            "        if self._watchdog is not None or not isinstance(claim.refreshed_by, dict):\n            self.remove(claim)\n",
-            "        if self._watchdog is not None:\n            self.remove(claim)\n",
+            "        if self._watchdog is not None or lease.refreshed_at not in self._due:\n            self.remove(lease)\n",
+            "        if self._watchdog is not None:\n            self.remove(lease)\n",
         ),
     ),
     mutant(
         "a reused lease is refreshed an interval after its reuse",
         "a lease is refreshed in time, whoever uses it",
         "worlds/test_linger.py::test_a_lease_is_refreshed_in_time_whoever_uses_it",
-        (
-            "_keepalive/refresher.py",
-            "            self.add(claim, remote, now, latest)\n",
-            "            self.add(claim, remote, now, max(now + terms.refresh_interval, latest))\n",
-        ),
+        ("_keepalive/refresher.py", "        if lease.reused:", "        if not lease:"),
     ),
     mutant(
         "timers of ended uses stay",

@@ -5,7 +5,7 @@ from .target import SIMULATION
 
 _SPEC = SPECIFICATION.removeprefix("redsem_async/")
 _BASE, _STATE, _LEASES = f"{_SPEC}base.py", f"{_SPEC}state.py", f"{_SPEC}leases.py"
-_QUEUE = f"{_SPEC}queue.py"
+_QUEUE, _SERVING = f"{_SPEC}queue.py", f"{_SPEC}serving.py"
 
 OF_DESIGN = (
     mutant(
@@ -98,7 +98,7 @@ OF_DESIGN = (
             "      open = false\n",
         ),
         (
-            _QUEUE,
+            _SERVING,
             "                    context.head_until = state.hub_record(blocked.hub).alive_until\n",
             "",
         ),
@@ -129,7 +129,7 @@ OF_DESIGN = (
             "        found.blocked_until = state.alive_until\n",
         ),
         (
-            _QUEUE,
+            _SERVING,
             "            elif used + permits > limit:\n                return plan, queued\n",
             "            elif used + permits > limit:\n                continue\n",
         ),
@@ -147,7 +147,7 @@ OF_DESIGN = (
             ),
         ),
         (
-            _QUEUE,
+            _SERVING,
             "            limit = state.effective_limit(queued.request.limit)\n            if self.passes",
             (
                 "            limit = state.effective_limit([*self.line, queued][0].request.limit)\n"
@@ -165,7 +165,7 @@ OF_DESIGN = (
             "table.concat(parts, ',')) or true",
         ),
         (
-            _QUEUE,
+            _SERVING,
             "not record.received(self._publish(hub, push)):",
             "self._publish(hub, push) < 0:",
         ),
@@ -190,7 +190,7 @@ OF_DESIGN = (
             "    return lease\n",
         ),
         (
-            _QUEUE,
+            _SERVING,
             "                if not is_caller:\n                    lease =",
             "                if is_caller is None:\n                    lease =",
         ),
@@ -335,7 +335,7 @@ OF_DESIGN = (
             ),
         ),
         (
-            _QUEUE,
+            _SERVING,
             "            for queued in unreachable:\n                self._park(context, queued)\n",
             "            for queued in unreachable:\n                self.line.remove(queued)\n",
         ),

@@ -7,8 +7,8 @@ _KEYED = "lua/keyed/prelude.lua"
 _TEST = "promises/test_keys.py::test_"
 _LOST = "faults/test_keys.py::test_"
 _BOUNDS = "scripts/test_bounds.py::test_"
-_WEIGHTED = (
-    "worlds/test_steady_work.py::test_with_weights_it_is_what_the_next_request_of_the_key_waits"
+_SHARED = (
+    "worlds/test_steady_work.py::test_with_share_it_is_what_the_next_request_of_the_key_waits"
 )
 _STEADY = "worlds/test_steady_work.py::test_with_keys_it_is_what_the_next_request_of_the_key_waits"
 
@@ -26,7 +26,7 @@ OF_KEYS = (
         (_KEYED, " + count_with('a:' .. key .. '!')", ""),
     ),
     mutant(
-        "one that is too heavy for the limit in all holds up those of its batch",
+        "one that is too heavy for the overall limit holds up those of its batch",
         "a request that is passed over holds nobody up",
         f"{_TEST}one_too_heavy_for_the_limit_in_all_holds_nobody_up_in_the_same_batch[redis]",
         (_KEYED, "  if not too_heavy then keyed", "  if true then keyed"),
@@ -44,52 +44,44 @@ OF_KEYS = (
         ("lua/status.lua", "keyed.queue_is_blocked() and 1 or 0", "waits > 0 and 1 or 0"),
     ),
     mutant(
-        "retry_after goes by the limit in all",
+        "retry_after goes by the overall limit",
         "retry_after is an estimate of when a request of the key is served",
         f"{_TEST}retry_after_goes_by_the_line_of_the_key[redis]",
-        ("_hub/key_lines.py", "min(limit, terms.limit or limit)", "limit"),
+        ("_hub/estimates.py", "ahead, limit = of_key, min(limit, own)", "ahead = of_key"),
+    ),
+    mutant(
+        "retry_after goes by the declared limit of a key",
+        "retry_after goes by the limit of the key in force",
+        f"{_TEST}retry_after_goes_by_the_limit_that_is_set_for_the_key[redis]",
+        (_KEYED, "limit_of(key, -1) })", "-1 })"),
     ),
     mutant(
         "any reply says that a request with a key waits as it did",
         "blocked_by says which limit was full when the deadline came",
         f"{_TEST}a_timeout_says_what_is_full_at_the_end[redis]",
-        ("_hub/deadlines.py", "if self._ledger.semaphore.address.keyed:", "if False:"),
+        ("_hub/deadlines.py", "if state.address.keyed:", "if False:"),
     ),
     mutant(
         "retry_after takes keys that share to be served in turn",
         "retry_after is an estimate of when a request of the key is served",
         f"{_STEADY}[small-share-None-constant-1]",
-        ("_hub/key_lines.py", "if not self._share:", "if True:"),
-    ),
-    mutant(
-        "retry_after counts requests that only their own key holds up",
-        "retry_after is an estimate of when a request of the key is served",
-        f"{_STEADY}[new-in turn-2-constant-1]",
-        ("_hub/key_lines.py", "return 0 if self.full else self.waiting", "return self.waiting"),
-    ),
-    mutant(
-        "retry_after divides all permits by weight",
-        "retry_after knows that each key holds one permit before any holds a second",
-        f"{_WEIGHTED}[small-feather-8]",
-        ("_hub/key_lines.py", "1 + (limit - keys) * weight", "limit * weight"),
-    ),
-    mutant(
-        "retry_after lets a key with a great weight hold many of few permits",
-        "retry_after knows that each key holds one permit before any holds a second",
-        f"{_WEIGHTED}[greedy-heavy-2]",
-        ("_hub/key_lines.py", "while weights[-1][0] * left > totals[-1]:", "while False:"),
+        ("_hub/estimates.py", 'elif hold and "+share" in state.address.mode:', "elif False:"),
     ),
     mutant(
         "retry_after does not know of patience",
         "a request goes by its age after its patience",
-        f"{_WEIGHTED}[small-feather-1]",
-        ("_hub/ledger.py", "ahead = min(ahead, in_line + impatient)", "pass"),
+        f"{_TEST}without_patience_retry_after_goes_by_the_whole_queue[redis]",
+        (
+            "_hub/estimates.py",
+            "min(ahead_in_turns(of_key, report.competing_keys, limit), impatient)",
+            "ahead_in_turns(of_key, report.competing_keys, limit)",
+        ),
     ),
     mutant(
         "retry_after takes a newcomer to be the next in any case",
         "retry_after is an estimate of when a request of the key is served",
-        f"{_WEIGHTED}[new-equal-1]",
-        ("_hub/key_lines.py", "if without <= 0:", "if True:"),
+        f"{_SHARED}[new-1]",
+        ("_core/lease.py", " + max(0, keys - limit)", ""),
     ),
     mutant(
         "a key loses its virtual time with an adoption",
@@ -102,7 +94,7 @@ OF_KEYS = (
         "full is believed of a script that stopped early",
         "try_acquire says full only if nothing has expired that makes room",
         "faults/test_keys.py::test_try_acquire_sees_what_has_expired",
-        ("_hub/operations/acquire.py", "(stopped_early and ", "(False and "),
+        ("_hub/commands/acquire.py", "(reply.next_ms == 0 and ", "(False and "),
     ),
     mutant(
         "an acquire looks at no dead head of its key",
@@ -137,7 +129,7 @@ OF_KEYS = (
         "a permit that is put back counts for its key",
         "faults/test_keys.py::test_a_permit_that_is_restored_counts_for_its_key",
         (
-            "_hub/operations/refresh.py",
+            "_hub/commands/refresh.py",
             "RestoredPermit(c.number, c.token, c.permits, c.key, c.slots)",
             "RestoredPermit(c.number, c.token, c.permits, None, c.slots)",
         ),
@@ -223,8 +215,8 @@ OF_KEYS = (
         ),
     ),
     mutant(
-        "who the limit in all holds up is passed",
-        "a request that waits for the limit in all blocks those behind it",
+        "who the overall limit holds up is passed",
+        "a request that waits for the overall limit blocks those behind it",
         f"{_TEST}the_limit_in_all_blocks_those_behind[redis]",
         (_KEYED, "  if not open or grace > now or used", "  if grace > now or used"),
     ),
@@ -244,7 +236,7 @@ OF_KEYS = (
         "a newcomer of a key with few waits for a heartbeat",
         "nobody waits whose turn it is while there is room",
         f"{_TEST}share_serves_a_newcomer_whose_turn_it_is_at_once[redis]",
-        (_KEYED, "  return keyed.shares and blocked_by == 'limit'\n", ""),
+        ("lua/acquire.lua", " or keyed and keyed.shares and blocked_by == 'limit'", ""),
     ),
     mutant(
         "a late patience",
@@ -376,7 +368,7 @@ OF_KEYS = (
         "a kept lease is for any key",
         "a permit counts for the key that was asked for",
         f"{_TEST}a_lease_that_is_kept_is_for_its_key[redis]",
-        ("_hub/claim.py", "and same_terms and same_key", "and same_terms"),
+        ("_hub/lease.py", "and same_terms and same_key", "and same_terms"),
     ),
     mutant(
         "a key is ready although its first request is too heavy for it",
@@ -405,7 +397,7 @@ OF_KEYS = (
         "no lease is reused past the limit that its key has now",
         f"{_TEST}a_lease_is_not_reused_past_the_limit_that_its_key_has_now[redis]",
         (
-            "_hub/claim.py",
+            "_hub/lease.py",
             "same_key = key is self.key or key == self.key",
             "same_key = (key and key.key) == (self.key and self.key.key)",
         ),
@@ -414,7 +406,7 @@ OF_KEYS = (
         "a lease is passed on past another key's turn",
         "a process passes no lease to a request of its own past another key's turn",
         f"{_TEST}share_is_kept_where_leases_are_reused[redis]",
-        ("_hub/ledger.py", " and not self._keys_share", ""),
+        ("_hub/state.py", ' and "+share" not in self.address.mode', ""),
     ),
     mutant(
         "the list of keys goes on with the last of the kinds",
@@ -423,17 +415,17 @@ OF_KEYS = (
         (_KEYED, "precedes(found, key)", "precedes(key, found)"),
     ),
     mutant(
-        "blocked_by is always the limit in all",
+        "blocked_by is always the overall limit",
         "a timeout says which limit was full",
         f"{_TEST}a_timeout_says_which_limit_was_full[redis]",
-        ("_hub/ledger.py", '"key" if claim.waits_for_key else "limit"', '"limit"'),
+        ("_hub/estimates.py", '"key" if request.waits_for_key else "limit"', '"limit"'),
     ),
     mutant(
         "max_hold: the heartbeat thread goes on",
         "a permit is not refreshed past its max_hold, by whomever",
         "promises/test_max_hold.py::test_it_ends_a_block_and_frees_the_permit",
         (
-            "_hub/claim.py",
+            "_hub/lease.py",
             "        self.trusted_until = min(trusted_until, self.hold_ends)\n\n    def hold_left",
             "        self.trusted_until = trusted_until\n\n    def hold_left",
         ),
@@ -450,9 +442,9 @@ OF_KEYS = (
         "faults/test_blocked_loop.py"
         "::test_max_hold_counts_from_the_grant_that_a_blocked_loop_reads_late[fair]",
         (
-            "_hub/operations/refresh.py",
-            "        claim.hold_ends = min(claim.hold_ends, ends)\n",
-            "        _ = ends\n",
+            "_hub/lease.py",
+            "            self.hold_ends = min(self.hold_ends, ends)\n",
+            "            _ = ends\n",
         ),
     ),
     mutant(
@@ -477,13 +469,21 @@ OF_KEYS = (
         "a holder does not tell its lost key",
         "after the loss of a key of Redis others are served within a refresh interval",
         f"{_LOST}the_limit_of_a_key_is_kept_although_its_index_is_lost[options0]",
-        ("_hub/operations/refresh.py", "if is_incomplete(held):", "if held == 0:"),
+        (
+            "_hub/commands/refresh.py",
+            "                if held < 0:",
+            "                if held == 0:",
+        ),
     ),
     mutant(
         "the thread does not tell a lost key",
         "a blocked loop does not stop a semaphore after the loss of a key of Redis",
         f"{_LOST}the_thread_tells_what_was_lost_while_the_loop_is_blocked[keys-options0]",
-        ("_keepalive/watchdog.py", "if is_incomplete(held):", "if held == 0:"),
+        (
+            "_keepalive/watchdog.py",
+            "                if held < 0:",
+            "                if held == 0:",
+        ),
     ),
     mutant(
         "nobody says that lost slots are known again",
@@ -515,34 +515,5 @@ OF_KEYS = (
         f"{_LOST}a_detached_permit_whose_key_is_not_known_is_not_adopted",
         ("lua/adopt.lua", " or keyed and keyed.lost(old_id)", ""),
         ("lua/adopt.lua", "if keyed and keyed.lost(new_id) or", "if"),
-    ),
-    mutant(
-        "key lines do not count their waiters",
-        "retry_after of a request with a key goes by the waiters of its key",
-        "worlds/test_steady_work.py::test_with_keys_it_is_what_the_next_request_of_the_key_waits",
-        ("_hub/key_lines.py", "        self.waiting += sign * line.waiting\n", ""),
-    ),
-    mutant(
-        "key lines count nothing as about to run",
-        "retry_after of a request with a key goes by the waiters of other keys",
-        "worlds/test_steady_work.py::test_with_keys_it_is_what_the_next_request_of_the_key_waits",
-        ("_hub/key_lines.py", "        self._may_run += sign * line.may_run\n", ""),
-    ),
-    mutant(
-        "key lines count no limit of a full key",
-        "retry_after of a request with a key goes by the permits that other keys cannot use",
-        "worlds/test_steady_work.py::test_with_keys_it_is_what_the_next_request_of_the_key_waits",
-        ("_hub/key_lines.py", "        self._full_limit += sign * line.full_limit\n", ""),
-    ),
-    mutant(
-        "key lines count no weights",
-        "retry_after of a request with a key goes by the weights of the keys that wait",
-        "worlds/test_steady_work.py"
-        "::test_with_weights_it_is_what_the_next_request_of_the_key_waits",
-        (
-            "_hub/key_lines.py",
-            "            self._weights[line.terms.weight] += sign\n",
-            "            self._weights[line.terms.weight] = 1\n",
-        ),
     ),
 )

@@ -682,7 +682,7 @@ OF_SCRIPTS = (
         "a long line of the dead is full",
         "nobody is refused because of who is dead",
         "faults/test_processes.py::test_nobody_is_refused_because_of_who_was_killed[options0-key0]",
-        ("_hub/operations/acquire.py", "answer in _ANY_FULL", "answer in (FULL, FULL_FOR_KEY)"),
+        ("_hub/commands/acquire.py", "answer in _ANY_FULL", "answer in (FULL, FULL_FOR_KEY)"),
     ),
     mutant(
         "the dead are listed by status",
@@ -803,8 +803,8 @@ OF_SCRIPTS = (
         "promises/test_linger.py::test_an_attempt_that_does_not_wait_recalls[fair-redis]",
         (
             "lua/acquire.lua",
-            "      answers[i], served = blocked_by == 'key' and -5 or -2, false\n",
-            "      answers[i] = blocked_by == 'key' and -5 or -2\n",
+            "        served = served and answers[i] > 0\n",
+            "",
         ),
     ),
     mutant(

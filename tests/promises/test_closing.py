@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from redsem_async import FairSemaphore, SemaphoreClosed, aclose
+from redsem_async._hub import machine
 from redsem_async.testing import MemoryBackend
 from tests.harness.clients import Kind
 from tests.harness.memory import Gated, Unconfirmed
@@ -43,8 +44,9 @@ async def test_a_grant_that_is_closed_before_its_confirmation_is_not_handed_out(
     sem = FairSemaphore(backend, "jobs", 1, min_replicas=1)
     unconfirmed = Unconfirmed(sem)
     acquiring = asyncio.create_task(sem.acquire())
-    claim = await unconfirmed.granted()
-    unconfirmed.remote.close(claim)
+    request = await unconfirmed.granted()
+    assert request.lease is not None
+    unconfirmed.remote.change(machine.close, request.lease)
     with pytest.raises(SemaphoreClosed):
         await soon(acquiring)
     await aclose(backend)

@@ -34,18 +34,18 @@ async def holder(there: AnySemaphore) -> Permit:
     return await there.acquire()
 
 
-SetGrace = Callable[[float], None]
+SetOvertime = Callable[[float], None]
 
 
 @pytest.fixture
-def set_grace(monkeypatch: pytest.MonkeyPatch) -> SetGrace:
+def set_overtime(monkeypatch: pytest.MonkeyPatch) -> SetOvertime:
     """Sets the age at which a reply is too old to decide, and how long one is awaited."""
 
-    def set_grace(seconds: float) -> None:
-        for constant in ("route.GRACE", "deadlines.GRACE", "deadlines.FRESH"):
+    def set_overtime(seconds: float) -> None:
+        for constant in ("route.OVERTIME", "deadlines.OVERTIME", "deadlines.FRESH"):
             monkeypatch.setattr(f"redsem_async._hub.{constant}", seconds)
 
-    return set_grace
+    return set_overtime
 
 
 async def outcome(waiter: "asyncio.Task[Permit]") -> tuple[Any, float]:
@@ -92,11 +92,11 @@ async def test_who_was_not_answered_at_all_is_not_told_that_it_is_full(
 
 @pytest.mark.parametrize("young", [False, True], ids=["old", "young"])
 async def test_one_question_for_all_whose_deadline_comes(
-    here: AnySemaphore, holder: Permit, proxy: Proxy, set_grace: SetGrace, young: bool
+    here: AnySemaphore, holder: Permit, proxy: Proxy, set_overtime: SetOvertime, young: bool
 ) -> None:
     """No reply came for long, so the server is asked once; a young reply will do for all."""
     if young:
-        set_grace(60.0)
+        set_overtime(60.0)
     waiters = [in_background(here.acquire(timeout=TIMEOUT)) for _ in range(50)]
     last = await waits_in_line(here, timeout=None, place=51)
     asked = len(proxy.operations("heartbeat"))
@@ -148,10 +148,10 @@ async def test_a_far_server_is_asked_before_the_deadline(
 @pytest.mark.release
 @pytest.mark.parametrize("early", [0.24, 0.16, 0.06, -0.06, -0.14])
 async def test_far_away_the_server_is_not_unavailable_because_a_permit_became_free(
-    here: AnySemaphore, holder: Permit, proxy: Proxy, set_grace: SetGrace, early: float
+    here: AnySemaphore, holder: Permit, proxy: Proxy, set_overtime: SetOvertime, early: float
 ) -> None:
     """Released so much before the deadline: a permit, or *full*."""
-    set_grace(0.2)  # all times are four times as long, for a busy machine
+    set_overtime(0.2)  # all times are four times as long, for a busy machine
     proxy.delay = 0.16
     for _ in range(3):
         await here.reap()

@@ -246,11 +246,13 @@ async def test_a_hold_is_told_seldom_and_smoothed(
     """One field, written by few of the releases; what others told counts as much."""
     here = make_on_redis(1, linger=0)
     there = make_on_redis(1, linger=0, client=other_redis)
-    monkeypatch.setattr("redsem_async._hub.ledger.HOLDS", math.inf)  # one more changes nothing
+    monkeypatch.setattr(
+        "redsem_async._hub.estimates.AVERAGED", math.inf
+    )  # one more changes nothing
     told: list[object] = []
     for semaphore, usual in ((here, 0.4), (here, 0.8), (there, 0.1)):
         permit = await semaphore.acquire()
-        semaphore._bound().remote.ledger.own_hold = usual
+        semaphore._bound().remote.state.own_hold = usual
         assert await permit.release()
         told.append(await other_redis.hget(key_of(here, "meta"), "hold"))
     assert told == [b"400", b"400", b"250"]

@@ -56,7 +56,7 @@ async def test_a_cancelled_waiter_hands_on_what_it_was_granted_in_the_same_tick(
     semaphore, there = kind(client_a, "jobs", 1, lease=30.0), kind(client_b, "jobs", 1, lease=30.0)
     holder = await there.acquire()
     waiter = await waits_in_line(semaphore)
-    [claim] = semaphore._bound().remote.ledger.waiting
+    [request] = semaphore._bound().remote.state.waiting
     # A Semaphore's waiters have no order across processes: there, the next one is in this one.
     next_one = in_background((there if kind is FairSemaphore else semaphore).acquire(timeout=30))
     loop = asyncio.get_running_loop()
@@ -64,7 +64,7 @@ async def test_a_cancelled_waiter_hands_on_what_it_was_granted_in_the_same_tick(
 
     def cancel_when_granted() -> None:
         nonlocal met
-        if claim.future.done() or waiter.done():
+        if request.future.done() or waiter.done():
             met = not waiter.done()
             waiter.cancel()
         else:

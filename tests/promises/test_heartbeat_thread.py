@@ -42,28 +42,28 @@ def watchdog(permit: Permit) -> Watchdog:
 async def test_a_renewal_counts_from_sending(permit: Permit, watchdog: Watchdog) -> None:
     """The server started its own count no earlier."""
     sent_at = clock()
-    permit._claim.trusted_until = sent_at + 3
-    watchdog.refreshed(permit._bound.remote, permit._claim, Outcome.RENEWED, sent_at)
-    assert LEASE - 1 < permit._claim.trusted_until - sent_at < LEASE
-    watchdog.refreshed(permit._bound.remote, permit._claim, Outcome.RENEWED, sent_at - 5)
-    assert LEASE - 1 < permit._claim.trusted_until - sent_at, "a late answer shortened trust"
+    permit._lease.trusted_until = sent_at + 3
+    watchdog.refreshed(permit._bound.remote, permit._lease, Outcome.RENEWED, sent_at)
+    assert LEASE - 1 < permit._lease.trusted_until - sent_at < LEASE
+    watchdog.refreshed(permit._bound.remote, permit._lease, Outcome.RENEWED, sent_at - 5)
+    assert LEASE - 1 < permit._lease.trusted_until - sent_at, "a late answer shortened trust"
 
 
 async def test_trust_that_ended_is_not_revived(permit: Permit, watchdog: Watchdog) -> None:
     """The process was stopped: the body may know by now that the permit is lost."""
-    permit._claim.trusted_until = clock() - 0.001
-    watchdog.refreshed(permit._bound.remote, permit._claim, Outcome.RENEWED, clock() - 0.002)
+    permit._lease.trusted_until = clock() - 0.001
+    watchdog.refreshed(permit._bound.remote, permit._lease, Outcome.RENEWED, clock() - 0.002)
     with pytest.raises(PermitLost):
         permit.check()
 
 
 async def test_gone_is_seen_at_once_and_for_good(permit: Permit, watchdog: Watchdog) -> None:
     """Before the loop comes to it, by a body that blocks the loop."""
-    watchdog.refreshed(permit._bound.remote, permit._claim, Outcome.GONE, clock())
+    watchdog.refreshed(permit._bound.remote, permit._lease, Outcome.GONE, clock())
     with ThreadPoolExecutor() as pool, pytest.raises(PermitLost) as caught:
         pool.submit(permit.check).result()
     assert permit.lost
-    watchdog.refreshed(permit._bound.remote, permit._claim, Outcome.RENEWED, clock())
+    watchdog.refreshed(permit._bound.remote, permit._lease, Outcome.RENEWED, clock())
     assert permit.lost
     lost = await permit.wait_lost()
     assert caught.value.reason == lost.reason == "the server does not hold it any more"
@@ -73,7 +73,7 @@ async def test_gone_after_a_release_is_no_loss(permit: Permit, watchdog: Watchdo
     """A refresh that the release overtook finds nothing, as it should."""
     released = asyncio.ensure_future(permit.release())
     await asyncio.sleep(0)  # asked for, and not answered
-    watchdog.refreshed(permit._bound.remote, permit._claim, Outcome.GONE, clock())
+    watchdog.refreshed(permit._bound.remote, permit._lease, Outcome.GONE, clock())
     assert await released
     assert not permit.lost
 

@@ -1,4 +1,4 @@
-"""One limit in all and one for each key."""
+"""One overall limit and one for each key."""
 
 import asyncio
 from typing import Any, Protocol
@@ -63,9 +63,9 @@ async def test_a_key_has_a_limit_of_its_own(keyed: MakeKeyed) -> None:
     assert await there.try_acquire(key="a") is None
     assert await here.try_acquire(key="b") is None
     held += await hold(there, "c")
-    assert await there.try_acquire(key="d") is None, "the limit in all"
+    assert await there.try_acquire(key="d") is None, "the overall limit"
     await held.pop().release()
-    held += await hold(there, None)  # without a key there is only the limit in all
+    held += await hold(there, None)  # without a key there is only the overall limit
     await release(*held)
     await all_free(here)
 
@@ -276,6 +276,93 @@ async def test_retry_after_goes_by_the_line_of_the_key(keyed: MakeKeyed) -> None
         await (await soon(waiter)).release()
 
 
+async def test_retry_after_goes_by_the_limit_that_is_set_for_the_key(keyed: MakeKeyed) -> None:
+    """Which replaces the declared one, and is known to every process."""
+    here, there = keyed(100)
+    async with there.acquire(key="b"):
+        await asyncio.sleep(0.05)  # a hold that is measured
+    held = await hold(here, "a")
+    waiters = [await queue_up(here, key="a") for _ in range(7)]
+    estimates: list[float] = []
+    for limit in (None, 4):
+        await here.set_limit(limit, key="a")
+        with pytest.raises(AcquireTimeout) as full:
+            await there.acquire(key="a", timeout=0)
+        assert full.value.blocked_by == "key"
+        estimates.append(full.value.retry_after)
+    # Seven waited under a limit of one, and four are left under one of four.
+    assert estimates == pytest.approx([estimates[0], estimates[0] / 8 * 5 / 4])
+    await release(*held)
+    for waiter in waiters:
+        await (await soon(waiter)).release()
+
+
+async def test_without_patience_retry_after_goes_by_the_whole_queue(keyed: MakeKeyed) -> None:
+    """A request whose patience has ended goes by its age, whatever its key has."""
+    here, there = keyed(1, key_limit=None, share=True, patience=0.0)
+    async with there.acquire(key="b"):
+        await asyncio.sleep(0.05)  # a hold that is measured
+    held = await hold(here, "a")
+    waiters = [await queue_up(here, key=key) for key in ("a", "a", "b", "c")]
+    with pytest.raises(AcquireTimeout) as full:
+        await there.acquire(key="a", timeout=0)
+    assert 5 * 0.04 < full.value.retry_after < 5 * 0.08, "and not the six or more of three turns"
+    await release(*held)
+    for waiter in waiters:
+        await (await soon(waiter)).release()
+
+
+@pytest.mark.parametrize("options", [{}, {"max_waiters": 0}, {"max_waiters_per_key": 0}])
+async def test_a_request_that_may_not_wait_has_its_share(
+    client: Client, other: Client, name: str, options: dict[str, Any]
+) -> None:
+    """It gets the permit that it would get at once if it waited."""
+    here = FairSemaphore(client, name, 3, share=True)
+    there = FairSemaphore(other, name, 3, share=True, **options)
+    held = await hold(here, "a", "a")
+    heavy = await queue_up(here, key="a", permits=2)
+    timeout = 5 if options else 0
+    with pytest.raises(QueueFull if options else AcquireTimeout):
+        await there.acquire(key="a", timeout=timeout)
+    held.append(await there.acquire(key="b", timeout=timeout))
+    assert not heavy.done()
+    assert (await here.status()).waiting == 1
+    await release(*held)
+    await (await soon(heavy)).release()
+    await all_free(here)
+
+
+@pytest.mark.parametrize("options", [{}, {"max_waiters": 0}])
+async def test_a_request_that_may_not_wait_has_its_head_start(
+    client: Client, other: Client, name: str, options: dict[str, Any]
+) -> None:
+    here, there = FairSemaphore(client, name, 2), FairSemaphore(other, name, 2, **options)
+    held = await here.acquire()
+    heavy = await queue_up(here, permits=2)
+    timeout = 5 if options else 0
+    for permits, ahead in ((1, 0.0), (2, 60.0)):
+        with pytest.raises(QueueFull if options else AcquireTimeout):
+            await there.acquire(timeout=timeout, permits=permits, ahead=ahead)
+    first = await there.acquire(timeout=timeout, ahead=60.0)
+    assert not heavy.done()
+    await release(held, first)
+    await (await soon(heavy)).release()
+    await all_free(here)
+
+
+async def test_a_request_that_may_not_wait_passes_one_that_does_not_fit(
+    client: Client, other: Client, name: str
+) -> None:
+    here, there = Semaphore(client, name, 2), Semaphore(other, name, 2, max_waiters=0)
+    held = await here.acquire()
+    heavy = await queue_up(here, permits=2)
+    for timeout in (0, 5):
+        await (await there.acquire(timeout=timeout)).release()
+    assert not heavy.done()
+    await held.release()
+    await (await soon(heavy)).release()
+
+
 async def test_a_timeout_says_what_is_full_at_the_end(keyed: MakeKeyed) -> None:
     """While the process asks other things all the time, whose replies say that Redis is there."""
     here, there = keyed(2)
@@ -480,7 +567,7 @@ async def test_share_gives_to_the_key_with_the_fewest(keyed: MakeKeyed) -> None:
 async def test_share_is_kept_where_leases_are_reused(keyed: MakeKeyed) -> None:
     """A process passes no lease to a request of its own past another key's turn."""
     here, _ = keyed(1, key_limit=None, share=True, linger=2.0)
-    kept = here._bound().remote.reuse.kept
+    kept = here._bound().remote.state.idle
     served: list[str] = []
 
     async def serve(key: str) -> None:
@@ -764,7 +851,7 @@ async def test_a_lease_is_not_reused_past_the_limit_that_its_key_has_now(
     """It was granted under the limit that the key had."""
     plans = {"a": 4}
     sem = FairSemaphore(client, name, 9, key_limit=plans.__getitem__, linger=2.0)
-    kept = sem._bound().remote.reuse.kept
+    kept = sem._bound().remote.state.idle
     async with asyncio.timeout(10):
         while len(kept) < 4:
             for permit in [await sem.acquire(key="a") for _ in range(4)]:

@@ -67,7 +67,7 @@ async def test_the_release_goes_before_what_is_asked_later(make: Make) -> None:
 def writes_of(sem: AnySemaphore, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """The commands of each write, from now on."""
     writes: list[list[str]] = []
-    link = sem._bound().remote.route.link.link
+    link = sem._bound().remote.state.route.link.link
     assert link is not None
     send = link.send
 
@@ -142,7 +142,7 @@ async def test_a_release_in_an_outage_is_sent_when_the_server_is_back(
     async with sem:
         proxy.refusing = True
         proxy.drop()
-        await until(lambda: sem._bound().remote.route.link.link is None, "the link is lost")
+        await until(lambda: sem._bound().remote.state.route.link.link is None, "the link is lost")
     waiter = await queue_up(there)
     proxy.refusing = False
     assert await (await soon(waiter, within=5)).release()
@@ -156,7 +156,7 @@ async def test_a_release_is_dropped_when_the_lease_has_ended(
     async with sem:
         proxy.refusing = True
         proxy.drop()
-        await until(lambda: sem._bound().remote.route.link.link is None, "the link is lost")
+        await until(lambda: sem._bound().remote.state.route.link.link is None, "the link is lost")
     remote = sem._bound().remote
     assert remote.active
     await until(lambda: not remote.active, "the release is dropped")
@@ -176,7 +176,7 @@ async def test_a_release_of_what_outlasts_its_lease_is_not_dropped(
     async with sem.adopt(identity):
         proxy.refusing = True
         proxy.drop()
-        await until(lambda: remote.route.link.link is None, "the link is lost")
+        await until(lambda: remote.state.route.link.link is None, "the link is lost")
     left_at = time.monotonic()
     await until(lambda: time.monotonic() > left_at + 1.5, "the lease would have ended")
     assert await there.available() == 0

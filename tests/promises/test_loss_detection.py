@@ -266,7 +266,7 @@ async def test_nobody_is_handed_what_was_lost_while_the_loop_stood_still(
     first = await sem.acquire()
     await first.release()
     acquiring = asyncio.create_task(sem.acquire(timeout=5.0))
-    while not sem._bound().remote.ledger.acquires_in_flight:  # noqa: ASYNC110 the very turn of the loop
+    while not sem._bound().remote.state.acquires_in_flight:  # noqa: ASYNC110 the very turn of the loop
         await asyncio.sleep(0)
     time.sleep(0.25)  # noqa: ASYNC251 on purpose
     permit = await soon(acquiring)

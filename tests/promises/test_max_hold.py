@@ -95,6 +95,6 @@ async def test_a_lease_is_reused_while_most_of_it_is_left(kind: Kind) -> None:
     tokens: list[int] = []
     for seconds in (0.0, 0.0, 0.45, 0.0):  # a tenth is 0.4
         async with sem:
-            tokens.append(sem._bound().remote.ledger.held()[0].token)
+            tokens.append(sem._bound().remote.state.held()[0].token)
             await asyncio.sleep(seconds)
     assert tokens[0] == tokens[1] == tokens[2] < tokens[3]

@@ -4,12 +4,15 @@ import asyncio
 import time
 
 import pytest
+from redis.asyncio import Redis
 
 from redsem_async import AnySemaphore, FairSemaphore, Permit, QueueFull, Semaphore
+from redsem_async._hub.state import SemaphoreState
 from redsem_async._protocol.operations import Acquire
 from redsem_async.testing import MemoryBackend
 from tests.harness.clients import Client, Kind, MakePair
 from tests.harness.memory import Gated
+from tests.harness.proxy import Proxy
 from tests.harness.wait import EPSILON, NOISE, all_free, cancelled, queue_up, soon, until
 
 # -- order
@@ -131,9 +134,9 @@ async def test_a_kept_lease_is_not_passed_over_a_head_start(client: Client, name
         pass
     async with asyncio.TaskGroup() as group, sem:
         group.create_task(use("plain", 0.0))
-        await until(lambda: len(sem._bound().remote.ledger.waiting) == 1, "it waits")
+        await until(lambda: len(sem._bound().remote.state.waiting) == 1, "it waits")
         group.create_task(use("ahead", 5.0))
-        await until(lambda: len(sem._bound().remote.ledger.waiting) == 2, "both wait")
+        await until(lambda: len(sem._bound().remote.state.waiting) == 2, "both wait")
     assert order == ["ahead", "plain"]
     await all_free(sem)
 
@@ -216,10 +219,10 @@ async def test_semaphore_serves_its_own_process_first_while_the_oldest_is_young(
 
     async with asyncio.TaskGroup() as group:
         group.create_task(use(there, "there"))
-        await until(lambda: len(there._bound().remote.ledger.waiting) == 1, "it waits")
+        await until(lambda: len(there._bound().remote.state.waiting) == 1, "it waits")
         for _ in range(10):
             group.create_task(use(here, "here"))
-        await until(lambda: len(here._bound().remote.ledger.waiting) == 10, "they wait")
+        await until(lambda: len(here._bound().remote.state.waiting) == 10, "they wait")
         assert await held.release()
     assert order[0] == "here"
     assert order.index("there") <= 4
@@ -368,7 +371,7 @@ async def test_a_reply_about_an_earlier_request_is_not_taken_for_the_present_one
     backend.shut = True
     release = asyncio.create_task(first.release())
     await until(lambda: len(backend.kept) == 1)  # it grants the waiter
-    sem._bound().remote.heartbeats.beat()
+    sem._bound().remote.change(SemaphoreState.beat)
     await until(lambda: len(backend.kept) == 2)  # and this finds the grant
     await asyncio.sleep(0.2)
     backend.pass_one()  # too late: the waiter asks anew
@@ -379,3 +382,34 @@ async def test_a_reply_about_an_earlier_request_is_not_taken_for_the_present_one
     (holder,) = (await sem.status()).holders
     assert (permit.id, permit.fencing_token) == (holder.id, holder.fencing_token)
     await permit.release()
+
+
+async def test_a_permit_that_was_handed_over_has_a_whole_lease_soon(
+    kind: Kind, client: Client, other: Client, name: str
+) -> None:
+    """The other process might have been stopped, so it was given a part of one at first."""
+    here, there = kind(client, name, 1, lease=9.0), kind(other, name, 1, lease=9.0)
+    permit = await here.acquire()
+    waiter = await queue_up(there)
+    await permit.release()
+    permit = await soon(waiter)
+    (holder,) = (await here.status()).holders
+    assert holder.expires_in <= 6.0
+    await until(lambda: permit.expires_in > 8.0, "its lease is whole", within=1.0)
+    (holder,) = (await here.status()).holders
+    assert holder.expires_in > 8.0
+    await permit.release()
+
+
+async def test_a_permit_that_is_given_back_at_once_needs_no_refresh(
+    kind: Kind, client_a: Redis, proxied: Redis, proxy: Proxy
+) -> None:
+    """Contended work that is short costs two commands, and not three."""
+    here, there = kind(client_a, "jobs", 1), kind(proxied, "jobs", 1)
+    for _ in range(5):
+        permit = await here.acquire()
+        waiter = await queue_up(there)
+        await permit.release()
+        await (await soon(waiter)).release()
+    assert len(proxy.operations("release")) == 5
+    assert not proxy.operations("refresh")

@@ -7,7 +7,6 @@ import pytest
 from redis.asyncio import Redis
 
 from redsem_async import AnySemaphore, FairSemaphore, PermitLost, aclose
-from redsem_async._hub.claim import State
 from redsem_async.testing import MemoryBackend
 from tests.harness.clients import Client, Make, MakePair
 from tests.harness.memory import Unconfirmed
@@ -101,13 +100,14 @@ async def test_a_permit_released_before_its_confirmation_is_not_handed_out() -> 
     sem = FairSemaphore(MemoryBackend(), "jobs", 1, min_replicas=1)
     unconfirmed = Unconfirmed(sem)
     acquiring = asyncio.create_task(sem.acquire())
-    claim = await unconfirmed.granted()
-    first = claim.id
+    request = await unconfirmed.granted()
+    assert request.lease is not None
+    first = request.lease.id
     await sem.release(first)
-    unconfirmed.remote.handout.confirmed(claim)
+    unconfirmed.confirm(request)
     assert not acquiring.done()
-    await until(lambda: len(unconfirmed.claims) == 2)
-    unconfirmed.remote.handout.confirmed(claim)
+    await until(lambda: len(unconfirmed.requests) == 2)
+    unconfirmed.confirm(request)
     permit = await soon(acquiring)
     assert permit.id != first
     assert await permit.release()
@@ -269,8 +269,8 @@ async def test_an_adoption_whose_reply_is_read_too_late_is_no_other_permit(
     giver, taker = (FairSemaphore(redis, name, 1, lease=lease) for _ in range(2))
     permit_id = await (await giver.acquire()).detach(30)
     adopting = asyncio.create_task(taker.adopt(permit_id))
-    claims = taker._bound().remote.ledger.by_number
-    while State.SENT not in {each.state for each in claims.values()}:  # noqa: ASYNC110 - this turn
+    asked = taker._bound().remote.state.requests
+    while not any(each.unserved for each in asked.values()):  # noqa: ASYNC110 - this turn
         await asyncio.sleep(0)
     time.sleep(2 * lease)  # noqa: ASYNC251 - the loop stands still for longer than the lease
     with pytest.raises(PermitLost):

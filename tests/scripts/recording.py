@@ -157,10 +157,10 @@ def call_of(mode: Mode, operation: str, own: Sequence[str], *, recovers: bool) -
     match operation:
         case "acquire":
             lease, limit, first, second, who, no_push, right, *asked = own
-            numbers, unusual = _asked(asked)
+            numbers, options = _asked(asked)
             hub_info = introduced(who, no_push)
             most, slots = _listed(limit) if slotted else (int(limit), None)
-            call = op.Acquire(numbers, int(lease), most, unusual, hub_info=hub_info)
+            call = op.Acquire(numbers, int(lease), most, options, hub_info=hub_info)
             call = call._replace(right=_right(right), slots=slots)
             all_of_them, _, of_key = first.partition(":")
             return call._replace(
@@ -234,15 +234,15 @@ def _right(text: str) -> op.RightRequest | None:
 
 def _asked(texts: Iterator[str] | Sequence[str]) -> tuple[list[int], dict[int, op.RequestOptions]]:
     numbers: list[int] = []
-    unusual: dict[int, op.RequestOptions] = {}
+    options: dict[int, op.RequestOptions] = {}
     for text in texts:
         number, *kind = text.split(":")
         numbers.append(int(number))
         if kind:
             permits, waits, ahead, *tail = *kind, *["0"] * (len(kind) == 2)
             asked = op.RequestOptions(int(permits), waits == "1", int(ahead), _terms(tail))
-            unusual[int(number)] = asked
-    return numbers, unusual
+            options[int(number)] = asked
+    return numbers, options
 
 
 def _permit(text: str) -> op.RestoredPermit:

@@ -112,13 +112,13 @@ class Twice:
         count = draw.choice((1, 1, 2, 5))
         numbers = range(self.numbers[hub] + 1, self.numbers[hub] + 1 + count)
         self.numbers[hub] += count
-        unusual = {number: self.kind() for number in numbers}
+        options = {number: self.kind() for number in numbers}
         slots = tuple("abcdefgh"[:LIMIT]) if self.state.address.slotted else None
         # Without keys, requests of the dead may stay in line until their process is back.
         lease_ms = draw.choice((10_000, 60_000) if self.state.address.keyed else (3_600_000,))
-        call = op.Acquire(numbers, lease_ms, LIMIT, unusual, hub_info=HubInfo("x"), slots=slots)
+        call = op.Acquire(numbers, lease_ms, LIMIT, options, hub_info=HubInfo("x"), slots=slots)
         self.requests[hub] += [
-            op.Request(number, lease_ms, LIMIT, *unusual[number]) for number in numbers
+            op.Request(number, lease_ms, LIMIT, *options[number]) for number in numbers
         ]
         self.run(hub, call)
 

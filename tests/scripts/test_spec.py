@@ -437,7 +437,7 @@ class Agreement(Comparison):
 
     @invariant()
     def nobody_waits_for_nothing(self) -> None:
-        """But for an older one of its key, or one that the limit in all holds up (fair)."""
+        """But for an older one of its key, or one that the overall limit holds up (fair)."""
         model, state = self.model, self.model.state
         assert isinstance(model, QueueSpecification)
         if not self.served:

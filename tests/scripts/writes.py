@@ -280,7 +280,7 @@ class Keys:
         call = record.call
         limit = next((m.split(":")[-4] for m in left if m.startswith(f"{identity}:")), None)
         if limit is None and isinstance(call, Acquire):
-            asked = call.unusual[int(identity.rpartition(".")[2])].key
+            asked = call.options[int(identity.rpartition(".")[2])].key
             limit = "" if asked is None or asked.limit is None else str(asked.limit)
         most = self.key_limits.get(quote(grant.key, safe=""), limit)
         held = self.held().values()

@@ -4,5 +4,5 @@ import pytest
 
 
 @pytest.fixture(autouse=True)
-def patience() -> None:
+def overtime() -> None:
     """GRACE stays as it is."""

@@ -67,7 +67,7 @@ class Room(NamedTuple):
         return self.uses.total() + request.permits <= self.common_limit(request)
 
     def is_too_heavy(self, request: Request) -> bool:
-        """For the limit in all: it is passed over, unless its key holds it up."""
+        """For the overall limit: it is passed over, unless its key holds it up."""
         return request.permits > self.common_limit(request)
 
     def share(self, request: Request) -> float:

@@ -1,4 +1,4 @@
--- keyed prelude: a request counts against the limit in all and against the limit of its key. One
+-- keyed prelude: a request counts against the overall limit and against the limit of its key. One
 -- that only its own key holds up does not block the requests of other keys.
 --
 -- A request has a tail, ':<key limit>:<weight>:<patience_ms>:<key>'. The key is encoded, so that
@@ -412,7 +412,7 @@ end
 function keyed.limits_set()
   return call('HLEN', key_limits)
 end
--- Whether a request waits that only the limit in all holds up.
+-- Whether a request waits that only the overall limit holds up.
 function keyed.queue_is_blocked()
   return first_with('r:') ~= nil
 end
@@ -494,7 +494,7 @@ local function drop_and_park()
 end
 
 -- Grants requests while there is room, in the order of their tickets, or with `share` to the key
--- with the fewest permits in use for its weight. The first request that the limit in all holds up
+-- with the fewest permits in use for its weight. The first request that the overall limit holds up
 -- blocks all others.
 local function serve()
   clear_unreachable()
@@ -611,12 +611,10 @@ local function held_up(permits, effective_limit, tail)
   if keyed.shares then advance(key, permits, weight) end
 end
 -- A new request is added to the queue at the end of the call; *too_heavy*: it is to be parked.
--- Returns whether its key may come before the keys of older requests.
 function keyed.queued(blocked_by, tail, too_heavy)
   local _, _, _, key = parse_tail(tail)
   if not too_heavy then keyed.blocked_by[key] = keyed.blocked_by[key] or blocked_by end
   keyed.added[key] = (keyed.added[key] or 0) + 1
-  return keyed.shares and blocked_by == 'limit'
 end
 
 local function queue_is_full(max_waiters, tail)
@@ -631,6 +629,23 @@ end
 local function queue_answer(tail)
   local _, _, _, key = parse_tail(tail)
   return first_with('k:' .. key .. '!') and 0 or -4
+end
+
+-- What a reply says of the keys of those requests, which ARGV names from position *first* on, that
+-- are not served, as *answers* say: of how many keys the first request fits within the limit of the
+-- key; then key, how many of its requests wait, and the limit that is set for it or -1, ...
+function keyed.queues_of(first, answers)
+  local queues, seen = {}, { [''] = true }
+  for i = first, #ARGV do
+    local _, _, _, key = parse_tail(ARGV[i])
+    local answer = answers[i - first + 1]
+    if not seen[key] and (answer == 0 or type(answer) == 'number' and answer < -1) then
+      seen[key] = true
+      if #queues == 0 then queues[1] = count_with('r:') end
+      append(queues, { key, count_with('l:' .. key .. '!'), limit_of(key, -1) })
+    end
+  end
+  return queues
 end
 
 -- The requests of an acquire, as in the prelude. Those with a key are 'number:permits:waits:ahead'

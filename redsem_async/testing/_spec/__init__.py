@@ -6,7 +6,9 @@ calls and compare replies, push messages and state; the simulation and the model
 
 `records` has what is stored; `state` has the rules that all modes share, like the Lua prelude;
 `leases` and `status` have the operations that serve no waiters; `base` carries out all operations;
-`queue` has the requests that wait, `passing` and `keyed` what differs from it.
+`serving` has the requests that wait, `queue` the operations on them, and `passing` and `keyed`
+what differs.
 
-May import `_protocol` and `_core` only. Start reading with `records`, then `base`, then `queue`.
+May import `_protocol` and `_core` only. Start reading with `records`, then `base`, `serving`
+and `queue`.
 """

@@ -328,12 +328,6 @@ class Specification(ABC):
         """How many requests wait, and the first ones, and keys, that *call* asks for."""
 
 
-def answered(reply: Reply, state: State, *, right: bool, waits: bool) -> Reply:
-    """*reply* to an acquire or a heartbeat. *waits*: a request of the caller does."""
-    told = state.hold_ms if waits else None
-    return reply._replace(right=right, set_limit=state.set_limit, hold_ms=told)
-
-
 def notify_head(context: CallContext, publish: Publish, hubs: Sequence[str]) -> None:
     """Have the first of *hubs* look again: the line may go on earlier than they were told."""
     for hub in dict.fromkeys(hubs[:MAX_NOTIFIED]):

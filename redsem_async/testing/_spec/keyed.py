@@ -1,4 +1,4 @@
-"""The fair mode with keys: a limit in all, and one for each key."""
+"""The fair mode with keys: an overall limit, and one for each key."""
 
 import math
 from collections import Counter
@@ -12,9 +12,11 @@ from redsem_async._protocol.replies import (
     WAITING_FOR_KEY,
     Answer,
     KeyEntry,
+    KeyQueue,
+    Reply,
 )
 
-from .queue import QueueSpecification
+from .queue import UNSERVED, QueueSpecification
 from .records import CallContext, HolderRecord, Publish, QueuedRequest, key_of
 from .slots import assign
 from .status import Listing
@@ -164,17 +166,16 @@ class KeyedSpecification(QueueSpecification):
     def _is_passed_over(self, queued: QueuedRequest, limit: int) -> bool:
         return queued.answer == WAITING and queued.request.permits > limit
 
-    def _may_overtake(self, context: CallContext, queued: QueuedRequest, limit: int) -> bool:
-        has_room = self.state.taken(context.now) + queued.request.permits <= limit
-        by_its_key = self.shares and queued.answer == WAITING and has_room
-        return by_its_key or super()._may_overtake(context, queued, limit)
+    def _may_overtake(self, queued: QueuedRequest) -> bool:
+        by_its_key = self.shares and queued.answer == WAITING
+        return by_its_key or super()._may_overtake(queued)
 
     def _full_line(self, context: CallContext, call: Acquire, request: Request) -> Answer | None:
         most, key = call.max_waiters_per_key, key_of(request)
         full = super()._full_line(context, call, request)
         if full is not None or most is None or key is None:
             return full
-        line = (*self.line, *context.queued)
+        line = (*self.line, *context.queued[context.joined :])
         count = sum(queued.key == key for queued in line if not queued.unreachable)
         return QUEUE_FULL_FOR_KEY if count >= most else None
 
@@ -231,6 +232,25 @@ class KeyedSpecification(QueueSpecification):
             )
         )
 
+    def _answered(
+        self,
+        context: CallContext,
+        requests: Sequence[Request],
+        answers: Sequence[Answer],
+        right: RightRequest | None,
+    ) -> Reply:
+        waiting = Counter(queued.key for queued in self.line if not queued.parked)
+        queues = {
+            key: KeyQueue(waiting[key], self.key_limits.get(key))
+            for request, answer in zip(requests, answers, strict=True)
+            if (key := key_of(request)) is not None and answer in UNSERVED
+        }
+        return (
+            super()
+            ._answered(context, requests, answers, right)
+            ._replace(key_queues=queues, competing_keys=len(self.ready) if queues else 0)
+        )
+
     # -- serving
 
     def _next_key(self, context: CallContext) -> str | None:
@@ -281,6 +301,6 @@ class KeyedSpecification(QueueSpecification):
 
 
 class SharedSpecification(KeyedSpecification):
-    """The same, with keys that share the limit in all."""
+    """The same, with keys that share the overall limit."""
 
     shares = True

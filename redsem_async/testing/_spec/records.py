@@ -147,6 +147,7 @@ class CallContext:
         now_us: the same, without steps backwards.
         granted: number and token of the caller's requests that were served.
         queued: requests of the call that join the line.
+        joined: how many of these have.
         head_until: when the hub of the blocked head counts as dead (fair).
         heads_until: the same of hubs whose requests hold others of their keys up.
         line_is_blocked: the head waits for room, so that a new request has to wait (fair).
@@ -162,6 +163,7 @@ class CallContext:
     now_us: int
     granted: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     queued: list[QueuedRequest] = field(default_factory=list[QueuedRequest])
+    joined: int = 0
     head_until: int | None = None
     heads_until: int | None = None
     line_is_blocked: bool = False
@@ -182,7 +184,7 @@ def liveness_timeout_ms(lease_ms: int) -> int:
 def requests_of(call: Acquire) -> list[Request]:
     """The requests of an acquire, one by one."""
     return [
-        Request(number, call.lease_ms, call.limit, *call.unusual.get(number, DEFAULT_OPTIONS))
+        Request(number, call.lease_ms, call.limit, *call.options.get(number, DEFAULT_OPTIONS))
         for number in call.numbers
     ]
 

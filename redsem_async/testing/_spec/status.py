@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from redsem_async._protocol.operations import Status
-from redsem_async._protocol.replies import HeldEntry, KeyEntry, LineEntry, StatusReply
+from redsem_async._protocol.replies import HeldEntry, KeyEntry, QueueEntry, StatusReply
 
 from .records import CallContext
 from .state import State
@@ -22,7 +22,7 @@ class Listing(NamedTuple):
     """
 
     waiting: int
-    line: Sequence[LineEntry] = ()
+    line: Sequence[QueueEntry] = ()
     keys: Sequence[KeyEntry] = ()
     blocked: bool = False
     key_limits: int = 0

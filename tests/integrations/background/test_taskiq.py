@@ -132,7 +132,7 @@ async def test_the_message_chooses_from_a_group(broker: InMemoryBroker) -> None:
 
 
 async def test_the_message_has_the_key_of_a_semaphore_with_keys(broker: InMemoryBroker) -> None:
-    """One limit in all and one for each tenant; here too, a task without one needs no permit."""
+    """One overall limit and one for each tenant; here too, a task without one needs no permit."""
     jobs = FairSemaphore(MemoryBackend(), "jobs", 5, key_limit=1)
 
     def tenant(message: TaskiqMessage) -> str | None:

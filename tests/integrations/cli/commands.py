@@ -12,7 +12,7 @@ import sys
 import termios
 import time
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -119,6 +119,9 @@ class Terminal:
     async def ended(self) -> int:
         """Wait for the end of the command, and return its exit code."""
         await self._read_until(lambda: self.process.poll() is not None, "its end")
+        with suppress(OSError):  # what it wrote between the last read and its end
+            while text := os.read(self._side, 65536):
+                self.screen += text.decode(errors="replace")
         return self.process.returncode
 
     def press(self, keys: str) -> None:

@@ -133,7 +133,7 @@ def site_port(redis: Redis) -> str:
 
 
 async def test_keys_are_shown_with_their_use_and_limit(site: Site, redis: Redis) -> None:
-    """And that requests wait for their keys, not for the limit in all."""
+    """And that requests wait for their keys, not for the overall limit."""
     sem = FairSemaphore(redis, "llm", 10, key_limit=2)
     await sem.set_limit(1, key="acme")
     held = await sem.acquire(key="acme")

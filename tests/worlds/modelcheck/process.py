@@ -16,8 +16,8 @@ from redsem_async import (
     PermitLost,
     Semaphore,
 )
-from redsem_async._hub.claim import Claim
 from redsem_async._hub.hub import known_hub
+from redsem_async._hub.lease import Lease
 from redsem_async._protocol.backend import Command, Link, Listener, OneNode
 from redsem_async._protocol.errors import CommandError
 from redsem_async._protocol.pushes import Push, Recalled
@@ -40,7 +40,7 @@ class Wrong(AssertionError):
 
 def id_of(permit: Permit) -> str:
     """The id of its lease. Nobody else uses a lease whose id a permit has told."""
-    return permit._claim.id
+    return permit._lease.id
 
 
 class Said(NamedTuple):
@@ -333,12 +333,12 @@ class Process:
         return self.dialling is None and not (link and (link.going or link.coming))
 
     @property
-    def kept(self) -> list[Claim]:
+    def kept(self) -> list[Lease]:
         """Leases that nobody uses."""
         with running(self.loop):
             hub = known_hub(self._node)
         remotes = hub._semaphores.values() if hub else ()
-        return [lease for remote in remotes for lease in remote.reuse.kept]
+        return [lease for remote in remotes for lease in remote.state.idle]
 
     def uses(self, permit: Permit) -> None:
         """A permit is this process's from now on: nobody else has to have its lease first."""

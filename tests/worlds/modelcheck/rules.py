@@ -151,7 +151,7 @@ def check(world: "World") -> None:
     if sum(permit.permits for permit in trusted) > world.scenario.highest:
         names = ", ".join(name_of(world, id_of(permit)) for permit in trusted)
         raise Wrong(f"too many are trusted at a time: {names}")
-    _check_slots(world, {id_of(permit): permit._claim.slots for permit in trusted})
+    _check_slots(world, {id_of(permit): permit._lease.slots for permit in trusted})
     for permit in trusted:
         held = world.model.state.holders.get(id_of(permit))
         left = world.seconds_left(held.expiry_ms) if held is not None else 0.0

@@ -130,7 +130,7 @@ def _scenarios() -> Iterator[Scenario]:
         opened((0, 0), (1, 0)),
     )
     yield scenario(
-        "the limit in all, and keys",
+        "the overall limit, and keys",
         (
             replace(heavy, limit=2, scripts=(a, b) if LONG else (a,)),
             replace(heavy, limit=2, scripts=(with_key("b", 2),), cancels=(0,)),

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from redsem_async._hub.ledger import Ledger
+from redsem_async._hub.state import SemaphoreState
 from redsem_async._protocol.operations import Acquire, Request, RightRequest
 from redsem_async._protocol.replies import Answer, Reply
 from redsem_async.testing._spec.keyed import KeyedSpecification, SharedSpecification
@@ -75,7 +75,7 @@ class LetsLightOnesPass(KeyedSpecification):
 
 
 class LooksOnlyAtTheRoom(KeyedSpecification):
-    """A newcomer passes who the limit in all holds up."""
+    """A newcomer passes who the overall limit holds up."""
 
     def _held_up(self, context: CallContext, request: Request, limit: int) -> Answer | None:
         context.line_is_blocked = False
@@ -116,7 +116,7 @@ class OldestFirst(SharedSpecification):
         ("limits of a key", ForgetsNewLimits, "waits, and its limits have room"),
         ("a heavy head of its key", CountsHolders, "above the limit of 'a'"),
         ("a heavy head of its key", LetsLightOnesPass, "of the same key"),
-        ("the limit in all, and keys", LooksOnlyAtTheRoom, "before those who were granted"),
+        ("the overall limit, and keys", LooksOnlyAtTheRoom, "before those who were granted"),
         ("a key that is full", KeysBlockAll, "waits, and its limits have room"),
         ("shares", OldestFirst, "before those who were granted"),
         ("a kept lease, and the limit of a key", GivesTheRight, "and the limit of a key is set"),
@@ -131,7 +131,7 @@ def test_a_server_that_is_wrong_about_keys_is_found(name: str, make: Make, wrong
 def test_a_lease_that_is_passed_past_another_turn_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(Ledger, "oldest_is_first", True)
+    monkeypatch.setattr(SemaphoreState, "oldest_is_first", True)
     scenario = next(s for s in SCENARIOS_OF_KEYS if s.name == "a kept lease, and shares")
     found = Search(scenario).run()
     assert "past a turn of its own" in (found.wrong or ""), str(found)

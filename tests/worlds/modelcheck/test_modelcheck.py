@@ -6,9 +6,9 @@ from unittest.mock import Mock
 
 import pytest
 
-from redsem_async._hub.claim import Claim
-from redsem_async._hub.reuse import Reuse
+from redsem_async._hub.lease import Lease
 from redsem_async._hub.right import ReuseRight
+from redsem_async._hub.state import SemaphoreState
 from redsem_async._protocol.operations import Acquire, Release, Request
 from redsem_async._protocol.replies import Answer, Reply
 from redsem_async.testing._spec.passing import PassingSpecification
@@ -110,16 +110,20 @@ def test_a_grant_too_many_is_found() -> None:
 @pytest.mark.parametrize(
     ("name", "rule", "wrong"),
     [
-        ("a detach that is lost", (Claim, "shorten"), "is trusted for"),
-        ("a detach, again", (Claim, "shorten"), "is trusted for"),
+        ("a detach that is lost", (Lease, "shorten"), "is trusted for"),
+        ("a detach, again", (Lease, "shorten"), "is trusted for"),
         ("two limits", (State, "is_spent"), "the set limit is 3, after 2 was confirmed"),
         ("a clear", (State, "is_spent"), "is trusted for"),
         ("a pause", (State, "is_spent"), "the set limit is 0, after None was confirmed"),
         ("a lease that is used again", (ReuseRight, "recalled"), "another process waits"),
         ("a pause, and a kept lease", (ReuseRight, "recalled"), "the semaphore is paused"),
         ("a recall that is lost", (ReuseRight, "end"), "waits for a permit that is free"),
-        ("weights, and a kept lease", (Claim, "fits"), "got 1 permits, not 2"),
-        ("weights, and a kept lease", (Reuse, "give_all_back"), "waits for a permit that is free"),
+        ("weights, and a kept lease", (Lease, "fits"), "got 1 permits, not 2"),
+        (
+            "weights, and a kept lease",
+            (SemaphoreState, "give_all_idle_back"),
+            "waits for a permit that is free",
+        ),
     ],
 )
 def test_a_rule_that_is_taken_out_is_found(

@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from redsem_async._core.keys import Mode
-from redsem_async.testing._spec import keyed, queue
+from redsem_async.testing._spec import keyed, queue, serving
 from redsem_async.testing._spec.slots import assign
 from redsem_async.testing._spec.state import State
 
@@ -31,7 +31,7 @@ _NAMES = {
     "fair+keys a permit with a key expires",
     "fair+keys a process with a key dies",
     "fair+keys an adoption, and a key",
-    "fair+keys the limit in all, and keys",
+    "fair+keys the overall limit, and keys",
     "zset a lost link and late commands",
     "zset weights",
     "zset weights, and a kept lease",
@@ -69,9 +69,9 @@ def planned_are_free(state: State, permits: int, *_planned: object) -> Sequence[
 @pytest.mark.parametrize(
     ("name", "module", "instead"),
     [
-        ("fair+keys the limit in all, and keys", queue, lowest),
-        ("fair+keys the limit in all, and keys", keyed, lowest),
-        ("fair weights, and a kept lease", queue, planned_are_free),
+        ("fair+keys the overall limit, and keys", queue, lowest),
+        ("fair+keys the overall limit, and keys", keyed, lowest),
+        ("fair weights, and a kept lease", serving, planned_are_free),
     ],
 )
 def test_a_server_that_gives_a_slot_twice_is_found(

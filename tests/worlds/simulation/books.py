@@ -63,7 +63,7 @@ class Look(NamedTuple):
     grace_until: int
     room: Room | None = None  # where requests have keys
     keys: Mapping[str, str | None] = MappingProxyType({})  # of the requests in line
-    held_up: bool = False  # the limit in all holds somebody up whose key has room
+    held_up: bool = False  # the overall limit holds somebody up whose key has room
 
     @property
     def live(self) -> dict[str, Permit]:

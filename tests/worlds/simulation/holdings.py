@@ -19,7 +19,7 @@ from redsem_async import (
 )
 from redsem_async._api.classes import takes_keys
 from redsem_async._core.lease import clock_margin, heartbeat_interval
-from redsem_async._hub.claim import Claim, State
+from redsem_async._hub.lease import Lease, LeaseState
 from redsem_async._protocol.operations import KeyTerms, Request
 
 from .books import Tenure
@@ -46,7 +46,7 @@ class Hold:
     token: int
     permits: int
     began: float
-    claim: Claim
+    lease: Lease
     slots: Sequence[int]
     certain: float = 0.0  # until when it was trusted, by what has happened so far
     ended: float = math.inf
@@ -56,7 +56,7 @@ class Hold:
 
     def __post_init__(self) -> None:
         # One whose trust was over when it was handed out says so from the first.
-        self.certain = min(self.began, self.process.world_time(self.claim.trusted_until))
+        self.certain = min(self.began, self.process.world_time(self.lease.trusted_until))
         self.process.watched[self] = None
         self.look()
 
@@ -66,11 +66,11 @@ class Hold:
     def look(self) -> None:
         if self.ended < math.inf:
             return
-        claim = self.claim
+        lease = self.lease
         self.certain = max(self.certain, min(self.process.world.now, self._until))
-        self._until = self.process.world_time(claim.trusted_until)
-        if claim.state is not State.HELD:
-            self.lost |= claim.state is State.LOST
+        self._until = self.process.world_time(lease.trusted_until)
+        if lease.state is not LeaseState.HELD:
+            self.lost |= lease.state is LeaseState.LOST
             self.end()
 
     def end(self) -> None:
@@ -82,7 +82,7 @@ class Hold:
 
 def _is_fresh(hold: Hold) -> bool:
     """Whether the last refresh of its lease is a refresh interval ago at most."""
-    terms, left = hold.claim.terms, hold.claim.trusted_until - hold.process.loop.time()
+    terms, left = hold.lease.terms, hold.lease.trusted_until - hold.process.loop.time()
     return left > terms.lease - terms.refresh_interval - NEWS / 10
 
 
@@ -148,9 +148,9 @@ class Holdings:
         self.answered(attempt)
         process = attempt.process
         # Not by the permit's own properties: nobody else uses a lease whose id was read.
-        name, claim = permit.name, permit._claim
+        name, lease = permit.name, permit._lease
         hold = Hold(
-            process, name, claim.id, claim.token, permit.permits, world.now, claim, claim.slots
+            process, name, lease.id, lease.token, permit.permits, world.now, lease, lease.slots
         )
         self._check(
             attempt.adopts or hold.permits == attempt.permits, f"{attempt} got {hold.permits}"
@@ -171,10 +171,10 @@ class Holdings:
 
     def _judge_reuse(self, attempt: Attempt, permit: Permit) -> None:
         """A lease is for its key. Where keys share, it goes past no request of its process."""
-        claim, waiting = permit._claim, permit._bound.remote.ledger.waiting
-        key = claim.key.key if claim.key else None
+        lease, waiting = permit._lease, permit._bound.remote.state.waiting
+        key = lease.key.key if lease.key else None
         self._check(key == attempt.key, f"{attempt} of {attempt.key!r} uses a lease of {key!r}")
-        shares = "+share" in claim.address.mode
+        shares = "+share" in lease.address.mode
         self._check(not (shares and waiting), f"{attempt} uses a lease again, and others wait")
 
     def adopt(self, attempt: Attempt, identity: str) -> None:
@@ -331,7 +331,9 @@ class Holdings:
             return False  # it may be held no longer by who asks
         alone = self._adopters[process, attempt.old] == 1
         if alone and heir.partition(".")[0] in process.hubs:
-            return judge.held_since(heir) < math.inf  # by itself, without an answer
+            # By itself, without an answer. With less of a lease than its margin nobody trusts it.
+            margin = clock_margin(attempt.semaphore.lease)
+            return judge.held_since(heir, margin) < math.inf
         return since <= attempt.began
 
     def _cuts_it_fine(self, attempt: Attempt) -> bool:
@@ -382,7 +384,7 @@ class Holdings:
         """Nobody trusts a permit for longer than its `max_hold`, since it was granted."""
         for hold in self.holds:
             first = self.judge_of(hold.name).granted_at[hold.token]
-            most = hold.claim.terms.max_hold
+            most = hold.lease.terms.max_hold
             self._check(
                 most is None or hold.ended <= first + CLOCKS * most + PRECISION,
                 f"{hold} was held for longer than {most} s, since {first:.6f}",

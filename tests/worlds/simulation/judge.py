@@ -210,10 +210,13 @@ class Judge:
             f"{hub} uses a lease again, and limits of keys are set",
         )
 
-    def held_since(self, identity: str) -> float:
-        """From when on a permit has been held under *identity*, without a break until now."""
-        tenure = self._current.get(identity)
-        if tenure is None or self._world.by_server_clock(tenure.expiry_ms) <= self._world.now:
+    def held_since(self, identity: str, margin: float = 0.0) -> float:
+        """From when on a permit has been held under *identity*, without a break until now.
+
+        One that expires within *margin* seconds counts as held no more.
+        """
+        tenure, at = self._current.get(identity), self._world.now + margin
+        if tenure is None or self._world.by_server_clock(tenure.expiry_ms) <= at:
             return math.inf
         return tenure.since
 

@@ -10,8 +10,8 @@ from typing import Any
 from redsem_async import AnySemaphore, FairSemaphore, Semaphore
 from redsem_async._core.keys import Mode
 from redsem_async._core.lease import heartbeat_interval
-from redsem_async._hub.claim import Claim
 from redsem_async._hub.hub import known_hub
+from redsem_async._hub.lease import Lease
 from redsem_async.testing._spec.base import Specification
 from redsem_async.testing._spec.keyed import KeyedSpecification
 from redsem_async.testing._spec.queue import QueueSpecification
@@ -332,15 +332,15 @@ class Schedule:
         """Permits of leases that nobody uses, in processes that could give them back."""
         return sum(lease.permits for lease in self._kept_leases(name))
 
-    def _kept_leases(self, name: str) -> list[Claim]:
-        kept: list[Claim] = []
+    def _kept_leases(self, name: str) -> list[Lease]:
+        kept: list[Lease] = []
         for process, backend in self.clients:
             if process.alive and process.stalled_until <= self.world.now:
                 with running(process.loop):
                     hub = known_hub(backend)
                 for remote in list(hub._semaphores.values()) if hub else ():
                     if remote.address.name == name:
-                        kept += remote.reuse.kept
+                        kept += remote.state.idle
         return kept
 
     def _prompt(self, waiting: Sequence[Attempt]) -> float:
@@ -396,10 +396,10 @@ class Schedule:
             with running(process.loop):
                 hub = known_hub(backend)
             for remote in list(hub._semaphores.values()) if hub else ():
-                ledger = remote.ledger
+                state = remote.state
                 kept = (
-                    *(ledger.by_number, ledger.waiting, ledger.leaving),
-                    *(remote.refreshes.by_number, remote.releases.by_owner),
+                    *(state.requests, state.leases, state.waiting, state.leaving),
+                    *(state.refreshes, state.releases),
                 )
                 left = [len(things) for things in kept]
                 if remote.active or any(left):

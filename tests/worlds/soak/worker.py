@@ -40,7 +40,7 @@ class Open:
 
     @property
     def certain_until(self) -> float:
-        trusted_until = self.permit._claim.trusted_until
+        trusted_until = self.permit._lease.trusted_until
         return trusted_until if self.asked is None else min(self.asked, trusted_until)
 
 
@@ -85,12 +85,12 @@ class Process:
         What the permit says of its id and its token is not read, because then its lease would be
         for this permit only.
         """
-        since, claim = now(), permit._claim
+        since, lease = now(), permit._lease
         self.stays += 1
-        stay = f"{claim.id}/{self.stays}"
+        stay = f"{lease.id}/{self.stays}"
         self.open[stay] = Open(permit)
-        facts = (claim.id, place.name, claim.token, claim.permits, key, claim.slots)
-        self.report("got", stay, *facts, since, claim.trusted_until)
+        facts = (lease.id, place.name, lease.token, lease.permits, key, lease.slots)
+        self.report("got", stay, *facts, since, lease.trusted_until)
         return stay
 
     def left(self, stay: str, released: bool | None = None) -> None:

@@ -1,7 +1,8 @@
-"""A batch: one command, with the claims or calls that it is for."""
+"""A batch: one command, with the requests, leases or calls that it is for."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import Any, Generic, TypeVar
 
 from redsem_async._core.config import Slot
 from redsem_async._core.errors import (
@@ -11,14 +12,11 @@ from redsem_async._core.errors import (
     SemaphoreError,
     SlotsMismatch,
 )
-from redsem_async._hub.ledger import Ledger
+from redsem_async._hub.state import SemaphoreState
 from redsem_async._protocol.backend import Command
 from redsem_async._protocol.errors import CommandError, ErrorKind
 from redsem_async._protocol.operations import Operation
 from redsem_async._protocol.replies import AnyReply
-
-MAX_BATCH = 256  # requests or permits in one script, because it holds the server for as long
-MAX_KEYED = 32  # the same where each may have another key, for all of these are looked at
 
 _TO_WRITE_AGAIN = frozenset(
     {
@@ -32,46 +30,47 @@ _TO_WRITE_AGAIN = frozenset(
 )
 
 
-class Batch(Command, ABC):
+T = TypeVar("T")
+
+
+class Batch(Command, ABC, Generic[T]):
     """A command of one semaphore. It ends in one of three ways.
 
     It gets its reply; it is refused; or it has to be written again, because its connection was
     lost or because the server did not carry it out.
+
+    Attributes:
+        items: the requests, leases or calls that it is for.
     """
 
-    __slots__ = ("ledger", "replied_at")
+    __slots__ = ("items", "state")
 
-    def __init__(self, ledger: Ledger, operation: Operation) -> None:
-        super().__init__(ledger.semaphore, operation)
-        self.ledger: Ledger = ledger
-        self.replied_at: float = 0.0
-
-    @property
-    def lone(self) -> bool:
-        """Whether it is for one claim alone."""
-        return True
+    def __init__(self, state: SemaphoreState, operation: Operation, items: Sequence[T]) -> None:
+        self.semaphore = self.state = state
+        self.operation = operation
+        self.tag = 0
+        self.sent_at = 0.0
+        self.items: Sequence[T] = items
 
     @property
     def slots(self) -> Sequence[Slot] | None:
         """The slots of the caller, where the command has them."""
         return None
 
-    def settle(self, reply: AnyReply | CommandError) -> None:
-        """Apply the reply, or the error reply."""
-        if not isinstance(reply, CommandError):
-            self.apply(reply)
-        elif reply.kind in _TO_WRITE_AGAIN:
-            self.ledger.introduce_again()
+    def settle_error(self, error: CommandError, now: float) -> None:
+        """Apply an error reply."""
+        if error.kind in _TO_WRITE_AGAIN:
+            self.state.introduce_again()
             self.write_again(arrived=False)
         else:
-            self.refused(error_for(self.ledger, reply, self.slots))
+            self.refused(error_for(self.state, error, self.slots), now)
 
     @abstractmethod
-    def apply(self, reply: AnyReply) -> None:
-        """Apply the reply."""
+    def apply(self, reply: AnyReply, now: float) -> None:
+        """Apply the reply, which came *now*."""
 
     @abstractmethod
-    def refused(self, error: SemaphoreError) -> None:
+    def refused(self, error: SemaphoreError, now: float) -> None:
         """It was not carried out, or in part, and sending it again will not help."""
 
     @abstractmethod
@@ -79,13 +78,8 @@ class Batch(Command, ABC):
         """Have it written again, before what is new; it may have *arrived* all the same."""
 
 
-def max_batch(ledger: Ledger) -> int:
-    """How many requests, or permits, one command of this semaphore is for."""
-    return MAX_KEYED if ledger.semaphore.address.keyed else MAX_BATCH
-
-
 def error_for(
-    ledger: Ledger, refusal: CommandError, slots: Sequence[Slot] | None = None
+    state: SemaphoreState, refusal: CommandError, slots: Sequence[Slot] | None = None
 ) -> SemaphoreError:
     """The error to raise for an error reply that another attempt does not mend.
 
@@ -93,13 +87,16 @@ def error_for(
     """
     error: SemaphoreError
     if refusal.layout is not None:
-        error = LayoutMismatch(ledger.name, *refusal.layout)
+        error = LayoutMismatch(state.name, *refusal.layout)
     elif refusal.use is not None:
-        error = ModeMismatch(ledger.name, ledger.semaphore.address.kind, *refusal.use)
+        error = ModeMismatch(state.name, state.address.kind, *refusal.use)
     elif refusal.slots:
         own = ", ".join(map(str, slots or ()))
-        error = SlotsMismatch(ledger.name, own, ", ".join(refusal.slots))
+        error = SlotsMismatch(state.name, own, ", ".join(refusal.slots))
     else:
-        error = BackendError(ledger.name, str(refusal.error))
+        error = BackendError(state.name, str(refusal.error))
     error.__cause__ = refusal.error
     return error
+
+
+AnyBatch = Batch[Any]

@@ -1,0 +1,176 @@
+"""Acquire: requests ask for permits."""
+
+from collections import deque
+from collections.abc import Sequence
+
+from redsem_async._core.config import Slot, Terms
+from redsem_async._core.errors import QueueFull, SemaphoreError
+from redsem_async._core.lease import trusted_until
+from redsem_async._hub import deadlines, handout
+from redsem_async._hub.estimates import queue_report_of, retry_after_of, timed_out
+from redsem_async._hub.request import Request, RequestState
+from redsem_async._hub.state import SemaphoreState
+from redsem_async._protocol.errors import CommandError, ErrorKind
+from redsem_async._protocol.operations import Acquire, RequestOptions
+from redsem_async._protocol.replies import (
+    FULL,
+    FULL_FOR_KEY,
+    GONE,
+    QUEUE_FULL,
+    QUEUE_FULL_FOR_KEY,
+    WAITING_FOR_KEY,
+    AnyReply,
+    Holding,
+    Reply,
+)
+
+from . import effects
+from .base import Batch, error_for
+
+_ANY_FULL = frozenset({FULL, FULL_FOR_KEY, QUEUE_FULL, QUEUE_FULL_FOR_KEY})
+_NO_EFFECT = frozenset(
+    {
+        ErrorKind.MODE_MISMATCH,
+        ErrorKind.LAYOUT_MISMATCH,
+        ErrorKind.SLOTS_MISMATCH,
+        ErrorKind.NO_MEMORY,
+    }
+)
+
+
+def _begun(request: Request) -> float:
+    """When the wait of *request* counts as begun."""
+    return request.started - request.ahead
+
+
+class AcquireBatch(Batch[Request]):
+    """Requests that ask for permits, all with the same terms."""
+
+    __slots__ = ()
+
+    @classmethod
+    def take(cls, state: SemaphoreState, now: float) -> "AcquireBatch | None":
+        """The next batch; None where no request is to be written."""
+        if state.unsorted:
+            state.unsorted = False
+            state.new = deque(sorted(state.new, key=_begun))
+        new, most = state.new, state.max_batch
+        requests: list[Request] = []
+        numbers: list[int] = []
+        options: dict[int, RequestOptions] = {}
+        terms: Terms | None = None
+        while new and len(requests) < most:
+            request = new[0]
+            if request.state is RequestState.NEW:
+                if terms is not request.terms:
+                    if terms is not None and terms != request.terms:
+                        break
+                    terms = request.terms
+                state.give_number(request)
+                request.written()
+                requests.append(request)
+                numbers.append(request.number)
+                if not request.plain:
+                    options[request.number] = request.options
+            new.popleft()
+        if terms is None:
+            return None
+        after = 0
+        if in_flight := state.acquires_in_flight:
+            after = max((n for n in in_flight if n < numbers[0]), default=0)
+        in_flight.append(numbers[-1])
+        operation = Acquire(
+            *(numbers, terms.lease_ms, terms.limit, options),
+            *(terms.max_waiters, terms.max_waiters_per_key, after),
+            None if state.introduction.sent else state.introduction.take(),
+            state.ask_for_right(now) if state.right.wanted else None,
+            terms.slots,
+        )
+        return cls(state, operation, requests)
+
+    @property
+    def slots(self) -> Sequence[Slot] | None:
+        return self.items[0].terms.slots
+
+    def settle_error(self, error: CommandError, now: float) -> None:
+        state = self.state
+        state.acquires_in_flight.popleft()
+        if error.kind not in _NO_EFFECT:
+            super().settle_error(error, now)
+            return
+        for request in self.items:
+            if request.state is RequestState.SENT:
+                # One that was sent before may be known to the server from then.
+                end = state.refuse if request.was_sent else state.turn_down
+                end(request, error_for(state, error, self.slots))
+
+    def apply(self, reply: AnyReply, now: float) -> None:
+        assert isinstance(reply, Reply)
+        assert isinstance(self.operation, Acquire)
+        state, sent_at, slots = self.state, self.sent_at, reply.slots
+        state.acquires_in_flight.popleft()
+        terms = self.items[0].terms
+        trusted = trusted_until(terms.lease, sent_at=sent_at, left=terms.lease)
+        at_once = now < trusted and not terms.min_replicas
+        again: list[Request] = []
+        wait: list[Request] = []
+        numbers = self.operation.numbers  # a request that asked anew has another by now
+        for request, number, answer in zip(self.items, numbers, reply.answers, strict=True):
+            if isinstance(answer, Holding):
+                left = answer.left_ms / 1000
+                handout.granted(state, number, answer.token, left, sent_at, answer.slots)
+            elif request.state is not RequestState.SENT or request.number != number:
+                continue  # its caller left, and an abandon is on its way; or it asked anew
+            elif answer > 0:
+                had = slots.get(number, ()) if slots else ()
+                if at_once:
+                    handout.serve_at_once(state, request, answer, had, trusted, sent_at)
+                else:
+                    lease = handout.accept(state, request, answer, had, trusted, sent_at)
+                    handout.hand_out(state, request, lease)
+            elif answer == GONE or (reply.next_ms == 0 and answer in _ANY_FULL):
+                # It was ended; or a reap goes on, and there may be room afterwards.
+                state.forget_number(request)
+                again.append(request)
+            else:
+                request.report, request.unconfirmed = queue_report_of(state, sent_at, reply), None
+                request.waits_for_key = answer in (WAITING_FOR_KEY, FULL_FOR_KEY)
+                if not request.waits or answer in (QUEUE_FULL, QUEUE_FULL_FOR_KEY):
+                    _reject_full(state, request, for_key=answer == QUEUE_FULL_FOR_KEY)
+                else:
+                    wait.append(request)
+        if again:
+            state.ask_again(again)
+        if wait:
+            state.wait(wait)
+            deadlines.ask_early(state, wait, now)
+        if (asked := self.operation.right) is not None:
+            state.right_answered(reply.right, asked, sent_at, now)
+        effects.apply(state, reply, sent_at, now)
+        if state.overdue:
+            deadlines.settle(state, now)
+
+    def refused(self, error: SemaphoreError, now: float) -> None:
+        for request in self.items:
+            if request.state is RequestState.SENT:
+                self.state.refuse(request, error)
+
+    def write_again(self, *, arrived: bool) -> None:
+        if arrived:
+            self.state.acquires_in_flight.clear()
+            for request in self.items:
+                request.was_sent = True
+        # For those whose callers left, an abandon is on its way.
+        asking = [each for each in self.items if each.state is RequestState.SENT]
+        self.state.ask_again(asking)
+
+
+def _reject_full(state: SemaphoreState, request: Request, *, for_key: bool) -> None:
+    """The server replied "full" to a request that does not wait, or may not."""
+    terms = request.terms
+    bound = terms.max_waiters_per_key if for_key else terms.max_waiters
+    if request.waits and bound is not None:
+        facts = (state.name, bound, retry_after_of(state, request), for_key)
+        state.turn_down(request, QueueFull(*facts))
+    else:
+        state.turn_down(request, timed_out(state, request))

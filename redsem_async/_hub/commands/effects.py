@@ -1,0 +1,41 @@
+"""What a reply brings about beside its answers."""
+
+import math
+
+from redsem_async._core.lease import heartbeat_interval
+from redsem_async._hub import calls, handout, reuse
+from redsem_async._hub.heartbeats import STAGGER
+from redsem_async._hub.pending import Call
+from redsem_async._hub.state import SemaphoreState
+from redsem_async._protocol.operations import Reap
+from redsem_async._protocol.replies import Reply
+
+FIRST_FEW = 4  # a process behind so many waiters leaves an expiry to others, for a moment
+
+
+def apply(
+    state: SemaphoreState, reply: Reply, sent_at: float, now: float, *, continues: bool = True
+) -> None:
+    """Apply what a reply says of the semaphore.
+
+    *continues*: a reap that stopped early, to let others have the server, is continued from
+    here.
+    """
+    for number, token in reply.granted:
+        handout.granted(state, number, token, None, sent_at, reply.slots.get(number, ()))
+    if reply.next_ms == 0 and continues and not (state.calls and state.calls[0].is_reap):
+        calls.write_again(state, Call(Reap()))
+    waiting = state.waiting
+    if state.idle and waiting:
+        reuse.serve_waiting(state, now)
+    state.queued = reply.waiting
+    if not waiting:
+        if state.heartbeats.look_at < math.inf:
+            state.heartbeats.stop()
+        return
+    moment = None
+    if reply.next_ms is not None:
+        behind = reply.waiting - len(waiting) > FIRST_FEW
+        moment = reply.next_ms / 1000 + (state.identity.stagger(STAGGER) if behind else 0.001)
+    state.heartbeats.expect(moment, heartbeat_interval(state.longest_lease), now)
+    state.look_at = min(state.look_at, state.heartbeats.look_at)

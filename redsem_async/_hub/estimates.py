@@ -1,0 +1,81 @@
+"""For how long permits are held usually, and when a request that was refused may be served."""
+
+import asyncio
+import math
+
+from redsem_async._core.clock import now as clock
+from redsem_async._core.errors import AcquireTimeout, BlockedBy
+from redsem_async._core.lease import ahead_in_turns, retry_after
+from redsem_async._protocol.replies import Reply
+
+from .lease import LeaseState
+from .request import QueueReport, Request, RequestState
+from .state import SemaphoreState
+
+AVERAGED = 8  # over about so many, the usual hold is averaged
+TELL_HOLD = 5.0  # seconds, at least, between two releases that tell it to others
+
+
+def queue_report_of(state: SemaphoreState, sent_at: float, reply: Reply) -> QueueReport:
+    """What *reply*, to a command sent at *sent_at*, says about the queue."""
+    if reply.hold_ms is not None:
+        state.others_hold = reply.hold_ms / 1000
+    return QueueReport.of(sent_at, reply)
+
+
+def note_hold(state: SemaphoreState, held: float) -> None:
+    """A permit is given back, after *held* seconds times permits."""
+    usual = state.own_hold
+    state.own_hold = held if usual is None else usual + (held - usual) / AVERAGED
+
+
+def hold_to_tell(state: SemaphoreState, now: float) -> int | None:
+    """The usual hold in ms, for a release that is written now; None where others know it."""
+    if state.own_hold is None or now < state.hold_told_at + TELL_HOLD:
+        return None
+    state.hold_told_at = now
+    return math.ceil(1000 * max(state.own_hold, 0.0))
+
+
+def usual_hold(state: SemaphoreState) -> float | None:
+    """As this process measured it, or else the others; None where nobody has."""
+    return state.others_hold if state.own_hold is None else state.own_hold
+
+
+def retry_after_of(state: SemaphoreState, request: Request) -> float:
+    """When asking again may be worth it, in seconds, by the last reply about the queue."""
+    report = request.report or QueueReport(0.0, None, 0)
+    moment = None if report.next_ms is None else report.next_ms / 1000
+    terms, key, hold = request.terms, request.key, usual_hold(state)
+    limit = terms.limit if report.set_limit is None else report.set_limit
+    if terms.slots is not None:
+        limit = min(limit, len(terms.slots))
+    waits = request.state is RequestState.WAITING
+    ahead: float = max(report.waiting - waits, 0)
+    if key is not None and (queue := report.key_queues.get(key.key)) is not None:
+        of_key = max(queue.waiting - waits, 0)
+        if request.waits_for_key:
+            declared = limit if key.limit is None else key.limit
+            own = declared if queue.set_limit is None else queue.set_limit
+            ahead, limit = of_key, min(limit, own)
+        elif hold and "+share" in state.address.mode:
+            # After its patience a request goes by its age.
+            impatient = ahead + key.patience_ms / 1000 * limit / hold
+            ahead = min(ahead_in_turns(of_key, report.competing_keys, limit), impatient)
+    return retry_after(ahead, limit, hold, moment, terms.lease)
+
+
+def timed_out(state: SemaphoreState, request: Request) -> AcquireTimeout:
+    """The error for a deadline that came although the server replied."""
+    waited, report = clock() - request.started, request.report
+    blocked_by: BlockedBy = "key" if request.waits_for_key else "limit"
+    if report is not None and report.set_limit == 0:
+        blocked_by = "paused"
+    return AcquireTimeout(state.name, waited, retry_after_of(state, request), blocked_by)
+
+
+def waits_for_itself(state: SemaphoreState, request: Request, error: AcquireTimeout) -> bool:
+    """Whether the current task holds a permit that its *request* may have waited for in vain."""
+    inside = state.inside.get(id(asyncio.current_task()), ())
+    held = (lease for lease in inside if lease.state is LeaseState.HELD)
+    return any(error.blocked_by != "key" or lease.key == request.key for lease in held)

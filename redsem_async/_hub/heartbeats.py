@@ -1,0 +1,53 @@
+"""When a process with waiters sends a heartbeat: nothing polls, but time brings changes."""
+
+import math
+
+STAGGER = 0.03  # seconds, once to twice that, for which a process leaves an expiry to others
+
+
+class Heartbeats:
+    """At the earlier of the next heartbeat and the next moment that matters.
+
+    Attributes:
+        due: whether a heartbeat is to be written.
+        in_flight: whether one has no reply yet.
+        look_at: when one is due next; infinite where nothing is expected.
+    """
+
+    def __init__(self) -> None:
+        self.due: bool = False
+        self.in_flight: bool = False
+        self.look_at: float = math.inf
+        self._next_at = math.inf
+
+    @property
+    def expected(self) -> bool:
+        """Whether a reply to a heartbeat will come."""
+        return self.due or self.in_flight
+
+    def written(self) -> None:
+        """One is on its way."""
+        self.due, self.in_flight = False, True
+
+    def answered(self, now: float, interval: float) -> None:
+        """The next one is *interval* away, whatever else is sent.
+
+        Other commands say that this process is alive, too. But they ask about no waiters, and do
+        not keep the queue.
+        """
+        self.in_flight = False
+        self._next_at = now + interval
+
+    def expect(self, moment: float | None, interval: float, now: float) -> None:
+        """Something may change by itself in *moment* seconds; None for never."""
+        if self.look_at == math.inf:
+            self._next_at = now + interval
+        self.look_at = self._next_at if moment is None else min(self._next_at, now + moment)
+
+    def stop(self) -> None:
+        """No request waits any more, or the time has come."""
+        self.look_at = math.inf
+
+    def forget(self) -> None:
+        """The connection was closed on purpose: no reply will come."""
+        self.due = self.in_flight = False

@@ -1,0 +1,293 @@
+"""A lease: what Redis keeps for this process, with an id, an expiry and a fencing token.
+
+A permit is one task's use of a lease. Most leases are used once; with ``linger`` a lease may be
+idle for a while, and then used again. The table `_NEXT` has every transition between its states.
+"""
+
+import asyncio
+import enum
+import math
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from redsem_async._core.config import Terms
+from redsem_async._core.errors import PermitLost
+from redsem_async._core.keys import Address, permit_id
+from redsem_async._core.lease import clock_margin
+from redsem_async._protocol.operations import KeyTerms
+
+
+class LeaseState(enum.IntEnum):
+    """What this process has of a lease."""
+
+    GRANTED = enum.auto()  # nothing yet: the grant is to be confirmed first
+    HELD = enum.auto()  # a permit
+    IDLE = enum.auto()  # no permit: it is for the next caller of this process
+    LOST = enum.auto()  # a permit that is not to be trusted any more
+    ENDED = enum.auto()  # nothing: it was given back or detached
+
+
+class _Event(enum.IntEnum):
+    HANDED_OUT = enum.auto()
+    LEFT = enum.auto()
+    LOST = enum.auto()
+    ENDED = enum.auto()
+
+
+_NEXT: dict[tuple[_Event, LeaseState], LeaseState] = {
+    (_Event.HANDED_OUT, LeaseState.GRANTED): LeaseState.HELD,
+    (_Event.HANDED_OUT, LeaseState.IDLE): LeaseState.HELD,
+    (_Event.LEFT, LeaseState.HELD): LeaseState.IDLE,
+    (_Event.LOST, LeaseState.HELD): LeaseState.LOST,
+} | {(_Event.ENDED, state): LeaseState.ENDED for state in LeaseState}
+
+
+class Asked(Protocol):
+    """What a lease was asked for with: a request."""
+
+    address: Address
+    terms: Terms
+    permits: int
+    key: KeyTerms | None
+    hub_id: str
+    number: int
+
+
+class Lease:
+    """A lease of one semaphore.
+
+    Attributes:
+        terms: of the semaphore that it was asked for with.
+        number: the half of its id that this process drew.
+        adopted: taken over from another process.
+        slots: that it has, by their places in `terms.slots`.
+        reused: whether it was used before by another permit.
+        trusted_until: until when the permit may be trusted unless it is refreshed.
+        hold_ends: when trust ends although it is refreshed, because of ``max_hold``.
+        renewable_after: a refresh that was sent before does not renew that trust.
+        unsettled: how many detaches were written that may yet be carried out.
+        guard: of the block that is cancelled when its permit is lost.
+        wakes_on_loss: futures of those that wait for its loss.
+        refreshed_at: when its first refresh is due, while that is noted; see `_keepalive`.
+        is_known: somebody has read its id or token, so that its lease is for one permit only.
+        idle_until: when an idle lease is given back unless it was used.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "address",
+        "adopted",
+        "guard",
+        "hold_ends",
+        "hub_id",
+        "idle_until",
+        "is_known",
+        "key",
+        "lost_reason",
+        "number",
+        "permits",
+        "refreshed_at",
+        "renewable_after",
+        "reused",
+        "slots",
+        "state",
+        "terms",
+        "token",
+        "trusted_until",
+        "unsettled",
+        "wakes_on_loss",
+    )
+
+    def __init__(  # one for each grant: positional, because keywords cost time
+        self,
+        asked: Asked,
+        token: int,
+        slots: Sequence[int],
+        trusted_until: float,
+        since: float,
+        state: LeaseState = LeaseState.HELD,
+    ) -> None:
+        """It was granted at *since*, or later."""
+        terms = asked.terms
+        self.address: Address = asked.address
+        self.terms: Terms = terms
+        self.permits: int = asked.permits
+        self.key: KeyTerms | None = asked.key
+        self.hub_id: str = asked.hub_id
+        self.number: int = asked.number
+        self.token: int = token
+        self.slots: Sequence[int] = slots
+        self.state: LeaseState = state
+        self.trusted_until: float = trusted_until
+        self.hold_ends: float = math.inf
+        if terms.max_hold is not None:
+            self.hold_ends = since + terms.max_hold - clock_margin(terms.lease)
+            self.trusted_until = min(trusted_until, self.hold_ends)
+        self.adopted: bool = False
+        self.reused: bool = False
+        self.is_known: bool = False
+        self.renewable_after: float = -math.inf
+        self.unsettled: int = 0
+        self.idle_until: float = 0.0
+        self.refreshed_at: float | None = None
+        self.lost_reason: str | None = None
+        self.guard: Guard | None = None
+        self.wakes_on_loss: list[asyncio.Future[None]] | None = None
+
+    # -- transitions
+
+    def hand_out(self) -> None:
+        """A caller gets its permit."""
+        self.state = _NEXT[_Event.HANDED_OUT, self.state]
+
+    def rest(self, until: float) -> None:
+        """Its permit is given back here, and not to the server: it is idle *until* then."""
+        self.state = _NEXT[_Event.LEFT, self.state]
+        self.idle_until = until
+        self.reused = True
+
+    def lose(self, reason: str) -> None:
+        """The permit cannot be trusted any more. Wakes those that wait for its loss."""
+        self.state = _NEXT[_Event.LOST, self.state]
+        self.lost_reason = reason
+        if self.guard is not None:
+            self.guard.lost()
+        for future in self.wakes_on_loss or ():
+            if not future.done():
+                future.set_result(None)
+
+    def end(self) -> None:
+        """It is given back or detached."""
+        self.state = _NEXT[_Event.ENDED, self.state]
+
+    # -- facts
+
+    @property
+    def id(self) -> str:
+        return permit_id(self.hub_id, self.number)
+
+    @property
+    def holding(self) -> bool:
+        """Whether the server holds it for this process, as far as is known here."""
+        return self.state <= LeaseState.IDLE
+
+    def fits(self, terms: Terms, permits: int, key: KeyTerms | None = None) -> bool:
+        """Whether a caller with these terms may use it."""
+        same_key = key is self.key or key == self.key
+        same_terms = terms is self.terms or terms == self.terms
+        return permits == self.permits and same_terms and same_key
+
+    def refresh_is_due(self, now: float) -> bool:
+        """Whether the last refresh, or the grant, is a refresh interval ago."""
+        return self.trusted_until - now <= self.terms.lease - self.terms.refresh_interval
+
+    def trusted_at(self, now: float) -> bool:
+        """Whether the permit may be trusted, by what is known *now*."""
+        return now < self.trusted_until and self.state <= LeaseState.HELD
+
+    @property
+    def doubt(self) -> str:
+        """Why the permit is not trusted, while it is not known to be lost."""
+        if self.trusted_until == -math.inf:
+            return "the server does not hold it any more"
+        if self.trusted_until == self.hold_ends:
+            return f"it was held for its max_hold of {self.terms.max_hold:g} s"
+        return "it could not be refreshed in time"
+
+    def loss(self, doubt: str | None = None) -> PermitLost:
+        """The error that says why it is lost: because of *doubt*, while that is not known."""
+        reason = doubt or self.doubt if self.holding else "it was given back"
+        return PermitLost(self.address.name, self.id, self.lost_reason or reason)
+
+    # -- trust
+
+    def renew(self, trusted_until: float) -> None:
+        """A refresh was answered. May be called in any thread."""
+        self.trusted_until = min(trusted_until, self.hold_ends)
+
+    def hold_left(self, now: float) -> float:
+        """For how many more seconds the server may hold it, by its ``max_hold``."""
+        return self.hold_ends + clock_margin(self.terms.lease) - now
+
+    def note_hold_left(self, answer: int, sent_at: float) -> None:
+        """Note how much of its ``max_hold`` is left. May be called in any thread.
+
+        *answer* is that to a refresh that was sent at *sent_at*, in milliseconds.
+        """
+        if self.terms.max_hold is not None:
+            ends = sent_at + abs(answer) / 1000 - clock_margin(self.terms.lease)
+            self.hold_ends = min(self.hold_ends, ends)
+
+    def disown(self) -> None:
+        """The server does not hold it any more. May be called in any thread."""
+        self.trusted_until = -math.inf
+
+    def shorten(self, trusted_until: float) -> None:
+        """A detach is written: the lease may be shorter from now on, whatever its reply.
+
+        Until it is known that the detach will not be carried out any more, no refresh says for
+        how long the permit is held, because the detach may be carried out after it.
+        """
+        self.trusted_until = min(self.trusted_until, trusted_until)
+        self.renewable_after = math.inf
+
+    def detach_settled(self, now: float) -> None:
+        """A detach that was written will not be carried out any more."""
+        self.unsettled -= 1
+        if not self.unsettled:
+            self.renewable_after = now
+
+
+class Guard:
+    """Guards a block: cancels, once, the task that entered it when its permit is lost.
+
+    As ``asyncio.timeout`` does, by ``cancel()`` and ``uncancel()``, and not by a cancel scope:
+    the body's own clean-up may await. *inside* has, for each task, the leases whose blocks it is
+    inside, by its id because the task may be dropped.
+    """
+
+    __slots__ = ("_cancelled", "_cancelling", "_inside", "_later", "_lease", "_task")
+
+    def __init__(
+        self,
+        inside: dict[int, list[Lease]],
+        lease: Lease,
+        task: "asyncio.Task[Any]",
+        cancel: bool,  # noqa: FBT001 - keywords cost time
+    ) -> None:
+        self._inside = inside
+        inside.setdefault(id(task), []).append(lease)
+        self._task = task
+        self._lease = lease
+        self._cancelling = task.cancelling()
+        self._cancelled = False
+        self._later: asyncio.Handle | None = None
+        if cancel:
+            lease.guard = self
+
+    def lost(self) -> None:
+        """The permit is lost."""
+        loop = self._task.get_loop()
+        if asyncio.current_task(loop) is self._task:
+            # The body found out by itself, with check() say: its next await comes soon enough.
+            self._later = loop.call_soon(self._cancel)
+        else:
+            self._cancel()
+
+    def _cancel(self) -> None:
+        self._cancelled = True
+        self._task.cancel(f"a permit of {self._lease.address.name!r} was lost")
+
+    def disarm(self, exc: BaseException | None) -> bool:
+        """Whether the block ends by our cancellation alone."""
+        self._lease.guard = None
+        leases = self._inside[id(self._task)]
+        leases.remove(self._lease)
+        if not leases:
+            del self._inside[id(self._task)]
+        if self._later is not None:
+            self._later.cancel()
+        if not self._cancelled or asyncio.current_task() is not self._task:
+            return False
+        ours = self._task.uncancel() <= self._cancelling
+        return ours and isinstance(exc, asyncio.CancelledError)

@@ -1,0 +1,211 @@
+"""What a semaphore writes next, and what time, push messages and its connection change.
+
+With `commands` these are the verbs of the state machine whose data are in `state`.
+"""
+
+import math
+from collections.abc import Callable
+
+from redsem_async._core.clock import now as clock
+from redsem_async._core.errors import SemaphoreClosed, SemaphoreError
+from redsem_async._core.lease import liveness_timeout, reply_timeout
+from redsem_async._protocol.pushes import Cleared, Granted, Push, Recalled, Recheck, Revoked
+
+from . import calls, deadlines, handout, reuse, trust
+from .commands import release
+from .commands.abandon import AbandonBatch
+from .commands.acquire import AcquireBatch
+from .commands.base import AnyBatch
+from .commands.call import take_call
+from .commands.heartbeat import HeartbeatBatch
+from .commands.refresh import RefreshBatch, RestoreBatch, drop_restores
+from .commands.release import ReleaseBatch
+from .lease import Lease, LeaseState
+from .state import SemaphoreState
+
+# -- what is written
+
+
+def next_command(state: SemaphoreState, now: float) -> AnyBatch | None:
+    """The next batch to write, if any: refreshes, releases, calls, then acquires."""
+    if state.recovers and not state.introduction.sent:
+        # A loss of state is to be noticed before anything is done.
+        return HeartbeatBatch.take(state, now)
+    if state.refreshes:
+        return RefreshBatch.take(state)
+    if state.restores:
+        return RestoreBatch.take(state)
+    if state.releases:
+        return ReleaseBatch.take(state, now)
+    if state.leaving or state.void:
+        return AbandonBatch.take(state)
+    if state.calls and calls.first(state) is not None:
+        return take_call(state)
+    if state.heartbeats.due:
+        return HeartbeatBatch.take(state, now)
+    return AcquireBatch.take(state, now) if state.new else None
+
+
+def is_active(state: SemaphoreState) -> bool:
+    """Whether anything is held, waited for or to be written: the connection is kept then."""
+    return bool(
+        state.requests
+        or state.leases
+        or state.first_new()
+        or state.waiting
+        or state.releases
+        or state.void
+        or (state.leaving and not state.outlasted)
+        or state.calls
+    )
+
+
+def is_idle(state: SemaphoreState) -> bool:
+    """Whether time changes nothing but a right to reuse leases."""
+    return not (state.requests or state.leases or state.new or state.calls)
+
+
+def rest(state: SemaphoreState) -> None:
+    """All deadlines are over."""
+    state.deadlines.clear()
+    state.short.clear()
+    state.look_at = state.right.look_at
+
+
+# -- what happens
+
+
+def look(state: SemaphoreState, now: float) -> None:
+    """Time has passed."""
+    next_deadline = deadlines.look(state, now)
+    heartbeats, right = state.heartbeats, state.right
+    if now >= heartbeats.look_at:
+        heartbeats.stop()
+        if state.waiting and not heartbeats.in_flight:
+            state.beat()
+    if now >= right.look_at:
+        if right.look(now):
+            state.give_all_idle_back()
+        elif right.to_be_renewed(now):
+            state.beat()
+    next_idle = reuse.look(state, now)
+    next_short = _refresh_short(state, now)
+    state.look_at = min(next_deadline, heartbeats.look_at, right.look_at, next_idle, next_short)
+
+
+def _refresh_short(state: SemaphoreState, now: float) -> float:
+    """Refresh the leases that are due; return when the next one is."""
+    short = state.short
+    while short and (short[0][0] <= now or not short[0][1].holding):
+        lease = short.popleft()[1]
+        if lease.holding:
+            _ = state.refresh(lease)
+    return short[0][0] if short else math.inf
+
+
+def pushed(state: SemaphoreState, push: Push, fresh_at: float | None) -> None:
+    """Apply a push message. The newest command with a reply was sent at *fresh_at*."""
+    match push:
+        case Granted(grants=grants):
+            # The server had carried out that command before it granted these.
+            sent_at = -math.inf if fresh_at is None else fresh_at
+            for number, (token, left_ms, slots) in grants:
+                handout.granted(state, number, token, left_ms / 1000, sent_at, slots)
+        case Revoked(numbers=numbers):
+            trust.revoked(state, numbers)
+        case Cleared():
+            trust.cleared(state)
+        case Recalled():
+            if state.right.recalled(clock()):
+                state.give_all_idle_back()
+        case Recheck():
+            if state.waiting:
+                state.beat()
+
+
+def reconnected(state: SemaphoreState) -> None:
+    """A new connection: the hub introduces itself again, and asks about all that waits."""
+    state.introduce_again()
+    state.unsure = tuple(state.waiting)  # messages may have been missed
+    state.outlasted = False
+    if state.waiting:
+        state.beat()
+    if state.recovers:
+        for lease in state.holding():
+            _ = state.refresh(lease)  # and restore it, if it is gone
+
+
+def forget_in_flight(state: SemaphoreState) -> None:
+    """The connection was closed on purpose: no reply will come."""
+    state.introduce_again()
+    state.heartbeats.forget()
+    state.numbered_in_flight, state.alone_in_flight = 0, False
+    _drop_leaving(state)
+    state.acquires_in_flight.clear()
+    state.requests = {n: each for n, each in state.requests.items() if each.pending}
+
+
+# -- failing
+
+
+def fail_outlasted(state: SemaphoreState, since: float) -> None:
+    """End what has waited for longer than an outage, since *since*, is waited for."""
+    now = clock()
+    for request in state.pending():
+        lasts = now - max(since, request.started) > request.terms.lease
+        if lasts and request.deadline == math.inf:
+            state.refuse(request, state.route.unavailable())
+    release.fail_old(state, reply_timeout(state.shortest_lease), state.route.unavailable)
+    # The server keeps a process alive for up to a quarter longer than it has to be. Its requests
+    # are abandoned all the same if the server is back before this hub ends.
+    if now - since > 1.3 * liveness_timeout(state.longest_lease):
+        state.outlasted = True
+        _forget_leaving(state)
+
+
+def fail_not_waiting(state: SemaphoreState) -> None:
+    """End the requests that do not wait: the server cannot be asked now."""
+    for request in state.pending():
+        if not request.waits:
+            state.refuse(request, state.route.unavailable())
+
+
+def fail_waiting(state: SemaphoreState, error: Callable[[], SemaphoreError]) -> None:
+    """End every request whose caller waits."""
+    for request in state.pending():
+        state.refuse(request, error())
+
+
+def fail_all(state: SemaphoreState, error: Callable[[], SemaphoreError]) -> None:
+    """End everything that waits for a reply: none will come."""
+    fail_waiting(state, error)
+    calls.fail_all(state, error)
+    drop_restores(state)
+    release.fail_all(state, error)
+    _drop_leaving(state)
+
+
+def close(state: SemaphoreState, lease: Lease) -> None:
+    """Take a permit from its holder, and give it back."""
+    match lease.state:
+        case LeaseState.HELD:
+            trust.lose(state, lease, "the semaphore was closed in this process", expected=True)
+            _ = state.release(lease, clock())
+        case LeaseState.IDLE:
+            state.give_back_idle(lease)
+        case LeaseState.GRANTED:
+            state.refuse(state.requests[lease.number], SemaphoreClosed(state.name))
+        case _:
+            pass
+
+
+def _drop_leaving(state: SemaphoreState) -> None:
+    """Nothing will be sent any more."""
+    _forget_leaving(state)
+    state.leaving.clear()
+    state.void.clear()
+
+
+def _forget_leaving(state: SemaphoreState) -> None:
+    for request in state.leaving:
+        state.requests.pop(request.number, None)

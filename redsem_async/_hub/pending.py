@@ -1,0 +1,149 @@
+"""What is to be written beside requests: refreshes, releases, and calls that are not batched."""
+
+import asyncio
+from dataclasses import dataclass, field
+
+from redsem_async._core.errors import SemaphoreError
+from redsem_async._core.lease import Outcome
+from redsem_async._protocol.operations import Adopt, Clear, Detach, Operation, Reap, SetLimit
+from redsem_async._protocol.replies import AnyReply
+
+from .lease import Lease
+from .request import Request, RequestState
+
+Wakeup = asyncio.Future[Outcome | None]
+"""Of a refresh task: when it goes on."""
+
+Confirmed = asyncio.Future[bool | SemaphoreError]
+"""Gets whether the permit was held until its release, or why that is not known."""
+
+
+@dataclass(slots=True, eq=False)
+class PendingRefresh:
+    """A lease to be refreshed, and who is told of the outcome.
+
+    Attributes:
+        request: that gets the lease once it is refreshed.
+        futures: of callers that wait for the outcome.
+        wakeups: of refresh tasks, which are told where there was no answer.
+    """
+
+    lease: Lease
+    request: Request | None = None
+    futures: list[asyncio.Future[Outcome]] = field(default_factory=list[asyncio.Future[Outcome]])
+    wakeups: list[Wakeup] = field(default_factory=list[Wakeup])
+
+    def join(self, other: "PendingRefresh") -> None:
+        """Tell those too whom *other* was to tell."""
+        self.request = self.request or other.request
+        self.futures += other.futures
+        self.wakeups += other.wakeups
+
+    def settle(self, outcome: Outcome) -> None:
+        """Wake the callers that wait for it."""
+        for future in self.futures:
+            if not future.done():
+                future.set_result(outcome)
+        if outcome is Outcome.UNKNOWN:
+            for wakeup in self.wakeups:
+                if not wakeup.done():
+                    wakeup.set_result(outcome)
+
+
+@dataclass(slots=True, eq=False)
+class PendingRelease:
+    """A permit on its way back, and the caller that waits for the reply, if one does.
+
+    The future may be cancelled with the task that awaits it; that task sets another one where
+    there is no answer yet.
+
+    Attributes:
+        lease_ends: when the permit has surely expired, so that it need not be released.
+        trusted: whether the permit was trusted at the time of the release.
+        was_sent: sent before, without a reply.
+    """
+
+    number: int
+    asked_at: float
+    lease_ends: float
+    trusted: bool
+    future: Confirmed | None
+    answer: bool | SemaphoreError | None = None
+    was_sent: bool = False
+
+    def settle(self, answer: bool | SemaphoreError) -> None:  # noqa: FBT001 - the answer it is
+        """Pass on whether the permit was held until then, or why that is not known."""
+        self.answer = answer
+        if self.future is not None and not self.future.done():
+            self.future.set_result(answer)
+
+
+class Call:
+    """An operation that is not batched, and the future of the caller that waits, if one does.
+
+    Some are numbered, and carried out once at most: a hub numbers them in the order in which it
+    writes them, and the server refuses a number that is not above the last one that it carried
+    out.
+
+    Attributes:
+        numbered: whether it is carried out once at most, by its number.
+        alone: whether it is written only when no other numbered call is in flight, and before
+            the next one. From its number alone the server then knows whether it carried it out.
+        number: drawn when it is written, where *renumber* says so.
+        was_sent: sent before, without a reply.
+    """
+
+    def __init__(
+        self,
+        operation: Operation,
+        future: "asyncio.Future[AnyReply | SemaphoreError] | None" = None,
+    ) -> None:
+        self.operation: Operation = operation
+        self.future: asyncio.Future[AnyReply | SemaphoreError] | None = future
+        self.alone: bool = isinstance(operation, SetLimit | Clear)
+        self.numbered: bool = isinstance(operation, SetLimit | Clear | Detach | Adopt)
+        self.number: int = 0
+        self.renumber: bool = True
+        self.was_sent: bool = False
+
+    @property
+    def is_reap(self) -> bool:
+        return isinstance(self.operation, Reap)
+
+    @property
+    def wanted(self) -> bool:
+        """Whether to send it, again or at all: not when its caller has got an error."""
+        return self.future is None or not self.future.cancelled()
+
+    def settle(self, answer: AnyReply | SemaphoreError) -> None:
+        """Pass the reply on, or why there is none."""
+        if self.future is not None and not self.future.done():
+            self.future.set_result(answer)
+
+
+class DetachCall(Call):
+    """A detach. From when it is written *lease* is trusted for *expires* seconds at most."""
+
+    def __init__(
+        self,
+        operation: Detach,
+        future: "asyncio.Future[AnyReply | SemaphoreError]",
+        lease: Lease,
+        expires: float,
+    ) -> None:
+        super().__init__(operation, future)
+        self.lease: Lease = lease
+        self.expires: float = expires
+        self.unsettled: bool = False
+
+
+class AdoptCall(Call):
+    """The permit of the operation is to be taken over by *request*."""
+
+    def __init__(self, operation: Adopt, request: Request) -> None:
+        super().__init__(operation)
+        self.request: Request = request
+
+    @property
+    def wanted(self) -> bool:
+        return self.request.state <= RequestState.SENT

@@ -1,0 +1,363 @@
+"""What this process knows of one semaphore: a state machine without input and output.
+
+Tasks ask, leave and give back; commands are built from what is then to be written, and replies and
+push messages change it again. Nothing here needs an event loop or a socket: whoever changes the
+state looks afterwards at `stirred`, `to_confirm` and `look_at`, which say what is to be done.
+
+The parts of the machine are functions on this state: `handout` (a grant on its way to its
+caller), `deadlines`, `reuse` (idle leases), `estimates`, the commands in `commands`, and
+`machine` (what is written next).
+"""
+
+import heapq
+import itertools
+import logging
+import math
+from collections import OrderedDict, deque
+from collections.abc import Sequence
+
+from redsem_async._core.clock import now as clock
+from redsem_async._core.keys import Address
+from redsem_async._observers.registry import observers
+from redsem_async._protocol.backend import SemaphoreRef
+from redsem_async._protocol.operations import RightRequest
+
+from .heartbeats import Heartbeats
+from .identity import HubIdentity
+from .introduction import Introduction
+from .lease import Lease, LeaseState
+from .pending import Call, Confirmed, PendingRefresh, PendingRelease
+from .request import Request, RequestState
+from .right import ReuseRight
+from .route import LinkState, Route
+
+MAX_BATCH = 256  # requests or permits in one script, because it holds the server for as long
+MAX_KEYED = 32  # the same where each may have another key, for all of these are looked at
+
+logger = logging.getLogger("redsem_async")
+
+
+class SemaphoreState(SemaphoreRef):
+    """What this process knows of one semaphore, and what it is to write.
+
+    Attributes:
+        max_batch: how many requests, or permits, one command is for.
+        stirred: there may be something to write.
+        to_confirm: requests whose grants enough replicas have to know of first.
+        look_at: when time alone may change something next.
+
+        new: requests to be written, in this order.
+        unsorted: requests are to be written before others that came earlier.
+        refreshes: to be written, by the number of the lease.
+        restores: leases to be put back that a refresh did not find.
+        short: leases that are to be refreshed soon, and when.
+        releases: to be written, by the hub that drew the ids.
+        leaving: requests whose callers left, and that the server may still know.
+        void: calls that were sent, have no reply, and may not be carried out any more.
+        calls: to be written, in the order in which they were made.
+
+        requests: that the server may know, by number: sent, waiting, granted or leaving.
+        leases: that the server may hold, by number.
+        waiting: requests that were told to wait, first come first.
+        unsure: waiters to be asked about before all others.
+        queued: requests in the queue, of all processes, by the last reply.
+        overdue: requests whose deadline has come: the next reply decides.
+        ahead: of the requests, those with a head start (fair).
+        acquires_in_flight: the highest number of each acquire that has no reply yet.
+
+        shortest_lease: of any request so far, in seconds; longest_lease likewise.
+        idle: leases without a permit, the latest last.
+        right: to reuse leases.
+        uses_in_a_row: of idle leases, since the event loop ran for others last.
+        yielding: how many tasks let others run before they use the lease that they have taken.
+        own_hold: for how long requests of this process held their permits lately, in seconds times
+            permits; None before the first that gave them back.
+        others_hold: the same of all processes, as a reply told it.
+        inside: the leases whose blocks a task is inside, by its id because it may be dropped.
+    """
+
+    def __init__(
+        self, identity: HubIdentity, address: Address, link: LinkState, label: str | None
+    ) -> None:
+        super().__init__(address)
+        self.identity: HubIdentity = identity
+        self.name: str = address.name
+        self.max_batch: int = MAX_KEYED if address.keyed else MAX_BATCH
+        self.route: Route = Route(address.name, link)
+        self.introduction: Introduction = Introduction(self, self.route, label)
+        self.stirred: bool = False
+        self.to_confirm: list[Request] = []
+        self.look_at: float = math.inf
+        self.new: deque[Request] = deque()
+        self.unsorted: bool = False
+        self.refreshes: dict[int, PendingRefresh] = {}
+        self.restores: deque[PendingRefresh] = deque()
+        self.short: deque[tuple[float, Lease]] = deque()
+        self.releases: dict[str, list[PendingRelease]] = {}
+        self.leaving: list[Request] = []
+        self.void: list[Call] = []
+        self.calls: deque[Call] = deque()
+        self.numbered_in_flight: int = 0
+        self.alone_in_flight: bool = False
+        self.heartbeats: Heartbeats = Heartbeats()
+        self.requests: dict[int, Request] = {}
+        self.leases: dict[int, Lease] = {}
+        self.waiting: OrderedDict[Request, None] = OrderedDict()
+        self.unsure: tuple[Request, ...] = ()
+        self.queued: int = 0
+        self.overdue: dict[Request, None] = {}
+        self.ahead: set[Request] = set()
+        self.acquires_in_flight: deque[int] = deque()
+        self.deadlines: list[tuple[float, int, Request]] = []  # a heap
+        self.shortest_lease: float = math.inf
+        self.longest_lease: float = 0.0
+        self.idle: list[Lease] = []
+        self.right: ReuseRight = ReuseRight()
+        self.uses_in_a_row: int = 0
+        self.yielding: int = 0
+        self.own_hold: float | None = None
+        self.others_hold: float | None = None
+        self.hold_told_at: float = -math.inf
+        self.inside: dict[int, list[Lease]] = {}
+        self.outlasted: bool = False  # by an outage: the server forgets those that leave
+        self._order = itertools.count()  # of deadlines at the same time
+
+    # -- looking
+
+    def pending(self) -> list[Request]:
+        """Requests whose callers wait for the outcome."""
+        known = (request for request in self.requests.values() if request.pending)
+        new = (request for request in self.new if request.state is RequestState.NEW)
+        return list(dict.fromkeys((*known, *new, *self.waiting)))
+
+    def holding(self) -> list[Lease]:
+        """Leases that the server holds, as far as is known here."""
+        return [lease for lease in self.leases.values() if lease.holding]
+
+    def held(self) -> list[Lease]:
+        """Leases with a permit."""
+        return [lease for lease in self.leases.values() if lease.state is LeaseState.HELD]
+
+    def first_new(self) -> Request | None:
+        """The first request that is to be written."""
+        new = self.new
+        while new and new[0].state is not RequestState.NEW:
+            new.popleft()  # its caller left, or got a lease that was used before
+        return new[0] if new else None
+
+    @property
+    def oldest_is_first(self) -> bool:
+        """Whether the oldest waiter is the next: no head starts, and keys do not share."""
+        if self.ahead:
+            self.ahead = {request for request in self.ahead if request.pending}
+        return not self.ahead and "+share" not in self.address.mode
+
+    # -- asking
+
+    def ask(self, request: Request) -> None:
+        """Ask for a permit."""
+        lease = request.terms.lease
+        self.longest_lease = max(self.longest_lease, lease)
+        self.shortest_lease = min(self.shortest_lease, lease)
+        self.new.append(request)
+        if request.ahead:
+            self.ahead.add(request)
+            self.unsorted = True
+        if request.deadline < math.inf:
+            self.look_again(request, request.deadline)
+        self.stirred = True
+
+    def beat(self) -> None:
+        """Have a heartbeat written."""
+        self.heartbeats.due = self.stirred = True
+
+    def look_again(self, request: Request, at: float) -> None:
+        """Look at the deadline of *request* then, and not when was said before."""
+        deadlines = self.deadlines
+        if len(deadlines) > 64 + 2 * (len(self.requests) + len(self.new)):  # most are of the past
+            deadlines[:] = [each for each in deadlines if each[2].pending]
+            heapq.heapify(deadlines)
+        request.look_at = at
+        heapq.heappush(deadlines, (at, next(self._order), request))
+        self.look_at = min(self.look_at, at)
+
+    def give_number(self, request: Request) -> None:
+        """*request* is written now: numbers are drawn in the order of the wire."""
+        if request.number == 0:
+            request.number, request.hub_id = self.identity.new_number(), self.identity.id
+        self.requests[request.number] = request
+
+    def forget_number(self, request: Request) -> None:
+        """The server has nothing under the number of *request*, which gets another."""
+        self.requests.pop(request.number, None)
+        request.number, request.was_sent = 0, False
+
+    def ask_again(self, requests: Sequence[Request]) -> None:
+        """Write *requests*, in this order, before those that are new."""
+        for request in requests:
+            request.ask_again()
+        self.new.extendleft(reversed(requests))
+        self.stirred = True
+
+    def ask_anew(self, request: Request) -> None:
+        """What the server had for *request* is gone: a new number, the same deadline."""
+        self.waiting.pop(request, None)
+        self.forget_number(request)
+        self.ask_again([request])
+
+    def wait(self, requests: Sequence[Request]) -> None:
+        """The server replied to *requests*, in this order, that they have to wait."""
+        for request in requests:
+            request.told_to_wait()
+            self.waiting[request] = None
+        for notifier in observers.notifiers:
+            notifier.queued(requests)
+
+    def stop_waiting(self, request: Request) -> None:
+        """*request* is granted, or its caller leaves."""
+        self.waiting.pop(request, None)
+        self.overdue.pop(request, None)
+
+    def turn_down(self, request: Request, error: Exception) -> None:
+        """*request* ends with *error*. The server has nothing of it that is to be undone."""
+        self.requests.pop(request.number, None)
+        self.overdue.pop(request, None)
+        request.fail(error)
+
+    def leave(self, request: Request) -> None:
+        """The caller left without a permit: whatever it was or will be granted is undone."""
+        state, lease = request.state, request.lease
+        if state <= RequestState.WAITING:
+            self.withdraw(request)
+        request.end()
+        if lease is not None and lease.state is not LeaseState.ENDED:
+            self.requests.pop(request.number, None)
+            self.give_back(lease, clock(), trusted=False)
+
+    def withdraw(self, request: Request) -> None:
+        """What *request* asked for, and what it is granted yet, is undone at the server."""
+        self.stop_waiting(request)
+        if request.number:
+            self.leaving.append(request)
+            self.stirred = True
+
+    def refuse(self, request: Request, error: Exception) -> None:
+        """End a request whose caller waits, with *error*, and undo it at the server."""
+        self.leave(request)
+        request.fail(error)
+
+    # -- giving back
+
+    def release(self, lease: Lease, now: float, future: Confirmed | None = None) -> PendingRelease:
+        """Give a permit back. *future* gets whether it was held until *now*."""
+        trusted = now < lease.trusted_until and lease.state is LeaseState.HELD
+        pending = self.give_back(lease, now, trusted=trusted, future=future)
+        for notifier in observers.notifiers:
+            notifier.released(lease)
+        return pending
+
+    def give_back(
+        self, lease: Lease, now: float, *, trusted: bool, future: Confirmed | None = None
+    ) -> PendingRelease:
+        """Release *lease*. A caller that waits for the reply passes a *future*."""
+        number = lease.number
+        self.leases.pop(number, None)
+        if self.refreshes:
+            self.refreshes.pop(number, None)  # one that is not written yet is of no use
+        # Every refresh was sent before the release. But an adopted lease may last for longer, and
+        # so may one that a detach was written for.
+        ends = now + lease.terms.lease
+        if lease.adopted or lease.renewable_after != -math.inf:
+            ends = math.inf
+        lease.end()
+        pending = PendingRelease(number, now, ends, trusted, future)
+        self.releases.setdefault(lease.hub_id, []).append(pending)
+        self.stirred = True
+        return pending
+
+    def give_back_unknown(self, owner: str, number: int, future: Confirmed | None = None) -> None:
+        """Release a permit that is known by its id alone."""
+        pending = PendingRelease(number, clock(), math.inf, False, future)  # noqa: FBT003
+        self.releases.setdefault(owner, []).append(pending)
+        self.stirred = True
+
+    def give_back_and_retry(self, request: Request) -> None:
+        """Give back what was granted, and ask again: before the caller came to hold it."""
+        lease = request.lease
+        if request.state is RequestState.GRANTED and lease is not None:
+            # Not trusted here, it may be held there: perhaps only the reply came too late.
+            self.give_back(lease, clock(), trusted=False)
+            request.lease = None
+            self.ask_anew(request)
+
+    def give_back_idle(self, lease: Lease) -> None:
+        """Release a lease that nobody here uses."""
+        if lease.state is LeaseState.IDLE:
+            self.idle.remove(lease)
+            self.give_back(lease, clock(), trusted=False)
+
+    def give_all_idle_back(self) -> None:
+        """Release every idle lease: the right has ended, or a request here cannot use them."""
+        for lease in list(self.idle):
+            self.give_back_idle(lease)
+
+    def introduce_again(self) -> None:
+        """The server may not know this hub any more, or not reach it by push messages.
+
+        Then it may have recalled the right to reuse leases, and nobody here heard of it.
+        """
+        self.introduction.sent = False
+        self.end_right()
+
+    # -- the right to reuse leases
+
+    def ask_for_right(self, now: float) -> RightRequest | None:
+        """What the command that is written now asks for."""
+        if not self.right.wanted or self.route.redirect or self.route.link.no_push:
+            return None  # nobody wants it; or no recall would come
+        return self.right.ask(now)
+
+    def right_answered(
+        self,
+        given: bool,  # noqa: FBT001
+        asked: RightRequest,
+        sent_at: float,
+        now: float,
+    ) -> None:
+        """The command that asked, sent at *sent_at*, has its reply."""
+        if self.right.answered(given, asked, sent_at, now):
+            self.give_all_idle_back()
+        self.look_at = min(self.look_at, self.right.look_at)
+
+    def end_right(self) -> None:
+        """The link, the server or the limit changed; or the semaphore is closed."""
+        if self.right.end():
+            self.give_all_idle_back()
+
+    # -- refreshing
+
+    def refresh(self, lease: Lease) -> PendingRefresh:
+        """Have a lease renewed; add to what is returned who is told of the outcome."""
+        pending = self.refreshes.get(lease.number)
+        if pending is None:
+            pending = self.refreshes[lease.number] = PendingRefresh(lease)
+            self.stirred = True
+        return pending
+
+    def refresh_within(self, lease: Lease, now: float, moment: float) -> None:
+        """Have a lease renewed in a *moment*, together with others, if it is held then."""
+        if not self.short:
+            self.look_at = min(self.look_at, now + moment)
+        self.short.append((now + moment, lease))
+
+    def refresh_again(self, pending: PendingRefresh) -> None:
+        """Write a refresh again, together with others."""
+        known = self.refreshes.setdefault(pending.lease.number, pending)
+        if known is not pending:
+            known.join(pending)
+        self.stirred = True
+
+    def restore(self, pending: PendingRefresh) -> None:
+        """Put a permit back that a refresh did not find."""
+        self.restores.append(pending)
+        self.stirred = True
