@@ -16,7 +16,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from redsem_async import AnySemaphore, FairSemaphore, Semaphore, SemaphoreError
+from redsem_async import AnySemaphore, FairSemaphore, Semaphore
 
 from ._ephemeral import server_for
 from ._erase import erase
@@ -24,7 +24,6 @@ from ._target import Target, connected
 
 _KINDS = (FairSemaphore, Semaphore)
 _TASKS, _LIMIT = 50, 5
-_CLEANUP_TIMEOUT = 1.0  # seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,10 +132,7 @@ async def _temporary(client: Any, semaphore: AnySemaphore, prefix: str) -> Async
             pass  # Raises if Redis is unreachable.
         yield
     finally:
-        # During an outage, erasing would retry for a whole lease.
-        with contextlib.suppress(SemaphoreError, TimeoutError):
-            async with asyncio.timeout(_CLEANUP_TIMEOUT):
-                await erase(client, semaphore, prefix)
+        await erase(client, semaphore, prefix)
 
 
 async def _repeat(once: Callable[[], Awaitable[float]], tasks: int, seconds: float) -> Latency:

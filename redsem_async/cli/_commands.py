@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, NoReturn, TypeVar
 
 import typer
-from redis.exceptions import ResponseError
 
 from redsem_async import AnySemaphore, FairSemaphore, SemaphoreError, SemaphoreStatus
 from redsem_async._core.keys import parse_permit_id
@@ -87,7 +86,7 @@ def ls(
 
     async def ask() -> list[discovery.ListEntry]:
         async with connected(target) as client:
-            if not cluster and await _is_cluster_node(client):
+            if not cluster and (await hello(client)).get("mode") == "cluster":
                 # It stores only some of them.
                 fail(f"{target.display_url}: {CLUSTER_NODE}", FAILED)
             wanted = await discovery.names(client, prefix, pattern)
@@ -124,13 +123,6 @@ async def _nothing_found(target: Target, pattern: str) -> str:
     shown = ", ".join(map(repr, used[:MOST_NAMED]))
     more = f" and {count - MOST_NAMED:,} more" if count > MOST_NAMED else ""
     return f"No semaphore matches {pattern!r} (prefix {target.prefix!r}). In use: {shown}{more}."
-
-
-async def _is_cluster_node(client: Any) -> bool:
-    try:
-        return (await hello(client)).get("mode") == "cluster"
-    except ResponseError:
-        return False
 
 
 def status(

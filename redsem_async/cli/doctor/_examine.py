@@ -70,7 +70,7 @@ async def _examine_server(client: Any, target: Target) -> AsyncGenerator[Finding
 
 
 async def _info(client: Any, target: Target) -> list[Finding]:
-    greeting = await _greeting(client)
+    greeting = await hello(client)
     try:
         info: dict[str, Any] = await client.info()
     except ResponseError:
@@ -89,17 +89,9 @@ async def _info(client: Any, target: Target) -> list[Finding]:
     ]
 
 
-async def _greeting(client: Any) -> dict[str, str]:
-    """The reply to HELLO; empty where the server has none."""
-    try:
-        return await hello(client)
-    except ResponseError:
-        return {}
-
-
 async def _is_sharded(node: Any) -> bool:
     """Whether a cluster's server has sharded pub/sub, which Redis has since 7.0."""
-    return int((await _greeting(node)).get("version", "0").partition(".")[0]) >= 7
+    return int((await hello(node)).get("version", "0").partition(".")[0]) >= 7
 
 
 def _advice_for(error: BaseException) -> str:

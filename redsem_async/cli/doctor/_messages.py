@@ -4,7 +4,6 @@ import asyncio
 import secrets
 import time
 from collections.abc import AsyncGenerator
-from contextlib import suppress
 from typing import Any
 
 from redis.exceptions import ResponseError
@@ -89,9 +88,7 @@ async def check_handover(
                 advice = "see the findings on rights, memory and role, and the server's log"
             finding = problem(kind.__name__, describe(error) or "no reply in time", advice)
         finally:
-            with suppress(SemaphoreError, TimeoutError):
-                async with asyncio.timeout(1.0):
-                    await erase(here, ours, prefix)
+            await erase(here, ours, prefix)
         yield finding
 
 
