@@ -1,4 +1,4 @@
-"""Deletes the temporary semaphores of `bench` and `doctor`."""
+"""Deletes the temporary semaphores of `bench`, `demo` and `doctor`."""
 
 import asyncio
 from contextlib import suppress

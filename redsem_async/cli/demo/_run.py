@@ -17,8 +17,9 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
-from redsem_async import FairSemaphore, SemaphoreError
+from redsem_async import FairSemaphore
 from redsem_async.cli._ephemeral import server_for
+from redsem_async.cli._erase import erase
 from redsem_async.cli._target import Target, connected
 
 from ._parts import Upstream, Worker
@@ -62,8 +63,7 @@ async def _both_rounds(plan: Plan, target: Target, display: Display) -> tuple[Ro
             second = _Workers(plan, target, display, semaphore)
             guarded = await second.process(range(count + 1, 2 * count + 1))
         finally:
-            with contextlib.suppress(SemaphoreError):
-                await semaphore.clear()
+            await erase(client, semaphore, target.prefix)
     return bare, guarded
 
 
@@ -98,6 +98,7 @@ class _Workers:
             shown = group.create_task(self._display.show(self._all, upstream, self._semaphore))
             began = time.monotonic()
             self._pending.extend(requests)
+            self._finished.clear()  # set if a worker has ended before
             self._assign()
             kill = await self._kill_one()
             await self._finished.wait()

@@ -51,7 +51,10 @@ async def _main() -> None:
         connected(target) as redis,
         asyncio.TaskGroup() as group,
     ):
-        semaphore = FairSemaphore(redis, prefix=target.prefix, **options) if options else None
+        semaphore = None
+        if options is not None:
+            label = setup["label"]
+            semaphore = FairSemaphore(redis, prefix=target.prefix, label=label, **options)
         _report("ready")
         while line := await asyncio.to_thread(sys.stdin.readline):
             group.create_task(_handle(http, semaphore, int(line)))
