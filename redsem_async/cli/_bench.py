@@ -28,13 +28,7 @@ _TASKS, _LIMIT = 50, 5
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """The latency of a repeated operation.
-
-    Attributes:
-        p50_ms: median.
-        p99_ms: 99th percentile.
-        per_second: operations per second.
-    """
+    """The latency of a repeated operation: median, 99th percentile, and operations per second."""
 
     p50_ms: float
     p99_ms: float
@@ -43,21 +37,12 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """The result of all measurements.
+    """The result of all measurements."""
 
-    Attributes:
-        server: the measured server, for display.
-        round_trip: a TIME by redis-py, because not every user may PING.
-        alone: acquiring by a single task, by class name.
-        contended: acquiring by `tasks` tasks with a limit of `limit`, by class name.
-        tasks: number of contending tasks.
-        limit: number of permits.
-    """
-
-    server: str
-    round_trip: Latency
-    alone: dict[str, Latency]
-    contended: dict[str, Latency]
+    server: str  # for display
+    round_trip: Latency  # a TIME by redis-py, because not every user may PING
+    alone: dict[str, Latency]  # acquiring by a single task, by class name
+    contended: dict[str, Latency]  # by `tasks` tasks with a limit of `limit`
     tasks: int = _TASKS
     limit: int = _LIMIT
 

@@ -295,10 +295,8 @@ def kick(
     if parse_permit_id(permit_id) is None:
         fail("not a permit id: status shows the ids", USAGE_ERROR)
 
-    async def ask(_: SemaphoreInfo, semaphore: AnySemaphore) -> bool:
-        return await semaphore.release(permit_id)
-
-    if not on(Target(url, prefix, cluster), name, ask):
+    target = Target(url, prefix, cluster)
+    if not on(target, name, lambda _, semaphore: semaphore.release(permit_id)):
         fail(f"{name!r} has no permit with that id: nothing was changed", NOT_HELD)
     typer.echo(f"{printable(name)}: {changed.REVOKED}")
 
@@ -313,14 +311,7 @@ def clear(
 ) -> None:
     """Delete a semaphore: holders lose their permits, waiters queue again, a set limit is lost."""
     target = Target(url, prefix, cluster)
-
-    async def inspect(_: SemaphoreInfo, semaphore: AnySemaphore) -> SemaphoreStatus:
-        return await semaphore.status(0)
-
-    async def delete(_: SemaphoreInfo, semaphore: AnySemaphore) -> None:
-        await semaphore.clear()
-
-    current = on(target, name, inspect)
+    current = on(target, name, lambda _, semaphore: semaphore.status(0))
     if not yes:
         if sys.stdin is None:
             fail("clear asks for confirmation, but there is no input: use --yes", USAGE_ERROR)
@@ -330,7 +321,7 @@ def clear(
         )
         if not _confirmed(question):
             fail("not deleted", FAILED)
-    on(target, name, delete)
+    on(target, name, lambda _, semaphore: semaphore.clear())
     typer.echo(f"{printable(name)} was {changed.DELETED}")
 
 

@@ -30,7 +30,7 @@ def chart_of(record: Record, console: Console, folder: Path | None) -> Path | No
     """Draw a PNG into *folder* and return its path; without matplotlib, print a chart."""
     console.print()
     if find_spec("matplotlib") is None:
-        _print_chart(record, console)
+        print_chart(record, console)
         return None
     if folder is None:
         folder = Path(tempfile.mkdtemp(prefix="redsem-demo-"))
@@ -44,7 +44,7 @@ def _highest(record: Record) -> int:
     return max(record.plan.limit, *(round_.most_asked for round_ in record.rounds))
 
 
-def _print_chart(record: Record, console: Console) -> None:
+def print_chart(record: Record, console: Console) -> None:
     """Print characters, each as high as two requests."""
     limit, highest = record.plan.limit, _highest(record)
     width = min(console.width, _WIDEST) - 4

@@ -48,13 +48,13 @@ class Display:
                         permits = f"{now.held} held, {now.available} free, {now.waiting} waiting"
                 inside = Text("■ " * upstream.inside, "green")
                 inside.append("□ " * (self._limit - upstream.inside), "dim")
-                lines = (f"semaphore: {permits}", Text("inside the upstream: ") + inside)
+                lines = (f"semaphore: {permits}", Text("requests inside the upstream: ") + inside)
                 live.update(Group("", _workers(workers, use), "", *lines), refresh=True)
                 await asyncio.sleep(1 / _RATE)
 
 
 def _workers(workers: Sequence[Worker], use: str) -> Table:
-    table = _table("", right=("pid", "answered", "refused", "waiting"))
+    table = _table("pid", "answered", "refused", "waiting")
     table.add_column(use)
     for worker in workers:
         gone, started = worker.gone.is_set(), Text("●" * len(worker.started), "green")
@@ -69,8 +69,8 @@ def _workers(workers: Sequence[Worker], use: str) -> Table:
     return table
 
 
-def _table(left: str, right: Sequence[str]) -> Table:
-    table = Table(left, box=None, pad_edge=False, padding=(0, 3, 0, 0))
+def _table(*right: str) -> Table:
+    table = Table("", box=None, pad_edge=False, padding=(0, 3, 0, 0))
     for heading in right:
         table.add_column(heading, justify="right")
     return table
@@ -79,7 +79,7 @@ def _table(left: str, right: Sequence[str]) -> Table:
 def print_summary(record: Record, console: Console) -> None:
     """Print a table of both rounds, the facts of the killed worker, and the verdict."""
     limit, (bare, guarded) = record.plan.limit, record.rounds
-    table = _table("", right=("no semaphore", f"FairSemaphore, limit {limit}"))
+    table = _table("no semaphore", f"FairSemaphore, limit {limit}")
     facts = (
         "most asked at once",
         "sent in vain (429)",

@@ -16,19 +16,12 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The result of one check.
-
-    Attributes:
-        verdict: the severity.
-        about: the subject of the check.
-        text: the result.
-        advice: what to change, if anything.
-    """
+    """The result of one check."""
 
     verdict: Verdict
     about: str
     text: str
-    advice: str = ""
+    advice: str = ""  # what to change, if anything
 
 
 ok = partial(Finding, Verdict.OK)
