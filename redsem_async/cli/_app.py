@@ -121,7 +121,7 @@ def demo(
     from .demo._chart import chart_of, make_folder
     from .demo._record import Plan
     from .demo._run import run
-    from .demo._show import as_dict, print_summary
+    from .demo._show import print_summary
 
     if find_spec("httpx") is None:
         raise ModuleNotFoundError(name="httpx")  # a worker process needs it
@@ -134,12 +134,12 @@ def demo(
     with errors_end_the_command():
         plan = Plan(requests=requests, limit=limit, lease=lease)
         record = run(plan, url, prefix, console, cluster=cluster)
-        faults = record.faults()
-        print_summary(record, faults, console)
+        print_summary(record, console)
         chart = chart_of(record, console, output)
     if as_json:
-        typer.echo(json.dumps(as_dict(record, faults, chart), indent=2))
-    if faults:
+        summary = record.as_dict() | {"chart": None if chart is None else str(chart)}
+        typer.echo(json.dumps(summary, indent=2))
+    if record.faults():
         raise typer.Exit(1)
 
 

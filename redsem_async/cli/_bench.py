@@ -16,7 +16,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from redsem_async import AnySemaphore, FairSemaphore, Semaphore, SemaphoreError
+from redsem_async import AnySemaphore, FairSemaphore, Semaphore
 
 from ._ephemeral import server_for
 from ._erase import erase
@@ -24,18 +24,11 @@ from ._target import Target, connected
 
 _KINDS = (FairSemaphore, Semaphore)
 _TASKS, _LIMIT = 50, 5
-_CLEANUP_TIMEOUT = 1.0  # seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """The latency of a repeated operation.
-
-    Attributes:
-        p50_ms: median.
-        p99_ms: 99th percentile.
-        per_second: operations per second.
-    """
+    """The latency of a repeated operation: median, 99th percentile, and operations per second."""
 
     p50_ms: float
     p99_ms: float
@@ -44,21 +37,12 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """The result of all measurements.
+    """The result of all measurements."""
 
-    Attributes:
-        server: the measured server, for display.
-        round_trip: a TIME by redis-py, because not every user may PING.
-        alone: acquiring by a single task, by class name.
-        contended: acquiring by `tasks` tasks with a limit of `limit`, by class name.
-        tasks: number of contending tasks.
-        limit: number of permits.
-    """
-
-    server: str
-    round_trip: Latency
-    alone: dict[str, Latency]
-    contended: dict[str, Latency]
+    server: str  # for display
+    round_trip: Latency  # a TIME by redis-py, because not every user may PING
+    alone: dict[str, Latency]  # acquiring by a single task, by class name
+    contended: dict[str, Latency]  # by `tasks` tasks with a limit of `limit`
     tasks: int = _TASKS
     limit: int = _LIMIT
 
@@ -133,10 +117,7 @@ async def _temporary(client: Any, semaphore: AnySemaphore, prefix: str) -> Async
             pass  # Raises if Redis is unreachable.
         yield
     finally:
-        # During an outage, erasing would retry for a whole lease.
-        with contextlib.suppress(SemaphoreError, TimeoutError):
-            async with asyncio.timeout(_CLEANUP_TIMEOUT):
-                await erase(client, semaphore, prefix)
+        await erase(client, semaphore, prefix)
 
 
 async def _repeat(once: Callable[[], Awaitable[float]], tasks: int, seconds: float) -> Latency:

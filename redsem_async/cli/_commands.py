@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, NoReturn, TypeVar
 
 import typer
-from redis.exceptions import ResponseError
 
 from redsem_async import AnySemaphore, FairSemaphore, SemaphoreError, SemaphoreStatus
 from redsem_async._core.keys import parse_permit_id
@@ -87,7 +86,7 @@ def ls(
 
     async def ask() -> list[discovery.ListEntry]:
         async with connected(target) as client:
-            if not cluster and await _is_cluster_node(client):
+            if not cluster and (await hello(client)).get("mode") == "cluster":
                 # It stores only some of them.
                 fail(f"{target.display_url}: {CLUSTER_NODE}", FAILED)
             wanted = await discovery.names(client, prefix, pattern)
@@ -124,13 +123,6 @@ async def _nothing_found(target: Target, pattern: str) -> str:
     shown = ", ".join(map(repr, used[:MOST_NAMED]))
     more = f" and {count - MOST_NAMED:,} more" if count > MOST_NAMED else ""
     return f"No semaphore matches {pattern!r} (prefix {target.prefix!r}). In use: {shown}{more}."
-
-
-async def _is_cluster_node(client: Any) -> bool:
-    try:
-        return (await hello(client)).get("mode") == "cluster"
-    except ResponseError:
-        return False
 
 
 def status(
@@ -303,10 +295,8 @@ def kick(
     if parse_permit_id(permit_id) is None:
         fail("not a permit id: status shows the ids", USAGE_ERROR)
 
-    async def ask(_: SemaphoreInfo, semaphore: AnySemaphore) -> bool:
-        return await semaphore.release(permit_id)
-
-    if not on(Target(url, prefix, cluster), name, ask):
+    target = Target(url, prefix, cluster)
+    if not on(target, name, lambda _, semaphore: semaphore.release(permit_id)):
         fail(f"{name!r} has no permit with that id: nothing was changed", NOT_HELD)
     typer.echo(f"{printable(name)}: {changed.REVOKED}")
 
@@ -321,14 +311,7 @@ def clear(
 ) -> None:
     """Delete a semaphore: holders lose their permits, waiters queue again, a set limit is lost."""
     target = Target(url, prefix, cluster)
-
-    async def inspect(_: SemaphoreInfo, semaphore: AnySemaphore) -> SemaphoreStatus:
-        return await semaphore.status(0)
-
-    async def delete(_: SemaphoreInfo, semaphore: AnySemaphore) -> None:
-        await semaphore.clear()
-
-    current = on(target, name, inspect)
+    current = on(target, name, lambda _, semaphore: semaphore.status(0))
     if not yes:
         if sys.stdin is None:
             fail("clear asks for confirmation, but there is no input: use --yes", USAGE_ERROR)
@@ -338,7 +321,7 @@ def clear(
         )
         if not _confirmed(question):
             fail("not deleted", FAILED)
-    on(target, name, delete)
+    on(target, name, lambda _, semaphore: semaphore.clear())
     typer.echo(f"{printable(name)} was {changed.DELETED}")
 
 

@@ -10,7 +10,7 @@ import typer
 from redis.asyncio import RedisCluster
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import AskError, NoPermissionError
+from redis.exceptions import AskError, NoPermissionError, ResponseError
 
 from redsem_async import SemaphoreError, aclose, from_url
 from redsem_async._redis.sentinels import split_url
@@ -121,12 +121,11 @@ async def connected(
 
 
 async def hello(client: Any) -> dict[str, str]:
-    """The fields of the reply to HELLO, which every user may call.
-
-    Raises:
-        ResponseError: the server does not support HELLO.
-    """
-    reply: Any = await client.execute_command("HELLO")
+    """The fields of the reply to HELLO, which every user may call; none where it is unknown."""
+    try:
+        reply: Any = await client.execute_command("HELLO")
+    except ResponseError:
+        return {}
     if hasattr(reply, "items"):
         reply = [part for pair in reply.items() for part in pair]  # flat, as in RESP2
     pairs = zip(reply[::2], reply[1::2], strict=True)

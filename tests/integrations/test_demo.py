@@ -1,5 +1,6 @@
 """The demo keeps its promises with real processes, detects broken ones, and ends cleanly."""
 
+import io
 import json
 import os
 import re
@@ -14,7 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
+from redsem_async.cli.demo._chart import print_chart
 from redsem_async.cli.demo._record import Event, Kill, Plan, Record, Round
 
 pytestmark = pytest.mark.release
@@ -158,7 +161,27 @@ def refusal(*command: str, **environment: str) -> str:
     return line
 
 
-# -- the verdict on invented records
+# -- the chart and the verdict, of invented records
+
+
+def test_the_chart_of_characters_has_both_rounds_and_the_limit() -> None:
+    """A row is two requests high. It is what most see: matplotlib is in no extra for users."""
+
+    def asked(began: float, ended: float, *numbers: int) -> Round:
+        started = [Event("started", number, began) for number in numbers]
+        answered = [Event("answered", number, ended) for number in numbers]
+        return Round(range(0), began, (*started, *answered))
+
+    both = asked(0.0, 4.0, 1, 2, 3), asked(4.0, 9.0, 4)
+    record = Record(Plan(requests=3, limit=2, lease=2.0), "none", *both)
+    output = io.StringIO()
+    print_chart(record, Console(file=output, width=70))
+    _, *rows, axis, _ = output.getvalue().splitlines()
+    assert [row.rstrip() for row in rows] == [
+        " 3 " + 27 * "▄",
+        " 2 " + 27 * "█" + 6 * "─" + 34 * "▄",
+    ]
+    assert axis.split() == ["0", "10.0"]
 
 
 def processed(number: int, entered: float, left: float) -> tuple[Event, ...]:
@@ -264,6 +287,11 @@ MANIPULATED: list[tuple[str, Callable[[Record], Record]]] = [
 
 def test_a_good_record_has_no_fault() -> None:
     assert GOOD.faults() == []
+
+
+def test_a_worker_that_held_all_permits_may_hold_up_the_others() -> None:
+    """That is no broken promise."""
+    assert kill(GOOD, permits_by_time=((5.1, 2), (5.2, 0))).faults() == []
 
 
 @pytest.mark.parametrize(("fault", "doctor"), MANIPULATED, ids=[fault for fault, _ in MANIPULATED])

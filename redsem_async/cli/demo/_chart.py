@@ -1,19 +1,19 @@
 """The chart: requests asked of the upstream at once, and the limit. A PNG, or characters."""
 
 import tempfile
-from importlib import import_module
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
-from ._record import Kill, Record, Round
+from ._record import Kill, Record
 
 _BARE, _GUARDED, _LIMIT, _DEAD = "#e3a08f", "#3b7dbd", "#c8322b", "#6e7781"
 _BIN = 0.1  # seconds; the bin width of the histogram of refusals
-_HEIGHT, _WIDEST = 16, 110  # of a chart of characters
+_WIDEST = 110  # of a chart of characters
 
 
 def make_folder(folder: Path) -> None:
@@ -30,7 +30,7 @@ def chart_of(record: Record, console: Console, folder: Path | None) -> Path | No
     """Draw a PNG into *folder* and return its path; without matplotlib, print a chart."""
     console.print()
     if find_spec("matplotlib") is None:
-        _print_chart(record, console)
+        print_chart(record, console)
         return None
     if folder is None:
         folder = Path(tempfile.mkdtemp(prefix="redsem-demo-"))
@@ -44,38 +44,30 @@ def _highest(record: Record) -> int:
     return max(record.plan.limit, *(round_.most_asked for round_ in record.rounds))
 
 
-def _steps(record: Record, round_: Round) -> tuple[list[float], list[int]]:
-    """The outline of the requests asked at once: times on the axis, and heights."""
-    times, heights = [record.axis(round_, round_.began)], [0]
-    for at, asked in round_.asked_at_once():
-        if asked != heights[-1]:
-            times += [record.axis(round_, at)] * 2
-            heights += [heights[-1], asked]
-    return times, heights
-
-
-def _print_chart(record: Record, console: Console) -> None:
-    """Print characters, drawn by plotext."""
-    try:
-        plotext: Any = import_module("plotext")
-    except ImportError as error:  # Its C++ extension is not built for every platform.
-        console.print(f"no chart: {str(error).splitlines()[0]}", markup=False)
-        return
+def print_chart(record: Record, console: Console) -> None:
+    """Print characters, each as high as two requests."""
     limit, highest = record.plan.limit, _highest(record)
-    figure: Any = plotext.figure
-    figure.clear()
-    figure.theme("simple")
-    figure.plot_size(min(console.width, _WIDEST), _HEIGHT)
-    for round_, colour in zip(record.rounds, ("red", "blue"), strict=True):
-        asked = figure.signal(*_steps(record, round_), marker=plotext.marker("hd", colour))
-        figure.draw(asked.lines().fillx())
-    figure.line(limit, pixel="default")
-    figure.title(f"requests asked of the upstream at once; the line is its limit, {limit}")
-    figure.ruler("y").lim(0, highest + 1)
-    figure.ruler("y").ticks([0, limit, highest])
-    figure.ruler("x").lim(0, record.seconds)
-    figure.label("seconds: without a semaphore (red), then with one (blue)")
-    console.print(Text.from_ansi(str(figure.build())))
+    width = min(console.width, _WIDEST) - 4
+    rounds = [[0] * (width + 1) for _ in record.rounds]
+    for heights, round_ in zip(rounds, record.rounds, strict=True):
+        for (began, asked), (ended, _) in pairwise(round_.asked_at_once()):
+            first, last = (
+                int(width * record.axis(round_, at) / record.seconds) for at in (began, ended)
+            )
+            for column in range(first, last + 1):
+                heights[column] = max(heights[column], asked)
+    console.print(f"requests asked of the upstream at once; the line is its limit, {limit}")
+    top = highest + highest % 2
+    for level in range(top, 0, -2):
+        at_limit = level - 1 <= limit <= level
+        line = Text(f"{limit if at_limit else highest if level == top else '':>2} ")
+        for bare, guarded in zip(*rounds, strict=True):
+            height = max(bare, guarded)
+            full = "█" if height >= level else "▄" if height == level - 1 else ""
+            line.append(full or ("─" if at_limit else " "), "red" if bare else "blue")
+        console.print(line)
+    console.print(f"   0{record.seconds:>{width}.1f}")
+    console.print("   seconds: without a semaphore (red), then with one (blue)")
 
 
 def _save_chart(record: Record, path: Path) -> None:
@@ -83,11 +75,11 @@ def _save_chart(record: Record, path: Path) -> None:
     from matplotlib.figure import Figure  # Not pyplot, which has global state and windows.
 
     figure: Any = Figure(figsize=(11, 5.2), dpi=150, layout="constrained")
-    figure.suptitle(
-        f"{record.plan.workers} processes, and an upstream that accepts"
-        f" {record.plan.limit} concurrent requests",
-        fontweight="bold",
+    plan = record.plan
+    title = (
+        f"{plan.workers} processes, and an upstream that accepts {plan.limit} concurrent requests"
     )
+    figure.suptitle(title, fontweight="bold")
     grid = figure.add_gridspec(2, 1, height_ratios=(4, 1))
     asked = figure.add_subplot(grid[0])
     refused = figure.add_subplot(grid[1], sharex=asked)
@@ -104,8 +96,10 @@ def _draw_asked(axes: Any, record: Record) -> None:
     limit, highest = record.plan.limit, _highest(record)
     titles = ("without a semaphore", f"with FairSemaphore, limit {limit}")
     for round_, title, colour in zip(record.rounds, titles, (_BARE, _GUARDED), strict=True):
-        axes.fill_between(*_steps(record, round_), color=colour, linewidth=0)
-        middle = record.axis(round_, (round_.began + round_.ended) / 2)
+        times = [record.axis(round_, at) for at, _ in round_.asked_at_once()]
+        heights = [asked for _, asked in round_.asked_at_once()]
+        axes.fill_between(times, heights, step="post", color=colour, linewidth=0)
+        middle = (times[0] + times[-1]) / 2
         axes.text(middle, highest + 1.5, title, ha="center", va="center", fontsize="large")
     axes.axhline(limit, color=_LIMIT, linewidth=1.5)
     axes.text(0, limit + 0.15, f"limit {limit}", color=_LIMIT, va="bottom")
@@ -153,6 +147,6 @@ def _draw_refused(axes: Any, record: Record) -> None:
     axes.set_ylabel("refused (429)")
     axes.set_xlabel(f"seconds; refusals per {_BIN} s")
     axes.set_ylim(bottom=0)
-    middle = (record.axis(record.guarded, record.guarded.began) + record.seconds) / 2
     if not record.guarded.refused:
+        middle = record.seconds - record.guarded.seconds / 2
         axes.text(middle, axes.get_ylim()[1] / 2, "none", ha="center", va="center", color=_DEAD)

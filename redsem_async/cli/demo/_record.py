@@ -5,70 +5,51 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Any
 
 _GAP = 1.0  # seconds between the rounds in a chart
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The parameters of a demo.
+    """The parameters of a demo."""
 
-    Attributes:
-        requests: number of requests in each of the two rounds.
-        limit: concurrent requests that the upstream accepts; the limit of the semaphore.
-        lease: lease in seconds. It is far longer than a request, so that the requests of a killed
-            worker have left the upstream before its permits are granted to others.
-        workers: number of worker processes.
-        slots: requests assigned to one worker at a time.
-    """
-
-    requests: int
-    limit: int
+    requests: int  # in each of the two rounds
+    limit: int  # concurrent requests that the upstream accepts; the limit of the semaphore
+    # Far longer than a request, so that the requests of a killed worker have left the upstream
+    # before its permits are granted to others.
     lease: float
     workers: int = 4
-    slots: int = 6
+    slots: int = 6  # requests assigned to one worker at a time
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
     """An event at the upstream or in a worker.
 
-    Attributes:
-        kind: at the upstream, a request ``entered``, ``left`` or was ``refused``. In a worker, it
-            was ``started`` (with a semaphore: a permit is held), is ``retrying`` after it was
-            refused, was ``answered``, or ``failed``. A worker that has started is ``ready``.
-        request: number of the request.
-        at: time by ``time.monotonic()``, which all processes of a machine share.
-        detail: why a request failed.
+    At the upstream, a request ``entered``, ``left`` or was ``refused``. In a worker, it was
+    ``started`` (with a semaphore: a permit is held), is ``retrying`` after it was refused, was
+    ``answered``, or ``failed``.
     """
 
     kind: str
     request: int
-    at: float
-    detail: str = ""
+    at: float  # by time.monotonic(), which all processes of a machine share
+    detail: str = ""  # why it failed
 
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """The killed worker of a round, its requests and its permits.
-
-    Attributes:
-        worker: its label.
-        pid: its process id.
-        returncode: return code of the process; -9 after a SIGKILL.
-        at: when the process had ended.
-        lost: requests that it had started and that were never answered.
-        passed_on: requests that it had not started; other workers processed them.
-        permits_by_time: with a semaphore, the permits that the dead worker held according to
-            ``status()``: each change with its time; the last is 0 once all are free.
-    """
+    """The killed worker of a round, its requests and its permits."""
 
     worker: str
     pid: int
-    returncode: int
-    at: float
-    lost: tuple[int, ...]
-    passed_on: tuple[int, ...]
+    returncode: int  # -9 after a SIGKILL
+    at: float  # when the process had ended
+    lost: tuple[int, ...]  # requests that it had started and that were never answered
+    passed_on: tuple[int, ...]  # requests that it had not started; other workers processed them
+    # With a semaphore, the permits that the dead worker held according to status(): each change
+    # with its time; the last is 0 once all are free.
     permits_by_time: tuple[tuple[float, int], ...] = ()
 
     @property
@@ -85,27 +66,19 @@ class Kill:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One round, without or with a semaphore.
-
-    Attributes:
-        requests: the numbers of the requests.
-        began: start, by ``time.monotonic()`` as all times here.
-        events: all events, in the order of their times.
-        kill: the worker that was killed; ``None`` if the round ended before.
-    """
+    """One round, without or with a semaphore; all events in the order of their times."""
 
     requests: range
     began: float
     events: tuple[Event, ...]
-    kill: Kill | None = None
-
-    @property
-    def ended(self) -> float:
-        return self.events[-1].at if self.events else self.began
+    kill: Kill | None = None  # None if the round ended before
 
     @property
     def seconds(self) -> float:
-        return self.ended - self.began
+        return self.events[-1].at - self.began if self.events else 0.0
+
+    def of_kind(self, kind: str) -> list[Event]:
+        return [event for event in self.events if event.kind == kind]
 
     @property
     def refused(self) -> int:
@@ -126,21 +99,50 @@ class Round:
     @property
     def most_asked(self) -> int:
         """The maximum number of requests that were asked of the upstream at once."""
-        return max((asked for _, asked in self.asked_at_once()), default=0)
+        return max(asked for _, asked in self.asked_at_once())
 
-    def of_kind(self, kind: str) -> list[Event]:
-        return [event for event in self.events if event.kind == kind]
-
-    def asked_at_once(self) -> Iterator[tuple[float, int]]:
+    def asked_at_once(self) -> list[tuple[float, int]]:
         """The number of requests that workers wanted answers to: each change with its time."""
-        asked = set[int]()
+        asked, steps = set[int](), [(self.began, 0)]
         for event in self.events:
             if event.kind == "started":
                 asked.add(event.request)
-                yield event.at, len(asked)
             elif event.kind in {"answered", "failed"}:
                 asked.discard(event.request)
-                yield event.at, len(asked)
+            if len(asked) != steps[-1][1]:
+                steps.append((event.at, len(asked)))
+        return steps
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "requests": len(self.requests),
+            "answered": len(self.of_kind("answered")),
+            "refused": self.refused,
+            "most_asked": self.most_asked,
+            "most_inside": self.most_inside,
+            "unanswered": self.unanswered,
+            "lost_with_worker": () if self.kill is None else self.kill.lost,
+            "seconds": round(self.seconds, 3),
+        }
+
+    def faults(self, which: str) -> Iterator[str]:
+        """The records of upstream and workers must agree and include every request."""
+        kill = self.kill
+        if kill is None:
+            yield f"{which}, no worker was killed"
+        elif kill.returncode != -signal.SIGKILL:
+            yield f"{kill.worker} was not killed: it ended with {kill.returncode}"
+        reasons = {event.request: event.detail for event in self.of_kind("failed")}
+        for number in self.unanswered:
+            if kill is None or number not in kill.lost:
+                yield f"request {number} was lost: {reasons.get(number, 'for an unknown reason')}"
+        entered = Counter(event.request for event in self.of_kind("entered"))
+        answered = Counter(event.request for event in self.of_kind("answered"))
+        for number, times in (entered | answered).items():
+            if times > 1:
+                yield f"request {number} was processed {times} times"
+        for number in sorted(answered.keys() - entered.keys()):
+            yield f"request {number} was answered, but the upstream never received it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,31 +158,56 @@ class Record:
     def rounds(self) -> tuple[Round, Round]:
         return self.bare, self.guarded
 
-    @property
-    def seconds(self) -> float:
-        """The length of the charts' time axis."""
-        return self.axis(self.guarded, self.guarded.ended)
-
     def axis(self, round_: Round, at: float) -> float:
         """Where *at* is on a time axis on which the second round begins soon after the first."""
         before = 0.0 if round_ is self.bare else self.bare.seconds + _GAP
         return before + at - round_.began
 
     @property
+    def seconds(self) -> float:
+        """The length of that axis."""
+        return self.bare.seconds + _GAP + self.guarded.seconds
+
+    @property
     def answered_meanwhile(self) -> int:
         """The number of requests answered while the killed worker's permits were unavailable."""
-        kill, answered = self.guarded.kill, self.guarded.of_kind("answered")
+        kill = self.guarded.kill
         if kill is None:
             return 0
         seconds = self.guarded.seconds if kill.unavailable is None else kill.unavailable
+        answered = self.guarded.of_kind("answered")
         return sum(kill.at < event.at < kill.at + seconds for event in answered)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The summary for ``--json``."""
+        faults, kill = self.faults(), self.guarded.kill
+        killed = kill and {
+            "worker": kill.worker,
+            "pid": kill.pid,
+            "returncode": kill.returncode,
+            "held": kill.held,
+            "unavailable_seconds": kill.unavailable and round(kill.unavailable, 3),
+            "answered_meanwhile": self.answered_meanwhile,
+            "lost": kill.lost,
+            "passed_on": kill.passed_on,
+        }
+        return {
+            "ok": not faults,
+            "faults": faults,
+            "server": self.server,
+            "limit": self.plan.limit,
+            "lease": self.plan.lease,
+            "without_semaphore": self.bare.as_dict(),
+            "with_semaphore": self.guarded.as_dict(),
+            "killed": killed,
+        }
 
     def faults(self) -> list[str]:
         """The broken promises, one sentence each; empty if all were kept."""
         return [
             *self._limit_faults(),
-            *_round_faults(self.bare, "without a semaphore"),
-            *_round_faults(self.guarded, "with the semaphore"),
+            *self.bare.faults("without a semaphore"),
+            *self.guarded.faults("with the semaphore"),
             *self._permit_faults(),
         ]
 
@@ -202,30 +229,11 @@ class Record:
             yield f"{who} held no permit when it was killed"
         if lost > kill.held:
             yield f"{lost} requests of {who} were lost: it held {kill.held} permits"
-        if self.answered_meanwhile == 0:
+        # Where it held all of them, others could not go on.
+        if kill.held < self.plan.limit and not self.answered_meanwhile:
             yield f"no request was answered while the permits of {who} were unavailable"
         if kill.unavailable is None:
             yield f"the permits of {who} never became free"
         elif kill.unavailable > 2 * lease:
             after = f"{kill.unavailable:.2f} s"
             yield f"the permits of {who} became free after {after}: lease {lease} s"
-
-
-def _round_faults(round_: Round, which: str) -> Iterator[str]:
-    """The records of upstream and workers must agree and include every request."""
-    kill = round_.kill
-    if kill is None:
-        yield f"{which}, no worker was killed"
-    elif kill.returncode != -signal.SIGKILL:
-        yield f"{kill.worker} was not killed: it ended with {kill.returncode}"
-    reasons = {event.request: event.detail for event in round_.of_kind("failed")}
-    for number in round_.unanswered:
-        if kill is None or number not in kill.lost:
-            yield f"request {number} was lost: {reasons.get(number, 'for an unknown reason')}"
-    entered = Counter(event.request for event in round_.of_kind("entered"))
-    answered = Counter(event.request for event in round_.of_kind("answered"))
-    for number, times in (entered | answered).items():
-        if times > 1:
-            yield f"request {number} was processed {times} times"
-    for number in sorted(answered.keys() - entered.keys()):
-        yield f"request {number} was answered, but the upstream never received it"

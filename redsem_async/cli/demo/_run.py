@@ -5,23 +5,28 @@ A worker of each round is killed. In the second round its permits are watched un
 
 import asyncio
 import contextlib
+import json
 import secrets
+import sys
 import time
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import AsyncGenerator
 from dataclasses import asdict, replace
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 
-from redsem_async import FairSemaphore, SemaphoreError
+from redsem_async import FairSemaphore
 from redsem_async.cli._ephemeral import server_for
+from redsem_async.cli._erase import erase
 from redsem_async.cli._target import Target, connected
 
+from ._parts import Upstream, Worker
 from ._record import Event, Kill, Plan, Record, Round
 from ._show import Display
-from ._workers import Upstream, Worker, Workers
 
-_POLL_INTERVAL = 0.01  # seconds between two status queries
+_POLL_INTERVAL = 0.01  # seconds
 
 
 def run(plan: Plan, url: str | None, prefix: str, console: Console, *, cluster: bool) -> Record:
@@ -51,83 +56,174 @@ async def _both_rounds(plan: Plan, target: Target, display: Display) -> tuple[Ro
         async with semaphore.acquire(timeout=0):
             pass  # Raises if Redis is unreachable.
         try:
-            display.begin(f"1. {count} requests without a semaphore")
-            bare = await _round(plan, range(1, count + 1), target, display, None)
-            display.begin(f"2. {count} requests with {semaphore!r}, lease {plan.lease:g} s")
-            requests = range(count + 1, 2 * count + 1)
-            guarded = await _round(plan, requests, target, display, semaphore)
+            display.log(f"[bold]1. {count} requests without a semaphore[/]")
+            first = _Workers(plan, target, display, None)
+            bare = await first.process(range(1, count + 1))
+            display.log(f"[bold]2. {count} requests with {semaphore!r}, lease {plan.lease:g} s[/]")
+            second = _Workers(plan, target, display, semaphore)
+            guarded = await second.process(range(count + 1, 2 * count + 1))
         finally:
-            with contextlib.suppress(SemaphoreError):
-                await semaphore.clear()
+            await erase(client, semaphore, target.prefix)
     return bare, guarded
 
 
-async def _round(
-    plan: Plan, requests: range, target: Target, display: Display, semaphore: FairSemaphore | None
-) -> Round:
-    """Have *requests* processed, while holding permits if there is a *semaphore*."""
-    events: list[Event] = []
-    upstream, workers = Upstream(plan.limit, events), Workers(plan.slots, events)
-    options = semaphore and {"name": semaphore.name, "limit": plan.limit, "lease": plan.lease}
-    async with upstream.listening() as address:
-        setup = {"upstream": address, "target": asdict(target), "semaphore": options}
-        async with workers.running(plan.workers, setup), asyncio.TaskGroup() as group:
-            pids = ", ".join(str(worker.process.pid) for worker in workers.all)
-            display.log(
+class _Workers:
+    """The workers of a round, and the requests that they share.
+
+    A worker gets the next request when it has finished another. Requests that a dead worker had
+    not started are the next ones.
+    """
+
+    def __init__(
+        self, plan: Plan, target: Target, display: Display, semaphore: FairSemaphore | None
+    ) -> None:
+        """Let the workers hold a permit for each request, if there is a *semaphore*."""
+        self._plan = plan
+        self._target = target
+        self._display = display
+        self._semaphore = semaphore
+        self._events: list[Event] = []
+        self._all: list[Worker] = []
+        self._pending: deque[int] = deque()
+        self._finished = asyncio.Event()  # all requests, or all workers
+
+    async def process(self, requests: range) -> Round:
+        plan, upstream = self._plan, Upstream(self._plan.limit, self._events)
+        async with upstream.listening() as url, self._running(url), asyncio.TaskGroup() as group:
+            pids = ", ".join(str(worker.process.pid) for worker in self._all)
+            self._display.log(
                 f"workers: {plan.workers} processes (pids {pids}), "
                 f"{plan.slots} requests at a time each"
             )
-            shown = group.create_task(display.show(workers.all, upstream, semaphore))
+            shown = group.create_task(self._display.show(self._all, upstream, self._semaphore))
             began = time.monotonic()
-            workers.assign(requests)
-            kill = await _kill_one(plan, workers, semaphore, display.log)
-            await workers.until(lambda: workers.finished)
+            self._pending.extend(requests)
+            self._finished.clear()  # set if a worker has ended before
+            self._assign()
+            kill = await self._kill_one()
+            await self._finished.wait()
             shown.cancel()
-    in_order = sorted(events, key=lambda event: event.at)
-    round_ = Round(requests, began, tuple(in_order), kill)
-    display.end(round_)
-    return round_
+        in_order = sorted(self._events, key=lambda event: event.at)
+        round_ = Round(requests, began, tuple(in_order), kill)
+        refused, answered = round_.refused, len(round_.of_kind("answered"))
+        times = f"[red]{refused} refusals (429)[/]" if refused else "[green]no refusals[/]"
+        self._display.log(f"{answered} answered in {round_.seconds:.1f} s, {times}")
+        return round_
 
+    @contextlib.asynccontextmanager
+    async def _running(self, url: str) -> AsyncGenerator[None]:
+        """Run workers, all of which are ready, during a block; kill them after it."""
+        setup: dict[str, Any] = {"upstream": url, "target": asdict(self._target)}
+        if self._semaphore is not None:
+            name, limit = self._semaphore.name, self._plan.limit
+            setup["semaphore"] = {"name": name, "limit": limit, "lease": self._plan.lease}
+        # The group outlives the processes, so that its tasks read all events.
+        async with asyncio.TaskGroup() as group:
+            try:
+                for number in range(1, self._plan.workers + 1):
+                    process = await asyncio.create_subprocess_exec(
+                        *(sys.executable, "-m", f"{__package__}._worker"),
+                        stdin=asyncio.subprocess.PIPE,
+                        stdout=asyncio.subprocess.PIPE,
+                        # Ctrl-C reaches only the demo, which then ends its workers.
+                        start_new_session=True,
+                    )
+                    worker = Worker(f"worker {number}", process)
+                    self._all.append(worker)
+                    # Not as an argument, because the URL may contain a password.
+                    worker.write({**setup, "label": worker.label})
+                for worker in self._all:
+                    assert worker.process.stdout is not None
+                    await worker.process.stdout.readline()  # it is ready
+                    group.create_task(self._follow(worker, worker.process.stdout))
+                yield
+            finally:
+                for worker in self._all:
+                    with contextlib.suppress(ProcessLookupError):  # it has ended
+                        worker.process.kill()
+                    await worker.process.wait()
 
-async def _kill_one(
-    plan: Plan, workers: Workers, semaphore: FairSemaphore | None, log: Callable[[str], None]
-) -> Kill | None:
-    """Kill a worker during more than its share of requests; wait until its permits are free.
+    async def _follow(self, worker: Worker, lines: asyncio.StreamReader) -> None:
+        """Process the events of one worker until it ends."""
+        async for line in lines:
+            event = Event(*json.loads(line))
+            self._events.append(event)
+            worker.counts[event.kind] += 1
+            worker.queued.discard(event.request)
+            if event.kind in {"answered", "failed"}:
+                worker.started.discard(event.request)
+            else:
+                worker.started.add(event.request)
+            self._assign()
+        worker.gone.set()
+        self._pending.extendleft(sorted(worker.queued, reverse=True))
+        now, reason = time.monotonic(), f"{worker.label} was gone"
+        self._events += [Event("failed", number, now, reason) for number in worker.started]
+        self._assign()
 
-    Returns ``None`` if the round ended before.
-    """
-    share = min(plan.limit // plan.workers + 1, plan.slots - 1)
-    # With permits, the others go on in the meantime only if it does not hold all of them.
-    most = plan.slots if semaphore is None else plan.limit - 1
+    def _assign(self) -> None:
+        """Give every worker as many requests as it may have."""
+        for worker in self._alive:
+            while self._pending and len(worker.queued | worker.started) < self._plan.slots:
+                number = self._pending.popleft()
+                worker.queued.add(number)
+                worker.write(number)
+        if not any(worker.queued or worker.started for worker in self._alive):
+            self._finished.set()
 
-    def victim() -> Worker | None:
-        busy = [worker for worker in workers.all if share <= len(worker.started) <= most]
-        busiest = max(busy, key=lambda worker: len(worker.started), default=None)
-        return busiest if workers.answered >= plan.requests // 5 else None
+    @property
+    def _alive(self) -> list[Worker]:
+        return [worker for worker in self._all if not worker.gone.is_set()]
 
-    await workers.until(lambda: workers.finished or victim() is not None)
-    worker = victim()
-    if worker is None or workers.finished:
-        return None
-    count, name = len(worker.started), f"{worker.label} (pid {worker.process.pid})"
-    kill = await workers.kill(worker)
-    if semaphore is None:
-        log(f"{name} is killed with SIGKILL during {count} requests")
+    async def _kill_one(self) -> Kill | None:
+        """Kill a worker; wait until its permits are free. None if the round ended before."""
+        while (victim := await self._victim()) is None:
+            if self._finished.is_set():
+                return None
+            await asyncio.sleep(_POLL_INTERVAL)
+        victim.process.kill()
+        returncode = await victim.process.wait()
+        at = time.monotonic()
+        await victim.gone.wait()
+        lost, passed_on = tuple(sorted(victim.started)), tuple(sorted(victim.queued))
+        kill = Kill(victim.label, victim.process.pid, returncode, at, lost, passed_on)
+        killed = f"{kill.worker} (pid {kill.pid}) is killed with SIGKILL"
+        if self._semaphore is None:
+            self._display.log(f"{killed} during {len(lost)} requests")
+            return kill
+        # A dead process releases nothing: it still holds what it held when it died.
+        permits = [(at, (await _held(self._semaphore))[kill.pid])]
+        self._display.log(f"{killed} while it holds {permits[0][1]} permits")
+        lease = self._plan.lease
+        while permits[-1][1] and time.monotonic() < at + 3 * lease:
+            await asyncio.sleep(_POLL_INTERVAL)
+            held = (await _held(self._semaphore))[kill.pid]
+            if held != permits[-1][1]:
+                permits.append((time.monotonic(), held))
+        kill = replace(kill, permits_by_time=tuple(permits))
+        if kill.unavailable is not None:
+            after = f"{kill.unavailable:.2f} s later (lease: {lease:g} s)"
+            self._display.log(f"its permits are free again {after}")
         return kill
-    # A dead process releases nothing: it still holds what it held when it died.
-    permits_by_time = [(kill.at, await _permits_of(kill.pid, semaphore))]
-    log(f"{name} is killed with SIGKILL while it holds {permits_by_time[0][1]} permits")
-    while permits_by_time[-1][1] and time.monotonic() < kill.at + 3 * plan.lease:
-        await asyncio.sleep(_POLL_INTERVAL)
-        held = await _permits_of(kill.pid, semaphore)
-        if held != permits_by_time[-1][1]:
-            permits_by_time.append((time.monotonic(), held))
-    kill = replace(kill, permits_by_time=tuple(permits_by_time))
-    if kill.unavailable is not None:
-        log(f"its permits are free again {kill.unavailable:.2f} s later (lease: {plan.lease:g} s)")
-    return kill
+
+    async def _victim(self) -> Worker | None:
+        """A worker that does more than its share, if it may be killed now."""
+        plan = self._plan
+        if sum(worker.counts["answered"] for worker in self._all) < plan.requests // 5:
+            return None
+        if self._semaphore is None:
+            use = Counter({worker.process.pid: len(worker.started) for worker in self._all})
+            most = plan.slots
+        else:  # The others go on in the meantime only if it does not hold all permits.
+            use, most = await _held(self._semaphore), plan.limit - 1
+        share = min(plan.limit // plan.workers + 1, plan.slots - 1)
+        busy = [worker for worker in self._alive if share <= use[worker.process.pid] <= most]
+        return min(busy, key=lambda worker: use[worker.process.pid], default=None)
 
 
-async def _permits_of(pid: int, semaphore: FairSemaphore) -> int:
-    holders = (await semaphore.status()).holders
-    return sum(holder.permits for holder in holders if holder.client.pid == pid)
+async def _held(semaphore: FairSemaphore) -> Counter[int]:
+    """How many permits each process holds, by its id."""
+    held = Counter[int]()
+    for holder in (await semaphore.status()).holders:
+        held[holder.client.pid or 0] += holder.permits
+    return held

@@ -44,23 +44,21 @@ async def _handle(http: httpx.AsyncClient, semaphore: FairSemaphore | None, requ
 
 async def _main() -> None:
     setup = json.loads(sys.stdin.readline())
-    target, options = Target(**setup["target"]), setup["semaphore"]
+    target, options = Target(**setup["target"]), setup.get("semaphore")
     async with (
         # Ignore proxy settings of the environment: the upstream is local.
         httpx.AsyncClient(base_url=setup["upstream"], trust_env=False, timeout=10) as http,
         connected(target) as redis,
+        asyncio.TaskGroup() as group,
     ):
-        semaphore = FairSemaphore(redis, prefix=target.prefix, **options) if options else None
+        semaphore = None
+        if options is not None:
+            label = setup["label"]
+            semaphore = FairSemaphore(redis, prefix=target.prefix, label=label, **options)
         _report("ready")
-        tasks: set[asyncio.Task[None]] = set()
         while line := await asyncio.to_thread(sys.stdin.readline):
-            task = asyncio.create_task(_handle(http, semaphore, int(line)))
-            tasks.add(task)
-            task.add_done_callback(tasks.discard)
-        # Cancelling the rest releases their permits.
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+            group.create_task(_handle(http, semaphore, int(line)))
+        sys.exit()  # Cancels the rest, which releases their permits.
 
 
 if __name__ == "__main__":

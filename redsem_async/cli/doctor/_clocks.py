@@ -1,7 +1,7 @@
 """Clocks: of the server, and of its replicas; and how long a round trip takes."""
 
 import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -40,17 +40,15 @@ class Offset(NamedTuple):
     error: float
 
 
-async def clock_and_latency(client: Any) -> AsyncGenerator[Finding]:
+async def clock_and_latency(client: Any, _: object = None) -> list[Finding]:
     """The clock of the server that *client* reaches, and how long it takes to reach it."""
     to_wall = time.time() - time.perf_counter()
     try:
         readings = [await _read(client) for _ in range(READINGS)]
     except NoPermissionError:
-        for about in ("clock", "latency"):
-            yield unknown(about, "TIME is denied", "ACL SETUSER ... +time")
-        return
-    yield _clock(readings, to_wall)
-    yield _latency(sorted(reading.trip for reading in readings))
+        denied = ("TIME is denied", "ACL SETUSER ... +time")
+        return [unknown("clock", *denied), unknown("latency", *denied)]
+    return [_clock(readings, to_wall), _latency(sorted(reading.trip for reading in readings))]
 
 
 def _clock(readings: Sequence[Reading], to_wall: float) -> Finding:
@@ -60,12 +58,15 @@ def _clock(readings: Sequence[Reading], to_wall: float) -> Finding:
         return problem("clock", text, "configure NTP to slew the clock, never to step it")
     ahead, error = _offset(readings)
     ahead -= to_wall
-    text = f"the server's clock is {abs(ahead):.3f} s"
-    text += f" {'ahead of' if ahead > 0 else 'behind'} this machine's"
+    text = f"the server's clock is {_seconds(ahead, 3)} this machine's"
     if abs(ahead) > MAX_SKEW + 2 * error:
         text += ": harmless with clock='server', the default"
         return note("clock", text, "use NTP on both before you use clock='local'")
     return ok("clock", text)
+
+
+def _seconds(ahead: float, digits: int) -> str:
+    return f"{abs(ahead):.{digits}f} s {'ahead of' if ahead > 0 else 'behind'}"
 
 
 def _latency(trips: Sequence[float]) -> Finding:
@@ -78,27 +79,29 @@ def _latency(trips: Sequence[float]) -> Finding:
     return ok("latency", text)
 
 
-async def replica_clocks(
-    client: Any, target: Target, info: Mapping[str, Any]
-) -> AsyncGenerator[Finding]:
+async def replica_clocks(client: Any, target: Target, info: Mapping[str, Any]) -> list[Finding]:
     """One finding for each replica of the master that *client* reaches and *info* describes."""
-    for host, port in _replicas(info):
+    if info.get("role") != "master":
+        return []
+    numbers = range(int(info.get("connected_slaves", 0)))
+    replicas = [one for number in numbers if (one := info.get(f"slave{number}"))]
+    return [await _replica_clock(client, target, one["ip"], int(one["port"])) for one in replicas]
+
+
+async def _replica_clock(client: Any, target: Target, host: str, port: int) -> Finding:
+    try:
         at = target.at(host, port)
-        try:
-            async with connected(at, connect_timeout=CONNECT_TIMEOUT) as replica:
-                clock = await _difference(client, replica)
-        except REDIS_ERRORS as error:
-            text = f"{host}:{port} could not be queried: {describe(error)}"
-            advice = "run doctor on a machine that reaches the replicas; use NTP on all servers"
-            yield note("replica clock", text, advice)
-        else:
-            yield of_replica(f"{host}:{port}", clock)
+        async with connected(at, connect_timeout=CONNECT_TIMEOUT) as replica:
+            return of_replica(f"{host}:{port}", await _difference(client, replica))
+    except REDIS_ERRORS as error:
+        text = f"{host}:{port} could not be queried: {describe(error)}"
+        advice = "run doctor on a machine that reaches the replicas; use NTP on all servers"
+        return note("replica clock", text, advice)
 
 
 def of_replica(replica: str, clock: Offset) -> Finding:
     """The finding for a *replica* whose clock differs from its master's by *clock*."""
-    way = "ahead of" if clock.ahead > 0 else "behind"
-    text = f"{replica} is {abs(clock.ahead):.4f} s {way} its master (within {clock.error:.4f} s)"
+    text = f"{replica} is {_seconds(clock.ahead, 4)} its master (within {clock.error:.4f} s)"
     certain = abs(clock.ahead) - clock.error  # the smallest possible difference
     if certain <= SOME:
         return ok("replica clock", text)
@@ -112,21 +115,11 @@ def of_replica(replica: str, clock: Offset) -> Finding:
     return severity("replica clock", text, advice)
 
 
-def _replicas(info: Mapping[str, Any]) -> list[tuple[str, int]]:
-    if info.get("role") != "master":
-        return []
-    numbers = range(int(info.get("connected_slaves", 0)))
-    entries = (info.get(f"slave{number}") for number in numbers)
-    return [(str(one["ip"]), int(one["port"])) for one in entries if one]
-
-
 async def _difference(master: Any, replica: Any) -> Offset:
     for client in (master, replica):
         await client.time()  # so that no reading includes connecting
-    masters, replicas = list[Reading](), list[Reading]()
-    for _ in range(REPLICA_READINGS):
-        masters.append(await _read(master))
-        replicas.append(await _read(replica))
+    pairs = [(await _read(master), await _read(replica)) for _ in range(REPLICA_READINGS)]
+    masters, replicas = zip(*pairs, strict=True)
     one, other = _offset(replicas), _offset(masters)
     return Offset(one.ahead - other.ahead, one.error + other.error)
 

@@ -22,6 +22,18 @@ from ._messages import check_handover, scripts_and_messages
 from ._rights import check_rights
 from ._semaphores import check_semaphores
 
+# By words of the error.
+_ADVICE = (
+    (("auth",), "check user and password in the URL (percent-encoded), and ACL LIST"),
+    (("ssl", "certificate"), "check rediss:// and the certificates"),
+    (
+        ("refused", "connect call failed"),
+        "is the server up, and does it listen there (bind, port)?",
+    ),
+    (("timeout", "timed out"), "check the host, and firewalls on the way"),
+    (("",), "check the URL"),
+)
+
 
 async def examine(target: Target) -> AsyncGenerator[Finding]:
     """Run all checks. Deletes its temporary keys."""
@@ -52,58 +64,38 @@ async def examine(target: Target) -> AsyncGenerator[Finding]:
 
 
 async def _examine_server(client: Any, target: Target) -> AsyncGenerator[Finding]:
-    checks = [
-        _info(client, target),
-        check_rights(client, target.prefix, cluster=target.cluster),
-        *([] if target.cluster else [scripts_and_messages(client, target.prefix)]),
-        clock_and_latency(client),
-    ]
-    for check in checks:
-        async for finding in check:
+    for check in (_info, check_rights, scripts_and_messages, clock_and_latency):
+        for finding in await check(client, target):
             yield finding
 
 
-async def _info(client: Any, target: Target) -> AsyncGenerator[Finding]:
-    greeting = await _greeting(client)
-    host = split_url(target.url).hostname or ""
+async def _info(client: Any, target: Target) -> list[Finding]:
+    greeting = await hello(client)
     try:
         info: dict[str, Any] = await client.info()
     except ResponseError:
-        yield _server.version_by_hello(greeting, _server.service_of(host, {}, greeting))
+        info = {}
+    service = _server.service_of(split_url(target.url).hostname or "", info, greeting)
+    version = _server.version(info or _server.info_of_hello(greeting), service)
+    if not info:
         text = "INFO is denied: eviction, persistence and replicas cannot be checked"
         advice = "ACL SETUSER ... +info, or run doctor as an administrator"
-        yield unknown("memory, persistence", text, advice)
-        return
-    yield _server.version(info, _server.service_of(host, info, greeting))
-    for finding in _server.resources(info, cluster=target.cluster):
-        yield finding
-    async for finding in _server.two_masters(client, target, info):
-        yield finding
-    async for finding in replica_clocks(client, target, info):
-        yield finding
-
-
-async def _greeting(client: Any) -> dict[str, str]:
-    """The reply to HELLO; empty where the server has none."""
-    try:
-        return await hello(client)
-    except ResponseError:
-        return {}
+        return [version, unknown("memory, persistence", text, advice)]
+    return [
+        version,
+        *_server.resources(info, cluster=target.cluster),
+        *await _server.two_masters(client, target, info),
+        *await replica_clocks(client, target, info),
+    ]
 
 
 async def _is_sharded(node: Any) -> bool:
     """Whether a cluster's server has sharded pub/sub, which Redis has since 7.0."""
-    return int((await _greeting(node)).get("version", "0").partition(".")[0]) >= 7
+    return int((await hello(node)).get("version", "0").partition(".")[0]) >= 7
 
 
 def _advice_for(error: BaseException) -> str:
     text = str(error).lower()
-    if isinstance(error, AuthenticationError | AuthorizationError) or "auth" in text:
-        return "check user and password in the URL (percent-encoded), and ACL LIST"
-    if "ssl" in text or "certificate" in text:
-        return "check rediss:// and the certificates"
-    if "refused" in text or "connect call failed" in text:
-        return "is the server up, and does it listen there (bind, port)?"
-    if "timeout" in text or "timed out" in text:
-        return "check the host, and firewalls on the way"
-    return "check the URL"
+    if isinstance(error, AuthenticationError | AuthorizationError):
+        text = "auth"
+    return next(advice for words, advice in _ADVICE if any(word in text for word in words))

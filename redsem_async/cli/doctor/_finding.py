@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 
 
 class Verdict(StrEnum):
@@ -15,32 +16,15 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The result of one check.
+    """The result of one check."""
 
-    Attributes:
-        about: the subject of the check.
-        verdict: the severity.
-        text: the result.
-        advice: what to change, if anything.
-    """
-
-    about: str
     verdict: Verdict
+    about: str
     text: str
-    advice: str = ""
+    advice: str = ""  # what to change, if anything
 
 
-def ok(about: str, text: str) -> Finding:
-    return Finding(about, Verdict.OK, text)
-
-
-def note(about: str, text: str, advice: str = "") -> Finding:
-    return Finding(about, Verdict.NOTE, text, advice)
-
-
-def unknown(about: str, text: str, advice: str) -> Finding:
-    return Finding(about, Verdict.UNKNOWN, text, advice)
-
-
-def problem(about: str, text: str, advice: str) -> Finding:
-    return Finding(about, Verdict.PROBLEM, text, advice)
+ok = partial(Finding, Verdict.OK)
+note = partial(Finding, Verdict.NOTE)
+unknown = partial(Finding, Verdict.UNKNOWN)
+problem = partial(Finding, Verdict.PROBLEM)

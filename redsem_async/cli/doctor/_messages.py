@@ -3,8 +3,7 @@
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncGenerator, Iterator
-from contextlib import suppress
+from collections.abc import AsyncGenerator
 from typing import Any
 
 from redis.exceptions import ResponseError
@@ -13,7 +12,6 @@ from redsem_async import (
     AnySemaphore,
     BackendError,
     FairSemaphore,
-    Permit,
     Semaphore,
     SemaphoreError,
 )
@@ -22,7 +20,7 @@ from redsem_async._protocol.backend import ConnectionRejected
 from redsem_async._redis.dial import Opened, dial, target_of
 from redsem_async._redis.inquiry import Asker, Met
 from redsem_async.cli._erase import erase
-from redsem_async.cli._target import describe
+from redsem_async.cli._target import Target, describe
 
 from ._finding import Finding, note, ok, problem
 
@@ -32,33 +30,30 @@ STEP_TIMEOUT = 5.0  # seconds for each step of a hand-over
 MAX_BY_MESSAGE = 0.9  # seconds; a heartbeat takes longer
 
 
-async def scripts_and_messages(client: Any, prefix: str) -> AsyncGenerator[Finding]:
-    """Connect as the library does, and ask what it asks."""
-    address = Address("fair", prefix, f"doctor-{secrets.token_hex(4)}", "server")
+async def scripts_and_messages(client: Any, target: Target) -> list[Finding]:
+    """Connect as the library does to a server that is no cluster's, and ask what it asks."""
+    if target.cluster:
+        return []
+    address = Address("fair", target.prefix, f"doctor-{secrets.token_hex(4)}", "server")
     try:
         opened: Opened = await dial(target_of(client), Asker(new_hub_id(), address))
     except ConnectionRejected as rejection:
-        yield problem("messages", f"rejected: {rejection}", "check user and password")
-        return
+        return [problem("messages", f"rejected: {rejection}", "check user and password")]
     opened.transport.abort()
+    met, found = opened.met or Met(), list[Finding]()
     if opened.no_push is not None:
         text = f"push messages are unavailable ({opened.no_push}): waiters are served late,"
         advice = "connect without a proxy that supports only RESP2"
-        yield problem("messages", f"{text} at heartbeats", advice)
-    if opened.met is not None:
-        for finding in _lacks(opened.met):
-            yield finding
-        if opened.met.no_time and "permission" not in opened.met.no_time:  # which `rights` names
-            yield await _script_clock(client, address.keys[0], opened.met.no_time)
-
-
-def _lacks(met: Met) -> Iterator[Finding]:
+        found.append(problem("messages", f"{text} at heartbeats", advice))
     if met.uncounted:
         text = "PUBLISH does not count subscribers: a permit that is granted to a killed process"
-        yield note("messages", f"{text} goes to the next waiter some seconds later", WHERE)
+        found.append(note("messages", f"{text} goes to the next waiter some seconds later", WHERE))
     if met.no_set_repl:
         text = "there is no redis.set_repl: push messages are also sent to replicas"
-        yield note("scripts", text, WHERE)
+        found.append(note("scripts", text, WHERE))
+    if met.no_time and "permission" not in met.no_time:  # which `rights` names
+        found.append(await _script_clock(client, address.keys[0], met.no_time))
+    return found
 
 
 async def _script_clock(client: Any, key: str, why: str) -> Finding:
@@ -93,9 +88,7 @@ async def check_handover(
                 advice = "see the findings on rights, memory and role, and the server's log"
             finding = problem(kind.__name__, describe(error) or "no reply in time", advice)
         finally:
-            with suppress(SemaphoreError, TimeoutError):
-                async with asyncio.timeout(1.0):
-                    await erase(here, ours, prefix)
+            await erase(here, ours, prefix)
         yield finding
 
 
@@ -105,7 +98,8 @@ async def _hand_over(ours: AnySemaphore, theirs: AnySemaphore) -> float:
         permit = await ours.acquire(timeout=STEP_TIMEOUT)
         waiter = asyncio.create_task(theirs.acquire(timeout=2 * STEP_TIMEOUT))
         try:
-            await _queued(ours, waiter)
+            while not (waiter.done() or (await ours.status(0)).waiting):  # noqa: ASYNC110 - of Redis
+                await asyncio.sleep(0.01)
             began = time.perf_counter()
             await permit.release()
             permit = await waiter
@@ -115,13 +109,6 @@ async def _hand_over(ours: AnySemaphore, theirs: AnySemaphore) -> float:
         took = time.perf_counter() - began
         await permit.release()
         return took
-
-
-async def _queued(semaphore: AnySemaphore, waiter: "asyncio.Task[Permit]") -> None:
-    while True:
-        if waiter.done() or (await semaphore.status(0)).waiting:
-            return
-        await asyncio.sleep(0.01)
 
 
 def of_handover(kind: type[AnySemaphore], took: float, *, no_push: bool) -> Finding:

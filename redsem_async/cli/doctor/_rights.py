@@ -2,19 +2,22 @@
 
 import re
 import secrets
-from collections.abc import AsyncGenerator, Awaitable
+from collections.abc import Awaitable
 from contextlib import suppress
 from typing import Any
 
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
-from redsem_async._redis.acl import ADDITIONS, COMMANDS, Addition
+from redsem_async._redis.acl import COMMANDS
+from redsem_async.cli._target import Target
 
 from ._finding import Finding, note, ok, problem
 
 _PATTERN = re.compile(r"\b(key|channel)s?\b")
 _REPLY_TIMEOUT = 2.0  # seconds, for a subscription
 _LATE = ": waiters are served late, at heartbeats"
+_MESSAGES = {"publish", "spublish", "subscribe", "ssubscribe"}
+_USES = {"recovery='grace'": ("INFO", "server"), "min_replicas": ("WAIT", "0", "1")}
 
 
 def probes(prefix: str) -> dict[str, tuple[str | int, ...]]:
@@ -52,10 +55,11 @@ def probes(prefix: str) -> dict[str, tuple[str | int, ...]]:
     }
 
 
-async def check_rights(client: Any, prefix: str, *, cluster: bool) -> AsyncGenerator[Finding]:
+async def check_rights(client: Any, target: Target) -> list[Finding]:
     """The permissions that the user of *client* lacks on one server."""
+    prefix = target.prefix
     calls, channel, subscribe = probes(prefix), f"{prefix}:@doctor", "subscribe"
-    if cluster:
+    if target.cluster:
         channel, subscribe = f"{prefix}:{{doctor}}:@doctor", "ssubscribe"
         calls |= {"asking": (), "cluster|slots": (), "spublish": (channel, "hello")}
     denials = {
@@ -63,34 +67,29 @@ async def check_rights(client: Any, prefix: str, *, cluster: bool) -> AsyncGener
         for command, arguments in calls.items()
     }
     denials[subscribe] = await _denial(_subscribed(client, subscribe, channel))
+    matches = (_PATTERN.search(denial) for denial in denials.values())
+    patterns = {match[1] for match in matches if match}
     denied = sorted(
         command for command, denial in denials.items() if denial and not _PATTERN.search(denial)
     )
-    patterns = {found[1] for denial in denials.values() if (found := _PATTERN.search(denial))}
+    found: list[Finding] = []
     if denied:
         what = ", ".join(command.upper().replace("|", " ") for command in denied)
         allow = " ".join(f"+{command}" for command in denied)
-        only_late = set(denied) <= {"publish", "spublish", "subscribe", "ssubscribe"}
-        harm = _LATE if only_late else ""
-        yield problem("rights", f"denied: {what}{harm}", f"ACL SETUSER ... {allow}")
-    if "key" in patterns:
-        text = f"keys with prefix {prefix!r} are denied"
-        yield problem("rights", text, f"ACL SETUSER ... ~{prefix}:*")
-    if "channel" in patterns:
-        text = f"channels with prefix {prefix!r} are denied{_LATE}"
-        yield problem("rights", text, f"ACL SETUSER ... &{prefix}:*")
-    if not denied and not patterns:
-        yield ok("rights", f"all {len(COMMANDS)} required commands are allowed")
-
-    uses: tuple[tuple[Addition, str, tuple[str | int, ...]], ...] = (
-        ("grace", "recovery='grace'", ("INFO", "server")),
-        ("min_replicas", "min_replicas", ("WAIT", 0, 1)),
-    )
-    for addition, use, words in uses:
+        harm = _LATE if set(denied) <= _MESSAGES else ""
+        found.append(problem("rights", f"denied: {what}{harm}", f"ACL SETUSER ... {allow}"))
+    for pattern, sign, harm in (("key", "~", ""), ("channel", "&", _LATE)):
+        if pattern in patterns:
+            text = f"{pattern}s with prefix {prefix!r} are denied{harm}"
+            found.append(problem("rights", text, f"ACL SETUSER ... {sign}{prefix}:*"))
+    if not found:
+        found.append(ok("rights", f"all {len(COMMANDS)} required commands are allowed"))
+    for use, words in _USES.items():
         if await _denial(client.execute_command(*words)):
-            [command] = ADDITIONS[addition]
-            text = f"{command.upper()} is denied: {use} does not work"
-            yield note("rights", text, f"to use it: ACL SETUSER ... +{command}")
+            text = f"{words[0]} is denied: {use} does not work"
+            allow = f"to use it: ACL SETUSER ... +{words[0].lower()}"
+            found.append(note("rights", text, allow))
+    return found
 
 
 async def _denial(call: Awaitable[Any]) -> str:

@@ -1,7 +1,7 @@
 """What INFO and HELLO say about a server, and CONFIG about its replicas."""
 
 import re
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from redis.exceptions import ResponseError
@@ -56,6 +56,9 @@ def service_of(host: str, info: Info, hello: Mapping[str, str]) -> str | None:
 
 def version(info: Info, service: str | None = None) -> Finding:
     """Whether the server is supported. *service*: that it belongs to, where that is known."""
+    if not info:
+        text = "INFO and HELLO are denied" + (f", at {service}" if service else "")
+        return unknown("server", text, "ACL SETUSER ... +info")
     flavour, text = "Redis", str(info.get("redis_version", "?"))
     for name in ("valkey", "dragonfly"):
         if f"{name}_version" in info:
@@ -69,13 +72,9 @@ def version(info: Info, service: str | None = None) -> Finding:
     return ok("server", f"{flavour} {text}")
 
 
-def version_by_hello(hello: Mapping[str, str], service: str | None) -> Finding:
-    """The version in the reply to HELLO, which every user may call where the server has it."""
-    if not hello:
-        text = "INFO and HELLO are denied" + (f", at {service}" if service else "")
-        return unknown("server", text, "ACL SETUSER ... +info")
-    name = hello.get("server", "redis")
-    return version({f"{name}_version": hello.get("version", "?")}, service)
+def info_of_hello(hello: Mapping[str, str]) -> Info:
+    """What INFO would say of the version, from the reply to HELLO, which every user may call."""
+    return {f"{hello.get('server', 'redis')}_version": hello.get("version", "?")} if hello else {}
 
 
 def resources(info: Info, *, cluster: bool) -> Iterator[Finding]:
@@ -133,7 +132,7 @@ def durability(info: Info) -> Iterator[Finding]:
         yield note("replicas", text, "if that matters: min_replicas=1, or recovery='grace'")
 
 
-async def two_masters(client: Any, target: Target, info: Info) -> AsyncGenerator[Finding]:
+async def two_masters(client: Any, target: Target, info: Info) -> list[Finding]:
     """For how long two masters may take writes, where a failover replaces one that lives.
 
     In a cluster, a master that does not reach most of the others takes no writes anyway.
@@ -142,15 +141,14 @@ async def two_masters(client: Any, target: Target, info: Info) -> AsyncGenerator
     watched = split_url(target.url).scheme.endswith("+sentinel")
     in_cluster = int(info.get("cluster_enabled", 0))
     if info.get("role") != "master" or in_cluster or not (replicas or watched):
-        return
+        return []
     try:
         reply: Mapping[Any, Any] = await client.config_get("min-*")
     except ResponseError as error:  # denied, or a service does not have the command
         text = f"min-replicas-to-write cannot be checked: {error}"
         advice = "ACL SETUSER ... +config|get, or look there yourself"
-        yield unknown("two masters", text, advice)
-    else:
-        yield of_masters({as_text(key): as_text(value) for key, value in reply.items()}, replicas)
+        return [unknown("two masters", text, advice)]
+    return [of_masters({as_text(key): as_text(value) for key, value in reply.items()}, replicas)]
 
 
 def of_masters(settings: Mapping[str, str], replicas: int) -> Finding:

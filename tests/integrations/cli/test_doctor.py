@@ -389,7 +389,7 @@ class Clock:
 
 
 async def test_a_wrong_clock_is_a_note() -> None:
-    found, _ = [finding async for finding in _clocks.clock_and_latency(Clock(1000.0))]
+    found, _ = await _clocks.clock_and_latency(Clock(1000.0))
     assert found.verdict is Verdict.NOTE
     assert "behind" in found.text
     assert "clock='local'" in found.advice
