@@ -150,7 +150,7 @@ class RemoteSemaphore:
             raise
         finally:
             state.yielding -= 1
-        if not reuse.is_fresh(state, lease, clock()):
+        if lease.state is LeaseState.LOST or not reuse.is_fresh(state, lease, clock()):
             self.give_back(lease)  # the right has ended, or the loop was blocked for long
         return lease if lease.state is LeaseState.HELD else None
 
@@ -179,7 +179,7 @@ class RemoteSemaphore:
         """Give back a lease that nobody here uses, or that nobody came to use."""
         if lease.state is LeaseState.IDLE:
             self.state.give_back_idle(lease)
-        elif lease.state is LeaseState.HELD:
+        elif lease.state is not LeaseState.ENDED:
             _ = self.state.give_back(lease, clock(), trusted=False)
         self.writer.settle(self)
 
