@@ -22,7 +22,7 @@ HOLD_LEFT = 0.9  # of max_hold, which the next user of a lease has at least
 
 def leave(state: SemaphoreState, lease: Lease, now: float) -> bool:
     """Pass *lease* on, or keep it. Returns False where it is to be released."""
-    if not (_may_be_reused(lease) and is_fresh(state, lease, now)):
+    if not (_may_be_reused(state, lease) and is_fresh(state, lease, now)):
         return False
     if (state.waiting or state.new) and (request := _oldest(state)) is not None:
         if not _may_have(state, request, lease):
@@ -118,8 +118,8 @@ def _may_have(state: SemaphoreState, request: Request, lease: Lease) -> bool:
     return fits and state.oldest_is_first
 
 
-def _may_be_reused(lease: Lease) -> bool:
-    held = lease.state is LeaseState.HELD
+def _may_be_reused(state: SemaphoreState, lease: Lease) -> bool:
+    held = lease.state is LeaseState.HELD and not state.identity.closing
     return held and not lease.is_known and not lease.wakes_on_loss
 
 
