@@ -11,7 +11,6 @@ from redsem_async._core.lease import reply_timeout
 from redsem_async._hub import reuse
 from redsem_async._hub.estimates import waits_for_itself
 from redsem_async._hub.lease import LeaseState
-from redsem_async._hub.remote_semaphore import RemoteSemaphore
 from redsem_async._hub.request import Request
 from redsem_async._observers.registry import observers
 from redsem_async._protocol.operations import KeyTerms
@@ -50,12 +49,7 @@ async def acquire(
     if remote.identity.closing:
         raise _refused(request, SemaphoreClosed(remote.address.name))
     remote.ask(request)
-    try:
-        await request.future
-    except BaseException:
-        _abandon(remote, request)
-        raise
-    return _permit(bound, request, cancel_on_loss=cancel_on_loss)
+    return await _outcome(bound, request, cancel_on_loss=cancel_on_loss)
 
 
 async def adopt(
@@ -75,19 +69,20 @@ async def adopt(
     if remote.identity.closing:
         raise _refused(request, SemaphoreClosed(remote.address.name))
     remote.adopt(request, *known)
+    return await _outcome(bound, request, cancel_on_loss=cancel_on_loss)
+
+
+async def _outcome(bound: Bound, request: Request, *, cancel_on_loss: bool) -> Permit:
+    """Wait until *request* is served or refused."""
     try:
         await request.future
     except BaseException:
-        _abandon(remote, request)
+        # The server may have granted it, or may yet: whatever exists is given back.
+        bound.remote.leave(request)
+        for notifier in observers.notifiers:
+            notifier.abandoned(request)
         raise
     return _permit(bound, request, cancel_on_loss=cancel_on_loss)
-
-
-def _abandon(remote: RemoteSemaphore, request: Request) -> None:
-    """The server may have granted it, or may yet: whatever exists is given back."""
-    remote.leave(request)
-    for notifier in observers.notifiers:
-        notifier.abandoned(request)
 
 
 def _permit(bound: Bound, request: Request, *, cancel_on_loss: bool) -> Permit:

@@ -119,10 +119,12 @@ def refreshed(state: SemaphoreState, request: Request, outcome: Outcome) -> None
     lease = request.lease
     if request.state is not RequestState.GRANTED or lease is None:
         return
-    if outcome is Outcome.RENEWED and request.terms.min_replicas:
+    if not request.terms.min_replicas:
+        confirmed(state, request)
+    elif outcome is Outcome.RENEWED:
         hand_out(state, request, lease)
     else:
-        confirmed(state, request)
+        state.give_back_and_retry(request)  # there is no write that replicas could confirm
 
 
 def confirmed(state: SemaphoreState, request: Request) -> None:

@@ -19,8 +19,8 @@ class HubIdentity:
         closing: whether ``aclose`` is under way.
         warned_of_no_push: whether the log has it that no push messages come.
         stalls: when the event loop was blocked.
-        trust_lock: held by whichever thread writes until when a permit is trusted, where a
-            thread of the watchdog might write that too.
+        trust_lock: held by the loop while it shortens a lease that a thread of the watchdog may
+            renew, and by that thread while it renews one.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:

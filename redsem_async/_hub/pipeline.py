@@ -395,14 +395,16 @@ class Pipeline:
         """Tell whoever waits for the end of the work, if this is it."""
         if self.has_work():
             return
-        if self._quiet is not None and not self._quiet.done():
+        if self._quiet is not None:
             self._quiet.set_result(None)
+            self._quiet = None
         if self.leaving:
             self.stirred.set()
 
     def quiet(self) -> "asyncio.Future[None]":
-        """Done when there is nothing to do; found out when a reply comes."""
-        self._quiet = self._loop.create_future()
+        """Done when there is nothing to do; several may wait for it, so nobody may cancel it."""
+        if self._quiet is None:
+            self._quiet = self._loop.create_future()
         return self._quiet
 
     async def until_quiet(self, deadline: float) -> None:

@@ -6,7 +6,7 @@ Each method changes the state and lets the pipeline see what is to be done then.
 import asyncio
 import math
 from collections.abc import Callable
-from typing import Concatenate, ParamSpec, Protocol
+from typing import Protocol, TypeVarTuple
 
 from redsem_async._core.clock import now as clock
 from redsem_async._core.errors import SemaphoreError
@@ -26,7 +26,7 @@ from .request import Request
 from .route import LinkState
 from .state import SemaphoreState
 
-P = ParamSpec("P")
+Facts = TypeVarTuple("Facts")
 
 
 class Writer(Protocol):
@@ -93,14 +93,9 @@ class RemoteSemaphore:
         writer.expect_lease(self.state.shortest_lease)
         writer.settle(self)
 
-    def change(
-        self,
-        verb: Callable[Concatenate[SemaphoreState, P], object],
-        *facts: P.args,
-        **named: P.kwargs,
-    ) -> None:
+    def change(self, verb: Callable[[SemaphoreState, *Facts], object], *facts: *Facts) -> None:
         """Let *verb* change the state, and the pipeline see what is to be done then."""
-        _ = verb(self.state, *facts, **named)
+        _ = verb(self.state, *facts)
         self.writer.settle(self)
 
     # -- requests

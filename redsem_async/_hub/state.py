@@ -5,8 +5,8 @@ push messages change it again. Nothing here needs an event loop or a socket: who
 state looks afterwards at `stirred`, `to_confirm` and `look_at`, which say what is to be done.
 
 The parts of the machine are functions on this state: `handout` (a grant on its way to its
-caller), `deadlines`, `reuse` (idle leases), `estimates`, the commands in `commands`, and
-`machine` (what is written next).
+caller), `trust`, `deadlines`, `reuse` (idle leases), `calls`, `estimates`, the batches in
+`commands`, and `machine` (what is written next).
 """
 
 import heapq
@@ -57,16 +57,18 @@ class SemaphoreState(SemaphoreRef):
         releases: to be written, by the hub that drew the ids.
         leaving: requests whose callers left, and that the server may still know.
         void: calls that were sent, have no reply, and may not be carried out any more.
-        calls: to be written, in the order in which they were made.
+        calls: to be written, in the order in which they were made; those that are numbered may
+            have to wait for others (*numbered_in_flight*, *alone_in_flight*).
 
         requests: that the server may know, by number: sent, waiting, granted or leaving.
         leases: that the server may hold, by number.
         waiting: requests that were told to wait, first come first.
         unsure: waiters to be asked about before all others.
-        queued: requests in the queue, of all processes, by the last reply.
         overdue: requests whose deadline has come: the next reply decides.
         ahead: of the requests, those with a head start (fair).
         acquires_in_flight: the highest number of each acquire that has no reply yet.
+        deadlines: when to look at which request: a heap.
+        outlasted: by an outage, so that the server forgets those that leave.
 
         shortest_lease: of any request so far, in seconds; longest_lease likewise.
         idle: leases without a permit, the latest last.
@@ -76,6 +78,7 @@ class SemaphoreState(SemaphoreRef):
         own_hold: for how long requests of this process held their permits lately, in seconds times
             permits; None before the first that gave them back.
         others_hold: the same of all processes, as a reply told it.
+        hold_told_at: when a release told *own_hold* last.
         inside: the leases whose blocks a task is inside, by its id because it may be dropped.
     """
 
@@ -107,11 +110,10 @@ class SemaphoreState(SemaphoreRef):
         self.leases: dict[int, Lease] = {}
         self.waiting: OrderedDict[Request, None] = OrderedDict()
         self.unsure: tuple[Request, ...] = ()
-        self.queued: int = 0
         self.overdue: dict[Request, None] = {}
         self.ahead: WeakSet[Request] = WeakSet()
         self.acquires_in_flight: deque[int] = deque()
-        self.deadlines: list[tuple[float, int, Request]] = []  # a heap
+        self.deadlines: list[tuple[float, int, Request]] = []
         self.shortest_lease: float = math.inf
         self.longest_lease: float = 0.0
         self.idle: list[Lease] = []
@@ -122,7 +124,7 @@ class SemaphoreState(SemaphoreRef):
         self.others_hold: float | None = None
         self.hold_told_at: float = -math.inf
         self.inside: dict[int, list[Lease]] = {}
-        self.outlasted: bool = False  # by an outage: the server forgets those that leave
+        self.outlasted: bool = False
         self._clean_up_at = CLEAN_UP
         self._order = itertools.count()  # of deadlines at the same time
 
@@ -289,9 +291,13 @@ class SemaphoreState(SemaphoreRef):
         self.stirred = True
 
     def give_back_and_retry(self, request: Request) -> None:
-        """Give back what was granted, and ask again: before the caller came to hold it."""
+        """Give back what was granted before the caller came to hold it, and ask again."""
         lease = request.lease
         if request.state is RequestState.GRANTED and lease is not None:
+            if request.call:
+                # Another permit would not do for an adoption: it is this one's job.
+                self.refuse(request, lease.loss())
+                return
             # Not trusted here, it may be held there: perhaps only the reply came too late.
             self.give_back(lease, clock(), trusted=False)
             request.lease = None
@@ -320,8 +326,8 @@ class SemaphoreState(SemaphoreRef):
 
     def ask_for_right(self, now: float) -> RightRequest | None:
         """What the command that is written now asks for."""
-        if not self.right.wanted or self.route.redirect or self.route.link.no_push:
-            return None  # nobody wants it; or no recall would come
+        if self.route.redirect or self.route.link.no_push:
+            return None  # no recall would come
         return self.right.ask(now)
 
     def right_answered(

@@ -184,8 +184,8 @@ local function serve()
 end
 
 -- Grants requests of the releasing hub, *own*, past older ones, where the oldest request is young
--- (zset), by the clock of the server. That needs no message and no other process. It is the lock cohorting of Dice, Marathe and
--- Shavit, 2012.
+-- (zset), by the clock of the server. That needs no message and no other process. It is the lock
+-- cohorting of Dice, Marathe and Shavit, 2012.
 local function serve_own(own)
   if not string.find(mode, '^zset.* server$') or #own <= 1 or grace > now then return end
   local head = call('ZRANGEBYSCORE', queue, 0, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)

@@ -7,6 +7,8 @@ import pytest
 from redis.asyncio import Redis
 
 from redsem_async import AnySemaphore, FairSemaphore, PermitLost, aclose
+from redsem_async._core.lease import Outcome
+from redsem_async._hub import handout
 from redsem_async.testing import MemoryBackend
 from tests.harness.clients import Client, Make, MakePair
 from tests.harness.memory import Unconfirmed
@@ -85,7 +87,7 @@ async def test_a_foreign_id_releases_nothing(make: Make, foreign: str) -> None:
 
 
 async def test_a_waiters_id_releases_nothing(fair_pair: MakePair) -> None:
-    """Its place in the line is not a permit."""
+    """Its place in the queue is not a permit."""
     here, there = fair_pair(1)
     async with here:
         waiter = await queue_up(here)
@@ -111,6 +113,38 @@ async def test_a_permit_released_before_its_confirmation_is_not_handed_out() -> 
     permit = await soon(acquiring)
     assert permit.id != first
     assert await permit.release()
+    await all_free(sem)
+
+
+async def test_an_adopted_permit_released_before_its_confirmation_is_lost() -> None:
+    """Its caller asked for that permit, and gets no other."""
+    sem = FairSemaphore(MemoryBackend(), "jobs", 2, min_replicas=1)
+    unconfirmed = Unconfirmed(sem)
+    acquiring = asyncio.create_task(sem.acquire())
+    unconfirmed.confirm(await unconfirmed.granted())
+    permit_id = await (await soon(acquiring)).detach(30.0)
+    unconfirmed.requests.clear()
+    adopting = asyncio.create_task(sem.adopt(permit_id))
+    request = await unconfirmed.granted()
+    assert request.lease is not None
+    assert await sem.release(request.lease.id)
+    unconfirmed.confirm(request)
+    with pytest.raises(PermitLost):
+        await soon(adopting)
+    await all_free(sem)
+
+
+async def test_a_grant_whose_refresh_has_no_answer_is_not_handed_out_unconfirmed() -> None:
+    """Replicas confirm the write of the refresh; without one, nothing can be confirmed."""
+    sem = FairSemaphore(MemoryBackend(), "jobs", 1, min_replicas=1)
+    unconfirmed = Unconfirmed(sem)
+    acquiring = asyncio.create_task(sem.acquire())
+    request = await unconfirmed.granted()
+    unconfirmed.remote.change(handout.refreshed, request, Outcome.UNKNOWN)
+    await until(lambda: len(unconfirmed.requests) == 2)
+    assert not acquiring.done()
+    unconfirmed.confirm(unconfirmed.requests[1])
+    assert await (await soon(acquiring)).release()
     await all_free(sem)
 
 

@@ -8,7 +8,7 @@ from redsem_async._core.errors import QueueFull, SemaphoreError
 from redsem_async._core.lease import trusted_until
 from redsem_async._hub import deadlines, handout
 from redsem_async._hub.estimates import queue_report_of, retry_after_of, timed_out
-from redsem_async._hub.request import Request, RequestState
+from redsem_async._hub.request import QueueReport, Request, RequestState
 from redsem_async._hub.state import SemaphoreState
 from redsem_async._protocol.errors import CommandError, ErrorKind
 from redsem_async._protocol.operations import Acquire, RequestOptions
@@ -112,6 +112,7 @@ class AcquireBatch(Batch[Request]):
         terms = self.items[0].terms
         trusted = trusted_until(terms.lease, sent_at=sent_at, left=terms.lease)
         at_once = now < trusted and not terms.min_replicas
+        report: QueueReport | None = None
         again: list[Request] = []
         wait: list[Request] = []
         numbers = self.operation.numbers  # a request that asked anew has another by now
@@ -133,7 +134,8 @@ class AcquireBatch(Batch[Request]):
                 state.forget_number(request)
                 again.append(request)
             else:
-                request.report, request.unconfirmed = queue_report_of(state, sent_at, reply), None
+                report = report or queue_report_of(state, sent_at, reply)
+                request.report, request.unconfirmed = report, None
                 request.waits_for_key = answer in (WAITING_FOR_KEY, FULL_FOR_KEY)
                 if not request.waits or answer in (QUEUE_FULL, QUEUE_FULL_FOR_KEY):
                     _reject_full(state, request, for_key=answer == QUEUE_FULL_FOR_KEY)

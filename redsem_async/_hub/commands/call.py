@@ -129,11 +129,7 @@ class AdoptBatch(Batch[AdoptCall]):
         lease.adopted = True
         if left < duration:
             _ = state.refresh(lease)  # carried out before, and the reply was lost
-        if lease.trusted_at(clock()):
-            handout.hand_out(state, request, lease)
-        else:
-            # The loop stood still for a lease. Another permit would not do: it is this one's job.
-            state.refuse(request, lease.loss())
+        handout.hand_out(state, request, lease)
 
     def refused(self, error: SemaphoreError, now: float) -> None:
         calls.landed(self.state, self.items[0])

@@ -28,7 +28,6 @@ def apply(
     waiting = state.waiting
     if state.idle and waiting:
         reuse.serve_waiting(state, now)
-    state.queued = reply.waiting
     if not waiting:
         if state.heartbeats.look_at < math.inf:
             state.heartbeats.stop()
