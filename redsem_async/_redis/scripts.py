@@ -49,7 +49,7 @@ def script(mode: Mode, operation: str, sharded: bool = False) -> Script:  # noqa
         "slots/keys.lua" if slotted else "", "keyed/keys.lua" if keyed else "", "head.lua"
     )
     tell = joined("tell/shard.lua" if sharded else "tell/hub.lua")
-    quick = "" if keyed or slotted else joined(f"quick/{operation}.lua")
+    quick = joined(f"{'keyed/' * keyed}quick/{operation}.lua") if not slotted else ""
     shared = joined(
         "prelude.lua",
         "slots/prelude.lua" if slotted else "",

@@ -107,14 +107,15 @@ def test_the_contract_names_what_the_body_takes_from_the_preludes(operation: str
     uses_match(source(operation), shared)
 
 
-@pytest.mark.parametrize("operation", sorted(path.stem for path in (LUA / "quick").iterdir()))
-def test_the_contract_of_a_quick_path_names_what_it_takes_from_the_head(operation: str) -> None:
+@pytest.mark.parametrize("path", sorted(str(path.relative_to(LUA)) for path in LUA.rglob("quick/*")))
+def test_the_contract_of_a_quick_path_names_what_it_takes_from_the_head(path: str) -> None:
     """It stands before the preludes, and uses the head alone, and how messages are sent."""
-    text = (LUA / "quick" / f"{operation}.lua").read_text()
+    text = (LUA / path).read_text()
     preludes = [LUA / f"{name}.lua" for name in SHARED]
     body = code(text)
     assert not (names_in(body) - declared_in(body)) & shared_names(*preludes)
-    uses_match(text, shared_names(LUA / "head.lua", LUA / "tell" / "hub.lua"))
+    of_keys = [LUA / "keyed" / "keys.lua"] * path.startswith("keyed")
+    uses_match(text, shared_names(LUA / "head.lua", LUA / "tell" / "hub.lua", *of_keys))
 
 
 def uses_match(text: str, shared: set[str]) -> None:

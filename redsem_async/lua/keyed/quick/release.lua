@@ -1,0 +1,51 @@
+-- quick release, with keys: give permits back while no request waits, with the fewest commands.
+--
+-- The result is that of release. The quick path is taken when all of this is true:
+--
+--   1. what quick release without keys asks for: its 1 to 4
+--   2. no request waits
+--   3. `keys` says the key of each id
+--
+-- RETURNS  {tag}: all were held; or as release does
+-- USES     grace, now, mark, keys
+
+local function give_back_all()
+  if ARGV[5] ~= hub or ARGV[6] ~= '' or grace > now or call('EXISTS', extra, queue) > 0 then
+    return
+  end
+  local ids, texts, uses, highest = {}, {}, {}, 0
+  for i = 8, #ARGV do
+    local number = tonumber(ARGV[i])
+    if number <= highest or number > mark then return end
+    highest = number
+    ids[i - 7] = hub .. '.' .. ARGV[i]
+  end
+  for i, expiry in ipairs(call('ZMSCORE', holders, unpack(ids))) do
+    if not expiry or tonumber(expiry) <= now then return end
+    local first = 'i:' .. ids[i]
+    local text = call('ZRANGEBYLEX', keys, '[' .. first .. ':', '(' .. first .. ';', 'LIMIT', 0, 1)[1]
+    local key = text and string.match(text, '^i:[^:]*:1:(.*)$')
+    if not key then return end
+    texts[#texts + 1] = text
+    if key ~= '' then
+      uses[key] = 'u:' .. key .. '!00:'
+      texts[#texts + 1] = uses[key] .. ids[i]
+    end
+  end
+  -- The first write can fail, because the script has not read this key: nothing is written then.
+  call('HDEL', tokens, unpack(ids))
+  call('ZREM', holders, unpack(ids))
+  call('ZREM', keys, unpack(texts))
+  if not string.find(mode, 'share', 1, true) then return { tag } end
+  for key, use in pairs(uses) do  -- a key that neither holds nor waits has no virtual time
+    if call('ZLEXCOUNT', keys, '[' .. use, '(u:' .. key .. '!00;') == 0 then
+      for _, text in ipairs(call('ZRANGEBYLEX', keys, '[v:' .. key .. '!', '(v:' .. key .. '"')) do
+        call('ZREM', keys, text)
+      end
+    end
+  end
+  return { tag }
+end
+
+local reply = give_back_all()
+if reply then return reply end
