@@ -10,7 +10,7 @@ from redsem_async._core.keys import parse_permit_id
 from redsem_async._core.lease import reply_timeout
 from redsem_async._hub import reuse
 from redsem_async._hub.estimates import waits_for_itself
-from redsem_async._hub.lease import LeaseState
+from redsem_async._hub.lease import Lease, LeaseState
 from redsem_async._hub.request import Request
 from redsem_async._observers.registry import observers
 from redsem_async._protocol.operations import KeyTerms
@@ -37,15 +37,14 @@ async def acquire(
     deadline = math.inf
     if timeout is not None:
         deadline = started + (timeout if waits else reply_timeout(terms.lease))
+    if terms.linger:
+        lease, now = reuse.take(remote.state, terms, permits, key, started), started
+        if lease is not None and reuse.others_are_due(remote.state):
+            lease, now = await remote.let_others_run(lease), clock()
+        if lease is not None:
+            return _permit(bound, lease, lease, started, now, cancel_on_loss=cancel_on_loss)
     asked = (remote.address, terms, permits, started, waits, loop.create_future())
     request = Request(*asked, deadline, ahead, key)
-    if terms.linger:
-        lease = reuse.take(remote.state, terms, permits, key, started)
-        if lease is not None and reuse.others_are_due(remote.state):
-            lease = await remote.let_others_run(lease)
-        if lease is not None:
-            request.serve(lease)
-            return _permit(bound, request, cancel_on_loss=cancel_on_loss)
     if remote.identity.closing:
         raise _refused(request, SemaphoreClosed(remote.address.name))
     remote.ask(request)
@@ -82,24 +81,32 @@ async def _outcome(bound: Bound, request: Request, *, cancel_on_loss: bool) -> P
         for notifier in observers.notifiers:
             notifier.abandoned(request)
         raise
-    return _permit(bound, request, cancel_on_loss=cancel_on_loss)
-
-
-def _permit(bound: Bound, request: Request, *, cancel_on_loss: bool) -> Permit:
-    """The permit of the caller, whose request has come to its end."""
-    remote, refresher, _ = bound
-    lease = request.lease
+    lease, state = request.lease, bound.remote.state
     if request.error is not None or lease is None or lease.state is LeaseState.ENDED:
         # Where there is no error: closed, and given back, before its caller could run.
-        error = request.error or SemaphoreClosed(remote.address.name)
-        if isinstance(error, AcquireTimeout) and waits_for_itself(remote.state, request, error):
+        error = request.error or SemaphoreClosed(state.name)
+        if isinstance(error, AcquireTimeout) and waits_for_itself(state, request, error):
             error = error.of_a_holder()
         raise _refused(request, error)
-    now = clock()
+    started, now = request.started, clock()
+    return _permit(bound, lease, request, started, now, cancel_on_loss=cancel_on_loss)
+
+
+def _permit(
+    bound: Bound,
+    lease: Lease,
+    asked: Lease | Request,
+    started: float,
+    now: float,
+    *,
+    cancel_on_loss: bool,
+) -> Permit:
+    """The permit of the caller, who gets *lease* for what was *asked*."""
+    remote, refresher, _ = bound
     refresher.add(lease, remote, now)
-    permit = Permit(bound, lease, now, now - request.started, cancel_on_loss)
+    permit = Permit(bound, lease, now, now - started, cancel_on_loss)
     for notifier in observers.notifiers:
-        notifier.granted(lease, request, permit.waited)
+        notifier.granted(lease, asked, permit.waited)
         if lease.state is LeaseState.LOST:  # before its caller came to know that it was granted
             notifier.lost(lease, lease.lost_reason or "", cancels=False)
     return permit

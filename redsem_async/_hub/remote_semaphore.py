@@ -167,7 +167,8 @@ class RemoteSemaphore:
         if not reuse.leave(state, lease, now):
             return False
         note_hold(state, lease.permits * held)
-        self.writer.settle(self)
+        if state.stirred or state.look_at < self.look_at:
+            self.writer.settle(self)
         return True
 
     def give_back(self, lease: Lease) -> None:

@@ -61,7 +61,7 @@ class Notifier:
         self.observer: events.Observer = observer
         self.keys: bool = keys  # whether events carry the key of a request
         self.stopped: bool = False  # perhaps while a loop over the notifiers runs
-        self._waiting: WeakSet[RequestFacts] = WeakSet()
+        self._waiting: WeakSet[Subject] = WeakSet()
         self._held: WeakKeyDictionary[PermitFacts, float] = WeakKeyDictionary()  # since when
 
     # -- requests
@@ -73,8 +73,8 @@ class Notifier:
                 self._waiting.add(request)
                 self._notify("queued", events.Queued(**self._facts(request)))
 
-    def granted(self, permit: PermitFacts, request: RequestFacts, waited: float) -> None:
-        """The caller that *request* was for has a permit now."""
+    def granted(self, permit: PermitFacts, request: Subject, waited: float) -> None:
+        """The caller has its permit; *request* is the permit itself where no request was made."""
         self._held[permit] = clock()
         outcome = self._outcome(request, waited)
         event = events.Granted(
@@ -99,7 +99,7 @@ class Notifier:
         waited = clock() - request.started
         self._notify("abandoned", events.Abandoned(**self._outcome(request, waited)))
 
-    def _outcome(self, request: RequestFacts, waited: float) -> dict[str, Any]:
+    def _outcome(self, request: Subject, waited: float) -> dict[str, Any]:
         queued = request in self._waiting
         self._waiting.discard(request)
         return {"waited": waited, "queued": queued, **self._facts(request)}

@@ -1141,8 +1141,8 @@ OF_CLIENT = (
         "promises/test_linger.py::test_tasks_are_served_in_the_order_of_their_calls",
         (
             "_api/acquiring.py",
-            "        lease = reuse.take(remote.state, terms, permits, key, started)\n        if lease is not None and reuse.others_are_due(remote.state):\n            lease = await remote.let_others_run(lease)\n",
-            "        if reuse.others_are_due(remote.state):\n            remote.state.uses_in_a_row = 0\n            await __import__('asyncio').sleep(0)\n        lease = reuse.take(remote.state, terms, permits, key, started)\n",
+            "        lease, now = reuse.take(remote.state, terms, permits, key, started), started\n        if lease is not None and reuse.others_are_due(remote.state):\n            lease, now = await remote.let_others_run(lease), clock()\n",
+            "        if reuse.others_are_due(remote.state):\n            remote.state.uses_in_a_row = 0\n            await __import__('asyncio').sleep(0)\n        lease, now = reuse.take(remote.state, terms, permits, key, started), started\n",
         ),
     ),
     mutant(
