@@ -20,6 +20,7 @@ from redsem_async._redis.connection import Connection
 
 CALLED = "release called"
 STATIONS = (
+    "send begun",
     "bytes written",
     "message read",
     "decoded",
@@ -77,6 +78,7 @@ def _wrap(stamps: list[Stamp]) -> None:
         setattr(owner, name, noted)
 
     wrap(Permit, "__aexit__", CALLED)
+    wrap(Connection, "send", "send begun")
     wrap(Connection, "send", "bytes written", after=True)
     wrap(Connection, "data_received", "message read")
     wrap(Pipeline, "push_received", "decoded")
@@ -114,13 +116,13 @@ def _medians(one: list[Stamp], two: list[Stamp]) -> dict[str, tuple[float, ...]]
         for place, (station, released) in enumerate(giver):
             if station != CALLED:
                 continue
-            written = next((at for what, at in giver[place:] if what == STATIONS[0]), released)
+            sent = {what: at for what, at in giver[place + 1 : place + 3] if what in STATIONS[:2]}
             later = [(what, at) for what, at in taker if released < at < released + 0.005]
             decoded = next((n for n, (what, _) in enumerate(later) if what == "decoded"), None)
             if not decoded:
                 continue
             # The message is what was read last before it was decoded.
-            found = {STATIONS[0]: written, "message read": later[decoded - 1][1]}
+            found = {**sent, "message read": later[decoded - 1][1]}
             for what, at in later[decoded:]:
                 found.setdefault(what, at)
             if set(STATIONS) <= set(found):
