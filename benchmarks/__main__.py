@@ -14,6 +14,7 @@ from benchmarks._report import as_json, as_markdown, lines_of
 from benchmarks._run import Run, facts_about, loops_for, plan, tables_of
 from benchmarks._servers import Server, ServerUnavailable, server
 from benchmarks._setup import Effort
+from benchmarks._stations import measure as timeline
 from benchmarks.cases import CASES, Case
 from redsem_async import SemaphoreError
 
@@ -60,12 +61,15 @@ def main(
     quick: Annotated[
         bool, typer.Option("--quick", help="Rough figures within a few minutes.")
     ] = False,
+    stations: Annotated[
+        bool, typer.Option("--stations", help="Only the timeline of a hand-off (P4).")
+    ] = False,
 ) -> None:
     """Measure this library, peers and baselines, and write a report.
 
     Exits with 1 if this library exceeded the limit or leaked a permit.
     """
-    chosen = _chosen(cases)
+    chosen = [Case("P4", "Timeline of a hand-off", timeline)] if stations else _chosen(cases)
     effort = (Effort.quick() if quick else Effort()).with_rounds(rounds)
     console = Console(stderr=True, highlight=False)
     allow_many_files()

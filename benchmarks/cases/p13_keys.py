@@ -28,7 +28,10 @@ WORST = "slowest script, ms"
 MOST = "keys in Redis, most kB"
 LEFT = "kB a minute later"
 ENTRIES = "entries left"
+KEYED = Aim(TO_PLAIN, 1.3, at_most=True)
+SHARED = Aim(TO_PLAIN, 1.4, at_most=True)
 LINE = Aim(TO_ALONE, 1.3, at_most=True)
+AIMS = {"a key": (KEYED,), "a key (share)": (SHARED,)}
 SHORT = Aim(WORST, 5.0, at_most=True)
 NOTHING = Aim(ENTRIES, 0, at_most=True)
 BUSY, OTHER = "busy", "other"
@@ -161,7 +164,7 @@ async def _pairs(setup: Setup) -> list[Row]:
                 setting=label,
                 acquire=Acquire.of(all_waits(own)),
                 figures=tuple(figures),
-                aims=(LINE,) if alone != label else (),
+                aims=AIMS.get(label, (LINE,) if alone != label else ()),
             )
         )
     return rows

@@ -15,8 +15,8 @@ BASELINE = "two minimal evalsha"
 SOCKET = "two minimal evalsha, blocking socket"
 TIME = "time, × two minimal evalsha"
 AIMS = {
-    **{library.label: Aim(TIME, 0.75, at_most=True) for library in OURS},
-    **{library.label: Aim(TIME, 0.06, at_most=True) for library in LINGERING},
+    **{library.label: Aim(TIME, 0.60, at_most=True) for library in OURS},
+    **{library.label: Aim(TIME, 0.03, at_most=True) for library in LINGERING},
 }
 HOW = (
     "One task acquires and releases repeatedly; the limit of a Lock is 1. Baselines: two scripts"

@@ -13,7 +13,7 @@ from benchmarks.libraries import ALL_OURS, LINGERING, OURS, PEERS
 BASELINE = f"scripts of {BATCH} ids"
 TO_BASELINE = f"÷ scripts of {BATCH} ids"
 AIMS = {
-    **{library.label: [Aim(TO_PEER, 12.0), Aim(TO_NODE, 1.1)] for library in OURS},
+    **{library.label: [Aim(TO_PEER, 15.0), Aim(TO_NODE, 1.3)] for library in OURS},
     **{
         library.label: [Aim(TO_PEER, 30.0), Aim(TO_NODE, 3.0), Aim(TO_BASELINE, 1.0)]
         for library in LINGERING

@@ -19,12 +19,12 @@ from benchmarks._measure import Burst, all_waits
 from benchmarks._results import Acquire, Aim, Figure, Row, Table
 from benchmarks._setup import Setup
 from benchmarks.cases._base import Case
-from benchmarks.libraries import FAIR, OURS, PEERS, REDIS_LOCK, ZSET, OpenSemaphore, Options
+from benchmarks.libraries import OURS, PEERS, REDIS_LOCK, OpenSemaphore, Options
 
 HOP = "baseline: publish to message"
 ROUND_TRIP = "baseline: round trip"
 TIME = "time, × hop + trip"
-AIMS = {FAIR.label: (Aim(TIME, 0.70, at_most=True),), ZSET.label: (Aim(TIME, 0.95, at_most=True),)}
+AIMS = {library.label: (Aim(TIME, 0.80, at_most=True),) for library in OURS}
 PAUSE = 0.01  # seconds until the other process waits
 MAX_TURN = 3.0  # seconds for a turn, if waiters poll
 HOW = (

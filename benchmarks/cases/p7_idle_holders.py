@@ -19,7 +19,7 @@ LOST = "lost"
 LEASE = 10.0
 AIMS = (
     Aim(SENT, 5, at_most=True),
-    Aim(CPU, 5, at_most=True),
+    Aim(CPU, 3, at_most=True),
     Aim(LOST, 0, at_most=True),
 )
 HOW = (

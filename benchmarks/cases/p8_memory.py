@@ -8,7 +8,7 @@ from redis.asyncio import Redis
 from benchmarks._bulk import LONG, CheckStillWaiting, Hold, Open, Wait
 from benchmarks._children import child
 from benchmarks._comparison import attempt, name_for
-from benchmarks._results import Absent, Acquire, Figure, Row, Table
+from benchmarks._results import Absent, Acquire, Aim, Figure, Row, Table
 from benchmarks._server_stats import key_memory, used_memory
 from benchmarks._setup import Setup
 from benchmarks._usage import ReportUsage
@@ -18,6 +18,7 @@ from benchmarks.libraries import OURS, PEERS, Library, Options
 KEYS = "server, keys: bytes each"
 SERVER = "server, all: bytes each"
 CLIENT = "client: bytes each"
+AIM = Aim(CLIENT, 3000, at_most=True)
 HOW = (
     "One process holds that many permits, or has that many tasks that wait while another process"
     " holds the only permit. Differences, divided by the number: MEMORY USAGE of the keys;"
@@ -68,7 +69,13 @@ async def _row(setup: Setup, library: Library, *, waiting: bool) -> Row:
             Figure(CLIENT, ((grown.memory - use.memory) / many,)),
         )
         await process.kill()
-    return Row(label=library.label, setting=setting, acquire=Acquire.of(waits), figures=figures)
+    return Row(
+        label=library.label,
+        setting=setting,
+        acquire=Acquire.of(waits),
+        figures=figures,
+        aims=(AIM,) if library.ours and not waiting else (),
+    )
 
 
 CASE = Case("P8", "Memory", measure)
