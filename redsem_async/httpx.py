@@ -154,7 +154,7 @@ class _Body(ReleasingStream, httpx.AsyncByteStream):
 
 def _async_body(response: httpx.Response) -> httpx.AsyncByteStream:
     if not isinstance(response.stream, httpx.AsyncByteStream):
-        raise TypeError(f"the wrapped transport's response has no async body of httpx")
+        raise TypeError("the wrapped transport's response has no async body of httpx")
     return response.stream
 
 

@@ -155,7 +155,7 @@ class _Body(ReleasingStream, httpx2.AsyncByteStream):
 
 def _async_body(response: httpx2.Response) -> httpx2.AsyncByteStream:
     if not isinstance(response.stream, httpx2.AsyncByteStream):
-        raise TypeError(f"the wrapped transport's response has no async body of httpx2")
+        raise TypeError("the wrapped transport's response has no async body of httpx2")
     return response.stream
 
 
