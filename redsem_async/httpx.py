@@ -104,7 +104,7 @@ class SemaphoreTransport(httpx.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """Acquire a permit and send *request*. httpx calls this."""
-        if not isinstance(request, httpx.Request):
+        if not isinstance(request, httpx.Request):  # pyright: ignore[reportUnnecessaryIsInstance]
             library = type(request).__module__.partition(".")[0]
             raise TypeError(f"this is a client of {library}: use redsem_async.{library} in it")
         try:

@@ -105,7 +105,7 @@ class SemaphoreTransport(httpx2.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Acquire a permit and send *request*. httpx2 calls this."""
-        if not isinstance(request, httpx2.Request):
+        if not isinstance(request, httpx2.Request):  # pyright: ignore[reportUnnecessaryIsInstance]
             library = type(request).__module__.partition(".")[0]
             raise TypeError(f"this is a client of {library}: use redsem_async.{library} in it")
         try:
