@@ -104,6 +104,9 @@ class SemaphoreTransport(httpx.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """Acquire a permit and send *request*. httpx calls this."""
+        if not isinstance(request, httpx.Request):  # pyright: ignore[reportUnnecessaryIsInstance]
+            library = type(request).__module__.partition(".")[0]
+            raise TypeError(f"this is a client of {library}: use redsem_async.{library} in it")
         try:
             timeouts = request.extensions.get("timeout", {})
             held = await self._limiter.acquire(request, timeouts.get("pool"))
@@ -119,8 +122,7 @@ class SemaphoreTransport(httpx.AsyncBaseTransport):
             with held.guarded():
                 response = await self._wrapped.handle_async_request(request)
             if not response.is_closed:
-                assert isinstance(response.stream, httpx.AsyncByteStream)
-                response.stream = _Body(response.stream, held)
+                response.stream = _Body(_async_body(response), held)
                 held.expect_reading(f"{request.method} {request.url.host}")
                 return response
         except BaseException:
@@ -148,6 +150,12 @@ class SemaphoreTransport(httpx.AsyncBaseTransport):
 
 class _Body(ReleasingStream, httpx.AsyncByteStream):
     pass
+
+
+def _async_body(response: httpx.Response) -> httpx.AsyncByteStream:
+    if not isinstance(response.stream, httpx.AsyncByteStream):
+        raise TypeError("the wrapped transport's response has no async body of httpx")
+    return response.stream
 
 
 def _host(request: httpx.Request) -> str:

@@ -105,6 +105,9 @@ class SemaphoreTransport(httpx2.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Acquire a permit and send *request*. httpx2 calls this."""
+        if not isinstance(request, httpx2.Request):  # pyright: ignore[reportUnnecessaryIsInstance]
+            library = type(request).__module__.partition(".")[0]
+            raise TypeError(f"this is a client of {library}: use redsem_async.{library} in it")
         try:
             timeouts = request.extensions.get("timeout", {})
             held = await self._limiter.acquire(request, timeouts.get("pool"))
@@ -120,8 +123,7 @@ class SemaphoreTransport(httpx2.AsyncBaseTransport):
             with held.guarded():
                 response = await self._wrapped.handle_async_request(request)
             if not response.is_closed:
-                assert isinstance(response.stream, httpx2.AsyncByteStream)
-                response.stream = _Body(response.stream, held)
+                response.stream = _Body(_async_body(response), held)
                 held.expect_reading(f"{request.method} {request.url.host}")
                 return response
         except BaseException:
@@ -149,6 +151,12 @@ class SemaphoreTransport(httpx2.AsyncBaseTransport):
 
 class _Body(ReleasingStream, httpx2.AsyncByteStream):
     pass
+
+
+def _async_body(response: httpx2.Response) -> httpx2.AsyncByteStream:
+    if not isinstance(response.stream, httpx2.AsyncByteStream):
+        raise TypeError("the wrapped transport's response has no async body of httpx2")
+    return response.stream
 
 
 def _host(request: httpx2.Request) -> str:

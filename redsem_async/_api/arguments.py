@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 S = TypeVar("S")
@@ -47,3 +47,9 @@ def how_to_call(cls: type[Any]) -> str:
     parameters = inspect.signature(cls).parameters.values()
     names = [parameter.name for parameter in parameters if parameter.kind in _BY_POSITION]
     return f"use {cls.__name__}({', '.join(names)}), with options as keywords"
+
+
+def not_pickled(self: object) -> NoReturn:
+    """Say what to do instead: the ``__reduce__`` of what belongs to one process."""
+    name = type(self).__name__
+    raise TypeError(f"a {name} cannot be pickled: create one in each process, by the same name")

@@ -7,6 +7,7 @@ from urllib.parse import quote
 
 from redsem_async._core import config
 
+from .arguments import not_pickled
 from .classes import FairSemaphore, Mutex
 from .options import Options
 from .semaphore import AnySemaphore
@@ -78,6 +79,8 @@ class SemaphoreGroup:
         self._prefix = prefix
         self._options = options
         self._made(name, self.declared_limit)  # raises for invalid arguments
+
+    __reduce__ = not_pickled
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._name!r}, kind={self._kind.__name__})"

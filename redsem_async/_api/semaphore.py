@@ -17,7 +17,7 @@ from redsem_async._protocol.operations import Clear, KeyTerms, Reap, SetLimit, S
 from redsem_async._protocol.replies import Reply, StatusReply
 
 from .acquiring import acquire, adopt
-from .arguments import how_to_call, names_the_class
+from .arguments import how_to_call, names_the_class, not_pickled
 from .awaitables import Acquisition, AwaitableBool
 from .backends import backend_of
 from .bound import Bound
@@ -142,6 +142,8 @@ class AnySemaphore:
         self._recovery = config.recovery_of(recovery)
         self._last_bound: Bound | None = None  # in the loop that used it last
         self._entered = EnteredPermits()
+
+    __reduce__ = not_pickled
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, limit={self.limit})"
@@ -295,6 +297,8 @@ class AnySemaphore:
     async def _locked(self) -> bool:
         reply = await self._read(0)
         return reply.blocked or self._status_of(reply).available < 1
+
+    _locked.__qualname__ = "AnySemaphore.locked"  # as Python reports one that was not awaited
 
     async def available(self) -> int:
         """How many permits are free now, under the limit in force."""

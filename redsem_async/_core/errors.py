@@ -5,6 +5,8 @@ as attributes and keeps them through copying and pickling; its message says what
 """
 
 import math
+import os
+import re
 from collections.abc import Sequence
 from typing import Any, Literal, Self
 
@@ -293,3 +295,14 @@ class BackendUnavailable(BackendError, ConnectionError):
 
     Whether a permit was free is not known; nothing is held.
     """
+
+
+def unreachable(error: BaseException) -> str | None:
+    """Why no connection could be made, in words; None for any other error."""
+    text = str(error)
+    if number := re.match(r"Error (\d+) connecting to |.*\[Errno (\d+)\] Connect call", text):
+        if "SSL" in text:
+            return text.rpartition("[")[2].rstrip(".")
+        return os.strerror(int(number[1] or number[2])).lower()
+    named = re.match(r"Error -\d+ connecting to \S+\. (.+?)\.?\Z", text)
+    return named[1].lower() if named else None

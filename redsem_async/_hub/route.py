@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator
 
 from redsem_async._core.backoff import delays
-from redsem_async._core.errors import BackendError, BackendUnavailable
+from redsem_async._core.errors import BackendError, BackendUnavailable, unreachable
 from redsem_async._protocol.backend import Link, Node
 
 FRESH = 0.05  # seconds before a deadline: the reply to an earlier command does not decide it
@@ -118,7 +118,10 @@ class Route:
         cause = cause or self.error
         reason = f": {cause}" if cause and str(cause) else ""
         place = self.link.node.place
-        error = BackendUnavailable(self._name, f"{place} is unavailable{reason}")
+        detail = f"{place} is unavailable{reason}"
+        if cause is not None and (words := unreachable(cause)):
+            detail = f"can't reach {place} ({words})"
+        error = BackendUnavailable(self._name, detail)
         error.__cause__ = cause
         return error
 

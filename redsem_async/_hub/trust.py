@@ -70,7 +70,7 @@ def revoked(state: SemaphoreState, numbers: Iterable[int]) -> None:
     """Another client released or adopted permits of this process."""
     for number in numbers:
         if (lease := state.leases.get(number)) is not None:
-            gone(state, lease, "released or adopted by somebody else")
+            gone(state, lease, "revoked: another process released or adopted it")
 
 
 def cleared(state: SemaphoreState) -> None:

@@ -14,7 +14,7 @@ from rich.console import Console
 from ._commands import COMMANDS
 from ._doctor import doctor
 from ._ephemeral import errors_end_the_command
-from ._options import IsCluster, Prefix, valid_prefix
+from ._options import IsCluster, Prefix, as_json_too, valid_prefix
 from ._serve import serve
 from ._target import USAGE_ERROR, fail, valid_url
 from ._watch import watch
@@ -63,6 +63,10 @@ def redsem_async(
         bool | None,
         typer.Option("--cluster", help="The URL is a node of a cluster, for every command."),
     ] = None,
+    as_json: Annotated[
+        bool | None,
+        typer.Option("--json", help="Print JSON, for every command that can."),
+    ] = None,
 ) -> None:
     """Distributed semaphores for asyncio, backed by Redis.
 
@@ -73,7 +77,9 @@ def redsem_async(
 
 
 for command in (*COMMANDS, watch, doctor, serve):
-    app.command()(command)
+    # "set-limit x -1": a negative number is no option, so that the command says what is wrong.
+    unknown = {"ignore_unknown_options": command.__name__ == "set_limit"}
+    app.command(context_settings=unknown)(command)
 
 
 @app.command()
@@ -108,7 +114,11 @@ def demo(
     cluster: IsCluster = False,
     as_json: Annotated[
         bool,
-        typer.Option("--json", help="Print the summary as JSON; all other output goes to stderr."),
+        typer.Option(
+            "--json",
+            help="Print the summary as JSON; all other output goes to stderr.",
+            callback=as_json_too,
+        ),
     ] = False,
 ) -> None:
     """Run four processes against an upstream with a concurrency limit, and kill one of them.
@@ -161,7 +171,11 @@ def bench(
     cluster: IsCluster = False,
     as_json: Annotated[
         bool,
-        typer.Option("--json", help="Print the figures as JSON; all other output goes to stderr."),
+        typer.Option(
+            "--json",
+            help="Print the figures as JSON; all other output goes to stderr.",
+            callback=as_json_too,
+        ),
     ] = False,
 ) -> None:
     """Measure how fast permits are acquired on your own Redis.

@@ -13,7 +13,7 @@ from redsem_async._core.keys import parse_permit_id
 from redsem_async._integrations import changed, discovery
 from redsem_async._integrations.discovery import SemaphoreInfo
 
-from ._options import LOCAL, AsJson, IsCluster, MaxEntries, Name, Prefix, Url
+from ._options import LOCAL, AsJson, Ids, IsCluster, MaxEntries, Name, Prefix, Url
 from ._render import as_dict, console, details, list_table
 from ._target import (
     CLUSTER_NODE,
@@ -101,7 +101,7 @@ def ls(
         ]
         typer.echo(json.dumps(data, indent=2))
     elif rows:
-        console().print(list_table(rows))
+        console(fitting=True).print(list_table(rows))
     else:
         typer.echo(printable(run(_nothing_found(target, pattern), target)), err=True)
     errors = [row.status for row in rows if isinstance(row.status, SemaphoreError)]
@@ -130,6 +130,7 @@ def status(
     *,
     max_entries: MaxEntries = 100,
     keys_after: KeysAfter = None,
+    ids: Ids = False,
     url: Url = LOCAL,
     prefix: Prefix = "redsem",
     cluster: IsCluster = False,
@@ -149,7 +150,7 @@ def status(
     if as_json:
         typer.echo(json.dumps(as_dict(info, current, whole=True), indent=2))
     else:
-        console().print(details(info, current))
+        console(fitting=not ids).print(details(info, current, ids=ids))
         if 0 < max_entries == len(current.keys):
             last = shlex.quote(current.keys[-1].key)
             typer.echo(printable(f"{max_entries} keys are listed: --keys-after {last} lists more"))
@@ -258,7 +259,7 @@ def _change(
             before = await discovery.find(client, target.prefix, name)
             if before is None:
                 if not create:
-                    hint = "" if create is None else " Use --create if nobody uses that name yet."
+                    hint = "" if create is None else " Use --create if the name is not in use yet."
                     await _not_found(client, target, name, hint)
                 before = SemaphoreInfo(name)
             semaphore = before.semaphore(client, target.prefix, keyed=keyed)
@@ -278,7 +279,7 @@ def _say(name: str, before: SemaphoreInfo, done: str) -> None:
 def kick(
     name: Name,
     permit_id: Annotated[
-        str, typer.Argument(metavar="ID", help="Id of the permit, as shown by status.")
+        str, typer.Argument(metavar="ID", help="Id of the permit, as shown by status --ids.")
     ],
     *,
     url: Url = LOCAL,
@@ -293,7 +294,7 @@ def kick(
     Exits with 4 if the id holds no permit (any more).
     """
     if parse_permit_id(permit_id) is None:
-        fail("not a permit id: status shows the ids", USAGE_ERROR)
+        fail("not a permit id: status --ids shows them", USAGE_ERROR)
 
     target = Target(url, prefix, cluster)
     if not on(target, name, lambda _, semaphore: semaphore.release(permit_id)):

@@ -31,6 +31,11 @@ def _cluster(ctx: typer.Context, cluster: bool) -> bool:  # noqa: FBT001 - as ty
     return before_the_command(ctx, "cluster", cluster)
 
 
+def as_json_too(ctx: typer.Context, as_json: bool) -> bool:  # noqa: FBT001 - as typer calls it
+    """Whether ``--json`` was given, before the command or after it."""
+    return before_the_command(ctx, "as_json", as_json)
+
+
 def _text(ctx: typer.Context, text: str, what: str) -> str:
     try:
         return config.text(text, what)
@@ -75,7 +80,8 @@ IsCluster = Annotated[
     bool,
     typer.Option("--cluster", help="The URL is a node of a Redis Cluster.", callback=_cluster),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.", callback=as_json_too)]
+Ids = Annotated[bool, typer.Option("--ids", help="Show the ids and fencing tokens of permits.")]
 Name = Annotated[
     str, typer.Argument(help="Name of the semaphore.", callback=_name, autocompletion=complete)
 ]

@@ -1,5 +1,6 @@
 """Output: tables for people, dicts for JSON."""
 
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -14,6 +15,7 @@ from redsem_async._integrations.discovery import LISTED_KEYS, ListEntry, Semapho
 
 from ._target import printable
 
+BAR = 10  # characters
 WIDE = 1000  # columns; the terminal wraps lines, so that ids can be copied
 
 
@@ -30,19 +32,36 @@ def list_table(rows: Sequence[ListEntry]) -> RenderableType:
     """One row per semaphore."""
     keyed = any(row.info.keyed for row in rows)
     more = {"keys": "left"} if keyed else {}
-    table = _table("name", "class", limit="right", held="right", waiting="right", **more)
+    table = _table("name", "state", "in use", limit="right", held="right", waiting="right", **more)
     for row in rows:
         status = row.status
         held = waiting = "?"
+        state, bar = Text("?"), Text()
         keys: list[str] = []
         if isinstance(status, SemaphoreStatus):
             held, waiting = f"{status.held:,}", f"{status.waiting:,}"
+            state, bar = _state(status), _bar(status)
             keys = [keys_text(status)] if keyed else []
-        local = " (local clock)" if row.info.clock == "local" else ""
-        kind = f"{row.info.class_name or '-'}{local}"
         name = printable(row.info.name)
-        table.add_row(name, kind, limit_text(row.info), held, waiting, *keys)
+        table.add_row(name, state, bar, limit_text(row.info), held, waiting, *keys)
     return table
+
+
+def _state(status: SemaphoreStatus) -> Text:
+    """The state in one word, with the dashboard's colours."""
+    if status.limit == 0:
+        return Text("paused", "yellow")
+    if status.held >= status.limit:
+        return Text("full", "red" if status.waiting else "yellow")
+    return Text("free", "green") if status.held else Text("idle", "dim")
+
+
+def _bar(status: SemaphoreStatus) -> Text:
+    """The share of the permits that is in use."""
+    if not status.limit:
+        return Text()
+    full = min(BAR, math.ceil(BAR * status.held / status.limit))
+    return Text("█" * full, _state(status).style).append("░" * (BAR - full), "dim")
 
 
 def keys_text(status: SemaphoreStatus) -> str:
@@ -85,9 +104,10 @@ def headline(info: SemaphoreInfo, status: SemaphoreStatus) -> str:
         f"{status.held:,} held",
         f"{status.waiting:,} waiting",
     ]
-    if status.retry_after and status.limit:
-        parts.append(f"next in about {duration(status.retry_after)}")
-    return f"{printable(info.name)}: {', '.join(parts)}"
+    line = f"{printable(info.name)}: {', '.join(parts)}"
+    if status.waiting and status.retry_after and status.limit:
+        line += f"; a new request would wait about {_about(status.retry_after)}"
+    return line
 
 
 def _limit_in_full(info: SemaphoreInfo) -> str:
@@ -98,15 +118,16 @@ def _limit_in_full(info: SemaphoreInfo) -> str:
     return f"{_set_limit_text(info, info.set_limit)}{beside}"
 
 
-def details(info: SemaphoreInfo, status: SemaphoreStatus) -> RenderableType:
-    """The status of a semaphore with its holders and waiters."""
+def details(info: SemaphoreInfo, status: SemaphoreStatus, *, ids: bool) -> RenderableType:
+    """The status of a semaphore with its holders and waiters; *ids*: and those of permits."""
     parts: list[RenderableType] = [Text(headline(info, status))]
+    parts.append(Text.assemble(_bar(status), " " if status.limit else "", _state(status)))
     if info.versions:
         parts.append(Text(f"versions: {versions_text(info.versions)}"))
     if status.keys:
         parts += [Text(), _keys(status)]
     if status.holders:
-        parts += [Text(), _holders(info, status)]
+        parts += [Text(), _holders(info, status, ids=ids)]
         parts += _omitted(status.held - sum(h.permits for h in status.holders), "permits held")
         parts += _reused(status)
     if status.waiters:
@@ -131,23 +152,24 @@ def _keys(status: SemaphoreStatus) -> Table:
     return table
 
 
-def _holders(info: SemaphoreInfo, status: SemaphoreStatus) -> Table:
-    facts = {"held_for": "right", "expires_in": "right", "token": "right", "permits": "right"}
+def _holders(info: SemaphoreInfo, status: SemaphoreStatus, *, ids: bool) -> Table:
+    facts = {"held_for": "right", "expires_in": "right", "permits": "right"}
     of_key = {"key": "left"} if info.keyed else {}
     of_slots = {"slots": "left"} if info.slotted else {}
-    table = _table("holder", **facts, **of_key, **of_slots, id="left")
+    of_ids = {"token": "right", "id": "left"} if ids else {}
+    table = _table("holder", **facts, **of_key, **of_slots, **of_ids)
     for holder in status.holders:
         more = [printable(holder.key or "")] if info.keyed else []
         if info.slotted:
             more.append(printable(", ".join(map(str, holder.slots))))
+        if ids:
+            more += [str(holder.fencing_token), holder.id]
         table.add_row(
             _client_text(holder.client),
             duration(holder.age),
             duration(holder.expires_in),
-            str(holder.fencing_token),
             f"{holder.permits:,}",
             *more,
-            holder.id,
         )
     return table
 
@@ -194,6 +216,13 @@ def _table(*names: str, **columns: Any) -> Table:
     for name, justify in columns.items():
         table.add_column(name.replace("_", " ").upper(), justify=justify, overflow="fold")
     return table
+
+
+def _about(seconds: float) -> str:
+    """*seconds*, rounded, because they are an estimate."""
+    if seconds < 60:
+        return f"{math.ceil(seconds)} s"
+    return f"{round(seconds / 60)} min" if seconds < 3600 else duration(seconds)
 
 
 def duration(seconds: float) -> str:

@@ -13,6 +13,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import AskError, NoPermissionError, ResponseError
 
 from redsem_async import SemaphoreError, aclose, from_url
+from redsem_async._core.errors import unreachable
 from redsem_async._redis.sentinels import split_url
 from redsem_async._redis.stored import READ_ERRORS, as_text
 
@@ -139,7 +140,7 @@ def run(work: Coroutine[Any, Any, T], target: Target) -> T:
     except KeyboardInterrupt:
         interrupted()
     except REDIS_ERRORS as error:
-        fail(f"{target.display_url}: {describe(error)}", FAILED)
+        fail(failure(target, error), FAILED)
     except ValueError as error:  # an invalid name
         fail(str(error), USAGE_ERROR)
 
@@ -170,6 +171,13 @@ def describe(error: BaseException) -> str:
     if isinstance(error, NoPermissionError):
         return f"{text} (see docs/operating.md for the permissions of each command)"
     return text
+
+
+def failure(target: Target, error: BaseException) -> str:
+    """What went wrong at *target*, on one line."""
+    if (words := unreachable(error)) is None:
+        return f"{target.display_url}: {describe(error)}"
+    return f"Can't reach Redis at {target.display_url} ({words}). Is --url or REDIS_URL right?"
 
 
 def no_such_semaphore(name: str, prefix: str, similar: str | None = None) -> str:

@@ -15,7 +15,7 @@ from redsem_async import SemaphoreStatus
 from redsem_async._integrations import discovery
 from redsem_async._integrations.discovery import SemaphoreInfo
 
-from ._options import LOCAL, AsJson, IsCluster, MaxEntries, Name, Prefix, Url
+from ._options import LOCAL, AsJson, Ids, IsCluster, MaxEntries, Name, Prefix, Url
 from ._render import as_dict, console, details, headline, keys_text
 from ._target import (
     FAILED,
@@ -24,8 +24,8 @@ from ._target import (
     USAGE_ERROR,
     Target,
     connected,
-    describe,
     fail,
+    failure,
     no_such_semaphore,
     printable,
 )
@@ -55,15 +55,17 @@ def watch(
     url: Url = LOCAL,
     prefix: Prefix = "redsem",
     cluster: IsCluster = False,
+    ids: Ids = False,
     as_json: AsJson = False,
 ) -> None:
     """Show holders and waiters, live, until Ctrl-C.
 
-    Without a terminal it prints one line per sample; with --json, one object per line. It goes on
-    after an error, which is a sample, too. With --count, the exit code is that of the last sample.
+    Without a terminal it prints one line per sample; with --json, one object per line. It keeps
+    running after an error and reports it in place of a sample. With --count, the exit code is
+    that of the last sample.
     """
     target = Target(url, prefix, cluster)
-    with contextlib.suppress(KeyboardInterrupt), _output(name, as_json=as_json) as show:
+    with contextlib.suppress(KeyboardInterrupt), _output(name, ids=ids, as_json=as_json) as show:
         try:
             last = asyncio.run(_poll(target, name, interval, count, max_entries, show))
         except ValueError as error:
@@ -73,7 +75,7 @@ def watch(
 
 
 @contextlib.contextmanager
-def _output(name: str, *, as_json: bool) -> Generator[Callable[[Sample], None]]:
+def _output(name: str, *, ids: bool, as_json: bool) -> Generator[Callable[[Sample], None]]:
     """What shows a sample: a live display in a terminal, or lines."""
     shown = console(fitting=True)
     if as_json:
@@ -89,7 +91,7 @@ def _output(name: str, *, as_json: bool) -> Generator[Callable[[Sample], None]]:
                 if isinstance(sample, Failure):
                     live.update(Group(last, Text(), Text(sample.text)), refresh=True)
                 else:
-                    last = details(*sample)
+                    last = details(*sample, ids=ids)
                     live.update(last, refresh=True)
 
             yield show
@@ -142,7 +144,7 @@ async def _samples(
                     yield await _take_sample(client, target, name, max_entries)
                     await asyncio.sleep(interval)
         except REDIS_ERRORS as error:
-            yield Failure(f"{target.display_url}: {printable(describe(error))}", FAILED)
+            yield Failure(printable(failure(target, error)), FAILED)
         await asyncio.sleep(interval)
 
 

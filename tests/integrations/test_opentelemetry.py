@@ -101,7 +101,7 @@ async def test_durations_say_what_it_came_to(collected: Collected) -> None:
     }
     assert collected.points("redsem.permit.duration") == {
         ("released", "zset", "jobs"): 1,
-        ("lost", "zset", "released or adopted by somebody else", "jobs"): 1,
+        ("lost", "zset", "revoked: another process released or adopted it", "jobs"): 1,
     }
 
 
@@ -146,7 +146,7 @@ async def test_what_went_wrong_is_an_error_of_its_span(collected: Collected) -> 
     [lost] = collected.spans("redsem.hold")
     assert turned_away.status.status_code is trace.StatusCode.ERROR
     assert turned_away.status.description == "no permit was free"
-    assert lost.status.description == "lost: released or adopted by somebody else"
+    assert lost.status.description == "lost: revoked: another process released or adopted it"
 
 
 def until_colon(name: str) -> str:

@@ -111,7 +111,7 @@ async def test_a_loss_is_logged_at_info(
         "semaphore": sem.name,
         "permits": 1,
         "fencing_token": permit.fencing_token,
-        "reason": "released or adopted by somebody else",
+        "reason": "revoked: another process released or adopted it",
     }
     assert permit.id not in record.getMessage()
     await permit.release()

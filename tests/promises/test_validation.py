@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import pickle
 import re
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 import redis
 from redis.asyncio import Redis
 
-from redsem_async import Mutex, Semaphore, aclose
+from redsem_async import FairSemaphore, Mutex, Semaphore, SemaphoreGroup, aclose
 from redsem_async._core import config
 from redsem_async.testing import MemoryBackend
 from tests.harness.clients import Client, Kind, Make
@@ -335,3 +336,9 @@ async def test_the_facts_of_a_semaphore_are_read_only(make: Make) -> None:
         for attribute in ("id", "name", "fencing_token", "waited", "expires_in", "lost"):
             with pytest.raises(AttributeError):
                 setattr(permit, attribute, 5)
+
+
+def test_pickling_says_what_to_do_instead(redis: Redis) -> None:
+    for made in (FairSemaphore(redis, "jobs", 1), SemaphoreGroup(redis, "jobs", limit=1)):
+        with pytest.raises(TypeError, match="create one in each process"):
+            pickle.dumps(made)

@@ -67,7 +67,7 @@ def print_chart(record: Record, console: Console) -> None:
             line.append(full or ("─" if at_limit else " "), "red" if bare else "blue")
         console.print(line)
     console.print(f"   0{record.seconds:>{width}.1f}")
-    console.print("   seconds: without a semaphore (red), then with one (blue)")
+    console.print("   seconds: first without a semaphore, then with one")
 
 
 def _save_chart(record: Record, path: Path) -> None:

@@ -153,3 +153,13 @@ async def test_clear_without_input_requires_yes(url: str, redis: Redis) -> None:
         "clear asks for confirmation, but there is no input: use --yes\n",
     )
     assert await permit.release()
+
+
+async def test_a_negative_limit_is_not_taken_for_an_option(url: str) -> None:
+    result = await command("set-limit", "jobs", "-1", url=url)
+    assert result.code == 2
+    assert "the limit must be a whole number" in result.error_line
+
+
+async def test_json_may_be_asked_for_before_the_command(url: str) -> None:
+    assert (await command("--json", "ls", url=url)).json_output == []

@@ -83,6 +83,8 @@ async def test_ls_of_one_cluster_node_is_an_error(embedded: StartServer) -> None
 async def test_an_unreachable_server_is_one_error_line(arguments: tuple[str, ...]) -> None:
     result = await program(*arguments, REDIS_URL=f"redis://us:{PASSWORD}@127.0.0.1:1/0?db=0")
     assert result.code == 1
+    assert "(connection refused)" in result.error_line
+    assert "--url" in result.error_line
     assert "127.0.0.1:1" in result.error_line
     assert PASSWORD not in result.err
 

@@ -1,5 +1,6 @@
 """Commands for semaphores whose requests have keys, and whose permits have slots."""
 
+import re
 from typing import Any
 
 import pytest
@@ -79,12 +80,12 @@ async def test_the_use_the_limit_and_the_line_of_each_key(
     heading, line = (await command("ls", url=url)).out.splitlines()
     assert heading.split()[-1] == "KEYS"
     assert line.endswith("acme 2/2 +2, beta 1/7")
-    shown = (await command("status", "llm", url=url)).out
+    shown = (await command("status", "llm", "--ids", url=url)).out
     assert "FairSemaphore, limit 5, key_limit=2, 4 held, 2 waiting" in shown
     rows = [line.split() for line in shown.splitlines()]
     assert ["acme", "2", "2", "2"] in rows
     assert ["beta", "7", "(set)", "1", "0"] in rows
-    assert [row[-2] for row in rows if held[1].id in row] == ["beta"]
+    assert [row[-3] for row in rows if held[1].id in row] == ["beta"]
     assert [row[-1] for row in rows if row[:1] in (["1"], ["2"])] == ["acme", "acme"]
     watch = await program("watch", "llm", "--count", "1", "--url", url)
     assert watch.out.endswith("; keys: acme 2/2 +2, beta 1/7\n")
@@ -202,9 +203,9 @@ async def test_the_slots_of_each_holder(kind: Kind, url: str, redis: Redis) -> N
         two.id: ["cuda:0", "cuda:1"],
         one.id: ["cuda:2"],
     }
-    shown = (await command("status", "gpu", url=url)).out
+    shown = (await command("status", "gpu", "--ids", url=url)).out
     assert "limit 3, 3 slots, 3 held" in shown
-    assert f"cuda:0, cuda:1   {two.id}" in shown
+    assert re.search(rf"cuda:0, cuda:1 +{two.fencing_token} +{two.id}", shown)
     await semaphore.set_limit(30)
     assert (await command("ls", "--json", url=url)).json_output[0]["limit"] == 3
     await let_go(one, two)
@@ -245,7 +246,7 @@ async def test_a_set_limit_above_the_number_of_slots_is_not_shown_as_in_force(
         [listed] = (await command("ls", "--json", url=url)).json_output
         assert (listed["limit"], listed["set_limit"]) == (2, 100)
         [_, row] = (await command("ls", url=url)).out.splitlines()
-        assert row.split()[2:] == ["2", "(100", "set)", "1", "0"]
+        assert row.split()[3:] == ["2", "(100", "set)", "1", "0"]
         shown = (await command("status", "gpus", url=url)).out
         assert "limit 2 (100 set); clients declare 2, 2 slots, 1 held" in shown
         assert (await command("set-limit", "gpus", "2", url=url)).code == 0

@@ -40,8 +40,8 @@ async def test_ls_lists_what_is_in_use(url: str, redis: Redis) -> None:
 
     shown = await command("ls", url=url)
     heading, *rows = shown.out.splitlines()
-    assert heading.split() == ["NAME", "CLASS", "LIMIT", "HELD", "WAITING"]
-    assert rows[0].split() == ["gpu:a", "b", "Semaphore", "7", "(set)", "3", "0"]
+    assert heading.split() == ["NAME", "STATE", "IN", "USE", "LIMIT", "HELD", "WAITING"]
+    assert rows[0].split() == ["gpu:a", "b", "free", "█████░░░░░", "7", "(set)", "3", "0"]
     assert (await command("ls", "gpu*", "--json", url=url)).json_output == listed[:1]
     [other] = (await command("ls", "--prefix", "redsem:other", "--json", url=url)).json_output
     assert other["name"] == "elsewhere"
@@ -123,10 +123,14 @@ async def test_status_shows_holders_and_waiters(url: str, redis: Redis, connect:
     assert waiters == [(1, "batch"), (2, "api")]
 
     shown = (await command("status", "jobs", url=url)).out
-    headline = "jobs: FairSemaphore, limit 3, 3 held, 2 waiting, next in about "
+    headline = "jobs: FairSemaphore, limit 3, 3 held, 2 waiting; a new request would wait about "
+    assert shown.splitlines()[1] == "██████████ full"
+    assert permit.id not in shown
+    assert max(map(len, shown.splitlines()[1:])) <= 80
+    shown = (await command("status", "jobs", "--ids", url=url)).out
     assert shown.splitlines()[0].startswith(headline)
     assert re.search(
-        rf"api \(\S+, pid {os.getpid()}\) +[\d.]+ s +[\d.]+ s +{permit.fencing_token} +1 +"
+        rf"api \(\S+, pid {os.getpid()}\) +[\d.]+ s +[\d.]+ s +1 +{permit.fencing_token} +"
         rf"{re.escape(permit.id)}",
         shown,
     )
@@ -170,7 +174,7 @@ async def test_the_versions_of_the_library_are_shown(
     versions = {holder["id"]: holder["client"]["version"] for holder in facts["holders"]}
     assert versions == {permits[0].id: __version__, permits[1].id: "98.0"}
     shown = (await command("status", "jobs", url=url)).out.splitlines()
-    assert shown[1] == f"versions: {__version__} (1 process), 98.0 (1 process)"
+    assert shown[2] == f"versions: {__version__} (1 process), 98.0 (1 process)"
     await asyncio.gather(*(permit.release() for permit in permits))
 
 
@@ -236,7 +240,7 @@ async def test_an_unknown_name_is_an_error(arguments: tuple[str, ...], url: str)
     result = await command(*arguments, url=url)
     assert result.code == 3
     creates = arguments[0] in {"set-limit", "pause"}
-    hint = " Use --create if nobody uses that name yet." if creates else ""
+    hint = " Use --create if the name is not in use yet." if creates else ""
     assert result.error_line == f"No semaphore named 'typo' (prefix 'redsem').{hint}"
     async with Redis.from_url(url) as redis:
         assert await redis.keys() == []

@@ -299,7 +299,7 @@ async def test_a_response_made_with_its_content_holds_nothing(
         for _ in range(3):
             assert (await client.get("/")).json() == {"answer": "yes"}
             await all_free(sem)
-        with pytest.raises(AssertionError):
+        with pytest.raises(TypeError, match="no async body"):
             await client.get("/bad")
         await all_free(sem)
 
@@ -372,6 +372,15 @@ def test_it_wraps_an_async_transport(http: Any, leaf: Any, sem: AnySemaphore) ->
     for wrapped in (http.HTTPTransport(), http.AsyncClient()):
         with pytest.raises(TypeError, match="async transport"):
             leaf.SemaphoreTransport(sem, wrapped)
+
+
+async def test_the_error_in_another_librarys_client_names_the_right_module(
+    http: Any, leaf: Any, sem: AnySemaphore
+) -> None:
+    other = "httpx" if http.__name__ == "httpx2" else "httpx2"
+    client = pytest.importorskip(other).AsyncClient(transport=leaf.SemaphoreTransport(sem))
+    with pytest.raises(TypeError, match=rf"use redsem_async\.{other} in it"):
+        await client.get("http://upstream/")
 
 
 async def test_it_opens_and_closes_what_it_wraps(http: Any, leaf: Any, sem: AnySemaphore) -> None:
