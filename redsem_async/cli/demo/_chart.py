@@ -42,7 +42,8 @@ def chart_of(record: Record, console: Console, folder: Path | None) -> Path | No
         from matplotlib import rc_context
 
         parts = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
-        with rc_context({"axes.facecolor": "none", **dict.fromkeys(parts, ink)}):
+        colours: Any = dict.fromkeys(parts, ink)
+        with rc_context(colours):
             _save_chart(record, path.with_name(f"demo-{scheme}.png"), transparent=True)
     console.print(f"chart: {path}", soft_wrap=True, markup=False)
     return path
