@@ -6,6 +6,7 @@ addresses of the site and of the repository.
 
 import re
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,3 +45,20 @@ def on_config(config: Any) -> None:
     """Set the addresses of the site. MkDocs calls this."""
     urls = addresses()
     config.site_url, config.repo_url = urls["Documentation"], urls["Source"]
+
+
+def on_post_build(config: Any) -> None:
+    """Write llms.txt, a list of the pages. MkDocs calls this."""
+    lines = [f"# {config.site_name}", "", f"> {config.site_description}", "", "## Pages", ""]
+    for title, path in _pages(config.nav):
+        lines.append(f"- [{title}]({config.site_url}{path.removesuffix('.md')}.html)")
+    Path(config.site_dir, "llms.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _pages(nav: list[dict[str, Any]]) -> Iterator[tuple[str, str]]:
+    for entry in nav:
+        for title, target in entry.items():
+            if isinstance(target, str):
+                yield title, target
+            else:
+                yield from _pages(target)
