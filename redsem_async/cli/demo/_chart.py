@@ -39,11 +39,11 @@ def chart_of(record: Record, console: Console, folder: Path | None) -> Path | No
     path = (folder or Path(tempfile.mkdtemp(prefix="redsem-demo-"))) / "redsem-demo.png"
     _save_chart(record, path)
     for scheme, ink in _INK.items() if folder else ():
-        from matplotlib import rc_context
+        import matplotlib
 
+        library: Any = matplotlib  # its types are partly unknown
         parts = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
-        colours: Any = dict.fromkeys(parts, ink)
-        with rc_context(colours):
+        with library.rc_context(dict.fromkeys(parts, ink)):
             _save_chart(record, path.with_name(f"demo-{scheme}.png"), transparent=True)
     console.print(f"chart: {path}", soft_wrap=True, markup=False)
     return path
