@@ -39,9 +39,9 @@ def chart_of(record: Record, console: Console, folder: Path | None) -> Path | No
     path = (folder or Path(tempfile.mkdtemp(prefix="redsem-demo-"))) / "redsem-demo.png"
     _save_chart(record, path)
     for scheme, ink in _INK.items() if folder else ():
-        import matplotlib
+        import matplotlib as mpl
 
-        library: Any = matplotlib  # its types are partly unknown
+        library: Any = mpl  # its types are partly unknown
         parts = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
         with library.rc_context(dict.fromkeys(parts, ink)):
             _save_chart(record, path.with_name(f"demo-{scheme}.png"), transparent=True)
