@@ -201,8 +201,11 @@ class Permit:
     async def refresh(self) -> None:
         """Renew the lease now, in addition to the background refreshes.
 
+        If the caller is cancelled, the permit stays held. The command may still take effect.
+
         Raises:
             PermitLost: the permit is lost, or could not be renewed while it was trusted.
+            BackendUnavailable: Redis did not say whether it renewed the lease.
         """
         self._loop()
         self.check()
@@ -318,7 +321,7 @@ class Permit:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Hand the release to the hub, and raise PermitLost if the permit was lost.
+        """Release the permit, and raise ``PermitLost`` if it was lost.
 
         It waits for nothing: the release is sent in this turn of the event loop, before what
         this process asks later, and again after a lost connection.

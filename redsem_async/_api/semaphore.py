@@ -189,8 +189,10 @@ class AnySemaphore:
             cancel_on_loss: instead of that of the semaphore.
 
         Raises:
-            AcquireTimeout: no permit became free in time.
-            QueueFull: the queue already has ``max_waiters`` waiters.
+            AcquireTimeout: no permit became free in time. ``retry_after`` estimates when to retry.
+            QueueFull: the queue already has ``max_waiters`` waiters. It has ``retry_after`` too.
+            PermitLost: the permit was lost in the block of ``async with``.
+            SlotsMismatch: the name is in use with another list of slots.
             ModeMismatch: the name is in use by another class, or with another clock.
             LayoutMismatch: the name is in use by a version of this library with another layout
                 of the keys.
@@ -223,7 +225,7 @@ class AnySemaphore:
 
         Raises:
             BackendUnavailable: Redis is unavailable, so whether a permit is free is unknown.
-            ModeMismatch, BackendError: as for ``acquire``.
+            ModeMismatch, SemaphoreClosed, BackendError: as for ``acquire``.
         """
         try:
             return await self.acquire(timeout=0, permits=permits)

@@ -19,7 +19,7 @@ import redsem_async
 from redsem_async._redis.scripts import layout
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-SOURCES = ("redsem_async", "pyproject.toml", "README.md", "LICENSE")
+SOURCES = ("redsem_async", ".config", "pyproject.toml", "README.md", "LICENSE")
 VERSION, HEAD = "redsem_async/_core/version.py", "redsem_async/lua/head.lua"
 
 

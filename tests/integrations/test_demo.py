@@ -100,7 +100,9 @@ def test_it_draws_a_chart(shown: Shown) -> None:
         assert shown.facts["chart"] is None
         assert "█" in shown.stderr
     else:
-        assert Path(shown.facts["chart"]).read_bytes().startswith(b"\x89PNG")
+        chart = Path(shown.facts["chart"])
+        for name in (chart.name, "demo-light.png", "demo-dark.png"):
+            assert chart.with_name(name).read_bytes().startswith(b"\x89PNG")
 
 
 def test_interrupted_it_leaves_no_process_behind(server_url: str) -> None:

@@ -49,7 +49,8 @@ def test_the_description_has_no_link_that_leads_nowhere(archives: Path) -> None:
         text = wheel.read(metadata).decode()
     assert "Description-Content-Type: text/markdown" in text
     assert "# redsem-async" in text
-    assert re.findall(r"\]\((?!https?://)", text) == []
+    assert re.findall(r'(?:\]\(|src="|srcset=")(?!https?://)', text) == []
+    assert re.search(r"^Project-URL: Documentation, https://", text, re.MULTILINE)
 
 
 def test_the_sdist_has_what_the_wheel_is_built_from(archives: Path) -> None:

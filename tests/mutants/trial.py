@@ -22,7 +22,7 @@ from .target import command_of, is_test, node_of, tests_command
 
 PACKAGE = Path(redsem_async.__file__).parent
 CHECKOUT = Path(__file__).resolve().parents[2]
-BESIDE = ("pyproject.toml", "README.md", "LICENSE", "docs", "tests")
+BESIDE = (".config", "pyproject.toml", "README.md", "LICENSE", "docs", "tests")
 MOST = 300.0  # seconds for one mutant: far more than its target takes where nothing is wrong
 TESTS_FAILED = 1  # pytest's exit code for that; others say that it could not run them
 _VIOLATION = re.compile(r"^at \d|, entry \d+\)$")

@@ -11,7 +11,8 @@ from rich.text import Text
 
 from ._record import Kill, Record
 
-_BARE, _GUARDED, _LIMIT, _DEAD = "#e3a08f", "#3b7dbd", "#c8322b", "#6e7781"
+_BARE, _GUARDED, _LIMIT, _DEAD = "#e3a08f", "#3b7dbd", "#e0443c", "#818b96"
+_INK = {"light": "#1f2430", "dark": "#e6e9ef"}  # of text and axes, on no background
 _BIN = 0.1  # seconds; the bin width of the histogram of refusals
 _WIDEST = 110  # of a chart of characters
 
@@ -27,15 +28,23 @@ def make_folder(folder: Path) -> None:
 
 
 def chart_of(record: Record, console: Console, folder: Path | None) -> Path | None:
-    """Draw a PNG into *folder* and return its path; without matplotlib, print a chart."""
+    """Draw the chart with matplotlib and return its path. Without matplotlib, print one.
+
+    A *folder* also gets one for pages in each colour scheme.
+    """
     console.print()
     if find_spec("matplotlib") is None:
         print_chart(record, console)
         return None
-    if folder is None:
-        folder = Path(tempfile.mkdtemp(prefix="redsem-demo-"))
-    path = folder / "redsem-demo.png"
+    path = (folder or Path(tempfile.mkdtemp(prefix="redsem-demo-"))) / "redsem-demo.png"
     _save_chart(record, path)
+    for scheme, ink in _INK.items() if folder else ():
+        import matplotlib as mpl
+
+        library: Any = mpl  # its types are partly unknown
+        parts = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
+        with library.rc_context(dict.fromkeys(parts, ink)):
+            _save_chart(record, path.with_name(f"demo-{scheme}.png"), transparent=True)
     console.print(f"chart: {path}", soft_wrap=True, markup=False)
     return path
 
@@ -70,8 +79,8 @@ def print_chart(record: Record, console: Console) -> None:
     console.print("   seconds: first without a semaphore, then with one")
 
 
-def _save_chart(record: Record, path: Path) -> None:
-    """Save a PNG of both rounds to *path*, drawn by matplotlib."""
+def _save_chart(record: Record, path: Path, **options: Any) -> None:
+    """Save a picture of both rounds to *path*, drawn by matplotlib."""
     from matplotlib.figure import Figure  # Not pyplot, which has global state and windows.
 
     figure: Any = Figure(figsize=(11, 5.2), dpi=150, layout="constrained")
@@ -89,7 +98,7 @@ def _save_chart(record: Record, path: Path) -> None:
         axes.margins(x=0.01)
     _draw_asked(asked, record)
     _draw_refused(refused, record)
-    figure.savefig(path)
+    figure.savefig(path, **options)
 
 
 def _draw_asked(axes: Any, record: Record) -> None:
