@@ -2,8 +2,8 @@
 
 from .mutant import mutant
 
-SHARES = "memory_and_redis_agree[fair+share-server]"
-SLOTS = "memory_and_redis_agree[fair+slots-server]"
+ONE_TOO_MANY = "with_keys_nobody_is_one_too_many"
+TURNS = "a_turn_goes_by_what_was_granted_before"
 KEYS = "memory_and_redis_agree[fair+keys-server]"
 QUICK_ACQUIRE = "lua.keyed.quick.acquire"
 QUICK_RELEASE = "lua.keyed.quick.release"
@@ -12,7 +12,7 @@ OF_KEYS = (
     mutant(
         "a key is ready beyond its limit",
         "never more of a key's permits than its limit",
-        KEYS,
+        "a_blocked_key_holds_nobody_else_up[redis]",
         ("keyed.prelude.look_at", "if not fits and dropped < MAX_DROPPED then", "if false then"),
         (
             "keyed.prelude.serve",
@@ -116,7 +116,7 @@ OF_KEYS = (
     mutant(
         "the quick path overlooks the limit of a key",
         "never more of a key's permits than its limit",
-        KEYS,
+        ONE_TOO_MANY,
         (QUICK_ACQUIRE, "if uses[key] > (tonumber(declared) or math.huge) then", "if false then"),
     ),
     mutant(
@@ -128,7 +128,7 @@ OF_KEYS = (
     mutant(
         "the quick path overlooks who waits for a key",
         "permits are granted strictly in ticket order",
-        KEYS,
+        "with_keys_nobody_overtakes_the_queue",
         (QUICK_ACQUIRE, "call('EXISTS', extra, limit, queue,", "call('EXISTS', extra, limit,"),
         (
             QUICK_ACQUIRE,
@@ -139,7 +139,7 @@ OF_KEYS = (
     mutant(
         "the quick path overlooks limits that are set",
         "a limit that is set overrides what clients declare",
-        KEYS,
+        ONE_TOO_MANY,
         (
             QUICK_ACQUIRE,
             "call('EXISTS', extra, limit, queue, key_limits)",
@@ -149,19 +149,24 @@ OF_KEYS = (
     mutant(
         "the quick path overlooks that keys of holders were lost",
         "the limit of a key is kept although Redis evicted whose permits are in use",
-        KEYS,
+        ONE_TOO_MANY,
         (QUICK_ACQUIRE, "call('ZLEXCOUNT', keys, '[i:', '(i;') ~= used", "false"),
+        (
+            QUICK_ACQUIRE,
+            "call('ZCARD', keys) ~= used + call('ZLEXCOUNT', keys, '[u:', '(w')",
+            "false",
+        ),
     ),
     mutant(
         "the quick path overlooks shares",
         "keys with the same use take turns by their weights",
-        SHARES,
+        TURNS,
         (QUICK_ACQUIRE, "if key ~= '' and shares then", "if false then"),
     ),
     mutant(
         "the quick path leaves what a key had in use",
         "what a key has in use is what is held",
-        KEYS,
+        "status_shows_the_use_the_limit_and_the_line_of_each_key[redis]",
         (QUICK_RELEASE, "texts[#texts + 1] = uses[key] .. ids[i]", ""),
     ),
     mutant(
@@ -173,7 +178,7 @@ OF_KEYS = (
     mutant(
         "the quick path leaves the virtual time of a key",
         "a key that neither holds nor waits has no turn from before",
-        SHARES,
+        TURNS,
         (QUICK_RELEASE, "if not string.find(mode, 'share', 1, true) then", "if true then"),
     ),
     # -- slots
@@ -198,7 +203,7 @@ OF_KEYS = (
     mutant(
         "a slot that another has is claimed again",
         "no two permits have one slot, whoever restores one",
-        SLOTS,
+        "a_slot_that_another_holder_has_is_not_restored",
         ("slotted.claim", "if owner and owner ~= id and owner ~= former then", "if false then"),
     ),
     mutant(

@@ -124,7 +124,7 @@ OF_SCRIPTS = (
     mutant(
         "a pause forgets the limit that it finds",
         "resume gives back the limit that pause found",
-        AGREEMENT,
+        "resume_gives_back_the_limit_that_pause_found[zset-redis-5]",
         ("set_limit.paused_or_resumed", "before and '0 ' .. before", "before and '0'"),
     ),
     mutant(
@@ -329,7 +329,7 @@ OF_SCRIPTS = (
     mutant(
         "the right is given beside waiters of others",
         "no other process waits where leases are reused",
-        AGREEMENT,
+        "no_right_is_given_while_another_waits",
         ("prelude.answer_right", "not others_wait and", ""),
     ),
     mutant(
@@ -396,7 +396,7 @@ OF_SCRIPTS = (
     mutant(
         "the quick path hands over what does not fit",
         "never more permits than the limit",
-        AGREEMENT,
+        "a_release_hands_over_by_the_limit_of_who_waits",
         ("lua.quick.release", "if not fits or permits ~= '1'", "if permits ~= '1'"),
     ),
     # -- the specification: what the judge of the simulation has to see by itself

@@ -107,7 +107,9 @@ def test_the_contract_names_what_the_body_takes_from_the_preludes(operation: str
     uses_match(source(operation), shared)
 
 
-@pytest.mark.parametrize("path", sorted(str(path.relative_to(LUA)) for path in LUA.rglob("quick/*")))
+@pytest.mark.parametrize(
+    "path", sorted(str(path.relative_to(LUA)) for path in LUA.rglob("quick/*"))
+)
 def test_the_contract_of_a_quick_path_names_what_it_takes_from_the_head(path: str) -> None:
     """It stands before the preludes, and uses the head alone, and how messages are sent."""
     text = (LUA / path).read_text()
