@@ -16,16 +16,6 @@ OF_CLIENT = (
         ),
     ),
     mutant(
-        "a refresh is counted from its reply",
-        "lost comes before the server's expiry",
-        "what_a_refresh_says_of_trust",
-        (
-            "after_refresh",
-            "trusted_until(lease, sent_at=sent_at, left=lease)",
-            "trusted_until(lease, sent_at=now, left=lease)",
-        ),
-    ),
-    mutant(
         "no margin for clocks",
         "trust ends before the server lets go",
         SIMULATION,
@@ -141,12 +131,6 @@ OF_CLIENT = (
         "a_detach_without_an_answer_is_trusted_no_longer_than_it_may_have_asked_for",
         ("Lease.shorten", "self.trusted_until = min(self.trusted_until, trusted_until)", "pass"),
     ),
-    mutant(
-        "a refresh from before a detach renews trust",
-        "from the moment a detach is sent, trust ends before the server may let go",
-        "a_refresh_that_was_sent_before_a_detach_renews_no_trust",
-        ("trust.refreshed", "sent_at <= lease.renewable_after", "False"),
-    ),
     # -- requests and releases
     mutant(
         "no abandon after a cancellation",
@@ -191,18 +175,6 @@ OF_CLIENT = (
         "a lost connection costs nobody an answer",
         "a_lost_request_is_sent_again",
         ("Pipeline._write_again", "batch.write_again(arrived=True)", "pass"),
-    ),
-    mutant(
-        "a limit that is sent again has a new number",
-        "calls that change something act once, however late they arrive",
-        "a_limit_whose_reply_was_lost_is_not_set_again",
-        ("CallBatch.write_again", "call.was_sent = True", "call.was_sent = call.renumber = True"),
-    ),
-    mutant(
-        "a cancelled detach is not made void",
-        "a call that nobody asks for any more does not act",
-        "a_detach_that_nobody_asks_for_any_more_is_made_void",
-        ("calls.withdraw", "call.numbered", "False"),
     ),
     mutant(
         "a foreign id releases one's own",
@@ -292,12 +264,6 @@ OF_CLIENT = (
         ("machine.look", "state.waiting and not heartbeats.in_flight", "False"),
     ),
     mutant(
-        "nobody is asked about after a reconnect",
-        "a waiter is served within a reconnect and a trip",
-        "a_subscription_that_ends_unasked_is_made_anew",
-        ("machine.reconnected", "if state.waiting: state.beat()", "pass"),
-    ),
-    mutant(
         "a subscription that ends is not missed",
         "a waiter hears of its grant, or asks",
         "a_subscription_that_ends_unasked_is_made_anew",
@@ -360,15 +326,5 @@ OF_CLIENT = (
         "who is rejected is told so at once, also where the server has no RESP3",
         "wrong_credentials_are_refused_at_once_without_resp3",
         ("_redis.dial", "errors.AuthenticationError", "ZeroDivisionError"),
-    ),
-    mutant(
-        "what rounding puts beyond a bound is refused",
-        "a bound is met as it is written",
-        "a_bound_is_met_as_it_is_written",
-        (
-            "_core.config",
-            "math.isclose(given, nearest, rel_tol=TOLERANCE, abs_tol=TOLERANCE)",
-            "given == nearest",
-        ),
     ),
 )

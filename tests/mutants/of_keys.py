@@ -109,7 +109,7 @@ OF_KEYS = (
     mutant(
         "a key is written as it is",
         "any text is a key",
-        "status_shows_a_key_that_begins_like_another[redis]",
+        "a_key_may_be_any_text[redis-a:b]",
         ("_redis.codec", "quote(key, safe='')", "key"),
     ),
     # -- the quick paths of keys

@@ -11,16 +11,6 @@ OF_REUSE = (
         ("ReuseRight.answered", "sent_at + lasts - clock_margin(lasts)", "math.inf"),
     ),
     mutant(
-        "the right is counted from the reply",
-        "the right ends before the server's note of it",
-        "the_right_ends_before_the_servers_note_of_it",
-        (
-            "ReuseRight.answered",
-            "sent_at + lasts - clock_margin(lasts)",
-            "now + lasts - clock_margin(lasts)",
-        ),
-    ),
-    mutant(
         "the right has no margin for clocks",
         "the right ends before the server's note of it",
         "the_right_ends_before_the_servers_note_of_it",
@@ -53,12 +43,6 @@ OF_REUSE = (
         "no lease is used again above the lowest limit that is declared",
         "a_lower_limit_ends_the_right_under_a_higher_one",
         ("ReuseRight.want", "self._limit = min(self._limit, limit)", "self._limit = limit"),
-    ),
-    mutant(
-        "a request under another limit leaves the right",
-        "no lease is used again above the lowest limit that is declared",
-        "a_lower_limit_ends_the_right_under_a_higher_one",
-        ("ReuseRight.want", "return self.end()", "return False"),
     ),
     mutant(
         "the right outlives the connection",

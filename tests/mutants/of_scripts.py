@@ -46,12 +46,6 @@ OF_SCRIPTS = (
         ("lua.quick.release.give_back_all", "waiting > 0 and not plan", "waiting > 0"),
     ),
     mutant(
-        "an abandon serves nobody",
-        "a waiter who leaves does not take the wake-up along",
-        "the_heavy_head_leaves_and_the_next_is_served_at_once",
-        ("lua.abandon", "serve()", ""),
-    ),
-    mutant(
         "a raised limit serves nobody",
         "a raised limit serves waiters at once",
         "raising_the_limit_serves_waiters_at_once",
@@ -151,16 +145,6 @@ OF_SCRIPTS = (
         ("serve.scan", "state.alive_until <= now", "state.alive_until < 0"),
     ),
     mutant(
-        "nobody looks for the dead behind the head",
-        "nobody is refused because of who is dead",
-        "who_was_killed_counts_until_its_process_counts_as_dead[FairSemaphore-options1-key1]",
-        (
-            "serve.drop_and_park",
-            "local dead, unreached = look_through()",
-            "local dead, unreached = {}, {}",
-        ),
-    ),
-    mutant(
         "a whole lease for whoever is handed a permit",
         "handing a permit to a stopped process costs less than a lease",
         "whoever_is_handed_a_permit_has_a_part_of_its_lease_at_first",
@@ -176,12 +160,6 @@ OF_SCRIPTS = (
         "an_expired_holder_gives_way",
         ("queue.next_change", "local next_ms = next_expiry()", "local next_ms = -1"),
         ("lua.quick.acquire.queue_all", "local moment = next_expiry", "local moment = math.huge"),
-    ),
-    mutant(
-        "the head's end is no moment",
-        "when the process of the head is given up, the next is served",
-        "who_waits_behind_a_silent_process_is_served_once_that_counts_as_dead",
-        ("serve.serve", "open, head_alive_until = false, found.blocked_until", "open = false"),
     ),
     mutant(
         "a nearer expiry is not told of",
@@ -285,12 +263,6 @@ OF_SCRIPTS = (
         "nobody is hidden behind those who cannot be served",
         "a_light_request_is_not_hidden_behind_heavy_ones",
         ("serve.serve", "park(found.unservable)", ""),
-    ),
-    mutant(
-        "a scan that stopped early does not say so",
-        "a call that stopped early says so, and its caller goes on",
-        "newcomers_overtake_nobody_who_was_not_looked_at",
-        ("serve.serve", "open, more = false, true end if passes", "open = false end if passes"),
     ),
     mutant(
         "what was passed over is not looked at when more is free",
@@ -417,25 +389,5 @@ OF_SCRIPTS = (
         "permits are granted strictly in ticket order",
         SIMULATION,
         ("Serving._serve", "context.line_is_blocked = True", "pass"),
-    ),
-    mutant(
-        "design: weights are not counted",
-        "never more permits than the limit",
-        SIMULATION,
-        (
-            "State.used",
-            "sum(h.permits for h in self.holders.values() if h.expiry_ms > now)",
-            "sum(h.expiry_ms > now for h in self.holders.values())",
-        ),
-    ),
-    mutant(
-        "design: a grant that nobody heard counts",
-        "a waiter whose process is gone is passed over",
-        SIMULATION,
-        (
-            "Serving._hand_over",
-            "not record.received(self._publish(hub, push))",
-            "self._publish(hub, push) < 0",
-        ),
     ),
 )

@@ -767,7 +767,7 @@ async def test_clients_without_keys_are_refused(client: Client, name: str) -> No
 
 
 @pytest.mark.parametrize("key", ["a:b", "ü€😀", "\0", "%41", "{x}", " ", "x" * 512])
-async def test_any_text_is_a_key(keyed: MakeKeyed, key: str) -> None:
+async def test_a_key_may_be_any_text(keyed: MakeKeyed, key: str) -> None:
     here, there = keyed(10)
     held = await hold(here, key)
     assert await there.try_acquire(key=key) is None
