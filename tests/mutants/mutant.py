@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 PACKAGE = "redsem_async"
 _WORD = re.compile(r"""--[^\n]*|'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|[\w.]+|\S""")
@@ -131,9 +131,8 @@ class _Replaced(ast.NodeTransformer):
             self.count += 1
             return self._expression[1]
         for field in ("body", "orelse", "finalbody"):
-            body = getattr(node, field, None)
-            if isinstance(body, list) and not self._expression:
-                setattr(node, field, self._statements(body))
+            if isinstance(body := getattr(node, field, None), list) and not self._expression:
+                setattr(node, field, self._statements(cast("list[ast.stmt]", body)))
         return self.generic_visit(node)
 
     def _statements(self, body: list[ast.stmt]) -> list[ast.stmt]:
