@@ -5,12 +5,6 @@ from .of_scripts import SIMULATION
 
 OF_REUSE = (
     mutant(
-        "the right to reuse has no end",
-        "a lost recall delays others for a refresh interval at most",
-        "a_lost_recall_delays_others_for_a_refresh_interval_at_most",
-        ("ReuseRight.answered", "sent_at + lasts - clock_margin(lasts)", "math.inf"),
-    ),
-    mutant(
         "the right has no margin for clocks",
         "the right ends before the server's note of it",
         "the_right_ends_before_the_servers_note_of_it",

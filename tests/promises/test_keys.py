@@ -408,7 +408,7 @@ async def test_the_queue_of_a_key_can_be_bounded(keyed: MakeKeyed) -> None:
     held = await hold(here, "a", "b")
     waiters = [await queue_up(there, key="a") for _ in range(2)]
     with pytest.raises(QueueFull, match="max_waiters_per_key=2"):
-        await here.acquire(key="a")
+        await here.acquire(key="a", timeout=5)
     waiters.append(await queue_up(here, key="b"))
     await release(*held)
     for waiter in waiters:
