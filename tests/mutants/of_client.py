@@ -252,8 +252,8 @@ OF_CLIENT = (
         "threads_that_share_a_semaphore_keep_to_their_own_loops",
         (
             "_api.semaphore",
-            "return bound if here else self._bind()",
-            "return self._last_bound or bound or self._bind()",
+            "bound if here else self._bind()",
+            "(self._last_bound or bound) if here else self._bind()",
         ),
     ),
     # -- the connection
@@ -313,7 +313,8 @@ OF_CLIENT = (
         "a number of any length",
         "a message that is not understood changes nothing",
         "numbers_of_messages_are_bounded",
-        ("_redis.codec", "not at_least <= number <= at_most", "number < at_least"),
+        ("_redis.codec._whole", "len(text) <= 16", "True"),
+        ("_redis.codec._whole", "not at_least <= number <= at_most", "number < at_least"),
     ),
     mutant(
         "a hub with work closes when its client does",
