@@ -231,6 +231,17 @@ async def test_the_limit_of_a_key_is_kept_although_its_index_is_lost(
 
 
 @pytest.mark.fault(30)
+async def test_what_a_key_has_in_use_goes_with_an_evicted_holder(
+    client_a: Redis, client_b: Redis, admin: Redis
+) -> None:
+    here, there = (FairSemaphore(each, "jobs", 5, key_limit=1) for each in (client_a, client_b))
+    permit = await here.acquire(key="a")
+    assert await admin.zrem(key_of(here, "holders"), permit.id) == 1
+    async with there.acquire(key="a", timeout=5):
+        assert not await permit.release()
+
+
+@pytest.mark.fault(30)
 @pytest.mark.parametrize("share", [False, True])
 @pytest.mark.parametrize("kind", ["keys", "queue"])
 async def test_who_stands_in_line_is_served_in_order_although_a_key_of_redis_is_lost(

@@ -1,87 +1,135 @@
-"""``python -m tests.mutants``: break one promise after another; each has to be missed."""
+"""``python -m tests.mutants``: break one promise after another; a test has to miss each."""
 
 import argparse
+import contextlib
 import fnmatch
-import json
+import os
+import re
+import shutil
+import signal
+import subprocess
 import sys
-from collections.abc import Sequence
-from dataclasses import asdict
+import tempfile
+import time
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
-from .mutant import Mutant
+from .mutant import PACKAGE, Mutant
 from .mutants import MUTANTS
-from .page import page
-from .trial import Verdict, judge, unfit
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+BESIDE = ("pyproject.toml", "README.md", "LICENSE", "docs", "tests")
+MOST = 300.0  # seconds for one mutant: far more than its test takes where nothing is wrong
+PASSED, FAILED, ENDLESS = 0, 1, -1  # pytest's exit codes; others say that it could not run
+_FAILED_TEST = re.compile(r"^(?:FAILED|ERROR) (\S+?(?:\[.*?\])?)(?: - .*)?$", re.MULTILINE)
 
 
-class Results:
-    """The verdicts so far, kept in a file if there is one, so that a run can go on later."""
+def node_of(test: str) -> str:
+    """The id by which pytest knows *test*, in whichever file it is.
 
-    def __init__(self, path: Path | None) -> None:
-        self.verdicts: dict[str, Verdict] = {}
-        self.fit: set[str] = set()
-        self._path = path
-        if path is not None and path.exists():
-            kept = json.loads(path.read_text(encoding="utf-8"))
-            self.fit = set(kept["fit"])
-            self.verdicts = {name: Verdict(**facts) for name, facts in kept["verdicts"].items()}
+    Raises:
+        LookupError: there is none, or there are several.
+    """
+    function = re.compile(rf"\bdef {test.partition('[')[0]}\(")
+    files = (CHECKOUT / "tests").rglob("test_*.py")
+    found = [file for file in files if function.search(file.read_text(encoding="utf-8"))]
+    if len(found) != 1:
+        raise LookupError(f"{test} is in {len(found)} files")
+    return f"{found[0].relative_to(CHECKOUT)}::{test}"
 
-    def knows(self, mutant: Mutant) -> bool:
-        """Whether it was caught by what is its target now."""
-        found = self.verdicts.get(mutant.name)
-        return found is not None and found.target == mutant.target and found.caught_by is not None
 
-    def add(self, mutant: Mutant, verdict: Verdict) -> None:
-        self.verdicts[mutant.name] = verdict
-        self.save()
+@contextmanager
+def copy_with(mutant: Mutant | None) -> Generator[Path]:
+    """A folder with the package and its tests, *mutant* in it."""
+    with tempfile.TemporaryDirectory(prefix="redsem-mutant-", ignore_cleanup_errors=True) as name:
+        root = Path(name)
+        unwanted = shutil.ignore_patterns("__pycache__", "*.png")
+        for item in (PACKAGE, *BESIDE):
+            source = CHECKOUT / item
+            if source.is_dir():
+                shutil.copytree(source, root / item, ignore=unwanted)
+            else:
+                shutil.copy(source, root / item)
+        if mutant is not None:
+            for path, text in mutant.texts(CHECKOUT).items():
+                (root / path.relative_to(CHECKOUT)).write_text(text, encoding="utf-8")
+        yield root
 
-    def save(self) -> None:
-        if self._path is not None:
-            verdicts = {name: asdict(verdict) for name, verdict in self.verdicts.items()}
-            kept = {"fit": sorted(self.fit), "verdicts": verdicts}
-            self._path.write_text(json.dumps(kept, indent=1), encoding="utf-8")
+
+def complaint_of(mutant: Mutant) -> str:
+    """Run the test of *mutant* on it. What is wrong where it is not caught, or else ''."""
+    with copy_with(mutant) as root:
+        code, output = run(root, node_of(mutant.test), "-x")
+        failed = _FAILED_TEST.search(output)
+        if code != FAILED or failed is None:
+            return {PASSED: "it passed", ENDLESS: "no end in time"}.get(code, output[-2000:])
+        # Caught is what fails again, by itself: not for want of time, or of luck.
+        again, _ = run(root, failed[1])
+        return "" if again != PASSED else f"{failed[1]} failed once, and not again"
+
+
+def run(root: Path, *arguments: str, most: float = MOST) -> tuple[int, str]:
+    """Run pytest in *root*; what it started goes with it."""
+    plugins = ("-p", "no:cacheprovider", "-p", "tests.mutants.plugin")
+    command = [sys.executable, "-m", "pytest", "-q", "-rfE", *plugins, *arguments]
+    environment = os.environ | {
+        "PYTHONPATH": str(root),
+        "PYTHONSAFEPATH": "1",
+        "PYTHONHASHSEED": "0",
+        "COLUMNS": "500",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    log = root / "output"
+    with log.open("w", encoding="utf-8") as output:
+        process = subprocess.Popen(
+            command,
+            cwd=root,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        code = ENDLESS
+        try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                code = process.wait(most)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    return code, log.read_text(encoding="utf-8")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
-    parser.add_argument("--only", nargs="*", metavar="PATTERN", help="names of mutants")
-    parser.add_argument("--part", metavar="K/N", help="every Nth mutant, from the Kth on")
-    parser.add_argument("--results", type=Path, help="keep them here, and go on from there")
-    parser.add_argument("--markdown", type=Path, help="write the table as a page")
+    parser.add_argument("--only", nargs="*", metavar="NAME", help="names of mutants, or patterns")
+    parser.add_argument("--list", action="store_true", help="print them, and try none")
     options = parser.parse_args()
-    chosen = _chosen(options.only, options.part)
-    results = Results(options.results)
-
-    new = [mutant for mutant in chosen if not results.knows(mutant)]
-    targets = dict.fromkeys(mutant.target for mutant in new if mutant.target not in results.fit)
-    if complaints := unfit(list(targets)):
-        for what, complaint in complaints.items():
-            print(f"although nothing is changed: {what}: {complaint}")
-        return 2
-    results.fit |= targets.keys()
-    results.save()
-    for mutant in new:
-        verdict = judge(mutant)
-        results.add(mutant, verdict)
-        end = verdict.caught_by or f"NOT CAUGHT by {verdict.target}: {verdict.otherwise}"
-        print(f"{mutant.name}: {verdict.seconds:.1f} s: {end}", flush=True)
-    if options.markdown is not None:
-        options.markdown.write_text(page(MUTANTS, results.verdicts), encoding="utf-8")
-    missed = [mutant.name for mutant in chosen if not results.knows(mutant)]
-    print(f"{len(chosen)} mutants, {len(chosen) - len(missed)} caught by what they are meant for")
-    for name in missed:
-        print(f"not caught: {name}")
+    patterns: Sequence[str] = options.only or ["*"]
+    chosen = [m for m in MUTANTS if any(fnmatch.fnmatch(m.name, pattern) for pattern in patterns)]
+    if options.list:
+        for mutant in chosen:
+            print(
+                f"{mutant.name}\n    breaks: {mutant.breaks}\n    test:   {node_of(mutant.test)}"
+            )
+        return 0
+    with copy_with(None) as root:
+        nodes = sorted({node_of(mutant.test) for mutant in chosen})
+        code, output = run(root, *nodes, "-n2", most=MOST * len(nodes))
+        if code != PASSED:
+            print(f"although nothing is changed:\n{output}")
+            return 2
+    missed = 0
+    for mutant in chosen:
+        started = time.monotonic()
+        complaint = complaint_of(mutant)
+        missed += bool(complaint)
+        end = f"NOT CAUGHT by {mutant.test}: {complaint}" if complaint else "caught"
+        print(f"{mutant.name}: {time.monotonic() - started:.1f} s: {end}", flush=True)
+    print(f"{len(chosen)} mutants, {len(chosen) - missed} caught by what they are meant for")
     return bool(missed)
-
-
-def _chosen(patterns: Sequence[str] | None, part: str | None) -> list[Mutant]:
-    chosen = [
-        mutant
-        for mutant in MUTANTS
-        if not patterns or any(fnmatch.fnmatch(mutant.name, pattern) for pattern in patterns)
-    ]
-    first, _, step = (part or "1/1").partition("/")
-    return chosen[int(first) - 1 :: int(step)]
 
 
 if __name__ == "__main__":

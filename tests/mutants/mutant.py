@@ -1,30 +1,34 @@
-"""What a mutant is: a promise broken on purpose, by changing a few words of the package."""
+"""What a mutant is: a promise broken by a small change of a function, which is found by its name.
 
-from collections.abc import Mapping
+A name is the end of the dotted name of a module, class or function, of Python's or of a Lua file:
+``Lease.renew``, ``lua.acquire``, ``keyed.removed``. What is changed in it is a piece of its syntax
+tree, or for Lua of its words, so neither moving code nor its form makes a mutant stale.
+"""
+
+import ast
+import functools
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple, cast
 
-SCRIPTS = "redsem_async/lua/"
-SPECIFICATION = "redsem_async/testing/_spec/"
+PACKAGE = "redsem_async"
+_WORD = re.compile(r"""--[^\n]*|'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|[\w.]+|\S""")
+_OPENS, _CLOSES = {"function", "if", "do", "repeat"}, {"end", "until"}
+_Scope = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
 class Stale(Exception):
-    """The text that a mutant changes does not occur exactly once: the package has moved on."""
+    """The place that a mutant changes is not there exactly once: the package has moved on."""
 
 
-@dataclass(frozen=True, slots=True)
-class Edit:
-    """A change of one place in one file."""
+class Change(NamedTuple):
+    """In *where*, *old* becomes *new*; where *old* is empty, the whole body does."""
 
-    path: str
+    where: str
     old: str
     new: str
-
-    def applied_to(self, text: str) -> str:
-        count = text.count(self.old)
-        if count != 1:
-            raise Stale(f"{self.path} has {count} times, and not once: {self.old!r}")
-        return text.replace(self.old, self.new)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,38 +37,140 @@ class Mutant:
 
     Attributes:
         breaks: the promise that is broken by it.
-        target: what is meant to catch it, see `target`.
+        test: the name of the test that catches it, with or without its parameters.
     """
 
     name: str
     breaks: str
-    target: str
-    edits: tuple[Edit, ...]
+    test: str
+    changes: tuple[Change, ...]
 
-    @property
-    def paths(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(edit.path for edit in self.edits))
-
-    @property
-    def kind(self) -> str:
-        if any(path.startswith(SPECIFICATION) for path in self.paths):
-            return "design"
-        return "script" if self.paths[0].startswith(SCRIPTS) else "client"
-
-    def texts(self, root: Path) -> Mapping[str, str]:
-        """The changed files, as they are below *root* but for the change."""
-        texts: dict[str, str] = {}
-        for edit in self.edits:
-            text = texts.get(edit.path) or (root / edit.path).read_text(encoding="utf-8")
-            texts[edit.path] = edit.applied_to(text)
+    def texts(self, root: Path) -> Mapping[Path, str]:
+        """The changed files, as they are below *root* but for the changes."""
+        texts: dict[Path, str] = {}
+        for change in self.changes:
+            path, name = _found(root, change.where)
+            text = texts.get(path) or path.read_text(encoding="utf-8")
+            changed = _lua if path.suffix == ".lua" else _python
+            texts[path] = changed(text, name, change)
         return texts
 
-    def apply(self, root: Path) -> None:
-        for path, text in self.texts(root).items():
-            (root / path).write_text(text, encoding="utf-8")
+
+def mutant(name: str, breaks: str, test: str, *changes: tuple[str, str, str]) -> Mutant:
+    """A mutant, its changes being (where, old, new)."""
+    return Mutant(name, breaks, f"test_{test}", tuple(Change(*change) for change in changes))
 
 
-def mutant(name: str, breaks: str, target: str, *edits: tuple[str, str, str]) -> Mutant:
-    """A mutant, its edits being (file in the package, old, new)."""
-    changes = tuple(Edit(f"redsem_async/{e[0]}", e[1], e[2]) for e in edits)
-    return Mutant(name, breaks, target, changes)
+def _one(found: list[tuple[Path, str]] | list[int], what: object) -> None:
+    if len(found) != 1:
+        raise Stale(f"{len(found)} times, and not once: {what}")
+
+
+# -- names
+
+
+@functools.cache
+def _names(root: Path) -> Mapping[str, list[tuple[Path, str]]]:
+    """The files and names within them by every end of a dotted name."""
+    names: dict[str, list[tuple[Path, str]]] = {}
+    for path in sorted((root / PACKAGE).rglob("*")):
+        if path.suffix not in {".py", ".lua"}:
+            continue
+        text = path.read_text(encoding="utf-8")
+        module = ".".join(path.relative_to(root).with_suffix("").parts)
+        inner = _lua_scopes(text) if path.suffix == ".lua" else _scopes(ast.parse(text))
+        for name in dict(inner):
+            parts = f"{module}.{name}".strip(".").split(".")
+            for first in range(len(parts)):
+                names.setdefault(".".join(parts[first:]), []).append((path, name))
+    return names
+
+
+def _found(root: Path, where: str) -> tuple[Path, str]:
+    found = _names(root).get(where, [])
+    _one(found, where)
+    return found[0]
+
+
+# -- Python
+
+
+def _scopes(node: _Scope, name: str = "") -> Iterator[tuple[str, _Scope]]:
+    yield name, node
+    for inner in node.body:
+        if isinstance(inner, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield from _scopes(inner, f"{name}.{inner.name}".strip("."))
+
+
+def _python(text: str, name: str, change: Change) -> str:
+    tree = ast.parse(text)
+    scope = dict(_scopes(tree))[name]
+    new = ast.parse(change.new).body
+    if not change.old:
+        scope.body = new
+    else:
+        replaced = _Replaced(ast.parse(change.old).body, new)
+        replaced.visit(scope)
+        _one([0] * replaced.count, change)
+    return ast.unparse(ast.fix_missing_locations(tree))
+
+
+class _Replaced(ast.NodeTransformer):
+    """Replaces an expression by another, or statements that follow each other by others."""
+
+    def __init__(self, old: list[ast.stmt], new: list[ast.stmt]) -> None:
+        self.count = 0
+        self._old = [ast.dump(statement) for statement in old]
+        self._new = new
+        self._expression: tuple[str, ast.expr] | None = None
+        if isinstance(old[0], ast.Expr) and isinstance(new[0], ast.Expr):
+            self._expression = ast.dump(old[0].value), new[0].value
+
+    def visit(self, node: ast.AST) -> ast.AST:
+        if self._expression and ast.dump(node) == self._expression[0]:
+            self.count += 1
+            return self._expression[1]
+        for field in ("body", "orelse", "finalbody"):
+            if isinstance(body := getattr(node, field, None), list) and not self._expression:
+                setattr(node, field, self._statements(cast("list[ast.stmt]", body)))
+        return self.generic_visit(node)
+
+    def _statements(self, body: list[ast.stmt]) -> list[ast.stmt]:
+        size = len(self._old)
+        for i in range(len(body) - size + 1):
+            if [ast.dump(statement) for statement in body[i : i + size]] == self._old:
+                self.count += 1
+                return [*body[:i], *self._new, *body[i + size :]]
+        return body
+
+
+# -- Lua
+
+
+def _words(text: str) -> list[re.Match[str]]:
+    return [word for word in _WORD.finditer(text) if not word[0].startswith("--")]
+
+
+def _lua_scopes(text: str) -> Iterator[tuple[str, list[re.Match[str]]]]:
+    """The words of the file, and those of each function that has a name."""
+    words = _words(text)
+    yield "", words
+    opened: list[int] = []
+    for i, word in enumerate(words):
+        if word[0] in _OPENS:
+            opened.append(i)
+        elif word[0] in _CLOSES:
+            first = opened.pop()
+            if words[first][0] == "function" and words[first + 1][0] != "(":
+                yield words[first + 1][0], words[first : i + 1]
+
+
+def _lua(text: str, name: str, change: Change) -> str:
+    words = dict(_lua_scopes(text))[name]
+    texts, old = [word[0] for word in words], [word[0] for word in _words(change.old)]
+    first, last = texts.index(")") + 1, len(words) - 2
+    if old:
+        found = [i for i in range(len(words)) if texts[i : i + len(old)] == old]
+        _one(found, change)
+        first, last = found[0], found[0] + len(old) - 1
+    return f"{text[: words[first].start()]} {change.new} {text[words[last].end() :]}"

@@ -1,11 +1,9 @@
-"""All the mutants."""
+"""All the mutants: about one for each promise."""
 
 from .of_client import OF_CLIENT
-from .of_dashboard import OF_DASHBOARD
-from .of_design import OF_DESIGN
 from .of_keys import OF_KEYS
-from .of_layouts import OF_LAYOUTS
+from .of_reuse import OF_REUSE
 from .of_scripts import OF_SCRIPTS
-from .of_slots import OF_SLOTS
+from .of_tools import OF_TOOLS
 
-MUTANTS = (*OF_SCRIPTS, *OF_CLIENT, *OF_DESIGN, *OF_KEYS, *OF_SLOTS, *OF_DASHBOARD, *OF_LAYOUTS)
+MUTANTS = (*OF_SCRIPTS, *OF_KEYS, *OF_CLIENT, *OF_REUSE, *OF_TOOLS)

@@ -408,7 +408,7 @@ async def test_the_queue_of_a_key_can_be_bounded(keyed: MakeKeyed) -> None:
     held = await hold(here, "a", "b")
     waiters = [await queue_up(there, key="a") for _ in range(2)]
     with pytest.raises(QueueFull, match="max_waiters_per_key=2"):
-        await here.acquire(key="a")
+        await here.acquire(key="a", timeout=5)
     waiters.append(await queue_up(here, key="b"))
     await release(*held)
     for waiter in waiters:
@@ -767,7 +767,7 @@ async def test_clients_without_keys_are_refused(client: Client, name: str) -> No
 
 
 @pytest.mark.parametrize("key", ["a:b", "ü€😀", "\0", "%41", "{x}", " ", "x" * 512])
-async def test_any_text_is_a_key(keyed: MakeKeyed, key: str) -> None:
+async def test_a_key_may_be_any_text(keyed: MakeKeyed, key: str) -> None:
     here, there = keyed(10)
     held = await hold(here, key)
     assert await there.try_acquire(key=key) is None

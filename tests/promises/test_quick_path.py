@@ -1,6 +1,7 @@
 """The short commands of a process that the server knows: they keep every promise, too."""
 
 import asyncio
+from typing import Any
 
 import pytest
 from redis.asyncio import Redis
@@ -16,7 +17,7 @@ from redsem_async import (
 )
 from tests.harness.clients import Kind, cut_off, key_of
 from tests.harness.proxy import Proxy
-from tests.harness.wait import all_free, cancelled, queue_up, until, waits_in_queue
+from tests.harness.wait import all_free, cancelled, queue_up, soon, until, waits_in_queue
 
 
 async def nothing_is_held(semaphore: AnySemaphore) -> None:
@@ -227,3 +228,79 @@ async def test_nobody_waits_behind_who_was_killed(
             pass
     await cancelled(waiter)
     proxy.refusing = False
+
+
+async def test_a_release_hands_over_by_the_limit_of_who_waits(
+    client_a: Redis, client_b: Redis
+) -> None:
+    here, there = FairSemaphore(client_a, "jobs", 3), FairSemaphore(client_b, "jobs", 1)
+    held = [await here.acquire() for _ in range(3)]
+    waiter = await queue_up(there)
+    for _ in range(2):
+        await held.pop().release()
+        assert (await there.status()).held == len(held)
+    await held.pop().release()
+    await (await soon(waiter)).release()
+
+
+# -- with keys
+
+
+async def with_keys(
+    client_a: Redis, client_b: Redis, limit: int, **options: Any
+) -> tuple[FairSemaphore, FairSemaphore]:
+    """Of two processes that are known. Their first release leaves nothing of its key."""
+    here, there = (
+        FairSemaphore(each, "jobs", limit, lease=30.0, **options) for each in (client_a, client_b)
+    )
+    for semaphore in (here, there, here, there):
+        async with semaphore.acquire(key="a", timeout=1.0):
+            pass
+    return here, there
+
+
+async def test_with_keys_nobody_is_one_too_many(
+    client_a: Redis, client_b: Redis, admin: Redis
+) -> None:
+    here, there = await with_keys(client_a, client_b, 3, key_limit=1)
+    async with here.acquire(key="a"):
+        assert await there.try_acquire(key="a") is None
+        await here.set_limit(0, key="b")
+        assert await there.try_acquire(key="b") is None
+        await here.set_limit(None, key="b")
+        await here.set_limit(1)
+        assert await there.try_acquire(key="c") is None
+        await here.set_limit(None)
+        assert await admin.delete(key_of(here, "keys")) == 1
+        assert await there.try_acquire(key="d") is None, "a holder may have that key"
+
+
+async def test_with_keys_nobody_overtakes_the_queue(client_a: Redis, client_b: Redis) -> None:
+    here, there = await with_keys(client_a, client_b, 2, key_limit=2)
+    async with here.acquire(key="a"):
+        heavy = await queue_up(here, key="b", permits=2)
+        assert await there.try_acquire(key="c") is None
+    assert await (await heavy).release()
+
+
+async def test_a_turn_goes_by_what_was_granted_before(client_a: Redis, client_b: Redis) -> None:
+    """Grants of the key "a" count while it holds a permit, and not after that."""
+    here, there = await with_keys(client_a, client_b, 3, share=True)
+    held = [await here.acquire(key=key) for key in ("b", "a", "a")]
+    await held.pop(1).release()
+    held.append(await here.acquire(key="c"))
+    first, second = await queue_up(there, key="a"), await queue_up(there, key="b")
+    await held.pop().release()
+    held.append(await soon(second))
+    assert not first.done()
+    await cancelled(first)
+    for permit in held:
+        await permit.release()
+    held = [await here.acquire(permits=3)]
+    first, second = await queue_up(there, key="a"), await queue_up(there, key="d")
+    await here.set_limit(1)
+    await held.pop().release()
+    permit = await soon(first)
+    assert not second.done()
+    await permit.release()
+    await (await soon(second)).release()

@@ -197,6 +197,17 @@ async def test_one_list_may_be_the_beginning_of_the_other(slotted: MakeSlotted) 
     await all_free(long)
 
 
+async def test_a_shorter_list_does_not_replace_the_longer(
+    slotted: MakeSlotted, kind: Kind, client: Client, name: str
+) -> None:
+    """Or a third client could come with slots of another list."""
+    short, long = slotted(["a"], ["a", "b"])
+    async with long:
+        assert await short.try_acquire() is None
+        with pytest.raises(SlotsMismatch):
+            await kind(client, name, slots=["a", "c"]).acquire(timeout=5)
+
+
 async def test_a_slot_beyond_the_own_list_cannot_be_adopted(slotted: MakeSlotted) -> None:
     short, long = slotted(["a"], ["a", "b"])
     first, second = await long.acquire(), await long.acquire()

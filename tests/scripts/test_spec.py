@@ -644,6 +644,32 @@ def test_nothing_is_put_back_whose_longest_hold_has_ended(
         state.teardown()
 
 
+def test_no_right_is_given_while_another_waits(server_url: str, prefix: str) -> None:
+    here, there = HUBS[:2]
+    state = machine("fair", "server", server_url, prefix)()
+    try:
+        state.choose(limit=1, recovers=False, plain=True)
+        for hub in (here, there):
+            state.call(hub, op.Acquire([1], 10_000, 1, hub_info=HubInfo("x")))
+        answer = state.call(here, op.Heartbeat(10_000, right=op.RightRequest(1000, 1)))
+        assert isinstance(answer, Reply) and not answer.right
+    finally:
+        state.teardown()
+
+
+def test_a_slot_that_another_holder_has_is_not_restored(server_url: str, prefix: str) -> None:
+    state = machine("fair+slots", "server", server_url, prefix)()
+    try:
+        state.choose(limit=2, recovers=True, plain=True)
+        for hub, held in zip(HUBS, (1, 0), strict=False):
+            permit = op.RestoredPermit(1, token=1, slots=(0,))
+            call = op.Restore([permit], 10_000, HubInfo("x", recovers=True), SLOTS)
+            answer = state.call(hub, call)
+            assert isinstance(answer, Reply) and answer.answers == [held]
+    finally:
+        state.teardown()
+
+
 @pytest.mark.parametrize("dead_ones", [99, 100, 150])
 def test_a_long_line_of_a_dead_process_ends_at_the_limit_of_its_key(
     dead_ones: int, server_url: str, prefix: str

@@ -67,7 +67,7 @@ async def test_a_pause_stops_grants_until_it_is_resumed(
     assert (await semaphore.status()).set_limit == 5
 
 
-async def test_resume_gives_back_the_limit_that_pause_found(url: str, redis: Redis) -> None:
+async def test_resume_says_which_limit_it_gives_back(url: str, redis: Redis) -> None:
     semaphore = FairSemaphore(redis, "jobs", 1)
     await semaphore.set_limit(5)
     for _ in range(2):
