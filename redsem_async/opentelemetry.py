@@ -69,7 +69,7 @@ def instrument(
 ) -> Observation:
     """Record metrics and spans of this process's semaphores, until the result is stopped.
 
-    docs/observability.md lists them. Without an OpenTelemetry SDK they are discarded.
+    docs/metrics.md lists them. Without an OpenTelemetry SDK they are discarded.
 
     Args:
         meter_provider: instead of the global one.

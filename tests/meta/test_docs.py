@@ -33,7 +33,7 @@ def test_every_test_that_the_docs_name_exists(page: str) -> None:
 
 def test_every_warning_has_an_event_that_the_docs_list() -> None:
     """Programs that read the log look for it, and not for words of the text."""
-    page = (DOCS / "observability.md").read_text()
+    page = (DOCS / "metrics.md").read_text()
     package = Path(redsem_async.__file__).parent
     texts = [path.read_text() for path in package.rglob("*.py") if "cli" not in path.parts]
     events = {event for text in texts for event in re.findall(r'"event": "([^"]+)"', text)}
