@@ -359,7 +359,7 @@ def operations(session: nox.Session) -> None:
 def mutants(session: nox.Session) -> None:
     """Break one promise after another; each has to be caught by the test that is meant for it.
 
-    `-- --results FILE --markdown docs/mutants.md` writes the table.
+    `-- --results FILE --markdown FILE.md` writes a table.
     """
     environment = beside("tests", session, installed(session)) | {"REDSEM_TIMING": "1"}
     python(session, "tests.mutants", *session.posargs, env=environment)
