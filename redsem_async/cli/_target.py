@@ -168,7 +168,7 @@ def describe(error: BaseException) -> str:
     if isinstance(error, AskError) or "MOVED" in text:  # a MovedError is one
         return CLUSTER_NODE
     if isinstance(error, NoPermissionError):
-        return f"{text} (see "Rights" in docs/cli.md)"
+        return f"{text} (docs/cli.md lists the permissions of each command)"
     return text
 
 
