@@ -140,7 +140,7 @@ class _Reading:
 class _Gauges:
     """The instruments of one meter provider. Their callbacks may run in a thread of the SDK.
 
-    A provider keeps the first instrument of a name, with its callbacks, for ever. So these serve
+    A provider keeps the first instrument of a name, with its callbacks, forever. So these serve
     all runs of `report_status`, at once and one after the other.
     """
 
