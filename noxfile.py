@@ -60,7 +60,7 @@ FASTAPIS = ["0.118.0", "0.128.0"]
 # Beside the newest: the oldest that is supported, and one from between.
 REDIS_PYS = ["5.2.1", "6.4.0"]
 
-# What the programs of docs/workers.md and docs/frameworks.md need beside `.[dev]`.
+# What the programs of docs/jobs.md, docs/web.md and docs/testing.md need beside `.[dev]`.
 FRAMEWORKS = {
     "arq": ["arq>=0.26"],
     "celery": ["celery[redis]"],

@@ -1,4 +1,4 @@
-"""Run the benchmarks: ``python -m benchmarks [CASES…]``; see docs/benchmarks.md."""
+"""Run the benchmarks: ``python -m benchmarks [CASES…]``; see docs/dev/benchmarks.md."""
 
 from enum import StrEnum
 from pathlib import Path

@@ -79,7 +79,7 @@ class RequirePermit:
             ``WebSocket``). Any text is a valid key, raw header values included. A semaphore
             with keys requires it, or ``None`` for requests without a key.
         timeout: seconds to wait for a permit, instead of the timeout of the semaphore; ``None``
-            for ever, 0 for no wait.
+            forever, 0 for no wait.
         on_outage: what happens to requests while Redis is unavailable. ``"closed"``: they get
             503. ``"open"``: all are let through. A number: up to so many at the same time in
             this process, and the others get 503. A handler that runs without a permit gets

@@ -64,7 +64,7 @@ class SemaphoreTransport(httpx2.AsyncBaseTransport):
         key: of a request, in a group or in a semaphore with keys: a text, or a function of the
             request. In a group it is the host by default. A semaphore with keys requires it,
             or ``None`` for requests without a key.
-        timeout: seconds to wait for a permit; ``None`` for ever. By default, a request waits for
+        timeout: seconds to wait for a permit; ``None`` forever. By default, a request waits for
             the ``pool`` timeout of httpx2 (5 s unless the client has another), or for the timeout
             of the semaphore if that is shorter. Its other timeouts start after that wait.
         permits: how many permits each request takes.

@@ -69,7 +69,7 @@ def instrument(
 ) -> Observation:
     """Record metrics and spans of this process's semaphores, until the result is stopped.
 
-    docs/observability.md lists them. Without an OpenTelemetry SDK they are discarded.
+    docs/metrics.md lists them. Without an OpenTelemetry SDK they are discarded.
 
     Args:
         meter_provider: instead of the global one.
@@ -140,7 +140,7 @@ class _Reading:
 class _Gauges:
     """The instruments of one meter provider. Their callbacks may run in a thread of the SDK.
 
-    A provider keeps the first instrument of a name, with its callbacks, for ever. So these serve
+    A provider keeps the first instrument of a name, with its callbacks, forever. So these serve
     all runs of `report_status`, at once and one after the other.
     """
 

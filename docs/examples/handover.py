@@ -52,7 +52,7 @@ def service(redis: Redis) -> FastAPI:
         except BaseException:
             await sem.release(ticket)
             raise
-        return f"{name} will be made"
+        return f"{name} accepted"
 
     return app
 
@@ -65,7 +65,7 @@ async def work(url: str) -> None:
     async with connect(url) as redis, asyncio.TaskGroup() as tasks:
         while True:
             delivered = await redis.blpop(JOBS)
-            assert delivered is not None  # without a timeout, it waits for ever
+            assert delivered is not None  # without a timeout it never gives up
             job = json.loads(delivered[1])
             if job is None:
                 return
@@ -78,7 +78,7 @@ async def do(redis: Redis, report: str, permit: str) -> None:
             await asyncio.sleep(0.1)  # ... the report is made
             result = f"{report}: made by another process, fencing token {adopted.fencing_token}"
     except PermitLost:
-        result = f"{report}: not made, for it lay for too long or was delivered twice"
+        result = f"{report}: skipped (expired in the queue, or delivered twice)"
     await redis.rpush(RESULTS, result)
 
 

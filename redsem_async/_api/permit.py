@@ -182,7 +182,7 @@ class Permit:
     async def wait_lost(self) -> PermitLost:
         """Wait until the permit is lost, and return the error that says why.
 
-        Waits for ever if the permit is released instead. Cancelling the wait changes nothing.
+        Waits forever if the permit is released instead. Cancelling the wait changes nothing.
         """
         lease = self._lease
         if not self.lost:

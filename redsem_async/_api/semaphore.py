@@ -165,7 +165,7 @@ class AnySemaphore:
 
     @property
     def timeout(self) -> float | None:
-        """Seconds that ``acquire`` waits by default; ``None`` for ever."""
+        """Seconds that ``acquire`` waits by default; ``None`` forever."""
         return self._timeout
 
     # -- permits

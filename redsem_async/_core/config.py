@@ -92,7 +92,7 @@ def shown(duration: float) -> str:
 
 
 def timeout_of(value: object) -> float | None:
-    """Return a timeout in seconds; ``None`` waits for ever, and so does infinity."""
+    """Return a timeout in seconds; ``None`` waits forever, and so does infinity."""
     if value is None:
         return None
     timeout = seconds(value, "timeout")

@@ -42,7 +42,7 @@ class AcquireTimeout(SemaphoreError, TimeoutError):
         blocked_by: what was full: ``"limit"``, the limit of the semaphore; ``"key"``, the limit
             of the key; ``"paused"``, because a limit of 0 is set.
         nested: whether the calling task is inside a block of the same semaphore. It may then wait
-            for itself, for ever.
+            for itself, forever.
     """
 
     def __init__(

@@ -2,7 +2,7 @@
 
 As long as the hub's loop refreshes permits in time, a thread sends nothing; where half of a lease
 is gone, it refreshes them itself. It does so only while the hub's loop showed life within the
-longest stall: a loop that is stuck for ever must lose its permits, as a crashed process does.
+longest stall: a loop that is stuck forever must lose its permits, as a crashed process does.
 
 All threads read a lease's state and until when it is trusted, each written in one step. Only the
 hub's loop changes the state, and it does so before it tells the server. A thread writes trust

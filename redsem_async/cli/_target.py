@@ -169,7 +169,7 @@ def describe(error: BaseException) -> str:
     if isinstance(error, AskError) or "MOVED" in text:  # a MovedError is one
         return CLUSTER_NODE
     if isinstance(error, NoPermissionError):
-        return f"{text} (see docs/operating.md for the permissions of each command)"
+        return f"{text} (docs/cli.md lists the permissions of each command)"
     return text
 
 

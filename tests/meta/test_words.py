@@ -44,3 +44,24 @@ def test_no_coined_word_comes_back(path: Path) -> None:
 def test_a_coined_word_would_be_found(text: str) -> None:
     """In a part of a name, as a whole name, and in a comment."""
     assert words_of(text) & {*COINED, *OLD_NAMES}
+
+
+DOCS = PACKAGE.parent / "docs"
+CALQUES = re.compile(  # what a native speaker would not write, and words of people for processes
+    r"\b(?:somebody|nobody|everybody|for ever|go(?:es)? on|beside|lately|nevertheless"
+    r"|turned away|gave back|giv(?:e|es|en|ing) back|of which|becomes? of|in vain|begins anew)\b"
+)
+OLD_PAGES = {"concepts", "guarantees", "keys", "later-longer", "leases", "slots", "tutorial"}
+PAGES = [page for page in sorted(DOCS.rglob("*.md")) if page.stem not in OLD_PAGES]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(DOCS)))
+def test_a_page_has_no_calque(page: Path) -> None:
+    """One word for one thing: release, forever, next to, no process."""
+    assert CALQUES.findall(page.read_text()) == []
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: path.stem)
+def test_a_docstring_says_forever(path: Path) -> None:
+    """It is one word."""
+    assert "for ever" not in path.read_text()

@@ -1,4 +1,4 @@
-"""The programs of docs/workers.md and docs/frameworks.md, with what they are written for.
+"""The programs of docs/jobs.md, docs/web.md and docs/testing.md, with what they are written for.
 
 Runs only with ``REDSEM_FRAMEWORKS`` set to one of the names below, as `nox -s frameworks` does:
 each needs packages that the `dev` extra leaves out.
@@ -49,5 +49,6 @@ async def render(document: str) -> str:
 def programs(embedded: StartServer, tmp_path: Path) -> Iterator[Programs]:
     """The programs of the pages in a folder, for a server of this test alone."""
     with ExitStack() as stack:
-        blocks = titled_blocks("workers.md") | titled_blocks("frameworks.md")
+        pages = ("jobs.md", "web.md", "testing.md")
+        blocks = dict(item for page in pages for item in titled_blocks(page).items())
         yield Programs(tmp_path, embedded().url, stack, {**blocks, "work.py": WORK})
