@@ -293,11 +293,6 @@ class Permit:
 
     async def __aenter__(self) -> Self:
         """Guard a block: from here on, the loss of the permit cancels the current task."""
-        self._enter(clock())
-        return self
-
-    def _enter(self, now: float) -> None:
-        """Guard the block of the current task, which begins *now*."""
         if (loop := asyncio.get_running_loop()) is not self._bound.loop:
             raise self._foreign()
         task = asyncio.current_task(loop)
@@ -308,12 +303,13 @@ class Permit:
             raise RuntimeError("this permit already guards a block")
         if not self._ours or lease.state is LeaseState.ENDED:
             raise RuntimeError("this permit was released: it cannot guard a block")
-        cancel = self._cancel_on_loss
+        cancel, now = self._cancel_on_loss, clock()
         trusted = now < lease.trusted_until and lease.state is LeaseState.HELD
         if cancel and not trusted and self.lost:
             self._leave(now)
             raise self._loss()
         self._guarded = Guard(self._bound.remote.state.inside, lease, task, cancel)
+        return self
 
     async def __aexit__(
         self,

@@ -236,7 +236,7 @@ class AnySemaphore:
         cancel = self._cancel_on_loss
         asked = (self._timeout, 1, 0.0, None)
         permit = await acquire(self._bound, self._terms, *asked, cancel_on_loss=cancel)
-        permit._enter(permit._since)  # noqa: SLF001 - it begins as it is acquired, in one step
+        await permit.__aenter__()
         self._entered.add(permit)
         return permit
 
