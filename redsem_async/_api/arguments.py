@@ -52,4 +52,4 @@ def how_to_call(cls: type[Any]) -> str:
 def not_pickled(self: object) -> NoReturn:
     """Say what to do instead: the ``__reduce__`` of what belongs to one process."""
     name = type(self).__name__
-    raise TypeError(f"a {name} cannot be pickled: create one in each process, by the same name")
+    raise TypeError(f"cannot pickle or copy a {name}: create one in each process")

@@ -62,7 +62,7 @@ class SemaphoreGroup:
                 called for each ``group[key]``.
             kind: the class of the semaphores.
             prefix: the first part of the keys in Redis, as in a single semaphore.
-            options: forevery semaphore, as ``AnySemaphore`` takes them.
+            options: for every semaphore, as ``AnySemaphore`` takes them.
 
         Raises:
             ValueError, TypeError: for invalid arguments; the message says what to do.

@@ -53,15 +53,15 @@ def redsem_async(
         ),
     ] = False,
     url: Annotated[
-        str | None, typer.Option(help="The server, forevery command.", callback=valid_url)
+        str | None, typer.Option(help="The server, for every command.", callback=valid_url)
     ] = None,
     prefix: Annotated[
         str | None,
-        typer.Option(help="Prefix of the keys, forevery command.", callback=valid_prefix),
+        typer.Option(help="Prefix of the keys, for every command.", callback=valid_prefix),
     ] = None,
     cluster: Annotated[
         bool | None,
-        typer.Option("--cluster", help="The URL is a node of a cluster, forevery command."),
+        typer.Option("--cluster", help="The URL is a node of a cluster, for every command."),
     ] = None,
     as_json: Annotated[
         bool | None,

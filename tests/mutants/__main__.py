@@ -1,4 +1,4 @@
-"""``python -m tests.mutants``: break one promise after another; a test has to miss each."""
+"""``python -m tests.mutants`` breaks one promise after another, and a test has to notice each."""
 
 import argparse
 import contextlib
@@ -64,7 +64,7 @@ def complaint_of(mutant: Mutant) -> str:
         failed = _FAILED_TEST.search(output)
         if code != FAILED or failed is None:
             return {PASSED: "it passed", ENDLESS: "no end in time"}.get(code, output[-2000:])
-        # Caught is what fails again, by itself: not for want of time, or of luck.
+        # It has to fail again by itself, because a test may fail for want of time.
         again, _ = run(root, failed[1])
         return "" if again != PASSED else f"{failed[1]} failed once, and not again"
 

@@ -2,7 +2,7 @@
 
 from hypothesis import Phase, settings
 
-# Who breaks a promise is asked for once; the shortest way to it is for people to read.
+# Shrinking finds the shortest example for a reader, and nobody reads these.
 settings.register_profile(
     "mutants", derandomize=True, database=None, phases=(Phase.explicit, Phase.generate)
 )

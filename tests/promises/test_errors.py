@@ -307,6 +307,17 @@ async def test_unreachable_names_the_place_but_no_credentials(kind: Kind) -> Non
     assert caught.value.__cause__ is not None
 
 
+@pytest.mark.parametrize(
+    "url",
+    ["redis://127.0.0.1:1", "redis://localhost:1", "redis://nosuch.invalid", "unix:///no/such"],
+)
+async def test_unreachable_says_why_in_words(kind: Kind, url: str) -> None:
+    """No error numbers: «connection refused»."""
+    async with Redis.from_url(url) as redis:
+        with pytest.raises(BackendUnavailable, match=r"can't reach Redis at \S+ \([a-z ]+\)$"):
+            await soon(kind(redis, "openai", 1).acquire(timeout=0))
+
+
 async def test_wrong_credentials_are_refused_at_once(kind: Kind, server_url: str) -> None:
     """Trying again does not help: neither waiting nor backing off."""
     separator = server_url.partition("://")[2].rpartition("@")[2]

@@ -1,6 +1,7 @@
 """What cannot be meant is refused at the call, with a message that helps, and nothing is sent."""
 
 import asyncio
+import copy
 import math
 import pickle
 import re
@@ -338,7 +339,8 @@ async def test_the_facts_of_a_semaphore_are_read_only(make: Make) -> None:
                 setattr(permit, attribute, 5)
 
 
-def test_pickling_says_what_to_do_instead(redis: Redis) -> None:
+def test_pickling_and_copying_say_what_to_do_instead(redis: Redis) -> None:
     for made in (FairSemaphore(redis, "jobs", 1), SemaphoreGroup(redis, "jobs", limit=1)):
-        with pytest.raises(TypeError, match="create one in each process"):
-            pickle.dumps(made)
+        for attempt in (pickle.dumps, copy.copy):
+            with pytest.raises(TypeError, match="create one in each process"):
+                attempt(made)
