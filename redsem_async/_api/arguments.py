@@ -49,7 +49,7 @@ def how_to_call(cls: type[Any]) -> str:
     return f"use {cls.__name__}({', '.join(names)}), with options as keywords"
 
 
-def not_pickled(self: object) -> NoReturn:
-    """Say what to do instead: the ``__reduce__`` of what belongs to one process."""
-    name = type(self).__name__
+def refuse_pickling(made: object) -> NoReturn:
+    """Say what to do instead of pickling or copying what belongs to one process."""
+    name = type(made).__name__
     raise TypeError(f"cannot pickle or copy a {name}: create one in each process")

@@ -2,12 +2,12 @@
 
 import hashlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, NoReturn, Unpack
 from urllib.parse import quote
 
 from redsem_async._core import config
 
-from .arguments import not_pickled
+from .arguments import refuse_pickling
 from .classes import FairSemaphore, Mutex
 from .options import Options
 from .semaphore import AnySemaphore
@@ -80,7 +80,8 @@ class SemaphoreGroup:
         self._options = options
         self._made(name, self.declared_limit)  # raises for invalid arguments
 
-    __reduce__ = not_pickled
+    def __reduce__(self) -> NoReturn:
+        refuse_pickling(self)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._name!r}, kind={self._kind.__name__})"

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Coroutine, Sequence
 from types import EllipsisType, TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from redsem_async._core import config
 from redsem_async._core.config import Clock, HeartbeatBy, Recovery, Slot
@@ -17,7 +17,7 @@ from redsem_async._protocol.operations import Clear, KeyTerms, Reap, SetLimit, S
 from redsem_async._protocol.replies import Reply, StatusReply
 
 from .acquiring import acquire, adopt
-from .arguments import how_to_call, names_the_class, not_pickled
+from .arguments import how_to_call, names_the_class, refuse_pickling
 from .awaitables import Acquisition, AwaitableBool
 from .backends import backend_of
 from .bound import Bound
@@ -143,7 +143,8 @@ class AnySemaphore:
         self._last_bound: Bound | None = None  # in the loop that used it last
         self._entered = EnteredPermits()
 
-    __reduce__ = not_pickled
+    def __reduce__(self) -> NoReturn:
+        refuse_pickling(self)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, limit={self.limit})"

@@ -19,7 +19,8 @@ import redsem_async
 from redsem_async._redis.scripts import layout
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-SOURCES = ("redsem_async", ".config", "pyproject.toml", "README.md", "LICENSE")
+PACKAGE = "redsem_async"
+BUILT_WITH = (".config", "pyproject.toml", "README.md", "LICENSE")
 VERSION, HEAD = "redsem_async/_core/version.py", "redsem_async/lua/head.lua"
 
 
@@ -45,13 +46,7 @@ class Wheel(NamedTuple):
 def wheel_of_checkout(folder: Path, version: str, number: int) -> Wheel:
     """A wheel of this version, or of one that differs in its *version* and *number* alone."""
     source = folder / "source"
-    source.mkdir()
-    for name in SOURCES:
-        place = CHECKOUT / name
-        if place.is_dir():
-            shutil.copytree(place, source / name, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            shutil.copy(place, source)
+    _copy(source, PACKAGE)
     _replace(source / VERSION, f'"{redsem_async.__version__}"', f'"{version}"')
     _replace(source / HEAD, f"LAYOUT = '{layout()}'", f"LAYOUT = '{number}'")
     return _wheel_of(folder, source)
@@ -66,9 +61,7 @@ def wheel_of_first(folder: Path) -> Wheel:
             f"CHANGELOG.md does not name the first commit with layout {layout()}: add a line"
             f" <!-- layout {layout()} since: COMMIT -->"
         )
-    source = folder / "source"
-    source.mkdir()
-    git = ["git", "archive", found[1], *SOURCES]
+    git = ["git", "archive", found[1], PACKAGE]
     known = ["git", "cat-file", "-e", found[1]]
     if subprocess.run(known, cwd=CHECKOUT, stderr=subprocess.DEVNULL, check=False).returncode:
         # A clone without the history: where it came from may have it.
@@ -81,8 +74,20 @@ def wheel_of_first(folder: Path) -> Wheel:
             f" layout {layout()} work together, and git does not give it ({error}). Install git,"
             " and run the tests in a clone with the whole history: git fetch --unshallow"
         )
+    source = folder / "source"
+    source.mkdir()
     subprocess.run(["tar", "x"], cwd=source, input=archive, check=True)
     return _wheel_of(folder, source)
+
+
+def _copy(source: Path, *names: str) -> None:
+    """Copy what the checkout has under *names* into *source*."""
+    for name in names:
+        place = CHECKOUT / name
+        if place.is_dir():
+            shutil.copytree(place, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(place, source)
 
 
 def _replace(path: Path, old: str, new: str) -> None:
@@ -92,7 +97,11 @@ def _replace(path: Path, old: str, new: str) -> None:
 
 
 def _wheel_of(folder: Path, source: Path) -> Wheel:
-    """Build the wheel of *source*, and unpack it, which is all that installing it does."""
+    """Build the package in *source* as the checkout is built, and unpack the wheel.
+
+    Unpacking is all that installing it does.
+    """
+    _copy(source, *BUILT_WITH)
     build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
     done = subprocess.run(build, cwd=source, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -46,7 +46,7 @@ def test_a_coined_word_would_be_found(text: str) -> None:
     assert words_of(text) & {*COINED, *OLD_NAMES}
 
 
-DOCS = PACKAGE.parent / "docs"
+DOCS = Path(__file__).parents[2] / "docs"
 CALQUES = re.compile(  # what a native speaker would not write, and words of people for processes
     r"\b(?:somebody|nobody|everybody|for ever|go(?:es)? on|beside|lately|nevertheless"
     r"|turned away|gave back|giv(?:e|es|en|ing) back|of which|becomes? of|in vain|begins anew)\b"
