@@ -232,6 +232,22 @@ class SetLimit(NamedTuple):
     key: str | None = None
 
 
+class BackOff(NamedTuple):
+    """Grant nothing for some time, and then up to a ramp: in all, or requests of *key*.
+
+    Attributes:
+        pause_ms: from now on; 0 ends a back-off.
+        limit: that the caller declares, for *key* where there is one.
+        token: of the permit that met the overload; None for an overload that is new in any case.
+    """
+
+    pause_ms: int
+    limit: int
+    token: int | None = None
+    call: int = 0
+    key: str | None = None
+
+
 class Reap(NamedTuple):
     """Drop expired holders and dead waiters."""
 
@@ -254,6 +270,7 @@ Operation = (
     | Detach
     | Status
     | SetLimit
+    | BackOff
     | Reap
     | Clear
 )

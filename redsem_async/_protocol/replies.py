@@ -30,11 +30,19 @@ class Holding(NamedTuple):
 Answer = int | Holding
 
 
+class Ramp(NamedTuple):
+    """A back-off: for *lasts_ms* more *permits* may be in use, 0 while it pauses."""
+
+    lasts_ms: int
+    permits: int
+
+
 class KeyQueue(NamedTuple):
-    """The requests of one key that wait, and the limit that is set for the key."""
+    """The requests of one key that wait, the limit that is set for the key, and its back-off."""
 
     waiting: int
     set_limit: int | None
+    ramp: Ramp | None = None
 
 
 class Reply(NamedTuple):
@@ -52,6 +60,7 @@ class Reply(NamedTuple):
         slots: of each number of the caller's hub that the call granted, where permits have slots.
         key_queues: of each key whose request was not served (acquire, heartbeat).
         competing_keys: if there are any, how many keys wait for the overall limit.
+        ramp: of the back-off that runs, if one does (acquire, heartbeat).
     """
 
     answers: Sequence[Answer] = ()
@@ -64,6 +73,7 @@ class Reply(NamedTuple):
     slots: Mapping[int, Sequence[int]] = MappingProxyType({})
     key_queues: Mapping[str, KeyQueue] = MappingProxyType({})
     competing_keys: int = 0
+    ramp: Ramp | None = None
 
 
 class AdoptReply(NamedTuple):
@@ -106,6 +116,7 @@ class KeyEntry(NamedTuple):
     held: int
     waiting: int
     set_limit: int | None
+    ramp: Ramp | None = None
 
 
 class StatusReply(NamedTuple):
@@ -118,7 +129,7 @@ class StatusReply(NamedTuple):
         slots: the longest list that a client declared.
         blocked: whether a new request without a key waits behind others (fair).
         key_limits: of how many keys the limit is set.
-        hold_ms: as in `Reply`.
+        hold_ms, ramp: as in `Reply`.
     """
 
     set_limit: int | None
@@ -134,6 +145,7 @@ class StatusReply(NamedTuple):
     blocked: bool = False
     key_limits: int = 0
     hold_ms: int | None = None
+    ramp: Ramp | None = None
 
 
 AnyReply = Reply | AdoptReply | StatusReply

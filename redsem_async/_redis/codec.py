@@ -14,6 +14,7 @@ from redsem_async._protocol.operations import (
     Abandon,
     Acquire,
     Adopt,
+    BackOff,
     Clear,
     Confirm,
     Detach,
@@ -36,11 +37,12 @@ from redsem_async._protocol.replies import (
     AnyReply,
     Holding,
     KeyQueue,
+    Ramp,
     Reply,
 )
 
 from .scripts import LIGHT_KEYS, Script, script
-from .status_reply import key_of, slots_of, status_reply
+from .status_reply import key_of, limit_and_ramp, slots_of, status_reply
 
 Argument = str | int
 
@@ -143,6 +145,10 @@ class Codec:
             case SetLimit(most, number, key):
                 own = () if key is None else (_encoded(key),)
                 return "set_limit", ("" if most is None else most, number, *own)
+            case BackOff(pause_ms, limit, token, number, key):
+                own = () if key is None else (_encoded(key),)
+                granted = "" if token is None else token
+                return "back_off", (pause_ms, granted, limit, number, *own)
             case Reap():
                 return "reap", ()
             case Clear(number):
@@ -155,15 +161,18 @@ class Codec:
                 return Reply(range(raw[1], raw[1] + len(operation.numbers)))
             case Release() if len(raw) == 1:  # all were held
                 return Reply([1] * len(operation.numbers))
-            case Acquire() | Heartbeat() | Release() | Abandon() | SetLimit() | Reap():
+            case Acquire() | Heartbeat() | Release() | Abandon() | SetLimit() | BackOff() | Reap():
                 _, next_ms, waiting, mine, *answers = raw
                 set_limit, hold_ms, right = -1, -1, False
+                ramp: Ramp | None = None
                 told: Sequence[Any] = ()
                 queues: Sequence[Any] = ()
                 if self._slotted:
                     mine, told = mine
                 if isinstance(operation, Acquire | Heartbeat):
                     set_limit, hold_ms, *answers = answers
+                    if not isinstance(set_limit, int):
+                        set_limit, ramp = limit_and_ramp(set_limit)
                     if self._keyed:
                         queues, *answers = answers
                     if operation.right is not None:
@@ -180,6 +189,7 @@ class Codec:
                     slots=dict(zip(told[::2], map(slots_of, told[1::2]), strict=True)),
                     key_queues=_key_queues(queues[1:]),
                     competing_keys=queues[0] if queues else 0,
+                    ramp=ramp,
                 )
             case Refresh() | Restore() | Detach():
                 return Reply(answers=raw[1:])
@@ -274,8 +284,9 @@ def _answer(raw: Any) -> int | Holding:
 
 def _key_queues(raw: Sequence[Any]) -> dict[str, KeyQueue]:
     return {
-        unquote(key.decode()): KeyQueue(waiting, None if set_limit < 0 else set_limit)
-        for key, waiting, set_limit in zip(raw[::3], raw[1::3], raw[2::3], strict=True)
+        unquote(key.decode()): KeyQueue(waiting, None if set_limit < 0 else set_limit, ramp)
+        for key, waiting, told in zip(raw[::3], raw[1::3], raw[2::3], strict=True)
+        for set_limit, ramp in (limit_and_ramp(told),)
     }
 
 

@@ -5,12 +5,19 @@ from typing import Any
 from urllib.parse import unquote
 
 from redsem_async._core.keys import Address
-from redsem_async._protocol.replies import HeldEntry, KeyEntry, QueueEntry, StatusReply
+from redsem_async._protocol.replies import (
+    HeldEntry,
+    KeyEntry,
+    QueueEntry,
+    Ramp,
+    StatusReply,
+)
 
 
 def status_reply(raw: Sequence[Any], address: Address) -> StatusReply:
     """Return the reply to a status; *raw* begins with the tag."""
     _, cap, held, waiting, now_us, hold_ms, holders, entries, hubs, *more = raw
+    cap, ramp = limit_and_ramp(cap)
     held_ids, lefts, tokens, counts = (holders[i::4] for i in range(4))
     keys: Sequence[Any] = ()
     held_keys: Sequence[Any] = (None,) * len(held_ids)
@@ -46,14 +53,24 @@ def status_reply(raw: Sequence[Any], address: Address) -> StatusReply:
             hub.decode() for hub, reuses in zip(hubs[::3], hubs[2::3], strict=True) if reuses
         },
         keys=[
-            KeyEntry(unquote(key.decode()), int(use), count, None if int(cap) < 0 else int(cap))
-            for key, use, count, cap in zip(*(keys[i::4] for i in range(4)), strict=True)
+            KeyEntry(unquote(key.decode()), int(use), count, None if most < 0 else most, of_key)
+            for key, use, count, told in zip(*(keys[i::4] for i in range(4)), strict=True)
+            for most, of_key in (limit_and_ramp(told),)
         ],
         slots=tuple(unquote(slot) for slot in slots.decode().split(",") if slot),
         blocked=bool(blocked),
         key_limits=key_limits,
         hold_ms=None if hold_ms < 0 else hold_ms,
+        ramp=ramp,
     )
+
+
+def limit_and_ramp(told: Any) -> tuple[int, Ramp | None]:
+    """A limit as a script tells it, and the back-off beside it, if one runs."""
+    if isinstance(told, list):
+        limit, lasts_ms, permits = told
+        return int(limit), Ramp(lasts_ms, permits)
+    return int(told), None
 
 
 def _waiter(entry: str, value: Any) -> QueueEntry:

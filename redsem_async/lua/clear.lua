@@ -24,7 +24,7 @@ if released then call('UNLINK', released) end
 if keyed then keyed.clear() end
 if slotted then slotted.clear() end
 call('HDEL', meta, 'mode', 'layout', 'ahead', 'offset', 'lost', 'grace', 'returns', 'rights',
-  'hold', 'looked', 'passed', 'limit')
+  'hold', 'looked', 'passed', 'limit', 'back_off')
 -- A counter ahead of the server's clock stays, because its tokens must not be issued again.
 if last < wall_us then
   call('HDEL', meta, 'counter')

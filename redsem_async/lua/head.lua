@@ -15,6 +15,7 @@
 --                    limit -> the set limit, so that the loss of its key is noticed;
 --                    rights -> 'hub:until,...' of the hubs that may reuse leases: see the prelude;
 --                    hold -> for how long requests hold their permits lately, in ms times permits;
+--                    back_off -> see ramp_of(); back_offs -> until when those of keys last at most;
 --                    after a loss of state, lost -> when it was detected, and grace -> end of
 --                    the grace period, until which only old holders are admitted.
 --                    For each hub: hub -> highest number that it has used here; hub:until ->
@@ -90,7 +91,7 @@ end
 
 local fields = call('HMGET', meta, 'mode', 'counter',
   hub, hub .. ':until', hub .. ':no_push', hub .. ':unreachable', 'grace', 'ahead', 'offset',
-  'returns', 'rights', 'hold', 'layout', 'passed', 'looked', 'limit')
+  'returns', 'rights', 'hold', 'layout', 'passed', 'looked', 'limit', 'back_off', 'back_offs')
 fields.layout = fields[13] or fields[1] and '0'  -- a name in use without a number
 if fields[1] and fields[1] ~= mode or fields.layout and fields.layout ~= LAYOUT then
   -- Count by the clock in use: the server's, if this caller's is a local one.

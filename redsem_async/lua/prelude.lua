@@ -1,4 +1,4 @@
--- prelude: holders, hubs, the counter and the grace period.
+-- prelude: holders, hubs, the counter, the grace period and the back-off.
 
 local MAX_PURGED = 500  -- ids that one call purges at most
 local BAND = 2 ^ 42     -- above any expiry in ms: a score of `extra` is in a band of this width
@@ -16,6 +16,28 @@ local function next_token()
   last = math.max(last + 1, stamp_us)
   return last
 end
+-- A back-off: no permit is granted before its pause ends. Then the ramp is how many permits may be
+-- in use: 1, and with each step twice as many, until it is at the limit. The text of a back-off is
+-- 'ends:began:step:limit': when the pause ends, the counter when it began, how long a step is, and
+-- the limit. Times are in ms.
+--
+-- Returns the ramp, and when it changes: 0 in the pause, math.huge and nil when it is over.
+local function ramp_of(back_off)
+  if not back_off then return math.huge end
+  local ends, step, most = string.match(back_off, '^(%d+):%d+:(%d+):(%d+)$')
+  ends, step = tonumber(ends), tonumber(step)
+  if now < ends then return 0, ends end
+  local steps = math.floor((now - ends) / step)
+  if 2 ^ steps >= tonumber(most) then return math.huge end
+  return math.floor(2 ^ steps), ends + (steps + 1) * step
+end
+local ramp, ramp_changes = ramp_of(fields[17])
+-- *limit* for a reply: where a back-off runs, {limit, ms until the ramp changes, ramp}.
+local function with_back_off(limit, back_off)
+  local of_limit, changes = ramp_of(back_off)
+  return changes and { limit, changes - now, of_limit } or limit
+end
+
 -- By how many ms the counter leads the server's clock. Meta must not expire earlier.
 local function counter_lead()
   return math.max(0, (last - wall_us) / 1000)
@@ -192,6 +214,10 @@ local function purge()
     more = true
     used = call('ZCOUNT', holders, '(' .. exact(now), '+inf') + extra_permits()
   end
+  if fields[17] and not ramp_changes then
+    call('HDEL', meta, 'back_off')
+    fields[17] = nil
+  end
   if keyed then used = keyed.used(used) end
   if slotted then used = slotted.used(used) end
 end
@@ -236,7 +262,7 @@ local function answer_right(asks, others_wait)
   local effective_limit = limit_for(tonumber(declared))
   local given = not others_wait and grace <= now and effective_limit > 0
     and used <= effective_limit and #noted < MAX_RIGHTS
-    and not (keyed and keyed.limits_set() > 0)
+    and not ramp_changes and not (keyed and (fields[18] or keyed.limits_set() > 0))
   if given then noted[#noted + 1] = hub .. ':' .. exact(now + lasts) end
   if given or had then
     rights = table.concat(noted, ',')
@@ -376,9 +402,11 @@ local function record_hub(hub_info, no_push, lease)
   keep_hub_alive(lease)
 end
 
--- In how many ms the earliest holder expires, or the grace period ends; -1 if there is no holder.
+-- In how many ms the earliest holder expires, or the grace period or the pause of a back-off ends;
+-- -1 if there is no holder.
 local function next_expiry()
-  if grace > now then return grace - now end
+  local held_off = math.max(grace, ramp == 0 and ramp_changes or 0)
+  if held_off > now then return held_off - now end
   local first = call('ZRANGE', holders, 0, 0, 'WITHSCORES')
   return first[2] and math.max(0, first[2] - now) or -1
 end

@@ -13,7 +13,7 @@ local MAX_LISTED = 1000   -- requests that look_through() reads in one call
 local own_grants = {}   -- number and token of each grant to a waiter of the caller's hub
 local open = true       -- no waiter has precedence: a new request may be granted at once
 local head_alive_until  -- until when the hub of the blocked head counts as alive
-local heads_alive_until = math.huge  -- and the hubs whose requests hold others of their keys up
+local keys_change = math.huge  -- when the caller's keys may change by themselves
 
 -- *tail* is what follows for a request of a semaphore with keys.
 local function format_request(number, lease, declared, permits, tail)
@@ -198,15 +198,15 @@ local function others_wait()
   return false
 end
 
--- In how many ms the queue may change by itself: a holder expires, or the head's hub is dead; 0 when
--- there is more to do now, -1 for never.
+-- In how many ms the queue may change by itself: a holder expires, the head's hub is dead, or the
+-- ramp of a back-off rises; 0 when there is more to do now, -1 for never.
 local function next_change()
   if more then return 0 end
   if waiting == 0 then return -1 end
   local next_ms = next_expiry()
-  local alive_until = math.min(head_alive_until or math.huge, heads_alive_until)
-  if alive_until < math.huge and (next_ms < 0 or alive_until - now < next_ms) then
-    next_ms = math.max(0, alive_until - now)
+  local changes = math.min(head_alive_until or math.huge, keys_change, ramp_changes or math.huge)
+  if changes < math.huge and (next_ms < 0 or changes - now < next_ms) then
+    next_ms = math.max(0, changes - now)
   end
   return next_ms
 end
@@ -216,10 +216,10 @@ local function reply_head()
   return { tag, next_change(), count_living(), slotted and slotted.tell(own_grants) or own_grants }
 end
 
--- The beginning of a reply, then the set limit, or -1, unless all were *served* the usual hold, and
+-- The beginning of a reply, then the set limit, or -1, with the back-off, unless all were *served* the usual hold, and
 -- *key_queues* where there are keys.
 local function reply_with_limit(served, key_queues)
-  return append(reply_head(), { set_limit or -1, served and -1 or usual_hold, key_queues })
+  return append(reply_head(), { with_back_off(set_limit or -1, fields[17]), served and -1 or usual_hold, key_queues })
 end
 
 -- Has the first hubs in the queue look again: an expiry is earlier than next_ms said. Several, because

@@ -1,7 +1,8 @@
 -- serve: a freed permit goes to the oldest request that may have it, where requests have no keys.
 --
 -- Fair: a request without room blocks the requests behind it, because it would starve otherwise.
--- Zset: it is passed over, and the oldest request that fits is next.
+-- Zset: it is passed over, and the oldest request that fits is next. One that only a back-off holds
+-- up blocks the requests behind it, too.
 --
 -- So that requests which are passed over are not read in each call, meta has what is known of them:
 -- passed -> 'ticket:used,...', where no request up to that ticket fits while so many permits or more
@@ -104,7 +105,7 @@ local function scan(scanned, moved)
         found.dead[#found.dead + 1] = request
       elseif state.unreachable or permits > effective_limit then
         found.unservable[#found.unservable + 1] = request
-      elseif not fits then
+      elseif not fits or used + permits > ramp then
         found.blocked_until = state.alive_until
         return found
       else
@@ -196,7 +197,8 @@ local function serve_own(own)
     local request = hub .. '.' .. name
     local _, number, lease, declared, permits = parse_request(request)
     local score = is_queued(request)
-    if score and tonumber(score) >= 0 and used + permits <= limit_for(declared) then
+    local most = math.min(limit_for(declared), ramp)
+    if score and tonumber(score) >= 0 and used + permits <= most then
       used = used + permits
       local id, token = hub .. '.' .. number, next_token()
       if slotted then slotted.assign(id, permits) end
@@ -213,7 +215,9 @@ end
 
 -- Whether a new request for *permits* has to wait: 'limit', or nil.
 local function held_up(permits, effective_limit)
-  if not open or grace > now or used + permits > effective_limit then return 'limit' end
+  if not open or grace > now or used + permits > math.min(effective_limit, ramp) then
+    return 'limit'
+  end
 end
 -- The answer where the queue has *max_waiters* requests, which are all that it may have.
 local function queue_is_full(max_waiters)

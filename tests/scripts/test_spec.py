@@ -65,6 +65,7 @@ class Agreement(Comparison):
         self.lost: list[tuple[str, op.RestoredPermit]] = []
         self.key_ceilings: dict[str, int] = {}
         self.numbers = dict.fromkeys(HUBS, 0)
+        self.tokens_before = 0
         self.calls = dict.fromkeys(HUBS, 0)
         self.requests: dict[str, list[op.Request]] = {hub: [] for hub in HUBS}
         self.sent: list[tuple[str, op.Operation]] = []
@@ -295,6 +296,25 @@ class Agreement(Comparison):
         self.key_ceilings[key] = max(self.key_ceilings.get(key, 0), limit or 0)
         self.send(HUBS[0], op.SetLimit(limit, self._next_call(HUBS[0]), key))
 
+    @unusual
+    @rule(
+        hub=hubs,
+        pause_ms=st.sampled_from((0, 900, 4000, 20_000)),
+        granted=st.sampled_from((None, 0, -1, -2, 1)),
+        terms=key_terms,
+    )
+    def back_off(
+        self, hub: str, pause_ms: int, granted: int | None, terms: op.KeyTerms | None
+    ) -> None:
+        """Told by an operator, or by a holder whose permit is older or younger than the last."""
+        key = terms.key if self.keyed and terms else None
+        limit = terms.limit or self.limit if key and terms else self.limit
+        tokens = sorted(self.tokens)
+        token = granted
+        if granted:
+            token = tokens[granted] if granted < 0 and len(tokens) >= -granted else self.now_us
+        self.send(hub, op.BackOff(pause_ms, limit, token, self._next_call(hub), key))
+
     @rule(most=st.sampled_from((0, 1, 100)))
     def status(self, most: int) -> None:
         self.call(HUBS[1], op.Status(most))
@@ -429,6 +449,14 @@ class Agreement(Comparison):
         assert self.model.state.used(now_us // 1000) <= self.ceiling
 
     @invariant()
+    def nobody_is_granted_in_a_pause(self) -> None:
+        state = self.model.state
+        ramp = state.ramp((self.called_at_us + state.counter.ahead_us) // 1000)
+        if ramp is not None and not ramp.permits:
+            assert len(self.tokens) == self.tokens_before
+        self.tokens_before = len(self.tokens)
+
+    @invariant()
     def no_lease_is_longer_than_was_asked_for(self) -> None:
         """Counted from the time last noted, to which the clock may be set back."""
         counter = self.model.state.counter
@@ -459,11 +487,12 @@ class Agreement(Comparison):
             request = queued.request
             if isinstance(model, KeyedSpecification) and queued.key is not None:
                 use = sum(h.permits for h in state.holders.values() if h.key == queued.key)
-                if use + request.permits > model._limit(request):
+                if use + request.permits > model._room(request, now):
                     continue
             shares = isinstance(model, KeyedSpecification) and model.shares
-            if used + request.permits > state.effective_limit(request.limit):
-                if not shares and not model.passes_over:
+            if used + request.permits > state.room(request.limit, now):
+                fits = used + request.permits <= state.effective_limit(request.limit)
+                if fits or (not shares and not model.passes_over):
                     return  # it blocks all that are younger
                 continue
             oldest_blocks = isinstance(model, KeyedSpecification) and shares and model.ready

@@ -18,6 +18,7 @@
 --          's:<rank>:<key>'              the same in the order of `share`: by use for the weight,
 --                                        virtual time, ticket
 --          'k:<key>!<place>:<rank>'      where the key is among these two
+--          'b:<key>!<back-off>'          the back-off of a key
 --          'v:<key>!<virtual time>'      of a key that holds or waits, with `share`
 --
 -- A '!' ends a key, because it is less than any character of one: so a key comes before those that
@@ -88,6 +89,15 @@ local function limit_of(key, declared)
   if keyed.limits[key] == nil then keyed.limits[key] = call('HGET', key_limits, key) end
   return tonumber(keyed.limits[key]) or declared
 end
+-- The back-off of *key*, if it has any; it may be over.
+function keyed.back_off_of(key)
+  local text = fields[18] and key ~= '' and first_with('b:' .. key .. '!')
+  return text and string.sub(text, #key + 4)
+end
+-- How many permits of *key* may be in use now, for a request that declares *declared*.
+function keyed.room_of(key, declared)
+  return math.min(limit_of(key, declared), (ramp_of(keyed.back_off_of(key))))
+end
 -- Permits that *key* has in use.
 local function use_of(key)
   if key == '' then return 0 end
@@ -115,7 +125,7 @@ local function virtual_time_of(key)
   return math.max(last_served, text and tonumber(string.sub(text, #key + 4)) or 0), text
 end
 -- *key* got permits.
-local function advance(key, permits, weight)
+function keyed.advance(key, permits, weight)
   local start, text = virtual_time_of(key)
   keyed.virtual_time = start
   call('HSET', meta, 'virtual', string.format('%.6f', start))
@@ -124,7 +134,7 @@ local function advance(key, permits, weight)
 end
 
 -- Takes *key* from the ready ones.
-local function unready(key)
+function keyed.unready(key)
   local text = first_with('k:' .. key .. '!')
   if not text then return end
   local place, rank = string.match(string.sub(text, #key + 4), '^(%d+):(.*)$')
@@ -150,7 +160,7 @@ local dropped = 0  -- requests that this call dropped from the heads of lines
 
 -- Looks at *key* anew: whether it is ready, and in which place.
 local function look_at(key)
-  unready(key)
+  keyed.unready(key)
   local request, ticket, text = head_of(key)
   while request and dropped < MAX_DROPPED do
     if hub_state(string.match(request, '^%x+')).alive_until > now then break end
@@ -168,7 +178,7 @@ local function look_at(key)
   end
   local _, _, lease, _, permits = parse_request(request)
   local declared, weight, patience = parse_tail(request)
-  local fits = use_of(key) + permits <= limit_of(key, declared)
+  local fits = use_of(key) + permits <= keyed.room_of(key, declared)
   -- One that was not looked at may be of a dead hub: serve() drops it.
   if not fits and dropped < MAX_DROPPED then return end
   local place, rank = padded(ticket), ''
@@ -220,7 +230,7 @@ local function join_queue(entries)
 end
 
 -- Parks *requests*, as park() does. Returns their keys, which are to be looked at.
-local function park_requests(requests)
+function keyed.park(requests)
   local changed, texts = {}, {}
   for i, ticket in ipairs(call('ZMSCORE', queue, unpack(requests))) do
     local text, key = text_of(requests[i], tonumber(ticket))
@@ -240,7 +250,7 @@ end
 
 -- Writes the texts of requests that were parked and are back in the queue, *back*: request and
 -- ticket in turn.
-local function return_texts(back)
+function keyed.return_texts(back)
   local entries = {}
   for i = 1, #back, 2 do entries[i], entries[i + 1] = back[i + 1], back[i] end
   local changed, texts = write_texts(entries)
@@ -334,9 +344,23 @@ do
     call('HDEL', meta, 'mended')
   end
 
+  -- Removes the back-offs of keys once all of them are over.
+  local function end_back_offs()
+    if not fields[18] or tonumber(fields[18]) > now then return end
+    local ended, changed = call('ZRANGEBYLEX', keys, '[b:', '(b;', 'LIMIT', 0, MAX_PURGED), {}
+    if #ended > 0 then call('ZREM', keys, unpack(ended)) end
+    if #ended < MAX_PURGED then
+      call('HDEL', meta, 'back_offs')
+      fields[18] = nil
+    end
+    for _, text in ipairs(ended) do changed[string.match(text, '^b:([^!]*)')] = true end
+    look_at_all(changed)
+  end
+
   -- The permits in use, where *in_use* are counted.
   function keyed.used(in_use)
     mend_queue()
+    end_back_offs()
     local known = count_with('i:')
     if known > holder_count then drop_orphans(known) end
     return known < holder_count and ALL_TAKEN or in_use
@@ -385,15 +409,21 @@ function keyed.granted(grants, longest)
 end
 
 -- Looks at the keys of the caller's requests, which ARGV names from position *first* on, if the
--- hub of the first request is dead: nothing else may happen to that key for long. If it is alive,
--- the reply tells until when at least.
+-- hub of the first request is dead, or if they have a back-off: nothing else may happen to that key
+-- for long. The reply tells when that may change.
 function keyed.look_at_heads(first)
-  if waiting == 0 then return end
+  if waiting == 0 and not fields[18] then return end
   local seen = {}
   for i = first, #ARGV do
     local _, _, _, key = parse_tail(ARGV[i])
     if not seen[key] then
       seen[key] = true
+      local back_off = keyed.back_off_of(key)
+      if back_off then
+        local _, changes = ramp_of(back_off)
+        keys_change = math.min(keys_change, changes or math.huge)
+        look_at(key)
+      end
       local request = head_of(key)
       local owner = request and string.match(request, '^%x+')
       if owner and owner ~= hub and not first_with('k:' .. key .. '!') then
@@ -401,7 +431,7 @@ function keyed.look_at_heads(first)
         if alive_until <= now then
           look_at(key)
         else
-          heads_alive_until = math.min(heads_alive_until, alive_until)
+          keys_change = math.min(keys_change, alive_until)
         end
       end
     end
@@ -458,7 +488,7 @@ do
         rows[#rows + 1] = key
         rows[#rows + 1] = exact(use)
         rows[#rows + 1] = waits
-        rows[#rows + 1] = call('HGET', key_limits, key) or '-1'
+        rows[#rows + 1] = with_back_off(call('HGET', key_limits, key) or '-1', keyed.back_off_of(key))
       else
         ended = ended + 1
       end
@@ -473,7 +503,7 @@ function keyed.keep(need)
 end
 function keyed.clear()
   call('UNLINK', keys, key_limits)
-  call('HDEL', meta, 'virtual', 'mended')
+  call('HDEL', meta, 'virtual', 'mended', 'back_offs')
 end
 -- Sets the limit of *key*, '' for none.
 function keyed.set_limit(key, limit)
@@ -486,11 +516,28 @@ function keyed.set_limit(key, limit)
   look_at(key)
 end
 
+-- The limit that is set for *key*, or else *declared*.
+function keyed.limit_of(key, declared)
+  return limit_of(key, declared)
+end
+-- Sets the back-off of *key*, nil for none, which is over at *ends*.
+function keyed.set_back_off(key, back_off, ends)
+  local old = first_with('b:' .. key .. '!')
+  if old then call('ZREM', keys, old) end
+  if back_off then
+    add_texts({ 'b:' .. key .. '!' .. back_off })
+    fields[18] = exact(math.max(tonumber(fields[18]) or 0, ends))
+    call('HSET', meta, 'back_offs', fields[18])
+    keep(keys, ends - now)
+  end
+  look_at(key)
+end
+
 -- Drops requests of the dead, and parks those of hubs that are unreachable.
 local function drop_and_park()
   local dead, unreached = look_through()
   if #dead > 0 then leave_queue(dead) end
-  if #unreached > 0 then look_at_all(park_requests(unreached)) end
+  if #unreached > 0 then look_at_all(keyed.park(unreached)) end
 end
 
 -- Grants requests while there is room, in the order of their tickets, or with `share` to the key
@@ -504,7 +551,7 @@ local function serve()
   if set_limit == 0 then return end
   notice_lost_limit()
   local all_back, back = bring_back()
-  if #back > 0 then return_texts(back) end
+  if #back > 0 then keyed.return_texts(back) end
   if not all_back then
     open, more = false, true
     return
@@ -523,11 +570,11 @@ local function serve()
       local state, effective_limit = hub_state(owner), limit_for(declared)
       if state.alive_until <= now then
         leave_queue({ request })
-      elseif use_of(key) + permits > limit_of(key, (parse_tail(request))) then
+      elseif use_of(key) + permits > keyed.room_of(key, (parse_tail(request))) then
         look_at(key)  -- which it was not yet
       elseif state.unreachable or permits > effective_limit then
-        look_at_all(park_requests({ request }))
-      elseif used + permits > effective_limit then
+        look_at_all(keyed.park({ request }))
+      elseif used + permits > math.min(effective_limit, ramp) then
         blocked = true
         head_alive_until = state.alive_until
         break
@@ -538,7 +585,7 @@ local function serve()
         tickets[request] = exact(ticket)
         if keyed.shares then
           local _, weight = parse_tail(request)
-          advance(key, permits, weight)
+          keyed.advance(key, permits, weight)
         end
         local recipient = by_owner[owner]
         if not recipient then
@@ -575,7 +622,7 @@ local function serve()
       end
       call('ZADD', queue, unpack(back_in_line))
       waiting = waiting + #undelivered
-      local changed = park_requests(undelivered)
+      local changed = keyed.park(undelivered)
       keep_queue(need)  -- it may have been empty, and then it is another key
       look_at_all(changed)
     end
@@ -603,12 +650,14 @@ local function held_up(permits, effective_limit, tail)
   if key ~= '' then
     if keyed.blocked_by[key] then return keyed.blocked_by[key] end
     if waiting > 0 and head_of(key) and not first_with('k:' .. key .. '!') then return 'key' end
-    if use_of(key) + permits > limit_of(key, declared) then return 'key' end
+    if use_of(key) + permits > keyed.room_of(key, declared) then return 'key' end
   end
-  if not open or grace > now or used + permits > effective_limit then return 'limit' end
+  if not open or grace > now or used + permits > math.min(effective_limit, ramp) then
+    return 'limit'
+  end
   if key == '' then return end  -- which has no virtual time, because it does not wait
   uses[key] = use_of(key) + permits
-  if keyed.shares then advance(key, permits, weight) end
+  if keyed.shares then keyed.advance(key, permits, weight) end
 end
 -- A new request is added to the queue at the end of the call; *too_heavy*: it is to be parked.
 function keyed.queued(blocked_by, tail, too_heavy)
@@ -642,7 +691,8 @@ function keyed.queues_of(first, answers)
     if not seen[key] and (answer == 0 or type(answer) == 'number' and answer < -1) then
       seen[key] = true
       if #queues == 0 then queues[1] = count_with('r:') end
-      append(queues, { key, count_with('l:' .. key .. '!'), limit_of(key, -1) })
+      local told = with_back_off(limit_of(key, -1), keyed.back_off_of(key))
+      append(queues, { key, count_with('l:' .. key .. '!'), told })
     end
   end
   return queues

@@ -6,7 +6,7 @@
 --   2. the semaphore exists, and the call has no facts about the hub to record and does not ask for
 --      the right to reuse leases
 --   3. the hub counts as alive for long enough: meta then has an expiry that is far enough away
---   4. there is no grace period, no holder is heavy, and no limit is set
+--   4. there is no grace period and no back-off, no holder is heavy, and no limit is set
 --   5. every number is higher than the one before it, and no request is heavy
 --   6. no holders were lost (clients with a grace period), and none has expired
 --
@@ -81,7 +81,7 @@ end
 
 local function grant_or_queue_all()
   if tonumber(ARGV[8]) > mark or unknown_hub or unreachable or not fields[1] or ARGV[9] ~= ''
-      or ARGV[11] ~= '' or alive_until < now + liveness_timeout(lease) or grace > now then
+      or ARGV[11] ~= '' or alive_until < now + liveness_timeout(lease) or grace > now or fields[17] then
     return
   end
   local highest = mark

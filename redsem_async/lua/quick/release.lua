@@ -10,7 +10,7 @@
 --
 -- and where requests wait:
 --
---   5. no limit is set, no request is to return to the queue, and the caller's hub was not found
+--   5. no limit is set and there is no back-off, no request is to return to the queue, and the caller's hub was not found
 --      unreachable: its requests would return first
 --   6. the queue was looked through for requests of the dead, and no hub has died since
 --   7. no holder has expired
@@ -46,7 +46,7 @@ end
 -- message says, if there is to be one; or nil.
 local function hand_over(count)
   local looked = string.match(fields[15] or '', '^(%d+)$')
-  if returns or unreachable or fields[16] or not looked or call('ZCOUNT', hubs, '(' .. looked, now) > 0
+  if returns or unreachable or fields[16] or fields[17] or not looked or call('ZCOUNT', hubs, '(' .. looked, now) > 0
       or call('ZCOUNT', holders, '-inf', now) > 0 then
     return
   end

@@ -9,6 +9,7 @@ from redsem_async._protocol.operations import (
     Abandon,
     Acquire,
     Adopt,
+    BackOff,
     Clear,
     Confirm,
     Detach,
@@ -26,9 +27,11 @@ from redsem_async._protocol.pushes import Cleared, Recheck, Revoked
 from redsem_async._protocol.replies import AdoptReply, Answer, AnyReply, Reply
 from redsem_async._redis.scripts import layout
 
+from .back_off import begun_or_longer
 from .leases import adopt, detach, refresh, refuse_spent, restore
 from .records import (
     SLACK_MS,
+    BackOffRecord,
     CallContext,
     HubRecord,
     LayoutInUse,
@@ -110,6 +113,8 @@ class Specification(ABC):
                 return status(self.state, context, call, self._listing(context, call))
             case SetLimit():
                 return self._set_limit(context, call)
+            case BackOff():
+                return self._back_off(context, call)
             case Reap():
                 return self._reap(context)
             case Clear():
@@ -142,6 +147,7 @@ class Specification(ABC):
         other.state.set_limit = self.state.set_limit
         other.state.paused_limit = self.state.paused_limit
         other.state.kept_until = self.state.kept_until
+        other.state.back_off = self.state.back_off
         other.state.hubs = self.state.hubs
 
     def _forget(self) -> None:
@@ -212,6 +218,41 @@ class Specification(ABC):
         state.remove_expired(context)
         self._serve(context)
         return self._reply(context)
+
+    def _back_off(self, context: CallContext, call: BackOff) -> Reply:
+        state, begins = self.state, False
+        if not state.is_spent(context, call.call):
+            state.note_call(context, call.call)
+            before = self._back_off_before(call)
+            after: BackOffRecord | None = None
+            if call.pause_ms:
+                limit = self._limit_to_reach(call)
+                after, begins = begun_or_longer(before, state, context, call, limit)
+            self._set_back_off(context, call, after)
+            over = context.now if after is None else after.over
+            state.keep(context, over - context.now + SLACK_MS)
+            if begins:
+                recall_rights(state, context, self._publish)
+                for hub in sorted(state.hubs, key=state.alive_until) if self.waiting else ():
+                    if hub != context.hub and state.hubs[hub].alive_until:
+                        self._publish(hub, Recheck(context.name))
+        state.remove_expired(context)
+        self._serve(context)
+        return self._reply(context, [int(begins)])
+
+    def _back_off_before(self, call: BackOff) -> BackOffRecord | None:
+        """The back-off that *call* may make longer."""
+        return self.state.back_off
+
+    def _limit_to_reach(self, call: BackOff) -> int:
+        """Up to which the ramp rises."""
+        set_limit = self.state.set_limit
+        return call.limit if set_limit == 0 else self.state.effective_limit(call.limit)
+
+    def _set_back_off(
+        self, context: CallContext, call: BackOff, back_off: BackOffRecord | None
+    ) -> None:
+        self.state.back_off = back_off
 
     def _reap(self, context: CallContext) -> Reply:
         before = len(self.state.holders)

@@ -5,7 +5,14 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from urllib.parse import quote
 
-from redsem_async._protocol.operations import Acquire, Request, RightRequest, SetLimit, Status
+from redsem_async._protocol.operations import (
+    Acquire,
+    BackOff,
+    Request,
+    RightRequest,
+    SetLimit,
+    Status,
+)
 from redsem_async._protocol.replies import (
     QUEUE_FULL_FOR_KEY,
     WAITING,
@@ -13,11 +20,12 @@ from redsem_async._protocol.replies import (
     Answer,
     KeyEntry,
     KeyQueue,
+    Ramp,
     Reply,
 )
 
 from .queue import UNSERVED, QueueSpecification
-from .records import CallContext, HolderRecord, Publish, QueuedRequest, key_of
+from .records import BackOffRecord, CallContext, HolderRecord, Publish, QueuedRequest, key_of
 from .slots import assign
 from .status import Listing
 
@@ -32,6 +40,8 @@ class KeyedSpecification(QueueSpecification):
     Attributes:
         shares: the next permit goes to the key with the fewest in use for its weight.
         key_limits: limits that were set.
+        back_offs: of keys, some of which may be over.
+        back_offs_until: when the last of them is; None where there are none.
         ready: keys whose first request fits within their limit: its place, and the rank.
         virtual_time: of the key that was served last.
         virtual_times: of keys that hold or wait.
@@ -42,10 +52,12 @@ class KeyedSpecification(QueueSpecification):
     def __init__(self, publish: Publish) -> None:
         super().__init__(publish)
         self.key_limits: dict[str, int] = {}
+        self.back_offs: dict[str, BackOffRecord] = {}
+        self.back_offs_until: int | None = None
         self.ready: dict[str, tuple[int, Rank]] = {}
         self.virtual_time = 0.0
         self.virtual_times: dict[str, float] = {}
-        self.state.on_removed = self._removed
+        self.state.on_removed, self.state.on_purged = self._removed, self._end_back_offs
         self._planned: dict[str, int] = {}
         self._index_lost = False
 
@@ -57,6 +69,8 @@ class KeyedSpecification(QueueSpecification):
     def _forget(self) -> None:
         super()._forget()
         self.key_limits.clear()
+        self.back_offs.clear()
+        self.back_offs_until = None
         self.ready.clear()
         self.virtual_times.clear()
         self.virtual_time = 0.0
@@ -67,6 +81,7 @@ class KeyedSpecification(QueueSpecification):
             holder.key, holder.known = None, False
         self.virtual_times.clear()
         self.ready.clear()
+        self.back_offs.clear()
         self._index_lost = True
 
     def lose_queue(self) -> None:
@@ -96,6 +111,15 @@ class KeyedSpecification(QueueSpecification):
         declared = math.inf if request.key.limit is None else request.key.limit
         return self.key_limits.get(request.key.key, declared)
 
+    def _ramp(self, key: str, now: int) -> Ramp | None:
+        back_off = self.back_offs.get(key)
+        return None if back_off is None else back_off.ramp(now)
+
+    def _room(self, request: Request, now: int) -> float:
+        """How many permits of the key of *request* may be in use *now*."""
+        ramp = self._ramp(key_of(request) or NO_KEY, now)
+        return self._limit(request) if ramp is None else min(self._limit(request), ramp.permits)
+
     def _virtual_time(self, key: str) -> float:
         return max(self.virtual_time, self.virtual_times.get(key, 0.0))
 
@@ -116,7 +140,7 @@ class KeyedSpecification(QueueSpecification):
         """Decide anew whether *key* is ready, and in which place."""
         self.ready.pop(key, None)
         while (head := self._head(key)) is not None:
-            record, most = self.state.look_up(head.hub), self._limit(head.request)
+            record, most = self.state.look_up(head.hub), self._room(head.request, context.now)
             if record.alive_until <= context.now:
                 self.queue.remove(head)
             elif self._use(key) + head.request.permits > most:
@@ -140,6 +164,13 @@ class KeyedSpecification(QueueSpecification):
             self._index_lost = False
             self._look_at_all(context, [queued.key for queued in self.queue])
 
+    def _end_back_offs(self, context: CallContext) -> None:
+        """Remove the back-offs of keys once all of them are over."""
+        if self.back_offs_until is not None and self.back_offs_until <= context.now:
+            ended, self.back_offs_until = list(self.back_offs), None
+            self.back_offs.clear()
+            self._look_at_all(context, ended)
+
     def _use_changed(self, context: CallContext, keys: Iterable[str | None]) -> None:
         self._look_at_all(context, [key for key in keys if key is not None])
 
@@ -156,7 +187,7 @@ class KeyedSpecification(QueueSpecification):
                     return queued.answer
             if self._head(key) is not None and key not in self.ready:
                 return WAITING_FOR_KEY
-            if self._use(key) + request.permits > self._limit(request):
+            if self._use(key) + request.permits > self._room(request, context.now):
                 return WAITING_FOR_KEY
         held_up = super()._held_up(context, request, limit)
         if held_up is None and self.shares and request.key is not None:
@@ -183,7 +214,12 @@ class KeyedSpecification(QueueSpecification):
         return WAITING if (key_of(request) or NO_KEY) in self.ready else WAITING_FOR_KEY
 
     def _look_at_heads(self, context: CallContext, requests: Sequence[Request]) -> None:
-        for key in {key_of(request) or NO_KEY for request in requests} - self.ready.keys():
+        asked = {key_of(request) or NO_KEY for request in requests}
+        for key in asked & self.back_offs.keys():
+            if (ramp := self._ramp(key, context.now)) is not None:
+                self._may_change(context, context.now + ramp.lasts_ms)
+            self._look_at(context, key)
+        for key in asked - self.ready.keys():
             head = self._head(key)
             if head is None or head.hub == context.hub:
                 continue
@@ -191,13 +227,17 @@ class KeyedSpecification(QueueSpecification):
             if alive_until <= context.now:
                 self._look_at(context, key)
             else:
-                context.heads_until = min(context.heads_until or alive_until, alive_until)
+                self._may_change(context, alive_until)
+
+    def _may_change(self, context: CallContext, at: int) -> None:
+        context.keys_change = min(context.keys_change or at, at)
 
     def _answer_right(
         self, context: CallContext, asked: RightRequest | None, *, allowed: bool = True
     ) -> bool:
-        # A lease that is reused is not judged by a limit that is set for its key.
-        return super()._answer_right(context, asked, allowed=allowed and not self.key_limits)
+        # A lease that is reused is not judged by a limit or a back-off of its key.
+        limited = self.key_limits or self.back_offs_until is not None
+        return super()._answer_right(context, asked, allowed=allowed and not limited)
 
     def _set_limit_of_key(self, context: CallContext, call: SetLimit) -> None:
         assert call.key is not None
@@ -205,6 +245,26 @@ class KeyedSpecification(QueueSpecification):
             self.key_limits.pop(call.key, None)
         elif isinstance(call.limit, int):
             self.key_limits[call.key] = call.limit
+        self._look_at(context, call.key)
+
+    def _back_off_before(self, call: BackOff) -> BackOffRecord | None:
+        return super()._back_off_before(call) if call.key is None else self.back_offs.get(call.key)
+
+    def _limit_to_reach(self, call: BackOff) -> int:
+        if call.key is None:
+            return super()._limit_to_reach(call)
+        return self.key_limits.get(call.key, call.limit)
+
+    def _set_back_off(
+        self, context: CallContext, call: BackOff, back_off: BackOffRecord | None
+    ) -> None:
+        if call.key is None:
+            super()._set_back_off(context, call, back_off)
+            return
+        self.back_offs.pop(call.key, None)
+        if back_off is not None:
+            self.back_offs[call.key] = back_off
+            self.back_offs_until = max(self.back_offs_until or 0, back_off.over)
         self._look_at(context, call.key)
 
     def _listing(self, context: CallContext, call: Status) -> Listing:
@@ -217,7 +277,10 @@ class KeyedSpecification(QueueSpecification):
         names = {quote(key, safe=""): key for key in {*held, *waiting}}
         after = "" if call.after is None else quote(call.after, safe="")
         keys = [
-            KeyEntry(names[text], held[names[text]], waiting[names[text]], limit)
+            KeyEntry(
+                *(names[text], held[names[text]], waiting[names[text]], limit),
+                self._ramp(names[text], context.now),
+            )
             for text in sorted(names)
             if text > after
             for limit in (self.key_limits.get(names[text]),)
@@ -241,7 +304,7 @@ class KeyedSpecification(QueueSpecification):
     ) -> Reply:
         waiting = Counter(queued.key for queued in self.queue if not queued.parked)
         queues = {
-            key: KeyQueue(waiting[key], self.key_limits.get(key))
+            key: KeyQueue(waiting[key], self.key_limits.get(key), self._ramp(key, context.now))
             for request, answer in zip(requests, answers, strict=True)
             if (key := key_of(request)) is not None and answer in UNSERVED
         }
@@ -276,7 +339,7 @@ class KeyedSpecification(QueueSpecification):
                 self.queue.remove(head)
             elif permits > limit or record.unreachable:
                 self._park(context, head)
-            elif used + permits > limit:
+            elif used + permits > state.room(head.request.limit, context.now):
                 return plan, head
             else:
                 used += permits

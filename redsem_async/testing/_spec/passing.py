@@ -28,9 +28,10 @@ class PassingSpecification(QueueSpecification):
         plan: list[tuple[QueuedRequest, int]] = []
         used = state.taken(context.now)
         for queued in self.queue:
-            permits, limit = queued.request.permits, state.effective_limit(queued.request.limit)
+            permits = queued.request.permits
+            room = state.room(queued.request.limit, context.now)
             named = queued.hub == context.hub and any(map(queued.is_for, own))
-            if named and not queued.parked and used + permits <= limit:
+            if named and not queued.parked and used + permits <= room:
                 used += permits
                 queued.slots = assign(state, permits, (earlier.slots for earlier, _ in plan))
                 plan.append((queued, state.draw(context)))

@@ -97,6 +97,7 @@ class QueueSpecification(Serving):
         return self._reply(context, answers)._replace(
             right=self._answer_right(context, right),
             set_limit=self.state.set_limit,
+            ramp=self.state.ramp(context.now),
             hold_ms=self.state.hold_ms if waits else None,
         )
 
@@ -159,7 +160,8 @@ class QueueSpecification(Serving):
         """Whether a new request has to wait, and for what; None where it is granted at once."""
         state, now = self.state, context.now
         admits = not context.line_is_blocked and state.grace.until <= now
-        return None if admits and state.taken(now) + request.permits <= limit else WAITING
+        room = min(limit, state.room(request.limit, now))
+        return None if admits and state.taken(now) + request.permits <= room else WAITING
 
     def _full_queue(self, context: CallContext, call: Acquire, request: Request) -> Answer | None:
         most, length = (
@@ -215,8 +217,10 @@ class QueueSpecification(Serving):
             expiry = self.state.next_expiry(context)
             if expiry is not None:
                 moments.append(expiry)
-            deaths = (context.head_until, context.heads_until)
-            moments += [max(0, death - context.now) for death in deaths if death is not None]
+            changes = (context.head_until, context.keys_change)
+            moments += [max(0, change - context.now) for change in changes if change is not None]
+            if (ramp := self.state.ramp(context.now)) is not None:
+                moments.append(ramp.lasts_ms)
         return Reply(
             answers=answers,
             next_ms=min(moments, default=None),

@@ -8,7 +8,7 @@ from redsem_async._core.keys import permit_id
 from redsem_async._core.lease import liveness_timeout
 from redsem_async._protocol.operations import DEFAULT_OPTIONS, Acquire, Request
 from redsem_async._protocol.pushes import Push
-from redsem_async._protocol.replies import WAITING, Answer
+from redsem_async._protocol.replies import WAITING, Answer, Ramp
 
 SLACK_MS = 60_000  # a key is kept for so much longer than it is needed
 STEP_US = 1_000_000  # a smaller step of the clock is not noticed
@@ -66,6 +66,37 @@ class HolderRecord:
     key: str | None = None
     slots: tuple[int, ...] = ()
     known: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class BackOffRecord:
+    """A back-off, as the store keeps it.
+
+    Attributes:
+        ends: when its pause ends, in milliseconds.
+        began: the counter when it began. An overload that an older permit met is the same one.
+        step: after how many milliseconds each the ramp doubles.
+        limit: up to which it rises.
+    """
+
+    ends: int
+    began: int
+    step: int
+    limit: int
+
+    def ramp(self, now: int) -> Ramp | None:
+        """How many permits may be in use *now*, and for how long so; None when it is over."""
+        if now < self.ends:
+            return Ramp(self.ends - now, 0)
+        steps = (now - self.ends) // self.step
+        if 2**steps >= self.limit:
+            return None
+        return Ramp(self.ends + (steps + 1) * self.step - now, 2**steps)
+
+    @property
+    def over(self) -> int:
+        """When the ramp is at the limit."""
+        return self.ends + (self.limit - 1).bit_length() * self.step
 
 
 @dataclass(slots=True)
@@ -149,7 +180,7 @@ class CallContext:
         queued: requests of the call that join the queue.
         joined: how many of these have.
         head_until: when the hub of the blocked head counts as dead (fair).
-        heads_until: the same of hubs whose requests hold others of their keys up.
+        keys_change: when the caller's keys may change by themselves.
         line_is_blocked: the head waits for room, so that a new request has to wait (fair).
         overtakes: a request of the call may be the head once it is in the queue (fair).
         slots: of each number of the caller that the call granted.
@@ -165,7 +196,7 @@ class CallContext:
     queued: list[QueuedRequest] = field(default_factory=list[QueuedRequest])
     joined: int = 0
     head_until: int | None = None
-    heads_until: int | None = None
+    keys_change: int | None = None
     line_is_blocked: bool = False
     overtakes: bool = False
     slots: dict[int, Sequence[int]] = field(default_factory=dict[int, Sequence[int]])

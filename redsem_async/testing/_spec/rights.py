@@ -29,7 +29,8 @@ def answer_right(
 ) -> bool:
     """Whether the caller gets the right to reuse leases. The one that it had ends.
 
-    *waiting* requests of *hubs* are in the queue. Not *allowed*: a limit of a key is set.
+    *waiting* requests of *hubs* are in the queue. Not *allowed*: a key has a set limit or a
+    back-off.
     """
     if asked is None:
         return False
@@ -41,6 +42,7 @@ def answer_right(
         and not hubs - {context.hub}
         and waiting <= MAX_COMPARED
         and state.grace.until <= now
+        and state.ramp(now) is None
         and limit > 0
         and state.taken(now) <= limit
         and len(others) < MAX_RIGHTS

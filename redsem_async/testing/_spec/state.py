@@ -9,12 +9,13 @@ from dataclasses import dataclass, field
 
 from redsem_async._core.keys import Address
 from redsem_async._protocol.hub_info import facts_of
-from redsem_async._protocol.replies import Holding
+from redsem_async._protocol.replies import Holding, Ramp
 from redsem_async._redis.scripts import layout
 
 from .records import (
     SLACK_MS,
     STEP_US,
+    BackOffRecord,
     CallContext,
     HolderRecord,
     HubRecord,
@@ -105,10 +106,12 @@ class State:
         rights: until when each hub may reuse leases, in milliseconds.
         slotted: permits stand for slots.
         slots: the longest list of slots that a client declares.
+        back_off: of all requests, which may be over.
         hold_ms: for how long requests hold their permits lately, times permits, if it was told.
         looked_at: when the queue was looked through for requests of dead hubs, in milliseconds;
             None where that is to be done again.
         on_removed: called with holders that were removed.
+        on_purged: called when expired holders were looked for.
     """
 
     kind: str | None = None
@@ -124,16 +127,27 @@ class State:
     rights: dict[str, int] = field(default_factory=dict[str, int])
     slotted: bool = False
     slots: Sequence[str] = ()
+    back_off: BackOffRecord | None = None
     hold_ms: int | None = None
     looked_at: int | None = None
     on_removed: Callable[[CallContext, Sequence[HolderRecord]], None] | None = field(
         default=None, repr=False
     )
+    on_purged: Callable[[CallContext], None] | None = field(default=None, repr=False)
 
     def effective_limit(self, declared: int) -> int:
         if self.set_limit is None:
             return declared
         return min(self.set_limit, declared) if self.slotted else self.set_limit
+
+    def room(self, declared: int, now: int) -> int:
+        """How many permits may be in use *now*."""
+        ramp, limit = self.ramp(now), self.effective_limit(declared)
+        return limit if ramp is None else min(limit, ramp.permits)
+
+    def ramp(self, now: int) -> Ramp | None:
+        """Of the back-off that runs, if one does."""
+        return None if self.back_off is None else self.back_off.ramp(now)
 
     def usage(self, now_us: int) -> str:
         """How the name is used, as the error MODE says it."""
@@ -154,7 +168,7 @@ class State:
 
     def forget(self) -> None:
         """Forget everything but the last token, the hubs and the marker."""
-        self.kind = self.set_limit = self.paused_limit = self.hold_ms = None
+        self.kind = self.set_limit = self.paused_limit = self.hold_ms = self.back_off = None
         self.layout = 0
         self.counter.ahead_us = self.counter.offset_us = 0
         self.grace = Grace()
@@ -223,11 +237,15 @@ class State:
     def remove_expired(self, context: CallContext) -> None:
         now = context.now
         self.remove(context, [i for i, h in self.holders.items() if h.expiry_ms <= now])
+        if self.on_purged is not None:
+            self.on_purged(context)
 
     def next_expiry(self, context: CallContext) -> int | None:
-        """In how many milliseconds the first holder expires, or the grace period ends."""
-        if self.grace.until > context.now:
-            return self.grace.until - context.now
+        """In how many ms the first holder expires, or the grace period or a pause ends."""
+        ramp, grace = self.ramp(context.now), self.grace.until - context.now
+        held_off = max(grace, ramp.lasts_ms if ramp is not None and not ramp.permits else 0)
+        if held_off > 0:
+            return held_off
         first = min((holder.expiry_ms for holder in self.holders.values()), default=None)
         return None if first is None else max(0, first - context.now)
 

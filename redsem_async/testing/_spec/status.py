@@ -54,6 +54,7 @@ def status(state: State, context: CallContext, call: Status, listing: Listing) -
         slots=tuple(state.slots),
         blocked=listing.blocked,
         key_limits=listing.key_limits,
+        ramp=state.ramp(context.now),
         hubs={hub: state.look_up(hub).description for hub in hubs},
         reusing={hub for hub in hubs if state.rights.get(hub, 0) > context.now},
     )

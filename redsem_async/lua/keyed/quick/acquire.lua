@@ -58,7 +58,7 @@ end
 
 local function grant_all()
   if tonumber(ARGV[8]) > mark or unknown_hub or unreachable or not fields[1] or ARGV[9] ~= ''
-      or ARGV[11] ~= '' or alive_until < now + liveness_timeout(lease) or grace > now
+      or ARGV[11] ~= '' or alive_until < now + liveness_timeout(lease) or grace > now or fields[17]
       or call('EXISTS', extra, limit, queue, key_limits) > 0 then
     return
   end

@@ -1,0 +1,66 @@
+-- back_off: grant nothing for some time, because an upstream is overloaded, and then up to a ramp.
+--
+-- The slow start and its doubling are those of TCP (Jacobson, 1988).
+--
+-- KEYS     as in the head
+-- ARGV     pause     in ms from now on; 0 ends the back-off that runs
+--          token     of the permit that met the overload. Where it is older than the back-off that
+--                    runs, the overload is the same, and only makes the pause longer. '' for one
+--                    that is newer in any case
+--          declared  the caller's limit, of the key where there is one
+--          number    number of this operation, which runs at most once
+--          [key]     whose back-off it is, unless it is that of all requests
+-- RETURNS  {tag, next_ms, waiting, own_grants, begun}, begun being 1 where a back-off began
+-- USES     load_state, already_ran, allow_writes_at_maxmemory, note_call, ramp_of, keyed, limit_for,
+--          fields, usual_hold, last, stamp_us, exact, keep, now, SLACK, recall_rights, publish_to,
+--          waiting, purge, serve, append, reply_head
+--          sets ramp, ramp_changes
+
+local pause, token = tonumber(ARGV[5]), tonumber(ARGV[6]) or math.huge
+local declared, number, key = tonumber(ARGV[7]), tonumber(ARGV[8]), ARGV[9]
+
+-- The back-off after *before* under the limit *most*, when it is over, and whether it began now.
+local function begun_or_longer(before, most)
+  local _, runs = ramp_of(before)
+  local ends, began, step, limit_then = string.match(runs and before or '', '^(%d+):(%d+):(%d+):(%d+)$')
+  local later = math.max(tonumber(ends) or 0, now + pause)
+  local begins = not runs or token > tonumber(began)
+  if begins then
+    began, limit_then = math.max(last, stamp_us), math.max(1, most)
+    step = math.max(1, math.ceil(usual_hold >= 0 and usual_hold or pause / 10))
+  end
+  local over, allowed = later, 1
+  while allowed < tonumber(limit_then) do over, allowed = over + step, 2 * allowed end
+  local text = {}
+  for i, value in ipairs({ later, began, step, limit_then }) do text[i] = exact(value) end
+  return table.concat(text, ':'), over, begins
+end
+
+load_state()
+local begins = false
+if not already_ran(number) then
+  allow_writes_at_maxmemory()
+  note_call(number)
+  local before, most = fields[17], set_limit == 0 and declared or limit_for(declared)
+  if key then before, most = keyed.back_off_of(key), keyed.limit_of(key, declared) end
+  local after, over = nil, now
+  if pause > 0 then after, over, begins = begun_or_longer(before, most) end
+  if key then
+    keyed.set_back_off(key, after, over)
+  elseif after then
+    call('HSET', meta, 'back_off', after)
+  else
+    call('HDEL', meta, 'back_off')
+  end
+  keep(meta, over - now + SLACK)
+  if not key then fields[17], ramp, ramp_changes = after, ramp_of(after) end
+  if begins then
+    recall_rights()
+    for _, owner in ipairs(waiting > 0 and call('ZRANGE', hubs, 0, -1) or {}) do
+      if owner ~= hub then publish_to(owner, 'recheck', '-') end
+    end
+  end
+end
+purge()
+serve()
+return append(reply_head(), { begins and 1 or 0 })

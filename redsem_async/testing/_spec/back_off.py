@@ -1,0 +1,23 @@
+"""A back-off: nothing is granted for some time, and then up to a ramp."""
+
+import math
+
+from redsem_async._protocol.operations import BackOff
+
+from .records import BackOffRecord, CallContext
+from .state import State
+
+
+def begun_or_longer(
+    before: BackOffRecord | None, state: State, context: CallContext, call: BackOff, limit: int
+) -> tuple[BackOffRecord, bool]:
+    """The back-off after *call*, under *limit*. The result is also whether it began now."""
+    now = context.now
+    later = now + call.pause_ms
+    if before is not None and before.ramp(now) is not None:
+        later = max(before.ends, later)
+        if call.token is not None and call.token <= before.began:
+            return BackOffRecord(later, before.began, before.step, before.limit), False
+    step = math.ceil(call.pause_ms / 10) if state.hold_ms is None else state.hold_ms
+    began = max(state.counter.last, state.counter.stamp(context.now_us))
+    return BackOffRecord(later, began, max(1, step), max(1, limit)), True
