@@ -5,7 +5,7 @@ from ._api.client import aclose, connect, from_url
 from ._api.group import SemaphoreGroup
 from ._api.permit import Permit
 from ._api.semaphore import AnySemaphore
-from ._api.status import Client, Holder, KeyStatus, SemaphoreStatus, Waiter
+from ._api.status import BackOff, Client, Holder, KeyStatus, SemaphoreStatus, Waiter
 from ._core.errors import (
     AcquireTimeout,
     BackendError,
@@ -23,6 +23,7 @@ from ._core.version import __version__ as __version__
 __all__ = [
     "AcquireTimeout",
     "AnySemaphore",
+    "BackOff",
     "BackendError",
     "BackendUnavailable",
     "Client",

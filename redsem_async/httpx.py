@@ -2,11 +2,11 @@
 
 from collections.abc import Callable
 from types import EllipsisType, TracebackType
-from typing import Literal, Self
+from typing import Self
 
 from ._api.group import SemaphoreGroup
 from ._api.semaphore import AnySemaphore
-from ._core.errors import AcquireTimeout, QueueFull
+from ._core.errors import AcquireTimeout, BlockedBy, QueueFull
 from ._integrations.outbound import OutboundLimiter, ReleasingStream
 
 try:
@@ -31,7 +31,7 @@ class PermitTimeout(AcquireTimeout, httpx.PoolTimeout):
         name: str,
         waited: float,
         retry_after: float = 0.0,
-        blocked_by: Literal["limit", "key", "paused"] = "limit",
+        blocked_by: BlockedBy = "limit",
         nested: bool = False,  # noqa: FBT001, FBT002 - facts are pickled by position
     ) -> None:
         super().__init__(name, waited, retry_after, blocked_by, nested)
@@ -69,6 +69,10 @@ class SemaphoreTransport(httpx.AsyncBaseTransport):
         permits: how many permits each request takes.
         cancel_on_loss: whether a lost permit cancels the request; default: as the semaphore says.
             ``False`` suits a cap on load, because work that is under way goes on.
+        back_off: whether a response with status 429 or 503 has the whole fleet back off
+            (``permit.back_off``), for as long as its ``Retry-After`` says, or else for a second,
+            and twice as long for each overload soon after the last one. The response is returned
+            as it is.
 
     Raises:
         PermitTimeout: (of a request) no permit became free in time.
@@ -87,6 +91,7 @@ class SemaphoreTransport(httpx.AsyncBaseTransport):
         timeout: float | EllipsisType | None = ...,
         permits: int = 1,
         cancel_on_loss: bool | None = None,
+        back_off: bool = False,
     ) -> None:
         self._limiter = OutboundLimiter(
             sem_or_group,
@@ -95,6 +100,7 @@ class SemaphoreTransport(httpx.AsyncBaseTransport):
             timeout=timeout,
             permits=permits,
             cancel_on_loss=cancel_on_loss,
+            back_off=back_off,
         )
         if wrapped is None:
             wrapped = httpx.AsyncHTTPTransport()
@@ -121,6 +127,8 @@ class SemaphoreTransport(httpx.AsyncBaseTransport):
         try:
             with held.guarded():
                 response = await self._wrapped.handle_async_request(request)
+            retry_after = response.headers.get("retry-after")
+            self._limiter.answered(held, response.status_code, retry_after)
             if not response.is_closed:
                 response.stream = _Body(_async_body(response), held)
                 held.expect_reading(f"{request.method} {request.url.host}")

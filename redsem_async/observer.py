@@ -16,6 +16,7 @@ from typing import Self, final
 
 from ._observers.events import (
     Abandoned,
+    BackedOff,
     Detached,
     Event,
     Failed,
@@ -34,6 +35,7 @@ from ._observers.registry import observers
 
 __all__ = [
     "Abandoned",
+    "BackedOff",
     "Detached",
     "Event",
     "Failed",

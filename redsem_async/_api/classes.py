@@ -215,6 +215,22 @@ class FairSemaphore(AnySemaphore):
         self._check_key(key)
         await self._bound().remote.call(SetLimit(limit, key=key))
 
+    async def hold_off(self, seconds: float, *, key: str | None = None) -> None:
+        """Grant no permit for *seconds*, in any process; 0 ends a back-off that runs.
+
+        As for every semaphore, see ``AnySemaphore.hold_off``.
+
+        Args:
+            seconds: from now on, at most a day.
+            key: the key whose requests are held off; by default all are.
+        """
+        if key is None:
+            await super().hold_off(seconds)
+            return
+        self._check_key(key)
+        limit = self._declared_limit(key)
+        await self._hold_off(seconds, self.limit if limit is None else limit, key)
+
     def _bind(self) -> Bound:
         bound = super()._bind()
         limit = self._key_limit

@@ -22,4 +22,5 @@ class Options(TypedDict, total=False):
     min_replicas: int
     linger: float
     max_hold: float | None
+    max_back_off: float
     slots: Sequence[Slot] | None

@@ -17,13 +17,14 @@ from redsem_async._core.keys import permit_id
 from redsem_async._core.lease import Outcome, reply_timeout
 from redsem_async._hub import trust
 from redsem_async._hub.lease import Guard, Lease, LeaseState
-from redsem_async._hub.pending import Confirmed
+from redsem_async._hub.pending import BackOffCall, Confirmed
+from redsem_async._protocol.operations import BackOff
 
 from .bound import Bound
 
 logger = logging.getLogger("redsem_async")
 
-DROPS_LOGGED_EVERY = 60.0  # seconds, for each semaphore
+LOGGED_EVERY = 60.0  # seconds, for each semaphore
 
 _TAKEN = frozenset({LeaseState.HELD, LeaseState.LOST})
 
@@ -197,6 +198,47 @@ class Permit:
             finally:
                 lease.wakes_on_loss.remove(future)
         return self._loss()
+
+    def back_off(self, seconds: float, *, key: bool = False) -> None:
+        """Have no process get a permit for *seconds*, because an upstream is overloaded.
+
+        Requests keep their places, and held permits are not touched. Then grants ramp up to the
+        limit: one permit may be in use, then two, four and so on, one step in each usual hold
+        time. Of several calls the latest end counts, and one overload counts once: a permit that
+        was granted before the back-off that runs only makes it longer.
+
+        It returns at once. The command is sent in this turn of the event loop, and again after a
+        lost connection for as long as the pause lasts. It may be called in a block or after it.
+
+        Args:
+            seconds: from now on, as an upstream asks for with ``Retry-After``; finite and not
+                negative. ``max_back_off`` of the semaphore cuts it.
+            key: whether only requests with the key of this permit are held up.
+
+        Raises:
+            ValueError, TypeError: for invalid arguments, or a permit without a key.
+            RuntimeError: in another event loop, or in none.
+        """
+        self._loop()
+        pause = config.pause_of(seconds, "seconds", math.inf)
+        if math.isinf(pause):
+            raise ValueError("seconds must be finite, not inf")
+        lease = self._lease
+        terms, terms_of_key = lease.terms, lease.key
+        if config.flag(key, "key") and terms_of_key is None:
+            raise ValueError("key=True needs a permit that was acquired with a key")
+        limit, of_key = terms.limit, None
+        if key and terms_of_key is not None:
+            of_key = terms_of_key.key
+            limit = limit if terms_of_key.limit is None else terms_of_key.limit
+        remote, now = self._bound.remote, clock()
+        if pause > terms.max_back_off:
+            _log_cut(self._bound, pause, now)
+            pause = terms.max_back_off
+        if pause:
+            token = lease.token if self._ours else 0
+            operation = BackOff(math.ceil(1000 * pause), limit, token, key=of_key)
+            remote.back_off(BackOffCall(operation, now + pause))
 
     async def refresh(self) -> None:
         """Renew the lease now, in addition to the background refreshes.
@@ -385,12 +427,21 @@ def _line_outside() -> str | None:
     return None
 
 
+def _log_cut(bound: Bound, pause: float, now: float) -> None:
+    remote = bound.remote
+    if now - remote.cut_logged_at >= LOGGED_EVERY:
+        remote.cut_logged_at = now
+        name = remote.address.name
+        text = "a back-off of %r for %.1f s is cut to its max_back_off"
+        logger.warning(text, name, pause, extra={"event": "back-off cut", "semaphore": name})
+
+
 def _release_dropped(bound: Bound, lease: Lease, since: float, acquired_at: str | None) -> None:
     # A lost one that the server has not called gone may be held there still, and keeps its hub.
     remote, refresher, _ = bound
     if lease.state in _TAKEN and remote.state.leases.get(lease.number) is lease:
         now = clock()
-        if lease.state is LeaseState.HELD and now - remote.drop_logged_at >= DROPS_LOGGED_EVERY:
+        if lease.state is LeaseState.HELD and now - remote.drop_logged_at >= LOGGED_EVERY:
             remote.drop_logged_at = now
             where = f", acquired at {acquired_at}," if acquired_at else ""
             text = (

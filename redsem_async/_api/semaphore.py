@@ -60,6 +60,7 @@ class AnySemaphore:
         linger: float = 0.0,
         max_hold: float | None = None,
         slots: Sequence[Slot] | None = None,
+        max_back_off: float = 60.0,
     ) -> None:
         """Make a semaphore. Nothing is sent to Redis.
 
@@ -110,6 +111,8 @@ class AnySemaphore:
                 to 500 texts or ints, such as the devices of a host. ``permit.slot`` says which of
                 them a permit has; no two held permits have the same. The slots of all clients of
                 a name begin alike: a request gets slots of its own list.
+            max_back_off: seconds for which one ``permit.back_off`` pauses at most. A longer one is
+                cut, and logged.
 
         Raises:
             ValueError, TypeError: for invalid arguments; the message says what to do.
@@ -122,7 +125,8 @@ class AnySemaphore:
             needs = "missing argument 'limit': the limit must be an int, unless there are slots"
             raise TypeError(f"{type(self).__name__}(): {needs}; {how_to_call(type(self))}")
         terms = config.terms_of(
-            limit, slots, lease, refresh_interval, max_waiters, min_replicas, linger, max_hold
+            *(limit, slots, lease, refresh_interval, max_waiters, min_replicas),
+            *(linger, max_hold, max_back_off),
         )
         if slots is not None:
             self._mode = with_slots(self._mode)
@@ -353,6 +357,30 @@ class AnySemaphore:
     async def resume(self) -> None:
         """End a pause: the set limit that it found applies again, or else the clients' own."""
         await self._bound().remote.call(SetLimit("resume"))
+
+    async def hold_off(self, seconds: float) -> None:
+        """Grant no permit for *seconds*, in any process; 0 ends a back-off that runs.
+
+        It does what ``permit.back_off`` does, and ``max_back_off`` does not cut it. Requests keep
+        their places, and held permits are not touched. Then grants ramp up to the limit: one
+        permit may be in use, then two, four and so on, one step in each usual hold time. Of
+        several back-offs the latest end counts. Unlike a pause it ends by itself, and ``resume``
+        does not end it.
+
+        If the caller is cancelled, the command may still take effect.
+
+        Args:
+            seconds: from now on, at most a day.
+
+        Raises:
+            BackendError: Redis rejected the command, or is unavailable.
+            ValueError, TypeError: for an invalid number of seconds.
+        """
+        await self._hold_off(seconds, self.limit)
+
+    async def _hold_off(self, seconds: float, limit: int, key: str | None = None) -> None:
+        pause = config.pause_of(seconds, "seconds", config.LONGEST_HOLD_OFF)
+        await self._bound().remote.hold_off(pause, limit, key)
 
     async def reap(self) -> int:
         """Remove expired holders and dead waiters now and serve the queue; return how many.

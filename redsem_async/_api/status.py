@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from redsem_async._core.config import MOST_PERMITS, Slot, Terms
 from redsem_async._core.lease import retry_after
 from redsem_async._protocol.hub_info import facts_of
-from redsem_async._protocol.replies import StatusReply
+from redsem_async._protocol.replies import Ramp, StatusReply
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +82,21 @@ class Waiter:
     key: str | None = None
 
 
+class BackOff(NamedTuple):
+    """A back-off that runs.
+
+    Attributes:
+        seconds_left: of its pause, in which no permit is granted; 0 once that is over.
+        ramp: how many permits may be in use now: 0 in the pause, then 1, 2, 4 and so on.
+    """
+
+    seconds_left: float
+    ramp: int
+
+
 @dataclass(frozen=True, slots=True)
 class KeyStatus:
-    """A key that holds permits, or whose requests wait.
+    """A key that holds permits or has a back-off, or whose requests wait.
 
     Attributes:
         key: as it was given to ``acquire``.
@@ -92,6 +105,7 @@ class KeyStatus:
         held: permits of the key in use.
         waiting: number of its waiting requests.
         set_limit: the limit that was set with ``set_limit(key=)``, if any.
+        back_off: of the key, if one runs.
     """
 
     key: str
@@ -99,6 +113,7 @@ class KeyStatus:
     held: int
     waiting: int
     set_limit: int | None
+    back_off: BackOff | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +124,7 @@ class SemaphoreStatus:
         name: of the semaphore.
         limit: the limit in force: the one that was set, or else the one this client declares.
         held: permits in use.
-        available: permits free under that limit; never negative.
+        available: permits free under that limit, and under the ramp of a back-off; never negative.
         waiting: number of waiting requests.
         holders: held permits, the first to expire first.
         waiters: waiting requests, in the order of the queue.
@@ -118,7 +133,8 @@ class SemaphoreStatus:
             permit is free. It is computed from the queue and from how long this process held
             permits lately; if it held none, from how long others did; a second where that is not
             known.
-        keys: that hold permits or wait, in the order of their encoded texts.
+        keys: that hold permits, wait or back off, in the order of their encoded texts.
+        back_off: of the semaphore, if one runs.
     """
 
     name: str
@@ -131,6 +147,7 @@ class SemaphoreStatus:
     set_limit: int | None = None
     retry_after: float = 0.0
     keys: tuple[KeyStatus, ...] = ()
+    back_off: BackOff | None = None
 
 
 def status_of(
@@ -150,7 +167,9 @@ def status_of(
     if terms.slots is not None:
         limit = min(limit, terms.limit)
         slots = (*terms.slots, *reply.slots[len(terms.slots) :])
-    available = max(0, limit - reply.held)
+    most = limit if reply.ramp is None else min(limit, reply.ramp.permits)
+    available = max(0, most - reply.held)
+    back_off = back_off_of(reply.ramp)
 
     def client(identity: str) -> Client:
         hub = identity.partition(".")[0]
@@ -164,6 +183,8 @@ def status_of(
         usual_hold = reply.hold_ms / 1000
     soon = available > 0 and not reply.blocked
     estimate = retry_after(reply.waiting, limit, usual_hold, None, terms.lease)
+    if back_off is not None:
+        estimate += back_off.seconds_left
     return SemaphoreStatus(
         name=name,
         limit=limit,
@@ -203,10 +224,19 @@ def status_of(
                 held=entry.held,
                 waiting=entry.waiting,
                 set_limit=entry.set_limit,
+                back_off=back_off_of(entry.ramp),
             )
             for entry in reply.keys
         ),
+        back_off=back_off,
     )
+
+
+def back_off_of(ramp: Ramp | None) -> BackOff | None:
+    """The public back-off for what a reply says of one."""
+    if ramp is None:
+        return None
+    return BackOff(0.0 if ramp.permits else ramp.lasts_ms / 1000, ramp.permits)
 
 
 def client_of(hub: str, description: str, *, reuses_leases: bool = False) -> Client:

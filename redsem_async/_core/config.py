@@ -17,6 +17,7 @@ MOST_BYTES = 512
 MOST_PERMITS = 10**15  # exact where Redis counts them, in doubles
 MOST_AHEAD = 3600  # seconds
 MOST_SLOTS = 500  # because a script reads them all
+LONGEST_HOLD_OFF = 86_400.0  # seconds
 LEAST_WEIGHT = 1e-6  # of a key: a script writes six decimals
 STALL_LEASES = 6  # the default of `longest_stall`
 TOLERANCE = 1e-9  # by which arithmetic may put a duration beyond its bound: of it, and in seconds
@@ -38,6 +39,7 @@ class Terms(NamedTuple):
         max_hold: seconds after its grant in which a permit is refreshed; ``None`` for any time.
         max_waiters_per_key: the longest queue of its key that a request joins.
         slots: what the permits stand for; None for nothing in particular.
+        max_back_off: seconds for which one back-off pauses at most.
     """
 
     lease: float
@@ -51,6 +53,7 @@ class Terms(NamedTuple):
     max_hold: float | None = None
     max_waiters_per_key: int | None = None
     slots: tuple[Slot, ...] | None = None
+    max_back_off: float = 60.0
 
 
 def whole(value: object, what: str, least: int) -> int:
@@ -154,6 +157,11 @@ def patience_of(value: object) -> float:
     return bounded(value, "patience", 0.0, LONGEST_LEASE, "at least 0 and finite")
 
 
+def pause_of(value: object, what: str, most: float) -> float:
+    """Return for how many seconds a back-off pauses."""
+    return bounded(value, what, 0.0, most, f"at least 0 and at most {most:.0f} s")
+
+
 def expires_in_of(value: object) -> float:
     """Return for how many seconds a detached permit is kept."""
     bounds = f"finite and at least {SHORTEST_LEASE} s"
@@ -207,6 +215,7 @@ def terms_of(
     min_replicas: object,
     linger: object,
     max_hold: object,
+    max_back_off: object,
 ) -> Terms:
     """Validate the options that requests depend on."""
     checked = None if slots is None else slots_of(slots)
@@ -240,6 +249,7 @@ def terms_of(
         linger=kept,
         max_hold=longest,
         slots=checked,
+        max_back_off=pause_of(max_back_off, "max_back_off", LONGEST_LEASE),
     )
 
 

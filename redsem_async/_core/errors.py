@@ -10,11 +10,12 @@ import re
 from collections.abc import Sequence
 from typing import Any, Literal, Self
 
-BlockedBy = Literal["limit", "key", "paused"]
+BlockedBy = Literal["limit", "key", "paused", "back_off"]
 _BLOCKED_BY: dict[BlockedBy, str] = {
     "limit": "",
     "key": ": the limit of its key is reached",
     "paused": ": the semaphore is paused",
+    "back_off": ": a back-off holds requests up",
 }
 
 
@@ -40,7 +41,7 @@ class AcquireTimeout(SemaphoreError, TimeoutError):
         waited: how long the caller waited, in seconds.
         retry_after: an estimate of the seconds until a retry may succeed; never negative.
         blocked_by: what was full: ``"limit"``, the limit of the semaphore; ``"key"``, the limit
-            of the key; ``"paused"``, because a limit of 0 is set.
+            of the key; ``"paused"``, because a limit of 0 is set; ``"back_off"``, a back-off.
         nested: whether the calling task is inside a block of the same semaphore. It may then wait
             for itself, forever.
     """

@@ -6,7 +6,7 @@ from redsem_async._core.clock import now as clock
 from redsem_async._core.errors import SemaphoreError
 
 from .lease import LeaseState
-from .pending import AdoptCall, Call, DetachCall
+from .pending import AdoptCall, BackOffCall, Call, DetachCall
 from .state import SemaphoreState
 
 
@@ -14,6 +14,18 @@ def add(state: SemaphoreState, call: Call) -> None:
     """Write *call* after the others."""
     state.calls.append(call)
     state.stirred = True
+
+
+def back_off(state: SemaphoreState, call: BackOffCall) -> None:
+    """Write *call* before all others, or together with one that is to be written.
+
+    The right to reuse leases ends, because leases that are used again need no grant.
+    """
+    known = (each for each in state.calls if isinstance(each, BackOffCall))
+    if not any(each.join(call) for each in known):
+        state.calls.appendleft(call)
+        state.stirred = True
+    state.end_right()
 
 
 def write_again(state: SemaphoreState, call: Call) -> None:
@@ -58,7 +70,8 @@ def first(state: SemaphoreState) -> Call | None:
     while calls:
         call = calls[0]
         if not call.wanted:
-            calls.popleft()  # an adopt: its request is among those that leave
+            # An adopt, whose request is among those that leave; or a back-off that is over.
+            withdraw(state, calls.popleft())
         elif call.numbered and (
             state.alone_in_flight or (call.alone and state.numbered_in_flight)
         ):

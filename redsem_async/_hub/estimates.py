@@ -6,7 +6,7 @@ import math
 from redsem_async._core.clock import now as clock
 from redsem_async._core.errors import AcquireTimeout, BlockedBy
 from redsem_async._core.lease import ahead_in_turns, retry_after
-from redsem_async._protocol.replies import Reply
+from redsem_async._protocol.replies import Ramp, Reply
 
 from .lease import LeaseState
 from .request import QueueReport, Request, RequestState
@@ -62,7 +62,20 @@ def retry_after_of(state: SemaphoreState, request: Request) -> float:
             # After its patience a request goes by its age.
             impatient = ahead + key.patience_ms / 1000 * limit / hold
             ahead = min(ahead_in_turns(of_key, report.competing_keys, limit), impatient)
-    return retry_after(ahead, limit, hold, moment, terms.lease)
+    estimate = retry_after(ahead, limit, hold, moment, terms.lease)
+    if (ramp := _ramp_of(request)) is None:
+        return estimate
+    pause_left = report.sent_at + ramp.lasts_ms / 1000 - clock()
+    return max(0.0, pause_left) + (0.0 if moment == ramp.lasts_ms / 1000 else estimate)
+
+
+def _ramp_of(request: Request) -> Ramp | None:
+    """Of the back-off that held *request* up, by the last reply."""
+    report, key = request.report, request.key
+    if report is None or report.ramp is not None:
+        return report and report.ramp
+    queue = report.key_queues.get(key.key) if key and request.waits_for_key else None
+    return queue and queue.ramp
 
 
 def timed_out(state: SemaphoreState, request: Request) -> AcquireTimeout:
@@ -71,6 +84,8 @@ def timed_out(state: SemaphoreState, request: Request) -> AcquireTimeout:
     blocked_by: BlockedBy = "key" if request.waits_for_key else "limit"
     if report is not None and report.set_limit == 0:
         blocked_by = "paused"
+    elif _ramp_of(request) is not None:
+        blocked_by = "back_off"
     return AcquireTimeout(state.name, waited, retry_after_of(state, request), blocked_by)
 
 

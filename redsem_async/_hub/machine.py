@@ -21,13 +21,14 @@ from .commands.heartbeat import HeartbeatBatch
 from .commands.refresh import RefreshBatch, RestoreBatch, drop_restores
 from .commands.release import ReleaseBatch
 from .lease import Lease, LeaseState
+from .pending import BackOffCall
 from .state import SemaphoreState
 
 # -- what is written
 
 
 def next_command(state: SemaphoreState, now: float) -> AnyBatch | None:
-    """The next batch to write, if any: refreshes, releases, calls, then acquires."""
+    """The next batch to write, if any: refreshes, back-offs, releases, calls, then acquires."""
     if state.recovers and not state.introduction.sent:
         # A loss of state is to be noticed before anything is done.
         return HeartbeatBatch.take(state, now)
@@ -35,6 +36,8 @@ def next_command(state: SemaphoreState, now: float) -> AnyBatch | None:
         return RefreshBatch.take(state)
     if state.restores:
         return RestoreBatch.take(state)
+    if state.calls and isinstance(state.calls[0], BackOffCall) and calls.first(state):
+        return take_call(state)  # before a release, which would serve a waiter
     if state.releases:
         return ReleaseBatch.take(state, now)
     if state.leaving or state.void:

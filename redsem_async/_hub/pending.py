@@ -1,11 +1,21 @@
 """What is to be written beside requests: refreshes, releases, and calls that are not batched."""
 
 import asyncio
+import math
 from dataclasses import dataclass, field
 
+from redsem_async._core.clock import now as clock
 from redsem_async._core.errors import SemaphoreError
 from redsem_async._core.lease import Outcome
-from redsem_async._protocol.operations import Adopt, Clear, Detach, Operation, Reap, SetLimit
+from redsem_async._protocol.operations import (
+    Adopt,
+    BackOff,
+    Clear,
+    Detach,
+    Operation,
+    Reap,
+    SetLimit,
+)
 from redsem_async._protocol.replies import AnyReply
 
 from .lease import Lease
@@ -101,7 +111,7 @@ class Call:
         self.operation: Operation = operation
         self.future: asyncio.Future[AnyReply | SemaphoreError] | None = future
         self.alone: bool = isinstance(operation, SetLimit | Clear)
-        self.numbered: bool = isinstance(operation, SetLimit | Clear | Detach | Adopt)
+        self.numbered: bool = self.alone or isinstance(operation, BackOff | Detach | Adopt)
         self.number: int = 0
         self.renumber: bool = True
         self.was_sent: bool = False
@@ -135,6 +145,42 @@ class DetachCall(Call):
         self.lease: Lease = lease
         self.expires: float = expires
         self.unsettled: bool = False
+
+
+class BackOffCall(Call):
+    """A back-off until *ends*, by the clock of this process.
+
+    One that is written later is shorter; one that is over is not written any more.
+    """
+
+    def __init__(
+        self,
+        operation: BackOff,
+        ends: float,
+        future: "asyncio.Future[AnyReply | SemaphoreError] | None" = None,
+    ) -> None:
+        super().__init__(operation, future)
+        self.back_off: BackOff = operation
+        self.ends: float = ends
+
+    @property
+    def wanted(self) -> bool:
+        return super().wanted and (not self.back_off.pause_ms or clock() < self.ends)
+
+    def join(self, other: "BackOffCall") -> bool:
+        """Back off for *other*, too. False where that is of another key, or an operator's."""
+        mine, theirs = self.back_off, other.back_off
+        if mine.token is None or theirs.token is None or self.was_sent or mine.key != theirs.key:
+            return False
+        self.back_off = mine._replace(token=max(mine.token, theirs.token))
+        self.ends = max(self.ends, other.ends)
+        return True
+
+    def due(self) -> BackOff:
+        """The operation, when it is written now."""
+        left = math.ceil(1000 * (self.ends - clock()))
+        pause_ms = max(1, left) if self.back_off.pause_ms else 0
+        return self.back_off._replace(pause_ms=pause_ms, call=self.number)
 
 
 class AdoptCall(Call):

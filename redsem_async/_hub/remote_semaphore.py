@@ -13,7 +13,7 @@ from redsem_async._core.errors import SemaphoreError
 from redsem_async._core.keys import Address
 from redsem_async._core.lease import Outcome, clock_margin, reply_timeout
 from redsem_async._observers.registry import observers
-from redsem_async._protocol.operations import Adopt, Detach, Operation
+from redsem_async._protocol.operations import Adopt, BackOff, Detach, Operation
 from redsem_async._protocol.replies import AnyReply, Reply
 
 from . import calls, machine, reuse, trust
@@ -21,7 +21,7 @@ from .commands.refresh import max_hold_ms_of
 from .estimates import note_hold
 from .identity import HubIdentity
 from .lease import Lease, LeaseState
-from .pending import AdoptCall, Call, Confirmed, DetachCall, PendingRelease, Wakeup
+from .pending import AdoptCall, BackOffCall, Call, Confirmed, DetachCall, PendingRelease, Wakeup
 from .request import Request
 from .route import LinkState
 from .state import SemaphoreState
@@ -56,7 +56,7 @@ class RemoteSemaphore:
     Attributes:
         scheduled: its pipeline knows of it: takes from it, or holds it back.
         timer: of the pipeline, to look at the state again at *look_at*.
-        drop_logged_at: when a dropped permit was logged last.
+        drop_logged_at: when a dropped permit was logged last; cut_logged_at a cut back-off.
     """
 
     def __init__(
@@ -70,6 +70,7 @@ class RemoteSemaphore:
         self.timer: asyncio.TimerHandle | None = None
         self.look_at: float = math.inf
         self.drop_logged_at: float = -math.inf
+        self.cut_logged_at: float = -math.inf
 
     @property
     def active(self) -> bool:
@@ -241,6 +242,23 @@ class RemoteSemaphore:
             notifier.detached(lease)
 
     # -- other operations
+
+    def back_off(self, call: BackOffCall) -> None:
+        """Have every process grant nothing for some time. Nobody waits for the reply."""
+        self.change(calls.back_off, call)
+
+    async def hold_off(self, seconds: float, limit: int, key: str | None) -> None:
+        """Have every process grant nothing for *seconds*; 0 ends a back-off.
+
+        *limit* is what the caller declares, for *key* where there is one.
+
+        Raises:
+            BackendError: when the server refused, or could not be asked.
+        """
+        future: asyncio.Future[AnyReply | SemaphoreError] = self.identity.loop.create_future()
+        operation = BackOff(math.ceil(1000 * seconds), limit, key=key)
+        call = BackOffCall(operation, clock() + seconds, future)
+        await self._call(call, future, reply_timeout(min(self.state.shortest_lease, 10.0)))
 
     async def call(self, operation: Operation) -> AnyReply:
         """Send an operation that is not batched, and wait for its reply within a bounded time.

@@ -16,7 +16,7 @@ from redsem_async._core.config import Terms
 from redsem_async._core.keys import Address
 from redsem_async._protocol import operations
 from redsem_async._protocol.operations import KeyTerms, RequestOptions
-from redsem_async._protocol.replies import KeyQueue, Reply
+from redsem_async._protocol.replies import KeyQueue, Ramp, Reply
 
 from .lease import Lease
 
@@ -68,6 +68,7 @@ class QueueReport(NamedTuple):
         set_limit: the limit that replaces the request's own, if one is set.
         key_queues: of the keys whose requests the reply told to wait, or refused.
         competing_keys: how many keys wait for the overall limit.
+        ramp: of the back-off that runs, if one does.
     """
 
     sent_at: float
@@ -76,11 +77,13 @@ class QueueReport(NamedTuple):
     set_limit: int | None = None
     key_queues: Mapping[str, KeyQueue] = MappingProxyType({})
     competing_keys: int = 0
+    ramp: Ramp | None = None
 
     @classmethod
     def of(cls, sent_at: float, reply: Reply) -> Self:
         by_key = reply.key_queues, reply.competing_keys
-        return cls(sent_at, reply.next_ms, reply.waiting, reply.set_limit, *by_key)
+        own = reply.next_ms, reply.waiting, reply.set_limit
+        return cls(sent_at, *own, *by_key, reply.ramp)
 
 
 @dataclass(slots=True, weakref_slot=True, eq=False)

@@ -14,10 +14,13 @@ from redsem_async._api.awaitables import Acquisition
 from redsem_async._api.group import SemaphoreGroup
 from redsem_async._api.permit import Permit
 from redsem_async._api.semaphore import AnySemaphore
+from redsem_async._core import config
 from redsem_async._core.cancellation import finish
+from redsem_async._core.clock import now as clock
 from redsem_async._core.errors import PermitLost
 from redsem_async._core.lease import reply_timeout
 
+from .overload import OVERLOADED, OverloadedResponses
 from .selector import Choice, Selector
 
 Request = TypeVar("Request")
@@ -37,7 +40,9 @@ class OutboundLimiter(Generic[Request]):
         timeout: float | EllipsisType | None,
         permits: int,
         cancel_on_loss: bool | None,
+        back_off: bool,
     ) -> None:
+        self._overloads = OverloadedResponses() if config.flag(back_off, "back_off") else None
         self._choose = Selector(
             source,
             key,
@@ -62,18 +67,28 @@ class OutboundLimiter(Generic[Request]):
         await held.begin()
         return held
 
+    def answered(self, held: "HeldPermit", status: int, retry_after: str | None) -> None:
+        """The upstream answered: have the fleet back off where it is overloaded."""
+        if self._overloads is not None and status in OVERLOADED and held.permit is not None:
+            self._overloads.note(held.permit, held.granted_at, retry_after)
+
 
 class HeldPermit:
     """A permit from before a request is sent until its response is closed.
 
     That may be in another task than the one that sent it, and at no time is anybody in a block.
     So the permit is held in a task of its own, which its loss ends.
+
+    Attributes:
+        permit: once it was granted, which was at *granted_at*.
     """
 
     def __init__(self, choice: Choice, timeout: float | EllipsisType | None) -> None:
         acquisition = choice.acquire(timeout)
         self._semaphore = choice.semaphore
         self._end_timeout = 2 * reply_timeout(choice.semaphore.lease)
+        self.permit: Permit | None = None
+        self.granted_at = 0.0
         self._used_at = 0.0  # when the headers came, or a part of the body, by the loop's clock
         self._timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
@@ -149,6 +164,7 @@ class HeldPermit:
 
     async def _until_released(self, acquisition: Acquisition) -> None:
         async with acquisition as permit:
+            self.permit, self.granted_at = permit, clock()
             self._granted.set_result(None)
             try:
                 await self._over.wait()

@@ -153,6 +153,24 @@ class Reclaimed:
     count: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackedOff:
+    """This process began a back-off: no process gets a permit for so long.
+
+    Attributes:
+        name: of the semaphore.
+        mode: as in other events.
+        seconds: for which it pauses.
+        key: whose requests it is for, for an observer that is registered with ``keys=True``;
+            None for all requests.
+    """
+
+    name: str
+    mode: Mode
+    seconds: float
+    key: str | None = None
+
+
 class Observer:
     """Base of observers. Each method gets one kind of event, and does nothing here."""
 
@@ -185,3 +203,6 @@ class Observer:
 
     def reclaimed(self, event: Reclaimed) -> None:
         """Expired holders or dead waiters were dropped."""
+
+    def backed_off(self, event: BackedOff) -> None:
+        """A back-off began."""

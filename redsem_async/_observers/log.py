@@ -9,7 +9,7 @@ from . import events
 
 logger = logging.getLogger("redsem_async")
 
-_FACTS = ("mode", "permits", "waited", "held", "fencing_token", "reason", "count")
+_FACTS = ("mode", "permits", "waited", "held", "fencing_token", "reason", "count", "seconds")
 """The facts of events that records have, beside ``event`` and ``semaphore``."""
 
 
@@ -41,8 +41,13 @@ class _Log(events.Observer):
     def reclaimed(self, event: events.Reclaimed) -> None:
         _write("reclaimed", event, f"dropped {event.count} that had expired")
 
+    def backed_off(self, event: events.BackedOff) -> None:
+        _write("backed off", event, f"no permit for {event.seconds:.3f} s")
 
-def _write(name: str, event: events.Event | events.Reclaimed, text: str) -> None:
+
+def _write(
+    name: str, event: events.Event | events.Reclaimed | events.BackedOff, text: str
+) -> None:
     facts = {fact: getattr(event, fact) for fact in _FACTS if hasattr(event, fact)}
     extra = {"event": name, "semaphore": event.name, **facts}
     logger.debug("%r: %s", event.name, text, extra=extra)

@@ -139,6 +139,12 @@ class Notifier:
         event = events.Reclaimed(name=address.name, mode=address.mode, count=count)
         self._notify("reclaimed", event)
 
+    def backed_off(self, address: Address, seconds: float, key: str | None) -> None:
+        """This process began a back-off of so many *seconds*."""
+        told = key if self.keys else None
+        event = events.BackedOff(name=address.name, mode=address.mode, seconds=seconds, key=told)
+        self._notify("backed_off", event)
+
     def _facts(self, subject: Subject) -> dict[str, Any]:
         address = subject.address
         facts = {"name": address.name, "mode": address.mode, "permits": subject.permits}

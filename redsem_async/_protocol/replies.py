@@ -110,7 +110,7 @@ class QueueEntry(NamedTuple):
 
 
 class KeyEntry(NamedTuple):
-    """A key that holds or waits."""
+    """A key that holds, waits or backs off."""
 
     key: str
     held: int
@@ -125,7 +125,7 @@ class StatusReply(NamedTuple):
     Attributes:
         hubs: what each hub that occurs said of itself.
         reusing: those of them that may reuse leases.
-        keys: those that hold or wait, in the order of their encoded texts.
+        keys: those that hold, wait or back off, in the order of their encoded texts.
         slots: the longest list that a client declared.
         blocked: whether a new request without a key waits behind others (fair).
         key_limits: of how many keys the limit is set.

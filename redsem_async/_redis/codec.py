@@ -162,35 +162,7 @@ class Codec:
             case Release() if len(raw) == 1:  # all were held
                 return Reply([1] * len(operation.numbers))
             case Acquire() | Heartbeat() | Release() | Abandon() | SetLimit() | BackOff() | Reap():
-                _, next_ms, waiting, mine, *answers = raw
-                set_limit, hold_ms, right = -1, -1, False
-                ramp: Ramp | None = None
-                told: Sequence[Any] = ()
-                queues: Sequence[Any] = ()
-                if self._slotted:
-                    mine, told = mine
-                if isinstance(operation, Acquire | Heartbeat):
-                    set_limit, hold_ms, *answers = answers
-                    if not isinstance(set_limit, int):
-                        set_limit, ramp = limit_and_ramp(set_limit)
-                    if self._keyed:
-                        queues, *answers = answers
-                    if operation.right is not None:
-                        *answers, last = answers
-                        right = bool(last)
-                return Reply(
-                    answers=[_answer(answer) for answer in answers],
-                    next_ms=None if next_ms < 0 else next_ms,
-                    waiting=waiting,
-                    set_limit=None if set_limit < 0 else set_limit,
-                    hold_ms=None if hold_ms < 0 else hold_ms,
-                    granted=list(zip(mine[::2], mine[1::2], strict=True)),
-                    right=right,
-                    slots=dict(zip(told[::2], map(slots_of, told[1::2]), strict=True)),
-                    key_queues=_key_queues(queues[1:]),
-                    competing_keys=queues[0] if queues else 0,
-                    ramp=ramp,
-                )
+                return self._common_reply(operation, raw)
             case Refresh() | Restore() | Detach():
                 return Reply(answers=raw[1:])
             case Confirm():
@@ -209,6 +181,38 @@ class Codec:
                 return status_reply(raw, self.address)
             case Clear():
                 return Reply()
+
+    def _common_reply(self, operation: Operation, raw: Sequence[Any]) -> Reply:
+        """A reply that begins as the scripts' reply_head() has it."""
+        _, next_ms, waiting, mine, *answers = raw
+        set_limit, hold_ms, right = -1, -1, False
+        ramp: Ramp | None = None
+        told: Sequence[Any] = ()
+        queues: Sequence[Any] = ()
+        if self._slotted:
+            mine, told = mine
+        if isinstance(operation, Acquire | Heartbeat):
+            set_limit, hold_ms, *answers = answers
+            if not isinstance(set_limit, int):
+                set_limit, ramp = limit_and_ramp(set_limit)
+            if self._keyed:
+                queues, *answers = answers
+            if operation.right is not None:
+                *answers, last = answers
+                right = bool(last)
+        return Reply(
+            answers=[_answer(answer) for answer in answers],
+            next_ms=None if next_ms < 0 else next_ms,
+            waiting=waiting,
+            set_limit=None if set_limit < 0 else set_limit,
+            hold_ms=None if hold_ms < 0 else hold_ms,
+            granted=list(zip(mine[::2], mine[1::2], strict=True)),
+            right=right,
+            slots=dict(zip(told[::2], map(slots_of, told[1::2]), strict=True)),
+            key_queues=_key_queues(queues[1:]),
+            competing_keys=queues[0] if queues else 0,
+            ramp=ramp,
+        )
 
     def _requests(self, operation: Acquire) -> Sequence[Argument]:
         """The requests of an acquire: by number alone where they have none of the options."""

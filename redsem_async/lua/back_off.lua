@@ -27,7 +27,7 @@ local function begun_or_longer(before, most)
   local begins = not runs or token > tonumber(began)
   if begins then
     began, limit_then = math.max(last, stamp_us), math.max(1, most)
-    step = math.max(1, math.ceil(usual_hold >= 0 and usual_hold or pause / 10))
+    step = math.max(1, usual_hold, math.ceil(pause / 10))
   end
   local over, allowed = later, 1
   while allowed < tonumber(limit_then) do over, allowed = over + step, 2 * allowed end
@@ -46,7 +46,10 @@ if not already_ran(number) then
   local after, over = nil, now
   if pause > 0 then after, over, begins = begun_or_longer(before, most) end
   if key then
-    keyed.set_back_off(key, after, over)
+    fields[18] = '1'
+    call('HSET', meta, 'back_offs', '1')
+    keyed.set_back_off(key, after)
+    keyed.keep(over - now)
   elseif after then
     call('HSET', meta, 'back_off', after)
   else

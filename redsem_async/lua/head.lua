@@ -15,7 +15,7 @@
 --                    limit -> the set limit, so that the loss of its key is noticed;
 --                    rights -> 'hub:until,...' of the hubs that may reuse leases: see the prelude;
 --                    hold -> for how long requests hold their permits lately, in ms times permits;
---                    back_off -> see ramp_of(); back_offs -> until when those of keys last at most;
+--                    back_off -> see ramp_of(); back_offs -> that keys may have some;
 --                    after a loss of state, lost -> when it was detected, and grace -> end of
 --                    the grace period, until which only old holders are admitted.
 --                    For each hub: hub -> highest number that it has used here; hub:until ->

@@ -13,7 +13,7 @@ local MAX_LISTED = 1000   -- requests that look_through() reads in one call
 local own_grants = {}   -- number and token of each grant to a waiter of the caller's hub
 local open = true       -- no waiter has precedence: a new request may be granted at once
 local head_alive_until  -- until when the hub of the blocked head counts as alive
-local keys_change = math.huge  -- when the caller's keys may change by themselves
+local keys_change = math.huge  -- when keys may change by themselves
 
 -- *tail* is what follows for a request of a semaphore with keys.
 local function format_request(number, lease, declared, permits, tail)

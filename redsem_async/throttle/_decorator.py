@@ -8,6 +8,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from redsem_async._api.group import SemaphoreGroup
 from redsem_async._api.semaphore import AnySemaphore
+from redsem_async._integrations.overload import BackOff, backing_off, check_back_off
 from redsem_async._integrations.selector import acquirer
 
 P = ParamSpec("P")
@@ -21,6 +22,7 @@ def throttled(
     timeout: float | EllipsisType | None = ...,
     permits: int = 1,
     cancel_on_loss: bool | None = None,
+    back_off: BackOff | None = None,
 ) -> Callable[[Callable[P, Coroutine[Any, Any, R]]], Callable[P, Coroutine[Any, Any, R]]]:
     """Decorate an async function or method: each call holds a permit while it runs.
 
@@ -43,6 +45,8 @@ def throttled(
         permits: how many permits a call holds.
         cancel_on_loss: whether a lost permit cancels the call; default: as the semaphore says.
             ``False`` suits a cap on load, because work that is under way goes on.
+        back_off: a function that returns for how many seconds an exception of a call has the
+            whole fleet back off (``permit.back_off``), and ``None`` for one that does not.
 
     Returns:
         A decorator that keeps signature, types and name of the function. A decorated call raises
@@ -56,6 +60,7 @@ def throttled(
             semaphore with keys, or one of these without *key*.
         ValueError: an invalid timeout or number of permits.
     """
+    check_back_off(back_off)
     acquire = acquirer(sem, key, timeout=timeout, permits=permits, cancel_on_loss=cancel_on_loss)
 
     def decorate(
@@ -65,8 +70,9 @@ def throttled(
 
         @wraps(function)
         async def with_permit(*args: P.args, **kwargs: P.kwargs) -> R:
-            async with acquire(*args, **kwargs):
-                return await function(*args, **kwargs)
+            async with acquire(*args, **kwargs) as permit:
+                with backing_off(permit, back_off):
+                    return await function(*args, **kwargs)
 
         return with_permit
 

@@ -18,6 +18,7 @@ from typing import Final, Generic, NoReturn, Self, TypeVar
 from redsem_async._api.group import SemaphoreGroup
 from redsem_async._api.semaphore import AnySemaphore
 from redsem_async._core import config
+from redsem_async._integrations.overload import BackOff, backing_off, check_back_off
 from redsem_async._integrations.selector import Acquire, acquirer
 
 T = TypeVar("T")
@@ -37,6 +38,7 @@ def throttled_map(
     permits: int = 1,
     cancel_on_loss: bool | None = None,
     max_tasks: int | None = None,
+    back_off: BackOff | None = None,
 ) -> AbstractAsyncContextManager[AsyncIterator[R]]:
     """Call ``fn(item)`` for each of *items* with a permit. Results come as they are ready.
 
@@ -73,10 +75,13 @@ def throttled_map(
             ``False`` suits a cap on load, because work that is under way goes on.
         max_tasks: how many calls may run or wait in this process at a time. The default is as
             many as the declared limit has room for, and 100 for a group of semaphores.
+        back_off: a function that returns for how many seconds an exception of a call has the
+            whole fleet back off (``permit.back_off``), and ``None`` for one that does not.
 
     Raises:
         ValueError, TypeError: for invalid arguments.
     """
+    check_back_off(back_off)
     acquire = acquirer(sem, key, timeout=timeout, permits=permits, cancel_on_loss=cancel_on_loss)
     if not isinstance(items, Iterable | AsyncIterable):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"items must be iterable or async iterable, not {items!r}")
@@ -90,7 +95,7 @@ def throttled_map(
         else:
             max_tasks = max(1, sem.limit // permits)
     max_calls = config.whole(max_tasks, "max_tasks", 1)
-    return _Map(_run(_Results(acquire, fn, on_progress, max_calls), items))
+    return _Map(_run(_Results(acquire, fn, back_off, on_progress, max_calls), items))
 
 
 class _Map(AbstractAsyncContextManager[AsyncIterator[R]]):
@@ -152,11 +157,13 @@ class _Results(Generic[T, R]):
         self,
         acquire: Acquire,
         fn: Callable[[T], Awaitable[R]],
+        back_off: BackOff | None,
         on_progress: Callable[[int, int | None], object] | None,
         max_calls: int,
     ) -> None:
         self._acquire = acquire
         self._fn = fn
+        self._back_off = back_off
         self._on_progress = on_progress
         self._max_calls = max_calls
         self._free_calls = asyncio.Semaphore(max_calls)
@@ -218,8 +225,9 @@ class _Results(Generic[T, R]):
     async def _call(self, item: T) -> None:
         has_result = False
         try:
-            async with self._acquire(item):
-                result = await self._fn(item)
+            async with self._acquire(item) as permit:
+                with backing_off(permit, self._back_off):
+                    result = await self._fn(item)
             self._done += 1
             if self._on_progress is not None:
                 self._on_progress(self._done, self._total)

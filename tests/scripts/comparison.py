@@ -254,7 +254,7 @@ class Comparison(RuleBasedStateMachine):
             re.split("[:!]", text.decode())
             for text in cast("list[bytes]", self.redis.zrange(name, 0, -1))
         ]
-        texts = {kind: [rest for first, *rest in found if first == kind] for kind in "iulagrkvsb"}
+        texts = {kind: [rest for first, *rest in found if first == kind] for kind in "iulagrkvsbt"}
         for key, power, _ in texts["u"]:
             use[unquote(key)] += 2 ** int(power)
         held = Counter[str]()
@@ -267,9 +267,11 @@ class Comparison(RuleBasedStateMachine):
         assert {i for i, holder in holders if holder.known} <= told <= {i for i, _ in holders}
         back_offs = {unquote(key): [*map(int, facts)] for key, *facts in texts["b"]}
         assert back_offs == {
-            key: [each.ends, each.began, each.step, each.limit]
-            for key, each in model.back_offs.items()
+            key: [at, each.ends, each.began, each.step, each.limit]
+            for key, (at, each) in model.back_offs.items()
         }
+        timers = {unquote(key): int(at) for at, key in texts["t"]}
+        assert timers == {key: at for key, (at, _) in model.back_offs.items()}
         standing = [queued.key or "" for queued in model.queue if not queued.parked]
         line = [queued for queued in model.queue if queued.parked]
         aside = [queued.key or "" for queued in line if not queued.unreachable]

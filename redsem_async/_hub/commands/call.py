@@ -1,5 +1,6 @@
-"""Calls: status, set_limit, reap, clear, detach and adopt."""
+"""Calls: status, set_limit, back_off, reap, clear, detach and adopt."""
 
+import logging
 from collections.abc import Sequence
 from contextlib import nullcontext
 
@@ -9,11 +10,13 @@ from redsem_async._core.errors import PermitLost, SemaphoreError
 from redsem_async._core.keys import permit_id
 from redsem_async._core.lease import trusted_until
 from redsem_async._hub import calls, handout, trust
-from redsem_async._hub.pending import AdoptCall, Call, DetachCall
+from redsem_async._hub.pending import AdoptCall, BackOffCall, Call, DetachCall
 from redsem_async._hub.request import RequestState
 from redsem_async._hub.state import SemaphoreState
+from redsem_async._observers.registry import observers
 from redsem_async._protocol.operations import (
     Adopt,
+    BackOff,
     Clear,
     Detach,
     KeyTerms,
@@ -25,6 +28,10 @@ from redsem_async._protocol.replies import AdoptReply, AnyReply, Reply
 from . import effects
 from .base import AnyBatch, Batch
 
+logger = logging.getLogger("redsem_async")
+
+_SERVING = Reap | SetLimit | BackOff | Clear
+
 
 def take_call(state: SemaphoreState) -> AnyBatch:
     """The batch of the next call; there is one, and it may be written."""
@@ -32,6 +39,8 @@ def take_call(state: SemaphoreState) -> AnyBatch:
     operation = call.operation
     if isinstance(call, AdoptCall):
         return AdoptBatch.of(state, call)
+    if isinstance(call, BackOffCall):
+        return BackOffBatch(state, call.due(), [call])
     if isinstance(call, DetachCall):
         _shorten(state, call)
     if isinstance(operation, SetLimit | Clear | Detach):
@@ -57,10 +66,10 @@ class CallBatch(Batch[Call]):
     def apply(self, reply: AnyReply, now: float) -> None:
         state, call, operation = self.state, self.items[0], self.operation
         calls.landed(state, call)
-        if isinstance(reply, Reply) and isinstance(operation, Reap | SetLimit | Clear):
+        if isinstance(reply, Reply) and isinstance(operation, _SERVING):
             continues = not (isinstance(operation, Reap) and call.future is not None)
             effects.apply(state, reply, self.sent_at, now, continues=continues)
-        if isinstance(operation, SetLimit | Clear):
+        if isinstance(operation, SetLimit | BackOff | Clear):
             state.end_right()
         call.settle(reply)
         calls.ended(state, call)
@@ -80,6 +89,34 @@ class CallBatch(Batch[Call]):
         elif not call.alone:
             call.renumber = True
         calls.write_again(self.state, call)
+
+
+class BackOffBatch(CallBatch):
+    """A back-off. It is not written again once it is over."""
+
+    __slots__ = ()
+
+    def write_again(self, *, arrived: bool) -> None:
+        # With another number, because one above this one may have run. Both may run: the pause
+        # ends at the same time. The older one does nothing where it comes later.
+        self.items[0].renumber = True
+        super().write_again(arrived=arrived)
+
+    def apply(self, reply: AnyReply, now: float) -> None:
+        super().apply(reply, now)
+        operation = self.operation
+        assert isinstance(reply, Reply)
+        assert isinstance(operation, BackOff)
+        if reply.answers[0]:
+            facts = self.state.address, operation.pause_ms / 1000, operation.key
+            for notifier in observers.notifiers:
+                notifier.backed_off(*facts)
+
+    def refused(self, error: SemaphoreError, now: float) -> None:
+        super().refused(error, now)
+        if self.items[0].future is None:
+            facts = {"event": "not backed off", "semaphore": self.state.name}
+            logger.warning("no back-off of %r: %s", self.state.name, error, extra=facts)
 
 
 class AdoptBatch(Batch[AdoptCall]):

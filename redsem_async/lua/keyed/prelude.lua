@@ -18,7 +18,8 @@
 --          's:<rank>:<key>'              the same in the order of `share`: by use for the weight,
 --                                        virtual time, ticket
 --          'k:<key>!<place>:<rank>'      where the key is among these two
---          'b:<key>!<back-off>'          the back-off of a key
+--          'b:<key>!<time>:<back-off>'   the back-off of a key, until it is over
+--          't:<time>:<key>'              when its ramp changes: the key is looked at then
 --          'v:<key>!<virtual time>'      of a key that holds or waits, with `share`
 --
 -- A '!' ends a key, because it is less than any character of one: so a key comes before those that
@@ -89,14 +90,16 @@ local function limit_of(key, declared)
   if keyed.limits[key] == nil then keyed.limits[key] = call('HGET', key_limits, key) end
   return tonumber(keyed.limits[key]) or declared
 end
--- The back-off of *key*, if it has any; it may be over.
+-- The back-off of *key*, if it has any, and when it is to be looked at.
 function keyed.back_off_of(key)
   local text = fields[18] and key ~= '' and first_with('b:' .. key .. '!')
-  return text and string.sub(text, #key + 4)
+  if not text then return end
+  local at, back_off = string.match(string.sub(text, #key + 4), '^(%d+):(.*)$')
+  return back_off, at
 end
 -- How many permits of *key* may be in use now, for a request that declares *declared*.
 function keyed.room_of(key, declared)
-  return math.min(limit_of(key, declared), (ramp_of(keyed.back_off_of(key))))
+  return math.min(limit_of(key, declared), (ramp_of((keyed.back_off_of(key)))))
 end
 -- Permits that *key* has in use.
 local function use_of(key)
@@ -344,23 +347,28 @@ do
     call('HDEL', meta, 'mended')
   end
 
-  -- Removes the back-offs of keys once all of them are over.
-  local function end_back_offs()
-    if not fields[18] or tonumber(fields[18]) > now then return end
-    local ended, changed = call('ZRANGEBYLEX', keys, '[b:', '(b;', 'LIMIT', 0, MAX_PURGED), {}
-    if #ended > 0 then call('ZREM', keys, unpack(ended)) end
-    if #ended < MAX_PURGED then
+  -- Looks at keys where the ramp of a back-off has changed, and forgets those that are over.
+  local function follow_ramps()
+    if not fields[18] then return end
+    local due = call('ZRANGEBYLEX', keys, '[t:', '(t:' .. padded(now + 1), 'LIMIT', 0, MAX_PURGED)
+    more = more or #due == MAX_PURGED
+    for _, text in ipairs(due) do
+      local key = string.match(text, '^t:%d+:(.*)$')
+      keyed.set_back_off(key, (keyed.back_off_of(key)))
+    end
+    local first = first_with('t:')
+    if first then
+      keys_change = tonumber(string.match(first, '%d+'))
+    else
       call('HDEL', meta, 'back_offs')
       fields[18] = nil
     end
-    for _, text in ipairs(ended) do changed[string.match(text, '^b:([^!]*)')] = true end
-    look_at_all(changed)
   end
 
   -- The permits in use, where *in_use* are counted.
   function keyed.used(in_use)
     mend_queue()
-    end_back_offs()
+    follow_ramps()
     local known = count_with('i:')
     if known > holder_count then drop_orphans(known) end
     return known < holder_count and ALL_TAKEN or in_use
@@ -409,21 +417,15 @@ function keyed.granted(grants, longest)
 end
 
 -- Looks at the keys of the caller's requests, which ARGV names from position *first* on, if the
--- hub of the first request is dead, or if they have a back-off: nothing else may happen to that key
--- for long. The reply tells when that may change.
+-- hub of the first request is dead: nothing else may happen to that key for long. If it is alive,
+-- the reply tells until when at least.
 function keyed.look_at_heads(first)
-  if waiting == 0 and not fields[18] then return end
+  if waiting == 0 then return end
   local seen = {}
   for i = first, #ARGV do
     local _, _, _, key = parse_tail(ARGV[i])
     if not seen[key] then
       seen[key] = true
-      local back_off = keyed.back_off_of(key)
-      if back_off then
-        local _, changes = ramp_of(back_off)
-        keys_change = math.min(keys_change, changes or math.huge)
-        look_at(key)
-      end
       local request = head_of(key)
       local owner = request and string.match(request, '^%x+')
       if owner and owner ~= hub and not first_with('k:' .. key .. '!') then
@@ -459,7 +461,7 @@ do
     return #one < #other
   end
 
-  -- Lists at most *most* keys that hold or wait, in the order of their texts, the first one after
+  -- Lists at most *most* keys that hold, wait or back off, in the order of their texts, the first one after
   -- *after*: key, permits in use, requests waiting, set limit or -1, ...
   function keyed.list(most, after)
     local expired = {}  -- permits of holders that nothing has removed yet
@@ -475,7 +477,7 @@ do
     local rows, ended = {}, 0
     while #rows < 4 * most do
       local key
-      for kind in string.gmatch('ula', '.') do
+      for kind in string.gmatch('ulab', '.') do
         -- Requests without a key come first: all their texts are below '":'.
         local from = '(' .. kind .. ':' .. after .. '"'
         local text = call('ZRANGEBYLEX', keys, from, '(' .. kind .. ';', 'LIMIT', 0, 1)[1]
@@ -484,11 +486,13 @@ do
       end
       if not key then break end
       local use, waits = use_of(key) - (expired[key] or 0), waits_of(key) - (dead[key] or 0)
-      if use > 0 or waits > 0 or ended == MAX_ENDED then
+      local set_limit = call('HGET', key_limits, key) or '-1'
+      local told = with_back_off(set_limit, (keyed.back_off_of(key)))
+      if use > 0 or waits > 0 or told ~= set_limit or ended == MAX_ENDED then
         rows[#rows + 1] = key
         rows[#rows + 1] = exact(use)
         rows[#rows + 1] = waits
-        rows[#rows + 1] = with_back_off(call('HGET', key_limits, key) or '-1', keyed.back_off_of(key))
+        rows[#rows + 1] = told
       else
         ended = ended + 1
       end
@@ -520,15 +524,15 @@ end
 function keyed.limit_of(key, declared)
   return limit_of(key, declared)
 end
--- Sets the back-off of *key*, nil for none, which is over at *ends*.
-function keyed.set_back_off(key, back_off, ends)
-  local old = first_with('b:' .. key .. '!')
-  if old then call('ZREM', keys, old) end
-  if back_off then
-    add_texts({ 'b:' .. key .. '!' .. back_off })
-    fields[18] = exact(math.max(tonumber(fields[18]) or 0, ends))
-    call('HSET', meta, 'back_offs', fields[18])
-    keep(keys, ends - now)
+-- Sets the back-off of *key*, nil for none. One that is over is forgotten.
+function keyed.set_back_off(key, back_off)
+  local old, at = keyed.back_off_of(key)
+  if old then call('ZREM', keys, 'b:' .. key .. '!' .. at .. ':' .. old, 't:' .. at .. ':' .. key) end
+  local _, changes = ramp_of(back_off)
+  if changes then
+    at = padded(changes)
+    add_texts({ 'b:' .. key .. '!' .. at .. ':' .. back_off, 't:' .. at .. ':' .. key })
+    keys_change = math.min(keys_change, changes)
   end
   look_at(key)
 end
@@ -691,7 +695,7 @@ function keyed.queues_of(first, answers)
     if not seen[key] and (answer == 0 or type(answer) == 'number' and answer < -1) then
       seen[key] = true
       if #queues == 0 then queues[1] = count_with('r:') end
-      local told = with_back_off(limit_of(key, -1), keyed.back_off_of(key))
+      local told = with_back_off(limit_of(key, -1), (keyed.back_off_of(key)))
       append(queues, { key, count_with('l:' .. key .. '!'), told })
     end
   end

@@ -18,6 +18,6 @@ def begun_or_longer(
         later = max(before.ends, later)
         if call.token is not None and call.token <= before.began:
             return BackOffRecord(later, before.began, before.step, before.limit), False
-    step = math.ceil(call.pause_ms / 10) if state.hold_ms is None else state.hold_ms
+    step = max(1, state.hold_ms or 0, math.ceil(call.pause_ms / 10))
     began = max(state.counter.last, state.counter.stamp(context.now_us))
-    return BackOffRecord(later, began, max(1, step), max(1, limit)), True
+    return BackOffRecord(later, began, step, max(1, limit)), True

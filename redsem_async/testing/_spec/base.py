@@ -88,17 +88,7 @@ class Specification(ABC):
             case Refresh():
                 return refresh(self.state, context, call)
             case Restore():
-                self._require_known(context, call.hub_info)
-                compare(self.state, context, self.waiting, call.slots)
-                self._introduce(context, call.lease_ms, call.hub_info)
-                if call.slots is not None:
-                    self.state.slots = context.slot_list
-                reply = restore(self.state, context, call)
-                back = zip(call.permits, reply.answers, strict=True)
-                self._use_changed(context, [p.key.key for p, held in back if held and p.key])
-                if any(reply.answers) and self.waiting and self.state.grace.until <= context.now:
-                    notify_head(context, self._publish, self._hubs_in_turn())
-                return reply
+                return self._restore(context, call)
             case Confirm():
                 return Reply([call.replicas])  # memory has no replicas, so none is behind
             case Abandon():
@@ -177,6 +167,19 @@ class Specification(ABC):
             self._serve(context, call.own)
         answers = [int(was_held) for was_held in held]
         return self._reply(context, answers) if call.waits or context.granted else Reply(answers)
+
+    def _restore(self, context: CallContext, call: Restore) -> Reply:
+        self._require_known(context, call.hub_info)
+        compare(self.state, context, self.waiting, call.slots)
+        self._introduce(context, call.lease_ms, call.hub_info)
+        if call.slots is not None:
+            self.state.slots = context.slot_list
+        reply = restore(self.state, context, call)
+        back = zip(call.permits, reply.answers, strict=True)
+        self._use_changed(context, [p.key.key for p, held in back if held and p.key])
+        if any(reply.answers) and self.waiting and self.state.grace.until <= context.now:
+            notify_head(context, self._publish, self._hubs_in_turn())
+        return reply
 
     def _adopt(self, context: CallContext, call: Adopt) -> AdoptReply:
         self._require_known(context, call.hub_info)

@@ -40,8 +40,8 @@ class KeyedSpecification(QueueSpecification):
     Attributes:
         shares: the next permit goes to the key with the fewest in use for its weight.
         key_limits: limits that were set.
-        back_offs: of keys, some of which may be over.
-        back_offs_until: when the last of them is; None where there are none.
+        back_offs: of keys, and when each is to be looked at.
+        may_back_off: there may be some.
         ready: keys whose first request fits within their limit: its place, and the rank.
         virtual_time: of the key that was served last.
         virtual_times: of keys that hold or wait.
@@ -52,12 +52,12 @@ class KeyedSpecification(QueueSpecification):
     def __init__(self, publish: Publish) -> None:
         super().__init__(publish)
         self.key_limits: dict[str, int] = {}
-        self.back_offs: dict[str, BackOffRecord] = {}
-        self.back_offs_until: int | None = None
+        self.back_offs: dict[str, tuple[int, BackOffRecord]] = {}
+        self.may_back_off = False
         self.ready: dict[str, tuple[int, Rank]] = {}
         self.virtual_time = 0.0
         self.virtual_times: dict[str, float] = {}
-        self.state.on_removed, self.state.on_purged = self._removed, self._end_back_offs
+        self.state.on_removed, self.state.on_purged = self._removed, self._follow_ramps
         self._planned: dict[str, int] = {}
         self._index_lost = False
 
@@ -70,7 +70,7 @@ class KeyedSpecification(QueueSpecification):
         super()._forget()
         self.key_limits.clear()
         self.back_offs.clear()
-        self.back_offs_until = None
+        self.may_back_off = False
         self.ready.clear()
         self.virtual_times.clear()
         self.virtual_time = 0.0
@@ -112,8 +112,7 @@ class KeyedSpecification(QueueSpecification):
         return self.key_limits.get(request.key.key, declared)
 
     def _ramp(self, key: str, now: int) -> Ramp | None:
-        back_off = self.back_offs.get(key)
-        return None if back_off is None else back_off.ramp(now)
+        return self.back_offs[key][1].ramp(now) if key in self.back_offs else None
 
     def _room(self, request: Request, now: int) -> float:
         """How many permits of the key of *request* may be in use *now*."""
@@ -164,12 +163,14 @@ class KeyedSpecification(QueueSpecification):
             self._index_lost = False
             self._look_at_all(context, [queued.key for queued in self.queue])
 
-    def _end_back_offs(self, context: CallContext) -> None:
-        """Remove the back-offs of keys once all of them are over."""
-        if self.back_offs_until is not None and self.back_offs_until <= context.now:
-            ended, self.back_offs_until = list(self.back_offs), None
-            self.back_offs.clear()
-            self._look_at_all(context, ended)
+    def _follow_ramps(self, context: CallContext) -> None:
+        """Look at keys where the ramp of a back-off has changed."""
+        for key, (at, back_off) in list(self.back_offs.items()):
+            if at <= context.now:
+                self._set_back_off_of(context, key, back_off)
+        self.may_back_off = bool(self.back_offs)
+        for at, _ in self.back_offs.values():
+            self._may_change(context, at)
 
     def _use_changed(self, context: CallContext, keys: Iterable[str | None]) -> None:
         self._look_at_all(context, [key for key in keys if key is not None])
@@ -214,12 +215,7 @@ class KeyedSpecification(QueueSpecification):
         return WAITING if (key_of(request) or NO_KEY) in self.ready else WAITING_FOR_KEY
 
     def _look_at_heads(self, context: CallContext, requests: Sequence[Request]) -> None:
-        asked = {key_of(request) or NO_KEY for request in requests}
-        for key in asked & self.back_offs.keys():
-            if (ramp := self._ramp(key, context.now)) is not None:
-                self._may_change(context, context.now + ramp.lasts_ms)
-            self._look_at(context, key)
-        for key in asked - self.ready.keys():
+        for key in {key_of(request) or NO_KEY for request in requests} - self.ready.keys():
             head = self._head(key)
             if head is None or head.hub == context.hub:
                 continue
@@ -236,7 +232,7 @@ class KeyedSpecification(QueueSpecification):
         self, context: CallContext, asked: RightRequest | None, *, allowed: bool = True
     ) -> bool:
         # A lease that is reused is not judged by a limit or a back-off of its key.
-        limited = self.key_limits or self.back_offs_until is not None
+        limited = self.key_limits or self.may_back_off
         return super()._answer_right(context, asked, allowed=allowed and not limited)
 
     def _set_limit_of_key(self, context: CallContext, call: SetLimit) -> None:
@@ -248,7 +244,9 @@ class KeyedSpecification(QueueSpecification):
         self._look_at(context, call.key)
 
     def _back_off_before(self, call: BackOff) -> BackOffRecord | None:
-        return super()._back_off_before(call) if call.key is None else self.back_offs.get(call.key)
+        if call.key is None:
+            return super()._back_off_before(call)
+        return self.back_offs[call.key][1] if call.key in self.back_offs else None
 
     def _limit_to_reach(self, call: BackOff) -> int:
         if call.key is None:
@@ -261,11 +259,20 @@ class KeyedSpecification(QueueSpecification):
         if call.key is None:
             super()._set_back_off(context, call, back_off)
             return
-        self.back_offs.pop(call.key, None)
-        if back_off is not None:
-            self.back_offs[call.key] = back_off
-            self.back_offs_until = max(self.back_offs_until or 0, back_off.over)
-        self._look_at(context, call.key)
+        self.may_back_off = True
+        self._set_back_off_of(context, call.key, back_off)
+
+    def _set_back_off_of(
+        self, context: CallContext, key: str, back_off: BackOffRecord | None
+    ) -> None:
+        """Set the back-off of *key*. One that is over is forgotten."""
+        self.back_offs.pop(key, None)
+        ramp = None if back_off is None else back_off.ramp(context.now)
+        if back_off is not None and ramp is not None:
+            at = context.now + ramp.lasts_ms
+            self.back_offs[key] = at, back_off
+            self._may_change(context, at)
+        self._look_at(context, key)
 
     def _listing(self, context: CallContext, call: Status) -> Listing:
         held: Counter[str] = Counter()
@@ -274,7 +281,8 @@ class KeyedSpecification(QueueSpecification):
                 held[holder.key] += holder.permits
         found = self._living(context)
         waiting = Counter(queued.key for queued in found if queued.key is not None)
-        names = {quote(key, safe=""): key for key in {*held, *waiting}}
+        backing_off = {key for key in self.back_offs if self._ramp(key, context.now)}
+        names = {quote(key, safe=""): key for key in {*held, *waiting} | backing_off}
         after = "" if call.after is None else quote(call.after, safe="")
         keys = [
             KeyEntry(

@@ -180,7 +180,7 @@ class CallContext:
         queued: requests of the call that join the queue.
         joined: how many of these have.
         head_until: when the hub of the blocked head counts as dead (fair).
-        keys_change: when the caller's keys may change by themselves.
+        keys_change: when keys may change by themselves.
         line_is_blocked: the head waits for room, so that a new request has to wait (fair).
         overtakes: a request of the call may be the head once it is in the queue (fair).
         slots: of each number of the caller that the call granted.

@@ -1,0 +1,396 @@
+"""`back_off` and `hold_off`: no process gets a permit for some time, and then up to a ramp."""
+
+import asyncio
+import contextlib
+import logging
+import time
+from typing import Any
+
+import pytest
+
+from redsem_async import AcquireTimeout, AnySemaphore, BackOff, FairSemaphore, Permit, QueueFull
+from redsem_async.observer import BackedOff, Observer, observe
+from tests.harness.clients import Client, Make, MakePair
+from tests.harness.wait import cancelled, in_background, soon, until, waiting
+
+PAUSE = 0.4
+RAMP = PAUSE / 10  # where no hold was observed that is longer
+
+
+class Upstream:
+    """Counts what runs, and when it began."""
+
+    def __init__(self) -> None:
+        self.began: list[float] = []
+        self.order: list[int] = []
+        self.running = self.most = 0
+
+    async def call(self, sem: AnySemaphore, number: int, takes: float = 0.02) -> None:
+        async with sem.acquire():
+            self.order.append(number)
+            self.began.append(time.monotonic())
+            self.running += 1
+            self.most = max(self.most, self.running)
+            await asyncio.sleep(takes)
+            self.running -= 1
+
+
+async def back_off(sem: AnySemaphore, seconds: float = PAUSE, **options: Any) -> float:
+    """A holder is told to back off; returns when the pause ends at the earliest."""
+    async with sem.acquire(**options) as permit:
+        ends = time.monotonic() + seconds
+        permit.back_off(seconds, key="key" in options)
+    await until(lambda: is_held_off(sem), "the server knows")
+    return ends
+
+
+async def is_held_off(sem: AnySemaphore) -> bool:
+    status = await sem.status()
+    return status.back_off is not None or any(key.back_off for key in status.keys)
+
+
+async def test_no_process_gets_a_permit_before_a_back_off_ends(pair: MakePair) -> None:
+    here, there = pair(8)
+    upstream = Upstream()
+    ends = await back_off(here)
+    calls = [upstream.call(sem, n) for n in range(10) for sem in (here, there)]
+    await soon(asyncio.gather(*calls))
+    assert min(upstream.began) >= ends
+
+
+async def test_grants_ramp_up_to_the_limit_again(pair: MakePair) -> None:
+    here, there = pair(8)
+    upstream = Upstream()
+    ends = await back_off(here)
+    calls = [upstream.call(sem, n, 4 * RAMP) for n in range(20) for sem in (here, there)]
+    await soon(asyncio.gather(*calls))
+    first = sum(began < ends + RAMP for began in upstream.began)
+    assert first <= 1, "one permit in the first step"
+    assert sum(began < ends + 2 * RAMP for began in upstream.began) <= 2
+    assert sum(began < ends + 3 * RAMP for began in upstream.began) <= 4
+    assert upstream.most == 8, "the limit is reached again"
+    assert (await there.status()).back_off is None
+
+
+async def test_waiters_keep_their_places(fair_pair: MakePair) -> None:
+    here, there = fair_pair(2)
+    upstream = Upstream()
+    held = [await here.acquire(), await there.acquire()]
+    calls: list[asyncio.Task[None]] = []
+    for number in range(6):
+        calls.append(in_background(upstream.call((here, there)[number % 2], number)))
+        await waiting(there, number + 1)
+    held[0].back_off(PAUSE)
+    for permit in held:
+        await permit.release()
+    await soon(asyncio.gather(*calls))
+    assert upstream.order == list(range(6))
+
+
+async def test_one_overload_of_many_permits_counts_once(pair: MakePair) -> None:
+    """Twenty answers of one moment are one signal, and one that comes late makes it no shorter."""
+    here, there = pair(20)
+    events: list[BackedOff] = []
+
+    class Watch(Observer):
+        def backed_off(self, event: BackedOff) -> None:
+            events.append(event)
+
+    permits = [await sem.acquire() for sem in (here, there) for _ in range(10)]
+    with observe(Watch()):
+        for permit in permits:
+            permit.back_off(30.0)
+        await until(lambda: is_held_off(there), "the server knows")
+        permits[0].back_off(1.0)
+        for permit in permits:
+            assert await permit.release()
+        status = await here.status()
+    assert status.back_off is not None
+    assert 28.0 < status.back_off.seconds_left <= 30.0
+    assert status.back_off.ramp == 0
+    assert [event.seconds for event in events] == [pytest.approx(30.0, abs=1.0)]
+    await here.hold_off(0)
+
+
+async def test_the_latest_end_counts(pair: MakePair) -> None:
+    here, there = pair(3)
+    async with here.acquire() as one, there.acquire() as other:
+        one.back_off(5.0)
+        await until(lambda: is_held_off(there), "the server knows")
+        other.back_off(20.0)
+
+        async def is_longer() -> bool:
+            told = (await here.status()).back_off
+            return told is not None and told.seconds_left > 15
+
+        await until(is_longer)
+    await there.hold_off(1.0)
+    told = (await here.status()).back_off
+    assert told is not None and told.seconds_left > 15
+    await there.hold_off(0)
+
+
+async def test_an_overload_in_the_ramp_begins_anew(pair: MakePair) -> None:
+    here, there = pair(64)
+    await here.hold_off(PAUSE)
+    permit = await soon(there.acquire())
+    status = await here.status()
+    assert status.back_off is not None and status.back_off.ramp >= 1
+    again = time.monotonic() + PAUSE
+    permit.back_off(PAUSE)
+    await permit.release()
+    permit = await soon(here.acquire())
+    assert time.monotonic() >= again
+    assert await permit.release()
+
+
+async def test_errors_and_status_say_that_a_back_off_holds_up(pair: MakePair) -> None:
+    here, there = pair(2, max_waiters=1)
+    await here.hold_off(30.0)
+    with pytest.raises(AcquireTimeout) as refused:
+        await there.acquire(timeout=0)
+    with pytest.raises(AcquireTimeout) as outlasted:
+        await there.acquire(timeout=0.1)
+    for error in (refused.value, outlasted.value):
+        assert error.blocked_by == "back_off"
+        assert 25 < error.retry_after <= 31
+        assert "back-off" in str(error)
+    assert await there.try_acquire() is None
+    waiter = in_background(here.acquire())
+    await waiting(there, 1)
+    with pytest.raises(QueueFull) as full:
+        await there.acquire()
+    assert 25 < full.value.retry_after <= 31
+    status = await there.status()
+    assert status.back_off == BackOff(pytest.approx(30.0, abs=3.0), 0)
+    assert status.limit == 2
+    assert status.available == await there.available() == 0
+    assert await there.locked()
+    assert 25 < status.retry_after <= 31
+    await cancelled(waiter)
+    await here.hold_off(0)
+
+
+async def test_hold_off_zero_serves_who_waits(pair: MakePair) -> None:
+    here, there = pair(1)
+    await here.hold_off(3600)
+    waiter = in_background(there.acquire())
+    await waiting(here, 1)
+    await here.hold_off(0)
+    permit = await soon(waiter)
+    assert await permit.release()
+    assert (await here.status()).back_off is None
+
+
+async def test_a_pause_a_limit_and_a_back_off_are_three_things(pair: MakePair) -> None:
+    here, there = pair(2)
+    await here.hold_off(30.0)
+    await there.pause()
+    with pytest.raises(AcquireTimeout) as paused:
+        await here.acquire(timeout=0)
+    assert paused.value.blocked_by == "paused"
+    await there.resume()
+    await there.set_limit(3)
+    with pytest.raises(AcquireTimeout) as held_off:
+        await here.acquire(timeout=0)
+    assert held_off.value.blocked_by == "back_off"
+    await here.pause()
+    await here.hold_off(0)
+    with pytest.raises(AcquireTimeout) as still_paused:
+        await here.acquire(timeout=0)
+    assert still_paused.value.blocked_by == "paused"
+
+
+async def test_held_permits_are_not_touched(pair: MakePair) -> None:
+    here, there = pair(2, lease=0.5)
+    permit = await there.acquire()
+    await here.hold_off(30.0)
+    await permit.refresh()
+    assert not permit.lost
+    assert await permit.release()
+    await here.hold_off(0)
+
+
+async def test_kept_leases_are_not_used_in_a_back_off(pair: MakePair) -> None:
+    """`linger` would else pass a lease on without asking the server."""
+    here, there = pair(1, linger=20.0, lease=60.0)
+    async with here:
+        pass
+    ends = await back_off(here, PAUSE)
+    async with here:
+        assert time.monotonic() >= ends
+    await there.hold_off(30.0)
+    with pytest.raises(AcquireTimeout):
+        await here.acquire(timeout=0)
+    await there.hold_off(0)
+
+
+async def test_a_lease_is_not_passed_on_in_the_block_that_backs_off(make: Make) -> None:
+    sem = make(1, linger=20.0, lease=60.0)
+    async with sem:
+        pass
+    async with sem.acquire() as permit:
+        waiter = in_background(sem.acquire())
+        await asyncio.sleep(0)
+        ends = time.monotonic() + PAUSE
+        permit.back_off(PAUSE)
+    held = await soon(waiter)
+    assert time.monotonic() >= ends
+    assert await held.release()
+
+
+async def test_clear_ends_a_back_off(pair: MakePair) -> None:
+    here, there = pair(1)
+    await here.hold_off(30.0)
+    await there.clear()
+    permit = await soon(there.acquire())
+    assert await permit.release()
+
+
+async def test_the_longest_pause_is_cut_and_logged(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    sem = make(2, max_back_off=5.0)
+    with caplog.at_level(logging.WARNING, "redsem_async"):
+        await back_off(sem, 1e8)
+    told = (await sem.status()).back_off
+    assert told is not None and told.seconds_left <= 5.0
+    assert [getattr(record, "event", None) for record in caplog.records] == ["back-off cut"]
+    await sem.hold_off(0)
+
+
+@pytest.mark.parametrize("seconds", [-1.0, float("nan"), float("inf"), "1", True, None])
+async def test_other_than_seconds_is_refused_at_once(make: Make, seconds: Any) -> None:
+    sem = make(1)
+    async with sem.acquire() as permit:
+        with pytest.raises((TypeError, ValueError), match="seconds"):
+            permit.back_off(seconds)
+        with pytest.raises((TypeError, ValueError), match="seconds"):
+            await sem.hold_off(seconds)
+    assert (await sem.status()).back_off is None
+
+
+async def test_key_needs_a_permit_with_a_key(make: Make) -> None:
+    async with make(1).acquire() as permit:
+        with pytest.raises(ValueError, match="key"):
+            permit.back_off(1.0, key=True)
+
+
+async def test_zero_seconds_change_nothing(make: Make) -> None:
+    sem = make(2)
+    async with sem.acquire() as permit:
+        permit.back_off(0)
+        assert (await sem.status()).back_off is None
+        await sem.hold_off(30.0)
+        permit.back_off(0)
+        assert (await sem.status()).back_off is not None
+    await sem.hold_off(0)
+
+
+async def test_it_may_be_said_after_the_block(pair: MakePair) -> None:
+    here, there = pair(1)
+    async with here.acquire() as permit:
+        pass
+    permit.back_off(30.0)
+    await until(lambda: is_held_off(there), "the server knows")
+    await there.hold_off(0)
+
+
+# -- keys
+
+
+@pytest.fixture(params=[{"key_limit": 4}, {"key_limit": 4, "share": True}], ids=["keys", "share"])
+def keyed(
+    request: pytest.FixtureRequest, client: Client, other: Client, name: str
+) -> tuple[FairSemaphore, FairSemaphore]:
+    """Two processes with keys."""
+    return (
+        FairSemaphore(client, name, 8, **request.param),
+        FairSemaphore(other, name, 8, **request.param),
+    )
+
+
+async def test_a_back_off_of_a_key_holds_up_no_other(
+    keyed: tuple[FairSemaphore, FairSemaphore],
+) -> None:
+    here, there = keyed
+    ends = await back_off(here, PAUSE, key="a")
+    began: list[float] = []
+
+    async def call(sem: FairSemaphore) -> None:
+        async with sem.acquire(key="a"):
+            began.append(time.monotonic())
+            await asyncio.sleep(4 * RAMP)
+
+    calls = [in_background(call(sem)) for _ in range(5) for sem in keyed]
+    with pytest.raises(AcquireTimeout) as refused:
+        await there.acquire(timeout=0, key="a")
+    assert refused.value.blocked_by == "back_off"
+    assert 0 < refused.value.retry_after <= PAUSE + 1
+    for sem in keyed:
+        async with sem.acquire(key="b", timeout=0), sem.acquire(key=None, timeout=0):
+            assert time.monotonic() < ends, "the machine is too slow for this test"
+    status = await here.status()
+    told = {key.key: key.back_off for key in status.keys}
+    assert told["a"] is not None and told["a"].ramp == 0
+    assert status.back_off is None
+    await soon(asyncio.gather(*calls))
+    assert min(began) >= ends
+    assert sum(at < ends + RAMP for at in began) <= 1
+    assert (await there.status()).keys == ()
+
+
+async def test_a_back_off_of_a_key_ends_at_its_time_although_others_are_busy(
+    keyed: tuple[FairSemaphore, FairSemaphore],
+) -> None:
+    """Replies about other keys do not put off the look at this one."""
+    here, there = keyed
+    await here.hold_off(PAUSE, key="a")
+    ends = time.monotonic() + PAUSE
+    waiter = in_background(there.acquire(key="a"))
+    await waiting(here, 1)
+    while not waiter.done():
+        async with there.acquire(key="b"):
+            await asyncio.sleep(0.001)
+        assert time.monotonic() < ends + 1.5, "it is not served"
+    assert await (await waiter).release()
+
+
+async def test_hold_off_of_a_key_ends_with_zero(
+    keyed: tuple[FairSemaphore, FairSemaphore],
+) -> None:
+    here, there = keyed
+    await here.hold_off(3600, key="a")
+    waiter = in_background(there.acquire(key="a"))
+    await waiting(here, 1)
+    await here.hold_off(0)
+    assert await is_held_off(here), "the key has its own"
+    await here.hold_off(0, key="a")
+    assert await (await soon(waiter)).release()
+    with pytest.raises(ValueError, match="key"):
+        await FairSemaphore(here._client, "plain", 1).hold_off(1.0, key="a")
+
+
+# -- time
+
+
+async def test_a_back_off_of_memory_ends_with_its_clock() -> None:
+    from redsem_async.testing import MemoryBackend
+
+    memory = MemoryBackend()
+    sem = FairSemaphore(memory, "jobs", 1)
+    await sem.hold_off(3600)
+    waiter: asyncio.Task[Permit] = in_background(sem.acquire())
+    await waiting(sem, 1)
+    memory.advance(3600)
+    assert await (await soon(waiter)).release()
+
+
+async def test_a_back_off_from_another_loop_is_refused(make: Make) -> None:
+    async with make(1).acquire() as permit:
+
+        def elsewhere() -> None:
+            permit.back_off(1.0)
+
+        with contextlib.suppress(AssertionError), pytest.raises(RuntimeError):
+            await asyncio.to_thread(elsewhere)
