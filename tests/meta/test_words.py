@@ -51,7 +51,7 @@ CALQUES = re.compile(  # what a native speaker would not write, and words of peo
     r"\b(?:somebody|nobody|everybody|for ever|go(?:es)? on|beside|lately|nevertheless"
     r"|turned away|gave back|giv(?:e|es|en|ing) back|of which|becomes? of|in vain|begins anew)\b"
 )
-OLD_PAGES = {"concepts", "guarantees", "keys", "leases", "slots"}
+OLD_PAGES = {"keys", "slots"}
 PAGES = [page for page in sorted(DOCS.rglob("*.md")) if page.stem not in OLD_PAGES]
 
 
