@@ -45,6 +45,7 @@ def on_config(config: Any) -> None:
     """Set the addresses of the site. MkDocs calls this."""
     urls = addresses()
     config.site_url, config.repo_url = urls["Documentation"], urls["Source"]
+    config.repo_name = config.site_name
 
 
 def on_post_build(config: Any) -> None:
