@@ -175,7 +175,7 @@ class Observer:
         """A lease was renewed."""
 
     def released(self, event: Released) -> None:
-        """A permit was given back."""
+        """A permit was released."""
 
     def lost(self, event: Lost) -> None:
         """A permit was lost."""
