@@ -38,6 +38,7 @@ class Metadata(MetadataHookInterface):
         source = metadata["urls"]["Source"]
         text = PICTURE.sub(rf"\1{source}/raw/main/", (ROOT / "README.md").read_text("utf-8"))
         text = LINK.sub(rf"\1{source}/blob/main/", text)
+        text = re.sub(r"/(?:raw|blob)/main/\.\./\.\./", "/", text)  # the badge of a workflow
         metadata["readme"] = {"content-type": "text/markdown", "text": text}
 
 
