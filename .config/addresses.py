@@ -38,6 +38,7 @@ class Metadata(MetadataHookInterface):
         source = metadata["urls"]["Source"]
         text = PICTURE.sub(rf"\1{source}/raw/main/", (ROOT / "README.md").read_text("utf-8"))
         text = LINK.sub(rf"\1{source}/blob/main/", text)
+        text = re.sub(r"/(?:raw|blob)/main/\.\./\.\./", "/", text)  # the badge of a workflow
         metadata["readme"] = {"content-type": "text/markdown", "text": text}
 
 
@@ -45,6 +46,7 @@ def on_config(config: Any) -> None:
     """Set the addresses of the site. MkDocs calls this."""
     urls = addresses()
     config.site_url, config.repo_url = urls["Documentation"], urls["Source"]
+    config.repo_name = config.site_name
 
 
 def on_post_build(config: Any) -> None:

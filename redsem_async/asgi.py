@@ -42,41 +42,41 @@ class ConcurrencyLimitMiddleware:
     With Starlette and FastAPI also ``app.add_middleware(ConcurrencyLimitMiddleware,
     sem_or_group=sem)``. The permit is acquired before the application gets the request. It is
     held until the body of the response has been sent, or until the application has finished
-    after the client disconnected; that of a WebSocket until it is closed. Work after the last
+    after the client disconnected. A WebSocket holds it until it is closed. Work after the last
     byte (background tasks) is not covered. The application finds the permit in
-    ``scope["redsem_async.permit"]``: ``None`` where *on_outage* let the request through without
+    ``scope["redsem_async.permit"]``. It is ``None`` where *on_outage* admitted the request without
     one.
 
     A request that gets no permit is answered with *status* and a ``Retry-After`` computed from
     the queue. A WebSocket is denied in the same way where the server supports it (the
     ``websocket.http.response`` extension), and is otherwise closed with 1013. A client that
-    disconnects while it waits leaves the queue; the middleware does not notice this while 64 KiB
+    disconnects while it waits leaves the queue. The middleware does not notice this while 64 KiB
     of the client's body wait to be read.
 
     If the permit is lost, the application is cancelled (unless the semaphore has
-    ``cancel_on_loss=False``). The client gets 503 if no header has been sent yet; otherwise
+    ``cancel_on_loss=False``). The client gets 503 if no header has been sent yet. Otherwise
     ``PermitLost`` is raised to the server, which closes the connection, and a WebSocket is
     closed with 1013.
 
     Args:
         app: the application.
         sem_or_group: a semaphore for all requests, or a group with one for each *key*.
-        key: of a request, in a group or in a semaphore with keys: a text, or a function of its
-            scope; ``header`` makes such functions. Any text is a valid key. A
-            semaphore with keys requires it, or ``None`` for requests without a key.
-        timeout: seconds to wait for a permit, instead of the timeout of the semaphore; ``None``
-            forever, 0 for no wait.
-        on_outage: what happens to requests while Redis is unavailable. ``"closed"``: they get
-            503. ``"open"``: all are let through. A number: up to so many at the same time in
-            this process, and the others get 503.
-        status: the status code when no permit is free: 503, or 429 for example.
+        key: of a request, in a group or in a semaphore with keys, a string or a function of its
+            scope, such as ``header`` returns. Any string is a valid key. A semaphore with keys
+            requires it, or ``None`` for requests without a key.
+        timeout: seconds to wait for a permit, instead of the semaphore's. ``None`` waits
+            forever, 0 does not wait.
+        on_outage: what happens to requests while Redis is unavailable. With ``"closed"`` they get
+            503. With ``"open"`` all run. With a number, up to so many run at once in this
+            process, and the others get 503.
+        status: the status code when no permit is free, 503 or for example 429.
         permits: how many permits each request takes.
-        cancel_on_loss: whether a lost permit cancels the request; default: as the semaphore says.
-            ``False`` suits a cap on load, because work that is under way goes on.
+        cancel_on_loss: whether a lost permit cancels the request. By default as the semaphore
+            says. ``False`` suits a cap on load, because running work continues.
         retry_after: a function of the ``AcquireTimeout`` or ``QueueFull`` that returns
             the seconds for ``Retry-After``, in place of the error's estimate.
-        exempt: a function that returns whether a request, from its scope, needs no permit:
-            health checks, for example.
+        exempt: a function of the scope that returns whether a request needs no permit, such as
+            a health check.
 
     Raises:
         ValueError, TypeError: for invalid arguments.

@@ -58,36 +58,37 @@ class RequirePermit:
 
     ``permit: Annotated[Permit, Depends(RequirePermit(sem))]`` passes it to the handler;
     ``dependencies=[Depends(...)]`` of a route, router or application only requires it. Plain
-    ``def`` handlers may use it too, and WebSocket routes. Make one object and use it everywhere:
-    a request then holds one permit, however many of its dependencies name the object.
+    ``def`` handlers may use it too, and WebSocket routes. Create one object and use it everywhere.
+    A request then holds one permit, however many of its dependencies name the object.
 
     The permit is acquired before any header is sent. It is held until the response has been sent,
     including a streamed body and background tasks, or until the client has disconnected.
 
     A request that gets no permit is answered with *status* and a ``Retry-After`` computed from
-    the queue, and from how long requests held their permits lately. A WebSocket is denied in the
-    same way where the server supports it, and is otherwise closed with 1013. A client that
-    disconnects while it waits leaves the queue; for a request with a body this is noticed if the
-    handler declares the body, or if the body has 64 KiB at most. If the permit is lost, the
-    handler is cancelled (unless the semaphore has ``cancel_on_loss=False``; code in a thread
-    continues). The client gets 503 if no header has been sent yet; otherwise its connection is
-    closed.
+    the queue and from recent hold times. A WebSocket is denied in the same way where the server
+    supports it, and is otherwise closed with 1013. A client that disconnects while it waits
+    leaves the queue. If its request has a body, this is noticed if the handler declares the body,
+    or if the body has 64 KiB at most.
+
+    If the permit is lost, the handler is cancelled, unless the semaphore has
+    ``cancel_on_loss=False``. Code in a thread continues. The client gets 503 if no header has
+    been sent yet. Otherwise its connection is closed.
 
     Args:
         sem_or_group: a semaphore for all requests, or a group with one for each *key*.
-        key: in a group or in a semaphore with keys: a text, or a function of the ``Request`` (or
-            ``WebSocket``). Any text is a valid key, raw header values included. A semaphore
-            with keys requires it, or ``None`` for requests without a key.
-        timeout: seconds to wait for a permit, instead of the timeout of the semaphore; ``None``
-            forever, 0 for no wait.
-        on_outage: what happens to requests while Redis is unavailable. ``"closed"``: they get
-            503. ``"open"``: all are let through. A number: up to so many at the same time in
-            this process, and the others get 503. A handler that runs without a permit gets
-            ``None``: annotate it ``Permit | None`` then.
-        status: the status code when no permit is free: 503, or 429 for example.
+        key: in a group or in a semaphore with keys, a string or a function of the ``Request`` (or
+            ``WebSocket``). Any string is a valid key, even a raw header value. A semaphore with
+            keys requires it, or ``None`` for requests without a key.
+        timeout: seconds to wait for a permit, instead of the semaphore's. ``None`` waits
+            forever, 0 does not wait.
+        on_outage: what happens to requests while Redis is unavailable. With ``"closed"`` they get
+            503. With ``"open"`` all run. With a number, up to so many run at once in this
+            process, and the others get 503. A handler that runs without a permit gets ``None``,
+            so annotate it ``Permit | None``.
+        status: the status code when no permit is free, 503 or for example 429.
         permits: how many permits each request takes.
-        cancel_on_loss: whether a lost permit cancels the handler; default: as the semaphore says.
-            ``False`` suits a cap on load, because work that is under way goes on.
+        cancel_on_loss: whether a lost permit cancels the handler. By default as the semaphore
+            says. ``False`` suits a cap on load, because running work continues.
         retry_after: a function of the ``AcquireTimeout`` or ``QueueFull`` that returns
             the seconds for ``Retry-After``, in place of the error's estimate.
 
@@ -148,7 +149,7 @@ class RequirePermit:
 
     @property
     def responses(self) -> dict[int | str, dict[str, Any]]:
-        """The error responses, for OpenAPI: FastAPI does not look for them in dependencies.
+        """The error responses for OpenAPI, because FastAPI finds none in dependencies.
 
         ``@app.get("/", responses=require.responses)``, or the same for a router or application.
         """

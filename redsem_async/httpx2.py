@@ -21,7 +21,7 @@ __all__ = ["PermitTimeout", "PermitsQueueFull", "SemaphoreTransport"]
 
 
 class PermitTimeout(AcquireTimeout, httpx2.PoolTimeout):
-    """No permit became free in time; the request was not sent.
+    """No permit became free in time. The request was not sent.
 
     It is an ``AcquireTimeout`` and has its attributes. It is also a
     ``PoolTimeout``, so httpx2 and SDKs built on it treat it like a wait for a connection.
@@ -40,7 +40,7 @@ class PermitTimeout(AcquireTimeout, httpx2.PoolTimeout):
 
 
 class PermitsQueueFull(QueueFull, httpx2.PoolTimeout):
-    """The queue already has ``max_waiters`` waiters; the request was not sent.
+    """The queue already has ``max_waiters`` waiters. The request was not sent.
 
     It is a ``QueueFull`` with its attributes, and a ``PoolTimeout``.
     """
@@ -50,30 +50,30 @@ class SemaphoreTransport(httpx2.AsyncBaseTransport):
     """Sends a request once it has a permit: ``AsyncClient(transport=SemaphoreTransport(sem))``.
 
     The permit is held until the response's body has been read or closed, or the request has
-    failed or was cancelled. Every request takes a permit: each redirect, and each retry of an
-    SDK. A response that is left unread for a lease is logged as a warning, and one that is
-    garbage-collected before it was read gives a ``ResourceWarning``.
+    failed or was cancelled. Every request needs a permit, and so does each redirect and each
+    retry of an SDK. A response that is left unread for a lease is logged as a warning, and one
+    that is garbage-collected before it was read gives a ``ResourceWarning``.
 
     If the permit is lost, the request is cancelled, even while its body is read, and
     ``PermitLost`` is raised (unless the semaphore has ``cancel_on_loss=False``).
 
     Args:
         sem_or_group: a semaphore for all requests, or a group with one for each *key*.
-        wrapped: the transport that sends the requests; an ``AsyncHTTPTransport`` by default.
+        wrapped: the transport that sends the requests. An ``AsyncHTTPTransport`` by default.
             Closing this transport closes it.
-        key: of a request, in a group or in a semaphore with keys: a text, or a function of the
+        key: of a request, in a group or in a semaphore with keys, a string or a function of the
             request. In a group it is the host by default. A semaphore with keys requires it,
             or ``None`` for requests without a key.
-        timeout: seconds to wait for a permit; ``None`` forever. By default, a request waits for
+        timeout: seconds to wait for a permit. ``None`` waits forever. By default it waits for
             the ``pool`` timeout of httpx2 (5 s unless the client has another), or for the timeout
             of the semaphore if that is shorter. Its other timeouts start after that wait.
         permits: how many permits each request takes.
-        cancel_on_loss: whether a lost permit cancels the request; default: as the semaphore says.
-            ``False`` suits a cap on load, because work that is under way goes on.
+        cancel_on_loss: whether a lost permit cancels the request. By default as the semaphore
+            says. ``False`` suits a cap on load, because running work continues.
         back_off: whether a response with status 429 or 503 has the whole fleet back off
-            (``permit.back_off``), for as long as its ``Retry-After`` says, or else for a second,
-            and twice as long for each overload soon after the last one. The response is returned
-            as it is.
+            (``permit.back_off``). It pauses for as long as ``Retry-After`` says, or else for a
+            second, and twice as long for each overload soon after the last one. The response is
+            returned as it is.
 
     Raises:
         PermitTimeout: (of a request) no permit became free in time.

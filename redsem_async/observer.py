@@ -92,7 +92,7 @@ def observe(observer: Observer, *, keys: bool = False) -> Observation:
     Args:
         observer: notified until it is stopped, or the process ends.
         keys: whether events carry the ``key`` that a request was made with. There may be as many
-            as there are tenants, and they may say who somebody is: not for the labels of metrics.
+            as there are tenants, and they may be personal data, so keep them out of metrics.
 
     Raises:
         TypeError: *observer* is not an `Observer`.

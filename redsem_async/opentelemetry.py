@@ -69,17 +69,17 @@ def instrument(
 ) -> Observation:
     """Record metrics and spans of this process's semaphores, until the result is stopped.
 
-    docs/metrics.md lists them. Without an OpenTelemetry SDK they are discarded.
+    Without an OpenTelemetry SDK they are discarded.
 
     Args:
         meter_provider: instead of the global one.
         tracer_provider: instead of the global one.
-        spans: whether to record spans: two for each permit, one of waiting and one of holding.
+        spans: whether to record two spans for each permit, one of waiting and one of holding.
         metric_name: a function from the name of a semaphore to its name in metrics. If there are
             many names, one for each tenant for example, let it return few, because each costs
             memory in the metrics server. Spans have the name unchanged.
         metric_key: a function from the ``key`` of a request to the attribute ``redsem.key`` of
-            its metrics, such as the plan of a tenant; ``None`` for no attribute. For few tenants
+            its metrics, such as a tenant's plan, or ``None`` for no attribute. For few tenants
             it may be ``str``. Spans then have the key unchanged. Without this function neither
             metrics nor spans have any key.
     """
@@ -96,14 +96,15 @@ async def report_status(
 ) -> NoReturn:
     """Read the status of *semaphores* from Redis again and again, for metrics, until cancelled.
 
-    Run it as a task, once in a process. One process of a service suffices, and more do no harm:
-    each reports the same totals. It costs one command for each semaphore and interval.
+    Run it as a task, once in a process, and cancel it to end it. One process of a service
+    suffices, and more do no harm, because each reports the same totals. It costs one command for
+    each semaphore and interval.
 
     When a status could not be read, ``redsem.status.errors`` counts it, and its values are not
     reported. No value but the age is reported when the last round is older than two intervals.
 
     Args:
-        semaphores: a list or another collection, iterated again for each round: those of a
+        semaphores: a list or another collection, iterated again for each round. Those of a
             ``SemaphoreGroup`` may be added and removed.
         interval: seconds between two rounds.
         meter_provider: instead of the global one.

@@ -31,7 +31,7 @@ def redsem_memory() -> MemoryBackend:
 
 @pytest.fixture(scope="session")
 def redsem_server() -> Iterator[EmbeddedRedis]:
-    """A real server, started once: for the session, or for each worker of pytest-xdist.
+    """A real server, started once for the session or for each worker of pytest-xdist.
 
     A test that kills or stops a server starts its own, with ``embedded_redis()``.
     """

@@ -51,26 +51,25 @@ class SemaphoreMiddleware(TaskiqMiddleware):
     by_tenant = SemaphoreMiddleware(jobs, key=lambda message: message.labels.get("tenant"))
     ```
 
-    A broker may have several of these middlewares: a task then holds a permit of each, acquired in
+    A broker may have several of these middlewares. A task then holds a permit of each, acquired in
     the reverse of their order.
 
-    A worker first takes the task, and the task then waits for its permit. Errors of ``acquire``
-    and ``PermitLost`` are errors of the task: they are in its result, and a retry middleware may
-    handle them. A task that waits takes one of its worker's ``--max-async-tasks``, and the wait
-    counts for its ``timeout`` label.
+    A worker first fetches the task, and the task then waits for its permit. Errors of ``acquire``
+    and ``PermitLost`` are errors of the task. They are in its result, and a retry middleware may
+    handle them. A waiting task occupies one of its worker's ``--max-async-tasks``, and the wait
+    counts towards its ``timeout`` label.
 
     To limit one task rather than all of a broker, put ``@throttled(sem)`` below ``@broker.task``.
 
     Args:
         sem: a semaphore, or a group of them.
-        key: in a group or in a semaphore with keys: a text, or a function of the message that
+        key: in a group or in a semaphore with keys, a string or a function of the message that
             returns it, or ``None`` for a task that needs no permit. A semaphore with keys
             requires *key*, or ``None`` for tasks without a key.
-        timeout: seconds that a task waits, instead of the timeout of the semaphore; ``None`` for
-            ever.
+        timeout: seconds that a task waits, instead of the semaphore's. ``None`` waits forever.
         permits: how many permits a task holds.
-        cancel_on_loss: whether a lost permit cancels the task; default: as the semaphore says.
-            ``False`` suits a cap on load, because work that is under way goes on.
+        cancel_on_loss: whether a lost permit cancels the task. By default as the semaphore
+            says. ``False`` suits a cap on load, because running work continues.
 
     Raises:
         ValueError, TypeError: for invalid arguments. A function that is not async raises

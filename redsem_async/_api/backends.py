@@ -8,7 +8,8 @@ from redsem_async._redis.backend import redis_backend
 if TYPE_CHECKING:
     from redis.asyncio import Redis, RedisCluster
 
-    Client = Redis | RedisCluster | Backend
+    AnyRedis = Redis | RedisCluster | Backend
+    """A client of ``redis.asyncio``, or a ``MemoryBackend``."""
 
 
 def backend_of(client: object) -> Backend:

@@ -19,34 +19,36 @@ from .semaphore import AnySemaphore
 from .status import SemaphoreStatus
 
 if TYPE_CHECKING:
-    from .backends import Client
+    from .backends import AnyRedis
 
 
 class Semaphore(AnySemaphore):
-    """A counting semaphore shared by all processes that use its name: mode ``zset``.
+    """A counting semaphore shared by all processes that use its name.
 
-    Never more than ``limit`` permits are held. A request that fits when it comes is granted at
-    once; of those that wait, the oldest that fits is next. So a request for several permits may
-    starve behind lighter ones, where ``FairSemaphore`` has them wait for it. A release may serve
+    Never more than ``limit`` permits are held. A request that fits when it arrives is granted at
+    once. The next waiter is the oldest that fits. A request for several permits may therefore
+    starve behind lighter ones, which ``FairSemaphore`` would make wait for it. A release may serve
     waiters of its own process first, while the oldest request has waited for less than 50 ms.
 
-    It descends from the counting semaphore of *Redis in Action*, 6.3, which keeps its holders in
-    a sorted set. Here each operation is one atomic script that uses the clock of the server.
+    Its mode is ``zset``. It descends from the counting semaphore of *Redis in Action*, 6.3, which
+    keeps its holders in a sorted set. Here each operation is one atomic script that uses the
+    server's clock.
     """
 
     _mode: Mode = "zset"
 
 
 class FairSemaphore(AnySemaphore):
-    """A semaphore that serves first come, first served, across all processes: mode ``fair``.
+    """A semaphore that serves first come, first served, across all processes.
 
     Never more than ``limit`` permits are held. Every request draws a ticket from a counter that
-    only increases, and permits are granted strictly in that order: no waiter starves, and the
-    request of a crashed process is skipped.
+    only increases, and permits are granted strictly in that order. No waiter starves, and a
+    crashed process's request is skipped.
 
-    It descends from the fair semaphore of *Redis in Action*, 6.3. Here each operation is one
-    atomic script: no second process can enter between drawing a ticket and ranking it, a failed
-    request leaves no entry, and the timeout of one caller does not apply to others.
+    Its mode is ``fair``. It descends from the fair semaphore of *Redis in Action*, 6.3. Here each
+    operation is one atomic script. No second process can enter between drawing a ticket and
+    ranking it, a failed request leaves no entry, and one caller's timeout does not apply to
+    others.
     """
 
     _mode: Mode = "fair"
@@ -54,7 +56,7 @@ class FairSemaphore(AnySemaphore):
     @names_the_class
     def __init__(
         self,
-        redis: "Client",
+        redis: "AnyRedis",
         name: str,
         limit: int | None = None,
         *,
@@ -66,28 +68,28 @@ class FairSemaphore(AnySemaphore):
         prefix: str = "redsem",
         **options: Unpack[Options],
     ) -> None:
-        """Make a semaphore. Nothing is sent to Redis.
+        """Create a semaphore. Nothing is sent to Redis.
 
         Args:
             redis: any client of ``redis.asyncio``, or a ``MemoryBackend``.
-            name: of the semaphore; the same in every process. 1 to 512 bytes, no braces.
-            limit: the number of permits that may be held at the same time, in all.
-            key_limit: the number of permits that requests with the same ``key`` may hold at the
-                same time, or a function of the key, which returns None for a key without a limit.
-                A limit set with ``set_limit(key=)`` overrides it.
+            name: of the semaphore, the same in every process. 1 to 512 bytes, no braces.
+            limit: maximum number of permits held at once, by all keys together.
+            key_limit: maximum number of permits that one ``key`` holds at once, or a function of
+                the key, which returns None for a key without a limit. A limit set with
+                ``set_limit(key=)`` overrides it.
             share: whether the next permit goes to the key with the fewest permits in use for its
                 *weight*, and not to the oldest request.
-            weight: the weight of a key with *share*, or a function of the key; finite and above
-                0. One below a millionth counts as a millionth, one above a million as a million.
-            patience: seconds that a request waits with *share*, before it goes by its age; a
-                lease by default. So no request starves.
-            max_waiters_per_key: the number of requests with the same ``key`` in the queue from
-                which on ``acquire`` raises ``QueueFull``.
-            prefix: the first part of the keys in Redis. All clients of a name use the same.
-            options: as `AnySemaphore` takes them.
+            weight: a key's weight with *share*, or a function of the key. Finite and above 0. One
+                below a millionth counts as a millionth, and one above a million as a million.
+            patience: seconds for which a request waits with *share* before it goes first, so that
+                none starves. A lease by default.
+            max_waiters_per_key: number of waiting requests of one ``key`` at which ``acquire``
+                raises ``QueueFull``.
+            prefix: first part of the keys in Redis. All clients of a name use the same.
+            options: as for `AnySemaphore`.
 
         Raises:
-            ValueError, TypeError: for invalid arguments; the message says what to do.
+            ValueError, TypeError: for invalid arguments. The message says what to do.
         """
         self._share = config.flag(share, "share")
         if self._share or key_limit is not None:
@@ -128,33 +130,35 @@ class FairSemaphore(AnySemaphore):
     ) -> Acquisition:
         """Wait for a permit: ``await`` it, or use it as ``async with sem.acquire() as permit``.
 
-        If the caller is cancelled while it waits, its request is removed; if the grant was already
-        in flight, the permit is given back within a round trip.
+        If the caller is cancelled while it waits, its request is removed. If the grant was already
+        in flight, the permit is released within a round trip.
 
         Args:
-            timeout: seconds to wait, instead of the ``timeout`` of the semaphore; ``None`` for
-                ever, 0 to return at once.
+            timeout: seconds to wait, instead of the semaphore's ``timeout``. ``None`` waits
+                forever, 0 returns at once.
             permits: how many permits to acquire. They are held and released as one.
-            cancel_on_loss: instead of that of the semaphore.
-            ahead: a head start: the request gets the place in the queue that one would have
-                which came so many seconds earlier; 0 to 3,600. Because it is finite, requests
-                without one are served at last, too.
-            key: text of 1 to 512 bytes, such as a tenant. The permit counts against the limit in
-                all and against the limit of this key. Requests that only their own key holds up
-                do not hold up requests of other keys.
+            cancel_on_loss: instead of the semaphore's.
+            ahead: head start in seconds, 0 to 3,600. The request joins the queue as if it had
+                arrived so much earlier. It is finite, so requests without one don't starve.
+            key: string of 1 to 512 bytes, such as a tenant. The permit counts against the overall
+                limit and against this key's. A request blocked only by its key's limit does not
+                block other keys.
 
         Raises:
-            AcquireTimeout: no permit became free in time; ``blocked_by`` says which limit was
-                full.
+            AcquireTimeout: no permit became free in time. ``blocked_by`` says which limit was
+                full, and ``retry_after`` estimates when to retry.
             QueueFull: the queue already has ``max_waiters`` waiters, or ``max_waiters_per_key``
-                of this key.
-            ModeMismatch: the name is in use by another class, or with another clock.
+                of this key. It has ``retry_after`` too.
+            PermitLost: the permit was lost in the block of ``async with``.
+            SlotsMismatch: the name is in use with another list of slots.
             LayoutMismatch: the name is in use by a version of this library with another layout
                 of the keys.
+            ModeMismatch: the name is in use by another class, with another clock, or with keys
+                by clients that declare none. The two errors above are subclasses.
             SemaphoreClosed: ``aclose`` was called meanwhile.
-            BackendUnavailable: Redis was unavailable at the deadline; without a deadline, for
+            BackendUnavailable: Redis was unavailable at the deadline, or without a deadline for
                 longer than a lease.
-            BackendError: Redis rejected the command.
+            BackendError: Redis rejected the command. ``BackendUnavailable`` is a subclass.
             ValueError, TypeError: for invalid arguments, at the call, before it is awaited.
         """
         terms = None if key is None else self._terms_of(key, permits)
@@ -165,9 +169,11 @@ class FairSemaphore(AnySemaphore):
     async def try_acquire(self, *, permits: int = 1, key: str | None = None) -> Permit | None:
         """Return a permit if one is free now, or ``None`` when the semaphore, or *key*, is full.
 
+        If the caller is cancelled, a permit that was granted meanwhile is released.
+
         Raises:
             BackendUnavailable: Redis is unavailable, so whether a permit is free is unknown.
-            ModeMismatch, BackendError: as for ``acquire``.
+            ModeMismatch, SemaphoreClosed, BackendError: as for ``acquire``.
         """
         try:
             return await self.acquire(timeout=0, permits=permits, key=key)
@@ -179,9 +185,17 @@ class FairSemaphore(AnySemaphore):
     ) -> SemaphoreStatus:
         """Read the limit, the holders, the waiters and the keys, all at the same moment.
 
+        Cancelling the caller changes nothing.
+
         Args:
             max_entries: the maximum number of holders to list, of waiters, and of keys.
-            keys_after: list the keys after this one: the last one of the list before.
+            keys_after: list the keys after this one, which is the last of the previous list.
+
+        Raises:
+            ModeMismatch: the name is in use by another class, clock or layout, or with other
+                slots.
+            SemaphoreClosed: ``aclose`` was called meanwhile.
+            BackendError: Redis rejected the command, or is unavailable (``BackendUnavailable``).
         """
         most = config.whole(max_entries, "max_entries", 0)
         after = None if keys_after is None else config.key_of(keys_after)
@@ -195,17 +209,26 @@ class FairSemaphore(AnySemaphore):
             return None
 
     async def set_limit(self, limit: int | None, *, key: str | None = None) -> None:
-        """Set a limit that overrides the limits that clients declare; ``None`` removes it.
+        """Set a limit that overrides all declared limits. ``None`` removes it.
 
         Redis keeps it without an expiry. A higher limit grants permits to waiters at once. A
-        lower limit takes no permit away. 0 pauses the semaphore, or the key.
+        lower limit revokes no permit. 0 pauses the semaphore, or the key.
 
-        Redis loses it with its other state, and nothing restores it, not even
-        ``recovery="grace"``: so 0 is a pause, not a safety lock.
+        Redis loses it with its other data, and nothing restores it, not even
+        ``recovery="grace"``. A limit of 0 is therefore a pause and not a safety lock.
+
+        If the caller is cancelled, a command that was already sent may take effect.
 
         Args:
-            limit: the number of permits that may be held at the same time.
-            key: the key whose limit it is; by default it is the overall limit.
+            limit: maximum number of permits held at once.
+            key: the key whose limit it is. By default it is the overall limit.
+
+        Raises:
+            ModeMismatch: the name is in use by another class, clock or layout, or with other
+                slots.
+            SemaphoreClosed: ``aclose`` was called meanwhile.
+            BackendError: Redis rejected the command, or is unavailable (``BackendUnavailable``).
+            ValueError, TypeError: for invalid arguments.
         """
         if key is None:
             await super().set_limit(limit)
@@ -263,11 +286,11 @@ def takes_keys(semaphore: object) -> bool:
 
 
 class Mutex(FairSemaphore):
-    """A ``FairSemaphore`` with a limit of 1: one holder at a time, in order."""
+    """A ``FairSemaphore`` with a limit of 1, for one holder at a time."""
 
     @names_the_class
     def __init__(
-        self, redis: "Client", name: str, *, prefix: str = "redsem", **options: Unpack[Options]
+        self, redis: "AnyRedis", name: str, *, prefix: str = "redsem", **options: Unpack[Options]
     ) -> None:
         if "limit" in options:
             raise TypeError("the limit of a Mutex is 1: for another limit, use FairSemaphore")

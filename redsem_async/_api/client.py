@@ -1,4 +1,4 @@
-"""`from_url`, `connect` and `aclose`: optional helpers to make a client and to shut down."""
+"""`from_url`, `connect` and `aclose`, optional helpers to create a client and to shut down."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -24,11 +24,11 @@ def from_url(url: str, **options: Any) -> Redis:
     the maintenance notifications of redis-py, which disable redis-py's check for stale replies.
 
     Args:
-        url: ``redis://``, ``rediss://`` (TLS) or ``unix://``; or, for the master of a service that
-            sentinels watch, ``redis+sentinel://host:26379,other:26379/service/0`` (with TLS
-            ``rediss+sentinel://``). User and password are those of the master; the sentinels' own
-            are options of the URL: ``?sentinel_username=...&sentinel_password=...``.
-        options: for ``Redis.from_url``; they override the settings chosen here.
+        url: ``redis://``, ``rediss://`` (TLS) or ``unix://``. With Sentinel,
+            ``redis+sentinel://host:26379,other:26379/service/0`` (with TLS
+            ``rediss+sentinel://``). User and password are the master's. The sentinels' own are
+            options of the URL, ``?sentinel_username=...&sentinel_password=...``.
+        options: for ``Redis.from_url``. They override the settings chosen here.
 
     Raises:
         ValueError: the URL cannot be parsed.
@@ -60,7 +60,13 @@ def _can_be_read(url: str) -> bool:
 
 @asynccontextmanager
 async def connect(url: str, **options: Any) -> AsyncGenerator[Redis]:
-    """Like ``from_url``, for a block, at whose end semaphores and client are closed."""
+    """Like ``from_url``, for a block. Its end closes the semaphores and the client.
+
+    If the task is cancelled, the block ends in the same way.
+
+    Raises:
+        ValueError: the URL cannot be parsed.
+    """
     redis = from_url(url, **options)
     try:
         yield redis
@@ -72,10 +78,20 @@ async def connect(url: str, **options: Any) -> AsyncGenerator[Redis]:
 async def aclose(redis: object, *, drain: float = 0.0) -> None:
     """Close the semaphores that use *redis* in the running event loop.
 
-    Waiters get ``SemaphoreClosed``. Holders have *drain* seconds to release their permits; after
+    Waiters get ``SemaphoreClosed``. Holders have *drain* seconds to release their permits. After
     that, permits that are still held are released and the blocks that they guard are cancelled.
     The client itself stays open, and its semaphores may be used again. A program may also end
     without calling this.
+
+    If the caller is cancelled, waiters have got ``SemaphoreClosed``, and permits that were not
+    released yet stay held.
+
+    Args:
+        redis: the client, or the ``MemoryBackend``.
+        drain: seconds for holders to release their permits.
+
+    Raises:
+        ValueError, TypeError: for invalid arguments.
     """
     drain = config.seconds(drain, "drain")
     if drain < 0:

@@ -1,4 +1,4 @@
-"""A semaphore for each tenant, domain or model: one limit, many names."""
+"""A semaphore for each tenant, domain or model."""
 
 import hashlib
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from .options import Options
 from .semaphore import AnySemaphore
 
 if TYPE_CHECKING:
-    from .backends import Client
+    from .backends import AnyRedis
 
 LONGEST_NAME = config.MOST_BYTES // 2  # so that most keys fit behind it as they are
 _PLAIN = "/:@+=, "  # beside letters, digits and `_.-~`: nothing that a pattern of names means
@@ -22,30 +22,30 @@ _HEAD = 64  # characters of a long key that stay readable
 
 
 class SemaphoreGroup:
-    """A limit for each key: ``group[key]`` is the semaphore of that key.
+    """A semaphore for each key. ``group[key]`` is the semaphore of that key.
 
-    Use it as ``async with group[tenant]: ...`` where the keys have nothing in common, such as a
-    domain or a model each: every key has a semaphore of its own, of either class, with its own
-    queue, and in a cluster they spread over the shards. There is no overall limit.
+    Use it as ``async with group[tenant]: ...`` where the keys have nothing in common, such as
+    domains or models. Every key has a semaphore of its own, with its own queue, and in a cluster
+    they spread over the shards. There is no overall limit.
 
     For an overall limit *and* one for each key, or for a limit that keys share fairly, use the
-    ``key`` of one ``FairSemaphore`` (``key_limit=``, ``share=True``): it decides both in one step.
-    With a semaphore for all around one of the group, a task would hold a permit of the one while
-    it waits for the other. For two kinds of keys, such as models and tenants, make a
-    ``FairSemaphore`` for each model, with a key for each tenant.
+    ``key`` of one ``FairSemaphore`` (``key_limit=``, ``share=True``), which checks both in one
+    step. With two nested semaphores, a task would hold a permit of the one while it waits for the
+    other. For two kinds of keys, such as models and tenants, create a ``FairSemaphore`` for each
+    model, with a key for each tenant.
 
-    Any text is a safe key, raw header values
-    included: characters that a name cannot have are percent-encoded as in URLs, and the name for
-    a key that is too long has its beginning and a digest. Different keys never share a semaphore.
+    Any string is a safe key, even a raw header value. Characters that a name cannot have are
+    percent-encoded as in URLs, and a key that is too long is replaced by its beginning and a
+    digest. Different keys never share a semaphore.
 
     There may be millions of keys. This process keeps nothing for an idle name. Redis keeps two
-    small keys for some three minutes, because a delayed command may still come, and then
+    small keys for some three minutes, because a delayed command may still arrive, and then
     nothing.
     """
 
     def __init__(
         self,
-        redis: "Client",
+        redis: "AnyRedis",
         name: str,
         limit: int | Callable[[str], int],
         *,
@@ -53,19 +53,19 @@ class SemaphoreGroup:
         prefix: str = "redsem",
         **options: Unpack[Options],
     ) -> None:
-        """Make a group. Nothing is sent to Redis.
+        """Create a group. Nothing is sent to Redis.
 
         Args:
             redis: any client of ``redis.asyncio``, or a ``MemoryBackend``.
             name: the beginning of every name, followed by a colon. 1 to 256 bytes, no braces.
-            limit: of each semaphore, or a function that returns the limit for a key; it is
+            limit: of each semaphore, or a function that returns the limit for a key. It is
                 called for each ``group[key]``.
             kind: the class of the semaphores.
-            prefix: the first part of the keys in Redis, as in a single semaphore.
-            options: for every semaphore, as ``AnySemaphore`` takes them.
+            prefix: first part of the keys in Redis, as in a single semaphore.
+            options: for every semaphore, as for ``AnySemaphore``.
 
         Raises:
-            ValueError, TypeError: for invalid arguments; the message says what to do.
+            ValueError, TypeError: for invalid arguments. The message says what to do.
         """
         _check_kind(kind)
         for option in options.keys() - Options.__annotations__.keys():
@@ -87,10 +87,10 @@ class SemaphoreGroup:
         return f"{type(self).__name__}({self._name!r}, kind={self._kind.__name__})"
 
     def __getitem__(self, key: str) -> AnySemaphore:
-        """Return the semaphore of *key*: a new object each time.
+        """Return the semaphore of *key*, a new object each time.
 
         Raises:
-            TypeError: the key is not text.
+            TypeError: the key is not a string.
             ValueError, TypeError: the limit function returned no valid limit.
         """
         name = self.name_of(key)
@@ -106,7 +106,7 @@ class SemaphoreGroup:
 
     @property
     def declared_limit(self) -> int:
-        """The limit of each semaphore; 0 where a function tells it."""
+        """The limit of each semaphore. 0 if a function returns it."""
         return 0 if callable(self._limit) else self._limit
 
     def _made(self, name: str, limit: int) -> AnySemaphore:

@@ -35,7 +35,7 @@ class Permit:
     It is refreshed in the background until it is released. ``async with permit:`` guards a
     block: if the permit is lost, the block is cancelled and raises ``PermitLost``.
 
-    A permit belongs to the event loop in which it was acquired; in another loop its coroutines
+    A permit belongs to the event loop in which it was acquired. In another loop its coroutines
     raise ``RuntimeError``. A permit that is garbage-collected while it is held is released, gives
     a ``ResourceWarning``, and is logged once a minute for each semaphore.
     """
@@ -102,7 +102,7 @@ class Permit:
 
     @property
     def slot(self) -> Slot | None:
-        """Which of the ``slots`` of the semaphore this permit has, the first of several.
+        """The semaphore's slot that this permit has, the first of several.
 
         ``None`` for a semaphore without slots. No other held permit has the same.
         """
@@ -110,7 +110,7 @@ class Permit:
 
     @property
     def slots(self) -> tuple[Slot, ...]:
-        """The slots that this permit has: as many as it stands for permits."""
+        """The slots of this permit, one for each of its ``permits``."""
         declared = self._lease.terms.slots or ()
         return tuple(declared[slot] for slot in self._lease.slots)
 
@@ -119,10 +119,10 @@ class Permit:
         """A number that increases with every grant of this semaphore and is never reused.
 
         Send it along with every write where only one holder at a time may write, and have the
-        receiver reject a token lower than one that it has seen. That orders the writes of
-        holders, even those of a holder that does not know yet that its permit is lost.
-        docs/guarantees.md has an example. With ``linger`` it is 0 if it is read for the first time
-        after the block, because another permit may have the token by then.
+        receiver reject a token lower than the highest it has seen. That orders the writes of
+        holders, even those of a holder that does not know yet that its permit is lost. With
+        ``linger`` it is 0 if it is read for the first time after the block, because another
+        permit may have the token by then.
         """
         if not self._ours:
             return 0
@@ -136,9 +136,9 @@ class Permit:
 
     @property
     def expires_in(self) -> float:
-        """For how many more seconds the permit may be trusted without another refresh.
+        """The number of seconds for which the permit can be trusted without another refresh.
 
-        0 or less when it may not be trusted now.
+        0 or less when it can't be trusted now.
         """
         if not self._ours or self._lease.state is not LeaseState.HELD:
             return -math.inf
@@ -146,24 +146,27 @@ class Permit:
 
     @property
     def lost(self) -> bool:
-        """Whether the permit was taken away, or may have been. A release is not a loss."""
+        """Whether the permit was lost, or may have been. A release is not a loss."""
         lease = self._lease
         if self._trusted() or not self._ours:
             return False
         return lease.lost_reason is not None or lease.state is LeaseState.HELD
 
     def check(self) -> None:
-        """Raise ``PermitLost`` unless the permit may be trusted now.
+        """Raise ``PermitLost`` unless the permit can be trusted now.
 
-        For work that does not return to the event loop, and so cannot be cancelled in time. May
-        be called in a thread.
+        It is for work that cannot be cancelled in time, because it does not return to the event
+        loop. Any thread may call it.
+
+        Raises:
+            PermitLost: the permit is lost, may be, or was released.
         """
         if not self._trusted():
             raise self._loss(trust.doubt(self._bound.remote.state, self._lease))
 
     def _loss(self, doubt: str | None = None) -> PermitLost:
         if not self._ours:
-            return PermitLost(self.name, self.id, "it was given back")
+            return PermitLost(self.name, self.id, "it was released")
         return self._lease.loss(doubt)
 
     def _trusted(self) -> bool:
@@ -184,6 +187,9 @@ class Permit:
         """Wait until the permit is lost, and return the error that says why.
 
         Waits forever if the permit is released instead. Cancelling the wait changes nothing.
+
+        Raises:
+            RuntimeError: the permit belongs to another event loop, as for all its coroutines.
         """
         lease = self._lease
         if not self.lost:
@@ -241,13 +247,13 @@ class Permit:
             remote.back_off(BackOffCall(operation, now + pause))
 
     async def refresh(self) -> None:
-        """Renew the lease now, in addition to the background refreshes.
+        """Refresh the lease now, in addition to the background refreshes.
 
         If the caller is cancelled, the permit stays held. The command may still take effect.
 
         Raises:
-            PermitLost: the permit is lost, or could not be renewed while it was trusted.
-            BackendUnavailable: Redis did not say whether it renewed the lease.
+            PermitLost: the permit is lost, or could not be refreshed while it was trusted.
+            BackendUnavailable: Redis did not confirm the refresh.
         """
         self._loop()
         self.check()
@@ -259,16 +265,17 @@ class Permit:
             raise self._bound.remote.state.route.unavailable()
 
     async def release(self) -> bool:
-        """Give the permit back; the next waiter gets it.
+        """Release the permit, so that the next waiter gets it.
 
-        Returns whether the permit was held until now: ``False`` for a second release, and for a
-        permit that was lost before. It returns when the server has confirmed the release, within
-        a bounded time. A cancellation does not stop the release: the caller is cancelled when it
-        is done.
+        Returns whether the permit was held until now. That is ``False`` for a second release, and
+        for a permit that was lost before. It returns when the server has confirmed the release,
+        within a bounded time.
+
+        Cancelling the caller does not stop the release. The caller is cancelled when it is done.
 
         Raises:
-            BackendError: the server rejected the command or is unavailable. The permit then
-                expires with its lease at the latest.
+            BackendError: Redis rejected the command, or is unavailable (``BackendUnavailable``).
+                The permit then expires with its lease at the latest.
             SemaphoreClosed: ``aclose`` ended before the release could be sent.
         """
         loop = self._loop()
@@ -293,21 +300,22 @@ class Permit:
         return held and not lost
 
     async def detach(self, expires_in: float | None = None) -> str:
-        """Stop refreshing the permit without giving it back, and return its id.
+        """Stop refreshing the permit without releasing it, and return its id.
 
         A process that gets the id takes the permit over with ``adopt``, within *expires_in*
-        seconds (a lease by default): choose the longest time that the job may spend in a queue.
-        ``max_hold`` shortens it to what is left.
-        Leaving a block that the permit guards does nothing afterwards.
+        seconds (a lease by default). Choose the longest time that the job may spend in a queue.
+        ``max_hold`` shortens it to what is left. Leaving a block that the permit guards does
+        nothing afterwards.
 
         From the moment the request is sent, this process trusts the permit for *expires_in*
         seconds at most. If the request fails or is cancelled, the permit stays held and is
-        refreshed again: the reply to a later refresh extends the trust.
+        refreshed again. The reply to a later refresh extends the trust.
 
         Raises:
-            PermitLost: the permit is lost, or is given back meanwhile.
-            BackendError: the server rejected the command or is unavailable; the permit stays
-                held.
+            PermitLost: the permit is lost, or was released meanwhile.
+            BackendError: Redis rejected the command, or is unavailable (``BackendUnavailable``).
+                The permit stays held.
+            SemaphoreClosed: ``aclose`` was called meanwhile.
         """
         self._loop()
         lease = self._lease
@@ -334,7 +342,7 @@ class Permit:
         return self.id
 
     async def __aenter__(self) -> Self:
-        """Guard a block: from here on, the loss of the permit cancels the current task."""
+        """Guard a block. From here on, the loss of the permit cancels the current task."""
         if (loop := asyncio.get_running_loop()) is not self._bound.loop:
             raise self._foreign()
         task = asyncio.current_task(loop)
@@ -361,8 +369,8 @@ class Permit:
     ) -> None:
         """Release the permit, and raise ``PermitLost`` if it was lost.
 
-        It waits for nothing: the release is sent in this turn of the event loop, before what
-        this process asks later, and again after a lost connection.
+        It waits for nothing. The release is sent in this turn of the event loop, before whatever
+        this process requests later, and again after a lost connection.
         """
         guard, self._guarded = self._guarded, None
         cancelled_by_loss = guard.disarm(exc) if guard is not None else False

@@ -26,7 +26,7 @@ from .permit import Permit
 from .status import SemaphoreStatus, status_of
 
 if TYPE_CHECKING:
-    from .backends import Client
+    from .backends import AnyRedis
 
 
 class AnySemaphore:
@@ -41,7 +41,7 @@ class AnySemaphore:
     @names_the_class
     def __init__(
         self,
-        redis: "Client",
+        redis: "AnyRedis",
         name: str,
         limit: int | None = None,
         *,
@@ -62,60 +62,57 @@ class AnySemaphore:
         slots: Sequence[Slot] | None = None,
         max_back_off: float = 60.0,
     ) -> None:
-        """Make a semaphore. Nothing is sent to Redis.
+        """Create a semaphore. Nothing is sent to Redis.
 
         Args:
             redis: any client of ``redis.asyncio``, or a ``MemoryBackend``.
-            name: of the semaphore; the same in every process. 1 to 512 bytes, no braces.
-            limit: the number of permits that may be held at the same time. It applies to the
-                requests of this client. A limit set with ``set_limit`` overrides it.
-            lease: seconds after which a permit expires unless its process refreshes it; at least
-                0.05. The permit of a crashed holder is free after that time.
-            refresh_interval: seconds between two refreshes; a third of the lease by default.
-            timeout: seconds to wait for a permit, unless ``acquire`` gets its own; ``None`` for
-                ever.
-            max_waiters: the length of the queue from which on ``acquire`` raises ``QueueFull``.
-            clock: ``"server"``, or ``"local"`` to measure leases with the wall clocks of the
-                clients, which then have to agree. All clients of a name use the same.
-            prefix: the first part of the keys in Redis. All clients of a name use the same.
-            label: the name of this process in ``status()``.
+            name: of the semaphore, the same in every process. 1 to 512 bytes, no braces.
+            limit: maximum number of permits held at once. It applies to this client's requests.
+                A limit set with ``set_limit`` overrides it.
+            lease: seconds after which a permit expires unless its process refreshes it, at least
+                0.05. A crashed holder's permit is free after that time.
+            refresh_interval: seconds between two refreshes. A third of the lease by default.
+            timeout: seconds to wait for a permit, unless ``acquire`` gets its own. ``None`` waits
+                forever.
+            max_waiters: queue length at which ``acquire`` raises ``QueueFull``.
+            clock: ``"server"``, or ``"local"`` to measure leases with the clients' wall clocks,
+                which then have to agree. All clients of a name use the same.
+            prefix: first part of the keys in Redis. All clients of a name use the same.
+            label: name of this process in ``status()``.
             cancel_on_loss: whether the loss of a permit cancels the block that it guards.
-            heartbeat: what refreshes permits. ``"task"``: the event loop; permits are lost when
-                it is blocked for longer than the lease. ``"thread"``: also a thread, whenever
-                the loop is late, for code that computes for long without awaiting. It costs a
-                second connection while permits are held (in a cluster, a thread and one to each
-                server that keeps any). It does not help while the process is stopped or an
-                extension holds the interpreter lock, nor with leases well under a second.
+            heartbeat: what refreshes permits. With ``"task"`` the event loop does, and permits are
+                lost when it is blocked for longer than the lease. With ``"thread"`` a thread does
+                so whenever the loop is late. It costs a second connection while permits are held
+                (in a cluster, a thread and one to each server that keeps any). It does not help
+                while the process is stopped or an extension holds the interpreter lock, nor with
+                leases well under a second.
             longest_stall: with ``heartbeat="thread"``, seconds for which the thread refreshes
-                after the event loop last ran; six leases by default, one lease at least. If the
-                loop is blocked for longer, its permits expire within one lease from then.
-            recovery: ``"grace"`` to grant no new permit for one lease after Redis has lost state
-                (a flush, a restart, a failover), while holders put their permits back. A name
-                that was never used before looks the same, so its first ``acquire`` waits that
-                long. All clients of a name use the same, and about the same lease. A limit that
-                was set with ``set_limit`` is not restored: after the grace period the declared
-                limits apply.
-            min_replicas: how many replicas have to confirm a grant (``WAIT``) before the caller
-                gets it. It costs one round trip. It makes it unlikely, but not impossible, that
-                a failover loses the grant.
+                after the event loop last ran. Six leases by default, at least one. If the loop is
+                blocked for longer, its permits expire within one lease from then.
+            recovery: ``"grace"`` to grant no new permit for one lease after Redis has lost its
+                data (a flush, a restart, a failover), while holders put their permits back. A
+                name that was never used looks the same, so its first ``acquire`` waits that long.
+                All clients of a name use the same, and about the same lease. A limit that was set
+                with ``set_limit`` is not restored.
+            min_replicas: number of replicas that confirm a grant (``WAIT``) before the caller
+                gets it. It costs one round trip. A failover is then unlikely to lose the grant,
+                though it still can.
             linger: seconds for which an unused lease is kept for the next caller of this
                 process, at most the refresh interval. While no other process wants the
-                semaphore, leaving a block and entering the next send no command then.
-                docs/guarantees.md says what others see. Not for code that blocks the event loop:
-                kept leases come back when it runs.
-            max_hold: seconds after its grant for which a permit is refreshed, at least a lease;
-                ``None`` for as long as its process is healthy. After that it is lost
-                (``PermitLost``), also if it was detached and adopted meanwhile. All clients of a
-                name use the same.
-            slots: what the permits stand for, instead of *limit*, which is their number then: up
-                to 500 texts or ints, such as the devices of a host. ``permit.slot`` says which of
-                them a permit has; no two held permits have the same. The slots of all clients of
-                a name begin alike: a request gets slots of its own list.
+                semaphore, leaving a block and entering the next then send no command. Do not use
+                it for code that blocks the event loop, because kept leases return when it runs.
+            max_hold: seconds after its grant for which a permit is refreshed, at least a lease.
+                After that it is lost (``PermitLost``), even if it was detached and adopted.
+                ``None`` sets no bound. All clients of a name use the same.
+            slots: what the permits stand for, such as the devices of a host: up to 500 strings or
+                ints, instead of *limit*, which is then their number. ``permit.slot`` is a permit's
+                own, and no two held permits have the same. All clients of a name declare the same
+                slots, or one list begins with the other.
             max_back_off: seconds for which one ``permit.back_off`` pauses at most. A longer one is
                 cut, and logged.
 
         Raises:
-            ValueError, TypeError: for invalid arguments; the message says what to do.
+            ValueError, TypeError: for invalid arguments. The message says what to do.
         """
         if not hasattr(self, "_mode"):
             raise TypeError("AnySemaphore is for annotations: use Semaphore or FairSemaphore")
@@ -184,27 +181,28 @@ class AnySemaphore:
     ) -> Acquisition:
         """Wait for a permit: ``await`` it, or use it as ``async with sem.acquire() as permit``.
 
-        If the caller is cancelled while it waits, its request is removed; if the grant was already
-        in flight, the permit is given back within a round trip.
+        If the caller is cancelled while it waits, its request is removed. If the grant was already
+        in flight, the permit is released within a round trip.
 
         Args:
-            timeout: seconds to wait, instead of the ``timeout`` of the semaphore; ``None`` for
-                ever, 0 to return at once.
+            timeout: seconds to wait, instead of the semaphore's ``timeout``. ``None`` waits
+                forever, 0 returns at once.
             permits: how many permits to acquire. They are held and released as one.
-            cancel_on_loss: instead of that of the semaphore.
+            cancel_on_loss: instead of the semaphore's.
 
         Raises:
             AcquireTimeout: no permit became free in time. ``retry_after`` estimates when to retry.
             QueueFull: the queue already has ``max_waiters`` waiters. It has ``retry_after`` too.
             PermitLost: the permit was lost in the block of ``async with``.
             SlotsMismatch: the name is in use with another list of slots.
-            ModeMismatch: the name is in use by another class, or with another clock.
             LayoutMismatch: the name is in use by a version of this library with another layout
                 of the keys.
+            ModeMismatch: the name is in use by another class, or with another clock. The two
+                errors above are subclasses.
             SemaphoreClosed: ``aclose`` was called meanwhile.
-            BackendUnavailable: Redis was unavailable at the deadline; without a deadline, for
+            BackendUnavailable: Redis was unavailable at the deadline, or without a deadline for
                 longer than a lease.
-            BackendError: Redis rejected the command.
+            BackendError: Redis rejected the command. ``BackendUnavailable`` is a subclass.
             ValueError, TypeError: for invalid arguments, at the call, before it is awaited.
         """
         return self._acquisition(timeout, permits, cancel_on_loss)
@@ -227,6 +225,8 @@ class AnySemaphore:
 
     async def try_acquire(self, *, permits: int = 1) -> Permit | None:
         """Return a permit if one is free now, or ``None`` when the semaphore is full.
+
+        If the caller is cancelled, a permit that was granted meanwhile is released.
 
         Raises:
             BackendUnavailable: Redis is unavailable, so whether a permit is free is unknown.
@@ -255,16 +255,21 @@ class AnySemaphore:
         await permit.__aexit__(exc_type, exc, traceback)
 
     def release(self, permit_id: str | None = None) -> Coroutine[Any, Any, bool]:
-        """Release a permit by its id, from any process; await it.
+        """Revoke a permit by its id, from any process. Await it.
 
-        Returns whether the permit was held; if it was not, nothing changes. The same script may
+        Returns whether the permit was held. If it was not, nothing changes. The same script may
         grant the permit to the next waiter, and sends a push message to the holder. A holder
-        that is cut off from Redis does not get the message: it trusts the permit until its lease
+        that is cut off from Redis does not get the message, and trusts the permit until its lease
         ends.
 
+        If the caller is cancelled, the permit is still released.
+
         Raises:
-            BackendError: Redis rejected the command, or is unavailable.
-            TypeError: without an id, at the call: ``await permit.release()`` is meant.
+            ModeMismatch: the name is in use by another class, clock or layout, or with other
+                slots.
+            SemaphoreClosed: ``aclose`` was called meanwhile.
+            BackendError: Redis rejected the command, or is unavailable (``BackendUnavailable``).
+            TypeError: without an id, at the call. ``await permit.release()`` is meant.
         """
         if not isinstance(permit_id, str):
             text = (
@@ -280,15 +285,20 @@ class AnySemaphore:
         return await self._bound().remote.release_by_id(*known)
 
     def adopt(self, permit_id: str) -> Acquisition:
-        """Take over a permit that was detached, in this process or another; await it, or enter it.
+        """Take over a permit that was detached, in this process or another. Await or enter it.
 
         The permit gets a new id that belongs to this process. If two processes adopt the same
-        id, because a job was delivered twice, the second gets ``PermitLost``. If the caller is
-        cancelled, the permit is given back.
+        id, because a job was delivered twice, the second gets ``PermitLost``.
+
+        If the caller is cancelled, the permit is released.
 
         Raises:
-            PermitLost: no permit is held under this id (any more).
-            BackendError: Redis rejected the command, or is unavailable.
+            PermitLost: no permit is held under this id (any more), or the permit was lost in the
+                block of ``async with``.
+            ModeMismatch: the name is in use by another class, clock or layout, or with other
+                slots.
+            SemaphoreClosed: ``aclose`` was called meanwhile.
+            BackendError: Redis rejected the command, or is unavailable (``BackendUnavailable``).
         """
         if not isinstance(permit_id, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"adopt() needs the id of a permit, not {type(permit_id).__name__}")
@@ -298,7 +308,18 @@ class AnySemaphore:
     # -- status
 
     def locked(self) -> AwaitableBool:
-        """Whether ``acquire`` would have to wait now. Await it: ``if sem.locked()`` raises."""
+        """Whether ``acquire`` would have to wait now.
+
+        Await it, because ``if sem.locked()`` raises.
+
+        Cancelling the caller changes nothing.
+
+        Raises:
+            ModeMismatch: the name is in use by another class, clock or layout, or with other
+                slots.
+            SemaphoreClosed: ``aclose`` was called meanwhile.
+            BackendError: Redis rejected the command, or is unavailable (``BackendUnavailable``).
+        """
         return AwaitableBool(self._locked())
 
     async def _locked(self) -> bool:
@@ -308,11 +329,29 @@ class AnySemaphore:
     _locked.__qualname__ = "AnySemaphore.locked"  # as Python reports one that was not awaited
 
     async def available(self) -> int:
-        """How many permits are free now, under the limit in force."""
+        """How many permits are free now, under the limit in force.
+
+        Cancelling the caller changes nothing.
+
+        Raises:
+            ModeMismatch: the name is in use by another class, clock or layout, or with other
+                slots.
+            SemaphoreClosed: ``aclose`` was called meanwhile.
+            BackendError: Redis rejected the command, or is unavailable (``BackendUnavailable``).
+        """
         return self._status_of(await self._read(0)).available
 
     async def exists(self) -> bool:
-        """Whether Redis has a holder, a waiter or a set limit under this name."""
+        """Whether Redis has a holder, a waiter or a set limit under this name.
+
+        Cancelling the caller changes nothing.
+
+        Raises:
+            ModeMismatch: the name is in use by another class, clock or layout, or with other
+                slots.
+            SemaphoreClosed: ``aclose`` was called meanwhile.
+            BackendError: Redis rejected the command, or is unavailable (``BackendUnavailable``).
+        """
         reply = await self._read(0)
         limited = reply.set_limit is not None or reply.key_limits > 0
         return bool(reply.held or reply.waiting or limited)
@@ -320,8 +359,16 @@ class AnySemaphore:
     async def status(self, max_entries: int = 100) -> SemaphoreStatus:
         """Read the limit, the holders and the waiters, all at the same moment.
 
+        Cancelling the caller changes nothing.
+
         Args:
             max_entries: the maximum number of holders to list, and of waiters.
+
+        Raises:
+            ModeMismatch: the name is in use by another class, clock or layout, or with other
+                slots.
+            SemaphoreClosed: ``aclose`` was called meanwhile.
+            BackendError: Redis rejected the command, or is unavailable (``BackendUnavailable``).
         """
         return self._status_of(await self._read(config.whole(max_entries, "max_entries", 0)))
 
@@ -338,24 +385,51 @@ class AnySemaphore:
         return answer
 
     async def set_limit(self, limit: int | None) -> None:
-        """Set a limit that overrides the limits that clients declare; ``None`` removes it.
+        """Set a limit that overrides all declared limits. ``None`` removes it.
 
         Redis keeps it without an expiry. A higher limit grants permits to waiters at once. A
-        lower limit takes no permit away. 0 pauses the semaphore.
+        lower limit revokes no permit. 0 pauses the semaphore.
 
-        Redis loses it with its other state, and nothing restores it, not even
-        ``recovery="grace"``: so 0 is a pause, not a safety lock.
+        Redis loses it with its other data, and nothing restores it, not even
+        ``recovery="grace"``. A limit of 0 is therefore a pause and not a safety lock.
+
+        If the caller is cancelled, a command that was already sent may take effect.
+
+        Raises:
+            ModeMismatch: the name is in use by another class, clock or layout, or with other
+                slots.
+            SemaphoreClosed: ``aclose`` was called meanwhile.
+            BackendError: Redis rejected the command, or is unavailable (``BackendUnavailable``).
+            ValueError, TypeError: for an invalid limit.
         """
         if limit is not None:
             limit = config.whole(limit, "limit", 0)
         await self._bound().remote.call(SetLimit(limit))
 
     async def pause(self) -> None:
-        """Set a limit of 0 until ``resume``."""
+        """Set a limit of 0 until ``resume``.
+
+        If the caller is cancelled, a command that was already sent may take effect.
+
+        Raises:
+            ModeMismatch: the name is in use by another class, clock or layout, or with other
+                slots.
+            SemaphoreClosed: ``aclose`` was called meanwhile.
+            BackendError: Redis rejected the command, or is unavailable (``BackendUnavailable``).
+        """
         await self._bound().remote.call(SetLimit("pause"))
 
     async def resume(self) -> None:
-        """End a pause: the set limit that it found applies again, or else the clients' own."""
+        """End a pause. The limit that was set before it applies again, or else the declared ones.
+
+        If the caller is cancelled, a command that was already sent may take effect.
+
+        Raises:
+            ModeMismatch: the name is in use by another class, clock or layout, or with other
+                slots.
+            SemaphoreClosed: ``aclose`` was called meanwhile.
+            BackendError: Redis rejected the command, or is unavailable (``BackendUnavailable``).
+        """
         await self._bound().remote.call(SetLimit("resume"))
 
     async def hold_off(self, seconds: float) -> None:
@@ -383,9 +457,17 @@ class AnySemaphore:
         await self._bound().remote.hold_off(pause, limit, key)
 
     async def reap(self) -> int:
-        """Remove expired holders and dead waiters now and serve the queue; return how many.
+        """Remove expired holders and dead waiters now, serve the queue, and return how many.
 
-        Never needed: every acquire, release and heartbeat of a name does the same.
+        It is never needed, because every acquire, release and heartbeat of a name does the same.
+
+        If the caller is cancelled, a command that was already sent may take effect.
+
+        Raises:
+            ModeMismatch: the name is in use by another class, clock or layout, or with other
+                slots.
+            SemaphoreClosed: ``aclose`` was called meanwhile.
+            BackendError: Redis rejected the command, or is unavailable (``BackendUnavailable``).
         """
         reaped, more = 0, True
         while more:
@@ -403,8 +485,16 @@ class AnySemaphore:
     async def clear(self) -> None:
         """Delete the semaphore, including its set limit.
 
-        Holders lose their permits, and waiters are queued anew. A holder that is cut off from
-        Redis does not get the push message: it trusts its permit until its lease ends.
+        Holders lose their permits, and waiters are queued again. A holder that is cut off from
+        Redis does not get the push message, and trusts its permit until its lease ends.
+
+        If the caller is cancelled, a command that was already sent may take effect.
+
+        Raises:
+            ModeMismatch: the name is in use by another class, clock or layout, or with other
+                slots.
+            SemaphoreClosed: ``aclose`` was called meanwhile.
+            BackendError: Redis rejected the command, or is unavailable (``BackendUnavailable``).
         """
         await self._bound().remote.call(Clear())
 

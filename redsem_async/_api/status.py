@@ -20,10 +20,10 @@ class Client:
         host: its host name.
         pid: its process id there.
         limit: the limit that it declares.
-        key_limit: the limit that it declares for each key; None for none, or for a function.
+        key_limit: the limit that it declares for each key. None for none, or for a function.
         reuses_leases: whether it may give a released permit to its own next caller (``linger``).
             Some of the permits that it holds may then be unused.
-        version: of this library in the process; None for one that does not say it.
+        version: of this library in the process. None if it is not known.
     """
 
     id: str
@@ -48,7 +48,7 @@ class Holder:
         fencing_token: of the permit.
         permits: how many permits it stands for.
         key: that it counts against, if it has one.
-        slots: that it has, if the semaphore has slots: of this client's list, or else as text.
+        slots: that it has, if the semaphore has slots, from this client's list or else as text.
     """
 
     id: str
@@ -68,7 +68,7 @@ class Waiter:
     Attributes:
         id: of the request, which becomes the id of its permit.
         client: the process that waits.
-        position: in the queue; 0 is the head.
+        position: in the queue. 0 is the head.
         age: seconds since it joined the queue, measured with the semaphore's clock.
         permits: how many permits it requests.
         key: of the request, if it has one.
@@ -100,8 +100,7 @@ class KeyStatus:
 
     Attributes:
         key: as it was given to ``acquire``.
-        limit: of the key: the one that was set, or else the one that this client declares; None
-            for none.
+        limit: of the key. It is the set limit, or else this client's declared limit, or None.
         held: permits of the key in use.
         waiting: number of its waiting requests.
         set_limit: the limit that was set with ``set_limit(key=)``, if any.
@@ -122,17 +121,17 @@ class SemaphoreStatus:
 
     Attributes:
         name: of the semaphore.
-        limit: the limit in force: the one that was set, or else the one this client declares.
+        limit: the limit in force. It is the set limit, or else this client's declared limit.
         held: permits in use.
-        available: permits free under that limit, and under the ramp of a back-off; never negative.
+        available: permits free under that limit, and under the ramp of a back-off. Never
+            negative.
         waiting: number of waiting requests.
         holders: held permits, the first to expire first.
         waiters: waiting requests, in the order of the queue.
         set_limit: the limit that was set with ``set_limit``, if any.
-        retry_after: an estimate of the seconds until a request that comes now is granted; 0 when a
-            permit is free. It is computed from the queue and from how long this process held
-            permits lately; if it held none, from how long others did; a second where that is not
-            known.
+        retry_after: an estimate of the seconds until a new request would be granted. 0 when a
+            permit is free. It is computed from the queue and from the time for which this process
+            recently held permits, or else other processes did. A second if that is not known.
         keys: that hold permits, wait or back off, in the order of their encoded texts.
         back_off: of the semaphore, if one runs.
     """

@@ -7,9 +7,13 @@ from collections.abc import Iterable
 from typing import Literal, NamedTuple, cast
 
 Clock = Literal["server", "local"]
+"""Whose clock measures leases: the server's, or the clients' own."""
 Slot = str | int
+"""What one of the ``slots`` is."""
 Recovery = Literal["grace"]
+"""What happens after Redis has lost its data."""
 HeartbeatBy = Literal["task", "thread"]
+"""What refreshes permits: the event loop, or a thread as well."""
 
 SHORTEST_LEASE = 0.05
 LONGEST_LEASE = 1e9  # three decades: far below what an expiry in Redis can hold

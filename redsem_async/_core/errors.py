@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any, Literal, Self
 
 BlockedBy = Literal["limit", "key", "paused", "back_off"]
+"""What held a request up."""
 _BLOCKED_BY: dict[BlockedBy, str] = {
     "limit": "",
     "key": ": the limit of its key is reached",
@@ -31,19 +32,20 @@ class SemaphoreError(Exception):
 
 
 class AcquireTimeout(SemaphoreError, TimeoutError):
-    """No permit became free in time; nothing is held.
+    """No permit became free in time. Nothing is held.
 
     The server replied *full*, and the connection stayed open after that reply. Without such a
     reply, the deadline raises ``BackendUnavailable``.
 
     Attributes:
-        name: of the semaphore.
-        waited: how long the caller waited, in seconds.
-        retry_after: an estimate of the seconds until a retry may succeed; never negative.
-        blocked_by: what was full: ``"limit"``, the limit of the semaphore; ``"key"``, the limit
-            of the key; ``"paused"``, because a limit of 0 is set; ``"back_off"``, a back-off.
-        nested: whether the calling task is inside a block of the same semaphore. It may then wait
-            for itself, forever.
+        name (str): of the semaphore.
+        waited (float): how long the caller waited, in seconds.
+        retry_after (float): an estimate of the seconds until a retry may succeed. Never negative.
+        blocked_by (BlockedBy): what was full. ``"limit"`` is the semaphore's limit, ``"key"`` is
+            the key's, ``"paused"`` means that a limit of 0 is set, and ``"back_off"`` that a
+            back-off holds requests up.
+        nested (bool): whether the calling task is inside a block of the same semaphore. It may
+            then wait for itself, forever.
     """
 
     def __init__(
@@ -71,13 +73,13 @@ class AcquireTimeout(SemaphoreError, TimeoutError):
 
 
 class QueueFull(SemaphoreError):
-    """The queue already has ``max_waiters`` waiters; nothing is held.
+    """The queue already has ``max_waiters`` waiters. Nothing is held.
 
     Attributes:
-        name: of the semaphore.
-        max_waiters: the limit of the queue that was reached.
-        retry_after: an estimate of the seconds until a retry may succeed; never negative.
-        for_key: whether it is ``max_waiters_per_key``, for the key of the request.
+        name (str): of the semaphore.
+        max_waiters (int): the limit of the queue that was reached.
+        retry_after (float): an estimate of the seconds until a retry may succeed. Never negative.
+        for_key (bool): whether it is ``max_waiters_per_key``, for the key of the request.
     """
 
     def __init__(
@@ -100,10 +102,10 @@ class PermitLost(SemaphoreError):
     """The permit is no longer held, or the process cannot be sure that it is.
 
     Attributes:
-        name: of the semaphore.
-        permit_id: of the permit. The message does not contain it, because any client that knows
-            the id can release the permit.
-        reason: why, in a few words.
+        name (str): of the semaphore.
+        permit_id (str): of the permit. The message does not contain it, because any client that
+            knows the id can release the permit.
+        reason (str): why, in a few words.
     """
 
     def __init__(self, name: str, permit_id: str, reason: str) -> None:
@@ -121,14 +123,15 @@ class ModeMismatch(SemaphoreError):
     semaphore of the class that is in use frees the name at once.
 
     Attributes:
-        name: of the semaphore.
-        wanted: mode and clock of this client, such as ``"fair server"``. The mode ``"fair"`` means
-            ``FairSemaphore``, and ``"zset"`` means ``Semaphore``.
-        found: mode and clock in use. Of a ``LayoutMismatch``, both are numbers of layouts.
-        held: whether a permit is held; None when not known.
-        unused: whether no permit is held, no request waits, and no process has sent a request
-            recently. False while that is not known.
-        free_in: seconds until the name is free, unless it is used again; None when not known.
+        name (str): of the semaphore.
+        wanted (str): mode and clock of this client, such as ``"fair server"``. The mode ``"fair"``
+            means ``FairSemaphore``, and ``"zset"`` means ``Semaphore``.
+        found (str): mode and clock in use. Of a ``LayoutMismatch``, both are numbers of layouts.
+        held (bool | None): whether a permit is held. None when not known.
+        unused (bool): whether no permit is held, no request waits, and no process has sent a
+            request recently. False while that is not known.
+        free_in (float | None): seconds until the name is free, unless it is used again. None when
+            not known.
     """
 
     def __init__(
@@ -173,11 +176,13 @@ class LayoutMismatch(ModeMismatch):
     process that uses it needs a version with that layout.
 
     Attributes:
-        name: of the semaphore.
-        found: the layout in use; 0 for that of versions from before layouts had numbers.
-        own: the layout of this client, which is ``wanted``, too.
-        versions: of the library, in the processes that use the name now, as far as they say it.
-        free_in: seconds until the name is free, unless it is used again; None when not known.
+        name (str): of the semaphore.
+        found (int): the layout in use. 0 for that of versions from before layouts had numbers.
+        own (int): this client's layout, also as ``wanted``.
+        versions (tuple[str, ...]): of the library, in the processes that use the name now, as far
+            as known.
+        free_in (float | None): seconds until the name is free, unless it is used again. None when
+            not known.
     """
 
     def __init__(
@@ -213,12 +218,12 @@ class SlotsMismatch(ModeMismatch):
     """The name is in use with other slots.
 
     The slots of all clients of a name have to begin alike, while permits are held or requests
-    wait. A semaphore that is not in use takes any slots.
+    wait. A semaphore that is not in use accepts any slots.
 
     Attributes:
-        name: of the semaphore.
-        wanted: the slots of this client, such as ``"a, b"``.
-        found: the slots in use.
+        name (str): of the semaphore.
+        wanted (str): the slots of this client, such as ``"a, b"``.
+        found (str): the slots in use.
     """
 
     def __init__(self, name: str, wanted: str, found: str) -> None:
@@ -262,10 +267,10 @@ def _call(kind: str) -> str:
 
 
 class SemaphoreClosed(SemaphoreError):
-    """``aclose`` closed the semaphore in this process; nothing is held.
+    """``aclose`` closed the semaphore in this process. Nothing is held.
 
     Attributes:
-        name: of the semaphore.
+        name (str): of the semaphore.
     """
 
     def __init__(self, name: str) -> None:
@@ -275,13 +280,15 @@ class SemaphoreClosed(SemaphoreError):
 
 
 class BackendError(SemaphoreError):
-    """Redis rejected a command: wrong type of key, missing permission, out of memory.
+    """Redis rejected a command, for example because a permission is missing.
+
+    ``BackendUnavailable`` is a subclass, so handle it first.
 
     ``__cause__`` is the error of redis-py.
 
     Attributes:
-        name: of the semaphore.
-        detail: the text of the error reply.
+        name (str): of the semaphore.
+        detail (str): the text of the error reply.
     """
 
     def __init__(self, name: str, detail: str) -> None:
@@ -292,9 +299,9 @@ class BackendError(SemaphoreError):
 
 
 class BackendUnavailable(BackendError, ConnectionError):
-    """Redis is unavailable: unreachable, loading, busy, read-only or failing over.
+    """Redis is unreachable, loading, busy, read-only or failing over.
 
-    Whether a permit was free is not known; nothing is held.
+    Whether a permit was free is not known. Nothing is held.
     """
 
 

@@ -196,7 +196,7 @@ class Lease:
 
     def loss(self, doubt: str | None = None) -> PermitLost:
         """The error that says why it is lost: because of *doubt*, while that is not known."""
-        reason = doubt or self.doubt if self.holding else "it was given back"
+        reason = doubt or self.doubt if self.holding else "it was released"
         return PermitLost(self.address.name, self.id, self.lost_reason or reason)
 
     # -- trust

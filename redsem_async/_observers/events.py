@@ -61,17 +61,17 @@ class Granted(Outcome):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Abandoned(Outcome):
-    """The caller was cancelled before it had a permit; what it was granted is given back."""
+    """The caller was cancelled before it had a permit. What it was granted is released."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shed(Outcome):
-    """The request was turned away, because the semaphore is full.
+    """The request was rejected, because the semaphore is full.
 
     Attributes:
-        reason: ``"timeout"``: nothing became free in time (``AcquireTimeout``);
-            ``"queue full"``: too many wait already (``QueueFull``).
-        retry_after: seconds after which asking again may be worth it, an estimate.
+        reason: ``"timeout"`` if nothing became free in time (``AcquireTimeout``), or
+            ``"queue full"`` if too many wait already (``QueueFull``).
+        retry_after: an estimate of the seconds until a retry may succeed.
     """
 
     reason: Literal["timeout", "queue full"]
@@ -106,7 +106,7 @@ class PermitEvent(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refreshed(PermitEvent):
-    """The server has renewed the lease, at the event loop's request.
+    """The server has refreshed the lease, at the event loop's request.
 
     Attributes:
         expires_in: seconds for which the permit may be trusted now.
@@ -184,16 +184,16 @@ class Observer:
         """A request was cancelled: called in the context of the task that asked."""
 
     def shed(self, event: Shed) -> None:
-        """A request was turned away: called in the context of the task that asked."""
+        """A request was rejected. Called in the context of the task that asked."""
 
     def failed(self, event: Failed) -> None:
         """A request failed: called in the context of the task that asked."""
 
     def refreshed(self, event: Refreshed) -> None:
-        """A lease was renewed."""
+        """A lease was refreshed."""
 
     def released(self, event: Released) -> None:
-        """A permit was given back."""
+        """A permit was released."""
 
     def lost(self, event: Lost) -> None:
         """A permit was lost."""

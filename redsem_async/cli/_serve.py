@@ -37,7 +37,7 @@ def serve(
     ] = False,
     allow_host: Annotated[
         list[str] | None,
-        typer.Option(help="Name under which browsers reach it, beside --host; repeatable."),
+        typer.Option(help="Another name under which browsers reach it. Repeatable."),
     ] = None,
     interval: Annotated[
         float, typer.Option(min=0.1, max=60, help="Seconds between two reads of an open page.")
@@ -49,8 +49,8 @@ def serve(
     """Serve the dashboard: who holds permits, who waits, and why.
 
     It prints the address to open. With --writable, or with a --host that other machines reach,
-    the address has a secret token, which the browser keeps: everybody who has it may do what the
-    page can do. Changes are logged to stderr.
+    the address has a secret token, which the browser keeps. Anyone who has it can do everything
+    the page can. Changes are logged to stderr.
     """
     for module in NEEDED:
         if find_spec(module) is None:
@@ -82,7 +82,7 @@ def serve(
 
 
 def _token_holder(request: Any, action: str, name: str | None) -> str:
-    """Everybody whom `Guard` lets in may do everything."""
+    """Anyone whom `Guard` admits may do everything."""
     del action, name
     return f"the holder of the token at {request.client.host if request.client else 'unknown'}"
 

@@ -55,7 +55,7 @@ class _PortTaken(ServerDidNotStart):
 
 @final
 class EmbeddedRedis:
-    """A running server: where it listens, and the accidents that a test may cause it.
+    """A running server, its address, and the accidents that a test may cause it.
 
     Port, socket and directory stay the same for the whole ``with`` block, also when the
     server is killed and restarted. What the server says is in ``directory / "log"``.
@@ -118,7 +118,7 @@ class EmbeddedRedis:
         self._end(self._process)
 
     def restart(self) -> None:
-        """Start again at the same address, with no memory of what was; kill first if need be.
+        """Start again at the same address, without data. Kills the server first if it runs.
 
         Raises ServerDidNotStart if the port was taken in the meantime.
         """

@@ -44,7 +44,7 @@ SPECIFICATIONS: dict[str, type[Specification]] = {
 class MemoryBackend(OneNode):
     """Stands in for a Redis client: ``FairSemaphore(MemoryBackend(), "openai", limit=20)``.
 
-    The protocol, the hub and everything above it are the real ones; only the server is replaced.
+    The protocol and the client are the real ones. Only the server is replaced.
     Use one backend for all semaphores of a test. ``peer`` returns another client of the same
     memory, for a second "process".
     """
@@ -73,7 +73,7 @@ class MemoryBackend(OneNode):
         self._store.reachable = True
 
     def lose(self, permit: Permit) -> None:
-        """Take *permit* from its holder, as if its lease had expired.
+        """Revoke *permit*, as if its lease had expired.
 
         The holder gets a push message at once, and a block that the permit guards is cancelled.
         """
@@ -83,20 +83,19 @@ class MemoryBackend(OneNode):
             self._store.run_everywhere(permit.name, Release(owner, [number]))
 
     def advance(self, seconds: float) -> None:
-        """Let *seconds* pass as on a host that was suspended for as long: only leases notice.
+        """Let *seconds* pass as on a host that was suspended for as long. Only leases notice.
 
-        What moves: the backend's clock, and with it the age of every lease, of permits that are
-        held, detached or adopted; the ``max_hold`` of permits; and the time for which holders may
-        trust their permits. A lease that is over has ended: its holder loses the permit at once,
-        as it would after the host resumes, and the next waiter is served. A lease that is not over
-        is refreshed at once, so that holders keep their permits through steps that are shorter
-        than the lease.
+        The backend's clock moves, and with it every lease and ``max_hold``, and the time for
+        which holders may trust their permits. If a lease is over, its holder loses the permit at
+        once, as it would after the host resumes, and the next waiter is served. A lease that is
+        not over is refreshed at once, so that holders keep their permits through steps that are
+        shorter than the lease.
 
-        What does not move: the event loop's clock, so the ``timeout`` of ``acquire`` and every
-        sleep take as long as ever; the places of waiters; and fencing tokens never decrease.
+        The event loop's clock does not move, so the ``timeout`` of ``acquire`` and every sleep
+        take as long as before. Waiters keep their places, and fencing tokens never decrease.
 
-        While the backend is down no lease can be refreshed: holders lose their permits once
-        their leases are over, however short the steps.
+        While the backend is down no lease can be refreshed. Holders lose their permits once their
+        leases are over, however short the steps.
 
         Raises:
             ValueError: *seconds* is negative or not finite.

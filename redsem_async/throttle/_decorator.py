@@ -24,7 +24,7 @@ def throttled(
     cancel_on_loss: bool | None = None,
     back_off: BackOff | None = None,
 ) -> Callable[[Callable[P, Coroutine[Any, Any, R]]], Callable[P, Coroutine[Any, Any, R]]]:
-    """Decorate an async function or method: each call holds a permit while it runs.
+    """Decorate an async function or method, so that each call holds a permit while it runs.
 
     ```python
     @throttled(sem, timeout=30)
@@ -37,22 +37,22 @@ def throttled(
 
     Args:
         sem: a semaphore, or a group of them.
-        key: in a group or in a semaphore with keys: a text, or a function that returns it. It
+        key: in a group or in a semaphore with keys, a string or a function that returns it. It
             gets the call's arguments unchanged, with ``self`` for a method. A semaphore with keys
             requires it, or ``None`` for calls without a key.
-        timeout: seconds to wait for the permit, instead of the semaphore's own; ``None`` waits
-            without limit, 0 does not wait.
+        timeout: seconds to wait for the permit, instead of the semaphore's. ``None`` waits
+            forever, 0 does not wait.
         permits: how many permits a call holds.
-        cancel_on_loss: whether a lost permit cancels the call; default: as the semaphore says.
-            ``False`` suits a cap on load, because work that is under way goes on.
+        cancel_on_loss: whether a lost permit cancels the call. By default as the semaphore
+            says. ``False`` suits a cap on load, because running work continues.
         back_off: a function that returns for how many seconds an exception of a call has the
             whole fleet back off (``permit.back_off``), and ``None`` for one that does not.
 
     Returns:
         A decorator that keeps signature, types and name of the function. A decorated call raises
-        what ``acquire`` raises, before the function has begun; ``PermitLost`` when the permit is
-        lost while the function runs, which cancels it; and what the function raises. A call that
-        is cancelled while it waits leaves nothing behind. A call that is cancelled later releases
+        what ``acquire`` raises, before the function has begun. If the permit is lost while the
+        function runs, the function is cancelled and the call raises ``PermitLost``. A call that is
+        cancelled while it waits leaves nothing behind. A call that is cancelled later releases
         the permit once the function has ended.
 
     Raises:

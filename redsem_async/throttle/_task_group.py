@@ -31,7 +31,7 @@ class ThrottledTaskGroup(asyncio.TaskGroup):
     ```
 
     Tasks join the queue in the order in which they were created. A task that gets no permit, or
-    loses its permit, fails as any task of a group does: the others are cancelled, and an
+    loses its permit, fails as any task of a group does. The others are cancelled, and an
     ``ExceptionGroup`` leaves the block. A coroutine that was never started is closed.
 
     All tasks of a group exist at once. For more items than fit into memory, and for results as
@@ -39,13 +39,13 @@ class ThrottledTaskGroup(asyncio.TaskGroup):
 
     Args:
         sem: a semaphore, or a group of them.
-        key: in a group or in a semaphore with keys: of a task that is created without one. A text,
+        key: in a group or in a semaphore with keys, the key of tasks created without one. A string
             or a function of the coroutine, as in ``key=lambda coro: coro.__name__``. With
             ``None``, tasks of a semaphore with keys may have none.
         timeout: seconds that a task waits for its permit, instead of the semaphore's own.
         permits: how many permits a task holds.
-        cancel_on_loss: whether a lost permit cancels its task; default: as the semaphore says.
-            ``False`` suits a cap on load, because work that is under way goes on.
+        cancel_on_loss: whether a lost permit cancels its task. By default as the semaphore
+            says. ``False`` suits a cap on load, because running work continues.
 
     Raises:
         ValueError, TypeError: for invalid arguments.

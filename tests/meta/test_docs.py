@@ -64,7 +64,7 @@ def test_an_example_of_the_docs_runs(code: str, embedded: StartServer) -> None:
 
 def test_who_is_late_is_refused(server_url: str, name: str) -> None:
     """The example of fencing says in the end what its assertions hold."""
-    [example] = EXAMPLE.findall((DOCS / "guarantees.md").read_text())
+    [example] = EXAMPLE.findall((DOCS / "fencing.md").read_text())
     for known, ours in (("redis://localhost:6379", server_url), ("daily-report", name)):
         assert known in example
         example = example.replace(known, ours)

@@ -99,6 +99,32 @@ def test_every_public_name_is_documented(name: str) -> None:
             assert own or f"{member}: " in (inspect.getdoc(thing) or ""), f"{name}.{member}"
 
 
+def coroutines() -> list[Any]:
+    """What is awaited of the public surface, by its name."""
+    owners = [redsem_async, *(getattr(redsem_async, name) for name in NAMES)]
+    owners = [owner for owner in owners if not isinstance(owner, type(coroutines))]
+    return [
+        pytest.param(thing, id=f"{owner.__name__}.{name}")
+        for owner in owners
+        for name in sorted(public(owner))
+        if inspect.isfunction(thing := inspect.getattr_static(owner, name))
+        and (inspect.iscoroutinefunction(thing) or returns_awaitable(thing))
+    ]
+
+
+def returns_awaitable(thing: Any) -> bool:
+    returned = str(inspect.get_annotations(thing).get("return"))
+    return any(word in returned for word in ("Acquisition", "Awaitable", "Coroutine"))
+
+
+@pytest.mark.parametrize("thing", coroutines())
+def test_every_coroutine_says_what_it_raises_and_what_cancellation_does(thing: Any) -> None:
+    """Callers decide by it what to handle."""
+    text = inspect.getdoc(thing) or ""
+    assert "Raises:" in text
+    assert "cancel" in text.lower()
+
+
 def test_the_test_tools_export_what_is_promised() -> None:
     """Users' tests rest on these."""
     assert {"MemoryBackend", "embedded_redis"} <= set(testing.__all__)

@@ -27,7 +27,7 @@ def programs(embedded: StartServer, tmp_path: Path) -> Iterator[Programs]:
 
 
 async def test_the_service_and_the_worker_share_the_limit(programs: Programs) -> None:
-    """Five requests come in threes and twos; a killed worker is in the way for a lease."""
+    """A tenant has two permits at a time; a killed worker is in the way for a lease."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     arguments = ("service:app", "--workers", "2", "--port", str(port), "--log-level", "warning")
@@ -50,14 +50,14 @@ async def test_the_service_and_the_worker_share_the_limit(programs: Programs) ->
 
         await until(serves, "the service answers", within=40)
         answers = await asyncio.gather(*(ask(number) for number in range(5)))
-        waited = sorted(round(answer.json()["waited"]) for answer in answers)
+        waited = sorted(round(float(answer.json().split()[-2])) for answer in answers)
         assert waited == [0, 0, 1, 1, 2]
         answers = await asyncio.gather(*(ask(number) for number in range(9)))
         refused = [answer for answer in answers if answer.status_code == 503]
         assert len(refused) == 3
         assert all(int(answer.headers["retry-after"]) >= 1 for answer in refused)
 
-        renderer = FairSemaphore(redis, "renderer", 3)
+        renderer = FairSemaphore(redis, "renderer", 3, key_limit=2, share=True)
         worker = programs.start("worker.py")
 
         async def it_holds() -> bool:
@@ -73,6 +73,13 @@ async def test_the_service_and_the_worker_share_the_limit(programs: Programs) ->
         await all_free(renderer, within=11)
         for command in ("pause", "resume"):
             assert programs.run("-m", "redsem_async", command, "renderer")
+
+
+def test_a_tenant_does_not_delay_another(programs: Programs) -> None:
+    lines = [line.split() for line in programs.run("first.py").splitlines()]
+    starts = {line[2]: round(float(line[0])) for line in lines}
+    assert starts.pop("globex-1") == 0
+    assert sorted(starts.values()) == [0, 0, 1, 1, 2]
 
 
 def test_the_limit_is_tested_in_memory(programs: Programs) -> None:

@@ -81,8 +81,8 @@ def print_summary(record: Record, console: Console) -> None:
     limit, (bare, guarded) = record.plan.limit, record.rounds
     table = _table("no semaphore", f"FairSemaphore, limit {limit}")
     facts = (
-        "most asked at once",
-        "sent in vain (429)",
+        "peak concurrency",
+        "rejected (429)",
         "answered",
         "lost with a killed worker",
         "seconds",
@@ -100,9 +100,9 @@ def print_summary(record: Record, console: Console) -> None:
         console.print(f"[bold red]✗[/] {escape(fault)}")
     if not faults:
         console.print(
-            f"[bold green]✓[/] Without a semaphore, {bare.most_asked} requests at once were asked"
-            f" of an upstream that accepts {limit}, and {bare.refused} were sent in vain. With it,"
-            f" at most {guarded.most_asked} were, none in vain. A killed worker cost"
+            f"[bold green]✓[/] Without a semaphore the upstream (limit {limit}) saw"
+            f" {bare.most_asked} concurrent requests and rejected {bare.refused}. With it, never"
+            f" more than {guarded.most_asked}, and none rejected. A killed worker cost"
             f" {len(bare.unanswered)} requests without it, and {len(guarded.unanswered)} with it."
         )
 

@@ -252,7 +252,7 @@ async def test_a_master_that_needs_no_replica_is_a_note(
     for count, lag, verdict, says in [
         (0, 10, "note", "min-replicas-to-write is off"),
         (1, 0, "note", "min-replicas-to-write is off"),
-        (1, 10, "note", "refuses writes 12 s after .* beside a new master"),
+        (1, 10, "note", "refuses writes 12 s after .* next to a new master"),
         (1, 3, "ok", "refuses writes 5 s after it is left with fewer than 1 replicas"),
     ]:
         await admin.config_set("min-replicas-max-lag", lag)
