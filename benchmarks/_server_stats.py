@@ -137,6 +137,12 @@ async def slowest(client: Redis) -> AsyncGenerator[Slowest]:
             await client.config_set(name, value)
 
 
+async def cpu_time(client: Redis) -> float:
+    """The CPU time of the server so far, in seconds."""
+    info = await client.info("cpu")
+    return float(info["used_cpu_user"]) + float(info["used_cpu_sys"])
+
+
 async def connections(client: Redis) -> int:
     """The number of connected clients."""
     return int((await client.info("clients"))["connected_clients"])
