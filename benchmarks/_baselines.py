@@ -65,6 +65,16 @@ class Scripts:
         return Burst(len(waits), time.perf_counter() - start, waits)
 
 
+def connect(url: str) -> Any:
+    """redis-py connects and authenticates; after that only the connection's socket is used."""
+    return cast("Any", BlockingRedis.from_url(url).connection_pool.get_connection())
+
+
+def packed(*words: str) -> bytes:
+    """The bytes of a command."""
+    return bytes(cast("Any", hiredis.pack_command)(words))
+
+
 class BlockingSocket:
     """The two scripts over a socket, without event loop, client library or pool."""
 
@@ -72,14 +82,8 @@ class BlockingSocket:
         with BlockingRedis.from_url(url) as client:
             shas = [str(client.script_load(script)) for script in (ADD, REMOVE)]
         self._key = f"bench-baseline-{secrets.token_hex(4)}"
-        pack = cast("Any", hiredis.pack_command)
-        self._commands: list[bytes] = [
-            pack(("EVALSHA", sha, "1", self._key, "one")) for sha in shas
-        ]
-        # redis-py connects and authenticates; after that only the socket is used.
-        self._connection = cast(
-            "Any", BlockingRedis.from_url(url).connection_pool.get_connection()
-        )
+        self._commands = [packed("EVALSHA", sha, "1", self._key, "one") for sha in shas]
+        self._connection = connect(url)
         self._socket = self._connection._sock
         self._reader = hiredis.Reader()
 

@@ -2,11 +2,14 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager
+import secrets
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Generator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+from redis import Redis as BlockingRedis
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
@@ -47,6 +50,31 @@ async def traffic(url: str, seconds: float) -> Traffic:
                         sent += 1
         await connection.disconnect()
     return Traffic(sent / seconds, (sent + within) / seconds)
+
+
+@contextmanager
+def script_times(url: str, name: str) -> Generator[list[tuple[float, float]]]:
+    """Begin and end of each script with *name* in its keys, known after the block.
+
+    MONITOR states the server's clock at the call and after each command inside it; the last of
+    these is the end. On one machine this clock is ``time.time()``, converted to the monotonic one.
+    """
+    found: list[tuple[float, float]] = []
+    ahead = max(time.time() - time.monotonic() for _ in range(9))  # a pause in between lowers it
+    with BlockingRedis.from_url(url) as client, client.monitor() as monitor:
+        yield found
+        # Read only now: a reader would take a core from the processes that are measured.
+        client.echo(end := secrets.token_hex(8))
+        ours = False
+        for line in cast("Generator[dict[str, Any]]", monitor.listen()):
+            at = line["time"] - ahead
+            if line["client_type"] != "lua":
+                if end in line["command"]:
+                    break
+                ours = line["command"].upper().startswith("EVALSHA ") and name in line["command"]
+                found += [(at, at)] * ours
+            elif ours:
+                found[-1] = (found[-1][0], at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +135,12 @@ async def slowest(client: Redis) -> AsyncGenerator[Slowest]:
     finally:
         for name, value in before.items():
             await client.config_set(name, value)
+
+
+async def cpu_time(client: Redis) -> float:
+    """The CPU time of the server so far, in seconds."""
+    info = await client.info("cpu")
+    return float(info["used_cpu_user"]) + float(info["used_cpu_sys"])
 
 
 async def connections(client: Redis) -> int:

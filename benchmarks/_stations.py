@@ -9,7 +9,9 @@ from typing import Any
 
 from benchmarks._children import JobContext, child
 from benchmarks._comparison import name_for
+from benchmarks._floors import Publish, Receive
 from benchmarks._results import Figure, Row, Table
+from benchmarks._server_stats import script_times
 from benchmarks._setup import Setup
 from benchmarks.libraries import OURS, Options
 from redsem_async import Permit
@@ -19,19 +21,26 @@ from redsem_async._hub.request import Request
 from redsem_async._redis.connection import Connection
 
 CALLED = "release called"
+SERVER = ("script begun", "script ended")  # by the server's clock
 STATIONS = (
     "send begun",
     "bytes written",
+    *SERVER,
     "message read",
     "decoded",
     "request granted",
     "task resumed",
     "block entered",
 )
+FLOORS = {"floor: asyncio protocols": False, "floor: blocking sockets": True}
 GAPS = {"warm": 0.001, "cold": 0.010}  # seconds that the other process waits before a release
 HOW = (
     "Two processes pass one permit to and fro. Times are medians in µs since release was called,"
-    " by CLOCK_MONOTONIC. Warm: the other has waited for about 1 ms; cold: for 10 ms."
+    " by CLOCK_MONOTONIC. Warm: the other has waited for about 1 ms; cold: for 10 ms. The server's"
+    " times are those of MONITOR, so it has to run on the same machine: a script begins with its"
+    " call and ends with the last command inside it. It may begin before the call that wrote"
+    " has returned. MONITOR adds about a tenth to all times. Floors: from PUBLISH in one process"
+    " until the message is parsed in the other, without client library."
 )
 
 Stamp = tuple[str, float]
@@ -87,16 +96,23 @@ def _wrap(stamps: list[Stamp]) -> None:
 
 
 async def measure(setup: Setup) -> Table:
-    """Measure both classes, warm and cold."""
+    """Measure both classes and the floors, warm and cold."""
     times: dict[tuple[str, str], dict[str, tuple[float, ...]]] = {}
     async with child(setup.loop) as one, child(setup.loop) as two:
-        for library in OURS:
-            for temperature, gap in GAPS.items():
+        for temperature, gap in GAPS.items():
+            for library in OURS:
                 setup.progress(f"{library.label}, {temperature}")
                 options = Options(url=setup.url, name=name_for("p4"), limit=1, tasks=1)
                 job = Pass(library.label, options, setup.effort.handoffs, gap)
-                both = await asyncio.gather(one.run(job), two.run(job))
-                times[library.label, temperature] = _medians(*both)
+                with script_times(setup.url, options.name) as scripts:
+                    both = await asyncio.gather(one.run(job), two.run(job))
+                times[library.label, temperature] = _medians(*both, scripts)
+            for label, blocking in FLOORS.items():
+                setup.progress(f"{label}, {temperature}")
+                channel, count = name_for("channel"), setup.effort.handoffs
+                publish = Publish(setup.url, channel, count, gap, blocking)
+                _, took = await asyncio.gather(one.run(publish), two.run(Receive(publish)))
+                times[label, temperature] = {"message read": (1e6 * statistics.median(took),)}
     rows = [
         Row(
             label=label,
@@ -104,27 +120,31 @@ async def measure(setup: Setup) -> Table:
             figures=tuple(Figure(f"{t}, µs", times[label, t][station]) for t in GAPS),
         )
         for label in dict.fromkeys(label for label, _ in times)
-        for station in STATIONS
+        for station in times[label, "warm"]
     ]
     return Table(case="P4", title="Timeline of a hand-off", how=HOW, loop=setup.loop, rows=rows)
 
 
-def _medians(one: list[Stamp], two: list[Stamp]) -> dict[str, tuple[float, ...]]:
+def _medians(
+    one: list[Stamp], two: list[Stamp], scripts: list[tuple[float, float]]
+) -> dict[str, tuple[float, ...]]:
     """The median time of each station; hand-offs that nobody waited for are left out."""
     taken: dict[str, list[float]] = {station: [] for station in STATIONS}
     for giver, taker in ((one, two), (two, one)):
         for place, (station, released) in enumerate(giver):
             if station != CALLED:
                 continue
-            sent = {what: at for what, at in giver[place + 1 : place + 3] if what in STATIONS[:2]}
+            found = {what: at for what, at in giver[place + 1 : place + 3] if what in STATIONS}
             later = [(what, at) for what, at in taker if released < at < released + 0.005]
             decoded = next((n for n, (what, _) in enumerate(later) if what == "decoded"), None)
             if not decoded:
                 continue
             # The message is what was read last before it was decoded.
-            found = {**sent, "message read": later[decoded - 1][1]}
+            found["message read"] = later[decoded - 1][1]
             for what, at in later[decoded:]:
                 found.setdefault(what, at)
+            script = next((script for script in scripts if script[0] > released), None)
+            found |= zip(SERVER, script or (), strict=False)
             if set(STATIONS) <= set(found):
                 for what in STATIONS:
                     taken[what].append(1e6 * (found[what] - released))

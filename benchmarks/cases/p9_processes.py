@@ -6,11 +6,14 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
 
+from redis.asyncio import Redis
+
 from benchmarks._children import Child, JobContext, child
 from benchmarks._comparison import Comparison, name_for
 from benchmarks._limit_check import check_spans
 from benchmarks._measure import Burst, Load, all_waits, fastest, rates, ratio
 from benchmarks._results import Acquire, Aim, Figure, Row, Table
+from benchmarks._server_stats import cpu_time
 from benchmarks._setup import Setup
 from benchmarks._statistics import jain
 from benchmarks.cases._base import Case
@@ -20,6 +23,7 @@ from benchmarks.libraries import ALL_OURS, FAIR, PEERS, ZSET, OpenSemaphore, Opt
 PROCESSES = 4
 LOAD = Load(tasks=50, limit=20, work=0.001)
 EVEN = "Jain's index"
+PER_CORE = "pairs per CPU second of the server"
 AIMS = {
     FAIR.label: (Aim(TO_PEER, 2.0), Aim(EVEN, 0.99)),
     ZSET.label: (Aim(TO_PEER, 2.0), Aim(EVEN, 0.95)),
@@ -29,7 +33,7 @@ HOW = (
     f"{PROCESSES} processes with {LOAD.tasks} tasks each, limit {LOAD.limit}, and each sleeps 1 ms"
     " while it holds a permit; all start at the same time. Jain's index of the pairs by process: 1"
     f" if all have the same number, 1/{PROCESSES} if one process has all. The limit is checked"
-    " with the clock that all processes share."
+    " with the clock that all processes share. The server's CPU time is that of INFO."
 )
 
 
@@ -75,48 +79,59 @@ class Compete:
 
 async def measure(setup: Setup) -> Table:
     """Measure all libraries in turns, in the same processes."""
-    evenness: dict[str, list[float]] = {}
+    figures: dict[str, list[tuple[float, float]]] = {}
     async with AsyncExitStack() as stack:
         # Entered first, so that it cleans up after the children have ended.
         comparison = await stack.enter_async_context(Comparison(setup))
+        client = await stack.enter_async_context(Redis.from_url(setup.url))
         processes = [await stack.enter_async_context(child(setup.loop)) for _ in range(PROCESSES)]
         for library in (*ALL_OURS, *PEERS):
             name = name_for("p9")
             options = Options(url=setup.url, name=name, limit=LOAD.limit, tasks=LOAD.tasks)
             if await comparison.enter(library, options) is not None:
-                results = evenness[library.label] = []
-                turn = partial(_turn, setup, processes, library.label, options, results)
+                turn = partial(_turn, setup, client, processes, library.label, options, figures)
                 comparison.add(library.label, turn)
         setup.progress(f"{PROCESSES} processes")
         await comparison.run()
-    rows = _rows(comparison.bursts, evenness)
+    rows = _rows(comparison.bursts, figures)
     return Table(
         case="P9", title=CASE.title, how=HOW, loop=setup.loop, rows=rows, absent=comparison.absent
     )
 
 
 async def _turn(
-    setup: Setup, processes: list[Child], label: str, options: Options, evenness: list[float]
+    setup: Setup,
+    client: Redis,
+    processes: list[Child],
+    label: str,
+    options: Options,
+    figures: dict[str, list[tuple[float, float]]],
 ) -> Burst:
+    before = await cpu_time(client)
     begin = time.monotonic() + START_DELAY
     job = Compete(label, options, begin, begin + 2 * setup.effort.burst)
     results = await asyncio.gather(*(one.run(job) for one in processes))
     spans = [span for result in results for span in result.spans]
     check_spans(spans, LOAD.limit)
-    evenness.append(jain([len(result.waits) for result in results]))
     waits = [wait for result in results for wait in result.waits]
+    even = jain([len(result.waits) for result in results])
+    per_core = len(waits) / (await cpu_time(client) - before)
+    figures.setdefault(label, []).append((even, per_core))
     over = max((end for _, end in spans), default=job.end)
     return Burst(len(waits), over - begin, waits)
 
 
-def _rows(bursts: dict[str, list[Burst]], evenness: dict[str, list[float]]) -> list[Row]:
+def _rows(
+    bursts: dict[str, list[Burst]], of_turns: dict[str, list[tuple[float, float]]]
+) -> list[Row]:
     best = fastest(bursts, [library.label for library in PEERS])
     rows: list[Row] = []
     for label, own in bursts.items():
         figures = [rates(PAIRS, own)]
         if best is not None and label in {library.label for library in ALL_OURS}:
             figures.append(ratio(TO_PEER, own, bursts[best]))
-        figures.append(Figure(EVEN, tuple(evenness[label][-len(own) :])))
+        values = zip(*of_turns[label][-len(own) :], strict=True)
+        figures += map(Figure, (EVEN, PER_CORE), values)
         rows.append(
             Row(
                 label=label,

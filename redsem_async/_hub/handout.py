@@ -14,7 +14,7 @@ from .lease import Lease, LeaseState
 from .request import Request, RequestState
 from .state import SemaphoreState
 
-SOON = 0.05  # seconds, far less than a hand-over's lease has left
+SOON = 0.05  # seconds; a lease is refreshed first if it has less than four times that left
 
 
 def granted(
@@ -52,7 +52,7 @@ def granted(
     # The message came late, or the lease is short: a refresh makes it whole. Where much of the
     # lease is gone, or where that is unknown, the caller gets the permit once the refresh has its
     # reply. Otherwise it is sent soon, unless the permit is back by then, as most are.
-    if lease.trusted_until - now >= left / 2:
+    if lease.trusted_until - now >= max(left / 2, 4 * SOON):
         state.refresh_within(lease, now, SOON)
         serve(state, request, lease)
     else:

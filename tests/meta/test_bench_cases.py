@@ -1,6 +1,7 @@
 """Every case runs in a tiny form, with only this library and redis-py installed."""
 
 import shutil
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -10,7 +11,9 @@ from benchmarks._report import as_json, as_markdown
 from benchmarks._results import Table
 from benchmarks._run import Run
 from benchmarks._setup import Effort, Setup, runner_of
+from benchmarks._stations import FLOORS, GAPS, STATIONS, measure
 from benchmarks.cases import CASES
+from benchmarks.libraries import OURS
 
 pytestmark = pytest.mark.release
 
@@ -81,3 +84,19 @@ def test_what_is_not_installed_is_named_as_not_measured(
     assert absent["steindamm"] == "not measured: not installed"
     assert absent["Node redis-semaphore"].startswith("not measured: not installed")
     assert "| steindamm | not measured: not installed |" in as_markdown(Run({}, [table]))
+
+
+def test_a_timeline_passes_its_stations_in_order(server_url: str) -> None:
+    effort = replace(TINY, handoffs=10)
+    setup = Setup(url=server_url, loop="asyncio", effort=effort, progress=lambda _: None)
+    with runner_of("asyncio") as runner:
+        table = runner.run(measure(setup))
+    for gap in (f"{temperature}, µs" for temperature in GAPS):
+        for library in OURS:
+            at = {name: table.row(library.label, name).figure(gap).median for name in STATIONS}
+            passed = [at[name] for name in STATIONS if name != "bytes written"]
+            assert 0 < passed[0]
+            assert passed == sorted(passed)
+            assert at["send begun"] < at["bytes written"]  # it returns when it may, not in order
+        floors = [table.row(floor, "message read").figure(gap).median for floor in FLOORS]
+        assert all(0 < floor < 1e6 for floor in floors)

@@ -31,7 +31,7 @@ OF_CLIENT = (
         "a late message is handed out unconfirmed",
         "a forged or old grant is found out before anybody works under it",
         SIMULATION,
-        ("handout.granted", "lease.trusted_until - now >= left / 2", "True"),
+        ("handout.granted", "lease.trusted_until - now >= max(left / 2, 4 * SOON)", "True"),
     ),
     mutant(
         "a permit that was handed over keeps its short lease",
