@@ -17,7 +17,12 @@ from typing import Any, NamedTuple, TypeVar
 from redsem_async._api.classes import FairSemaphore
 from redsem_async._api.semaphore import AnySemaphore
 from redsem_async._api.status import SemaphoreStatus
-from redsem_async._core.errors import BackendUnavailable, ModeMismatch, SemaphoreError
+from redsem_async._core.errors import (
+    BackendUnavailable,
+    ModeMismatch,
+    SemaphoreError,
+    unreachable,
+)
 from redsem_async._integrations.discovery import SemaphoreInfo, find
 from redsem_async._redis.stored import READ_ERRORS, scanned_names
 
@@ -65,10 +70,12 @@ class Outage:
     Attributes:
         since: when that was noticed, as a Unix time.
         text: the error.
+        read_at: when Redis was last read, as a Unix time; None for never.
     """
 
     since: float
     text: str
+    read_at: float | None
 
 
 class Detail(NamedTuple):
@@ -137,6 +144,7 @@ class Reader:
         self._seen: set[str] = set()  # names of the SCAN that is under way
         self._scan: AsyncGenerator[list[str]] | None = None
         self._scanned: float | None = None  # when a SCAN went through
+        self._read_at: float | None = None  # when a tick went through, as a Unix time
         self._turns: OrderedDict[str, None] = (
             OrderedDict()
         )  # names whose turn has not come in this round
@@ -189,7 +197,7 @@ class Reader:
                 logger.exception(
                     "reading for the dashboard failed", extra={"event": "dashboard failed"}
                 )
-                self.outage = Outage(time.time(), "the dashboard failed: its log has the error")
+                self._fail("the dashboard failed: its log has the error")
             self._ticked = time.monotonic()
             self._publish()
             pause = self._interval if self.complete or self.outage else BREATH
@@ -207,12 +215,14 @@ class Reader:
             await self._read_rows(shown[:SHOWN])
             left = BUDGET - min(len(shown), SHOWN)
             await self._read_rows(self._take_turns(left, set(shown)))
-            self.outage = None
+            self.outage, self._read_at = None, time.time()
         except (BackendUnavailable, TimeoutError, *READ_ERRORS) as error:
-            text = " ".join(str(error).split()) or "it does not answer"
-            since = self.outage.since if self.outage else time.time()
-            self.outage = Outage(since, text)
+            self._fail(unreachable(error) or " ".join(str(error).split()) or "no reply")
             await self._end_scan()
+
+    def _fail(self, text: str) -> None:
+        since = self.outage.since if self.outage else time.time()
+        self.outage = Outage(since, text.rstrip("."), self._read_at)
 
     async def _in_time(self, work: Awaitable[T]) -> T:
         async with asyncio.timeout(READ_TIMEOUT):

@@ -6,6 +6,7 @@ Names, labels, hosts and keys are text from outside. The page writes them as tex
 import re
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from fnmatch import translate
 from string import ascii_lowercase, ascii_uppercase, digits
 from typing import Any
@@ -122,7 +123,7 @@ def _common(reader: Reader) -> Json:
         "at": time.time(),
         "complete": reader.complete,
         "round": round(reader.round, 1),
-        "outage": None if outage is None else {"since": outage.since, "text": outage.text},
+        "outage": None if outage is None else asdict(outage),
         "refusal": reader.refusal,
     }
 

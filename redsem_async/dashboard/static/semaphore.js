@@ -1,6 +1,6 @@
 // One semaphore in full.
 
-import { askKick, askLimit, may, showActions } from "./changes.js";
+import { askLimit, askRevoke, may, showActions } from "./changes.js";
 import { Chart, History } from "./chart.js";
 import { byId, clientName, clientPlace, clock, duration, el, headline, number, plural, printable, reconcile, setAttribute, setText } from "./dom.js";
 import { Happened } from "./happened.js";
@@ -303,7 +303,7 @@ const buttonColumn = (textOf, labelOf, run) => ({
   label: "change",
   quiet: true,
   cell: (item, td) => {
-    if (!td.firstElementChild) td.append(el("button", { type: "button", class: "small", onclick: () => run(td.item) }));
+    if (!td.firstElementChild) td.append(el("button", { type: "button", class: "change small", onclick: () => run(td.item) }));
     td.item = item;
     setText(td.firstElementChild, textOf(item));
     setAttribute(td.firstElementChild, "aria-label", labelOf(item));
@@ -321,8 +321,8 @@ function showHolders(view) {
     text("fencing token", (holder) => holder.token, true),
     text("id", (holder) => holder.id ?? holder.short),
   ];
-  if (may("kick")) {
-    columns.push(buttonColumn(() => "Kick…", (holder) => `Revoke the permit ${holder.short} of ${clientName(holder.client)}`, askKick));
+  if (may("revoke")) {
+    columns.push(buttonColumn(() => "Revoke…", (holder) => `Revoke the permit ${holder.short} of ${clientName(holder.client)}`, askRevoke));
   }
   const rest = view.moreHolders ? `and ${plural(view.moreHolders, "more permit", "more permits")}: the first to expire are listed` : "";
   const reused = view.holders.some((holder) => holder.client.reuses)
@@ -354,9 +354,9 @@ function showKeys(view) {
   };
   const columns = [
     text("key", (key) => keyText(key.key)),
-    { label: "share of the limit", cell: (key, td) => {
+    { label: "use of its limit", cell: (key, td) => {
       if (!td.firstElementChild) td.append(meter());
-      updateMeter(td.firstElementChild, { held: key.held, limit: view.limit, waiting: key.waiting });
+      updateMeter(td.firstElementChild, { held: key.held, limit: key.limit ?? view.limit, waiting: key.waiting });
     } },
     text("in use", (key) => number(key.held), true),
     text("limit of the key", limit, true),

@@ -212,7 +212,8 @@ async def test_an_operator_pauses_and_resumes(writable: Site, tabs: Tabs, redis:
         await expect(page.get_by_role("dialog")).to_have_count(0)
         assert (await sem.status()).set_limit is None
         await page.get_by_role("button", name="Pause").click()
-        await page.get_by_role("dialog").get_by_role("button", name="Pause").click()
+        dialog = page.get_by_role("dialog", name="Pause “openai”?")
+        await dialog.get_by_role("button", name="Pause").click()
         await expect(page.locator("#label")).to_have_text("paused")
         assert (await sem.status()).set_limit == 0
         waiter = asyncio.create_task(sem.acquire())
@@ -230,8 +231,9 @@ async def test_an_operator_revokes_a_permit(writable: Site, tabs: Tabs, redis: R
     permit = await sem.acquire()
     page = await tabs.open(writable, "semaphore?name=gpu")
     await page.get_by_role("button", name="Revoke the permit").click()
-    await expect(page.get_by_role("dialog")).to_contain_text("trainer")
-    await page.get_by_role("dialog").get_by_role("button", name="Revoke it").click()
+    dialog = page.get_by_role("dialog", name="Revoke a permit of “gpu”?")
+    await expect(dialog).to_contain_text("trainer")
+    await dialog.get_by_role("button", name="Revoke").click()
     assert isinstance(await soon(permit.wait_lost()), PermitLost)
     await expect(page.locator("#held")).to_have_text("0")
 
@@ -307,9 +309,9 @@ async def test_tabs_that_nobody_sees_leave_connections_to_others(site: Site, tab
 async def test_the_connection_to_redis_is_lost_and_found(
     own_client: Any, serve: Serve, tabs: Tabs, redis: Redis, server: EmbeddedRedis
 ) -> None:
-    """The page says so, keeps what it knew, and goes on by itself."""
+    """The page says so, keeps what it knew, changes nothing meanwhile, and recovers by itself."""
     client = own_client()
-    site = await serve(client)
+    site = await serve(client, writable=True, authorize=lambda *_: "ada", title="Staging")
     await FairSemaphore(redis, "gpu", 4).set_limit(3)
     list_page = await tabs.open(site)
     page = await tabs.open(site, "semaphore?name=gpu")
@@ -317,14 +319,21 @@ async def test_the_connection_to_redis_is_lost_and_found(
     await expect(list_page.locator("#rows tr")).to_have_count(1)
     server.kill()
     for one in (page, list_page):
-        await expect(one.locator("#banner")).to_contain_text("Redis cannot be read since")
-        await expect(one.locator("#live-text")).to_have_text("Redis does not answer")
+        await expect(one.locator("#banner")).to_contain_text("Redis has been unreachable since")
+        await expect(one.locator("#banner")).to_contain_text("(connection refused)")
+        await expect(one.locator("#live-text")).to_contain_text("stale: last read at")
     await expect(page.locator("#limit")).to_have_text("3")
+    await expect(page.get_by_role("button", name="Set limit")).to_be_disabled()
     server.restart()
     for one in (page, list_page):
         await expect(one.locator("#live-text")).to_have_text("live")
         await expect(one.locator("#banner")).to_be_hidden()
+        await expect(one.locator(".brand")).to_have_text("Staging")
+        await expect(one.locator(".place")).to_contain_text(f":{server.port}, database 0")
     await expect(page.locator("#happened")).to_contain_text("Redis answers again.")
+    await FairSemaphore(redis, "gpu", 4).set_limit(2)
+    await expect(page.locator("#limit")).to_have_text("2")
+    await expect(page.get_by_role("button", name="Set limit")).to_be_enabled()
 
 
 async def test_the_server_of_the_page_is_lost(tabs: Tabs, redis: Redis) -> None:
@@ -338,8 +347,8 @@ async def test_the_server_of_the_page_is_lost(tabs: Tabs, redis: Redis) -> None:
         await page.reload()
         await expect(page.locator("#live-text")).to_have_text("live")
     await page.clock.fast_forward(7000)
-    await expect(page.locator("#banner")).to_contain_text("does not answer")
-    await expect(page.locator("#live-text")).to_have_text("no connection")
+    await expect(page.locator("#banner")).to_contain_text("has not answered")
+    await expect(page.locator("#live-text")).to_contain_text("stale: last read at")
 
 
 async def test_two_tabs_show_the_same(writable: Site, tabs: Tabs, redis: Redis) -> None:
