@@ -45,7 +45,9 @@ def dashboard(
     metrics: str | Callable[[str], bool] = "",
     title: str = "Semaphores",
 ) -> Starlette:
-    """Make the application. Nothing is sent to Redis until a page is open.
+    """Make the application. Mounted, it sends nothing to Redis until a page is open.
+
+    Served by itself, it also reads every three seconds, so that charts are full from the start.
 
     Args:
         redis: any client of ``redis.asyncio``. One that is in use elsewhere will do: the dashboard

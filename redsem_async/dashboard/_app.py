@@ -80,9 +80,15 @@ class Dashboard:
             Route("/metrics", self.metrics),
             Mount("/static", static),
         ]
-        app = Starlette(routes=routes)
+        app = Starlette(routes=routes, lifespan=self._lifespan)
         app.add_middleware(_Headers)
         return app
+
+    @contextlib.asynccontextmanager
+    async def _lifespan(self, _: Starlette) -> AsyncGenerator[None]:
+        """Where it is served by itself, the last minutes are there before a page is opened."""
+        async with self._reader()[0].watching(Watch(live=False)):
+            yield
 
     def _reader(self) -> tuple[Reader, Metrics]:
         loop = asyncio.get_running_loop()

@@ -6,6 +6,7 @@ import { meter, updateMeter } from "./meter.js";
 
 const STEP = 50;
 const MOST = 500; // as the server has it
+const KINDS = { error: "unreadable", stalled: "stalled", grace: "in a grace period", paused: "paused", waiting: "full with a queue" };
 const filter = byId("filter");
 const body = byId("rows");
 let rows = STEP;
@@ -21,7 +22,11 @@ function show(view) {
   setText(byId("total"), number(view.total));
   setText(byId("held"), number(view.held));
   setText(byId("waiting"), number(view.waiting));
-  setText(byId("paused"), number(view.paused));
+  const kinds = Object.entries(view.attention);
+  const attention = kinds.reduce((sum, [, count]) => sum + count, 0);
+  setText(byId("attention"), number(attention));
+  setText(byId("attention-what"), `need attention${attention ? `: ${kinds.map(([code, count]) => `${number(count)} ${KINDS[code]}`).join(", ")}` : ""}`);
+  document.body.classList.toggle("troubled", attention > 0);
   document.body.classList.toggle("contended", view.waiting > 0);
   setText(byId("note"), note(view));
   reconcile(body, ordered(view.rows), (row) => row.name, makeRow, updateRow);
@@ -37,7 +42,7 @@ function note(view) {
   const others = shown >= MOST ? " (the filter finds the others)" : "";
   const part = shown < view.matched ? `, the first ${number(shown)} are shown${others}` : "";
   const round = view.round > 3 ? `. Names that are not shown are read every ${duration(view.round)}` : "";
-  return `${which}${part}, the fullest first${round}.`;
+  return `${which}${part}, trouble first${round}.`;
 }
 
 function ordered(fresh) {
@@ -74,7 +79,7 @@ function updateRow(element, row) {
   setText(name.lastElementChild, row.class ?? "");
   const pill = state.firstElementChild;
   setText(pill, row.label);
-  pill.title = row.words;
+  pill.title = printable(row.words);
   if (row.held === undefined) {
     for (const empty of [inUse, waiting, oldest]) setText(empty, "?");
     return;
