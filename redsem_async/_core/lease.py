@@ -28,9 +28,9 @@ def refresh_is_overdue(left: float, lease: float, refresh_interval: float) -> bo
     return left < 0.6 * (lease - refresh_interval)
 
 
-def heartbeat_is_overdue(alive_for: float, lease: float) -> bool:
-    """Whether a process with waiters that counts as alive for *alive_for* has missed two."""
-    return alive_for < liveness_timeout(lease) - 2 * heartbeat_interval(lease)
+def heartbeat_is_overdue(dead_in: float, lease: float) -> bool:
+    """Whether a process with waiters that counts as alive for *dead_in* has missed two."""
+    return dead_in < liveness_timeout(lease) - 2 * heartbeat_interval(lease)
 
 
 def handoff_lease(lease: float) -> float:

@@ -36,7 +36,7 @@ class SemaphoreInfo:
         clients: the processes that use it; if there is none, those that used it last.
         grace: seconds until the grace period after a loss of state ends; 0 if there is none.
         slots: the longest list of slots that a client declares, as texts.
-        alive_for: by the id of a process, for how many seconds it counts as alive without another
+        dead_in: by the id of a process, for how many seconds it counts as alive without another
             sign of life.
     """
 
@@ -47,7 +47,7 @@ class SemaphoreInfo:
     clients: tuple[Client, ...] = ()
     grace: float = 0.0
     slots: tuple[str, ...] = ()
-    alive_for: Mapping[str, float] = field(default_factory=dict[str, float])
+    dead_in: Mapping[str, float] = field(default_factory=dict[str, float])
 
     @property
     def fair(self) -> bool:
@@ -164,7 +164,7 @@ async def find(client: Any, prefix: str, name: str) -> SemaphoreInfo | None:
     clients = tuple(client_of(hub, who) for hub, who in found.hubs.items())
     return SemaphoreInfo(
         *(name, found.mode, found.clock, found.set_limit, clients, found.grace, found.slots),
-        alive_for=found.alive_for,
+        dead_in=found.dead_in,
     )
 
 

@@ -36,7 +36,7 @@ class Stored:
         clock: None in the same cases.
         set_limit: the limit set by an operator, if any.
         hubs: what each live hub says of itself, by its id; if none is alive, the last known ones.
-        alive_for: seconds for which each of them counts as alive without another sign of life.
+        dead_in: seconds for which each of them counts as alive without another sign of life.
         grace: seconds until the grace period after a loss of state ends; 0 if there is none.
         slots: the longest list of slots that a client declares, as texts.
     """
@@ -47,7 +47,7 @@ class Stored:
     hubs: Mapping[str, str]
     grace: float
     slots: tuple[str, ...] = ()
-    alive_for: Mapping[str, float] = field(default_factory=dict[str, float])
+    dead_in: Mapping[str, float] = field(default_factory=dict[str, float])
 
 
 async def stored(client: Any, prefix: str, name: str) -> Stored | None:
@@ -82,7 +82,7 @@ async def _stored(client: Any, prefix: str, name: str) -> Stored | None:
     slots: tuple[str, ...] = ()
     if mode is not None and mode.endswith("+slots"):
         slots = _slots((await _fields(client, f"{stem}:slots", ["list"])).get("list", ""))
-    known, alive_for = _hubs(meta, now)
+    known, dead_in = _hubs(meta, now)
     return Stored(
         mode,
         clock,
@@ -90,7 +90,7 @@ async def _stored(client: Any, prefix: str, name: str) -> Stored | None:
         known,
         max(0.0, (float(meta.get("grace", 0)) - now) / 1000),
         slots,
-        alive_for,
+        dead_in,
     )
 
 
@@ -125,14 +125,14 @@ async def _clock_ms(client: Any, clock: Clock | None, meta: Mapping[str, str]) -
 def _hubs(meta: Mapping[str, str], now: float) -> tuple[dict[str, str], dict[str, float]]:
     """The hubs that are alive, or else the last known ones; and for how long each is."""
     known: dict[str, str] = {}
-    alive_for: dict[str, float] = {}
+    dead_in: dict[str, float] = {}
     for name, who in meta.items():
         hub, _, kind = name.partition(":")
         if kind == "client":
             known[hub] = who
             if (until := float(meta.get(f"{hub}:until", 0))) > now:
-                alive_for[hub] = (until - now) / 1000
-    return {hub: who for hub, who in known.items() if hub in (alive_for or known)}, alive_for
+                dead_in[hub] = (until - now) / 1000
+    return {hub: who for hub, who in known.items() if hub in (dead_in or known)}, dead_in
 
 
 async def scanned_names(client: Any, prefix: str, pattern: str = "*") -> AsyncGenerator[list[str]]:

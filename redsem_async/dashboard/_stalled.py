@@ -33,8 +33,8 @@ def is_unrefreshed(holder: Holder) -> bool:
 
 def is_silent(waiter: Waiter, info: SemaphoreInfo) -> bool:
     """Whether the request leaves the queue soon, because its process sends no heartbeats."""
-    lease, alive_for = waiter.client.lease, info.alive_for.get(waiter.client.id)
-    return lease is not None and alive_for is not None and heartbeat_is_overdue(alive_for, lease)
+    lease, dead_in = waiter.client.lease, info.dead_in.get(waiter.client.id)
+    return lease is not None and dead_in is not None and heartbeat_is_overdue(dead_in, lease)
 
 
 def stalled(info: SemaphoreInfo, status: SemaphoreStatus | None) -> dict[str, Stalled]:
@@ -48,5 +48,5 @@ def stalled(info: SemaphoreInfo, status: SemaphoreStatus | None) -> dict[str, St
             found[client.id] = Stalled(client, holder.expires_in, holds=True)
     for waiter in status.waiters:
         if (client := waiter.client).id not in found and is_silent(waiter, info):
-            found[client.id] = Stalled(client, info.alive_for[client.id], holds=False)
+            found[client.id] = Stalled(client, info.dead_in[client.id], holds=False)
     return found

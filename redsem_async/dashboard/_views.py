@@ -28,9 +28,8 @@ MOST_ROWS = 500
 MAX_CLIENTS = 200  # processes that a page lists
 LONGEST_FILTER = 512
 LONGEST_START = 100
-WAITING = ("waiting", "keys", "serving")  # these change all the time, and have one rank
-GROUPS = {code: min(rank, 4) for rank, code in enumerate((*TROUBLE, *WAITING))}
-GROUPS |= {"full": 5, "free": 5, "idle": 6}
+GROUPS = {code: rank for rank, code in enumerate(TROUBLE)}  # of a list, from the top
+GROUPS |= {"keys": 4, "serving": 4, "full": 5, "free": 5, "idle": 6}  # queues change all the time
 _ORDER = f"-.{digits}{ascii_uppercase}_{ascii_lowercase}~"  # of characters that are not encoded
 
 
@@ -79,7 +78,7 @@ def start_of_keys(text: str) -> str | None:
 
 
 def _rank(reading: Reading) -> tuple[int, int, int, str]:
-    """Trouble first, then the fullest: the sort key of a reading."""
+    """Those in trouble first, then the fullest: the sort key of a reading."""
     status, name = reading.status, reading.info.name
     if status is None:
         return (0, 0, 0, name)

@@ -28,16 +28,16 @@ PROCESS = Client("ab" * 16, label="trainer", limit=2, lease=10.0, refresh_interv
 def reading(
     *,
     left: float | None = None,
-    alive_for: float | None = None,
+    dead_in: float | None = None,
     limit: int = 2,
     set_limit: int | None = None,
 ) -> Reading:
-    """One of a permit with *left* seconds, or of a request whose process is *alive_for* more."""
+    """One of a permit with *left* seconds, or of a request whose process is *dead_in* more."""
     holders = () if left is None else (Holder("id", PROCESS, 60.0, left, 1, 1),)
-    waiters = () if alive_for is None else (Waiter("id", PROCESS, 0, 3.0, 1),)
-    alive = {} if alive_for is None else {PROCESS.id: alive_for}
+    waiters = () if dead_in is None else (Waiter("id", PROCESS, 0, 3.0, 1),)
+    alive = {} if dead_in is None else {PROCESS.id: dead_in}
     declares = (Client("cd" * 16, limit=limit),)
-    info = SemaphoreInfo("gpu", "fair", "server", set_limit, declares, alive_for=alive)
+    info = SemaphoreInfo("gpu", "fair", "server", set_limit, declares, dead_in=alive)
     status = SemaphoreStatus(
         *("gpu", limit, len(holders), 1, len(waiters), holders, waiters), set_limit
     )
@@ -78,7 +78,7 @@ def test_a_stalled_holder_is_noted_until_its_permits_end() -> None:
 
 def test_a_stalled_waiter_is_noted_until_it_recovers() -> None:
     alive = (14.0, 6.0, 5.0, 16.0)
-    assert told(*(reading(alive_for=alive_for) for alive_for in alive)) == [
+    assert told(*(reading(dead_in=dead_in) for dead_in in alive)) == [
         ("bad", "trainer has stalled. Unless it recovers, its requests leave the queue in 6.0 s."),
         ("good", "trainer has recovered."),
     ]
