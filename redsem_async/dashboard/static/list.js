@@ -29,14 +29,16 @@ function show(view) {
   document.body.classList.toggle("troubled", attention > 0);
   document.body.classList.toggle("contended", view.waiting > 0);
   setText(byId("note"), note(view));
+  byId("unused").hidden = !view.complete || view.total > 0 || Boolean(view.refusal);
+  byId("unmatched").hidden = !view.complete || view.total === 0 || view.matched > 0;
+  byId("list").hidden = view.matched === 0;
   reconcile(body, ordered(view.rows), (row) => row.name, makeRow, updateRow);
   byId("more").hidden = view.matched <= view.rows.length || rows >= MOST;
 }
 
 function note(view) {
   if (!view.complete && !view.outage) return `reading … ${plural(view.total, "name", "names")} so far`;
-  if (view.total === 0) return "No semaphore is in use.";
-  if (view.matched === 0) return "No name matches the filter.";
+  if (view.matched === 0) return "";
   const shown = view.rows.length;
   const which = plural(view.matched, filter.value ? "name matches" : "semaphore in use", filter.value ? "names match" : "semaphores in use");
   const others = shown >= MOST ? " (the filter finds the others)" : "";
@@ -115,6 +117,12 @@ document.addEventListener("keydown", (event) => {
     filter.value = "";
     filter.dispatchEvent(new Event("input"));
   }
+});
+
+byId("unfilter").addEventListener("click", () => {
+  filter.value = "";
+  filter.dispatchEvent(new Event("input"));
+  filter.focus();
 });
 
 byId("more").addEventListener("click", () => {

@@ -38,6 +38,7 @@ start();
 
 function receive(view) {
   showHistory(view.history);
+  document.body.classList.toggle("unknown", view.found === false);
   if (view.found === false) {
     missing();
     return;
@@ -64,17 +65,19 @@ function show(view) {
 function missing() {
   byId("stage").dataset.state = "idle";
   setText(byId("label"), "not in use");
-  setText(byId("words"), "Nobody holds or waits for a permit of this name, and no limit is set.");
-  setText(byId("limits"), "");
-  for (const id of ["held", "limit", "waiting"]) setText(byId(id), "–");
-  for (const id of ["cells", "legend", "holders", "waiters", "clients", "actions"]) byId(id).replaceChildren();
-  for (const id of ["cells", "legend", "keys-card"]) byId(id).hidden = true;
-  delete byId("actions").dataset.shown;
+  setText(byId("words"), "No process holds a permit of this semaphore or waits for one, and no limit is set.");
+  if (byId("limits").children.length) return;
+  byId("limits").replaceChildren(
+    "This page shows the semaphore as soon as a process uses it. Names are case-sensitive: ",
+    el("a", { href: `./#${encodeURIComponent(name)}` }, "search the list for this name"),
+    ". If it should be in use, check that its processes use the Redis, database and prefix above.",
+  );
 }
 
 /** The charts, and what happened, the latest first; a screen reader is told of what is new. */
 function showHistory({ points, events }) {
   for (const chart of charts) chart.show(points, events);
+  byId("charts").hidden = !points.length;
   if (points.length) setText(byId("since"), `What the dashboard has read in the last 15 minutes, back to ${clock(points[0][0])}.`);
   byId("happened-empty").hidden = events.length > 0;
   const keyOf = ([at, , text]) => `${at} ${text}`;

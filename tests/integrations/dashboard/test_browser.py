@@ -122,7 +122,7 @@ async def test_the_demo_is_seen_as_it_happens(
 ) -> None:
     """The limit, the line, the killed process, and the recovery."""
     page = await tabs.open(site)
-    await expect(page.locator("#note")).to_have_text("No semaphore is in use.")
+    await expect(page.get_by_role("heading", name="No semaphore is in use")).to_be_visible()
     demo = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "redsem_async", "demo", "--requests", "160", "--lease", "2"),
         *("--url", server.url),
@@ -260,6 +260,27 @@ async def test_hostile_text_is_shown_as_text(writable: Site, tabs: Tabs, redis: 
         await expect(page.get_by_role("dialog")).to_contain_text(SHOWN)
         assert await page.locator("img, b").count() == 0
         await is_served(waiter)
+
+
+async def test_what_is_not_there_is_explained(site: Site, tabs: Tabs, redis: Redis) -> None:
+    """An empty list, a filter that finds nothing, and a name that is not in use."""
+    page = await tabs.open(site)
+    await expect(page.get_by_role("heading", name="No semaphore is in use")).to_be_visible()
+    await expect(page.locator("#unused")).to_contain_text("prefix redsem")
+    assert await violations(page) == []
+    async with FairSemaphore(redis, "gpu", 4):
+        await expect(page.locator("#rows tr")).to_have_count(1)
+        await expect(page.locator("#unused")).to_be_hidden()
+        await page.get_by_label("Filter by name").fill("cpu")
+        await page.get_by_role("button", name="Clear the filter").click()
+        await expect(page.locator("#rows tr")).to_have_count(1)
+        await page.goto(f"{site.url}semaphore?name=GPU")
+        await expect(page.locator("#label")).to_have_text("not in use")
+        await expect(page.locator("#holders")).to_be_hidden()
+        assert await violations(page) == []
+        await page.get_by_role("link", name="search the list").click()
+        await page.get_by_role("link", name="gpu").click()
+        await expect(page.locator("#limit")).to_have_text("4")
 
 
 async def test_keys_are_searched_and_paged(
