@@ -219,7 +219,7 @@ class _Status:
             reading.limit += status.limit
             reading.held += status.held
             reading.waiting += status.waiting
-            reading.oldest = max([reading.oldest, *(waiter.age for waiter in status.waiters)])
+            reading.oldest = max(reading.oldest, status.oldest_wait or 0.0)
         self._readings = readings
         self._round_at = time.monotonic()
         if complete:

@@ -511,7 +511,7 @@ class AnySemaphore:
     def _bind(self) -> Bound:
         hub = hub_for(self._backend, self._client)
         remote = hub.semaphore(self._address, self._label)
-        remote.state.introduction.declared = self.limit
+        remote.state.introduction.terms = self._terms
         if self._recovery is not None:
             remote.recover(self.lease)
         bound = self._last_bound = Bound(remote, refresher_of(hub), hub.identity.loop)

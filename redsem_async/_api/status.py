@@ -1,5 +1,6 @@
 """The dataclasses that ``status()`` returns."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -24,6 +25,8 @@ class Client:
         reuses_leases: whether it may give a released permit to its own next caller (``linger``).
             Some of the permits that it holds may then be unused.
         version: of this library in the process. None if it is not known.
+        lease: seconds after which its permits expire unless it refreshes them.
+        refresh_interval: seconds between two of its refreshes.
     """
 
     id: str
@@ -34,6 +37,8 @@ class Client:
     key_limit: int | None = None
     reuses_leases: bool = False
     version: str | None = None
+    lease: float | None = None
+    refresh_interval: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +153,14 @@ class SemaphoreStatus:
     keys: tuple[KeyStatus, ...] = ()
     back_off: BackOff | None = None
 
+    @property
+    def oldest_wait(self) -> float | None:
+        """The longest wait of the listed waiters; None without one.
+
+        Requests of processes that have died are not among them.
+        """
+        return max((waiter.age for waiter in self.waiters), default=None)
+
 
 def status_of(
     name: str,
@@ -250,11 +263,19 @@ def client_of(hub: str, description: str, *, reuses_leases: bool = False) -> Cli
         key_limit=_count(facts.get("key_limit")),
         reuses_leases=reuses_leases,
         version=_text(facts.get("version")),
+        lease=_seconds(facts.get("lease")),
+        refresh_interval=_seconds(facts.get("refresh_interval")),
     )
 
 
 def _text(fact: object) -> str | None:
     return fact if isinstance(fact, str) else None
+
+
+def _seconds(fact: object) -> float | None:
+    if isinstance(fact, bool) or not isinstance(fact, int | float):
+        return None
+    return fact if 0 < fact < math.inf else None
 
 
 def _count(fact: object) -> int | None:

@@ -23,6 +23,16 @@ def liveness_timeout(lease: float) -> float:
     return max(3 * interval, lease + interval)
 
 
+def refresh_is_overdue(left: float, lease: float, refresh_interval: float) -> bool:
+    """Whether a permit with *left* seconds of its *lease* should have been refreshed long ago."""
+    return left < 0.6 * (lease - refresh_interval)
+
+
+def heartbeat_is_overdue(dead_in: float, lease: float) -> bool:
+    """Whether a process with waiters that counts as alive for *dead_in* has missed two."""
+    return dead_in < liveness_timeout(lease) - 2 * heartbeat_interval(lease)
+
+
 def handoff_lease(lease: float) -> float:
     """The lease of a permit handed to another process, until that process refreshes it.
 

@@ -4,6 +4,7 @@ import os
 import socket
 import time
 
+from redsem_async._core.config import Terms
 from redsem_async._core.version import __version__
 from redsem_async._protocol.backend import SemaphoreRef
 from redsem_async._protocol.hub_info import HubInfo, describe
@@ -15,13 +16,13 @@ class Introduction:
     """Attached to the next command that can carry it, until the server has it.
 
     Attributes:
-        declared: the limit of the semaphore object that was used last.
+        terms: those of the semaphore object that was used last.
         declared_of_keys: what it declares for each key; None for nothing, or for a function.
         sent: whether a command carried it, and the server may be expected to remember.
     """
 
     def __init__(self, semaphore: SemaphoreRef, route: Route, label: str | None) -> None:
-        self.declared: int = 0
+        self.terms: Terms | None = None
         self.declared_of_keys: int | None = None
         self.sent: bool = False
         self._semaphore = semaphore
@@ -36,15 +37,18 @@ class Introduction:
         return self.hub_info()
 
     def hub_info(self) -> HubInfo:
-        """Label, host, process, version and limits. May be called in any thread."""
-        of_keys = self.declared_of_keys
+        """Label, host, process, version and terms. May be called in any thread."""
+        terms, of_keys = self.terms, self.declared_of_keys
+        assert terms is not None
         description = describe(
             label=self._label,
             host=socket.gethostname(),
             pid=os.getpid(),
             version=__version__,
             started=round(_STARTED, 3),
-            limit=self.declared,
+            limit=terms.limit,
+            lease=terms.lease,
+            refresh_interval=round(terms.refresh_interval, 3),
             **({} if of_keys is None else {"key_limit": of_keys}),
         )
         link = self._route.link

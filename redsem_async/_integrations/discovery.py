@@ -4,8 +4,8 @@ import asyncio
 import contextlib
 import difflib
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, cast
 
@@ -36,6 +36,8 @@ class SemaphoreInfo:
         clients: the processes that use it; if there is none, those that used it last.
         grace: seconds until the grace period after a loss of state ends; 0 if there is none.
         slots: the longest list of slots that a client declares, as texts.
+        dead_in: by the id of a process, for how many seconds it counts as alive without another
+            sign of life.
     """
 
     name: str
@@ -45,6 +47,7 @@ class SemaphoreInfo:
     clients: tuple[Client, ...] = ()
     grace: float = 0.0
     slots: tuple[str, ...] = ()
+    dead_in: Mapping[str, float] = field(default_factory=dict[str, float])
 
     @property
     def fair(self) -> bool:
@@ -160,7 +163,8 @@ async def find(client: Any, prefix: str, name: str) -> SemaphoreInfo | None:
         return None
     clients = tuple(client_of(hub, who) for hub, who in found.hubs.items())
     return SemaphoreInfo(
-        name, found.mode, found.clock, found.set_limit, clients, found.grace, found.slots
+        *(name, found.mode, found.clock, found.set_limit, clients, found.grace, found.slots),
+        dead_in=found.dead_in,
     )
 
 

@@ -6,7 +6,7 @@ Every read is bounded, but for the processes of one semaphore, of which each has
 import re
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 from urllib.parse import unquote
 
@@ -36,6 +36,7 @@ class Stored:
         clock: None in the same cases.
         set_limit: the limit set by an operator, if any.
         hubs: what each live hub says of itself, by its id; if none is alive, the last known ones.
+        dead_in: seconds for which each of them counts as alive without another sign of life.
         grace: seconds until the grace period after a loss of state ends; 0 if there is none.
         slots: the longest list of slots that a client declares, as texts.
     """
@@ -46,6 +47,7 @@ class Stored:
     hubs: Mapping[str, str]
     grace: float
     slots: tuple[str, ...] = ()
+    dead_in: Mapping[str, float] = field(default_factory=dict[str, float])
 
 
 async def stored(client: Any, prefix: str, name: str) -> Stored | None:
@@ -80,13 +82,15 @@ async def _stored(client: Any, prefix: str, name: str) -> Stored | None:
     slots: tuple[str, ...] = ()
     if mode is not None and mode.endswith("+slots"):
         slots = _slots((await _fields(client, f"{stem}:slots", ["list"])).get("list", ""))
+    known, dead_in = _hubs(meta, now)
     return Stored(
         mode,
         clock,
         None if limit is None else _limit(limit),
-        _hubs(meta, now),
+        known,
         max(0.0, (float(meta.get("grace", 0)) - now) / 1000),
         slots,
+        dead_in,
     )
 
 
@@ -118,17 +122,17 @@ async def _clock_ms(client: Any, clock: Clock | None, meta: Mapping[str, str]) -
     return seconds * 1000 + (micros + float(meta.get("ahead", 0))) / 1000
 
 
-def _hubs(meta: Mapping[str, str], now: float) -> dict[str, str]:
-    """The hubs that are alive; if there is none, the last known ones."""
+def _hubs(meta: Mapping[str, str], now: float) -> tuple[dict[str, str], dict[str, float]]:
+    """The hubs that are alive, or else the last known ones; and for how long each is."""
     known: dict[str, str] = {}
-    alive: set[str] = set()
-    for field, who in meta.items():
-        hub, _, kind = field.partition(":")
+    dead_in: dict[str, float] = {}
+    for name, who in meta.items():
+        hub, _, kind = name.partition(":")
         if kind == "client":
             known[hub] = who
-            if float(meta.get(f"{hub}:until", 0)) > now:
-                alive.add(hub)
-    return {hub: who for hub, who in known.items() if not alive or hub in alive}
+            if (until := float(meta.get(f"{hub}:until", 0))) > now:
+                dead_in[hub] = (until - now) / 1000
+    return {hub: who for hub, who in known.items() if hub in (dead_in or known)}, dead_in
 
 
 async def scanned_names(client: Any, prefix: str, pattern: str = "*") -> AsyncGenerator[list[str]]:

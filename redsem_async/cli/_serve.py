@@ -33,7 +33,9 @@ def serve(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 for any.")] = 8642,
     writable: Annotated[
         bool,
-        typer.Option("--writable", help="Let the page set limits, pause, resume, kick and clear."),
+        typer.Option(
+            "--writable", help="Let the page set limits, pause, resume, revoke and clear."
+        ),
     ] = False,
     allow_host: Annotated[
         list[str] | None,
@@ -42,6 +44,9 @@ def serve(
     interval: Annotated[
         float, typer.Option(min=0.1, max=60, help="Seconds between two reads of an open page.")
     ] = 0.5,
+    title: Annotated[
+        str, typer.Option(help="Title of the pages, such as the environment's name.")
+    ] = "Semaphores",
     url: Url = LOCAL,
     prefix: Prefix = "redsem",
     cluster: IsCluster = False,
@@ -70,6 +75,7 @@ def serve(
                 writable=writable,
                 authorize=_token_holder if writable else None,
                 interval=interval,
+                title=title,
             )
             await _serve(Guard(app, token, hosts), host, port, name, token)
 

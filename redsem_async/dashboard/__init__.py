@@ -45,25 +45,27 @@ def dashboard(
     metrics: str | Callable[[str], bool] = "",
     title: str = "Semaphores",
 ) -> Starlette:
-    """Make the application. Nothing is sent to Redis until a page is open.
+    """Make the application. Mounted, it sends nothing to Redis until a page is open.
+
+    Served by itself, it also reads every three seconds, so that charts are full from the start.
 
     Args:
         redis: any client of ``redis.asyncio``. One that is in use elsewhere will do: the dashboard
             uses at most four of its connections, and the one connection of the library.
         prefix: of the keys of the semaphores.
-        writable: whether the pages have controls to set limits, to pause, resume, kick and clear.
+        writable: whether the pages have controls to set limits, pause, resume, revoke and clear.
             It needs *authorize*.
         authorize: ``authorize(request, action, name)``, a function or coroutine function that
             says whether the sender of a request may do something: False or an empty text for no;
             True, or a text that says who it is, for the log. *action* is ``"view"``,
-            ``"metrics"``, or a change: ``"set_limit"``, ``"pause"``, ``"resume"``, ``"kick"`` or
+            ``"metrics"``, or a change: ``"set_limit"``, ``"pause"``, ``"resume"``, ``"revoke"`` or
             ``"clear"``. *name* is that of the semaphore, and None for the list of all and for
             metrics. It is also called to find out which controls a page shows, so it must not
             have side effects. Without it, everybody who reaches the application may view.
         interval: seconds between two reads while a page is open; at least 0.1.
         metrics: names that ``GET metrics`` has: a text that they contain, a glob such as
             ``"tenant:*"``, or a function of the name. By default all, 2,000 at most.
-        title: of the pages.
+        title: of the pages, such as ``"Production"``.
 
     Raises:
         ValueError, TypeError: for invalid arguments; ``writable=True`` without *authorize*.

@@ -24,6 +24,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from redsem_async._core.errors import SemaphoreError
+from redsem_async._redis.dial import ClusterClient, known_nodes, place_of
 from redsem_async._redis.stored import READ_ERRORS
 
 from ._access import HEADERS, METRICS, VIEW, Access, set_token, token_of
@@ -79,9 +80,15 @@ class Dashboard:
             Route("/metrics", self.metrics),
             Mount("/static", static),
         ]
-        app = Starlette(routes=routes)
+        app = Starlette(routes=routes, lifespan=self._lifespan)
         app.add_middleware(_Headers)
         return app
+
+    @contextlib.asynccontextmanager
+    async def _lifespan(self, _: Starlette) -> AsyncGenerator[None]:
+        """Where it is served by itself, the last minutes are there before a page is opened."""
+        async with self._reader()[0].watching(Watch(live=False)):
+            yield
 
     def _reader(self) -> tuple[Reader, Metrics]:
         loop = asyncio.get_running_loop()
@@ -116,8 +123,8 @@ class Dashboard:
             token=token if self._access.writable else "",
             allowed=" ".join(allowed),
             writable=self._access.writable,
+            place=_place(self._redis),
             prefix=self._prefix,
-            interval=self._interval,
         )
         response = Response(text, media_type="text/html")
         if self._access.writable:
@@ -145,7 +152,7 @@ class Dashboard:
             stream = _list_stream(reader, asked.get("filter", ""), min(count, MOST_ROWS))
         else:
             after = asked.get("keys_after") or start_of_keys(asked.get("keys", ""))
-            whole = await self._access.may(request, "kick", name)
+            whole = await self._access.may(request, "revoke", name)
             stream = _detail_stream(reader, Detail(name, after), whole_ids=whole)
         return _EventStream(
             stream,
@@ -176,6 +183,15 @@ class Dashboard:
             reason = str(error) or type(error).__name__
             return PlainTextResponse(f"Redis cannot be read: {reason}\n", 503)
         return Response(text, headers={"Content-Type": kind})
+
+
+def _place(redis: Any) -> str:
+    """Which Redis, and which database of it."""
+    if isinstance(redis, ClusterClient):
+        host, port = known_nodes(redis)[0]
+        return f"Redis Cluster at {host}:{port}"
+    database = redis.connection_pool.connection_kwargs.get("db") or 0
+    return f"{place_of(redis)}, database {database}"
 
 
 # -- streams

@@ -96,7 +96,7 @@ async def change(request: Request, access: Access, redis: Any, prefix: str) -> s
             "" if wanted.key is None else f" of key {wanted.key!r}"
         )
     elif wanted.permit is not None:
-        what = f"kick {short(wanted.permit)}"
+        what = f"revoke {short(wanted.permit)}"
     logger.info("%r: %s by %r", wanted.name, what, who, extra=facts)
     return text
 
@@ -130,9 +130,9 @@ def _change_of(data: dict[str, Any]) -> Change:
         raise Refused(400, f"Nothing was changed: {error}.") from error
     if action == "set_limit" and "limit" not in data:
         raise Refused(400, "Nothing was changed: a limit is needed, or null to remove it.")
-    if action == "kick" and (not isinstance(permit, str) or parse_permit_id(permit) is None):
+    if action == "revoke" and (not isinstance(permit, str) or parse_permit_id(permit) is None):
         raise Refused(400, "Nothing was changed: that is not the id of a permit.")
-    return Change(action, name, limit, key, permit if action == "kick" else None)
+    return Change(action, name, limit, key, permit if action == "revoke" else None)
 
 
 async def _make(wanted: Change, redis: Any, prefix: str) -> str:

@@ -16,7 +16,8 @@ from prometheus_client.registry import Collector
 
 from redsem_async._integrations.discovery import names
 
-from ._reader import PAGE, READ_TIMEOUT, Reader, Reading
+from ._reader import PAGE, READ_TIMEOUT, Reader
+from ._reading import Reading
 from ._views import matcher
 from ._words import limit_of
 
@@ -95,8 +96,7 @@ class _Collected(Collector):
                 limit.add_metric(label, in_force)
             held.add_metric(label, status.held)
             waiting.add_metric(label, status.waiting)
-            ages = [waiter.age for waiter in status.waiters]
-            oldest.add_metric(label, max(ages, default=0.0))
+            oldest.add_metric(label, status.oldest_wait or 0.0)
         yield from (limit, held, waiting, oldest)
         yield GaugeMetricFamily(
             "redsem_status_unreadable", "Names whose status could not be read", unreadable

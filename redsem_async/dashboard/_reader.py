@@ -1,4 +1,4 @@
-"""Reads semaphores for all open pages, while at least one is open.
+"""Reads semaphores for all open pages, and more slowly where a dashboard is served by itself.
 
 A tick reads a bounded number of names: those that a page shows, and of the others as many as the
 budget allows, in turns. So the load on Redis depends neither on the number of semaphores nor on
@@ -9,17 +9,24 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import AsyncGenerator, Awaitable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
 from redsem_async._api.classes import FairSemaphore
 from redsem_async._api.semaphore import AnySemaphore
-from redsem_async._api.status import SemaphoreStatus
-from redsem_async._core.errors import BackendUnavailable, ModeMismatch, SemaphoreError
+from redsem_async._core.errors import (
+    BackendUnavailable,
+    ModeMismatch,
+    SemaphoreError,
+    unreachable,
+)
 from redsem_async._integrations.discovery import SemaphoreInfo, find
 from redsem_async._redis.stored import READ_ERRORS, scanned_names
+
+from ._history import EVENTS, KEPT, SLOT, Event, History
+from ._reading import Reading
 
 T = TypeVar("T")
 
@@ -35,27 +42,11 @@ BREATH = 0.02  # seconds between two ticks while not all names were read once
 AT_ONCE = 4  # connections of the client in use at the same time
 ENTRIES = 100  # holders, waiters and keys that are read of a name that a page shows
 INFO_AGE = 15.0  # seconds until mode and clients of a name are read again
-IDLE_AGE = 2.0  # the same of a name that nobody holds or waits for: it may be gone
+SHORT_AGE = 2.0  # the same of an unused name, which may be gone, or one with waiters, who may die
 READ_TIMEOUT = 4.0  # seconds for one page of names
 OLD = 10.0  # seconds without a tick after which readings are not shown any more
 MAX_NAMES = 100_000  # names that are remembered
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """What was read of a semaphore last.
-
-    Attributes:
-        info: what Redis stores of it.
-        status: None if it could not be read.
-        error: why it could not be read.
-        at: when it was read, by `time.monotonic`.
-    """
-
-    info: SemaphoreInfo
-    status: SemaphoreStatus | None
-    error: str | None
-    at: float
+HISTORIES = 500  # names whose last minutes are kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +56,12 @@ class Outage:
     Attributes:
         since: when that was noticed, as a Unix time.
         text: the error.
+        read_at: when Redis was last read, as a Unix time; None for never.
     """
 
     since: float
     text: str
+    read_at: float | None
 
 
 class Detail(NamedTuple):
@@ -91,11 +84,13 @@ class Watch:
         rows: names whose numbers it shows; it changes them as it likes.
         detail: what it shows in full.
         changed: set when there is something new to show.
+        live: whether something is looking; otherwise one tick in `SLOT` suffices.
     """
 
     rows: Iterable[str] = ()
     detail: Detail | None = None
     changed: asyncio.Event = field(default_factory=asyncio.Event)
+    live: bool = True
 
 
 @dataclass(slots=True)
@@ -105,7 +100,7 @@ class _Known:
     info: SemaphoreInfo
     semaphore: AnySemaphore
     at: float
-    idle: bool = False
+    may_change: bool = False
 
 
 class Reader:
@@ -116,6 +111,8 @@ class Reader:
         details: what pages show in full, the longest unread first; None for a name that is not
             in use.
         views: what was made of these for pages; whoever shows them may keep it here.
+        histories: the last minutes of the names that were in use then, `HISTORIES` at most.
+        outages: when Redis went away and came back.
         outage: while Redis cannot be read.
         refusal: why the names cannot be listed, if Redis refuses it.
         round: seconds from the last reading of a name that no page shows to the next.
@@ -126,6 +123,8 @@ class Reader:
         self.readings: dict[str, Reading] = {}
         self.details: dict[Detail, Reading | None] = {}
         self.views: dict[object, Any] = {}
+        self.histories: dict[str, History] = {}
+        self.outages: deque[Event] = deque(maxlen=EVENTS)
         self.outage: Outage | None = None
         self.refusal: str | None = None
         self.round: float = 0.0
@@ -137,6 +136,8 @@ class Reader:
         self._seen: set[str] = set()  # names of the SCAN that is under way
         self._scan: AsyncGenerator[list[str]] | None = None
         self._scanned: float | None = None  # when a SCAN went through
+        self._read_at: float | None = None  # when a tick went through, as a Unix time
+        self._since = 0.0  # the same for the first one of those without a gap
         self._turns: OrderedDict[str, None] = (
             OrderedDict()
         )  # names whose turn has not come in this round
@@ -155,7 +156,7 @@ class Reader:
         self._due.set()  # a new page does not wait for the next tick
         if self._task is None:
             self._task = asyncio.create_task(self._run(self._ending))
-        elif self.complete:
+        elif self.complete and watch.detail in {None, *self.details}:
             watch.changed.set()
         try:
             yield
@@ -189,10 +190,12 @@ class Reader:
                 logger.exception(
                     "reading for the dashboard failed", extra={"event": "dashboard failed"}
                 )
-                self.outage = Outage(time.time(), "the dashboard failed: its log has the error")
+                self._fail("the dashboard failed: its log has the error")
             self._ticked = time.monotonic()
             self._publish()
-            pause = self._interval if self.complete or self.outage else BREATH
+            pause = BREATH
+            if self.complete or self.outage:
+                pause = self._interval if any(w.live for w in self._watches) else SLOT
             # Not `wait_for`: that of Python 3.11 may swallow the cancellation that ends this.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause):
@@ -200,6 +203,8 @@ class Reader:
 
     async def tick(self) -> None:
         """Read what the pages show, then as many other names as the budget allows."""
+        if self.outage or self._read_at is None or time.time() - self._read_at > OLD:
+            self._since = time.time()
         try:
             await self._in_time(self._read_details())
             await self._in_time(self._find_names())
@@ -207,12 +212,20 @@ class Reader:
             await self._read_rows(shown[:SHOWN])
             left = BUDGET - min(len(shown), SHOWN)
             await self._read_rows(self._take_turns(left, set(shown)))
+            self._read_at = time.time()
+            if self.outage:
+                self.outages.append(Event(self._read_at, "good", "Redis answers again."))
             self.outage = None
         except (BackendUnavailable, TimeoutError, *READ_ERRORS) as error:
-            text = " ".join(str(error).split()) or "it does not answer"
-            since = self.outage.since if self.outage else time.time()
-            self.outage = Outage(since, text)
+            self._fail(unreachable(error) or " ".join(str(error).split()) or "no reply")
             await self._end_scan()
+
+    def _fail(self, text: str) -> None:
+        now, text = time.time(), text.rstrip(".")
+        if not self.outage:
+            self.outages.append(Event(now, "bad", f"Redis became unreachable ({text})."))
+        since = self.outage.since if self.outage else now
+        self.outage = Outage(since, text, self._read_at)
 
     async def _in_time(self, work: Awaitable[T]) -> T:
         async with asyncio.timeout(READ_TIMEOUT):
@@ -234,7 +247,7 @@ class Reader:
             self.details.pop(detail, None)
             self.details[detail] = reading
             if reading is not None:
-                self.readings[detail.name] = reading
+                self._note(reading, opened=True)
         if turns:
             self._publish()
 
@@ -246,9 +259,22 @@ class Reader:
                 if reading is None:
                     self.readings.pop(name, None)
                 else:
-                    self.readings[name] = reading
+                    self._note(reading)
             if not self.complete:
                 self._publish()
+
+    def _note(self, reading: Reading, *, opened: bool = False) -> None:
+        name = reading.info.name
+        self.readings[name] = reading
+        history = self.histories.get(name)
+        if history is None:
+            full = len(self.histories) >= HISTORIES
+            if not opened and (full or reading.state.code == "idle"):
+                return
+            if full:
+                del self.histories[next(iter(self.histories))]
+            history = self.histories[name] = History()
+        history.add(reading, time.time(), self._since)
 
     async def read_all(self, names: list[str]) -> list[Reading | None]:
         """The numbers of *names*, and of each the first holder and waiter."""
@@ -298,14 +324,15 @@ class Reader:
             status = await semaphore.status(entries, keys_after=keys_after)
         else:
             status = await semaphore.status(entries)
-        known.idle = not (status.held or status.waiting or status.set_limit is not None)
+        idle = not (status.held or status.waiting or status.set_limit is not None)
+        known.may_change = idle or status.waiting > 0
         return Reading(known.info, status, None, time.monotonic())
 
     async def _know(self, name: str) -> _Known | None:
         known = self._known.get(name)
         if known is not None:
             age = time.monotonic() - known.at
-            if age < (IDLE_AGE if known.idle else INFO_AGE):
+            if age < (SHORT_AGE if known.may_change else INFO_AGE):
                 return known
         info = await find(self._redis, self._prefix, name)
         if info is None:
@@ -353,6 +380,10 @@ class Reader:
     def _forget_all_but(self, names: set[str]) -> None:
         for gone in self.readings.keys() - names - {detail.name for detail in self.details}:
             del self.readings[gone]
+        oldest = time.time() - KEPT
+        ended = [n for n, h in self.histories.items() if not h.points or h.points[-1].at < oldest]
+        for name in ended:
+            del self.histories[name]
         self.forget_unused()
 
     def forget_unused(self) -> None:

@@ -5,7 +5,9 @@ Names, labels, hosts and keys are text from outside. The page writes them as tex
 
 import re
 import time
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import asdict
 from fnmatch import translate
 from string import ascii_lowercase, ascii_uppercase, digits
 from typing import Any
@@ -13,8 +15,11 @@ from typing import Any
 from redsem_async._api.status import Client, Holder, KeyStatus, SemaphoreStatus, Waiter
 from redsem_async._integrations.discovery import SemaphoreInfo
 
-from ._reader import ENTRIES, Detail, Reader, Reading
-from ._words import limit_of, state_of
+from ._history import EVENTS, KEPT, History
+from ._reader import ENTRIES, Detail, Reader
+from ._reading import Reading
+from ._stalled import is_silent, is_unrefreshed
+from ._words import TROUBLE, limit_of
 
 Json = dict[str, Any]
 
@@ -23,24 +28,26 @@ MOST_ROWS = 500
 MAX_CLIENTS = 200  # processes that a page lists
 LONGEST_FILTER = 512
 LONGEST_START = 100
+GROUPS = {code: rank for rank, code in enumerate(TROUBLE)}  # of a list, from the top
+GROUPS |= {"keys": 4, "serving": 4, "full": 5, "free": 5, "idle": 6}  # queues change all the time
 _ORDER = f"-.{digits}{ascii_uppercase}_{ascii_lowercase}~"  # of characters that are not encoded
 
 
 def list_view(reader: Reader, words: str, rows: int) -> tuple[Json, list[str]]:
-    """The semaphores whose names match *words*, the fullest first; and the names that it shows."""
+    """The semaphores whose names match *words*, trouble first; and the names that it shows."""
     matches = matcher(words)
     chosen = [reading for name, reading in reader.readings.items() if matches(name)]
     chosen.sort(key=_rank)
     shown = chosen[:rows]
     statuses = [reading.status for reading in chosen if reading.status is not None]
+    codes = [reading.state.code for reading in chosen]
     view: Json = {
         **_common(reader),
         "total": len(reader.readings),
         "matched": len(chosen),
         "held": sum(status.held for status in statuses),
         "waiting": sum(status.waiting for status in statuses),
-        "paused": sum(status.set_limit == 0 for status in statuses),
-        "contended": sum(status.waiting > 0 for status in statuses),
+        "attention": dict(Counter(code for code in codes if code in TROUBLE)),
         "rows": [_numbers(reading) for reading in shown],
     }
     return view, [reading.info.name for reading in shown]
@@ -70,29 +77,27 @@ def start_of_keys(text: str) -> str | None:
     return f"{text[:-1]}{_ORDER[place - 1]}~~~~"
 
 
-def _rank(reading: Reading) -> tuple[float, float, int, str]:
-    """The fullest first: the sort key of a reading."""
+def _rank(reading: Reading) -> tuple[int, int, int, str]:
+    """Those in trouble first, then the fullest: the sort key of a reading."""
     status, name = reading.status, reading.info.name
     if status is None:
-        return (-4, 0, 0, name)
+        return (0, 0, 0, name)
     limit = limit_of(reading.info, status)
-    busy = status.held + status.waiting
-    if status.set_limit == 0 and busy:
-        return (-3, 0, -status.waiting, name)
-    share = status.held / limit if limit else float(busy > 0)
-    group = -2 if status.waiting else -1 if status.held or status.set_limit == 0 else 0
+    share = status.held / limit if limit else float(status.held + status.waiting > 0)
     # In steps, so that rows do not change places all the time.
-    return (group, -round(min(share, 1.0) * 5), -status.waiting.bit_length(), name)
+    steps = -round(min(share, 1.0) * 5), -status.waiting.bit_length()
+    return (GROUPS[reading.state.code], *steps, name)
 
 
 def detail_view(reader: Reader, detail: Detail, *, whole_ids: bool) -> Json:
     """One semaphore in full; `found` is False if the name is not in use."""
-    view, name = _common(reader), detail.name
+    name = detail.name
+    view = {**_common(reader), "name": name, "history": _history(reader, name)}
     if detail not in reader.details:
-        return view | {"name": name, "found": None}
+        return view | {"found": None}
     reading = reader.details[detail]
     if reading is None:
-        return view | {"name": name, "found": False}
+        return view | {"found": False}
     view |= {"found": True, **_numbers(reading)}
     info, status = reading.info, reading.status
     view |= {
@@ -108,12 +113,20 @@ def detail_view(reader: Reader, detail: Detail, *, whole_ids: bool) -> Json:
     return view | {
         "holders": [_holder(holder, whole=whole_ids) for holder in status.holders],
         "moreHolders": max(0, status.held - sum(h.permits for h in status.holders)),
-        "waiters": [_waiter(waiter) for waiter in status.waiters],
+        "waiters": [_waiter(waiter, info) for waiter in status.waiters],
         "moreWaiters": max(0, status.waiting - len(status.waiters)),
         "keys": [_key(key) for key in status.keys],
         "moreKeys": len(status.keys) >= ENTRIES,
         "keysAfter": detail.keys_after is not None,
     }
+
+
+def _history(reader: Reader, name: str) -> Json:
+    """The last minutes, with what happened to the semaphore and to Redis."""
+    history = reader.histories.get(name, History())
+    oldest = time.time() - KEPT
+    events = sorted(e for e in (*history.events, *reader.outages) if e.at >= oldest)
+    return {"points": [*history.points], "events": events[-EVENTS:]}
 
 
 def _common(reader: Reader) -> Json:
@@ -122,14 +135,14 @@ def _common(reader: Reader) -> Json:
         "at": time.time(),
         "complete": reader.complete,
         "round": round(reader.round, 1),
-        "outage": None if outage is None else {"since": outage.since, "text": outage.text},
+        "outage": None if outage is None else asdict(outage),
         "refusal": reader.refusal,
     }
 
 
 def _numbers(reading: Reading) -> Json:
     info, status = reading.info, reading.status
-    state = state_of(reading)
+    state = reading.state
     row: Json = {
         "name": info.name,
         "class": info.class_name,
@@ -146,7 +159,7 @@ def _numbers(reading: Reading) -> Json:
         "setLimit": status.set_limit,
         "held": status.held,
         "waiting": status.waiting,
-        "oldest": max((waiter.age for waiter in status.waiters), default=None),
+        "oldest": status.oldest_wait,
         "retryAfter": status.retry_after,
     }
 
@@ -158,6 +171,7 @@ def _holder(holder: Holder, *, whole: bool) -> Json:
         "client": _client(holder.client),
         "age": holder.age,
         "left": holder.expires_in,
+        "stalled": is_unrefreshed(holder),
         # As text: a token has more digits than a page's numbers hold.
         "token": str(holder.fencing_token),
         "permits": holder.permits,
@@ -166,12 +180,13 @@ def _holder(holder: Holder, *, whole: bool) -> Json:
     }
 
 
-def _waiter(waiter: Waiter) -> Json:
+def _waiter(waiter: Waiter, info: SemaphoreInfo) -> Json:
     return {
         "position": waiter.position + 1,
         "short": short(waiter.id),
         "client": _client(waiter.client),
         "age": waiter.age,
+        "stalled": is_silent(waiter, info),
         "permits": waiter.permits,
         "key": waiter.key,
     }
@@ -200,6 +215,7 @@ def _client(client: Client) -> Json:
         "host": client.host,
         "pid": client.pid,
         "version": client.version,
+        "lease": client.lease,
         "reuses": client.reuses_leases,
     }
 

@@ -1,13 +1,15 @@
 """What a semaphore waits for, in words."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from redsem_async._api.status import SemaphoreStatus
+from redsem_async._api.status import Client, SemaphoreStatus
 from redsem_async._integrations.discovery import SemaphoreInfo
 
-from ._reader import Reading
+from ._stalled import Stalled
 
 LEAST = 0.1  # seconds that are told apart
+TROUBLE = ("error", "stalled", "grace", "paused", "waiting")  # states, the worst first
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,20 +27,45 @@ class State:
     text: str
 
 
-def state_of(reading: Reading) -> State:
+def state_of(
+    info: SemaphoreInfo,
+    status: SemaphoreStatus | None,
+    error: str | None,
+    stalled: Sequence[Stalled],
+) -> State:
     """Why requests wait, if they do."""
-    info, status = reading.info, reading.status
     if status is None:
-        return State("error", "unreadable", f"It cannot be read: {reading.error}.")
+        return State("error", "unreadable", f"It cannot be read: {error}.")
     limit = limit_of(info, status)
-    if status.set_limit == 0:
-        return State("paused", "paused", _paused(status))
     if info.grace > 0:
         text = (
             f"Redis lost its state: for {duration(info.grace)}, only permits that were held before"
             " are put back."
         )
-        return State("grace", "grace period", text)
+        state = State("grace", "grace period", text)
+    elif status.set_limit == 0:
+        state = State("paused", "paused", _paused(status))
+    else:
+        state = _in_use(info, status, limit)
+    if stalled:
+        sentence = f"{stalled_text(stalled[0])} {state.text}"
+        return State("stalled", "stalled", sentence)
+    return state
+
+
+def stalled_text(stalled: Stalled) -> str:
+    """What has stalled, and what becomes free then."""
+    loss = "its permits expire" if stalled.holds else "its requests leave the queue"
+    soon = duration(stalled.left)
+    return f"{name_of(stalled.client)} has stalled. Unless it recovers, {loss} in {soon}."
+
+
+def name_of(client: Client) -> str:
+    """A process as an operator knows it."""
+    return client.label or f"{client.host or 'A process'}, pid {client.pid or '?'}"
+
+
+def _in_use(info: SemaphoreInfo, status: SemaphoreStatus, limit: int | None) -> State:
     if status.waiting:
         return _waiting(info, status, limit)
     if limit is not None and status.held >= limit:
@@ -55,12 +82,12 @@ def state_of(reading: Reading) -> State:
 
 
 def _paused(status: SemaphoreStatus) -> str:
-    parts = ["No permit is granted until it is resumed"]
+    text = "No permit is granted until it is resumed."
     if status.waiting:
-        parts.append(f"{count(status.waiting, 'request waits', 'requests wait')}")
+        text += f" {count(status.waiting, 'request waits', 'requests wait')}."
     if status.held:
-        parts.append(f"{count(status.held, 'permit is', 'permits are')} still held")
-    return f"{'; '.join(parts)}."
+        text += f" {count(status.held, 'permit is', 'permits are')} still held."
+    return text
 
 
 def _waiting(info: SemaphoreInfo, status: SemaphoreStatus, limit: int | None) -> State:
@@ -70,17 +97,19 @@ def _waiting(info: SemaphoreInfo, status: SemaphoreStatus, limit: int | None) ->
         if limit is not None and status.held > limit:
             text = f"{status.held:,} permits are in use, above the limit of {limit:,}"
         if status.retry_after:
-            text += f": a request that comes now waits {_about(status.retry_after)}"
-        return State("waiting", "full", f"{text}.")
+            text += f". A new request would wait {_about(status.retry_after)}"
+        return State("waiting", "queuing", f"{text}.")
     head = status.waiters[0] if status.waiters else None
     if head is not None and head.permits > free and info.fair and not info.keyed:
         rest = count(free, "is", "are")
-        text = f"The first request asks for {head.permits:,} permits, and {rest} free."
+        text = f"The first request needs {head.permits:,} permits, and {rest} free."
         return State("waiting", "head waits", text)
     if info.keyed:
-        text = "Permits are free, but the keys of the waiting requests are at their limits."
+        text = "Permits are free, but the waiting requests' keys are at their limits."
         return State("keys", "keys full", text)
-    return State("serving", "being served", "Permits are free: the next requests get them now.")
+    return State(
+        "serving", "being served", "Permits are free, and the next requests get them now."
+    )
 
 
 def _about(seconds: float) -> str:

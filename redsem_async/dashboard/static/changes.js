@@ -6,6 +6,8 @@ const { token } = document.body.dataset;
 const name = new URLSearchParams(location.search).get("name"); // as it is: markup loses line ends
 const allowed = new Set(document.body.dataset.allowed.split(" "));
 
+const named = `“${printable(name)}”`;
+
 export const may = (action) => allowed.has(action);
 
 /** Say what happened, for some seconds. */
@@ -23,10 +25,10 @@ async function send(change) {
       body: JSON.stringify({ name, ...change }),
     });
     const known = response.headers.get("content-type")?.startsWith("application/json");
-    const { ok, text } = known ? await response.json() : { ok: false, text: `The server answers with ${response.status}: nothing was changed, as far as it says.` };
+    const { ok, text } = known ? await response.json() : { ok: false, text: `The dashboard's server answered with status ${response.status}. The change was probably not applied.` };
     toast(printable(text), ok ? "good" : "bad");
   } catch {
-    toast("The server of this page does not answer: whether it was done is unknown.", "bad");
+    toast("No response from the dashboard's server. The change may or may not have been applied.", "bad");
   }
 }
 
@@ -43,7 +45,7 @@ function ask({ title, text, button, danger = false, fields = [], change }) {
       "div",
       { class: "buttons" },
       el("button", { type: "button", value: "cancel", onclick: () => dialog.close() }, "Cancel"),
-      el("button", { type: "submit", class: danger ? "danger" : "primary" }, button),
+      el("button", { type: "submit", class: `change ${danger ? "danger" : "primary"}` }, button),
     ),
   );
   form.addEventListener("submit", (event) => {
@@ -60,7 +62,7 @@ function ask({ title, text, button, danger = false, fields = [], change }) {
 }
 
 export function askLimit(view, key = null) {
-  const of = key === null ? "" : ` of the key “${printable(key.key)}”`;
+  const of = key === null ? named : `the key “${printable(key.key)}” of ${named}`;
   const set = key === null ? view.setLimit : key.setLimit;
   const current = key === null ? view.limit : key.limit;
   const input = el("input", {
@@ -80,12 +82,12 @@ export function askLimit(view, key = null) {
     box.addEventListener("change", () => {
       input.disabled = box.checked;
     });
-    fields.push(el("label", { class: "check", for: "remove" }, box, "Remove the set limit: the clients' own applies again"));
+    fields.push(el("label", { class: "check", for: "remove" }, box, "Remove the set limit, so that the clients' own applies again"));
   }
   ask({
-    title: `Set the limit${of}`,
+    title: `Set the limit of ${of}`,
     text: [
-      "It overrides the limit that the clients declare, until it is removed. A higher limit serves waiting requests at once; a lower one takes no permit away. 0 pauses.",
+      "A set limit overrides the limits that the clients declare until you remove it. A higher limit serves waiting requests at once. A lower limit revokes no permit. 0 pauses.",
     ],
     button: "Set the limit",
     fields,
@@ -99,10 +101,10 @@ export function askLimit(view, key = null) {
 
 function askPause(view) {
   ask({
-    title: "Pause?",
+    title: `Pause ${named}?`,
     text: [
-      `No permit is granted until it is resumed. ${plural(view.held, "permit stays", "permits stay")} held until their holders release them; waiting requests stay in line, up to their timeouts.`,
-      "A pause is no safety lock: it is lost if Redis loses its state.",
+      `No permit is granted until you resume. ${plural(view.held, "permit stays", "permits stay")} held, and waiting requests stay queued up to their timeouts.`,
+      "A pause is not a safety lock. Redis forgets it if it loses its data.",
     ],
     button: "Pause",
     change: () => ({ action: "pause" }),
@@ -111,8 +113,8 @@ function askPause(view) {
 
 function askResume() {
   ask({
-    title: "Resume?",
-    text: ["The limit that the pause found applies again, and waiting requests are served at once."],
+    title: `Resume ${named}?`,
+    text: ["The limit from before the pause applies again, and waiting requests are served at once."],
     button: "Resume",
     change: () => ({ action: "resume" }),
   });
@@ -120,26 +122,26 @@ function askResume() {
 
 function askClear(view) {
   ask({
-    title: "Delete the semaphore?",
+    title: `Clear ${named}?`,
     text: [
-      `Holders lose ${plural(view.held, "permit", "permits")}, and their work is cancelled; ${plural(view.waiting, "request queues", "requests queue")} again. A set limit is lost.`,
+      `It is deleted from Redis: holders lose ${plural(view.held, "permit", "permits")} and their work is cancelled, ${plural(view.waiting, "request queues", "requests queue")} again, and a set limit is lost.`,
     ],
-    button: "Delete it",
+    button: "Clear",
     danger: true,
     change: () => ({ action: "clear" }),
   });
 }
 
-export function askKick(holder) {
+export function askRevoke(holder) {
   ask({
-    title: "Revoke the permit?",
+    title: `Revoke a permit of ${named}?`,
     text: [
       `${clientName(holder.client)} (${clientPlace(holder.client)}) has held ${plural(holder.permits, "permit", "permits")} for ${duration(holder.age)}. Its work is cancelled, and the next request gets the permit.`,
-      "A holder that is cut off from Redis is not notified: it goes on until its lease ends.",
+      "A holder that is disconnected from Redis is not notified and continues until its lease ends.",
     ],
-    button: "Revoke it",
+    button: "Revoke",
     danger: true,
-    change: () => ({ action: "kick", permit: holder.id }),
+    change: () => ({ action: "revoke", permit: holder.id }),
   });
 }
 
@@ -147,7 +149,7 @@ const BUTTONS = [
   { action: "set_limit", text: "Set limit…", run: askLimit },
   { action: "pause", text: "Pause…", run: askPause, when: (view) => view.setLimit !== 0 },
   { action: "resume", text: "Resume…", run: askResume, when: (view) => view.setLimit === 0, primary: true },
-  { action: "clear", text: "Delete…", run: askClear, danger: true },
+  { action: "clear", text: "Clear…", run: askClear, danger: true },
 ];
 
 let current = null;
@@ -163,7 +165,7 @@ export function showActions(view) {
   const focused = [...parent.children].indexOf(document.activeElement);
   parent.replaceChildren(
     ...wanted.map(({ text, run, danger, primary }) =>
-      el("button", { type: "button", class: danger ? "danger" : primary ? "primary" : null, onclick: () => run(current) }, text),
+      el("button", { type: "button", class: `change ${danger ? "danger" : primary ? "primary" : ""}`, onclick: () => run(current) }, text),
     ),
   );
   parent.children[focused]?.focus(); // Resume stands where Pause was

@@ -1,38 +1,14 @@
-// A line over the last minutes, drawn from what this page has read since it was opened.
+// A line over the last minutes, from the readings that the server has kept.
 
 import { duration, number, short, svg } from "./dom.js";
 
-const KEPT = 600; // seconds
 const SHORTEST = 30; // seconds that a chart spans at least
 const PAD = { left: 46, right: 8, top: 10, bottom: 20 };
 
-/** Readings of the last ten minutes. */
-export class History {
-  constructor() {
-    this.points = [];
-    this.marks = [];
-  }
-
-  add(point) {
-    this.points.push(point);
-    while (this.points[0].at < point.at - KEPT) this.points.shift();
-    while (this.marks.length && this.marks[0].at < point.at - KEPT) this.marks.shift();
-  }
-
-  mark(at, kind) {
-    this.marks.push({ at, kind });
-  }
-
-  get span() {
-    if (!this.points.length) return 0;
-    return this.points.at(-1).at - this.points[0].at;
-  }
-}
-
 /** Draws one value of a history, and a limit above it where there is one. */
 export class Chart {
-  constructor(element, readout, history, value, limit) {
-    Object.assign(this, { element, readout, history, value, limit, pointer: null });
+  constructor(element, readout, value, limit) {
+    Object.assign(this, { element, readout, value, limit, points: [], events: [], pointer: null });
     new ResizeObserver(() => this.draw()).observe(element);
     element.addEventListener("pointermove", (event) => {
       this.pointer = event.offsetX;
@@ -44,20 +20,33 @@ export class Chart {
     });
   }
 
+  /** Points are [time, held, limit, waiting], with nothing but a time where a gap begins. */
+  show(points, events) {
+    this.points = points.map(([at, held, limit, waiting]) => ({ at, held, limit, waiting }));
+    this.events = events;
+    this.draw();
+  }
+
+  get read() {
+    return this.points.filter((point) => point.held !== null);
+  }
+
   draw() {
-    const { points } = this.history;
+    const { points } = this;
     const width = this.element.clientWidth;
     const height = this.element.clientHeight;
     if (!points.length || width < 50) return;
     const end = points.at(-1).at;
-    const span = Math.max(SHORTEST, this.history.span);
+    const covered = end - points[0].at;
+    const span = Math.max(SHORTEST, covered);
     const values = points.map(this.value);
+    const known = this.read.map(this.value);
     const limits = this.limit ? points.map(this.limit) : [];
-    const scale = ceiling(Math.max(1, ...values, ...limits.filter((limit) => limit !== null)));
+    const scale = ceiling(Math.max(1, ...known, ...limits.filter((limit) => limit !== null)));
     const x = (at) => PAD.left + (1 - (end - at) / span) * (width - PAD.left - PAD.right);
     const y = (value) => PAD.top + (1 - value / scale.top) * (height - PAD.top - PAD.bottom);
     const parts = [grid(scale, y, width), ...axis(span, x, end, width, height)];
-    for (const { at, kind } of this.history.marks) {
+    for (const [at, kind] of this.events) {
       if (at < end - span) continue;
       const place = x(Math.min(at, end)); // an outage begins after the last reading
       parts.push(svg("line", { class: `mark ${kind}`, x1: place, x2: place, y1: PAD.top - 4, y2: y(0) }));
@@ -71,19 +60,19 @@ export class Chart {
       parts.push(svg("path", { class: "line", d: path.line }));
     }
     parts.push(svg("circle", { class: "now", cx: x(end), cy: y(values.at(-1)), r: 3.5 }));
-    this.readout.textContent = this.read(x, parts, y);
+    this.readout.textContent = this.readAt(x, parts, y);
     this.element.replaceChildren(
       svg("svg", { viewBox: `0 0 ${width} ${height}`, width, height, "aria-hidden": "true" }, ...parts),
     );
-    const low = Math.min(...values);
-    const high = Math.max(...values);
-    const what = `now ${number(values.at(-1))}, lowest ${number(low)}, highest ${number(high)} in ${duration(this.history.span)}`;
+    const low = Math.min(...known);
+    const high = Math.max(...known);
+    const what = `now ${number(values.at(-1))}, lowest ${number(low)}, highest ${number(high)} in ${duration(covered)}`;
     this.element.setAttribute("aria-label", `${this.element.dataset.what}: ${what}`);
   }
 
   /** The numbers under the pointer, or the highest. */
-  read(x, parts, y) {
-    const { points } = this.history;
+  readAt(x, parts, y) {
+    const points = this.read;
     if (this.pointer === null) {
       return `highest ${number(Math.max(...points.map(this.value)))}`;
     }
@@ -100,13 +89,12 @@ export class Chart {
   }
 }
 
-/** The paths of a stepped line; a gap where there is no value, or no reading for long. */
+/** The paths of a stepped line, with gaps where there is no value. */
 function steps(times, values, x, y) {
   const paths = [];
   let path = null;
   for (const [at, value] of values.entries()) {
-    const gap = at > 0 && times[at] - times[at - 1] > 5;
-    if (value === null || gap) path = null;
+    if (value === null) path = null;
     if (value === null) continue;
     const here = x(times[at]).toFixed(1);
     const level = y(value).toFixed(1);

@@ -6,6 +6,7 @@ import { meter, updateMeter } from "./meter.js";
 
 const STEP = 50;
 const MOST = 500; // as the server has it
+const KINDS = { error: "unreadable", stalled: "stalled", grace: "in a grace period", paused: "paused", waiting: "full with a queue" };
 const filter = byId("filter");
 const body = byId("rows");
 let rows = STEP;
@@ -21,23 +22,29 @@ function show(view) {
   setText(byId("total"), number(view.total));
   setText(byId("held"), number(view.held));
   setText(byId("waiting"), number(view.waiting));
-  setText(byId("paused"), number(view.paused));
+  const kinds = Object.entries(view.attention);
+  const attention = kinds.reduce((sum, [, count]) => sum + count, 0);
+  setText(byId("attention"), number(attention));
+  setText(byId("attention-what"), `need attention${attention ? `: ${kinds.map(([code, count]) => `${number(count)} ${KINDS[code]}`).join(", ")}` : ""}`);
+  document.body.classList.toggle("troubled", attention > 0);
   document.body.classList.toggle("contended", view.waiting > 0);
   setText(byId("note"), note(view));
+  byId("unused").hidden = !view.complete || view.total > 0 || Boolean(view.refusal);
+  byId("unmatched").hidden = !view.complete || view.total === 0 || view.matched > 0;
+  byId("list").hidden = view.matched === 0;
   reconcile(body, ordered(view.rows), (row) => row.name, makeRow, updateRow);
   byId("more").hidden = view.matched <= view.rows.length || rows >= MOST;
 }
 
 function note(view) {
   if (!view.complete && !view.outage) return `reading … ${plural(view.total, "name", "names")} so far`;
-  if (view.total === 0) return "No semaphore is in use.";
-  if (view.matched === 0) return "No name matches the filter.";
+  if (view.matched === 0) return "";
   const shown = view.rows.length;
   const which = plural(view.matched, filter.value ? "name matches" : "semaphore in use", filter.value ? "names match" : "semaphores in use");
   const others = shown >= MOST ? " (the filter finds the others)" : "";
   const part = shown < view.matched ? `, the first ${number(shown)} are shown${others}` : "";
   const round = view.round > 3 ? `. Names that are not shown are read every ${duration(view.round)}` : "";
-  return `${which}${part}, the fullest first${round}.`;
+  return `${which}${part}, trouble first${round}.`;
 }
 
 function ordered(fresh) {
@@ -74,7 +81,7 @@ function updateRow(element, row) {
   setText(name.lastElementChild, row.class ?? "");
   const pill = state.firstElementChild;
   setText(pill, row.label);
-  pill.title = row.words;
+  pill.title = printable(row.words);
   if (row.held === undefined) {
     for (const empty of [inUse, waiting, oldest]) setText(empty, "?");
     return;
@@ -110,6 +117,12 @@ document.addEventListener("keydown", (event) => {
     filter.value = "";
     filter.dispatchEvent(new Event("input"));
   }
+});
+
+byId("unfilter").addEventListener("click", () => {
+  filter.value = "";
+  filter.dispatchEvent(new Event("input"));
+  filter.focus();
 });
 
 byId("more").addEventListener("click", () => {

@@ -1,6 +1,6 @@
 // The stream of readings from the server, and what the page says when it does not come.
 
-import { byId, clock, duration, setText } from "./dom.js";
+import { byId, clock, duration, printable, setText } from "./dom.js";
 
 const SILENCE = 6000; // ms without a reading until the page says so
 const AGAIN = 3000; // ms until a refused stream is tried again
@@ -73,8 +73,8 @@ function open() {
     heard = performance.now();
     const reading = JSON.parse(event.data);
     lastOutage = reading.outage;
-    show(reading);
     receive(reading);
+    show(reading);
   };
   source.onerror = () => {
     if (source?.readyState === EventSource.CLOSED) retry = setTimeout(again, AGAIN);
@@ -85,32 +85,32 @@ function show(reading) {
   const live = byId("live");
   if (reading.outage) {
     live.dataset.state = "away";
-    setText(byId("live-text"), "Redis does not answer");
-    banner(
-      `Redis cannot be read since ${clock(reading.outage.since)}: ${reading.outage.text.replace(/\.+$/, "")}. ` +
-        "The numbers are the last ones. The page goes on by itself when Redis is back.",
-    );
+    const { since, text, read_at } = reading.outage;
+    const values = read_at ? `Showing the values read at ${clock(read_at)}` : "Nothing has been read yet";
+    setText(byId("live-text"), read_at ? `stale: last read at ${clock(read_at)}` : "Redis is unreachable");
+    banner(`Redis has been unreachable since ${clock(since)} (${printable(text)}). ${values}; reconnecting automatically. Changes are off until then.`);
   } else {
     live.dataset.state = "live";
     setText(byId("live-text"), "live");
-    banner(reading.refusal ? `Redis does not list the names: ${reading.refusal}` : "");
+    banner(reading.refusal ? `Redis refuses to list the names: ${printable(reading.refusal)}` : "");
   }
 }
 
-function banner(text) {
+function banner(text, stale = Boolean(lastOutage)) {
   const element = byId("banner");
   setText(element, text);
   element.hidden = !text;
-  document.body.classList.toggle("stale", Boolean(lastOutage));
+  document.body.classList.toggle("stale", stale);
+  for (const button of document.querySelectorAll("button.change")) button.disabled = stale;
 }
 
 setInterval(() => {
   const silent = performance.now() - heard;
   if (!source || silent < SILENCE) return;
   byId("live").dataset.state = "away";
-  setText(byId("live-text"), "no connection");
-  banner(`The server of this page does not answer for ${duration(silent / 1000)}. Trying again.`);
-  document.body.classList.add("stale");
+  const last = clock((Date.now() - silent) / 1000);
+  setText(byId("live-text"), `stale: last read at ${last}`);
+  banner(`The dashboard's server has not answered for ${duration(silent / 1000)}. Showing the values read at ${last}; reconnecting automatically. Changes are off until then.`, true);
 }, 1000);
 
 /** Let a screen reader say *text*. */

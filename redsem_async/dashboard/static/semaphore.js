@@ -1,9 +1,8 @@
 // One semaphore in full.
 
-import { askKick, askLimit, may, showActions } from "./changes.js";
-import { Chart, History } from "./chart.js";
+import { askLimit, askRevoke, may, showActions } from "./changes.js";
+import { Chart } from "./chart.js";
 import { byId, clientName, clientPlace, clock, duration, el, headline, number, plural, printable, reconcile, setAttribute, setText } from "./dom.js";
-import { Happened } from "./happened.js";
 import { announce, connect } from "./live.js";
 import { meter, updateMeter } from "./meter.js";
 
@@ -12,23 +11,20 @@ const name = new URLSearchParams(location.search).get("name"); // as it is: mark
 const MOST_CELLS = 120;
 const DOTS = 24;
 const HUES = 8;
-const LISTED = 100; // things that happened
 const ROWS = 12; // of a table, until all are asked for
 
-const history = new History();
-const happened = new Happened();
 const hues = new Map(); // process -> hue, in the order in which the page saw them
 const places = new Map(); // permit -> its cells
 let state = "";
 let last = null; // reading
-let opened = Infinity; // when the first was read
+let told = Infinity; // time of the last event that was announced
 
 for (const [id, what] of [["use-chart", "Permits in use"], ["wait-chart", "Requests that wait"]]) {
   byId(id).dataset.what = what;
 }
 const charts = [
-  new Chart(byId("use-chart"), byId("use-readout"), history, (point) => point.held, (point) => point.limit),
-  new Chart(byId("wait-chart"), byId("wait-readout"), history, (point) => point.waiting, null),
+  new Chart(byId("use-chart"), byId("use-readout"), (point) => point.held, (point) => point.limit),
+  new Chart(byId("wait-chart"), byId("wait-readout"), (point) => point.waiting, null),
 ];
 
 let pages = [{}]; // of keys, up to the one that is shown: where each begins
@@ -41,22 +37,17 @@ setText(byId("name"), printable(name));
 start();
 
 function receive(view) {
-  for (const { kind, text } of happened.read(view)) tell(view.at, kind, text);
+  showHistory(view.history);
+  document.body.classList.toggle("unknown", view.found === false);
   if (view.found === false) {
     missing();
     return;
   }
   if (view.found === null && last) return; // other keys are read
   if (!view.found || view.held === undefined) {
-    setText(byId("words"), view.words ?? "Reading …");
+    setText(byId("words"), printable(view.words ?? "Reading …"));
     return;
   }
-  if (!view.outage) {
-    opened = Math.min(opened, view.at);
-    history.add({ at: view.at, held: view.held, limit: view.limit, waiting: view.waiting });
-    for (const chart of charts) chart.draw();
-  }
-  setText(byId("since"), `The charts show what this page has read since it was opened, ${duration(view.at - opened)} ago.`);
   last = view;
   show(view);
 }
@@ -74,22 +65,26 @@ function show(view) {
 function missing() {
   byId("stage").dataset.state = "idle";
   setText(byId("label"), "not in use");
-  setText(byId("words"), "Nobody holds or waits for a permit of this name, and no limit is set.");
-  setText(byId("limits"), "");
-  for (const id of ["held", "limit", "waiting"]) setText(byId(id), "–");
-  for (const id of ["cells", "legend", "holders", "waiters", "clients", "actions"]) byId(id).replaceChildren();
-  for (const id of ["cells", "legend", "keys-card"]) byId(id).hidden = true;
-  delete byId("actions").dataset.shown;
+  setText(byId("words"), "No process holds a permit of this semaphore or waits for one, and no limit is set.");
+  if (byId("limits").children.length) return;
+  byId("limits").replaceChildren(
+    "This page shows the semaphore as soon as a process uses it. Names are case-sensitive: ",
+    el("a", { href: `./#${encodeURIComponent(name)}` }, "search the list for this name"),
+    ". If it should be in use, check that its processes use the Redis, database and prefix above.",
+  );
 }
 
-function tell(at, kind, text) {
-  byId("happened-empty").hidden = true;
-  const list = byId("happened");
-  const time = el("time", { datetime: new Date(at * 1000).toISOString() }, clock(at));
-  list.prepend(el("li", { class: kind }, time, el("span", {}, text)));
-  while (list.children.length > LISTED) list.lastElementChild.remove();
-  history.mark(at, kind);
-  announce(text);
+/** The charts, and what happened, the latest first; a screen reader is told of what is new. */
+function showHistory({ points, events }) {
+  for (const chart of charts) chart.show(points, events);
+  byId("charts").hidden = !points.length;
+  if (points.length) setText(byId("since"), `What the dashboard has read in the last 15 minutes, back to ${clock(points[0][0])}.`);
+  byId("happened-empty").hidden = events.length > 0;
+  const keyOf = ([at, , text]) => `${at} ${text}`;
+  const make = ([at, kind]) => el("li", { class: kind }, el("time", { datetime: new Date(at * 1000).toISOString() }, clock(at)), el("span"));
+  reconcile(byId("happened"), [...events].reverse(), keyOf, make, (item, [, , text]) => setText(item.lastElementChild, printable(text)));
+  for (const [at, , text] of events) if (at > told) announce(printable(text));
+  told = events.at(-1)?.[0] ?? 0;
 }
 
 // -- now
@@ -102,12 +97,12 @@ function showStage(view) {
   const oldest = view.oldest ? `, the first for ${duration(view.oldest)}` : "";
   setText(byId("waiting-under"), `${view.waiting === 1 ? "request waits" : "requests wait"}${oldest}`);
   setText(byId("label"), view.label);
-  setText(byId("words"), view.words);
+  setText(byId("words"), printable(view.words));
   const declared = view.declared.map(number).join(" or ") || "no limit";
   const set = view.setLimit === 0 ? "An operator has paused it" : `The limit of ${number(view.setLimit ?? 0)} was set by an operator`;
   setText(byId("limits"), view.setLimit === null ? `The limit is what the clients declare: ${declared}.` : `${set}; the clients declare ${declared}.`);
   document.title = `${view.held}/${view.limit ?? "?"}${view.waiting ? ` +${view.waiting}` : ""} · ${printable(name)} · ${title}`;
-  if (state && state !== view.state) announce(view.words);
+  if (state && state !== view.state) announce(printable(view.words));
   state = view.state;
   reconcile(byId("chips"), chips(view), (chip) => chip, (chip) => el("span", {}, chip), () => {});
 }
@@ -197,8 +192,8 @@ function updateCell(element, { holder, dot, more, beyond }) {
   }
   element.classList.toggle("free", !holder);
   element.classList.toggle("beyond", beyond);
-  element.classList.toggle("silent", Boolean(holder) && happened.silent(holder.client.id));
-  const left = holder ? Math.min(1, holder.left / happened.longest(holder.client.id)) : 0;
+  element.classList.toggle("stalled", Boolean(holder?.stalled));
+  const left = holder ? Math.min(1, holder.left / (holder.client.lease ?? holder.left)) : 0;
   const lease = element.firstElementChild;
   const permit = holder?.short ?? "";
   lease.style.transition = lease.dataset.permit === permit ? "" : "none"; // another permit's lease
@@ -215,6 +210,7 @@ function showLegend(view) {
     const process = processOf(holder.client);
     const one = processes.get(process) ?? { client: holder.client, permits: 0 };
     one.permits += holder.permits;
+    one.stalled ||= holder.stalled;
     processes.set(process, one);
   }
   const items = [...processes].map(([key, one]) => ({ key, ...one })).slice(0, 12);
@@ -226,9 +222,8 @@ function showLegend(view) {
     (item) => item.key,
     (item) => el("li", {}, el("span", { class: "swatch", "data-hue": hueOf(item.client), "aria-hidden": "true" }), el("span")),
     (element, item) => {
-      const silent = happened.silent(item.client.id);
-      element.classList.toggle("silent", silent);
-      setText(element.lastElementChild, `${clientName(item.client)}: ${number(item.permits)}${silent ? ", not refreshed" : ""}`);
+      element.classList.toggle("stalled", Boolean(item.stalled));
+      setText(element.lastElementChild, `${clientName(item.client)}: ${number(item.permits)}${item.stalled ? ", stalled" : ""}`);
     },
   );
 }
@@ -289,9 +284,10 @@ const processColumn = (label, clientOf) => ({
   cell: (item, td) => {
     const client = clientOf(item);
     if (!td.firstElementChild) {
-      td.append(el("span", { class: "swatch", "aria-hidden": "true" }), el("span", { class: "who" }), el("span", { class: "where" }));
+      td.append(el("span", { class: "swatch", "aria-hidden": "true" }), el("span", { class: "who" }), el("span", { class: "where" }), el("span", { class: "pill bad" }, "stalled"));
     }
-    const [swatch, who, where] = td.children;
+    const [swatch, who, where, pill] = td.children;
+    pill.hidden = !item.stalled;
     if (hues.has(processOf(client))) swatch.dataset.hue = hueOf(client);
     setText(who, clientName(client));
     setText(where, client.label ? clientPlace(client) : "");
@@ -303,7 +299,7 @@ const buttonColumn = (textOf, labelOf, run) => ({
   label: "change",
   quiet: true,
   cell: (item, td) => {
-    if (!td.firstElementChild) td.append(el("button", { type: "button", class: "small", onclick: () => run(td.item) }));
+    if (!td.firstElementChild) td.append(el("button", { type: "button", class: "change small", onclick: () => run(td.item) }));
     td.item = item;
     setText(td.firstElementChild, textOf(item));
     setAttribute(td.firstElementChild, "aria-label", labelOf(item));
@@ -321,15 +317,15 @@ function showHolders(view) {
     text("fencing token", (holder) => holder.token, true),
     text("id", (holder) => holder.id ?? holder.short),
   ];
-  if (may("kick")) {
-    columns.push(buttonColumn(() => "Kick…", (holder) => `Revoke the permit ${holder.short} of ${clientName(holder.client)}`, askKick));
+  if (may("revoke")) {
+    columns.push(buttonColumn(() => "Revoke…", (holder) => `Revoke the permit ${holder.short} of ${clientName(holder.client)}`, askRevoke));
   }
   const rest = view.moreHolders ? `and ${plural(view.moreHolders, "more permit", "more permits")}: the first to expire are listed` : "";
   const reused = view.holders.some((holder) => holder.client.reuses)
     ? "Some processes keep released permits for their next caller, until another process asks (linger)."
     : "";
-  const holders = [...view.holders].sort((one, other) => other.age - one.age);
-  table("holders", "Holders, the oldest first", columns, holders, (holder) => holder.short, "No permit is held.", [rest, reused].filter(Boolean).join(". "));
+  const holders = [...view.holders].sort((one, other) => other.stalled - one.stalled || other.age - one.age);
+  table("holders", "Holders, stalled ones first, then the oldest", columns, holders, (holder) => holder.short, "No permit is held.", [rest, reused].filter(Boolean).join(". "));
 }
 
 function showWaiters(view) {
@@ -354,9 +350,9 @@ function showKeys(view) {
   };
   const columns = [
     text("key", (key) => keyText(key.key)),
-    { label: "share of the limit", cell: (key, td) => {
+    { label: "use of its limit", cell: (key, td) => {
       if (!td.firstElementChild) td.append(meter());
-      updateMeter(td.firstElementChild, { held: key.held, limit: view.limit, waiting: key.waiting });
+      updateMeter(td.firstElementChild, { held: key.held, limit: key.limit ?? view.limit, waiting: key.waiting });
     } },
     text("in use", (key) => number(key.held), true),
     text("limit of the key", limit, true),

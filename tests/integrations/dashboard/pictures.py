@@ -113,7 +113,7 @@ async def take(folder: Path) -> None:
             await asyncio.sleep(15)
             processes[3].send_signal(signal.SIGKILL)
             told = pages[1400, "light"].locator("#happened")
-            await expect(told).to_contain_text("does not refresh", timeout=40_000)
+            await expect(told).to_contain_text("has stalled", timeout=40_000)
             await asyncio.gather(
                 *(shoot(page, folder, f"one-{name(*shot)}") for shot, page in pages.items())
             )

@@ -104,14 +104,14 @@ async def test_a_killed_process_and_what_becomes_of_its_permits(
         sem = FairSemaphore(redis, "gpu", 3, lease=2.0, label="lives")
         waiter = asyncio.create_task(sem.acquire(permits=3))
         page = await tabs.open(site, "semaphore?name=gpu")
-        await expect(page.locator("#words")).to_contain_text("asks for 3 permits, and 1 is free")
+        await expect(page.locator("#words")).to_contain_text("needs 3 permits, and 1 is free")
         await expect(page.locator("#cells .cell[data-hue]")).to_have_count(2)
     finally:
         holder.kill()
         await holder.wait()
     happened = page.locator("#happened")
-    await expect(happened).to_contain_text("doomed does not refresh 2 permits")
-    await expect(happened).to_contain_text("2 permits of doomed have ended")
+    await expect(happened).to_contain_text("doomed has stalled. Unless it recovers, its")
+    await expect(happened).to_contain_text("What doomed held or waited for is free again.")
     await expect(page.locator("#legend")).to_have_text("lives: 3")
     await is_served(waiter)
 
@@ -122,7 +122,7 @@ async def test_the_demo_is_seen_as_it_happens(
 ) -> None:
     """The limit, the line, the killed process, and the recovery."""
     page = await tabs.open(site)
-    await expect(page.locator("#note")).to_have_text("No semaphore is in use.")
+    await expect(page.get_by_role("heading", name="No semaphore is in use")).to_be_visible()
     demo = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "redsem_async", "demo", "--requests", "160", "--lease", "2"),
         *("--url", server.url),
@@ -133,12 +133,12 @@ async def test_the_demo_is_seen_as_it_happens(
         link = page.get_by_role("link", name="demo-")
         await link.click()
         await expect(page.locator("#limit")).to_have_text("8")
-        await expect(page.locator("#label")).to_have_text("full", timeout=60_000)
+        await expect(page.locator("#label")).to_have_text("queuing", timeout=60_000)
         await expect(page.locator("#cells .dot").first).to_be_visible()
         await expect(page.locator("#legend")).to_contain_text("worker")
         happened = page.locator("#happened")
-        await expect(happened).to_contain_text("does not refresh", timeout=60_000)
-        await expect(happened).to_contain_text("to the next requests")
+        await expect(happened).to_contain_text("has stalled", timeout=60_000)
+        await expect(happened).to_contain_text("is free again")
         await expect(page.locator("#use-chart path.line")).to_have_count(1)
         await expect(page.locator("#use-chart path.limit")).to_have_count(1)
         await expect(page.locator("#label")).to_have_text("not in use", timeout=60_000)
@@ -169,7 +169,7 @@ async def test_an_operator_changes_the_limit(writable: Site, tabs: Tabs, redis: 
         await page.keyboard.press("Enter")
         await expect(page.locator("#limit")).to_have_text("3")
         await expect(page.locator("#toasts")).to_contain_text("Limit 3.")
-        await expect(page.locator("#happened")).to_contain_text("set to 3; it was 1")
+        await expect(page.locator("#happened")).to_contain_text("set to 3. It was 1.")
         await is_served(waiter)
         await page.get_by_role("button", name="Set limit").click()
         await page.get_by_label("Remove the set limit").check()
@@ -187,7 +187,7 @@ async def test_large_numbers_fit(writable: Site, tabs: Tabs, redis: Redis) -> No
         await sem.set_limit(10**15 - 5)
         await expect(page.locator("#limit")).to_have_text("1000T")
         await expect(page.locator("#limits")).to_contain_text("999,999,999,999,995")
-        await expect(page.locator("#happened")).to_contain_text("it was 12,000")
+        await expect(page.locator("#happened")).to_contain_text("It was 12,000.")
         assert await page.evaluate(OUTSIDE) == []
         words, actions = [await page.locator(at).bounding_box() for at in ("#words", "#actions")]
         assert words is not None
@@ -212,7 +212,8 @@ async def test_an_operator_pauses_and_resumes(writable: Site, tabs: Tabs, redis:
         await expect(page.get_by_role("dialog")).to_have_count(0)
         assert (await sem.status()).set_limit is None
         await page.get_by_role("button", name="Pause").click()
-        await page.get_by_role("dialog").get_by_role("button", name="Pause").click()
+        dialog = page.get_by_role("dialog", name="Pause “openai”?")
+        await dialog.get_by_role("button", name="Pause").click()
         await expect(page.locator("#label")).to_have_text("paused")
         assert (await sem.status()).set_limit == 0
         waiter = asyncio.create_task(sem.acquire())
@@ -230,8 +231,9 @@ async def test_an_operator_revokes_a_permit(writable: Site, tabs: Tabs, redis: R
     permit = await sem.acquire()
     page = await tabs.open(writable, "semaphore?name=gpu")
     await page.get_by_role("button", name="Revoke the permit").click()
-    await expect(page.get_by_role("dialog")).to_contain_text("trainer")
-    await page.get_by_role("dialog").get_by_role("button", name="Revoke it").click()
+    dialog = page.get_by_role("dialog", name="Revoke a permit of “gpu”?")
+    await expect(dialog).to_contain_text("trainer")
+    await dialog.get_by_role("button", name="Revoke").click()
     assert isinstance(await soon(permit.wait_lost()), PermitLost)
     await expect(page.locator("#held")).to_have_text("0")
 
@@ -258,6 +260,27 @@ async def test_hostile_text_is_shown_as_text(writable: Site, tabs: Tabs, redis: 
         await expect(page.get_by_role("dialog")).to_contain_text(SHOWN)
         assert await page.locator("img, b").count() == 0
         await is_served(waiter)
+
+
+async def test_what_is_not_there_is_explained(site: Site, tabs: Tabs, redis: Redis) -> None:
+    """An empty list, a filter that finds nothing, and a name that is not in use."""
+    page = await tabs.open(site)
+    await expect(page.get_by_role("heading", name="No semaphore is in use")).to_be_visible()
+    await expect(page.locator("#unused")).to_contain_text("prefix redsem")
+    assert await violations(page) == []
+    async with FairSemaphore(redis, "gpu", 4):
+        await expect(page.locator("#rows tr")).to_have_count(1)
+        await expect(page.locator("#unused")).to_be_hidden()
+        await page.get_by_label("Filter by name").fill("cpu")
+        await page.get_by_role("button", name="Clear the filter").click()
+        await expect(page.locator("#rows tr")).to_have_count(1)
+        await page.goto(f"{site.url}semaphore?name=GPU")
+        await expect(page.locator("#label")).to_have_text("not in use")
+        await expect(page.locator("#holders")).to_be_hidden()
+        assert await violations(page) == []
+        await page.get_by_role("link", name="search the list").click()
+        await page.get_by_role("link", name="gpu").click()
+        await expect(page.locator("#limit")).to_have_text("4")
 
 
 async def test_keys_are_searched_and_paged(
@@ -307,9 +330,9 @@ async def test_tabs_that_nobody_sees_leave_connections_to_others(site: Site, tab
 async def test_the_connection_to_redis_is_lost_and_found(
     own_client: Any, serve: Serve, tabs: Tabs, redis: Redis, server: EmbeddedRedis
 ) -> None:
-    """The page says so, keeps what it knew, and goes on by itself."""
+    """The page says so, keeps what it knew, changes nothing meanwhile, and recovers by itself."""
     client = own_client()
-    site = await serve(client)
+    site = await serve(client, writable=True, authorize=lambda *_: "ada", title="Staging")
     await FairSemaphore(redis, "gpu", 4).set_limit(3)
     list_page = await tabs.open(site)
     page = await tabs.open(site, "semaphore?name=gpu")
@@ -317,14 +340,21 @@ async def test_the_connection_to_redis_is_lost_and_found(
     await expect(list_page.locator("#rows tr")).to_have_count(1)
     server.kill()
     for one in (page, list_page):
-        await expect(one.locator("#banner")).to_contain_text("Redis cannot be read since")
-        await expect(one.locator("#live-text")).to_have_text("Redis does not answer")
+        await expect(one.locator("#banner")).to_contain_text("Redis has been unreachable since")
+        await expect(one.locator("#banner")).to_contain_text("(connection refused)")
+        await expect(one.locator("#live-text")).to_contain_text("stale: last read at")
     await expect(page.locator("#limit")).to_have_text("3")
+    await expect(page.get_by_role("button", name="Set limit")).to_be_disabled()
     server.restart()
     for one in (page, list_page):
         await expect(one.locator("#live-text")).to_have_text("live")
         await expect(one.locator("#banner")).to_be_hidden()
+        await expect(one.locator(".brand")).to_have_text("Staging")
+        await expect(one.locator(".place")).to_contain_text(f":{server.port}, database 0")
     await expect(page.locator("#happened")).to_contain_text("Redis answers again.")
+    await FairSemaphore(redis, "gpu", 4).set_limit(2)
+    await expect(page.locator("#limit")).to_have_text("2")
+    await expect(page.get_by_role("button", name="Set limit")).to_be_enabled()
 
 
 async def test_the_server_of_the_page_is_lost(tabs: Tabs, redis: Redis) -> None:
@@ -338,8 +368,8 @@ async def test_the_server_of_the_page_is_lost(tabs: Tabs, redis: Redis) -> None:
         await page.reload()
         await expect(page.locator("#live-text")).to_have_text("live")
     await page.clock.fast_forward(7000)
-    await expect(page.locator("#banner")).to_contain_text("does not answer")
-    await expect(page.locator("#live-text")).to_have_text("no connection")
+    await expect(page.locator("#banner")).to_contain_text("has not answered")
+    await expect(page.locator("#live-text")).to_contain_text("stale: last read at")
 
 
 async def test_two_tabs_show_the_same(writable: Site, tabs: Tabs, redis: Redis) -> None:

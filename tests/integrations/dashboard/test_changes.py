@@ -81,10 +81,10 @@ async def test_a_permit_is_revoked(
     permit = await sem.acquire()
     [holder] = (await writable.view(name="gpu"))["holders"]
     assert holder["id"] == permit.id
-    done = await writable.post("kick", "gpu", permit=holder["id"])
+    done = await writable.post("revoke", "gpu", permit=holder["id"])
     assert done.json()["ok"]
     assert isinstance(await soon(permit.wait_lost()), PermitLost)
-    again = await writable.post("kick", "gpu", permit=holder["id"])
+    again = await writable.post("revoke", "gpu", permit=holder["id"])
     assert again.status_code == 409
     assert permit.id not in caplog.text
     assert len(said(caplog, "changed")) == 1
@@ -303,9 +303,9 @@ async def test_tabs_of_one_browser_share_a_token(writable: Site, redis: Redis) -
         ({"action": "set_limit", "limit": 10**16}, 400),
         ({"action": "set_limit", "limit": 1, "key": ""}, 400),
         ({"action": "set_limit", "limit": 1, "key": 7}, 400),
-        ({"action": "kick"}, 400),
-        ({"action": "kick", "permit": "ab"}, 400),
-        ({"action": "kick", "permit": "0" * 32 + ".1"}, 409),
+        ({"action": "revoke"}, 400),
+        ({"action": "revoke", "permit": "ab"}, 400),
+        ({"action": "revoke", "permit": "0" * 32 + ".1"}, 409),
         ({"key": "x" * 20_000}, 413),
     ],
 )

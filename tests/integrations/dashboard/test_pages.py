@@ -19,8 +19,7 @@ from redsem_async._api.status import Client as Process
 from redsem_async._api.status import SemaphoreStatus, Waiter
 from redsem_async._integrations.discovery import SemaphoreInfo
 from redsem_async.dashboard import dashboard
-from redsem_async.dashboard._reader import Reading
-from redsem_async.dashboard._words import state_of
+from redsem_async.dashboard._reading import Reading
 from redsem_async.testing import EmbeddedRedis, MemoryBackend
 from tests.harness.clients import Connect
 from tests.harness.wait import cancelled, waiting
@@ -31,7 +30,7 @@ from tests.integrations.dashboard.site import PATIENCE, Site, first, serving
 HOSTILE = """<img src=x onerror=alert(1)>"'&</script>\u202e"""
 
 
-async def test_the_list_shows_the_fullest_first(site: Site, redis: Redis) -> None:
+async def test_the_list_shows_trouble_first(site: Site, redis: Redis) -> None:
     """Somebody who asks why everything waits looks at the first row."""
     idle, half = FairSemaphore(redis, "idle", 4), Semaphore(redis, "half", 2)
     full = FairSemaphore(redis, "contended", 1, label="web")
@@ -45,10 +44,15 @@ async def test_the_list_shows_the_fullest_first(site: Site, redis: Redis) -> Non
     stopped, contended, half_row, _ = view["rows"]
     assert (stopped["limit"], stopped["setLimit"], stopped["state"]) == (0, 0, "paused")
     assert contended["held"] == contended["limit"] == 1
-    assert (contended["waiting"], contended["state"], contended["label"]) == (2, "waiting", "full")
+    assert (contended["waiting"], contended["state"], contended["label"]) == (
+        2,
+        "waiting",
+        "queuing",
+    )
     assert contended["oldest"] > 0
     assert (half_row["class"], half_row["held"], half_row["limit"]) == ("Semaphore", 1, 2)
-    assert (view["held"], view["waiting"], view["paused"], view["contended"]) == (4, 2, 1, 1)
+    assert (view["held"], view["waiting"]) == (4, 2)
+    assert view["attention"] == {"paused": 1, "waiting": 1}
 
 
 @pytest.mark.parametrize(
@@ -78,7 +82,7 @@ async def test_a_list_has_as_many_rows_as_are_asked_for(site: Site, redis: Redis
     for number in range(60):
         await FairSemaphore(redis, f"tenant-{number:02}", 1).pause()
     view = await site.view()
-    assert (len(view["rows"]), view["matched"], view["paused"]) == (50, 60, 60)
+    assert (len(view["rows"]), view["matched"], view["attention"]) == (50, 60, {"paused": 60})
     view = await site.view(rows="55")
     assert len(view["rows"]) == 55
     for nonsense in ("-1", "1e9", "99999999", "x", "٣"):
@@ -426,22 +430,26 @@ GRACE = SemaphoreInfo("x", "fair", "server", clients=(Process("ab" * 16, limit=4
         (reading(held=3), "free", "1 permit is free"),
         (reading(held=4), "full", "no request waits"),
         (reading(held=6), "full", "2 above the limit of 4"),
-        (reading(held=4, waiting=2, retry_after=2.5), "waiting", "waits about 2.5 s"),
-        (reading(held=4, waiting=2, retry_after=0.04), "waiting", "waits less than 0.1 s"),
+        (reading(held=4, waiting=2, retry_after=2.5), "waiting", "would wait about 2.5 s"),
+        (reading(held=4, waiting=2, retry_after=0.04), "waiting", "would wait less than 0.1 s"),
         (reading(held=5, waiting=2), "waiting", "above the limit of 4"),
-        (reading(held=2, waiting=1, head=3), "waiting", "asks for 3 permits, and 2 are free"),
+        (reading(held=2, waiting=1, head=3), "waiting", "needs 3 permits, and 2 are free"),
         (reading(held=2, waiting=1), "serving", "get them now"),
         (reading(held=2, waiting=5, head=5, info=SLOTS), "serving", "get them now"),
-        (reading(held=2, waiting=1, info=KEYED), "keys", "keys of the waiting requests"),
+        (
+            reading(held=2, waiting=1, info=KEYED),
+            "keys",
+            "requests' keys are at their limits",
+        ),
         (reading(held=4, waiting=1, info=KEYED), "waiting", "All 4 permits"),
-        (reading(set_limit=0, waiting=3, held=1), "paused", "3 requests wait; 1 permit is still"),
+        (reading(set_limit=0, waiting=3, held=1), "paused", "3 requests wait. 1 permit is still"),
         (reading(info=GRACE, waiting=3), "grace", "for 7.2 s"),
         (Reading(SemaphoreInfo("x"), None, "WRONGTYPE", 0.0), "error", "WRONGTYPE"),
     ],
 )
 def test_what_it_waits_for_is_said(given: Reading, code: str, words: str) -> None:
     """In a sentence that says what to do about it, or that there is nothing to do."""
-    state = state_of(given)
+    state = given.state
     assert (state.code, words in state.text) == (code, True), state
 
 

@@ -1,0 +1,110 @@
+"""The last 15 minutes of a semaphore: its numbers, and what happened to it."""
+
+from collections import deque
+from typing import NamedTuple
+
+from redsem_async._api.status import Client
+
+from ._reading import Reading
+from ._stalled import Stalled
+from ._words import limit_of, name_of, stalled_text
+
+KEPT = 900.0  # seconds
+SLOT = 3.0  # seconds between two points
+EVENTS = 100
+
+
+class Event(NamedTuple):
+    """Something that happened.
+
+    Attributes:
+        at: when it was read, as a Unix time.
+        kind: for the style of the page: limit, bad or good.
+        text: one sentence or two.
+    """
+
+    at: float
+    kind: str
+    text: str
+
+
+class Point(NamedTuple):
+    """The numbers at a Unix time; none of them where nothing was read before it."""
+
+    at: float
+    held: int | None = None
+    limit: int | None = None
+    waiting: int | None = None
+
+
+class History:
+    """What was read of one semaphore."""
+
+    def __init__(self) -> None:
+        self.points: deque[Point] = deque()
+        self.events: deque[Event] = deque(maxlen=EVENTS)
+        self._limits: tuple[int | None, int | None] | None = None  # in force, and set
+        self._stalled: dict[str, tuple[Client, float]] = {}  # by id; when it loses what it has
+
+    def add(self, reading: Reading, now: float, since: float) -> None:
+        """Note *reading*. Before *since*, nothing was read for a while."""
+        status, points = reading.status, self.points
+        if status is None:
+            return
+        if points and points[-1].at < since:
+            points.append(Point(now))
+            self._limits = None
+            self._stalled.clear()
+        elif points and points[-1].at // SLOT == now // SLOT:
+            _ = points.pop()
+        limit = limit_of(reading.info, status)
+        points.append(Point(now, status.held, limit, status.waiting))
+        while points[0].at < now - KEPT:
+            _ = points.popleft()
+        limits = limit, status.set_limit
+        if self._limits is not None and (text := _limits_text(*self._limits, *limits)):
+            self.events.append(Event(now, "limit", text))
+        self._limits = limits
+        self._note_stalled(reading.stalled, reading, now)
+
+    def _note_stalled(self, stalled: dict[str, Stalled], reading: Reading, now: float) -> None:
+        assert reading.status is not None
+        for identity, one in stalled.items():
+            if identity not in self._stalled:
+                self.events.append(Event(now, "bad", stalled_text(one)))
+            self._stalled[identity] = one.client, now + one.left
+        listed = {holder.client.id for holder in reading.status.holders}
+        listed |= {waiter.client.id for waiter in reading.status.waiters}
+        for identity, (client, ends) in [*self._stalled.items()]:
+            if identity in stalled:
+                continue
+            if identity in listed:
+                text = f"{name_of(client)} has recovered."
+            elif now >= ends:
+                text = f"What {name_of(client)} held or waited for is free again."
+            else:
+                continue
+            self.events.append(Event(now, "good", text))
+            del self._stalled[identity]
+
+
+def _limits_text(
+    before: int | None, set_before: int | None, limit: int | None, set_limit: int | None
+) -> str | None:
+    """How a limit has changed; None if it has not."""
+    if set_before == set_limit:
+        if before == limit or before is None or limit is None:
+            return None
+        return f"The clients declare a limit of {limit:,}. It was {before:,}."
+    if set_limit == 0:
+        return "Paused. No permit is granted until it is resumed."
+    if set_limit is not None:
+        if set_before == 0:
+            return f"Resumed with the set limit of {set_limit:,}."
+        return f"The limit was set to {set_limit:,}. It was {_figure(before)}."
+    own = f"The clients' own limit applies ({_figure(limit)})."
+    return f"Resumed. {own}" if set_before == 0 else f"The set limit was removed. {own}"
+
+
+def _figure(limit: int | None) -> str:
+    return "unknown" if limit is None else f"{limit:,}"
