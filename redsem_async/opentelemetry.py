@@ -22,6 +22,7 @@ from weakref import WeakValueDictionary
 from ._api.semaphore import AnySemaphore
 from ._observers.events import (
     Abandoned,
+    BackedOff,
     Detached,
     Event,
     Failed,
@@ -280,6 +281,9 @@ class _Telemetry(Observer):
         self._reclaimed = meter.create_counter(
             "redsem.reclaimed", "{entry}", "Expired holders and dead waiters that reap() removed"
         )
+        self._back_offs = meter.create_counter(
+            "redsem.back_offs", "{back_off}", "Back-offs that this process began"
+        )
         self._reused = meter.create_counter(
             "redsem.leases.reused", "{lease}", "Grants with a lease that was used before (linger)"
         )
@@ -377,7 +381,10 @@ class _Telemetry(Observer):
     def reclaimed(self, event: Reclaimed) -> None:
         self._reclaimed.add(event.count, self._attributes(event))
 
-    def _attributes(self, event: Event | Reclaimed) -> Attributes:
+    def backed_off(self, event: BackedOff) -> None:
+        self._back_offs.add(1, self._attributes(event))
+
+    def _attributes(self, event: Event | Reclaimed | BackedOff) -> Attributes:
         facts = {**_facts(event), "redsem.semaphore": self._metric_name(event.name)}
         key = facts.pop("redsem.key", None)
         if isinstance(key, str) and self._metric_key is not None:
@@ -387,7 +394,7 @@ class _Telemetry(Observer):
         return facts
 
 
-def _facts(event: Event | Reclaimed) -> Attributes:
+def _facts(event: Event | Reclaimed | BackedOff) -> Attributes:
     facts: Attributes = {"redsem.semaphore": event.name, "redsem.mode": event.mode}
     if isinstance(event, Event) and event.key is not None:
         facts["redsem.key"] = event.key

@@ -40,6 +40,14 @@ def resumed(before: SemaphoreInfo, after: SemaphoreStatus) -> str:
     return f"resumed; {back}"
 
 
+def held_off(seconds: float, key: str | None = None) -> str:
+    """After `hold_off`, of *key* as it is to be shown."""
+    where = "" if key is None else f"key {key}: "
+    if not seconds:
+        return f"{where}back-off ended"
+    return f"{where}no permit for {seconds:g} s, then as many as the ramp allows"
+
+
 REVOKED = "permit revoked"
 DELETED = "deleted"
 

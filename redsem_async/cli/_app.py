@@ -78,7 +78,7 @@ def redsem_async(
 
 for command in (*COMMANDS, watch, doctor, serve):
     # "set-limit x -1": a negative number is no option, so that the command says what is wrong.
-    unknown = {"ignore_unknown_options": command.__name__ == "set_limit"}
+    unknown = {"ignore_unknown_options": command.__name__ in {"set_limit", "hold_off"}}
     app.command(context_settings=unknown)(command)
 
 
@@ -103,6 +103,13 @@ def demo(
             help="Lease in seconds: when it ends, a killed worker's permits are free.",
         ),
     ] = 2.0,
+    overload: Annotated[
+        bool,
+        typer.Option(
+            "--overload",
+            help="Overload the upstream for five seconds, without and with a back-off.",
+        ),
+    ] = False,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -127,6 +134,10 @@ def demo(
     without a semaphore, then with one. In the second round one worker is killed. Exits with 0
     only if the semaphore kept its promises: the limit was never exceeded, the upstream refused
     no request, and only requests of the killed worker were lost.
+
+    With --overload no worker is killed. In both rounds the workers have a semaphore, and the
+    upstream refuses everything for five seconds. In the first, each refused request retries. In
+    the second, it has all processes back off.
     """
     from .demo._chart import chart_of, make_folder
     from .demo._record import Plan
@@ -142,7 +153,8 @@ def demo(
             fail(f"--output {str(output)!r}: {error.strerror}", USAGE_ERROR)
     console = Console(stderr=as_json, highlight=False)
     with errors_end_the_command():
-        plan = Plan(requests=requests, limit=limit, lease=lease)
+        seconds = 5.0 if overload else 0.0
+        plan = Plan(requests=requests, limit=limit, lease=lease, overload=seconds)
         record = run(plan, url, prefix, console, cluster=cluster)
         print_summary(record, console)
         chart = chart_of(record, console, output)

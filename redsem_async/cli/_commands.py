@@ -9,6 +9,7 @@ from typing import Annotated, Any, NoReturn, TypeVar
 import typer
 
 from redsem_async import AnySemaphore, FairSemaphore, SemaphoreError, SemaphoreStatus
+from redsem_async._core import config
 from redsem_async._core.keys import parse_permit_id
 from redsem_async._integrations import changed, discovery
 from redsem_async._integrations.discovery import SemaphoreInfo
@@ -39,9 +40,7 @@ MOST_NAMED = 10  # names in a message
 LONGEST_ANSWER = 100  # characters, because the input may be a file without lines
 
 Create = Annotated[bool, typer.Option("--create", help="Also for a name that is not in use yet.")]
-Key = Annotated[
-    str | None, typer.Option(help="The key whose limit it is. Default: the overall limit.")
-]
+Key = Annotated[str | None, typer.Option(help="The key that it is for. Default: all requests.")]
 KeysAfter = Annotated[
     str | None, typer.Option(help="List the keys after this one, which was the last one listed.")
 ]
@@ -240,6 +239,37 @@ def resume(
     _say(name, before, changed.resumed(before, after))
 
 
+def hold_off(
+    name: Name,
+    seconds: Annotated[
+        str, typer.Argument(metavar="SECONDS", help="At most a day; 0 ends a back-off.")
+    ],
+    *,
+    key: Key = None,
+    create: Create = False,
+    url: Url = LOCAL,
+    prefix: Prefix = "redsem",
+    cluster: IsCluster = False,
+) -> None:
+    """Grant no permits for some seconds, then ramp up to the limit again.
+
+    It ends by itself, unlike a pause. Current holders keep their permits, waiters stay queued.
+    """
+    try:
+        wanted = config.pause_of(float(seconds), "seconds", config.LONGEST_HOLD_OFF)
+    except ValueError:
+        fail("seconds must be a number from 0 to 86400", USAGE_ERROR)
+
+    def change(semaphore: AnySemaphore) -> Awaitable[None]:
+        if key is None:
+            return semaphore.hold_off(wanted)
+        return _with_keys(semaphore).hold_off(wanted, key=key)
+
+    target = Target(url, prefix, cluster)
+    before, _ = _change(target, name, change, create=create, keyed=key is not None)
+    _say(name, before, changed.held_off(wanted, None if key is None else printable(key)))
+
+
 def _change(
     target: Target,
     name: str,
@@ -339,4 +369,4 @@ def _confirmed(question: str) -> bool:
     return answer.strip().lower() in {"y", "yes"}
 
 
-COMMANDS = (ls, status, set_limit, pause, resume, kick, clear)
+COMMANDS = (ls, status, set_limit, pause, resume, hold_off, kick, clear)

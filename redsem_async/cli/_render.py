@@ -10,7 +10,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from redsem_async import Client, SemaphoreStatus
+from redsem_async import BackOff, Client, SemaphoreStatus
 from redsem_async._integrations.discovery import LISTED_KEYS, ListEntry, SemaphoreInfo
 
 from ._target import printable
@@ -51,6 +51,8 @@ def _state(status: SemaphoreStatus) -> Text:
     """The state in one word, with the dashboard's colours."""
     if status.limit == 0:
         return Text("paused", "yellow")
+    if status.back_off is not None:
+        return Text("backing off", "yellow")
     if status.held >= status.limit:
         return Text("full", "red" if status.waiting else "yellow")
     return Text("free", "green") if status.held else Text("idle", "dim")
@@ -105,9 +107,18 @@ def headline(info: SemaphoreInfo, status: SemaphoreStatus) -> str:
         f"{status.waiting:,} waiting",
     ]
     line = f"{printable(info.name)}: {', '.join(parts)}"
+    if status.back_off is not None:
+        line += f"; {back_off_text(status.back_off)}"
     if status.waiting and status.retry_after and status.limit:
         line += f"; a new request would wait about {_about(status.retry_after)}"
     return line
+
+
+def back_off_text(back_off: BackOff) -> str:
+    """A countdown, and then the ramp."""
+    if back_off.seconds_left:
+        return f"no permit for {_about(back_off.seconds_left)} more (back-off)"
+    return f"{back_off.ramp:,} may be in use for now (back-off)"
 
 
 def _limit_in_full(info: SemaphoreInfo) -> str:
@@ -148,6 +159,8 @@ def _keys(status: SemaphoreStatus) -> Table:
         limit = "-" if key.limit is None else f"{key.limit:,}"
         if key.set_limit is not None:
             limit += " (set)" if key.set_limit else " (paused)"
+        if key.back_off is not None:
+            limit += " (backing off)"
         table.add_row(printable(key.key), limit, f"{key.held:,}", f"{key.waiting:,}")
     return table
 
@@ -241,6 +254,10 @@ def duration(seconds: float) -> str:
 # -- for programs
 
 
+def _back_off_dict(back_off: BackOff | None) -> dict[str, Any] | None:
+    return None if back_off is None else back_off._asdict()
+
+
 def as_dict(info: SemaphoreInfo, status: SemaphoreStatus, *, whole: bool) -> dict[str, Any]:
     """The status for ``--json``; with *whole*, holders, waiters and all listed keys."""
     keys = status.keys if whole else status.keys[:LISTED_KEYS]
@@ -258,7 +275,8 @@ def as_dict(info: SemaphoreInfo, status: SemaphoreStatus, *, whole: bool) -> dic
         "held": status.held,
         "waiting": status.waiting,
         "retry_after": status.retry_after,
-        "keys": [asdict(key) for key in keys],
+        "back_off": _back_off_dict(status.back_off),
+        "keys": [asdict(key) | {"back_off": _back_off_dict(key.back_off)} for key in keys],
     }
     if whole:
         data |= {

@@ -19,7 +19,7 @@ from redsem_async._redis.scripts import script
 
 _OPERATIONS = (
     *("acquire", "release", "refresh", "abandon", "heartbeat", "adopt"),
-    *("detach", "status", "set_limit", "reap", "clear", "restore"),
+    *("detach", "status", "set_limit", "back_off", "reap", "clear", "restore"),
 )
 _INCOMPLETE = object()
 

@@ -300,3 +300,14 @@ def test_a_worker_that_held_all_permits_may_hold_up_the_others() -> None:
 def test_a_broken_promise_is_a_fault(fault: str, doctor: Callable[[Record], Record]) -> None:
     found = doctor(GOOD).faults()
     assert any(fault in sentence for sentence in found), found
+
+
+def test_a_back_off_ends_nine_tenths_of_the_refusals() -> None:
+    command = [*DEMO, "--overload", "--requests", "200", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    facts = json.loads(done.stdout)
+    assert facts["ok"]
+    assert facts["without_back_off"]["refused"] > 50
+    assert 0 < facts["with_back_off"]["refused"] <= facts["without_back_off"]["refused"] / 10
+    assert facts["without_back_off"]["answered"] == facts["with_back_off"]["answered"] == 200

@@ -76,7 +76,7 @@ def print_chart(record: Record, console: Console) -> None:
             line.append(full or ("─" if at_limit else " "), "red" if bare else "blue")
         console.print(line)
     console.print(f"   0{record.seconds:>{width}.1f}")
-    console.print("   seconds: first without a semaphore, then with one")
+    console.print(f"   seconds: first {record.titles[0]}, then {record.titles[1]}")
 
 
 def _save_chart(record: Record, path: Path, **options: Any) -> None:
@@ -103,8 +103,7 @@ def _save_chart(record: Record, path: Path, **options: Any) -> None:
 
 def _draw_asked(axes: Any, record: Record) -> None:
     limit, highest = record.plan.limit, _highest(record)
-    titles = ("without a semaphore", f"with FairSemaphore, limit {limit}")
-    for round_, title, colour in zip(record.rounds, titles, (_BARE, _GUARDED), strict=True):
+    for round_, title, colour in zip(record.rounds, record.titles, (_BARE, _GUARDED), strict=True):
         times = [record.axis(round_, at) for at, _ in round_.asked_at_once()]
         heights = [asked for _, asked in round_.asked_at_once()]
         axes.fill_between(times, heights, step="post", color=colour, linewidth=0)

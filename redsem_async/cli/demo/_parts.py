@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 from ._record import Event
 
 _OK = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nok\n"
-_TOO_MANY = b"HTTP/1.1 429 Too Many Requests\r\nContent-Length: 9\r\n\r\ntoo many\n"
+_TOO_MANY = (
+    b"HTTP/1.1 429 Too Many Requests\r\nRetry-After: 1\r\nContent-Length: 9\r\n\r\ntoo many\n"
+)
 
 
 class Upstream:
@@ -24,8 +26,13 @@ class Upstream:
     def __init__(self, limit: int, events: list[Event]) -> None:
         """Append to *events*, and process up to *limit* requests at once."""
         self.inside = 0
+        self._overloaded_until = 0.0
         self._limit = limit
         self._events = events
+
+    def overload(self, seconds: float) -> None:
+        """Refuse every request for so long."""
+        self._overloaded_until = time.monotonic() + seconds
 
     @contextlib.asynccontextmanager
     async def listening(self) -> AsyncGenerator[str]:
@@ -45,7 +52,7 @@ class Upstream:
         writer.close()
 
     async def _answer(self, number: int) -> bytes:
-        if self.inside >= self._limit:
+        if self.inside >= self._limit or time.monotonic() < self._overloaded_until:
             self._record("refused", number)
             return _TOO_MANY
         self.inside += 1

@@ -21,6 +21,7 @@ class Plan:
     lease: float
     workers: int = 4
     slots: int = 6  # requests assigned to one worker at a time
+    overload: float = 0.0  # seconds for which the upstream refuses all; no worker is killed then
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,8 @@ class Event:
     """An event at the upstream or in a worker.
 
     At the upstream, a request ``entered``, ``left`` or was ``refused``. In a worker, it was
-    ``started`` (with a semaphore: a permit is held), is ``retrying`` after it was refused, was
+    ``started`` (with a semaphore: a permit is held), is ``retrying`` after it was refused (or
+    ``waiting``, because its process has had all processes back off), was
     ``answered``, or ``failed``.
     """
 
@@ -107,7 +109,7 @@ class Round:
         for event in self.events:
             if event.kind == "started":
                 asked.add(event.request)
-            elif event.kind in {"answered", "failed"}:
+            elif event.kind in {"answered", "failed", "waiting"}:
                 asked.discard(event.request)
             if len(asked) != steps[-1][1]:
                 steps.append((event.at, len(asked)))
@@ -127,11 +129,15 @@ class Round:
 
     def faults(self, which: str) -> Iterator[str]:
         """The records of upstream and workers must agree and include every request."""
-        kill = self.kill
-        if kill is None:
+        if self.kill is None:
             yield f"{which}, no worker was killed"
-        elif kill.returncode != -signal.SIGKILL:
-            yield f"{kill.worker} was not killed: it ended with {kill.returncode}"
+        elif self.kill.returncode != -signal.SIGKILL:
+            yield f"{self.kill.worker} was not killed: it ended with {self.kill.returncode}"
+        yield from self.lost_requests()
+
+    def lost_requests(self) -> Iterator[str]:
+        """Requests without an answer, or with two, that no killed worker explains."""
+        kill = self.kill
         reasons = {event.request: event.detail for event in self.of_kind("failed")}
         for number in self.unanswered:
             if kill is None or number not in kill.lost:
@@ -153,6 +159,11 @@ class Record:
     server: str
     bare: Round
     guarded: Round
+
+    @property
+    def titles(self) -> tuple[str, str]:
+        """Of the rounds."""
+        return "without a semaphore", f"with FairSemaphore, limit {self.plan.limit}"
 
     @property
     def rounds(self) -> tuple[Round, Round]:
@@ -237,3 +248,33 @@ class Record:
         elif kill.unavailable > 2 * lease:
             after = f"{kill.unavailable:.2f} s"
             yield f"the permits of {who} became free after {after}: lease {lease} s"
+
+
+@dataclass(frozen=True, slots=True)
+class OverloadRecord(Record):
+    """A demo with an upstream that is overloaded. In *guarded*, the workers back off."""
+
+    @property
+    def titles(self) -> tuple[str, str]:
+        return "each request retries", "permit.back_off()"
+
+    def as_dict(self) -> dict[str, Any]:
+        faults = self.faults()
+        return {
+            "ok": not faults,
+            "faults": faults,
+            "server": self.server,
+            "limit": self.plan.limit,
+            "overload_seconds": self.plan.overload,
+            "without_back_off": self.bare.as_dict(),
+            "with_back_off": self.guarded.as_dict(),
+        }
+
+    def faults(self) -> list[str]:
+        bare, guarded = self.bare.refused, self.guarded.refused
+        found = [*self.bare.lost_requests(), *self.guarded.lost_requests()]
+        if not guarded:
+            found.append("with a back-off nothing was refused: the upstream was not overloaded")
+        if guarded > bare / 10:
+            found.append(f"the back-off left {guarded} refusals of {bare}: more than a tenth")
+        return found

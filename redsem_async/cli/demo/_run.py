@@ -23,7 +23,7 @@ from redsem_async.cli._erase import erase
 from redsem_async.cli._target import Target, connected
 
 from ._parts import Upstream, Worker
-from ._record import Event, Kill, Plan, Record, Round
+from ._record import Event, Kill, OverloadRecord, Plan, Record, Round
 from ._show import Display
 
 _POLL_INTERVAL = 0.01  # seconds
@@ -44,7 +44,8 @@ def run(plan: Plan, url: str | None, prefix: str, console: Console, *, cluster: 
         display.log(f"Redis: {escape(server)}")
         display.log(f"upstream: accepts {plan.limit} concurrent requests, answers others with 429")
         bare, guarded = asyncio.run(_both_rounds(plan, target, display))
-    return Record(plan, server, bare, guarded)
+    kind = OverloadRecord if plan.overload else Record
+    return kind(plan, server, bare, guarded)
 
 
 async def _both_rounds(plan: Plan, target: Target, display: Display) -> tuple[Round, Round]:
@@ -56,11 +57,13 @@ async def _both_rounds(plan: Plan, target: Target, display: Display) -> tuple[Ro
         async with semaphore.acquire(timeout=0):
             pass  # Raises if Redis is unreachable.
         try:
-            display.log(f"[bold]1. {count} requests without a semaphore[/]")
-            first = _Workers(plan, target, display, None)
+            how = "each request retries" if plan.overload else "without a semaphore"
+            display.log(f"[bold]1. {count} requests, {how}[/]")
+            first = _Workers(plan, target, display, semaphore if plan.overload else None)
             bare = await first.process(range(1, count + 1))
-            display.log(f"[bold]2. {count} requests with {semaphore!r}, lease {plan.lease:g} s[/]")
-            second = _Workers(plan, target, display, semaphore)
+            how = "permit.back_off()" if plan.overload else f"lease {plan.lease:g} s"
+            display.log(f"[bold]2. {count} requests with {semaphore!r}, {how}[/]")
+            second = _Workers(plan, target, display, semaphore, backs_off=bool(plan.overload))
             guarded = await second.process(range(count + 1, 2 * count + 1))
         finally:
             await erase(client, semaphore, target.prefix)
@@ -75,9 +78,19 @@ class _Workers:
     """
 
     def __init__(
-        self, plan: Plan, target: Target, display: Display, semaphore: FairSemaphore | None
+        self,
+        plan: Plan,
+        target: Target,
+        display: Display,
+        semaphore: FairSemaphore | None,
+        *,
+        backs_off: bool = False,
     ) -> None:
-        """Let the workers hold a permit for each request, if there is a *semaphore*."""
+        """Let the workers hold a permit for each request, if there is a *semaphore*.
+
+        *backs_off*: a refused request has all of them back off.
+        """
+        self._backs_off = backs_off
         self._plan = plan
         self._target = target
         self._display = display
@@ -100,7 +113,7 @@ class _Workers:
             self._pending.extend(requests)
             self._finished.clear()  # set if a worker has ended before
             self._assign()
-            kill = await self._kill_one()
+            kill = await (self._overload(upstream) if plan.overload else self._kill_one())
             await self._finished.wait()
             shown.cancel()
         in_order = sorted(self._events, key=lambda event: event.at)
@@ -114,6 +127,7 @@ class _Workers:
     async def _running(self, url: str) -> AsyncGenerator[None]:
         """Run workers, all of which are ready, during a block; kill them after it."""
         setup: dict[str, Any] = {"upstream": url, "target": asdict(self._target)}
+        setup["backs_off"] = self._backs_off
         if self._semaphore is not None:
             name, limit = self._semaphore.name, self._plan.limit
             setup["semaphore"] = {"name": name, "limit": limit, "lease": self._plan.lease}
@@ -152,6 +166,9 @@ class _Workers:
             worker.queued.discard(event.request)
             if event.kind in {"answered", "failed"}:
                 worker.started.discard(event.request)
+            elif event.kind == "waiting":
+                worker.started.discard(event.request)
+                worker.queued.add(event.request)
             else:
                 worker.started.add(event.request)
             self._assign()
@@ -174,6 +191,17 @@ class _Workers:
     @property
     def _alive(self) -> list[Worker]:
         return [worker for worker in self._all if not worker.gone.is_set()]
+
+    async def _overload(self, upstream: Upstream) -> None:
+        """Overload *upstream* for some seconds, once a fifth of the requests was answered."""
+        while self._answered < self._plan.requests // 5:  # noqa: ASYNC110 - as in a display
+            await asyncio.sleep(_POLL_INTERVAL)
+        self._display.log(f"the upstream is overloaded for {self._plan.overload:g} s")
+        upstream.overload(self._plan.overload)
+
+    @property
+    def _answered(self) -> int:
+        return sum(worker.counts["answered"] for worker in self._all)
 
     async def _kill_one(self) -> Kill | None:
         """Kill a worker; wait until its permits are free. None if the round ended before."""
@@ -209,7 +237,7 @@ class _Workers:
     async def _victim(self) -> Worker | None:
         """A worker that does more than its share, if it may be killed now."""
         plan = self._plan
-        if sum(worker.counts["answered"] for worker in self._all) < plan.requests // 5:
+        if self._answered < plan.requests // 5:
             return None
         if self._semaphore is None:
             use = Counter({worker.process.pid: len(worker.started) for worker in self._all})

@@ -78,8 +78,8 @@ def _table(*right: str) -> Table:
 
 def print_summary(record: Record, console: Console) -> None:
     """Print a table of both rounds, the facts of the killed worker, and the verdict."""
-    limit, (bare, guarded) = record.plan.limit, record.rounds
-    table = _table("no semaphore", f"FairSemaphore, limit {limit}")
+    plan, limit, (bare, guarded) = record.plan, record.plan.limit, record.rounds
+    table = _table(*record.titles)
     facts = (
         "peak concurrency",
         "rejected (429)",
@@ -98,7 +98,13 @@ def print_summary(record: Record, console: Console) -> None:
     faults = record.faults()
     for fault in faults:
         console.print(f"[bold red]✗[/] {escape(fault)}")
-    if not faults:
+    if not faults and plan.overload:
+        console.print(
+            f"[bold green]✓[/] The upstream was overloaded for {plan.overload:g} s. It refused"
+            f" {bare.refused} requests where each retried, and {guarded.refused} where a refusal"
+            " had all processes back off."
+        )
+    elif not faults:
         console.print(
             f"[bold green]✓[/] Without a semaphore the upstream (limit {limit}) saw"
             f" {bare.most_asked} concurrent requests and rejected {bare.refused}. With it, never"

@@ -42,6 +42,25 @@ async def _handle(http: httpx.AsyncClient, semaphore: FairSemaphore | None, requ
         _report("failed", request, f"{type(error).__name__}: {error}")
 
 
+async def _handle_backing_off(
+    http: httpx.AsyncClient, semaphore: FairSemaphore, request: int
+) -> None:
+    """The same, but a refusal has all processes back off, and costs this one its permit."""
+    try:
+        while True:
+            async with semaphore.acquire() as permit:
+                _report("started", request)
+                response = await http.get(f"/{request}")
+                if response.status_code != 429:
+                    break
+                permit.back_off(float(response.headers["retry-after"]))
+                _report("waiting", request)
+        response.raise_for_status()
+        _report("answered", request)
+    except (httpx.HTTPError, SemaphoreError) as error:
+        _report("failed", request, f"{type(error).__name__}: {error}")
+
+
 async def _main() -> None:
     setup = json.loads(sys.stdin.readline())
     target, options = Target(**setup["target"]), setup.get("semaphore")
@@ -57,7 +76,10 @@ async def _main() -> None:
             semaphore = FairSemaphore(redis, prefix=target.prefix, label=label, **options)
         _report("ready")
         while line := await asyncio.to_thread(sys.stdin.readline):
-            group.create_task(_handle(http, semaphore, int(line)))
+            if semaphore is not None and setup["backs_off"]:
+                group.create_task(_handle_backing_off(http, semaphore, int(line)))
+            else:
+                group.create_task(_handle(http, semaphore, int(line)))
         sys.exit()  # Cancels the rest, which releases their permits.
 
 
