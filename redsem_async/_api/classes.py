@@ -241,11 +241,21 @@ class FairSemaphore(AnySemaphore):
     async def hold_off(self, seconds: float, *, key: str | None = None) -> None:
         """Grant no permit for *seconds*, in any process; 0 ends a back-off that runs.
 
-        As for every semaphore, see ``AnySemaphore.hold_off``.
+        Requests keep their places, held permits are not touched, and grants then ramp up to the
+        limit, as for every semaphore.
+
+        If the caller is cancelled, a command that was already sent may take effect.
 
         Args:
             seconds: from now on, at most a day.
-            key: the key whose requests are held off; by default all are.
+            key: the key whose requests are held off. By default all are.
+
+        Raises:
+            ModeMismatch: the name is in use by another class, clock or layout, or with other
+                slots.
+            SemaphoreClosed: ``aclose`` was called meanwhile.
+            BackendError: Redis rejected the command, or is unavailable (``BackendUnavailable``).
+            ValueError, TypeError: for an invalid number of seconds, or a key where there are none.
         """
         if key is None:
             await super().hold_off(seconds)

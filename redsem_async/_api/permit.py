@@ -1,9 +1,7 @@
 """A held permit: for how long it is trusted, its loss, its release."""
 
 import asyncio
-import logging
 import math
-import traceback
 import warnings
 from types import TracebackType
 from typing import Self
@@ -21,10 +19,7 @@ from redsem_async._hub.pending import BackOffCall, Confirmed
 from redsem_async._protocol.operations import BackOff
 
 from .bound import Bound
-
-logger = logging.getLogger("redsem_async")
-
-LOGGED_EVERY = 60.0  # seconds, for each semaphore
+from .remarks import line_outside, log_cut, log_dropped
 
 _TAKEN = frozenset({LeaseState.HELD, LeaseState.LOST})
 
@@ -69,7 +64,7 @@ class Permit:
         self._waited = waited
         self._cancel_on_loss = cancel_on_loss
         self._guarded: Guard | None = None
-        self._acquired_at: str | None = _line_outside() if bound.loop.get_debug() else None
+        self._acquired_at: str | None = line_outside() if bound.loop.get_debug() else None
 
     def __repr__(self) -> str:
         state = self._lease.state.name.lower() if self._ours else "ended"
@@ -239,7 +234,7 @@ class Permit:
             limit = limit if terms_of_key.limit is None else terms_of_key.limit
         remote, now = self._bound.remote, clock()
         if pause > terms.max_back_off:
-            _log_cut(self._bound, pause, now)
+            log_cut(remote, pause, now)
             pause = terms.max_back_off
         if pause:
             token = lease.token if self._ours else 0
@@ -427,36 +422,12 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
         return None
 
 
-def _line_outside() -> str | None:
-    """The file and line of the code that called into this package."""
-    for frame, line in traceback.walk_stack(None):
-        if not frame.f_globals.get("__name__", "").startswith("redsem_async."):
-            return f"{frame.f_code.co_filename}:{line}"
-    return None
-
-
-def _log_cut(bound: Bound, pause: float, now: float) -> None:
-    remote = bound.remote
-    if now - remote.cut_logged_at >= LOGGED_EVERY:
-        remote.cut_logged_at = now
-        name = remote.address.name
-        text = "a back-off of %r for %.1f s is cut to its max_back_off"
-        logger.warning(text, name, pause, extra={"event": "back-off cut", "semaphore": name})
-
-
 def _release_dropped(bound: Bound, lease: Lease, since: float, acquired_at: str | None) -> None:
     # A lost one that the server has not called gone may be held there still, and keeps its hub.
     remote, refresher, _ = bound
     if lease.state in _TAKEN and remote.state.leases.get(lease.number) is lease:
         now = clock()
-        if lease.state is LeaseState.HELD and now - remote.drop_logged_at >= LOGGED_EVERY:
-            remote.drop_logged_at = now
-            where = f", acquired at {acquired_at}," if acquired_at else ""
-            text = (
-                "a permit of %r%s was dropped without release, so it limits nothing any more: use"
-                " 'async with', or keep the Permit until its release"
-            )
-            name, extra = remote.address.name, {"event": "dropped", "acquired_at": acquired_at}
-            logger.warning(text, name, where, extra={**extra, "semaphore": name})
+        if lease.state is LeaseState.HELD:
+            log_dropped(remote, acquired_at, now)
         refresher.remove(lease)
         _ = remote.release(lease, now, now - since)

@@ -1,6 +1,5 @@
 """What all semaphores have in common. `acquire` gives permits."""
 
-import asyncio
 from collections.abc import Coroutine, Sequence
 from types import EllipsisType, TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -9,27 +8,21 @@ from redsem_async._core import config
 from redsem_async._core.config import Clock, HeartbeatBy, Recovery, Slot
 from redsem_async._core.errors import AcquireTimeout
 from redsem_async._core.keys import Address, Mode, parse_permit_id, with_slots
-from redsem_async._hub.estimates import usual_hold
-from redsem_async._hub.hub import hub_for
-from redsem_async._keepalive.refresher import refresher_of
-from redsem_async._observers.registry import observers
-from redsem_async._protocol.operations import Clear, KeyTerms, Reap, SetLimit, Status
-from redsem_async._protocol.replies import Reply, StatusReply
+from redsem_async._protocol.operations import KeyTerms
 
 from .acquiring import acquire, adopt
 from .arguments import how_to_call, names_the_class, refuse_pickling
-from .awaitables import Acquisition, AwaitableBool
+from .awaitables import Acquisition
 from .backends import backend_of
-from .bound import Bound
 from .entered import EnteredPermits
 from .permit import Permit
-from .status import SemaphoreStatus, status_of
+from .stored import StoredSemaphore
 
 if TYPE_CHECKING:
     from .backends import AnyRedis
 
 
-class AnySemaphore:
+class AnySemaphore(StoredSemaphore):
     """Base class of the semaphores, for annotations: it accepts all of them.
 
     The constructor does no input or output and needs no event loop, so a semaphore may be a
@@ -141,7 +134,7 @@ class AnySemaphore:
         self._label = None if label is None else config.text(label, "label")
         self._cancel_on_loss = config.flag(cancel_on_loss, "cancel_on_loss")
         self._recovery = config.recovery_of(recovery)
-        self._last_bound: Bound | None = None  # in the loop that used it last
+        self._last_bound = None
         self._entered = EnteredPermits()
 
     def __reduce__(self) -> NoReturn:
@@ -149,21 +142,6 @@ class AnySemaphore:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, limit={self.limit})"
-
-    @property
-    def name(self) -> str:
-        """The name of the semaphore."""
-        return self._address.name
-
-    @property
-    def limit(self) -> int:
-        """The limit that this client declares."""
-        return self._terms.limit
-
-    @property
-    def lease(self) -> float:
-        """Seconds after which a permit expires unless its process refreshes it."""
-        return self._terms.lease
 
     @property
     def timeout(self) -> float | None:
@@ -304,215 +282,3 @@ class AnySemaphore:
             raise TypeError(f"adopt() needs the id of a permit, not {type(permit_id).__name__}")
         cancel = self._cancel_on_loss
         return Acquisition(adopt(self._bound, self._terms, permit_id, cancel_on_loss=cancel))
-
-    # -- status
-
-    def locked(self) -> AwaitableBool:
-        """Whether ``acquire`` would have to wait now.
-
-        Await it, because ``if sem.locked()`` raises.
-
-        Cancelling the caller changes nothing.
-
-        Raises:
-            ModeMismatch: the name is in use by another class, clock or layout, or with other
-                slots.
-            SemaphoreClosed: ``aclose`` was called meanwhile.
-            BackendError: Redis rejected the command, or is unavailable (``BackendUnavailable``).
-        """
-        return AwaitableBool(self._locked())
-
-    async def _locked(self) -> bool:
-        reply = await self._read(0)
-        return reply.blocked or self._status_of(reply).available < 1
-
-    _locked.__qualname__ = "AnySemaphore.locked"  # as Python reports one that was not awaited
-
-    async def available(self) -> int:
-        """How many permits are free now, under the limit in force.
-
-        Cancelling the caller changes nothing.
-
-        Raises:
-            ModeMismatch: the name is in use by another class, clock or layout, or with other
-                slots.
-            SemaphoreClosed: ``aclose`` was called meanwhile.
-            BackendError: Redis rejected the command, or is unavailable (``BackendUnavailable``).
-        """
-        return self._status_of(await self._read(0)).available
-
-    async def exists(self) -> bool:
-        """Whether Redis has a holder, a waiter or a set limit under this name.
-
-        Cancelling the caller changes nothing.
-
-        Raises:
-            ModeMismatch: the name is in use by another class, clock or layout, or with other
-                slots.
-            SemaphoreClosed: ``aclose`` was called meanwhile.
-            BackendError: Redis rejected the command, or is unavailable (``BackendUnavailable``).
-        """
-        reply = await self._read(0)
-        limited = reply.set_limit is not None or reply.key_limits > 0
-        return bool(reply.held or reply.waiting or limited)
-
-    async def status(self, max_entries: int = 100) -> SemaphoreStatus:
-        """Read the limit, the holders and the waiters, all at the same moment.
-
-        Cancelling the caller changes nothing.
-
-        Args:
-            max_entries: the maximum number of holders to list, and of waiters.
-
-        Raises:
-            ModeMismatch: the name is in use by another class, clock or layout, or with other
-                slots.
-            SemaphoreClosed: ``aclose`` was called meanwhile.
-            BackendError: Redis rejected the command, or is unavailable (``BackendUnavailable``).
-        """
-        return self._status_of(await self._read(config.whole(max_entries, "max_entries", 0)))
-
-    def _status_of(self, reply: StatusReply) -> SemaphoreStatus:
-        own = (self.name, self._terms, reply, usual_hold(self._bound().remote.state))
-        return status_of(*own, self._declared_limit)
-
-    def _declared_limit(self, key: str) -> int | None:
-        return None
-
-    async def _read(self, max_entries: int, after: str | None = None) -> StatusReply:
-        answer = await self._bound().remote.call(Status(max_entries, after))
-        assert isinstance(answer, StatusReply)
-        return answer
-
-    async def set_limit(self, limit: int | None) -> None:
-        """Set a limit that overrides all declared limits. ``None`` removes it.
-
-        Redis keeps it without an expiry. A higher limit grants permits to waiters at once. A
-        lower limit revokes no permit. 0 pauses the semaphore.
-
-        Redis loses it with its other data, and nothing restores it, not even
-        ``recovery="grace"``. A limit of 0 is therefore a pause and not a safety lock.
-
-        If the caller is cancelled, a command that was already sent may take effect.
-
-        Raises:
-            ModeMismatch: the name is in use by another class, clock or layout, or with other
-                slots.
-            SemaphoreClosed: ``aclose`` was called meanwhile.
-            BackendError: Redis rejected the command, or is unavailable (``BackendUnavailable``).
-            ValueError, TypeError: for an invalid limit.
-        """
-        if limit is not None:
-            limit = config.whole(limit, "limit", 0)
-        await self._bound().remote.call(SetLimit(limit))
-
-    async def pause(self) -> None:
-        """Set a limit of 0 until ``resume``.
-
-        If the caller is cancelled, a command that was already sent may take effect.
-
-        Raises:
-            ModeMismatch: the name is in use by another class, clock or layout, or with other
-                slots.
-            SemaphoreClosed: ``aclose`` was called meanwhile.
-            BackendError: Redis rejected the command, or is unavailable (``BackendUnavailable``).
-        """
-        await self._bound().remote.call(SetLimit("pause"))
-
-    async def resume(self) -> None:
-        """End a pause. The limit that was set before it applies again, or else the declared ones.
-
-        If the caller is cancelled, a command that was already sent may take effect.
-
-        Raises:
-            ModeMismatch: the name is in use by another class, clock or layout, or with other
-                slots.
-            SemaphoreClosed: ``aclose`` was called meanwhile.
-            BackendError: Redis rejected the command, or is unavailable (``BackendUnavailable``).
-        """
-        await self._bound().remote.call(SetLimit("resume"))
-
-    async def hold_off(self, seconds: float) -> None:
-        """Grant no permit for *seconds*, in any process; 0 ends a back-off that runs.
-
-        It does what ``permit.back_off`` does, and ``max_back_off`` does not cut it. Requests keep
-        their places, and held permits are not touched. Then grants ramp up to the limit: one
-        permit may be in use, then two, four and so on, one step in each usual hold time. Of
-        several back-offs the latest end counts. Unlike a pause it ends by itself, and ``resume``
-        does not end it.
-
-        If the caller is cancelled, the command may still take effect.
-
-        Args:
-            seconds: from now on, at most a day.
-
-        Raises:
-            BackendError: Redis rejected the command, or is unavailable.
-            ValueError, TypeError: for an invalid number of seconds.
-        """
-        await self._hold_off(seconds, self.limit)
-
-    async def _hold_off(self, seconds: float, limit: int, key: str | None = None) -> None:
-        pause = config.pause_of(seconds, "seconds", config.LONGEST_HOLD_OFF)
-        await self._bound().remote.hold_off(pause, limit, key)
-
-    async def reap(self) -> int:
-        """Remove expired holders and dead waiters now, serve the queue, and return how many.
-
-        It is never needed, because every acquire, release and heartbeat of a name does the same.
-
-        If the caller is cancelled, a command that was already sent may take effect.
-
-        Raises:
-            ModeMismatch: the name is in use by another class, clock or layout, or with other
-                slots.
-            SemaphoreClosed: ``aclose`` was called meanwhile.
-            BackendError: Redis rejected the command, or is unavailable (``BackendUnavailable``).
-        """
-        reaped, more = 0, True
-        while more:
-            answer = await self._bound().remote.call(Reap())
-            assert isinstance(answer, Reply)
-            count = answer.answers[0]
-            assert isinstance(count, int)
-            reaped += count
-            more = count > 0 and answer.next_ms == 0
-        if reaped:
-            for notifier in observers.notifiers:
-                notifier.reclaimed(self._address, reaped)
-        return reaped
-
-    async def clear(self) -> None:
-        """Delete the semaphore, including its set limit.
-
-        Holders lose their permits, and waiters are queued again. A holder that is cut off from
-        Redis does not get the push message, and trusts its permit until its lease ends.
-
-        If the caller is cancelled, a command that was already sent may take effect.
-
-        Raises:
-            ModeMismatch: the name is in use by another class, clock or layout, or with other
-                slots.
-            SemaphoreClosed: ``aclose`` was called meanwhile.
-            BackendError: Redis rejected the command, or is unavailable (``BackendUnavailable``).
-        """
-        await self._bound().remote.call(Clear())
-
-    # -- wiring
-
-    def _bound(self) -> Bound:
-        """What this semaphore is bound to in the running loop."""
-        bound = self._last_bound  # read once, because loops may run in several threads
-        if bound is None:
-            return self._bind()
-        here = bound.loop is asyncio.get_running_loop() and bound.remote.identity.usable
-        return bound if here else self._bind()
-
-    def _bind(self) -> Bound:
-        hub = hub_for(self._backend, self._client)
-        remote = hub.semaphore(self._address, self._label)
-        remote.state.introduction.terms = self._terms
-        if self._recovery is not None:
-            remote.recover(self.lease)
-        bound = self._last_bound = Bound(remote, refresher_of(hub), hub.identity.loop)
-        return bound

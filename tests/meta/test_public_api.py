@@ -11,6 +11,7 @@ from redsem_async import testing
 NAMES = {
     "AcquireTimeout",
     "AnySemaphore",
+    "BackOff",
     "BackendError",
     "BackendUnavailable",
     "Client",
@@ -41,6 +42,7 @@ MEMBERS = {
         "available",
         "clear",
         "exists",
+        "hold_off",
         "lease",
         "limit",
         "locked",
@@ -55,6 +57,7 @@ MEMBERS = {
         "try_acquire",
     },
     "Permit": {
+        "back_off",
         "check",
         "detach",
         "expires_in",
@@ -101,7 +104,7 @@ def test_every_public_name_is_documented(name: str) -> None:
 
 def coroutines() -> list[Any]:
     """What is awaited of the public surface, by its name."""
-    owners = [redsem_async, *(getattr(redsem_async, name) for name in NAMES)]
+    owners = [redsem_async, *(getattr(redsem_async, name) for name in sorted(NAMES))]
     owners = [owner for owner in owners if not isinstance(owner, type(coroutines))]
     return [
         pytest.param(thing, id=f"{owner.__name__}.{name}")

@@ -226,12 +226,11 @@ class Specification(ABC):
         state, begins = self.state, False
         if not state.is_spent(context, call.call):
             state.note_call(context, call.call)
-            before = self._back_off_before(call)
             after: BackOffRecord | None = None
             if call.pause_ms:
-                limit = self._limit_to_reach(call)
+                before, limit = self._back_off_before(call)
                 after, begins = begun_or_longer(before, state, context, call, limit)
-            self._set_back_off(context, call, after)
+            self._set_back_off(context, call.key, after)
             over = context.now if after is None else after.over
             state.keep(context, over - context.now + SLACK_MS)
             if begins:
@@ -243,17 +242,14 @@ class Specification(ABC):
         self._serve(context)
         return self._reply(context, [int(begins)])
 
-    def _back_off_before(self, call: BackOff) -> BackOffRecord | None:
-        """The back-off that *call* may make longer."""
-        return self.state.back_off
-
-    def _limit_to_reach(self, call: BackOff) -> int:
-        """Up to which the ramp rises."""
-        set_limit = self.state.set_limit
-        return call.limit if set_limit == 0 else self.state.effective_limit(call.limit)
+    def _back_off_before(self, call: BackOff) -> tuple[BackOffRecord | None, int]:
+        """The back-off that *call* may make longer, and the limit up to which a ramp rises."""
+        state = self.state
+        limit = call.limit if state.set_limit == 0 else state.effective_limit(call.limit)
+        return state.back_off, limit
 
     def _set_back_off(
-        self, context: CallContext, call: BackOff, back_off: BackOffRecord | None
+        self, context: CallContext, key: str | None, back_off: BackOffRecord | None
     ) -> None:
         self.state.back_off = back_off
 

@@ -167,7 +167,7 @@ class KeyedSpecification(QueueSpecification):
         """Look at keys where the ramp of a back-off has changed."""
         for key, (at, back_off) in list(self.back_offs.items()):
             if at <= context.now:
-                self._set_back_off_of(context, key, back_off)
+                self._set_back_off(context, key, back_off)
         self.may_back_off = bool(self.back_offs)
         for at, _ in self.back_offs.values():
             self._may_change(context, at)
@@ -243,29 +243,20 @@ class KeyedSpecification(QueueSpecification):
             self.key_limits[call.key] = call.limit
         self._look_at(context, call.key)
 
-    def _back_off_before(self, call: BackOff) -> BackOffRecord | None:
+    def _back_off_before(self, call: BackOff) -> tuple[BackOffRecord | None, int]:
         if call.key is None:
             return super()._back_off_before(call)
-        return self.back_offs[call.key][1] if call.key in self.back_offs else None
-
-    def _limit_to_reach(self, call: BackOff) -> int:
-        if call.key is None:
-            return super()._limit_to_reach(call)
-        return self.key_limits.get(call.key, call.limit)
+        _, before = self.back_offs.get(call.key, (0, None))
+        return before, self.key_limits.get(call.key, call.limit)
 
     def _set_back_off(
-        self, context: CallContext, call: BackOff, back_off: BackOffRecord | None
+        self, context: CallContext, key: str | None, back_off: BackOffRecord | None
     ) -> None:
-        if call.key is None:
-            super()._set_back_off(context, call, back_off)
+        """One of a key that is over is forgotten."""
+        if key is None:
+            super()._set_back_off(context, key, back_off)
             return
         self.may_back_off = True
-        self._set_back_off_of(context, call.key, back_off)
-
-    def _set_back_off_of(
-        self, context: CallContext, key: str, back_off: BackOffRecord | None
-    ) -> None:
-        """Set the back-off of *key*. One that is over is forgotten."""
         self.back_offs.pop(key, None)
         ramp = None if back_off is None else back_off.ramp(context.now)
         if back_off is not None and ramp is not None:
