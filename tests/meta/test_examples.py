@@ -84,3 +84,11 @@ def test_permits_are_handed_over_from_requests_to_a_worker(embedded: StartServer
         "january: skipped (expired in the queue, or delivered twice)"
     ]
     assert last == "free again: 2"
+
+
+def test_a_429_has_both_processes_back_off(embedded: StartServer) -> None:
+    retries, backs_off = output_of("busy_upstream", embedded().url)
+    counts = [re.findall(r"\d+", line) for line in (retries, backs_off)]
+    (refused, _), (refused_with, most) = ([int(count) for count in each] for each in counts)
+    assert 0 < refused_with < refused / 3
+    assert most <= 8
