@@ -25,7 +25,7 @@ def liveness_timeout(lease: float) -> float:
 
 def refresh_is_overdue(left: float, lease: float, refresh_interval: float) -> bool:
     """Whether a permit with *left* seconds of its *lease* should have been refreshed long ago."""
-    return left < 0.6 * (lease - refresh_interval)
+    return left < 0.75 * (lease - refresh_interval)
 
 
 def heartbeat_is_overdue(dead_in: float, lease: float) -> bool:

@@ -306,7 +306,7 @@ def _say(name: str, before: SemaphoreInfo, done: str) -> None:
         typer.echo(text, err=True)
 
 
-def kick(
+def revoke(
     name: Name,
     permit_id: Annotated[
         str, typer.Argument(metavar="ID", help="Id of the permit, as shown by status --ids.")
@@ -369,4 +369,4 @@ def _confirmed(question: str) -> bool:
     return answer.strip().lower() in {"y", "yes"}
 
 
-COMMANDS = (ls, status, set_limit, pause, resume, hold_off, kick, clear)
+COMMANDS = (ls, status, set_limit, pause, resume, hold_off, revoke, clear)

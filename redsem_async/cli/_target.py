@@ -20,7 +20,7 @@ from redsem_async._redis.stored import READ_ERRORS, as_text
 FAILED = 1  # Redis is unreachable or returned an error, or `doctor` found a problem
 USAGE_ERROR = 2
 NOT_FOUND = 3  # no semaphore of that name
-NOT_HELD = 4  # the id to kick holds no permit
+NOT_HELD = 4  # the id to revoke holds no permit
 INTERRUPTED = 130  # as shells report a program ended by Ctrl-C
 
 CONNECT_TIMEOUT = 5.0  # seconds

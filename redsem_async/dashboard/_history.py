@@ -3,8 +3,6 @@
 from collections import deque
 from typing import NamedTuple
 
-from redsem_async._api.status import Client
-
 from ._reading import Reading
 from ._stalled import Stalled
 from ._words import limit_of, name_of, stalled_text
@@ -44,7 +42,7 @@ class History:
         self.points: deque[Point] = deque()
         self.events: deque[Event] = deque(maxlen=EVENTS)
         self._limits: tuple[int | None, int | None] | None = None  # in force, and set
-        self._stalled: dict[str, tuple[Client, float]] = {}  # by id; when it loses what it has
+        self._stalled: dict[str, tuple[Stalled, float]] = {}  # by id; when it loses what it has
 
     def add(self, reading: Reading, now: float, since: float) -> None:
         """Note *reading*. Before *since*, nothing was read for a while."""
@@ -72,16 +70,17 @@ class History:
         for identity, one in stalled.items():
             if identity not in self._stalled:
                 self.events.append(Event(now, "bad", stalled_text(one)))
-            self._stalled[identity] = one.client, now + one.left
+            self._stalled[identity] = one, now + one.left
         listed = {holder.client.id for holder in reading.status.holders}
         listed |= {waiter.client.id for waiter in reading.status.waiters}
-        for identity, (client, ends) in [*self._stalled.items()]:
+        for identity, (one, ends) in [*self._stalled.items()]:
             if identity in stalled:
                 continue
             if identity in listed:
-                text = f"{name_of(client)} has recovered."
+                text = f"{name_of(one.client)} has recovered."
             elif now >= ends:
-                text = f"What {name_of(client)} held or waited for is free again."
+                loss = "permits are free again" if one.holds else "requests have left the queue"
+                text = f"{name_of(one.client)}'s {loss}."
             else:
                 continue
             self.events.append(Event(now, "good", text))

@@ -144,7 +144,7 @@ class Reader:
         self._round_began = self._ticked = time.monotonic()
         self._watches: set[Watch] = set()
         self._task: asyncio.Task[None] | None = None
-        self._ending: asyncio.Task[None] | None = None  # the last one, cancelled
+        self._ending: set[asyncio.Task[None]] = set()  # cancelled, and not done yet
         self._due = asyncio.Event()
 
     # -- pages
@@ -155,7 +155,7 @@ class Reader:
         self._watches.add(watch)
         self._due.set()  # a new page does not wait for the next tick
         if self._task is None:
-            self._task = asyncio.create_task(self._run(self._ending))
+            self._task = asyncio.create_task(self._run())
         elif self.complete and watch.detail in {None, *self.details}:
             watch.changed.set()
         try:
@@ -167,8 +167,10 @@ class Reader:
 
     def _stop(self) -> None:
         if self._task is not None:
-            self._ending, self._task = self._task, None
-            self._ending.cancel()
+            _ = self._task.cancel()
+            self._ending.add(self._task)
+            self._task.add_done_callback(self._ending.discard)
+            self._task = None
 
     def read_soon(self) -> None:
         """Begin the next tick now: something was changed."""
@@ -176,9 +178,11 @@ class Reader:
 
     # -- reading
 
-    async def _run(self, before: asyncio.Task[None] | None) -> None:
-        if before is not None:
-            await asyncio.wait([before])
+    async def _run(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        if self._ending:
+            await asyncio.wait(self._ending)
         await self._end_scan()  # one that was cancelled has not seen all names
         if time.monotonic() - self._ticked > OLD:
             self._forget()
@@ -191,6 +195,8 @@ class Reader:
                     "reading for the dashboard failed", extra={"event": "dashboard failed"}
                 )
                 self._fail("the dashboard failed: its log has the error")
+            if task.cancelling():  # redis-py may have swallowed the cancellation
+                return
             self._ticked = time.monotonic()
             self._publish()
             pause = BREATH

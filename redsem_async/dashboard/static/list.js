@@ -25,7 +25,7 @@ function show(view) {
   const kinds = Object.entries(view.attention);
   const attention = kinds.reduce((sum, [, count]) => sum + count, 0);
   setText(byId("attention"), number(attention));
-  setText(byId("attention-what"), `need attention${attention ? `: ${kinds.map(([code, count]) => `${number(count)} ${KINDS[code]}`).join(", ")}` : ""}`);
+  setText(byId("attention-what"), `need attention${attention ? `: ${kinds.map(([code, count]) => `${number(count)}\u00a0${KINDS[code]}`).join(", ")}` : ""}`);
   document.body.classList.toggle("troubled", attention > 0);
   document.body.classList.toggle("contended", view.waiting > 0);
   setText(byId("note"), note(view));

@@ -5,6 +5,8 @@ import { byId, clock, duration, printable, setText } from "./dom.js";
 const SILENCE = 6000; // ms without a reading until the page says so
 const AGAIN = 3000; // ms until a refused stream is tried again
 
+const AWAY = "The page reconnects by itself, and changes are off until then.";
+
 const SEATS = 2; // hidden tabs that go on reading: a browser has six connections to a server over HTTP/1.1
 
 let source = null;
@@ -86,9 +88,9 @@ function show(reading) {
   if (reading.outage) {
     live.dataset.state = "away";
     const { since, text, read_at } = reading.outage;
-    const values = read_at ? `Showing the values read at ${clock(read_at)}` : "Nothing has been read yet";
+    const values = read_at ? `The values are from ${clock(read_at)}` : "Nothing has been read yet";
     setText(byId("live-text"), read_at ? `stale: last read at ${clock(read_at)}` : "Redis is unreachable");
-    banner(`Redis has been unreachable since ${clock(since)} (${printable(text)}). ${values}; reconnecting automatically. Changes are off until then.`);
+    banner(`Redis has been unreachable since ${clock(since)} (${printable(text)}). ${values}. ${AWAY}`);
   } else {
     live.dataset.state = "live";
     setText(byId("live-text"), "live");
@@ -110,7 +112,7 @@ setInterval(() => {
   byId("live").dataset.state = "away";
   const last = clock((Date.now() - silent) / 1000);
   setText(byId("live-text"), `stale: last read at ${last}`);
-  banner(`The dashboard's server has not answered for ${duration(silent / 1000)}. Showing the values read at ${last}; reconnecting automatically. Changes are off until then.`, true);
+  banner(`The dashboard's server has not answered for ${duration(silent / 1000)}. The values are from ${last}. ${AWAY}`, true);
 }, 1000);
 
 /** Let a screen reader say *text*. */

@@ -100,7 +100,7 @@ function showStage(view) {
   setText(byId("words"), printable(view.words));
   const declared = view.declared.map(number).join(" or ") || "no limit";
   const set = view.setLimit === 0 ? "An operator has paused it" : `The limit of ${number(view.setLimit ?? 0)} was set by an operator`;
-  setText(byId("limits"), view.setLimit === null ? `The limit is what the clients declare: ${declared}.` : `${set}; the clients declare ${declared}.`);
+  setText(byId("limits"), view.setLimit === null ? `The limit is what the clients declare: ${declared}.` : `${set}. The clients declare ${declared}.`);
   document.title = `${view.held}/${view.limit ?? "?"}${view.waiting ? ` +${view.waiting}` : ""} · ${printable(name)} · ${title}`;
   if (state && state !== view.state) announce(printable(view.words));
   state = view.state;

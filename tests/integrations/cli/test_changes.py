@@ -1,4 +1,4 @@
-"""Commands that change a semaphore: limits, pauses, ``kick`` and ``clear``."""
+"""Commands that change a semaphore: limits, pauses, ``revoke`` and ``clear``."""
 
 import asyncio
 import subprocess
@@ -97,21 +97,21 @@ async def test_an_invalid_limit_is_a_usage_error(arguments: tuple[str, ...], url
         assert await redis.keys() == []
 
 
-async def test_kick_notifies_the_holder_and_serves_the_next_waiter(
+async def test_revoke_notifies_the_holder_and_serves_the_next_waiter(
     kind: Kind, url: str, redis: Redis, connect: Connect
 ) -> None:
     here, there = kind(redis, "jobs", 1), kind(connect(url), "jobs", 1)
     permit = await here.acquire()
     [waiter] = await queued(there)
-    assert (await command("kick", "jobs", permit.id, url=url)).out == "jobs: permit revoked\n"
+    assert (await command("revoke", "jobs", permit.id, url=url)).out == "jobs: permit revoked\n"
     lost = await asyncio.wait_for(permit.wait_lost(), 2)
     assert isinstance(lost, PermitLost)
     assert await (await asyncio.wait_for(waiter, 2)).release()
 
-    result = await command("kick", "jobs", permit.id, url=url)
+    result = await command("revoke", "jobs", permit.id, url=url)
     assert result.code == 4
     assert permit.id not in result.error_line
-    assert (await command("kick", "jobs", "no-id", url=url)).code == 2
+    assert (await command("revoke", "jobs", "no-id", url=url)).code == 2
 
 
 @pytest.mark.parametrize(("answer", "code", "held"), [("n\n", 1, 1), ("", 1, 1), ("y\n", 0, 0)])

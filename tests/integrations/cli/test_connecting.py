@@ -46,7 +46,7 @@ async def test_a_cluster_is_queried_at_every_shard(redis: Redis) -> None:
             assert [row["name"] for row in listed] == sorted(names)
             assert {row["held"] for row in listed} == {1}
             for name, permit in zip(names, permits, strict=True):
-                result = await command("kick", name, permit.id, "--cluster", url=cluster.url)
+                result = await command("revoke", name, permit.id, "--cluster", url=cluster.url)
                 assert result.code == 0
             result = await command("status", names[-1], url=cluster.url)
             assert result.code == 1
@@ -147,7 +147,7 @@ async def test_the_documented_user_can_do_all_but_list(url: str, redis: Redis) -
         ("set-limit", "jobs", "5"),
         ("pause", "jobs"),
         ("resume", "jobs"),
-        ("kick", "jobs", permit.id),
+        ("revoke", "jobs", permit.id),
         ("clear", "jobs", "--yes"),
     ):
         result = await command(*arguments, url=limited)
@@ -176,7 +176,7 @@ async def test_a_shell_completes_names(url: str, redis: Redis) -> None:
         await FairSemaphore(redis, name, 1).acquire() for name in ("openai", "openrouter", "gpu")
     ]
     assert await completions("open", url, "status") == ["openai", "openrouter"]
-    assert await completions("g", "nothing", "kick", "--url", url) == ["gpu"]
+    assert await completions("g", "nothing", "revoke", "--url", url) == ["gpu"]
     await asyncio.gather(*(permit.release() for permit in held))
 
 

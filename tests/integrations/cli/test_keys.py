@@ -46,7 +46,7 @@ async def test_every_mode_is_found_and_opened(mode: str, url: str, redis: Redis)
     assert (await semaphore.status(0)).set_limit == 2
     assert (await command("pause", "jobs", url=url)).code == 0
     assert (await command("resume", "jobs", url=url)).code == 0
-    assert (await command("kick", "jobs", permit.id, url=url)).code == 0
+    assert (await command("revoke", "jobs", permit.id, url=url)).code == 0
     assert (await semaphore.status(0)).held == 0
     assert (await command("clear", "jobs", "--yes", url=url)).code == 0
     await let_go(await semaphore.acquire())

@@ -215,7 +215,7 @@ async def test_mode_and_clock_are_detected(kind: Kind, clock: str, url: str, red
     assert f"jobs: {kind.__name__}, " in (await command("status", "jobs", url=url)).out
     assert (facts["held"], facts["waiting"]) == (1, 1)
     assert (await command("pause", "jobs", url=url)).code == 0
-    assert (await command("kick", "jobs", permit.id, url=url)).code == 0
+    assert (await command("revoke", "jobs", permit.id, url=url)).code == 0
     assert not tasks[0].done()
     assert (await command("resume", "jobs", url=url)).code == 0
     assert await (await tasks[0]).release()
@@ -227,7 +227,7 @@ async def test_mode_and_clock_are_detected(kind: Kind, clock: str, url: str, red
     "arguments",
     [
         ("status", "typo"),
-        ("kick", "typo", f"{'0' * 32}.1"),
+        ("revoke", "typo", f"{'0' * 32}.1"),
         ("clear", "typo", "--yes"),
         ("resume", "typo"),
         ("set-limit", "typo", "--clear"),

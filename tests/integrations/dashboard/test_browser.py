@@ -111,7 +111,7 @@ async def test_a_killed_process_and_what_becomes_of_its_permits(
         await holder.wait()
     happened = page.locator("#happened")
     await expect(happened).to_contain_text("doomed has stalled. Unless it recovers, its")
-    await expect(happened).to_contain_text("What doomed held or waited for is free again.")
+    await expect(happened).to_contain_text("doomed's permits are free again.")
     await expect(page.locator("#legend")).to_have_text("lives: 3")
     await is_served(waiter)
 
@@ -138,7 +138,7 @@ async def test_the_demo_is_seen_as_it_happens(
         await expect(page.locator("#legend")).to_contain_text("worker")
         happened = page.locator("#happened")
         await expect(happened).to_contain_text("has stalled", timeout=60_000)
-        await expect(happened).to_contain_text("is free again")
+        await expect(happened).to_contain_text("are free again")
         await expect(page.locator("#use-chart path.line")).to_have_count(1)
         await expect(page.locator("#use-chart path.limit")).to_have_count(1)
         await expect(page.locator("#label")).to_have_text("not in use", timeout=60_000)

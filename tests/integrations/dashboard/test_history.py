@@ -72,7 +72,7 @@ def test_a_stalled_holder_is_noted_until_its_permits_end() -> None:
     lefts = (9.0, 7.0, 3.9, 2.9, None)
     assert told(*(reading(left=left) for left in lefts), every=3.0) == [
         ("bad", "trainer has stalled. Unless it recovers, its permits expire in 3.9 s."),
-        ("good", "What trainer held or waited for is free again."),
+        ("good", "trainer's permits are free again."),
     ]
 
 

@@ -144,9 +144,23 @@ async def test_it_ends_with_the_last_page_in_whatever_moment(
     for spread in range(800):  # about when a pause between two ticks ends
         async with reader.watching(Watch()):
             await asyncio.sleep(0.003 + spread % 8 * 0.00005)
-        ended.add(reader._ending)
+            ended.add(reader._task)
     await asyncio.wait([task for task in ended if task], timeout=5)
     assert [task for task in ended if task and not task.done()] == []
+
+
+async def test_it_ends_in_whatever_moment_of_a_read(own_client: Any, redis: Redis) -> None:
+    """A cancellation that is swallowed below leaves no second reader behind."""
+    for number in range(6):
+        await FairSemaphore(redis, f"name-{number}", 3).set_limit(2)
+    reader = Reader(own_client(), "redsem", 0.05)
+    ended: set[asyncio.Task[None] | None] = set()
+    for spread in range(400):
+        async with reader.watching(Watch(detail=Detail("name-1"))):
+            await asyncio.sleep(spread % 20 * 0.001)
+            ended.add(reader._task)
+        assert reader.outage is None
+    await until(lambda: all(task is None or task.done() for task in ended), within=5)
 
 
 async def test_a_client_that_does_not_read_is_dropped(
