@@ -42,6 +42,12 @@ def _wrong_arguments(init: Callable[..., None], *args: object, **options: object
     return None
 
 
+def limit_is_missing(cls: type) -> TypeError:
+    """The error for a constructor of *cls* that got neither a limit nor slots."""
+    needs = "missing argument 'limit': the limit must be an int, unless there are slots"
+    return TypeError(f"{cls.__name__}(): {needs}; {how_to_call(cls)}")
+
+
 def how_to_call(cls: type[Any]) -> str:
     """How a class is called: its positional arguments, and that options are keywords."""
     parameters = inspect.signature(cls).parameters.values()

@@ -192,10 +192,7 @@ class FairSemaphore(AnySemaphore):
             keys_after: list the keys after this one, which is the last of the previous list.
 
         Raises:
-            ModeMismatch: the name is in use by another class, clock or layout, or with other
-                slots.
-            SemaphoreClosed: ``aclose`` was called meanwhile.
-            BackendError: Redis rejected the command, or is unavailable (``BackendUnavailable``).
+            ModeMismatch, SemaphoreClosed, BackendError: as for ``acquire``.
         """
         most = config.whole(max_entries, "max_entries", 0)
         after = None if keys_after is None else config.key_of(keys_after)
@@ -224,10 +221,7 @@ class FairSemaphore(AnySemaphore):
             key: the key whose limit it is. By default it is the overall limit.
 
         Raises:
-            ModeMismatch: the name is in use by another class, clock or layout, or with other
-                slots.
-            SemaphoreClosed: ``aclose`` was called meanwhile.
-            BackendError: Redis rejected the command, or is unavailable (``BackendUnavailable``).
+            ModeMismatch, SemaphoreClosed, BackendError: as for ``acquire``.
             ValueError, TypeError: for invalid arguments.
         """
         if key is None:

@@ -1,9 +1,7 @@
 """A held permit: for how long it is trusted, its loss, its release."""
 
 import asyncio
-import logging
 import math
-import traceback
 import warnings
 from types import TracebackType
 from typing import Self
@@ -21,10 +19,7 @@ from redsem_async._hub.pending import BackOffCall, Confirmed
 from redsem_async._protocol.operations import BackOff
 
 from .bound import Bound
-
-logger = logging.getLogger("redsem_async")
-
-LOGGED_EVERY = 60.0  # seconds, for each semaphore
+from .log import LOGGED_EVERY, line_outside, log_cut, logger
 
 _TAKEN = frozenset({LeaseState.HELD, LeaseState.LOST})
 
@@ -69,7 +64,7 @@ class Permit:
         self._waited = waited
         self._cancel_on_loss = cancel_on_loss
         self._guarded: Guard | None = None
-        self._acquired_at: str | None = _line_outside() if bound.loop.get_debug() else None
+        self._acquired_at: str | None = line_outside() if bound.loop.get_debug() else None
 
     def __repr__(self) -> str:
         state = self._lease.state.name.lower() if self._ours else "ended"
@@ -239,7 +234,7 @@ class Permit:
             limit = limit if terms_of_key.limit is None else terms_of_key.limit
         remote, now = self._bound.remote, clock()
         if pause > terms.max_back_off:
-            _log_cut(self._bound, pause, now)
+            log_cut(self._bound, pause, now)
             pause = terms.max_back_off
         if pause:
             token = lease.token if self._ours else 0
@@ -425,23 +420,6 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
         return asyncio.get_running_loop()
     except RuntimeError:  # none runs in this thread
         return None
-
-
-def _line_outside() -> str | None:
-    """The file and line of the code that called into this package."""
-    for frame, line in traceback.walk_stack(None):
-        if not frame.f_globals.get("__name__", "").startswith("redsem_async."):
-            return f"{frame.f_code.co_filename}:{line}"
-    return None
-
-
-def _log_cut(bound: Bound, pause: float, now: float) -> None:
-    remote = bound.remote
-    if now - remote.cut_logged_at >= LOGGED_EVERY:
-        remote.cut_logged_at = now
-        name = remote.address.name
-        text = "a back-off of %r for %.1f s is cut to its max_back_off"
-        logger.warning(text, name, pause, extra={"event": "back-off cut", "semaphore": name})
 
 
 def _release_dropped(bound: Bound, lease: Lease, since: float, acquired_at: str | None) -> None:

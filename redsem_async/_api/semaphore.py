@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Coroutine, Sequence
-from types import EllipsisType, TracebackType
+from types import EllipsisType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from redsem_async._core import config
@@ -17,7 +17,7 @@ from redsem_async._protocol.operations import Clear, KeyTerms, Reap, SetLimit, S
 from redsem_async._protocol.replies import Reply, StatusReply
 
 from .acquiring import acquire, adopt
-from .arguments import how_to_call, names_the_class, refuse_pickling
+from .arguments import limit_is_missing, names_the_class, refuse_pickling
 from .awaitables import Acquisition, AwaitableBool
 from .backends import backend_of
 from .bound import Bound
@@ -67,49 +67,36 @@ class AnySemaphore:
         Args:
             redis: any client of ``redis.asyncio``, or a ``MemoryBackend``.
             name: of the semaphore, the same in every process. 1 to 512 bytes, no braces.
-            limit: maximum number of permits held at once. It applies to this client's requests.
-                A limit set with ``set_limit`` overrides it.
-            lease: seconds after which a permit expires unless its process refreshes it, at least
-                0.05. A crashed holder's permit is free after that time.
+            limit: maximum number of permits held at once. ``set_limit`` overrides it.
+            lease: seconds after which a crashed holder's permit is free, at least 0.05.
             refresh_interval: seconds between two refreshes. A third of the lease by default.
-            timeout: seconds to wait for a permit, unless ``acquire`` gets its own. ``None`` waits
-                forever.
+            timeout: seconds to wait for a permit, unless ``acquire`` gets its own.
             max_waiters: queue length at which ``acquire`` raises ``QueueFull``.
-            clock: ``"server"``, or ``"local"`` to measure leases with the clients' wall clocks,
-                which then have to agree. All clients of a name use the same.
+            clock: ``"server"``, or ``"local"`` for the clients' wall clocks, which have to agree.
             prefix: first part of the keys in Redis. All clients of a name use the same.
             label: name of this process in ``status()``.
             cancel_on_loss: whether the loss of a permit cancels the block that it guards.
             heartbeat: what refreshes permits. With ``"task"`` the event loop does, and permits are
                 lost when it is blocked for longer than the lease. With ``"thread"`` a thread does
-                so whenever the loop is late. It costs a second connection while permits are held
-                (in a cluster, a thread and one to each server that keeps any). It does not help
-                while the process is stopped or an extension holds the interpreter lock, nor with
-                leases well under a second.
+                so whenever the loop is late, over a second connection, unless the process is
+                stopped or an extension holds the interpreter lock. Not for leases under a second.
             longest_stall: with ``heartbeat="thread"``, seconds for which the thread refreshes
-                after the event loop last ran. Six leases by default, at least one. If the loop is
-                blocked for longer, its permits expire within one lease from then.
+                after the event loop last ran. Six leases by default, at least one.
             recovery: ``"grace"`` to grant no new permit for one lease after Redis has lost its
-                data (a flush, a restart, a failover), while holders put their permits back. A
-                name that was never used looks the same, so its first ``acquire`` waits that long.
-                All clients of a name use the same, and about the same lease. A limit that was set
-                with ``set_limit`` is not restored.
-            min_replicas: number of replicas that confirm a grant (``WAIT``) before the caller
-                gets it. It costs one round trip. A failover is then unlikely to lose the grant,
-                though it still can.
+                data, while holders put their permits back. A name that was never used looks the
+                same. All clients of a name use the same, and about the same lease.
+            min_replicas: number of replicas that confirm a grant before the caller gets it.
             linger: seconds for which an unused lease is kept for the next caller of this
                 process, at most the refresh interval. While no other process wants the
-                semaphore, leaving a block and entering the next then send no command. Do not use
-                it for code that blocks the event loop, because kept leases return when it runs.
+                semaphore, leaving a block and entering the next then send no command. Not for
+                code that blocks the event loop.
             max_hold: seconds after its grant for which a permit is refreshed, at least a lease.
                 After that it is lost (``PermitLost``), even if it was detached and adopted.
                 ``None`` sets no bound. All clients of a name use the same.
-            slots: what the permits stand for, such as the devices of a host: up to 500 strings or
-                ints, instead of *limit*, which is then their number. ``permit.slot`` is a permit's
-                own, and no two held permits have the same. All clients of a name declare the same
-                slots, or one list begins with the other.
-            max_back_off: seconds for which one ``permit.back_off`` pauses at most. A longer one is
-                cut, and logged.
+            slots: up to 500 strings or ints instead of *limit*, such as the devices of a host.
+                ``permit.slot`` is a permit's own, and no two held permits have the same. All
+                clients of a name declare the same slots, or one list begins with the other.
+            max_back_off: seconds to which a longer ``permit.back_off`` is cut.
 
         Raises:
             ValueError, TypeError: for invalid arguments. The message says what to do.
@@ -119,8 +106,7 @@ class AnySemaphore:
         self._backend = backend_of(redis)
         self._client = redis
         if limit is None and slots is None:
-            needs = "missing argument 'limit': the limit must be an int, unless there are slots"
-            raise TypeError(f"{type(self).__name__}(): {needs}; {how_to_call(type(self))}")
+            raise limit_is_missing(type(self))
         terms = config.terms_of(
             *(limit, slots, lease, refresh_interval, max_waiters, min_replicas),
             *(linger, max_hold, max_back_off),
@@ -195,8 +181,7 @@ class AnySemaphore:
             QueueFull: the queue already has ``max_waiters`` waiters. It has ``retry_after`` too.
             PermitLost: the permit was lost in the block of ``async with``.
             SlotsMismatch: the name is in use with another list of slots.
-            LayoutMismatch: the name is in use by a version of this library with another layout
-                of the keys.
+            LayoutMismatch: the name is in use with another layout of its keys.
             ModeMismatch: the name is in use by another class, or with another clock. The two
                 errors above are subclasses.
             SemaphoreClosed: ``aclose`` was called meanwhile.
@@ -245,14 +230,8 @@ class AnySemaphore:
         self._entered.add(permit)
         return permit
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        permit = self._entered.pop()
-        await permit.__aexit__(exc_type, exc, traceback)
+    async def __aexit__(self, *raised: Any) -> None:  # noqa: PYI036 - to a permit, as they are
+        await self._entered.pop().__aexit__(*raised)
 
     def release(self, permit_id: str | None = None) -> Coroutine[Any, Any, bool]:
         """Revoke a permit by its id, from any process. Await it.
@@ -260,15 +239,10 @@ class AnySemaphore:
         Returns whether the permit was held. If it was not, nothing changes. The same script may
         grant the permit to the next waiter, and sends a push message to the holder. A holder
         that is cut off from Redis does not get the message, and trusts the permit until its lease
-        ends.
-
-        If the caller is cancelled, the permit is still released.
+        ends. If the caller is cancelled, the permit is still released.
 
         Raises:
-            ModeMismatch: the name is in use by another class, clock or layout, or with other
-                slots.
-            SemaphoreClosed: ``aclose`` was called meanwhile.
-            BackendError: Redis rejected the command, or is unavailable (``BackendUnavailable``).
+            ModeMismatch, SemaphoreClosed, BackendError: as for ``acquire``.
             TypeError: without an id, at the call. ``await permit.release()`` is meant.
         """
         if not isinstance(permit_id, str):
@@ -288,17 +262,13 @@ class AnySemaphore:
         """Take over a permit that was detached, in this process or another. Await or enter it.
 
         The permit gets a new id that belongs to this process. If two processes adopt the same
-        id, because a job was delivered twice, the second gets ``PermitLost``.
-
-        If the caller is cancelled, the permit is released.
+        id, because a job was delivered twice, the second gets ``PermitLost``. If the caller is
+        cancelled, the permit is released.
 
         Raises:
             PermitLost: no permit is held under this id (any more), or the permit was lost in the
                 block of ``async with``.
-            ModeMismatch: the name is in use by another class, clock or layout, or with other
-                slots.
-            SemaphoreClosed: ``aclose`` was called meanwhile.
-            BackendError: Redis rejected the command, or is unavailable (``BackendUnavailable``).
+            ModeMismatch, SemaphoreClosed, BackendError: as for ``acquire``.
         """
         if not isinstance(permit_id, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"adopt() needs the id of a permit, not {type(permit_id).__name__}")
@@ -310,15 +280,10 @@ class AnySemaphore:
     def locked(self) -> AwaitableBool:
         """Whether ``acquire`` would have to wait now.
 
-        Await it, because ``if sem.locked()`` raises.
-
-        Cancelling the caller changes nothing.
+        Await it, because ``if sem.locked()`` raises. Cancelling the caller changes nothing.
 
         Raises:
-            ModeMismatch: the name is in use by another class, clock or layout, or with other
-                slots.
-            SemaphoreClosed: ``aclose`` was called meanwhile.
-            BackendError: Redis rejected the command, or is unavailable (``BackendUnavailable``).
+            ModeMismatch, SemaphoreClosed, BackendError: as for ``acquire``.
         """
         return AwaitableBool(self._locked())
 
@@ -329,15 +294,10 @@ class AnySemaphore:
     _locked.__qualname__ = "AnySemaphore.locked"  # as Python reports one that was not awaited
 
     async def available(self) -> int:
-        """How many permits are free now, under the limit in force.
-
-        Cancelling the caller changes nothing.
+        """How many permits are free now, under the limit in force. Cancelling changes nothing.
 
         Raises:
-            ModeMismatch: the name is in use by another class, clock or layout, or with other
-                slots.
-            SemaphoreClosed: ``aclose`` was called meanwhile.
-            BackendError: Redis rejected the command, or is unavailable (``BackendUnavailable``).
+            ModeMismatch, SemaphoreClosed, BackendError: as for ``acquire``.
         """
         return self._status_of(await self._read(0)).available
 
@@ -347,10 +307,7 @@ class AnySemaphore:
         Cancelling the caller changes nothing.
 
         Raises:
-            ModeMismatch: the name is in use by another class, clock or layout, or with other
-                slots.
-            SemaphoreClosed: ``aclose`` was called meanwhile.
-            BackendError: Redis rejected the command, or is unavailable (``BackendUnavailable``).
+            ModeMismatch, SemaphoreClosed, BackendError: as for ``acquire``.
         """
         reply = await self._read(0)
         limited = reply.set_limit is not None or reply.key_limits > 0
@@ -365,10 +322,7 @@ class AnySemaphore:
             max_entries: the maximum number of holders to list, and of waiters.
 
         Raises:
-            ModeMismatch: the name is in use by another class, clock or layout, or with other
-                slots.
-            SemaphoreClosed: ``aclose`` was called meanwhile.
-            BackendError: Redis rejected the command, or is unavailable (``BackendUnavailable``).
+            ModeMismatch, SemaphoreClosed, BackendError: as for ``acquire``.
         """
         return self._status_of(await self._read(config.whole(max_entries, "max_entries", 0)))
 
@@ -388,18 +342,12 @@ class AnySemaphore:
         """Set a limit that overrides all declared limits. ``None`` removes it.
 
         Redis keeps it without an expiry. A higher limit grants permits to waiters at once. A
-        lower limit revokes no permit. 0 pauses the semaphore.
-
-        Redis loses it with its other data, and nothing restores it, not even
-        ``recovery="grace"``. A limit of 0 is therefore a pause and not a safety lock.
-
+        lower limit revokes no permit. 0 pauses the semaphore. Redis loses the limit with its
+        other data, and nothing restores it, so a limit of 0 is a pause and not a safety lock.
         If the caller is cancelled, a command that was already sent may take effect.
 
         Raises:
-            ModeMismatch: the name is in use by another class, clock or layout, or with other
-                slots.
-            SemaphoreClosed: ``aclose`` was called meanwhile.
-            BackendError: Redis rejected the command, or is unavailable (``BackendUnavailable``).
+            ModeMismatch, SemaphoreClosed, BackendError: as for ``acquire``.
             ValueError, TypeError: for an invalid limit.
         """
         if limit is not None:
@@ -412,10 +360,7 @@ class AnySemaphore:
         If the caller is cancelled, a command that was already sent may take effect.
 
         Raises:
-            ModeMismatch: the name is in use by another class, clock or layout, or with other
-                slots.
-            SemaphoreClosed: ``aclose`` was called meanwhile.
-            BackendError: Redis rejected the command, or is unavailable (``BackendUnavailable``).
+            ModeMismatch, SemaphoreClosed, BackendError: as for ``acquire``.
         """
         await self._bound().remote.call(SetLimit("pause"))
 
@@ -425,10 +370,7 @@ class AnySemaphore:
         If the caller is cancelled, a command that was already sent may take effect.
 
         Raises:
-            ModeMismatch: the name is in use by another class, clock or layout, or with other
-                slots.
-            SemaphoreClosed: ``aclose`` was called meanwhile.
-            BackendError: Redis rejected the command, or is unavailable (``BackendUnavailable``).
+            ModeMismatch, SemaphoreClosed, BackendError: as for ``acquire``.
         """
         await self._bound().remote.call(SetLimit("resume"))
 
@@ -439,15 +381,13 @@ class AnySemaphore:
         their places, and held permits are not touched. Then grants ramp up to the limit: one
         permit may be in use, then two, four and so on, one step in each usual hold time. Of
         several back-offs the latest end counts. Unlike a pause it ends by itself, and ``resume``
-        does not end it.
-
-        If the caller is cancelled, the command may still take effect.
+        does not end it. If the caller is cancelled, the command may still take effect.
 
         Args:
             seconds: from now on, at most a day.
 
         Raises:
-            BackendError: Redis rejected the command, or is unavailable.
+            ModeMismatch, SemaphoreClosed, BackendError: as for ``acquire``.
             ValueError, TypeError: for an invalid number of seconds.
         """
         await self._hold_off(seconds, self.limit)
@@ -460,14 +400,10 @@ class AnySemaphore:
         """Remove expired holders and dead waiters now, serve the queue, and return how many.
 
         It is never needed, because every acquire, release and heartbeat of a name does the same.
-
         If the caller is cancelled, a command that was already sent may take effect.
 
         Raises:
-            ModeMismatch: the name is in use by another class, clock or layout, or with other
-                slots.
-            SemaphoreClosed: ``aclose`` was called meanwhile.
-            BackendError: Redis rejected the command, or is unavailable (``BackendUnavailable``).
+            ModeMismatch, SemaphoreClosed, BackendError: as for ``acquire``.
         """
         reaped, more = 0, True
         while more:
@@ -487,14 +423,10 @@ class AnySemaphore:
 
         Holders lose their permits, and waiters are queued again. A holder that is cut off from
         Redis does not get the push message, and trusts its permit until its lease ends.
-
         If the caller is cancelled, a command that was already sent may take effect.
 
         Raises:
-            ModeMismatch: the name is in use by another class, clock or layout, or with other
-                slots.
-            SemaphoreClosed: ``aclose`` was called meanwhile.
-            BackendError: Redis rejected the command, or is unavailable (``BackendUnavailable``).
+            ModeMismatch, SemaphoreClosed, BackendError: as for ``acquire``.
         """
         await self._bound().remote.call(Clear())
 

@@ -66,7 +66,7 @@ def status_reply(raw: Sequence[Any], address: Address) -> StatusReply:
 
 
 def limit_and_ramp(told: Any) -> tuple[int, Ramp | None]:
-    """A limit as a script tells it, and the back-off beside it, if one runs."""
+    """A limit as a script tells it, and the back-off next to it, if one runs."""
     if isinstance(told, list):
         limit, lasts_ms, permits = told
         return int(limit), Ramp(lasts_ms, permits)

@@ -101,7 +101,7 @@ def test_every_public_name_is_documented(name: str) -> None:
 
 def coroutines() -> list[Any]:
     """What is awaited of the public surface, by its name."""
-    owners = [redsem_async, *(getattr(redsem_async, name) for name in NAMES)]
+    owners = [redsem_async, *(getattr(redsem_async, name) for name in sorted(NAMES))]
     owners = [owner for owner in owners if not isinstance(owner, type(coroutines))]
     return [
         pytest.param(thing, id=f"{owner.__name__}.{name}")
