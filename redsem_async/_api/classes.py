@@ -233,13 +233,18 @@ class FairSemaphore(AnySemaphore):
         await self._bound().remote.call(SetLimit(limit, key=key))
 
     async def hold_off(self, seconds: float, *, key: str | None = None) -> None:
-        """Grant no permit for *seconds*, in any process; 0 ends a back-off that runs.
+        """Grant no permit for *seconds*, in any process. 0 ends a back-off that runs.
 
-        As for every semaphore, see ``AnySemaphore.hold_off``.
+        It is that of every semaphore, also for the requests of one key. If the caller is
+        cancelled, the command may still take effect.
 
         Args:
             seconds: from now on, at most a day.
-            key: the key whose requests are held off; by default all are.
+            key: the key whose requests are held off. By default all are.
+
+        Raises:
+            ModeMismatch, SemaphoreClosed, BackendError: as for ``acquire``.
+            ValueError, TypeError: for invalid arguments.
         """
         if key is None:
             await super().hold_off(seconds)
