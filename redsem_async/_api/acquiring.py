@@ -54,7 +54,7 @@ async def acquire(
 async def adopt(
     bind: Callable[[], Bound], terms: Terms, permit_id: str, *, cancel_on_loss: bool
 ) -> Permit:
-    """Take over the permit that *permit_id* names. Cancelled, it gives it back."""
+    """Take over the permit that *permit_id* names. Cancelled, it releases it."""
     bound = bind()
     remote, _, loop = bound
     started = clock()
@@ -76,14 +76,14 @@ async def _outcome(bound: Bound, request: Request, *, cancel_on_loss: bool) -> P
     try:
         await request.future
     except BaseException:
-        # The server may have granted it, or may yet: whatever exists is given back.
+        # The server may have granted it, or may yet: whatever exists is released.
         bound.remote.leave(request)
         for notifier in observers.notifiers:
             notifier.abandoned(request)
         raise
     lease, state = request.lease, bound.remote.state
     if request.error is not None or lease is None or lease.state is LeaseState.ENDED:
-        # Where there is no error: closed, and given back, before its caller could run.
+        # Where there is no error: closed, and released, before its caller could run.
         error = request.error or SemaphoreClosed(state.name)
         if isinstance(error, AcquireTimeout) and waits_for_itself(state, request, error):
             error = error.of_a_holder()

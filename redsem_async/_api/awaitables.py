@@ -1,4 +1,4 @@
-"""What `acquire`, `adopt` and `locked` return: coroutines with another use beside `await`."""
+"""What `acquire`, `adopt` and `locked` return: coroutines with another use than `await`."""
 
 from collections.abc import Coroutine, Generator
 from contextlib import AbstractAsyncContextManager

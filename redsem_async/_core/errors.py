@@ -143,7 +143,7 @@ class ModeMismatch(SemaphoreError):
         unused: bool = False,  # noqa: FBT001, FBT002
         free_in: float | None = None,
     ) -> None:
-        theirs, ours = _class_of(found, beside=wanted), _class_of(wanted, beside=found)
+        theirs, ours = _class_of(found, other=wanted), _class_of(wanted, other=found)
         advice = (
             "all clients of a name need the same class and clock, and either all or none of them"
             " use keys or slots"
@@ -250,14 +250,14 @@ _CLASSES = {
 }
 
 
-def _class_of(kind: str, *, beside: str) -> str:
-    """The class for *kind*, and its clock where *beside* has another one."""
+def _class_of(kind: str, *, other: str) -> str:
+    """The class for *kind*, and its clock if it is another than that of *other*."""
     mode, _, clock = kind.partition(" ")
     base = mode.removesuffix("+slots")
     known = _CLASSES.get(base, base)
     if base != mode:
         known += " and slots" if "with" in known else " with slots"
-    return known if clock == beside.partition(" ")[2] else f"{known} with clock={clock!r}"
+    return known if clock == other.partition(" ")[2] else f"{known} with clock={clock!r}"
 
 
 def _call(kind: str) -> str:

@@ -53,7 +53,8 @@ def reply_timeout(lease: float) -> float:
 def confirmation_time(lease: float) -> float:
     """For how long replicas may take to confirm a grant, in seconds.
 
-    The connection is blocked for as long, so it is short beside the lease and the reply timeout.
+    The connection is blocked for as long, so it is short compared with the lease and
+    the reply timeout.
     """
     return min(max(lease / 10, 0.05), 0.5)
 
@@ -120,7 +121,7 @@ def ahead_in_turns(of_key: int, keys: int, limit: int) -> int:
     """How many requests are served before one with *of_key* of its key before it, by turns.
 
     *keys* share *limit*: each request of its own key costs a round of all of them. In the last
-    round those come first that find no room beside each other.
+    round those come first that find no room next to each other.
     """
     return of_key * keys + max(0, keys - limit)
 

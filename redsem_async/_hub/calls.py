@@ -1,4 +1,4 @@
-"""Calls that are not batched: when they are written, and what becomes of those that are not."""
+"""Calls that are not batched: when they are written, and what happens to the others."""
 
 from collections.abc import Callable
 

@@ -1,6 +1,6 @@
-"""What becomes of a request when the caller's deadline comes.
+"""What happens to a request when the caller's deadline comes.
 
-AcquireTimeout says that the server replied, lately enough, that the request has to wait.
+AcquireTimeout says that the server replied, recently enough, that the request has to wait.
 BackendUnavailable says that it did not reply. To tell one from the other, the server is asked
 when the deadline comes, with one heartbeat for all requests, and the reply has OVERTIME to come.
 Far from the server it is asked one round trip earlier.
@@ -109,7 +109,7 @@ def _verdict(state: SemaphoreState, request: Request) -> SemaphoreError | None:
 
 
 def _surely_waits(state: SemaphoreState, request: Request) -> bool:
-    """Whether the server said that *request* waits, lately enough for its deadline.
+    """Whether the server said that *request* waits, recently enough for its deadline.
 
     It did where it said so itself. Where push messages come and nothing is in doubt, any reply
     says so: a push message for *request* would have come before it. With keys, only a reply to

@@ -24,7 +24,7 @@ def queue_report_of(state: SemaphoreState, sent_at: float, reply: Reply) -> Queu
 
 
 def note_hold(state: SemaphoreState, held: float) -> None:
-    """A permit is given back, after *held* seconds times permits."""
+    """A permit is released, after *held* seconds times permits."""
     usual = state.own_hold
     state.own_hold = held if usual is None else usual + (held - usual) / AVERAGED
 
@@ -38,7 +38,7 @@ def hold_to_tell(state: SemaphoreState, now: float) -> int | None:
 
 
 def usual_hold(state: SemaphoreState) -> float | None:
-    """As this process measured it, or else the others; None where nobody has."""
+    """As this process measured it, or else the others; None where no process has."""
     return state.others_hold if state.own_hold is None else state.own_hold
 
 
@@ -90,7 +90,7 @@ def timed_out(state: SemaphoreState, request: Request) -> AcquireTimeout:
 
 
 def waits_for_itself(state: SemaphoreState, request: Request, error: AcquireTimeout) -> bool:
-    """Whether the current task holds a permit that its *request* may have waited for in vain."""
+    """Whether the current task holds a permit that its *request* may wait for forever."""
     inside = state.inside.get(id(asyncio.current_task()), ())
     held = (lease for lease in inside if lease.state is LeaseState.HELD)
     return any(error.blocked_by != "key" or lease.key == request.key for lease in held)

@@ -14,13 +14,13 @@ class HubIdentity:
 
     Attributes:
         loop: the event loop that the hub belongs to.
-        id: names the hub in Redis. It is renewed when the hub was idle.
+        id: names the hub in Redis. It is new after the hub was idle.
         usable: False in a forked child: the connections and the permits are the parent's.
         closing: whether ``aclose`` is under way.
         warned_of_no_push: whether the log has it that no push messages come.
         stalls: when the event loop was blocked.
         trust_lock: held by the loop while it shortens a lease that a thread of the watchdog may
-            renew, and by that thread while it renews one.
+            refresh, and by that thread while it refreshes one.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -24,7 +24,7 @@ class LeaseState(enum.IntEnum):
     HELD = enum.auto()  # a permit
     IDLE = enum.auto()  # no permit: it is for the next caller of this process
     LOST = enum.auto()  # a permit that is not to be trusted any more
-    ENDED = enum.auto()  # nothing: it was given back or detached
+    ENDED = enum.auto()  # nothing: it was released or detached
 
 
 class _Event(enum.IntEnum):
@@ -64,13 +64,13 @@ class Lease:
         reused: whether it was used before by another permit.
         trusted_until: until when the permit may be trusted unless it is refreshed.
         hold_ends: when trust ends although it is refreshed, because of ``max_hold``.
-        renewable_after: a refresh that was sent before does not renew that trust.
+        renewable_after: a refresh that was sent before does not extend that trust.
         unsettled: how many detaches were written that may yet be carried out.
         guard: of the block that is cancelled when its permit is lost.
         wakes_on_loss: futures of those that wait for its loss.
         refreshed_at: when its first refresh is due, while that is noted; see `_keepalive`.
-        is_known: somebody has read its id or token, so that its lease is for one permit only.
-        idle_until: when an idle lease is given back unless it was used.
+        is_known: a caller has read its id or token, so that its lease is for one permit only.
+        idle_until: when an idle lease is released unless it was used.
     """
 
     __slots__ = (
@@ -141,7 +141,7 @@ class Lease:
         self.state = _NEXT[_Event.HANDED_OUT, self.state]
 
     def rest(self, until: float) -> None:
-        """Its permit is given back here, and not to the server: it is idle *until* then."""
+        """Its permit is released here, and not to the server: it is idle *until* then."""
         self.state = _NEXT[_Event.LEFT, self.state]
         self.idle_until = until
         self.reused = True
@@ -157,7 +157,7 @@ class Lease:
                 future.set_result(None)
 
     def end(self) -> None:
-        """It is given back or detached."""
+        """It is released or detached."""
         self.state = _NEXT[_Event.ENDED, self.state]
 
     # -- facts

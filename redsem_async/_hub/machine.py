@@ -192,7 +192,7 @@ def fail_all(state: SemaphoreState, error: Callable[[], SemaphoreError]) -> None
 
 
 def close(state: SemaphoreState, lease: Lease) -> None:
-    """Take a permit from its holder, and give it back."""
+    """Take a permit from its holder, and release it."""
     match lease.state:
         case LeaseState.HELD:
             trust.lose(state, lease, "the semaphore was closed in this process", expected=True)

@@ -1,4 +1,4 @@
-"""What is to be written beside requests: refreshes, releases, and calls that are not batched."""
+"""What is to be written besides requests: refreshes, releases, and calls that are not batched."""
 
 import asyncio
 import math
@@ -22,7 +22,7 @@ from .lease import Lease
 from .request import Request, RequestState
 
 Wakeup = asyncio.Future[Outcome | None]
-"""Of a refresh task: when it goes on."""
+"""Of a refresh task: when it continues."""
 
 Confirmed = asyncio.Future[bool | SemaphoreError]
 """Gets whether the permit was held until its release, or why that is not known."""

@@ -402,7 +402,7 @@ class Pipeline:
             self.stirred.set()
 
     def quiet(self) -> "asyncio.Future[None]":
-        """Done when there is nothing to do; several may wait for it, so nobody may cancel it."""
+        """Done when there is nothing to do; several may wait for it, so no task may cancel it."""
         if self._quiet is None:
             self._quiet = self._loop.create_future()
         return self._quiet

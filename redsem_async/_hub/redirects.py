@@ -114,7 +114,7 @@ class Redirects:
         remote.change(machine.fail_not_waiting)
         if not redirect.suspended:
             self.ready.suspend(remote)
-            # Not for long, because its leases go on meanwhile.
+            # Not for long, because its leases continue meanwhile.
             moment = min(redirect.suspend(), remote.state.shortest_lease / 10)
             self._loop.call_later(moment, self._resume, remote)
 

@@ -173,7 +173,7 @@ class RemoteSemaphore:
         return True
 
     def give_back(self, lease: Lease) -> None:
-        """Give back a lease that nobody here uses, or that nobody came to use."""
+        """Release a lease that no task here uses, or came to use."""
         if lease.state is LeaseState.IDLE:
             self.state.give_back_idle(lease)
         elif lease.state is not LeaseState.ENDED:
@@ -181,7 +181,7 @@ class RemoteSemaphore:
         self.writer.settle(self)
 
     async def release_by_id(self, owner: str, number: int) -> bool:
-        """Give back a permit that is known by its id alone. Returns whether it was held.
+        """Release a permit that is known by its id alone. Returns whether it was held.
 
         Raises:
             BackendError: when the server refused, or could not be asked.
@@ -195,14 +195,14 @@ class RemoteSemaphore:
         return held
 
     def refresh(self, lease: Lease) -> "asyncio.Future[Outcome]":
-        """Renew a lease. It has the outcome before the future wakes anybody."""
+        """Refresh a lease. It has the outcome before the future wakes a task."""
         future: asyncio.Future[Outcome] = self.identity.loop.create_future()
         self.state.refresh(lease).futures.append(future)
         self.writer.settle(self)
         return future
 
     def refresh_in_background(self, lease: Lease, wakeup: Wakeup) -> None:
-        """Renew a lease. A refresh that is not answered ends *wakeup*, and a renewal does not."""
+        """Refresh a lease. A refresh ends *wakeup* only if it is not answered."""
         self.state.refresh(lease).wakeups.append(wakeup)
         self.writer.settle(self)
 
@@ -217,7 +217,7 @@ class RemoteSemaphore:
         """Have the server keep a held permit for *expires* seconds more, and let go of it.
 
         Raises:
-            PermitLost: when it is lost, or given back meanwhile.
+            PermitLost: when it is lost, or released meanwhile.
             BackendError: when the server refused, or could not be asked.
         """
         state = self.state
@@ -244,7 +244,7 @@ class RemoteSemaphore:
     # -- other operations
 
     def back_off(self, call: BackOffCall) -> None:
-        """Have every process grant nothing for some time. Nobody waits for the reply."""
+        """Have every process grant nothing for some time. No task waits for the reply."""
         self.change(calls.back_off, call)
 
     async def hold_off(self, seconds: float, limit: int, key: str | None) -> None:

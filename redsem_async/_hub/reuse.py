@@ -50,7 +50,7 @@ def serve_waiting(state: SemaphoreState, now: float) -> None:
 def make_room(state: SemaphoreState, terms: Terms) -> None:
     """A request goes to the server: idle leases go before it, because it may need one."""
     if terms.linger:
-        # If the right ends by that, the idle leases are given back all the same.
+        # If the right ends by that, the idle leases are released all the same.
         state.right.want(terms.refresh_interval, terms.limit)
     state.give_all_idle_back()
 
@@ -72,13 +72,13 @@ def take(
 def others_are_due(state: SemaphoreState) -> bool:
     """Whether who has taken a lease lets the loop run first, because a recall is to be read.
 
-    Others do then, too: whoever came first goes on first.
+    Others do then, too: whoever came first continues first.
     """
     return state.uses_in_a_row >= IN_A_ROW or state.yielding > 0
 
 
 def is_fresh(state: SemaphoreState, lease: Lease, now: float) -> bool:
-    """Whether the right lasts, no refresh of *lease* is due, and its hold goes on."""
+    """Whether the right lasts, no refresh of *lease* is due, and its hold continues."""
     max_hold = lease.terms.max_hold
     return (
         now < state.right.until
@@ -88,7 +88,7 @@ def is_fresh(state: SemaphoreState, lease: Lease, now: float) -> bool:
 
 
 def look(state: SemaphoreState, now: float) -> float:
-    """Give back what was idle for long enough; return when the next one will have been."""
+    """Release what was idle for long enough; return when the next one will have been."""
     for lease in [lease for lease in state.idle if lease.idle_until <= now]:
         state.give_back_idle(lease)
     return min((lease.idle_until for lease in state.idle), default=math.inf)
@@ -106,7 +106,7 @@ def _oldest(state: SemaphoreState) -> Request | None:
 
 def _pass(state: SemaphoreState, lease: Lease, request: Request) -> None:
     """The caller of *request* gets *lease*."""
-    # The request is abandoned. If the server grants it meanwhile, that is given back.
+    # The request is abandoned. If the server grants it meanwhile, that is released.
     state.withdraw(request)
     lease.hand_out()
     request.serve(lease)

@@ -18,7 +18,7 @@ LONGEST_PAUSE = 30.0
 class ReuseRight:
     """The right of this process, for one semaphore.
 
-    Methods that may end it return whether it has ended: idle leases are then given back.
+    Methods that may end it return whether it has ended: idle leases are then released.
 
     Attributes:
         until: when it ends.

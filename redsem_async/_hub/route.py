@@ -45,7 +45,7 @@ class LinkState:
 
     @property
     def uncounted(self) -> bool:
-        """Whether scripts are told that nobody receives the push messages that come over it."""
+        """Whether scripts are told that no process receives its push messages."""
         return self.link is not None and self.link.uncounted
 
     @property

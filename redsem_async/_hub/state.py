@@ -1,6 +1,6 @@
 """What this process knows of one semaphore: a state machine without input and output.
 
-Tasks ask, leave and give back; commands are built from what is then to be written, and replies and
+Tasks ask, leave and release; commands are built from what is then to be written, and replies and
 push messages change it again. Nothing here needs an event loop or a socket: whoever changes the
 state looks afterwards at `stirred`, `to_confirm` and `look_at`, which say what is to be done.
 
@@ -75,8 +75,8 @@ class SemaphoreState(SemaphoreRef):
         right: to reuse leases.
         uses_in_a_row: of idle leases, since the event loop ran for others last.
         yielding: how many tasks let others run before they use the lease that they have taken.
-        own_hold: for how long requests of this process held their permits lately, in seconds times
-            permits; None before the first that gave them back.
+        own_hold: for how long requests of this process held their permits recently, in seconds
+            times permits; None before the first release.
         others_hold: the same of all processes, as a reply told it.
         hold_told_at: when a release told *own_hold* last.
         inside: the leases whose blocks a task is inside, by its id because it may be dropped.
@@ -255,7 +255,7 @@ class SemaphoreState(SemaphoreRef):
         self.leave(request)
         request.fail(error)
 
-    # -- giving back
+    # -- releasing
 
     def release(self, lease: Lease, now: float, future: Confirmed | None = None) -> PendingRelease:
         """Give a permit back. *future* gets whether it was held until *now*."""
@@ -291,7 +291,7 @@ class SemaphoreState(SemaphoreRef):
         self.stirred = True
 
     def give_back_and_retry(self, request: Request) -> None:
-        """Give back what was granted before the caller came to hold it, and ask again."""
+        """Release what was granted before the caller came to hold it, and ask again."""
         lease = request.lease
         if request.state is RequestState.GRANTED and lease is not None:
             if request.call:
@@ -304,7 +304,7 @@ class SemaphoreState(SemaphoreRef):
             self.ask_anew(request)
 
     def give_back_idle(self, lease: Lease) -> None:
-        """Release a lease that nobody here uses."""
+        """Release a lease that no task here uses."""
         if lease.state is LeaseState.IDLE:
             self.idle.remove(lease)
             self.give_back(lease, clock(), trusted=False)
@@ -317,7 +317,7 @@ class SemaphoreState(SemaphoreRef):
     def introduce_again(self) -> None:
         """The server may not know this hub any more, or not reach it by push messages.
 
-        Then it may have recalled the right to reuse leases, and nobody here heard of it.
+        Then it may have recalled the right to reuse leases, and this process did not notice.
         """
         self.introduction.sent = False
         self.end_right()
@@ -350,7 +350,7 @@ class SemaphoreState(SemaphoreRef):
     # -- refreshing
 
     def refresh(self, lease: Lease) -> PendingRefresh:
-        """Have a lease renewed; add to what is returned who is told of the outcome."""
+        """Have a lease refreshed; add to what is returned who is told of the outcome."""
         pending = self.refreshes.get(lease.number)
         if pending is None:
             pending = self.refreshes[lease.number] = PendingRefresh(lease)
@@ -358,7 +358,7 @@ class SemaphoreState(SemaphoreRef):
         return pending
 
     def refresh_within(self, lease: Lease, now: float, moment: float) -> None:
-        """Have a lease renewed in a *moment*, together with others, if it is held then."""
+        """Have a lease refreshed in a *moment*, together with others, if it is held then."""
         if not self.short:
             self.look_at = min(self.look_at, now + moment)
         self.short.append((now + moment, lease))

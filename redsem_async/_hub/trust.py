@@ -104,7 +104,7 @@ def refreshed(
 
 
 def release_by_id(state: SemaphoreState, owner: str, number: int, future: Confirmed) -> None:
-    """Give back a permit that is known by its id alone. *future* gets whether it was held."""
+    """Release a permit that is known by its id alone. *future* gets whether it was held."""
     state.give_back_unknown(owner, number, future)
     lease = state.leases.get(number) if owner == state.identity.id else None
     if lease is not None:

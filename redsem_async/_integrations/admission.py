@@ -27,7 +27,7 @@ from .selector import Choice, Selector
 logger = logging.getLogger("redsem_async")
 
 OnOutage = Literal["closed", "open"] | int
-"""What becomes of requests while Redis cannot be asked; a number is a limit for this process."""
+"""What happens to requests while Redis cannot be asked; a number is a limit for this process."""
 
 RetryAfter = Callable[[AcquireTimeout | QueueFull], float]
 """Returns the seconds for ``Retry-After``, in place of the error's own estimate."""

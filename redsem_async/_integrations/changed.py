@@ -23,9 +23,7 @@ def key_limit_set(key: str, limit: int | None) -> str:
 
 def paused(before: SemaphoreInfo, after: SemaphoreStatus) -> str:
     """After `pause`."""
-    found = (
-        [f"resume gives back the set limit of {before.set_limit:,}"] if before.set_limit else []
-    )
+    found = [f"resume restores the set limit of {before.set_limit:,}"] if before.set_limit else []
     return "; ".join(["paused", *found, *_still_held(after)])
 
 

@@ -76,8 +76,8 @@ class OutboundLimiter(Generic[Request]):
 class HeldPermit:
     """A permit from before a request is sent until its response is closed.
 
-    That may be in another task than the one that sent it, and at no time is anybody in a block.
-    So the permit is held in a task of its own, which its loss ends.
+    That may be in another task than the one that sent it, and no task is in a block meanwhile. The
+    permit is therefore held in a task of its own, which its loss ends.
 
     Attributes:
         permit: once it was granted, which was at *granted_at*.
@@ -137,7 +137,7 @@ class HeldPermit:
         *request* is method and host, and nothing that may be secret.
         """
         lease, now = self._semaphore.lease, self._loop.time()
-        is_read = self._scope is not None  # somebody waits for the upstream
+        is_read = self._scope is not None  # a caller waits for the upstream
         left = (now if is_read else self._used_at) + lease - now
         if left > 0:
             self._timer = self._loop.call_later(left, self.expect_reading, request)
@@ -158,7 +158,7 @@ class HeldPermit:
         await finish(self._task, self._end_timeout)
 
     def drop(self) -> None:
-        """Have the permit given back; may be called in any thread."""
+        """Have the permit released; may be called in any thread."""
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._over.set)
 

@@ -57,8 +57,8 @@ class Selector:
     ) -> None:
         """Raises ValueError or TypeError for arguments that cannot be meant.
 
-        *key*: ``...`` where none was given. A semaphore with keys does not take that, because
-        then its limits of keys would hold nobody; it takes None, for requests without a key.
+        *key*: ``...`` where none was given. A semaphore with keys rejects that, because its
+        limits of keys would have no effect. It accepts None, for requests without a key.
         *default*: the key of a group where *key* says nothing.
         """
         self._options = checked(source, timeout, permits, cancel_on_loss)

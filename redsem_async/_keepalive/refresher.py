@@ -1,6 +1,6 @@
-"""A background task for each held permit, which refreshes it until it is given back.
+"""A background task for each held permit, which refreshes it until it is released.
 
-A permit that is given back before its first refresh is due, as most are, costs no task: it is
+A permit that is released before its first refresh is due, as most are, costs no task: it is
 noted with others of its due time, under one timer. Due times lie on a grid, so that the refreshes
 of many permits travel in one command.
 """
@@ -44,7 +44,7 @@ class Refresher:
         if lease.reused:  # the last refresh was before this use of it
             due = min(due, lease.trusted_until - (terms.lease - terms.refresh_interval))
         if due < now or lease.trusted_until <= due:
-            due = now  # granted late: there would be nothing left to renew
+            due = now  # granted late: there would be nothing left to refresh
         group = self._due.get(due)
         if group is None:
             self._stalls.loop_runs(now)
@@ -57,7 +57,7 @@ class Refresher:
             self.watchdog().add(lease, remote, now)
 
     def pause(self, lease: Lease) -> None:
-        """*lease* is for another caller: if it is idle when a refresh is due, it is given back."""
+        """*lease* is for another caller: if it is idle when a refresh is due, it is released."""
         if self._watchdog is not None or lease.refreshed_at not in self._due:
             self.remove(lease)
 
@@ -95,7 +95,7 @@ class Refresher:
                 remote.give_back(lease)
                 continue
             # Decided here and not by the task: this may come after a long stall, and the body
-            # has to be cancelled before it goes on.
+            # has to be cancelled before it continues.
             if lose_unless_trusted(remote.state, lease):
                 continue
             task = self._loop.create_task(self._refresh(lease, remote), name="redsem-refresh")
@@ -103,7 +103,7 @@ class Refresher:
             self._check_trust(lease, remote)
 
     def _check_trust(self, lease: Lease, remote: RemoteSemaphore) -> None:
-        """Look again when trust ends, unless it is renewed by then.
+        """Look again when trust ends, unless it is refreshed by then.
 
         By a timer, because timers run before the tasks that became ready in the same turn.
         """
@@ -118,7 +118,7 @@ class Refresher:
         interval = lease.terms.refresh_interval
         while not lose_unless_trusted(remote.state, lease):
             if lease.trusted_until == lease.hold_ends:
-                return  # there is nothing left to renew
+                return  # there is nothing left to refresh
             wakeup = self._next_wakeup(interval)
             remote.refresh_in_background(lease, wakeup)
             if await wakeup is Outcome.UNKNOWN:

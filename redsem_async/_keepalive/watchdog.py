@@ -166,7 +166,7 @@ class Watchdog:
         """A refresh that was sent at *sent_at* has ended."""
         now, trusted = clock(), lease.trusted_until
         if lease.state is not LeaseState.HELD or now >= trusted:
-            return  # given back meanwhile; or perhaps seen as lost, and not to be revived
+            return  # released meanwhile; or perhaps seen as lost, and not to be revived
         if outcome is Outcome.GONE:
             lease.disown()
             self.to_loop(remote.refreshed_elsewhere, lease, outcome, sent_at, now)

@@ -10,7 +10,7 @@ from . import events
 logger = logging.getLogger("redsem_async")
 
 _FACTS = ("mode", "permits", "waited", "held", "fencing_token", "reason", "count", "seconds")
-"""The facts of events that records have, beside ``event`` and ``semaphore``."""
+"""The facts of events that records have, besides ``event`` and ``semaphore``."""
 
 
 class _Log(events.Observer):

@@ -53,7 +53,7 @@ class PermitFacts(Subject, Protocol):
 
 
 class Notifier:
-    """Notifies one observer, and remembers the beginnings of which it did."""
+    """Notifies one observer, and remembers the beginnings that it notified it of."""
 
     __slots__ = ("_held", "_waiting", "keys", "observer", "stopped")
 
@@ -107,14 +107,14 @@ class Notifier:
     # -- permits
 
     def refreshed(self, permit: PermitFacts, expires_in: float) -> None:
-        """Its lease was renewed."""
+        """Its lease was refreshed."""
         since = self._held.get(permit)
         if since is not None:
             event = events.Refreshed(expires_in=expires_in, **self._permit_facts(permit, since))
             self._notify("refreshed", event)
 
     def released(self, permit: PermitFacts) -> None:
-        """It is given back."""
+        """It is released."""
         since = self._held.pop(permit, None)
         if since is not None:
             self._notify("released", events.Released(**self._permit_facts(permit, since)))

@@ -93,7 +93,7 @@ class Link(Protocol):
     """When the newest command was sent that got its reply; None before the first reply."""
 
     uncounted: bool
-    """Whether scripts are told that nobody receives the push messages that come over it."""
+    """Whether scripts are told that no process receives the push messages that come over it."""
 
     @property
     def writable(self) -> bool:
@@ -203,7 +203,7 @@ class OneNode:
         """Nothing to find out."""
 
     def on_close(self, callback: Callable[[], None]) -> None:
-        """Nobody closes it."""
+        """Nothing closes it."""
 
 
 class ConnectionRejected(Exception):

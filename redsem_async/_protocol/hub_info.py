@@ -12,7 +12,7 @@ class HubInfo(NamedTuple):
         no_push: no push messages reach the hub.
         recovers: the hub wants a grace period after a loss of state.
         uncounted: push messages reach the hub, and the scripts that send them are told that
-            nobody received them.
+            no process received them.
     """
 
     description: str

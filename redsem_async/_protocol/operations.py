@@ -95,7 +95,7 @@ class Release(NamedTuple):
     Attributes:
         owner: the hub that drew the ids.
         numbers: of the ids.
-        hold_ms: for how long requests of the caller's process hold their permits lately, times
+        hold_ms: for how long requests of the caller's process hold their permits recently, times
             permits; most do not say it.
         waits: a request of the caller's hub waits, or may: the reply says how the queue stands.
         own: the oldest of those, as many as numbers at most; they may come before older ones of
@@ -110,7 +110,7 @@ class Release(NamedTuple):
 
 
 class Refresh(NamedTuple):
-    """Renew permits of the caller's hub.
+    """Refresh permits of the caller's hub.
 
     Attributes:
         heavy: how many permits, of those that are for several.
@@ -157,7 +157,7 @@ class Confirm(NamedTuple):
 
 
 class Abandon(NamedTuple):
-    """Leave the queue, or give back what was granted unheard.
+    """Leave the queue, or release what was granted unheard.
 
     *void*: calls with numbers up to this one may not act any more (see ``Adopt``).
     """
@@ -224,7 +224,7 @@ class Status(NamedTuple):
 class SetLimit(NamedTuple):
     """Set the limit that overrides every client's own, or take it away: in all, or of *key*.
 
-    A pause sets 0, and resuming gives back what the pause found.
+    A pause sets 0, and resuming restores what the pause found.
     """
 
     limit: int | Literal["pause", "resume"] | None

@@ -53,7 +53,7 @@ class Reply(NamedTuple):
         next_ms: in how many milliseconds something may change by itself; ``None`` for never.
         waiting: how many requests are in the queue.
         set_limit: what replaces the limits of the callers, if it is set (acquire, heartbeat).
-        hold_ms: for how long requests of all processes hold their permits lately, times permits,
+        hold_ms: for how long requests of all processes hold their permits recently, times permits,
             if that is known and one of the caller has to wait (acquire, heartbeat).
         granted: number and token of waiters of the caller's hub that were served.
         right: whether the caller's hub has the right to reuse leases that it asked for.

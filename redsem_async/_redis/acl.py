@@ -40,7 +40,7 @@ rule, and the question whether the server evicts keys."""
 def acl_rules(prefix: str = "redsem", additions: Iterable[Addition] = ()) -> tuple[str, ...]:
     """Rules for ACL SETUSER that let a user do what semaphores under *prefix* need.
 
-    They take away whatever keys, channels and commands the user had before.
+    They remove whatever keys, channels and commands the user had before.
     """
     # A blank cannot stand in a pattern; what else means something there is escaped.
     pattern = re.sub(r"[\s\0]", "?", re.sub(r"([][*?\\])", r"\\\1", prefix))

@@ -192,7 +192,7 @@ def _warn_of_many(place: str) -> None:
 
 
 def _asker(listener: Listener) -> Asker | None:
-    """Who asks what a server is like; nobody where *listener* has no semaphore of its own."""
+    """Who asks what a server is like; none where *listener* has no semaphore of its own."""
     address = next(iter(listener.semaphores), None)
     return None if address is None else Asker(listener.hub_id, address)
 

@@ -275,7 +275,7 @@ def _bound(operation: Acquire) -> Argument:
 
 
 def _encoded(key: str) -> str:
-    """*key* without characters that mean something beside it."""
+    """*key* without characters that mean something next to it."""
     return quote(key, safe="")
 
 

@@ -122,7 +122,7 @@ def on_close(client: SingleClient | ClusterClient, callback: Callable[[], None])
 def _watch_closing(
     client: SingleClient | ClusterClient, callbacks: Sequence[WeakMethod[Callable[[], None]]]
 ) -> None:
-    """Have `aclose` of *client* call *callbacks*: redis-py tells nobody that it was called.
+    """Have `aclose` of *client* call *callbacks*: redis-py does not report that it was called.
 
     ``async with client`` and ``client.close()`` call it, too. `disconnect` of a pool does not say
     that the client is not used any more.

@@ -35,7 +35,7 @@ class Met(NamedTuple):
 
     Attributes:
         evicts: by which policy it evicts keys; None where it does not, or does not say.
-        uncounted: whether scripts are told that nobody receives a message that is subscribed to.
+        uncounted: whether scripts are told that no process receives a message although one does.
         no_time: why scripts cannot ask for the time; empty where they can.
         no_set_repl: whether scripts cannot keep a message from being replicated.
     """

@@ -16,7 +16,7 @@ FORM = "redis+sentinel://HOST[:PORT][,HOST[:PORT]...]/SERVICE[/DATABASE]"
 
 
 class _ClosingPool(SentinelConnectionPool):
-    """Closes the connections to the sentinels too, because nobody else has these clients."""
+    """Closes the connections to the sentinels too, because nothing else has these clients."""
 
     async def disconnect(self, inuse_connections: bool = True) -> None:  # noqa: FBT001, FBT002
         await super().disconnect(inuse_connections)

@@ -1,6 +1,6 @@
 """What Redis stores of a semaphore, read with the user's own client: for tools, not for permits.
 
-Every read is bounded, but for the processes of one semaphore, of which each has an entry.
+Every read is bounded, except that each process of a semaphore has an entry.
 """
 
 import re

@@ -1,7 +1,7 @@
-"""One file for each operation, beside the Lua script of the same name.
+"""One file for each operation, next to the Lua script of the same name.
 
 Each has the batch in which it travels: what of the `state` it takes, and what its reply changes
-there. `base` is the batch; `effects` is what replies say beside their answers; `call` has the
+there. `base` is the batch; `effects` is what replies say besides their answers; `call` has the
 operations that are not batched. `confirm` has no script: it is the command WAIT.
 
 An operation knows nothing of the pipeline that writes it. Start reading with `base` and `release`.

@@ -130,7 +130,7 @@ class AcquireBatch(Batch[Request]):
                     lease = handout.accept(state, request, answer, had, trusted, sent_at)
                     handout.hand_out(state, request, lease)
             elif answer == GONE or (reply.next_ms == 0 and answer in _ANY_FULL):
-                # It was ended; or a reap goes on, and there may be room afterwards.
+                # It was ended; or a reap continues, and there may be room afterwards.
                 state.forget_number(request)
                 again.append(request)
             else:

@@ -1,4 +1,4 @@
-"""What a reply brings about beside its answers."""
+"""What a reply brings about besides its answers."""
 
 import math
 

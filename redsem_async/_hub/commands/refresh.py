@@ -1,4 +1,4 @@
-"""Refresh: leases are renewed. Restore: a permit that the server has forgotten is put back.
+"""Refresh: leases are refreshed. Restore: a permit that the server has forgotten is put back.
 
 A restore follows a refresh that found nothing, where state may have been lost, and one that found
 a permit whose key or slots were lost.
@@ -137,7 +137,7 @@ def refreshed_alike(one: Terms, other: Terms) -> bool:
 
 
 def refresh_of(leases: Sequence[Lease]) -> Refresh:
-    """The operation that renews *leases*, which are refreshed alike."""
+    """The operation that refreshes *leases*, which are refreshed alike."""
     terms = leases[0].terms
     heavy = {lease.number: lease.permits for lease in leases if lease.permits > 1}
     numbers = [lease.number for lease in leases]

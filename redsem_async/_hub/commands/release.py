@@ -1,4 +1,4 @@
-"""Release: permits are given back."""
+"""Release: permits are released."""
 
 import logging
 from collections.abc import Callable, Iterable, Sequence

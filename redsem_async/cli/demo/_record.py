@@ -240,7 +240,7 @@ class Record:
             yield f"{who} held no permit when it was killed"
         if lost > kill.held:
             yield f"{lost} requests of {who} were lost: it held {kill.held} permits"
-        # Where it held all of them, others could not go on.
+        # Where it held all of them, others could not continue.
         if kill.held < self.plan.limit and not self.answered_meanwhile:
             yield f"no request was answered while the permits of {who} were unavailable"
         if kill.unavailable is None:

@@ -125,7 +125,7 @@ class _Workers:
 
     @contextlib.asynccontextmanager
     async def _running(self, url: str) -> AsyncGenerator[None]:
-        """Run workers, all of which are ready, during a block; kill them after it."""
+        """Run workers, once all are ready, during a block; kill them after it."""
         setup: dict[str, Any] = {"upstream": url, "target": asdict(self._target)}
         setup["backs_off"] = self._backs_off
         if self._semaphore is not None:
@@ -242,7 +242,7 @@ class _Workers:
         if self._semaphore is None:
             use = Counter({worker.process.pid: len(worker.started) for worker in self._all})
             most = plan.slots
-        else:  # The others go on in the meantime only if it does not hold all permits.
+        else:  # The others continue in the meantime only if it does not hold all permits.
             use, most = await _held(self._semaphore), plan.limit - 1
         share = min(plan.limit // plan.workers + 1, plan.slots - 1)
         busy = [worker for worker in self._alive if share <= use[worker.process.pid] <= most]

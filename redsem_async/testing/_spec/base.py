@@ -369,6 +369,6 @@ class Specification(ABC):
 
 
 def notify_head(context: CallContext, publish: Publish, hubs: Sequence[str]) -> None:
-    """Have the first of *hubs* look again: the queue may go on earlier than they were told."""
+    """Have the first of *hubs* look again: the queue may continue earlier than they were told."""
     for hub in dict.fromkeys(hubs[:MAX_NOTIFIED]):
         publish(hub, Recheck(context.name))

@@ -17,7 +17,7 @@ def assign(state: State, permits: int, planned: Iterable[Sequence[int]] = ()) ->
 
 
 def may_have(state: State, identity: str, slots: Sequence[int]) -> bool:
-    """Whether nobody but *identity* has any of *slots*."""
+    """Whether only *identity* has any of *slots*."""
     others = (holder.slots for known, holder in state.holders.items() if known != identity)
     return not {*chain.from_iterable(others)} & {*slots}
 

@@ -72,7 +72,7 @@ class Grace:
     Attributes:
         lost_at: when the loss was noticed, in milliseconds.
         until: when the period ends.
-        released: ids that were given back in the period, and must not be put back.
+        released: ids that were released in the period, and must not be put back.
     """
 
     lost_at: int = 0
@@ -107,7 +107,7 @@ class State:
         slotted: permits stand for slots.
         slots: the longest list of slots that a client declares.
         back_off: of all requests, which may be over.
-        hold_ms: for how long requests hold their permits lately, times permits, if it was told.
+        hold_ms: for how long requests hold their permits recently, times permits, if it was told.
         looked_at: when the queue was looked through for requests of dead hubs, in milliseconds;
             None where that is to be done again.
         on_removed: called with holders that were removed.
