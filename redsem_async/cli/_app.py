@@ -15,6 +15,7 @@ from ._commands import COMMANDS
 from ._doctor import doctor
 from ._ephemeral import errors_end_the_command
 from ._options import IsCluster, Prefix, as_json_too, valid_prefix
+from ._run import run
 from ._serve import serve
 from ._target import USAGE_ERROR, fail, valid_url
 from ._watch import watch
@@ -76,7 +77,7 @@ def redsem_async(
     """
 
 
-for command in (*COMMANDS, watch, doctor, serve):
+for command in (*COMMANDS, run, watch, doctor, serve):
     # "set-limit x -1": a negative number is no option, so that the command says what is wrong.
     unknown = {"ignore_unknown_options": command.__name__ in {"set_limit", "hold_off"}}
     app.command(context_settings=unknown)(command)

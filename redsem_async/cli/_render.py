@@ -178,7 +178,7 @@ def _holders(info: SemaphoreInfo, status: SemaphoreStatus, *, ids: bool) -> Tabl
         if ids:
             more += [str(holder.fencing_token), holder.id]
         table.add_row(
-            _client_text(holder.client),
+            client_text(holder.client),
             duration(holder.age),
             duration(holder.expires_in),
             f"{holder.permits:,}",
@@ -203,7 +203,7 @@ def _waiters(info: SemaphoreInfo, status: SemaphoreStatus) -> Table:
     for waiter in status.waiters:
         table.add_row(
             str(waiter.position + 1),
-            _client_text(waiter.client),
+            client_text(waiter.client),
             duration(waiter.age),
             f"{waiter.permits:,}",
             *([printable(waiter.key or "")] if info.keyed else []),
@@ -211,7 +211,8 @@ def _waiters(info: SemaphoreInfo, status: SemaphoreStatus) -> Table:
     return table
 
 
-def _client_text(client: Client) -> str:
+def client_text(client: Client) -> str:
+    """The label, host and process id of a client."""
     if client.host is None and client.label is None:
         return f"unknown client {client.id[:8]}..."
     target = f"{client.host or '?'}, pid {client.pid or '?'}"

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -149,14 +149,18 @@ class Terminal:
 
 @contextmanager
 def terminal(
-    *arguments: str, columns: int = 100, lines: int = 30, term: str = "xterm-256color"
+    *arguments: str,
+    columns: int = 100,
+    lines: int = 30,
+    term: str = "xterm-256color",
+    program: Sequence[str] = COMMAND,
 ) -> Generator[Terminal]:
-    """Run a command in a pseudo-terminal."""
+    """Run a command, or another program, in a pseudo-terminal."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
     os.set_blocking(ours, False)
     process = subprocess.Popen(
-        [sys.executable, "-c", WITH_CONTROLLING_TERMINAL, *COMMAND, *arguments],
+        [sys.executable, "-c", WITH_CONTROLLING_TERMINAL, *program, *arguments],
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,

@@ -1,0 +1,199 @@
+"""A command in a process group of its own, which does not outlive this process."""
+
+import asyncio
+import ctypes
+import json
+import os
+import select
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Self
+
+from ._target import printable
+
+PASSED_ON = ("SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM", "SIGUSR1", "SIGUSR2")
+NOT_EXECUTABLE, NOT_FOUND = 126, 127  # exit codes, as shells have them
+PR_SET_PDEATHSIG = 1
+
+
+class Process:
+    """A forked process that becomes the command once it is started.
+
+    It is forked while this process has neither an event loop nor threads, and reads from a pipe
+    what to add to its environment. A second process waits for the end of the pipe, which comes
+    however this process ends, and kills the group then.
+
+    Attributes:
+        code: the exit code, once it has ended; 128 + n for signal n.
+        ended: done once it has ended.
+        signalled: the signal that came before the start; 0 for none.
+    """
+
+    def __init__(self, command: list[str]) -> None:
+        reading, self._pipe = os.pipe()
+        self._pid = _fork(self._pipe, lambda: _become(command, reading))
+        os.setpgid(self._pid, self._pid)
+        self._killer = _fork(self._pipe, lambda: _kill_at_the_end(self._pid, reading))
+        os.close(reading)
+        self._tty: int | None = None
+        with suppress(OSError):  # there is no terminal
+            self._tty = os.open("/dev/tty", os.O_RDWR)
+        # In a pipeline others may read from the terminal: it is handed over only when asked for.
+        self._wants_tty = os.isatty(0) and os.isatty(1)
+        self._has_tty = False
+        self._started = False
+        self.code: int | None = None
+        self.ended: asyncio.Future[None]
+        self.signalled = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self.code is not None:
+            os.kill(self._killer, signal.SIGKILL)
+        os.close(self._pipe)
+        os.waitpid(self._killer, 0)
+        if self.code is None:
+            os.waitpid(self._pid, 0)
+
+    def listen(self) -> None:
+        """From now on, pass signals on. Before the start, one cancels the current task."""
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+        self.ended = loop.create_future()
+        for name in (*PASSED_ON, "SIGTSTP"):
+            number: int = getattr(signal, name)
+            if signal.getsignal(number) is not signal.SIG_IGN:  # as `nohup` has it
+                loop.add_signal_handler(number, self._signalled, number, task)
+        loop.add_signal_handler(signal.SIGCONT, self._resume)
+        loop.add_signal_handler(signal.SIGCHLD, self._changed)
+
+    def start(self, **environment: str | None) -> None:
+        """Become the command, with these variables; None removes one."""
+        signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # so that the terminal can be taken back
+        self._started = True
+        self._hand_over_tty()
+        os.write(self._pipe, f"{json.dumps(environment)}\n".encode())
+
+    def send(self, number: int) -> None:
+        """Send a signal to the group."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._pid, number)
+
+    def terminate(self) -> None:
+        """Ask the group to end, also if it is stopped."""
+        self.send(signal.SIGTERM)
+        self.send(signal.SIGCONT)
+
+    def _signalled(self, number: int, task: "asyncio.Task[Any]") -> None:
+        if self._started:
+            self.send(number)
+        elif number == signal.SIGTSTP:
+            self._stop()
+        else:
+            self.signalled = number
+            task.cancel()
+
+    def _changed(self) -> None:
+        """It has ended, or was stopped."""
+        if self.code is not None:
+            return
+        pid, status = os.waitpid(self._pid, os.WNOHANG | os.WUNTRACED)
+        if pid and os.WIFSTOPPED(status):
+            if os.WSTOPSIG(status) in (signal.SIGTTIN, signal.SIGTTOU):
+                self._wants_tty = True
+                if self._in_foreground():
+                    self._resume()
+                    return
+            self._stop()
+        elif pid:
+            code = os.waitstatus_to_exitcode(status)
+            self.code = code if code >= 0 else 128 - code
+            self._take_tty_back()
+            self.ended.set_result(None)
+
+    # -- the terminal
+
+    def _stop(self) -> None:
+        """Stop as well, so that the shell goes on, until `fg` or `bg`."""
+        if self._tty is None:
+            return
+        self._take_tty_back()
+        handler = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+        os.kill(0, signal.SIGTSTP)  # the others of a pipeline as well; returns when resumed
+        signal.signal(signal.SIGTSTP, handler)
+        self._resume()
+
+    def _resume(self) -> None:
+        if self._started:
+            self._hand_over_tty()
+            self.send(signal.SIGCONT)
+
+    def _in_foreground(self) -> bool:
+        with suppress(OSError):  # it was hung up
+            return self._tty is not None and os.tcgetpgrp(self._tty) == os.getpgrp()
+        return False
+
+    def _hand_over_tty(self) -> None:
+        if self._wants_tty and self._tty is not None and self._in_foreground():
+            os.tcsetpgrp(self._tty, self._pid)
+            self._has_tty = True
+
+    def _take_tty_back(self) -> None:
+        if self._has_tty and self._tty is not None:
+            self._has_tty = False
+            with suppress(OSError):
+                os.tcsetpgrp(self._tty, os.getpgrp())
+
+
+def _fork(writing: int, work: Callable[[], None]) -> int:
+    """Do *work* in a forked process, and return its id."""
+    pid = os.fork()
+    if not pid:
+        try:
+            os.close(writing)
+            work()
+        finally:
+            os._exit(1)
+    return pid
+
+
+def _become(command: list[str], reading: int) -> None:
+    """Become *command* when it is started. Otherwise this ends without it."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    with os.fdopen(reading) as pipe:
+        line = pipe.readline()
+    if not line:
+        return
+    for name, value in json.loads(line).items():
+        os.environ.pop(name, None)
+        if value is not None:
+            os.environ[name] = value
+    for name in ("SIGPIPE", "SIGXFSZ"):  # which Python ignores
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_DFL)
+    try:
+        os.execvp(command[0], command)
+    except OSError as error:
+        text = f"redsem-async: {printable(command[0])}: {error.strerror}\n"
+        os.write(2, text.encode())
+        os._exit(NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE)
+
+
+def _kill_at_the_end(group: int, reading: int) -> None:
+    """Kill *group* when the process that forked this one has ended."""
+    os.setsid()  # away from the signals of its terminal
+    pipe = select.poll()
+    pipe.register(reading, 0)  # there is always POLLHUP, whatever was not read
+    pipe.poll()
+    os.killpg(group, signal.SIGKILL)

@@ -1,0 +1,173 @@
+"""``redsem-async run``: any command, while it has a permit."""
+
+import asyncio
+import contextlib
+import signal
+from pathlib import PurePath
+from typing import Annotated, Any
+
+import typer
+
+from redsem_async import AcquireTimeout, AnySemaphore, FairSemaphore, Permit, Semaphore
+from redsem_async._integrations import discovery
+from redsem_async.observer import Observer, Queued, observe
+
+from ._options import LOCAL, IsCluster, Name, Prefix, Url
+from ._process import Process
+from ._render import client_text, duration
+from ._target import REDIS_ERRORS, USAGE_ERROR, Target, connected, fail, failure, printable
+
+UNAVAILABLE, TRY_AGAIN = 69, 75  # EX_UNAVAILABLE and EX_TEMPFAIL of sysexits.h
+TERM_BELOW, KILL_BELOW = 1 / 4, 1 / 20  # of the lease that is left
+LABEL = 100  # characters
+NAMED = 5  # holders for whom it waits
+
+
+def run(
+    name: Name,
+    command: Annotated[list[str], typer.Argument(help="Command and its arguments, behind --.")],
+    *,
+    fair: Annotated[
+        bool, typer.Option("--fair/--no-fair", help="FairSemaphore, or Semaphore.")
+    ] = True,
+    limit: Annotated[int | None, typer.Option(help="Number of permits. Default: 1.")] = None,
+    slots: Annotated[
+        str | None,
+        typer.Option(metavar="A,B", help="What the permits stand for, in place of a limit."),
+    ] = None,
+    permits: Annotated[int, typer.Option(help="Number of permits that the command takes.")] = 1,
+    key: Annotated[str | None, typer.Option(help="Key that they count against, too.")] = None,
+    key_limit: Annotated[
+        int | None, typer.Option(help="Limit of the key. Default: as other clients declare.")
+    ] = None,
+    timeout: Annotated[
+        float | None, typer.Option(help="Seconds to wait for a permit. Default: forever.")
+    ] = None,
+    lease: Annotated[
+        float, typer.Option(help="Seconds after which the permit of a crashed host is free.")
+    ] = 10.0,
+    max_hold: Annotated[
+        float | None, typer.Option(help="Seconds after which the command is ended.")
+    ] = None,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Say on stderr what it waits for.")
+    ] = False,
+    url: Url = LOCAL,
+    prefix: Prefix = "redsem",
+    cluster: IsCluster = False,
+) -> None:
+    """Run a command while holding a permit, and release the permit when it ends.
+
+    The command gets REDSEM_TOKEN (the fencing token), REDSEM_PERMIT (the id) and REDSEM_SLOT in
+    its environment, and signals are passed on to it. If the permit is lost, its process group
+    gets SIGTERM, and SIGKILL before the lease ends.
+
+    Exits with the exit code of the command, 128 + n for signal n. Or with 75 if no permit became
+    free in time, 69 if Redis is unreachable or returned an error, 126 or 127 if the command cannot
+    be executed or does not exist.
+    """
+    target = Target(url, prefix, cluster)
+    if (limit is not None and slots is not None) or (key is not None and not fair):
+        text = "give either --limit or --slots" if fair else "--key needs --fair"
+        fail(text, USAGE_ERROR)
+    label = "".join(c for c in PurePath(command[0]).name if c.isprintable() and c not in "{}")
+    options: dict[str, Any] = {
+        "limit": 1 if limit is None and slots is None else limit,
+        "slots": None if slots is None else slots.split(","),
+        "lease": lease,
+        "max_hold": max_hold,
+        "prefix": prefix,
+        "label": label[:LABEL] or None,
+        "cancel_on_loss": False,
+    }
+
+    async def under_a_permit(process: Process) -> None:
+        process.listen()
+        async with connected(target) as client:
+            of_key: dict[str, Any] = {}
+            if key is not None:
+                of_key["key"] = key
+                options.update(await _options_of_keys(client, prefix, name, key_limit))
+            semaphore = (FairSemaphore if fair else Semaphore)(client, name, **options)
+            with observe(_Waits(semaphore)) if verbose else contextlib.nullcontext():
+                acquired = semaphore.acquire(timeout=timeout, permits=permits, **of_key)
+                permit = await acquired
+            async with permit:
+                if verbose:
+                    _say(f"{name!r} was granted after {permit.waited:.1f} s")
+                process.start(
+                    REDSEM_TOKEN=str(permit.fencing_token),
+                    REDSEM_PERMIT=permit.id,
+                    REDSEM_SLOT=",".join(map(str, permit.slots)) or None,
+                )
+                await _until_ended(process, permit, lease)
+
+    with Process(command) as process:
+        try:
+            asyncio.run(under_a_permit(process))
+        except asyncio.CancelledError:
+            raise typer.Exit(128 + process.signalled) from None
+        except AcquireTimeout as full:
+            fail(str(full), TRY_AGAIN)
+        except REDIS_ERRORS as error:
+            if process.code is None:
+                fail(failure(target, error), UNAVAILABLE)
+        except ValueError as error:
+            fail(str(error), USAGE_ERROR)
+    raise typer.Exit(process.code or 0)
+
+
+async def _options_of_keys(
+    client: Any, prefix: str, name: str, key_limit: int | None
+) -> dict[str, Any]:
+    """What *name* needs for requests with a key, as its other clients have it."""
+    known = await discovery.find(client, prefix, name) or discovery.SemaphoreInfo(name)
+    each = known.key_limit if key_limit is None else key_limit
+    return {"key_limit": (lambda _: None) if each is None else each, "share": known.shares}
+
+
+async def _until_ended(process: Process, permit: Permit, lease: float) -> None:
+    """Wait for the end of the command, and see to it before the lease ends."""
+    loop = asyncio.get_running_loop()
+    lost = asyncio.ensure_future(permit.wait_lost())
+    asked, until = False, 0.0
+    while not process.ended.done():
+        if not permit.lost:
+            until = loop.time() + permit.expires_in
+        left = (until - loop.time()) / lease
+        if left <= KILL_BELOW:
+            process.send(signal.SIGKILL)
+        elif not asked and (lost.done() or left <= TERM_BELOW):
+            asked = True
+            reason = lost.result().reason if lost.done() else "it could not be renewed"
+            _say(f"the permit of {permit.name!r} is lost: {reason}; the command is ended")
+            process.terminate()
+        waited: set[asyncio.Future[Any]] = {process.ended, lost}
+        pause = lease * KILL_BELOW
+        if lost.done():
+            waited.remove(lost)
+        await asyncio.wait(waited, timeout=pause, return_when=asyncio.FIRST_COMPLETED)
+    lost.cancel()
+
+
+class _Waits(Observer):
+    """Says whom the command waits for."""
+
+    def __init__(self, semaphore: AnySemaphore) -> None:
+        self._semaphore = semaphore
+        self._asking: set[asyncio.Task[None]] = set()
+
+    def queued(self, event: Queued) -> None:
+        self._asking.add(asyncio.create_task(self._ask()))
+
+    async def _ask(self) -> None:
+        status = await self._semaphore.status(NAMED)
+        holders = [f"{client_text(h.client)} for {duration(h.age)}" for h in status.holders]
+        more = ", ..." if status.held > sum(h.permits for h in status.holders) else ""
+        where = f"limit {status.limit}, {status.held} held, {status.waiting} waiting"
+        by = f"; held by {', '.join(holders)}{more}" if holders else ""
+        _say(f"waiting for {self._semaphore.name!r}: {where}{by}")
+
+
+def _say(text: str) -> None:
+    typer.echo(printable(f"redsem-async: {text}"), err=True)

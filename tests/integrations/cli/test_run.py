@@ -1,0 +1,435 @@
+"""``run``: a permit around any command, with real processes and terminals."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from subprocess import DEVNULL, PIPE
+
+import pytest
+from redis.asyncio import Redis
+
+from redsem_async import FairSemaphore
+from redsem_async.testing import EmbeddedRedis
+from tests.harness.servers import StartServer
+from tests.harness.wait import all_free, soon, takes_at_most, until
+from tests.integrations.cli.commands import COMMAND, CTRL_C, TIMEOUT, program, queued, terminal
+
+CTRL_Z = "\x1a"
+LEASE = 2.0
+
+# Says that it is ready, and then each signal that it gets; ends with 7 at SIGINT or SIGTERM
+# unless it is stubborn.
+LISTENER = """
+import os, signal, sys
+
+names = ("SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM", "SIGUSR1", "SIGUSR2")
+numbers = {getattr(signal, name) for name in names}
+numbers = {number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN}
+signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+print("ready", os.getpid(), flush=True)
+while True:
+    number = signal.sigwait(numbers)
+    print(signal.Signals(number).name, flush=True)
+    if number in (signal.SIGINT, signal.SIGTERM) and "stubborn" not in sys.argv:
+        sys.exit(7)
+"""
+LISTENS = (sys.executable, "-c", LISTENER)
+TELLER = """
+import os, signal
+names = ("REDSEM_PERMIT", "REDSEM_TOKEN", "REDSEM_SLOT")
+print(*map(os.environ.get, names), flush=True)
+signal.pause()
+"""
+TELLS = (sys.executable, "-c", TELLER)
+
+
+class Wrapped:
+    """A command under ``run``, whose lines of output can be awaited."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+
+    async def says(self) -> str:
+        """The next line of its output; empty when no process has it open any more."""
+        assert self.process.stdout is not None
+        line = await asyncio.wait_for(self.process.stdout.readline(), TIMEOUT)
+        return line.decode().strip()
+
+    async def ready(self) -> int:
+        """Wait until a `LISTENER` is ready, and return its process id."""
+        ready, pid = (await self.says()).split()
+        assert ready == "ready"
+        return int(pid)
+
+    async def ended(self) -> int:
+        """The exit code; other processes may still have its output open."""
+        await until(lambda: self.process.returncode is not None, "it has ended", TIMEOUT)
+        assert self.process.returncode is not None
+        return self.process.returncode
+
+    async def errors(self) -> str:
+        assert self.process.stderr is not None
+        return (await self.process.stderr.read()).decode()
+
+
+Start = Callable[..., Awaitable[Wrapped]]
+
+
+@pytest.fixture
+async def start(url: str) -> AsyncIterator[Start]:
+    """Starts ``run`` with some arguments, and kills it after the test."""
+    async with AsyncExitStack() as stack:
+
+        async def started(*arguments: str, before: tuple[str, ...] = ()) -> Wrapped:
+            process = await asyncio.create_subprocess_exec(
+                *(*before, *COMMAND, "run", *arguments),
+                stdin=DEVNULL,
+                stdout=PIPE,
+                stderr=PIPE,
+                env=os.environ | {"REDIS_URL": url},
+                start_new_session=True,
+            )
+
+            @stack.push_async_callback
+            async def end() -> None:
+                if process.returncode is None:
+                    process.kill()
+                await process.communicate()
+
+            return Wrapped(process)
+
+        yield started
+
+
+@pytest.mark.parametrize(
+    ("script", "code"),
+    [("exit 0", 0), ("exit 3", 3), ("kill -TERM $$", 143), ("kill -KILL $$", 137)],
+)
+async def test_the_exit_code_is_that_of_the_command(
+    script: str, code: int, url: str, redis: Redis
+) -> None:
+    result = await program("run", "jobs", "--", "sh", "-c", script, REDIS_URL=url)
+    assert (result.code, result.out, result.err) == (code, "", "")
+    await all_free(FairSemaphore(redis, "jobs", 1))
+
+
+async def test_a_command_that_cannot_be_run(url: str, redis: Redis, tmp_path: Path) -> None:
+    """As shells have it, and the permit is free again."""
+    plain = tmp_path / "plain"
+    plain.touch(0o600)
+    for command, code in (("no-such-command", 127), (str(plain), 126)):
+        result = await program("run", "jobs", "--", command, REDIS_URL=url)
+        assert result.code == code
+        assert result.error_line.startswith(f"redsem-async: {command}: ")
+    await all_free(FairSemaphore(redis, "jobs", 1))
+
+
+async def test_without_a_permit_nothing_is_started(url: str, redis: Redis) -> None:
+    semaphore = FairSemaphore(redis, "jobs", 1, label="api")
+    async with semaphore:
+        arguments = ("run", "--verbose", "--timeout", "0.3", "jobs", "--", "echo", "started")
+        result = await program(*arguments, REDIS_URL=url)
+    assert (result.code, result.out) == (75, "")
+    waiting, refused = result.err.splitlines()
+    assert waiting.startswith(
+        "redsem-async: waiting for 'jobs': limit 1, 1 held, 1 waiting; held by api ("
+    )
+    assert refused.startswith("no permit of 'jobs' became free in 0.3")
+
+
+async def test_redis_is_unreachable() -> None:
+    arguments = ("run", "--timeout", "0.2", "jobs", "--", "echo", "started")
+    result = await program(*arguments, REDIS_URL="redis://127.0.0.1:1")
+    assert result.code == 69
+    assert "can't reach Redis" in result.error_line
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--limit", "1", "--slots", "a"),
+        ("--lease", "0"),
+        ("--permits", "2"),
+        ("--no-fair", "--key", "a"),
+        ("--slots", "a,a"),
+    ],
+)
+async def test_invalid_options(options: tuple[str, ...], url: str) -> None:
+    result = await program("run", *options, "jobs", "--", "echo", "started", REDIS_URL=url)
+    assert result.code == 2
+    assert result.error_line
+
+
+async def test_the_environment_tells_of_the_permit(
+    start: Start, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Id, fencing token and slots; a variable of another permit does not stay."""
+    monkeypatch.setenv("REDSEM_SLOT", "of another")
+    plain = await start("--no-fair", "plain", "--", *TELLS)
+    permit, token, slot = (await plain.says()).split()
+    assert permit and int(token) > 0
+    assert slot == "None"
+    slotted = await start("--slots", "cuda:0,cuda:1", "--permits", "2", "gpu", "--", *TELLS)
+    permit, token, slot = (await slotted.says()).split()
+    semaphore = FairSemaphore(redis, "gpu", slots=["cuda:0", "cuda:1"])
+    [holder] = (await semaphore.status()).holders
+    assert (holder.id, holder.fencing_token) == (permit, int(token))
+    assert holder.client.label == Path(sys.executable).name
+    assert slot == "cuda:0,cuda:1"
+    assert slotted.process.pid == holder.client.pid
+
+
+async def test_a_key_has_the_limit_that_other_clients_declare(url: str, redis: Redis) -> None:
+    """And another one has room."""
+    semaphore = FairSemaphore(redis, "llm", 4, key_limit=1)
+    async with semaphore.acquire(key="acme"):
+        for key, code in (("acme", 75), ("beta", 0)):
+            given = ("run", "--limit", "4", "--timeout", "0", "--key", key, "llm", "--", "true")
+            assert (await program(*given, REDIS_URL=url)).code == code
+
+
+async def test_a_key_limit_may_be_given(start: Start, url: str) -> None:
+    options = ("--limit", "4", "--key", "acme", "--key-limit", "1", "llm", "--")
+    first = await start(*options, *LISTENS)
+    await first.ready()
+    assert (await program("run", "--timeout", "0", *options, "true", REDIS_URL=url)).code == 75
+
+
+@pytest.mark.parametrize("name", ["SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2"])
+async def test_signals_are_passed_on(name: str, start: Start) -> None:
+    """And do not end the wrapper, which waits for the command."""
+    wrapped = await start("jobs", "--", *LISTENS)
+    await wrapped.ready()
+    wrapped.process.send_signal(getattr(signal, name))
+    assert await wrapped.says() == name
+    wrapped.process.send_signal(signal.SIGINT)
+    assert await wrapped.says() == "SIGINT"
+    assert await wrapped.ended() == 7
+
+
+async def test_sigterm_reaches_the_whole_group(start: Start, redis: Redis) -> None:
+    """A shell that waits for a command does not pass it on."""
+    wrapped = await start("jobs", "--", "sh", "-c", '"$@"; exit $?', "sh", *LISTENS)
+    await wrapped.ready()
+    wrapped.process.terminate()
+    assert await wrapped.says() == "SIGTERM"
+    assert await wrapped.ended() == 143
+    await all_free(FairSemaphore(redis, "jobs", 1))
+
+
+async def test_an_ignored_signal_stays_ignored(start: Start) -> None:
+    """As `nohup` wants it, here and in the command."""
+    nohup = ("sh", "-c", 'trap "" HUP; exec "$@"', "sh")
+    wrapped = await start("jobs", "--", *LISTENS, before=nohup)
+    await wrapped.ready()
+    wrapped.process.send_signal(signal.SIGHUP)
+    wrapped.process.terminate()
+    assert await wrapped.says() == "SIGTERM"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_while_it_waits_ends_it(
+    number: signal.Signals, start: Start, redis: Redis
+) -> None:
+    """Nothing is started, and the place in the queue is free."""
+    semaphore = FairSemaphore(redis, "jobs", 1)
+    async with semaphore:
+        wrapped = await start("--verbose", "jobs", "--", *LISTENS)
+        assert wrapped.process.stderr is not None
+        assert b"waiting" in await soon(wrapped.process.stderr.readline(), TIMEOUT)
+        wrapped.process.send_signal(number)
+        assert await wrapped.ended() == 128 + number
+        assert await wrapped.says() == ""
+        assert (await semaphore.status()).waiting == 0
+
+
+@pytest.mark.parametrize("how", ["kick", "clear"])
+async def test_a_lost_permit_terminates_the_command(how: str, start: Start, redis: Redis) -> None:
+    semaphore = FairSemaphore(redis, "jobs", 1)
+    wrapped = await start("jobs", "--", *LISTENS)
+    await wrapped.ready()
+    [holder] = (await semaphore.status()).holders
+    await (semaphore.release(holder.id) if how == "kick" else semaphore.clear())
+    assert await wrapped.says() == "SIGTERM"
+    assert await wrapped.ended() == 7
+    assert "the permit of 'jobs' is lost" in await wrapped.errors()
+
+
+async def test_a_command_that_ignores_sigterm_is_killed(start: Start, redis: Redis) -> None:
+    """Before the lease would have ended."""
+    semaphore = FairSemaphore(redis, "jobs", 1)
+    wrapped = await start("--lease", str(LEASE), "jobs", "--", *LISTENS, "stubborn")
+    await wrapped.ready()
+    [holder] = (await semaphore.status()).holders
+    with takes_at_most(LEASE):
+        await semaphore.release(holder.id)
+        assert await wrapped.says() == "SIGTERM"
+        assert await wrapped.ended() == 137
+    assert await wrapped.says() == ""
+
+
+async def test_an_outage_ends_the_command_before_its_lease(embedded: StartServer) -> None:
+    """Others may get the permit once the lease has ended."""
+    server = embedded()
+    process = await asyncio.create_subprocess_exec(
+        *(*COMMAND, "run", "--lease", str(LEASE), "--url", server.url),
+        *("jobs", "--", *LISTENS, "stubborn"),
+        stdin=DEVNULL,
+        stdout=PIPE,
+        stderr=PIPE,
+    )
+    wrapped = Wrapped(process)
+    pid = await wrapped.ready()
+    server.kill()
+    with takes_at_most(LEASE):
+        assert await wrapped.says() == "SIGTERM"
+        await until(lambda: not _exists(pid), within=LEASE)
+    assert await wrapped.ended() == 137
+    assert "it could not be renewed" in await wrapped.errors()
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+async def test_max_hold_ends_the_command(start: Start) -> None:
+    options = ("--lease", "0.4", "--max-hold", "0.6")
+    wrapped = await start(*options, "jobs", "--", *LISTENS)
+    await wrapped.ready()
+    assert await wrapped.says() == "SIGTERM"
+    assert await wrapped.ended() == 7
+
+
+async def test_a_killed_wrapper_leaves_no_process(start: Start, server: EmbeddedRedis) -> None:
+    """Neither the command nor what it has started has its output open any more."""
+    script = ("sh", "-c", '"$@" & "$@"; wait', "sh", *LISTENS, "stubborn")
+    wrapped = await start("jobs", "--", *script)
+    await wrapped.ready()
+    await wrapped.ready()
+    wrapped.process.kill()
+    assert await wrapped.says() == ""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has PR_SET_PDEATHSIG")
+async def test_the_command_ends_although_its_killer_was_killed(start: Start) -> None:
+    """By somebody who kills by name."""
+    wrapped = await start("jobs", "--", *LISTENS)
+    await wrapped.ready()
+    pid = wrapped.process.pid
+    children = await asyncio.to_thread(Path(f"/proc/{pid}/task/{pid}/children").read_text)
+    [killer] = [child for child in map(int, children.split()) if os.getsid(child) != pid]
+    os.kill(killer, signal.SIGKILL)
+    wrapped.process.kill()
+    assert await wrapped.says() == ""
+
+
+async def test_a_process_that_the_command_leaves_behind_lives_on(start: Start) -> None:
+    """As in a shell: the permit was the command's."""
+    script = ("sh", "-c", '"$@" &', "sh", *LISTENS)
+    wrapped = await start("jobs", "--", *script)
+    assert await wrapped.ended() == 0
+    os.kill(await wrapped.ready(), signal.SIGTERM)
+    assert await wrapped.says() == "SIGTERM"
+
+
+async def test_stdin_is_the_commands(url: str) -> None:
+    done = await asyncio.create_subprocess_exec(
+        *(*COMMAND, "run", "--url", url, "jobs", "--", "cat"), stdin=PIPE, stdout=PIPE
+    )
+    assert (await done.communicate(b"line\n" * 100_000))[0] == b"line\n" * 100_000
+    assert done.returncode == 0
+
+
+async def test_others_wait_until_it_ends(start: Start, redis: Redis) -> None:
+    semaphore = FairSemaphore(redis, "jobs", 1)
+    wrapped = await start("jobs", "--", *LISTENS)
+    await wrapped.ready()
+    [waiter] = await queued(semaphore)
+    wrapped.process.terminate()
+    await (await soon(waiter)).release()
+    assert await wrapped.ended() == 7
+
+
+# -- in a terminal
+
+
+async def test_ctrl_c_in_a_terminal_reaches_the_command_once(url: str) -> None:
+    with terminal("run", "--url", url, "jobs", "--", *LISTENS, "stubborn") as shown:
+        await shown.shows("ready")
+        shown.press(CTRL_C)
+        await shown.shows("SIGINT")
+        os.kill(shown.process.pid, signal.SIGUSR1)
+        await shown.shows("SIGUSR1")
+        assert shown.screen.count("SIGINT") == 1
+
+
+async def test_the_command_has_the_terminal(url: str) -> None:
+    """It is in the foreground, and reads what is typed."""
+    code = "import os; print(os.tcgetpgrp(0) == os.getpgrp(), input('name? '))"
+    with terminal("run", "--url", url, "jobs", "--", sys.executable, "-c", code) as shown:
+        await shown.shows("name? ")
+        shown.press("alice\n")
+        await shown.shows("True alice")
+        assert await shown.ended() == 0
+
+
+SHELL = ("/bin/sh", "-i")
+ASKS = """
+import itertools, signal
+
+number = itertools.count(1)
+signal.signal(signal.SIGCONT, lambda *_: print("continued", next(number), flush=True))
+with open("/dev/tty") as tty:
+    print("asks", flush=True)
+    while line := tty.readline():
+        print("got", line, end="", flush=True)
+"""
+
+
+async def test_job_control_of_a_shell(url: str, tmp_path: Path) -> None:
+    """Ctrl-Z stops both, `fg` resumes them, and Ctrl-C comes to the command."""
+    script = tmp_path / "reader.py"
+    script.write_text(ASKS)
+    line = " ".join((*COMMAND, "run", "--lease 60", "--url", url, "jobs --", sys.executable))
+    with terminal(program=SHELL) as shown:
+        shown.press(f"{line} {script}\n")
+        await shown.shows("asks")
+        shown.press(CTRL_Z)
+        await shown.shows("Stopped")
+        shown.press("fg\n")
+        await shown.shows("continued 1")
+        shown.press("alice\n")
+        await shown.shows("got alice")
+        shown.press(CTRL_C)
+        await shown.shows("KeyboardInterrupt")
+        shown.press("echo code $?; exit 0\n")
+        await shown.shows("code 1")
+        assert await shown.ended() == 0
+
+
+async def test_a_pipeline_gets_the_terminal_when_it_asks(url: str, tmp_path: Path) -> None:
+    """Not before, because another part of the pipeline may read from it."""
+    script = tmp_path / "reader.py"
+    script.write_text(ASKS)
+    line = " ".join((*COMMAND, "run", "--lease 60", "--url", url, "jobs --", sys.executable))
+    with terminal(program=SHELL) as shown:
+        shown.press(f"{line} {script} | cat\n")
+        await shown.shows("asks")
+        shown.press("alice\n")
+        await shown.shows("got alice")
+        shown.press(CTRL_Z)
+        await shown.shows("Stopped")
+        shown.press("fg\n")
+        await shown.shows("continued 2")
+        shown.press(CTRL_C)
+        await shown.shows("KeyboardInterrupt")
+        shown.press("exit 0\n")
+        assert await shown.ended() == 0
