@@ -163,3 +163,48 @@ async def test_a_negative_limit_is_not_taken_for_an_option(url: str) -> None:
 
 async def test_json_may_be_asked_for_before_the_command(url: str) -> None:
     assert (await command("--json", "ls", url=url)).json_output == []
+
+
+async def test_hold_off_pauses_for_some_seconds(kind: Kind, url: str, redis: Redis) -> None:
+    semaphore = kind(redis, "jobs", 2)
+    assert await (await semaphore.acquire()).release()
+    result = await command("hold-off", "jobs", "30", url=url)
+    told = "jobs: no permit for 30 s, then as many as the ramp allows\n"
+    assert (result.code, result.out) == (0, told)
+    assert await semaphore.try_acquire() is None
+    shown = await command("status", "jobs", url=url)
+    assert "backing off" in shown.out and "more (back-off)" in shown.out
+    data = (await command("status", "jobs", "--json", url=url)).json_output
+    assert 0 < data["back_off"]["seconds_left"] <= 30
+    assert data["back_off"]["ramp"] == 0
+    assert "backing off" in (await command("ls", url=url)).out
+    result = await command("hold-off", "jobs", "0", url=url)
+    assert (result.code, result.out) == (0, "jobs: back-off ended\n")
+    async with semaphore.acquire(timeout=0):
+        pass
+
+
+async def test_hold_off_of_a_key(url: str, redis: Redis) -> None:
+    semaphore = FairSemaphore(redis, "jobs", 2, key_limit=2)
+    async with semaphore.acquire(key="acme"):
+        result = await command("hold-off", "jobs", "30", "--key", "acme", url=url)
+        assert result.out.startswith("jobs: key acme: no permit for 30 s")
+        assert await semaphore.try_acquire(key="acme") is None
+        shown = await command("status", "jobs", url=url)
+        assert "2 (backing off)" in shown.out
+        data = (await command("status", "jobs", "--json", url=url)).json_output
+        assert data["keys"][0]["back_off"]["ramp"] == 0
+        async with semaphore.acquire(key="globex", timeout=0):
+            pass
+    await command("hold-off", "jobs", "0", "--key", "acme", url=url)
+    async with semaphore.acquire(key="acme", timeout=0):
+        pass
+
+
+@pytest.mark.parametrize("seconds", ["-1", "soon", "nan", "1e9"])
+async def test_hold_off_says_what_it_needs(url: str, redis: Redis, seconds: str) -> None:
+    semaphore = FairSemaphore(redis, "jobs", 1)
+    assert await (await semaphore.acquire()).release()
+    result = await command("hold-off", "jobs", seconds, url=url)
+    assert result.code == 2
+    assert result.error_line == "seconds must be a number from 0 to 86400"
