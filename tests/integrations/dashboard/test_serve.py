@@ -109,13 +109,17 @@ async def test_one_command_serves_the_page(
     start: Callable[..., Any], server: EmbeddedRedis, redis: Redis
 ) -> None:
     """On this machine only, and without a way to change anything."""
-    async with FairSemaphore(redis, "gpu", 2), start(url=server.url) as served:
+    async with (
+        FairSemaphore(redis, "gpu", 2),
+        start("--title", "Production", url=server.url) as served,
+    ):
         assert served.address.startswith("http://127.0.0.1:")
         assert served.address.endswith("/")
         async with httpx.AsyncClient(base_url=served.address, trust_env=False) as http:
             site = Site(served.address, http)
             assert (await site.view(name="gpu"))["held"] == 1
             assert TOKEN.findall(await site.page("gpu")) == [""]
+            assert "<title>gpu · Production</title>" in await site.page("gpu")
             async with site.stream() as events:
                 await anext(events)
                 assert await served.interrupted() == 0  # an open page does not keep it
