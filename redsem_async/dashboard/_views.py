@@ -28,8 +28,10 @@ MOST_ROWS = 500
 MAX_CLIENTS = 200  # processes that a page lists
 LONGEST_FILTER = 512
 LONGEST_START = 100
-GROUPS = {code: rank for rank, code in enumerate(TROUBLE)}  # of a list, from the top
-GROUPS |= {"keys": 4, "serving": 4, "full": 5, "free": 5, "idle": 6}  # queues change all the time
+GROUPS = {  # of a list, from the top; queues change all the time, and are one group
+    **{code: rank for rank, code in enumerate(TROUBLE)},
+    **{"keys": 4, "serving": 4, "full": 5, "free": 5, "idle": 6},
+}
 _ORDER = f"-.{digits}{ascii_uppercase}_{ascii_lowercase}~"  # of characters that are not encoded
 
 

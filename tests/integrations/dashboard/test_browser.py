@@ -331,8 +331,12 @@ async def test_the_connection_to_redis_is_lost_and_found(
     own_client: Any, serve: Serve, tabs: Tabs, redis: Redis, server: EmbeddedRedis
 ) -> None:
     """The page says so, keeps what it knew, changes nothing meanwhile, and recovers by itself."""
+
+    def operator(request: Any, action: str, name: str | None) -> str:
+        return "ada"
+
     client = own_client()
-    site = await serve(client, writable=True, authorize=lambda *_: "ada", title="Staging")
+    site = await serve(client, writable=True, authorize=operator, title="Staging")
     await FairSemaphore(redis, "gpu", 4).set_limit(3)
     list_page = await tabs.open(site)
     page = await tabs.open(site, "semaphore?name=gpu")
