@@ -61,7 +61,7 @@ def dashboard(
             ``"metrics"``, or a change: ``"set_limit"``, ``"pause"``, ``"resume"``, ``"revoke"`` or
             ``"clear"``. *name* is that of the semaphore, and None for the list of all and for
             metrics. It is also called to find out which controls a page shows, so it must not
-            have side effects. Without it, everybody who reaches the application may view.
+            have side effects. Without it, every request may view.
         interval: seconds between two reads while a page is open; at least 0.1.
         metrics: names that ``GET metrics`` has: a text that they contain, a glob such as
             ``"tenant:*"``, or a function of the name. By default all, 2,000 at most.

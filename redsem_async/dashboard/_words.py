@@ -54,10 +54,11 @@ def state_of(
 
 
 def stalled_text(stalled: Stalled) -> str:
-    """What has stalled, and what becomes free then."""
-    loss = "its permits expire" if stalled.holds else "its requests leave the queue"
-    soon = duration(stalled.left)
-    return f"{name_of(stalled.client)} has stalled. Unless it recovers, {loss} in {soon}."
+    """What has stalled, and what becomes free when."""
+    signs = "refreshing. The first of its permits expires"
+    if not stalled.holds:
+        signs = "sending heartbeats. Its requests leave the queue"
+    return f"{name_of(stalled.client)} has stopped {signs} in {duration(stalled.left)}."
 
 
 def name_of(client: Client) -> str:
