@@ -165,6 +165,7 @@ def _numbers(reading: Reading) -> Json:
         "waiting": status.waiting,
         "oldest": status.oldest_wait,
         "retryAfter": status.retry_after,
+        "backOff": status.back_off is not None,
     }
 
 
@@ -203,6 +204,7 @@ def _key(key: KeyStatus) -> Json:
         "waiting": key.waiting,
         "limit": key.limit,
         "setLimit": key.set_limit,
+        "backOff": key.back_off is not None,
     }
 
 
