@@ -139,7 +139,7 @@ async def _until_ended(process: Process, permit: Permit, lease: float) -> None:
             process.send(signal.SIGKILL)
         elif not asked and (lost.done() or left <= TERM_BELOW):
             asked = True
-            reason = lost.result().reason if lost.done() else "it could not be renewed"
+            reason = lost.result().reason if lost.done() else "it could not be refreshed"
             _say(f"the permit of {permit.name!r} is lost: {reason}; the command is ended")
             process.terminate()
         waited: set[asyncio.Future[Any]] = {process.ended, lost}

@@ -351,7 +351,7 @@ class Reader:
     # -- names
 
     async def _find_names(self) -> None:
-        """Go on with SCAN, by a bounded number of commands."""
+        """Continue with SCAN, by a bounded number of commands."""
         if self._scan is None:
             if self._scanned is not None and time.monotonic() - self._scanned < SCAN_AGAIN:
                 return
