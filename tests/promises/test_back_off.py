@@ -395,3 +395,27 @@ async def test_a_back_off_from_another_loop_is_refused(make: Make) -> None:
 
         with contextlib.suppress(AssertionError), pytest.raises(RuntimeError):
             await asyncio.to_thread(elsewhere)
+
+
+async def test_a_release_serves_no_waiter_before_the_back_off_of_its_block(make: Make) -> None:
+    """Both are written in the same turn of the event loop."""
+    sem = make(1)
+    async with sem.acquire() as permit:
+        waiter = in_background(sem.acquire())
+        await waiting(sem, 1)
+        ends = time.monotonic() + PAUSE
+        permit.back_off(PAUSE)
+    held = await soon(waiter)
+    assert time.monotonic() >= ends
+    assert await held.release()
+
+
+async def test_a_request_for_one_permit_waits_too(pair: MakePair) -> None:
+    """Of a process that the server knows, while nobody waits: the case of the quick path."""
+    here, there = pair(3)
+    assert await (await here.acquire()).release()
+    await there.hold_off(PAUSE)
+    ends = time.monotonic() + PAUSE - 0.05
+    permit = await soon(here.acquire())
+    assert time.monotonic() >= ends
+    assert await permit.release()

@@ -1,0 +1,83 @@
+"""Mutants of the back-off."""
+
+from .mutant import mutant
+
+NO_GRANT = "no_process_gets_a_permit_before_a_back_off_ends"
+ONCE = "one_overload_of_many_permits_counts_once"
+
+OF_BACK_OFF = (
+    mutant(
+        "the pause of a back-off is not kept",
+        "no process gets a permit before a back-off ends",
+        NO_GRANT,
+        ("prelude.ramp_of", "return 0, ends", "return math.huge"),
+    ),
+    mutant(
+        "the quick path knows no back-off",
+        "no process gets a permit before a back-off ends",
+        "a_request_for_one_permit_waits_too",
+        ("lua.quick.acquire", "or grace > now or fields[17]", "or grace > now"),
+    ),
+    mutant(
+        "there is no ramp",
+        "after a back-off at most a few requests start at once",
+        "grants_ramp_up_to_the_limit_again",
+        ("prelude.ramp_of", "2 ^ steps >= tonumber(most)", "steps >= 0"),
+    ),
+    mutant(
+        "each overload is a new one",
+        "one overload counts once",
+        ONCE,
+        ("lua.back_off.begun_or_longer", "not runs or token > tonumber(began)", "true"),
+    ),
+    mutant(
+        "a shorter back-off makes a longer one short",
+        "of several back-offs the latest end counts",
+        "the_latest_end_counts",
+        (
+            "lua.back_off.begun_or_longer",
+            "math.max(tonumber(ends) or 0, now + pause)",
+            "now + pause",
+        ),
+    ),
+    mutant(
+        "a back-off may run twice",
+        "a late duplicate begins no back-off",
+        "a_late_duplicate_begins_no_back_off",
+        ("lua.back_off", "if not already_ran(number) then", "if true then"),
+    ),
+    mutant(
+        "a release is sent before the back-off of its block",
+        "no waiter is served by the release of a block that backs off",
+        "a_release_serves_no_waiter_before_the_back_off_of_its_block",
+        ("machine.next_command", "isinstance(state.calls[0], BackOffCall)", "False"),
+    ),
+    mutant(
+        "a back-off leaves the right to reuse leases",
+        "a lease that is kept is not used in a back-off",
+        "a_lease_is_not_passed_on_in_the_block_that_backs_off",
+        ("calls.back_off", "state.end_right()", "pass"),
+    ),
+    mutant(
+        "a back-off is counted from when it is sent",
+        "a back-off that is sent again is shorter",
+        "a_back_off_that_did_not_arrive_is_sent_again_and_is_shorter",
+        (
+            "BackOffCall.due",
+            "max(1, left) if self.back_off.pause_ms else 0",
+            "self.back_off.pause_ms",
+        ),
+    ),
+    mutant(
+        "what protects a back-off is not kept",
+        "a back-off is lost with its keys, and no earlier",
+        "a_back_off_is_lost_with_its_keys_and_no_earlier",
+        ("lua.back_off", "keep(meta, over - now + SLACK)", ""),
+    ),
+    mutant(
+        "a key is not looked at when its ramp changes",
+        "a back-off of a key ends at its time",
+        "a_back_off_of_a_key_ends_at_its_time_although_others_are_busy",
+        ("keyed.prelude.follow_ramps", "if not fields[18] then return end", "do return end"),
+    ),
+)
