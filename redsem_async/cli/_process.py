@@ -85,9 +85,10 @@ class Process:
         os.write(self._pipe, f"{json.dumps(environment)}\n".encode())
 
     def send(self, number: int) -> None:
-        """Send a signal to the group."""
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._pid, number)
+        """Send a signal to the group, unless the command has ended."""
+        if self.code is None:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._pid, number)
 
     def terminate(self) -> None:
         """Ask the group to end, also if it is stopped."""

@@ -90,8 +90,7 @@ def run(
                 options.update(await _options_of_keys(client, prefix, name, key_limit))
             semaphore = (FairSemaphore if fair else Semaphore)(client, name, **options)
             with observe(_Waits(semaphore)) if verbose else contextlib.nullcontext():
-                acquired = semaphore.acquire(timeout=timeout, permits=permits, **of_key)
-                permit = await acquired
+                permit = await semaphore.acquire(timeout=timeout, permits=permits, **of_key)
             async with permit:
                 if verbose:
                     _say(f"{name!r} was granted after {permit.waited:.1f} s")
@@ -105,8 +104,8 @@ def run(
     with Process(command) as process:
         try:
             asyncio.run(under_a_permit(process))
-        except asyncio.CancelledError:
-            raise typer.Exit(128 + process.signalled) from None
+        except (asyncio.CancelledError, KeyboardInterrupt):
+            raise typer.Exit(128 + (process.signalled or signal.SIGINT)) from None
         except AcquireTimeout as full:
             fail(str(full), TRY_AGAIN)
         except REDIS_ERRORS as error:
@@ -135,13 +134,13 @@ async def _until_ended(process: Process, permit: Permit, lease: float) -> None:
         if not permit.lost:
             until = loop.time() + permit.expires_in
         left = (until - loop.time()) / lease
-        if left <= KILL_BELOW:
-            process.send(signal.SIGKILL)
-        elif not asked and (lost.done() or left <= TERM_BELOW):
+        if not asked and (lost.done() or left <= TERM_BELOW):
             asked = True
+            process.terminate()
             reason = lost.result().reason if lost.done() else "it could not be renewed"
             _say(f"the permit of {permit.name!r} is lost: {reason}; the command is ended")
-            process.terminate()
+        if left <= KILL_BELOW:
+            process.send(signal.SIGKILL)
         waited: set[asyncio.Future[Any]] = {process.ended, lost}
         pause = lease * KILL_BELOW
         if lost.done():
@@ -161,7 +160,10 @@ class _Waits(Observer):
         self._asking.add(asyncio.create_task(self._ask()))
 
     async def _ask(self) -> None:
-        status = await self._semaphore.status(NAMED)
+        try:
+            status = await self._semaphore.status(NAMED)
+        except REDIS_ERRORS:
+            return
         holders = [f"{client_text(h.client)} for {duration(h.age)}" for h in status.holders]
         more = ", ..." if status.held > sum(h.permits for h in status.holders) else ""
         where = f"limit {status.limit}, {status.held} held, {status.waiting} waiting"
@@ -170,4 +172,5 @@ class _Waits(Observer):
 
 
 def _say(text: str) -> None:
-    typer.echo(printable(f"redsem-async: {text}"), err=True)
+    with contextlib.suppress(OSError):  # nobody reads it
+        typer.echo(printable(f"redsem-async: {text}"), err=True)
