@@ -122,7 +122,7 @@ async def _options_of_keys(
     """What *name* needs for requests with a key, as its other clients have it."""
     known = await discovery.find(client, prefix, name) or discovery.SemaphoreInfo(name)
     each = known.key_limit if key_limit is None else key_limit
-    return {"key_limit": (lambda _: None) if each is None else each, "share": known.shares}
+    return {"key_limit": dict[str, int]().get if each is None else each, "share": known.shares}
 
 
 async def _until_ended(process: Process, permit: Permit, lease: float) -> None:
