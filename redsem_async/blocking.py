@@ -15,9 +15,9 @@ import os
 import threading
 from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import CancelledError, Future
-from contextlib import contextmanager, suppress
-from types import EllipsisType, TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, Self, TypeVar
+from contextlib import AbstractContextManager, contextmanager, suppress
+from types import EllipsisType
+from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 from weakref import WeakSet
 
 from ._api.awaitables import Acquisition
@@ -36,7 +36,6 @@ __all__ = ["BlockingSemaphore", "Portal"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
-OnLoss = Callable[[PermitLost], object]
 
 
 def _made_of(
@@ -55,7 +54,7 @@ class _Running(NamedTuple):
     thread: threading.Thread
 
 
-class Portal:
+class Portal(AbstractContextManager["Portal"]):
     """An event loop in a thread, which holds the permits of the other threads of this process.
 
     It starts at the first use, and in a forked child anew, so a portal may be a module-level
@@ -132,15 +131,7 @@ class Portal:
             running.loop.call_soon_threadsafe(running.stop.set)
             running.thread.join()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -162,7 +153,7 @@ class BlockingSemaphore:
         timeout: float | EllipsisType | None = ...,
         permits: int = 1,
         cancel_on_loss: bool | None = None,
-        on_loss: OnLoss | None = None,
+        on_loss: Callable[[PermitLost], object] | None = None,
         **of_fair: Any,
     ) -> Generator[Permit]:
         """Hold a permit in a ``with`` block. It is refreshed in the thread of the portal.
@@ -220,7 +211,7 @@ async def _hold(
     acquire: Callable[[], Acquisition],
     granted: Future[Permit],
     over: asyncio.Event,
-    on_loss: OnLoss | None,
+    on_loss: Callable[[PermitLost], object] | None,
 ) -> None:
     """Hold a permit until the block is *over*, in a task of its own, which a loss ends."""
     try:

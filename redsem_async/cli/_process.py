@@ -9,8 +9,7 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from ._target import printable
 
@@ -49,15 +48,8 @@ class Process:
         self.ended: asyncio.Future[None]
         self.signalled = 0
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Leave no process behind: a command that has not ended is killed."""
         if self.code is not None:
             os.kill(self._killer, signal.SIGKILL)
         os.close(self._pipe)
@@ -77,8 +69,8 @@ class Process:
         loop.add_signal_handler(signal.SIGCONT, self._resume)
         loop.add_signal_handler(signal.SIGCHLD, self._changed)
 
-    def start(self, **environment: str | None) -> None:
-        """Become the command, with these variables; None removes one."""
+    def start(self, **environment: str) -> None:
+        """Become the command, with these variables."""
         signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # so that the terminal can be taken back
         self._started = True
         self._hand_over_tty()
@@ -110,12 +102,12 @@ class Process:
             return
         pid, status = os.waitpid(self._pid, os.WNOHANG | os.WUNTRACED)
         if pid and os.WIFSTOPPED(status):
-            if os.WSTOPSIG(status) in (signal.SIGTTIN, signal.SIGTTOU):
-                self._wants_tty = True
-                if self._in_foreground():
-                    self._resume()
-                    return
-            self._stop()
+            asks = os.WSTOPSIG(status) in (signal.SIGTTIN, signal.SIGTTOU)
+            self._wants_tty = self._wants_tty or asks
+            if asks and self._in_foreground():
+                self._resume()
+            else:
+                self._stop()
         elif pid:
             code = os.waitstatus_to_exitcode(status)
             self.code = code if code >= 0 else 128 - code
@@ -176,10 +168,8 @@ def _become(command: list[str], reading: int) -> None:
         line = pipe.readline()
     if not line:
         return
-    for name, value in json.loads(line).items():
-        os.environ.pop(name, None)
-        if value is not None:
-            os.environ[name] = value
+    os.environ.pop("REDSEM_SLOT", None)  # of an outer command
+    os.environ.update(json.loads(line))
     for name in ("SIGPIPE", "SIGXFSZ"):  # which Python ignores
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_DFL)
