@@ -30,7 +30,7 @@ from ._core.errors import PermitLost, SemaphoreClosed, SemaphoreError
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-    from ._api.backends import Client
+    from ._api.backends import AnyRedis
 
 __all__ = ["BlockingSemaphore", "Portal"]
 
@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 def _made_of(
-    kind: Callable[Concatenate["Client", P], AnySemaphore],
+    kind: Callable[Concatenate["AnyRedis", P], AnySemaphore],
 ) -> Callable[Concatenate["Portal", P], "BlockingSemaphore"]:
     def make(portal: "Portal", /, *args: P.args, **options: P.kwargs) -> "BlockingSemaphore":
         return BlockingSemaphore(portal, kind(portal.client, *args, **options))
@@ -68,11 +68,11 @@ class Portal(AbstractContextManager["Portal"]):
         client: what its semaphores are made with.
     """
 
-    def __init__(self, redis: "Client | str", **options: Any) -> None:
+    def __init__(self, redis: "AnyRedis | str", **options: Any) -> None:
         self._owned: Redis | None = None
         if isinstance(redis, str):
             redis = self._owned = from_url(redis, **options)
-        self.client: Client = redis
+        self.client: AnyRedis = redis
         self.forget_parent()
         _PORTALS.add(self)
 

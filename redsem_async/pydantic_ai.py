@@ -7,7 +7,8 @@ from typing import Any
 
 from ._api.group import SemaphoreGroup
 from ._api.semaphore import AnySemaphore
-from ._integrations.outbound import HeldPermit, OutboundLimiter
+from ._integrations.outbound import HeldPermit
+from ._integrations.selector import Selector
 
 try:
     from pydantic_ai.concurrency import AbstractConcurrencyLimiter
@@ -48,14 +49,15 @@ class SemaphoreLimiter(AbstractConcurrencyLimiter):
         timeout: float | EllipsisType | None = ...,
         permits: int = 1,
     ) -> None:
-        self._limiter = OutboundLimiter[str](
-            sem_or_group, key, str, timeout=timeout, permits=permits, cancel_on_loss=False
+        self._choose = Selector(
+            sem_or_group, key, timeout=timeout, permits=permits, cancel_on_loss=False, default=str
         )
         self._held: list[tuple[asyncio.Task[Any] | None, HeldPermit]] = []
 
     async def acquire(self, source: str) -> None:
         """Wait for a permit. Pydantic AI calls this."""
-        held = await self._limiter.acquire(source, None)
+        held = HeldPermit(self._choose(source), ...)
+        await held.begin()
         self._held.append((asyncio.current_task(), held))
 
     def release(self) -> None:
