@@ -117,7 +117,7 @@ class Process:
     # -- the terminal
 
     def _stop(self) -> None:
-        """Stop as well, so that the shell goes on, until `fg` or `bg`."""
+        """Stop as well, so that the shell continues, until `fg` or `bg`."""
         if self._tty is None:
             return
         self._take_tty_back()

@@ -134,7 +134,7 @@ async def _until_ended(process: Process, permit: Permit, lease: float) -> None:
         if not asked and (lost.done() or left <= TERM_BELOW):
             asked = True
             process.terminate()
-            reason = lost.result().reason if lost.done() else "it could not be renewed"
+            reason = lost.result().reason if lost.done() else "it could not be refreshed"
             _say(f"the permit of {permit.name!r} is lost: {reason}; the command is ended")
         if left <= KILL_BELOW:
             process.send(signal.SIGKILL)

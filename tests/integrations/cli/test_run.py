@@ -289,7 +289,7 @@ async def test_an_outage_ends_the_command_before_its_lease(embedded: StartServer
         assert await wrapped.says() == "SIGTERM"
         await until(lambda: not _exists(pid), within=LEASE)
     assert await wrapped.ended() == 137
-    assert "it could not be renewed" in await wrapped.errors()
+    assert "it could not be refreshed" in await wrapped.errors()
 
 
 def _exists(pid: int) -> bool:
