@@ -13,12 +13,12 @@ import asyncio
 import atexit
 import os
 import threading
+import weakref
 from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import CancelledError, Future
 from contextlib import AbstractContextManager, contextmanager, suppress
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypeVar
-from weakref import WeakSet
 
 from ._api.awaitables import Acquisition
 from ._api.classes import FairSemaphore, Semaphore
@@ -89,16 +89,14 @@ class Portal(AbstractContextManager["Portal"]):
 
         If the wait is interrupted, by Ctrl-C for example, the coroutine is cancelled.
         """
-        future, _ = self.start(coroutine)
+        future = self.start(coroutine)
         try:
             return future.result()
         finally:
             future.cancel()
 
-    def start(
-        self, coroutine: Coroutine[Any, Any, T]
-    ) -> tuple[Future[T], asyncio.AbstractEventLoop]:
-        """Start *coroutine* in the loop, and return its future and the loop."""
+    def start(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        """Start *coroutine* in the loop, and return its future."""
         with self._lock:
             if self._running is None:
                 started: Future[_Running] = Future()
@@ -109,8 +107,7 @@ class Portal(AbstractContextManager["Portal"]):
                 )
                 thread.start()
                 self._running = started.result()
-            loop = self._running.loop
-            return asyncio.run_coroutine_threadsafe(coroutine, loop), loop
+            return asyncio.run_coroutine_threadsafe(coroutine, self._running.loop)
 
     async def _serve(self, started: Future[_Running]) -> None:
         stop = asyncio.Event()
@@ -177,24 +174,17 @@ class BlockingSemaphore:
         """
         options: dict[str, Any] = {"timeout": timeout, "permits": permits, **of_fair}
         options["cancel_on_loss"] = cancel_on_loss
-        granted: Future[Permit] = Future()
-        over = asyncio.Event()
-        holding, loop = self._portal.start(
-            _hold(lambda: self.wrapped.acquire(**options), granted, over, on_loss)
-        )
-        holding.add_done_callback(lambda _: _settle(granted, holding, self.wrapped.name))
-        try:
-            permit = granted.result()
-        except BaseException:
-            holding.cancel()
-            raise
+        held = _Held(lambda: self.wrapped.acquire(**options), on_loss)
+        _ = weakref.finalize(block := _Block(), held.end)
+        holding = self._portal.start(held.hold())
+        holding.add_done_callback(lambda _: held.settle(holding, self.wrapped.name))
+        permit = held.granted.result()
         process = os.getpid()
 
         def leave() -> None:
             if os.getpid() != process:  # forked in the block: the permit is the parent's
                 permit.check()
-            with suppress(RuntimeError):  # the loop was closed
-                loop.call_soon_threadsafe(over.set)
+            held.end()
             holding.result()
 
         try:
@@ -205,35 +195,69 @@ class BlockingSemaphore:
             raise
         with suppress(CancelledError):  # the portal was closed, and a loss is no error
             leave()
+        del block
 
 
-async def _hold(
-    acquire: Callable[[], Acquisition],
-    granted: Future[Permit],
-    over: asyncio.Event,
-    on_loss: Callable[[PermitLost], object] | None,
-) -> None:
-    """Hold a permit until the block is *over*, in a task of its own, which a loss ends."""
-    try:
-        async with acquire() as permit:
-            granted.set_result(permit)
-            await over.wait()
-            with suppress(SemaphoreError):  # it expires then
-                await permit.release()
-    except PermitLost as loss:
-        if on_loss is not None:
-            asyncio.get_running_loop().call_soon(on_loss, loss)
-        raise
+class _Block:
+    """Lives as long as the frame of a block, which an exception may end anywhere."""
 
 
-def _settle(granted: Future[Permit], holding: Future[None], name: str) -> None:
-    """Whoever waits for a permit learns that there is none."""
-    if not granted.done():
-        error = SemaphoreClosed(name) if holding.cancelled() else holding.exception()
-        granted.set_exception(error)
+class _Held:
+    """A permit that a task of its own holds, for a block in another thread.
+
+    Attributes:
+        granted: the permit, or why there is none.
+    """
+
+    def __init__(
+        self,
+        acquire: Callable[[], Acquisition],
+        on_loss: Callable[[PermitLost], object] | None,
+    ) -> None:
+        self.granted: Future[Permit] = Future()
+        self._acquire = acquire
+        self._on_loss = on_loss
+        self._over = asyncio.Event()
+        self._ended = False
+        self._task: asyncio.Task[Any] | None = None
+
+    async def hold(self) -> None:
+        """Acquire a permit and hold it until the block ends, or the permit is lost."""
+        self._task = asyncio.current_task()
+        if self._ended:
+            return
+        try:
+            async with self._acquire() as permit:
+                self.granted.set_result(permit)
+                await self._over.wait()
+                with suppress(SemaphoreError):  # it expires then
+                    await permit.release()
+        except PermitLost as loss:
+            if self._on_loss is not None:
+                asyncio.get_running_loop().call_soon(self._on_loss, loss)
+            raise
+
+    def end(self) -> None:
+        """The block has ended, or nobody waits for it; in any thread, and also twice."""
+        self._ended = True
+        if self._task is not None:
+            with suppress(RuntimeError):  # the loop was closed
+                self._task.get_loop().call_soon_threadsafe(self._end)
+
+    def _end(self) -> None:
+        if self.granted.done():
+            self._over.set()
+        elif self._task is not None:
+            self._task.cancel()
+
+    def settle(self, holding: Future[None], name: str) -> None:
+        """The task has ended: whoever waits for a permit learns that there is none."""
+        if not self.granted.done():
+            error = SemaphoreClosed(name) if holding.cancelled() else holding.exception()
+            self.granted.set_exception(error)
 
 
-_PORTALS: WeakSet[Portal] = WeakSet()
+_PORTALS: weakref.WeakSet[Portal] = weakref.WeakSet()
 
 
 def _forget_parent() -> None:

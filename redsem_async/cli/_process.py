@@ -1,12 +1,10 @@
 """A command in a process group of its own, which does not outlive this process."""
 
 import asyncio
-import ctypes
 import json
 import os
 import select
 import signal
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -162,7 +160,9 @@ def _fork(writing: int, work: Callable[[], None]) -> int:
 
 def _become(command: list[str], reading: int) -> None:
     """Become *command* when it is started. Otherwise this ends without it."""
-    if sys.platform == "linux":
+    with suppress(ImportError, OSError, AttributeError):  # where there is no such thing
+        import ctypes
+
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     with os.fdopen(reading) as pipe:
         line = pipe.readline()
