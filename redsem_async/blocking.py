@@ -238,7 +238,7 @@ class _Held:
             raise
 
     def end(self) -> None:
-        """The block has ended, or nobody waits for it; in any thread, and also twice."""
+        """The block has ended, or no thread waits for it. In any thread, and also twice."""
         self._ended = True
         if self._task is not None:
             with suppress(RuntimeError):  # the loop was closed

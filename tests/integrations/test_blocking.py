@@ -202,6 +202,15 @@ def test_an_exception_while_it_waits_leaves_no_request(
         pass
 
 
+def test_a_block_that_is_dropped_has_ended(sem: BlockingSemaphore) -> None:
+    """As where an exception came between acquiring and the first line of the block."""
+    entered = sem.acquire()
+    entered.__enter__()
+    del entered
+    with sem.acquire(timeout=SOON):
+        pass
+
+
 PROGRAM = """
 import multiprocessing, os, signal, sys, threading, time
 from redsem_async import AcquireTimeout, PermitLost
