@@ -143,8 +143,9 @@ def _medians(
             found["message read"] = later[decoded - 1][1]
             for what, at in later[decoded:]:
                 found.setdefault(what, at)
-            script = next((script for script in scripts if script[0] > released), None)
-            found |= zip(SERVER, script or (), strict=False)
+            sent, read = found.get("send begun", released), found["message read"]
+            within = (script for script in scripts if sent < script[0] <= script[1] < read)
+            found |= zip(SERVER, next(within, ()), strict=False)
             if set(STATIONS) <= set(found):
                 for what in STATIONS:
                     taken[what].append(1e6 * (found[what] - released))

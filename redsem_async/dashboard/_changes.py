@@ -45,6 +45,7 @@ class Change:
         limit: the new limit; None removes it.
         key: whose limit it is; None for the overall limit.
         permit: the id of the permit to revoke.
+        seconds: for which to hold off.
     """
 
     action: str
@@ -52,6 +53,7 @@ class Change:
     limit: int | None = None
     key: str | None = None
     permit: str | None = None
+    seconds: float = 0.0
 
 
 async def change(request: Request, access: Access, redis: Any, prefix: str) -> str:
@@ -95,6 +97,8 @@ async def change(request: Request, access: Access, redis: Any, prefix: str) -> s
         what = f"set_limit {wanted.limit}" + (
             "" if wanted.key is None else f" of key {wanted.key!r}"
         )
+    elif wanted.action == "hold_off":
+        what = f"hold_off {wanted.seconds:g}"
     elif wanted.permit is not None:
         what = f"revoke {short(wanted.permit)}"
     logger.info("%r: %s by %r", wanted.name, what, who, extra=facts)
@@ -126,13 +130,14 @@ def _change_of(data: dict[str, Any]) -> Change:
         key = None if key is None else config.key_of(key)
         if limit is not None:
             limit = config.whole(limit, "limit", 0)
+        seconds = config.pause_of(data.get("seconds", 0.0), "seconds", config.LONGEST_HOLD_OFF)
     except (TypeError, ValueError) as error:
         raise Refused(400, f"Nothing was changed: {error}.") from error
     if action == "set_limit" and "limit" not in data:
         raise Refused(400, "Nothing was changed: a limit is needed, or null to remove it.")
     if action == "revoke" and (not isinstance(permit, str) or parse_permit_id(permit) is None):
         raise Refused(400, "Nothing was changed: that is not the id of a permit.")
-    return Change(action, name, limit, key, permit if action == "revoke" else None)
+    return Change(action, name, limit, key, permit if action == "revoke" else None, seconds)
 
 
 async def _make(wanted: Change, redis: Any, prefix: str) -> str:
@@ -165,6 +170,13 @@ async def _done(wanted: Change, info: SemaphoreInfo, semaphore: AnySemaphore) ->
         case "resume":
             await semaphore.resume()
             return changed.resumed(info, await semaphore.status(0))
+        case "hold_off" if wanted.key is not None:
+            assert isinstance(semaphore, FairSemaphore)
+            await semaphore.hold_off(wanted.seconds, key=wanted.key)
+            return changed.held_off(wanted.seconds, wanted.key)
+        case "hold_off":
+            await semaphore.hold_off(wanted.seconds)
+            return changed.held_off(wanted.seconds)
         case "clear":
             await semaphore.clear()
             return changed.DELETED

@@ -110,7 +110,7 @@ class Reader:
         readings: the numbers of every name that is known, by name.
         details: what pages show in full, the longest unread first; None for a name that is not
             in use.
-        views: what was made of these for pages; whoever shows them may keep it here.
+        views: what was made of these for pages, until the next reading.
         histories: the last minutes of the names that were in use then, `HISTORIES` at most.
         outages: when Redis went away and came back.
         outage: while Redis cannot be read.
@@ -351,7 +351,7 @@ class Reader:
     # -- names
 
     async def _find_names(self) -> None:
-        """Go on with SCAN, by a bounded number of commands."""
+        """Continue with SCAN, by a bounded number of commands."""
         if self._scan is None:
             if self._scanned is not None and time.monotonic() - self._scanned < SCAN_AGAIN:
                 return
@@ -393,7 +393,7 @@ class Reader:
         self.forget_unused()
 
     def forget_unused(self) -> None:
-        """Drop what is known of names that nobody has asked for lately."""
+        """Drop what is known of names that were not read recently."""
         oldest = time.monotonic() - 2 * INFO_AGE
         for name in [name for name, known in self._known.items() if known.at < oldest]:
             del self._known[name]

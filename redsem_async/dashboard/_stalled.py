@@ -14,7 +14,7 @@ class Stalled(NamedTuple):
 
     Attributes:
         client: the process.
-        left: seconds until it loses its permits, or else its places in the queue.
+        left: seconds until it loses the first permit, or else its places in the queue.
         holds: whether it holds permits.
     """
 
@@ -42,9 +42,8 @@ def stalled(info: SemaphoreInfo, status: SemaphoreStatus | None) -> dict[str, St
     found: dict[str, Stalled] = {}
     if status is None:
         return found
-    refreshed = {holder.client.id for holder in status.holders if not is_unrefreshed(holder)}
     for holder in status.holders:
-        if (client := holder.client).id not in refreshed:
+        if (client := holder.client).id not in found and is_unrefreshed(holder):
             found[client.id] = Stalled(client, holder.expires_in, holds=True)
     for waiter in status.waiters:
         if (client := waiter.client).id not in found and is_silent(waiter, info):

@@ -28,8 +28,12 @@ MOST_ROWS = 500
 MAX_CLIENTS = 200  # processes that a page lists
 LONGEST_FILTER = 512
 LONGEST_START = 100
-GROUPS = {code: rank for rank, code in enumerate(TROUBLE)}  # of a list, from the top
-GROUPS |= {"keys": 4, "serving": 4, "full": 5, "free": 5, "idle": 6}  # queues change all the time
+# The groups of a list, from the top. States that change all the time share a group.
+GROUPS = {code: rank for rank, code in enumerate(TROUBLE)} | {
+    **dict.fromkeys(("keys", "serving"), len(TROUBLE) - 1),
+    **dict.fromkeys(("full", "free"), len(TROUBLE)),
+    "idle": len(TROUBLE) + 1,
+}
 _ORDER = f"-.{digits}{ascii_uppercase}_{ascii_lowercase}~"  # of characters that are not encoded
 
 
@@ -161,6 +165,7 @@ def _numbers(reading: Reading) -> Json:
         "waiting": status.waiting,
         "oldest": status.oldest_wait,
         "retryAfter": status.retry_after,
+        "backOff": status.back_off is not None,
     }
 
 
@@ -199,6 +204,7 @@ def _key(key: KeyStatus) -> Json:
         "waiting": key.waiting,
         "limit": key.limit,
         "setLimit": key.set_limit,
+        "backOff": key.back_off is not None,
     }
 
 

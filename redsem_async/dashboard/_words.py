@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from redsem_async._api.status import Client, SemaphoreStatus
+from redsem_async._api.status import BackOff, Client, SemaphoreStatus
 from redsem_async._integrations.discovery import SemaphoreInfo
 
 from ._stalled import Stalled
 
 LEAST = 0.1  # seconds that are told apart
-TROUBLE = ("error", "stalled", "grace", "paused", "waiting")  # states, the worst first
+TROUBLE = ("error", "stalled", "grace", "paused", "backoff", "waiting")  # states, the worst first
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,8 @@ def state_of(
         state = State("grace", "grace period", text)
     elif status.set_limit == 0:
         state = State("paused", "paused", _paused(status))
+    elif status.back_off is not None:
+        state = State("backoff", "backing off", _backing_off(status, status.back_off))
     else:
         state = _in_use(info, status, limit)
     if stalled:
@@ -54,10 +56,11 @@ def state_of(
 
 
 def stalled_text(stalled: Stalled) -> str:
-    """What has stalled, and what becomes free then."""
-    loss = "its permits expire" if stalled.holds else "its requests leave the queue"
-    soon = duration(stalled.left)
-    return f"{name_of(stalled.client)} has stalled. Unless it recovers, {loss} in {soon}."
+    """What has stalled, and what becomes free when."""
+    signs = "refreshing. The first of its permits expires"
+    if not stalled.holds:
+        signs = "sending heartbeats. Its requests leave the queue"
+    return f"{name_of(stalled.client)} has stopped {signs} in {duration(stalled.left)}."
 
 
 def name_of(client: Client) -> str:
@@ -79,6 +82,16 @@ def _in_use(info: SemaphoreInfo, status: SemaphoreStatus, limit: int | None) -> 
             "free", "free", f"{count(_free(status, limit), 'permit is', 'permits are')} free."
         )
     return State("idle", "idle", "No permit is in use.")
+
+
+def _backing_off(status: SemaphoreStatus, back_off: BackOff) -> str:
+    text = f"No permit is granted for another {duration(back_off.seconds_left)}."
+    if back_off.ramp:
+        many = count(back_off.ramp, "permit", "permits")
+        text = f"After a back-off, {many} may be in use for now. The ramp doubles up to the limit."
+    if status.waiting:
+        text += f" {count(status.waiting, 'request waits', 'requests wait')}."
+    return text
 
 
 def _paused(status: SemaphoreStatus) -> str:

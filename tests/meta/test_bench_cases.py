@@ -87,7 +87,7 @@ def test_what_is_not_installed_is_named_as_not_measured(
 
 
 def test_a_timeline_passes_its_stations_in_order(server_url: str) -> None:
-    effort = replace(TINY, handoffs=10)
+    effort = replace(TINY, handoffs=30)
     setup = Setup(url=server_url, loop="asyncio", effort=effort, progress=lambda _: None)
     with runner_of("asyncio") as runner:
         table = runner.run(measure(setup))

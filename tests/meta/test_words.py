@@ -50,8 +50,7 @@ def test_a_coined_word_would_be_found(text: str) -> None:
 
 DOCS = Path(__file__).parents[2] / "docs"
 GLOSSARY = DOCS / "glossary.md"
-OLD_PAGES = {"dashboard"}  # in which words are not looked for yet
-PAGES = [page for page in sorted(DOCS.rglob("*.md")) if page.stem not in {"glossary", *OLD_PAGES}]
+PAGES = [page for page in sorted(DOCS.rglob("*.md")) if page != GLOSSARY]
 
 
 def instead() -> re.Pattern[str]:
@@ -80,11 +79,10 @@ def test_another_word_would_be_found(text: str) -> None:
     "path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE))
 )
 def test_texts_of_the_package_have_the_words_of_the_glossary(path: Path) -> None:
-    """Docstrings and messages. Those of the dashboard are not looked at yet."""
+    """Docstrings and messages."""
     texts = [
         node.value
         for node in ast.walk(tree_of(path))
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     ]
-    old = "dashboard" in path.parts
-    assert [word for text in texts for word in INSTEAD.findall(text) if not old] == []
+    assert [word for text in texts for word in INSTEAD.findall(text)] == []

@@ -16,7 +16,7 @@ OF_KEYS = (
         ("keyed.prelude.look_at", "if not fits and dropped < MAX_DROPPED then", "if false then"),
         (
             "keyed.prelude.serve",
-            "use_of(key) + permits > limit_of(key, (parse_tail(request)))",
+            "use_of(key) + permits > keyed.room_of(key, (parse_tail(request)))",
             "false",
         ),
     ),
@@ -74,7 +74,7 @@ OF_KEYS = (
         "share without virtual time",
         "keys with the same use take turns by their weights",
         "keys_take_turns_by_their_weights[redis-weights0-10]",
-        ("keyed.prelude.advance", "start + permits / weight", "0"),
+        ("keyed.prelude.keyed.advance", "start + permits / weight", "0"),
     ),
     mutant(
         "a late patience",

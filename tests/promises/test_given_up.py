@@ -86,17 +86,27 @@ async def test_a_cancelled_waiter_hands_on_what_it_was_granted_in_the_same_tick(
 async def test_a_grant_that_meets_its_deadline_is_a_permit_or_a_timeout(
     kind: Kind, client_a: Redis, client_b: Redis
 ) -> None:
-    """Whichever it is, nothing leaks."""
+    """Whichever it is, nothing leaks.
+
+    The release comes earlier after a timeout, and later after a permit, so that it stays at the
+    deadline.
+    """
     here, there = kind(client_a, "jobs", 1), kind(client_b, "jobs", 1)
     await here.reap()
-    for attempt in range(60):
+    released_after, changes, last = 0.01, 0, None
+    for _ in range(100):
         holder = await there.acquire(timeout=2)
-        acquiring = in_background(here.acquire(timeout=0.004 + 0.0002 * (attempt % 12)))
-        await asyncio.sleep(0.004)
+        acquiring = in_background(here.acquire(timeout=0.01))
+        await asyncio.sleep(released_after)
         assert await holder.release()
         [ended] = await asyncio.gather(acquiring, return_exceptions=True)
+        granted = isinstance(ended, Permit)
         if isinstance(ended, Permit):
             assert await ended.release()
         else:
             assert isinstance(ended, AcquireTimeout)
+        released_after = max(0.0, released_after + (0.0005 if granted else -0.0005))
+        changes += granted is not last
+        last = granted
+    assert changes > 2, "no grant met its deadline"
     await all_free(here, within=0.5)

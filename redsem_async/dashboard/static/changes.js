@@ -120,6 +120,26 @@ function askResume() {
   });
 }
 
+function askHoldOff() {
+  const input = el("input", { id: "seconds", name: "seconds", type: "number", min: 1, max: 86400, required: true, value: 30, inputmode: "numeric" });
+  ask({
+    title: `Hold off ${named}?`,
+    text: ["No permit is granted for so many seconds. Then grants ramp up to the limit. Held permits stay, and waiting requests keep their places."],
+    button: "Hold off",
+    fields: [el("label", { for: "seconds" }, "Seconds"), input],
+    change: (data) => ({ action: "hold_off", seconds: Number(data.get("seconds")) }),
+  });
+}
+
+function askEndBackOff() {
+  ask({
+    title: `End the back-off of ${named}?`,
+    text: ["Waiting requests are served at once, up to the limit. The upstream may still be overloaded."],
+    button: "End it",
+    change: () => ({ action: "hold_off", seconds: 0 }),
+  });
+}
+
 function askClear(view) {
   ask({
     title: `Clear ${named}?`,
@@ -149,6 +169,8 @@ const BUTTONS = [
   { action: "set_limit", text: "Set limit…", run: askLimit },
   { action: "pause", text: "Pause…", run: askPause, when: (view) => view.setLimit !== 0 },
   { action: "resume", text: "Resume…", run: askResume, when: (view) => view.setLimit === 0, primary: true },
+  { action: "hold_off", text: "Hold off…", run: askHoldOff, when: (view) => !view.backOff },
+  { action: "hold_off", text: "End back-off…", run: askEndBackOff, when: (view) => view.backOff },
   { action: "clear", text: "Clear…", run: askClear, danger: true },
 ];
 
@@ -159,7 +181,7 @@ export function showActions(view) {
   current = view;
   const parent = byId("actions");
   const wanted = BUTTONS.filter(({ action, when }) => may(action) && (!when || when(view)));
-  const same = wanted.map((button) => button.action).join(" ");
+  const same = wanted.map((button) => button.text).join(" ");
   if (parent.dataset.shown === same) return;
   parent.dataset.shown = same;
   const focused = [...parent.children].indexOf(document.activeElement);

@@ -345,8 +345,9 @@ function showKeys(view) {
   byId("keys-card").hidden = !view.keyed;
   if (!view.keyed) return;
   const limit = (key) => {
-    if (key.setLimit !== null) return `${number(key.setLimit)} (set)`;
-    return key.limit === null ? "as clients declare" : number(key.limit);
+    const backsOff = key.backOff ? ", backing off" : "";
+    if (key.setLimit !== null) return `${number(key.setLimit)} (set)${backsOff}`;
+    return (key.limit === null ? "as clients declare" : number(key.limit)) + backsOff;
   };
   const columns = [
     text("key", (key) => keyText(key.key)),

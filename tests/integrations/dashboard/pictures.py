@@ -26,6 +26,7 @@ from tests.integrations.dashboard.site import serving
 LEASE = 20.0
 KEYS = ("acme", "globex", "initech", "umbrella", "soylent")
 GATEWAYS = 5
+KILLED = 4  # it uses one semaphore only
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
@@ -54,6 +55,8 @@ async def work(url: str, number: int) -> None:
 
     async with asyncio.TaskGroup() as group:
         many(6, fair("openai", 16, f"gateway-{number}"), 1.6, 0.2)
+        if number == KILLED:
+            return
         many(8, fair("llm", 24, f"gateway-{number}", key_limit=6), 2.0, 0.1, keys=True)
         many(3, fair("stripe-api", 20, f"billing-{number}"), 0.4, 0.7)
         many(3, fair("geo-lookup", 50, f"web-{number}"), 0.3, 0.4)
@@ -94,8 +97,9 @@ async def take(folder: Path) -> None:
     program = next(filter(None, map(which, BROWSERS)))
     with embedded_redis() as server:
         redis = from_url(server.url)
-        app = dashboard(redis, writable=True, authorize=operator, interval=0.5)
+        app = dashboard(redis, writable=True, authorize=operator, title="Production")
         async with (
+            app.router.lifespan_context(app),
             fleet(server.url) as processes,
             serving(app) as site,
             async_playwright() as playwright,
@@ -104,23 +108,22 @@ async def take(folder: Path) -> None:
             await site.view(lambda view: view.get("held") == 1, within=90, name="nightly-report")
             await FairSemaphore(redis, "mail-relay", 6).pause()
             await FairSemaphore(redis, "gpu", 4).set_limit(3)
-            pages = {
-                shot: await opened(browser, site.url + "semaphore?name=openai", *shot)
-                for shot in ((1400, "light"), (1400, "dark"), (400, "dark"))
-            }
-            await asyncio.sleep(12)
+            await asyncio.sleep(60)
             await FairSemaphore(redis, "openai", 16).set_limit(20)
+            one = "semaphore?name=openai"
+            pages = {
+                f"{kind}-{name(width, scheme)}": await opened(browser, url, width, scheme)
+                for kind, url in (("one", site.url + one), ("list", site.url))
+                for width in (1400, 400)
+                for scheme in ("light", "dark")
+            }
             await asyncio.sleep(15)
-            processes[3].send_signal(signal.SIGKILL)
-            told = pages[1400, "light"].locator("#happened")
-            await expect(told).to_contain_text("has stalled", timeout=40_000)
-            await asyncio.gather(
-                *(shoot(page, folder, f"one-{name(*shot)}") for shot, page in pages.items())
-            )
-            for shot in ((1400, "light"), (1400, "dark"), (400, "light")):
-                page = await opened(browser, site.url, *shot)
-                await expect(page.locator("#rows tr")).to_have_count(14)
-                await shoot(page, folder, f"list-{name(*shot)}")
+            processes[KILLED - 1].send_signal(signal.SIGKILL)
+            told = pages["one-wide-light.png"].locator("#happened")
+            await expect(told).to_contain_text("has stopped", timeout=40_000)
+            state = pages["list-wide-light.png"].locator("#rows .pill").first
+            await expect(state).to_have_text("stalled")
+            await asyncio.gather(*(shoot(page, folder, shot) for shot, page in pages.items()))
             await browser.close()
         await aclose(redis)
         await redis.aclose()

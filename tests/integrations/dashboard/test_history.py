@@ -71,7 +71,7 @@ def test_a_stalled_holder_is_noted_until_its_permits_end() -> None:
     """Once, and again when somebody else can have them."""
     lefts = (9.0, 7.0, 3.9, 2.9, None)
     assert told(*(reading(left=left) for left in lefts), every=3.0) == [
-        ("bad", "trainer has stalled. Unless it recovers, its permits expire in 3.9 s."),
+        ("bad", "trainer has stopped refreshing. The first of its permits expires in 3.9 s."),
         ("good", "trainer's permits are free again."),
     ]
 
@@ -79,7 +79,7 @@ def test_a_stalled_holder_is_noted_until_its_permits_end() -> None:
 def test_a_stalled_waiter_is_noted_until_it_recovers() -> None:
     alive = (14.0, 6.0, 5.0, 16.0)
     assert told(*(reading(dead_in=dead_in) for dead_in in alive)) == [
-        ("bad", "trainer has stalled. Unless it recovers, its requests leave the queue in 6.0 s."),
+        ("bad", "trainer has stopped sending heartbeats. Its requests leave the queue in 6.0 s."),
         ("good", "trainer has recovered."),
     ]
 
@@ -215,7 +215,7 @@ async def test_a_stalled_process_comes_first(
         view = await site.view(
             lambda view: any(entry["stalled"] for entry in view.get(entries, ())), name=name
         )
-        assert view["words"].startswith("doomed has stalled. Unless it recovers, its ")
+        assert view["words"].startswith("doomed has stopped ")
 
     async with asyncio.TaskGroup() as group:
         for name, entries in (("held", "holders"), ("waited-for", "waiters")):

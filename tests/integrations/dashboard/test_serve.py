@@ -106,16 +106,25 @@ def start(tmp_path: Path) -> Callable[..., Any]:
 
 
 async def test_one_command_serves_the_page(
-    start: Callable[..., Any], server: EmbeddedRedis, redis: Redis
+    start: Callable[..., Any], server: EmbeddedRedis, redis: Redis, admin: Redis
 ) -> None:
-    """On this machine only, and without a way to change anything."""
-    async with FairSemaphore(redis, "gpu", 2), start(url=server.url) as served:
+    """On this machine only, without a way to change anything; it reads before a page is open."""
+
+    async def reads() -> bool:
+        return "cmdstat_scan" in await admin.info("commandstats")
+
+    async with (
+        FairSemaphore(redis, "gpu", 2),
+        start("--title", "Production", url=server.url) as served,
+    ):
         assert served.address.startswith("http://127.0.0.1:")
         assert served.address.endswith("/")
+        await until(reads)
         async with httpx.AsyncClient(base_url=served.address, trust_env=False) as http:
             site = Site(served.address, http)
             assert (await site.view(name="gpu"))["held"] == 1
             assert TOKEN.findall(await site.page("gpu")) == [""]
+            assert "<title>gpu · Production</title>" in await site.page("gpu")
             async with site.stream() as events:
                 await anext(events)
                 assert await served.interrupted() == 0  # an open page does not keep it
