@@ -73,7 +73,7 @@ def redsem_async(
 
     Exit codes: 0 success; 1 Redis is unreachable or returned an error, `doctor` found a problem,
     or `clear` was not confirmed; 2 usage error; 3 no semaphore of that name; 4 the id to revoke
-    holds no permit; 130 interrupted (`watch` and `serve` then exit with 0).
+    holds no permit; 130 interrupted (`watch` and `serve` then exit with 0). `run` has its own.
     """
 
 

@@ -1,16 +1,13 @@
 """A command in a process group of its own, which does not outlive this process."""
 
 import asyncio
-import ctypes
 import json
 import os
 import select
 import signal
-import sys
 from collections.abc import Callable
 from contextlib import suppress
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from ._target import printable
 
@@ -49,15 +46,8 @@ class Process:
         self.ended: asyncio.Future[None]
         self.signalled = 0
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Leave no process behind: a command that has not ended is killed."""
         if self.code is not None:
             os.kill(self._killer, signal.SIGKILL)
         os.close(self._pipe)
@@ -77,17 +67,18 @@ class Process:
         loop.add_signal_handler(signal.SIGCONT, self._resume)
         loop.add_signal_handler(signal.SIGCHLD, self._changed)
 
-    def start(self, **environment: str | None) -> None:
-        """Become the command, with these variables; None removes one."""
+    def start(self, **environment: str) -> None:
+        """Become the command, with these variables."""
         signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # so that the terminal can be taken back
         self._started = True
         self._hand_over_tty()
         os.write(self._pipe, f"{json.dumps(environment)}\n".encode())
 
     def send(self, number: int) -> None:
-        """Send a signal to the group."""
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._pid, number)
+        """Send a signal to the group, unless the command has ended."""
+        if self.code is None:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._pid, number)
 
     def terminate(self) -> None:
         """Ask the group to end, also if it is stopped."""
@@ -109,12 +100,12 @@ class Process:
             return
         pid, status = os.waitpid(self._pid, os.WNOHANG | os.WUNTRACED)
         if pid and os.WIFSTOPPED(status):
-            if os.WSTOPSIG(status) in (signal.SIGTTIN, signal.SIGTTOU):
-                self._wants_tty = True
-                if self._in_foreground():
-                    self._resume()
-                    return
-            self._stop()
+            asks = os.WSTOPSIG(status) in (signal.SIGTTIN, signal.SIGTTOU)
+            self._wants_tty = self._wants_tty or asks
+            if asks and self._in_foreground():
+                self._resume()
+            else:
+                self._stop()
         elif pid:
             code = os.waitstatus_to_exitcode(status)
             self.code = code if code >= 0 else 128 - code
@@ -169,16 +160,16 @@ def _fork(writing: int, work: Callable[[], None]) -> int:
 
 def _become(command: list[str], reading: int) -> None:
     """Become *command* when it is started. Otherwise this ends without it."""
-    if sys.platform == "linux":
+    with suppress(ImportError, OSError, AttributeError):  # where there is no such thing
+        import ctypes
+
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     with os.fdopen(reading) as pipe:
         line = pipe.readline()
     if not line:
         return
-    for name, value in json.loads(line).items():
-        os.environ.pop(name, None)
-        if value is not None:
-            os.environ[name] = value
+    os.environ.pop("REDSEM_SLOT", None)  # of an outer command
+    os.environ.update(json.loads(line))
     for name in ("SIGPIPE", "SIGXFSZ"):  # which Python ignores
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_DFL)

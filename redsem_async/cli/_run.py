@@ -84,29 +84,25 @@ def run(
     async def under_a_permit(process: Process) -> None:
         process.listen()
         async with connected(target) as client:
-            of_key: dict[str, Any] = {}
+            of_key: dict[str, Any] = {} if key is None else {"key": key}
             if key is not None:
-                of_key["key"] = key
                 options.update(await _options_of_keys(client, prefix, name, key_limit))
             semaphore = (FairSemaphore if fair else Semaphore)(client, name, **options)
             with observe(_Waits(semaphore)) if verbose else contextlib.nullcontext():
-                acquired = semaphore.acquire(timeout=timeout, permits=permits, **of_key)
-                permit = await acquired
+                permit = await semaphore.acquire(timeout=timeout, permits=permits, **of_key)
             async with permit:
                 if verbose:
                     _say(f"{name!r} was granted after {permit.waited:.1f} s")
-                process.start(
-                    REDSEM_TOKEN=str(permit.fencing_token),
-                    REDSEM_PERMIT=permit.id,
-                    REDSEM_SLOT=",".join(map(str, permit.slots)) or None,
-                )
+                slot = {"REDSEM_SLOT": ",".join(map(str, permit.slots))} if slots else {}
+                token = str(permit.fencing_token)
+                process.start(REDSEM_TOKEN=token, REDSEM_PERMIT=permit.id, **slot)
                 await _until_ended(process, permit, lease)
 
-    with Process(command) as process:
+    with contextlib.closing(Process(command)) as process:
         try:
             asyncio.run(under_a_permit(process))
-        except asyncio.CancelledError:
-            raise typer.Exit(128 + process.signalled) from None
+        except (asyncio.CancelledError, KeyboardInterrupt):
+            raise typer.Exit(128 + (process.signalled or signal.SIGINT)) from None
         except AcquireTimeout as full:
             fail(str(full), TRY_AGAIN)
         except REDIS_ERRORS as error:
@@ -123,7 +119,7 @@ async def _options_of_keys(
     """What *name* needs for requests with a key, as its other clients have it."""
     known = await discovery.find(client, prefix, name) or discovery.SemaphoreInfo(name)
     each = known.key_limit if key_limit is None else key_limit
-    return {"key_limit": (lambda _: None) if each is None else each, "share": known.shares}
+    return {"key_limit": dict[str, int]().get if each is None else each, "share": known.shares}
 
 
 async def _until_ended(process: Process, permit: Permit, lease: float) -> None:
@@ -135,39 +131,40 @@ async def _until_ended(process: Process, permit: Permit, lease: float) -> None:
         if not permit.lost:
             until = loop.time() + permit.expires_in
         left = (until - loop.time()) / lease
-        if left <= KILL_BELOW:
-            process.send(signal.SIGKILL)
-        elif not asked and (lost.done() or left <= TERM_BELOW):
+        if not asked and (lost.done() or left <= TERM_BELOW):
             asked = True
+            process.terminate()
             reason = lost.result().reason if lost.done() else "it could not be refreshed"
             _say(f"the permit of {permit.name!r} is lost: {reason}; the command is ended")
-            process.terminate()
-        waited: set[asyncio.Future[Any]] = {process.ended, lost}
+        if left <= KILL_BELOW:
+            process.send(signal.SIGKILL)
+        waited: list[asyncio.Future[Any]]
+        waited = [process.ended] if asked else [process.ended, lost]
         pause = lease * KILL_BELOW
-        if lost.done():
-            waited.remove(lost)
         await asyncio.wait(waited, timeout=pause, return_when=asyncio.FIRST_COMPLETED)
     lost.cancel()
 
 
 class _Waits(Observer):
-    """Says whom the command waits for."""
+    """Says for whom the command waits."""
 
     def __init__(self, semaphore: AnySemaphore) -> None:
         self._semaphore = semaphore
-        self._asking: set[asyncio.Task[None]] = set()
+        self._asking: asyncio.Task[None] | None = None
 
     def queued(self, event: Queued) -> None:
-        self._asking.add(asyncio.create_task(self._ask()))
+        self._asking = asyncio.create_task(self._ask())
 
     async def _ask(self) -> None:
-        status = await self._semaphore.status(NAMED)
-        holders = [f"{client_text(h.client)} for {duration(h.age)}" for h in status.holders]
-        more = ", ..." if status.held > sum(h.permits for h in status.holders) else ""
-        where = f"limit {status.limit}, {status.held} held, {status.waiting} waiting"
-        by = f"; held by {', '.join(holders)}{more}" if holders else ""
-        _say(f"waiting for {self._semaphore.name!r}: {where}{by}")
+        with contextlib.suppress(*REDIS_ERRORS):
+            now = await self._semaphore.status(NAMED)
+            by = [f"{client_text(h.client)} for {duration(h.age)}" for h in now.holders]
+            held = f"; held by {', '.join(by)}" if by else ""
+            more = ", ..." if now.held > sum(h.permits for h in now.holders) else ""
+            counts = f"limit {now.limit}, {now.held} held, {now.waiting} waiting"
+            _say(f"waiting for {self._semaphore.name!r}: {counts}{held}{more}")
 
 
 def _say(text: str) -> None:
-    typer.echo(printable(f"redsem-async: {text}"), err=True)
+    with contextlib.suppress(OSError):  # nobody reads it
+        typer.echo(printable(f"redsem-async: {text}"), err=True)

@@ -10,6 +10,7 @@ IMPORTS = [
     ("httpx", "httpx", "httpx"),
     ("httpx2", "httpx2", "httpx2"),
     ("opentelemetry.metrics", "opentelemetry", "otel"),
+    ("pydantic_ai.concurrency", "pydantic_ai", "pydantic-ai"),
     ("taskiq", "taskiq", "taskiq"),
     ("starlette", "dashboard", "dashboard"),
     ("jinja2", "dashboard", "dashboard"),

@@ -53,7 +53,7 @@ HUB = (
 MAX_LINES = 450
 MAX_METHODS = 35
 FRAMEWORKS = {
-    *("fastapi", "starlette", "httpx", "httpx2", "taskiq"),
+    *("fastapi", "starlette", "httpx", "httpx2", "pydantic_ai", "taskiq"),
     *("typer", "rich", "pytest", "hypothesis"),
     *("jinja2", "prometheus_client", "uvicorn"),
 }

@@ -383,12 +383,12 @@ async def test_the_command_has_the_terminal(url: str) -> None:
 
 SHELL = ("/bin/sh", "-i")
 ASKS = """
-import itertools, signal
+import itertools, os, signal
 
 number = itertools.count(1)
-signal.signal(signal.SIGCONT, lambda *_: print("continued", next(number), flush=True))
+signal.signal(signal.SIGCONT, lambda *_: os.write(1, b"continued %d\\n" % next(number)))
 with open("/dev/tty") as tty:
-    print("asks", flush=True)
+    print("your line?", flush=True)
     while line := tty.readline():
         print("got", line, end="", flush=True)
 """
@@ -401,7 +401,7 @@ async def test_job_control_of_a_shell(url: str, tmp_path: Path) -> None:
     line = " ".join((*COMMAND, "run", "--lease 60", "--url", url, "jobs --", sys.executable))
     with terminal(program=SHELL) as shown:
         shown.press(f"{line} {script}\n")
-        await shown.shows("asks")
+        await shown.shows("your line?")
         shown.press(CTRL_Z)
         await shown.shows("Stopped")
         shown.press("fg\n")
@@ -422,7 +422,7 @@ async def test_a_pipeline_gets_the_terminal_when_it_asks(url: str, tmp_path: Pat
     line = " ".join((*COMMAND, "run", "--lease 60", "--url", url, "jobs --", sys.executable))
     with terminal(program=SHELL) as shown:
         shown.press(f"{line} {script} | cat\n")
-        await shown.shows("asks")
+        await shown.shows("your line?")
         shown.press("alice\n")
         await shown.shows("got alice")
         shown.press(CTRL_Z)

@@ -1,0 +1,68 @@
+"""A limit on agents and models of Pydantic AI that holds across all processes."""
+
+import asyncio
+from collections.abc import Callable
+from types import EllipsisType
+from typing import Any
+
+from ._api.group import SemaphoreGroup
+from ._api.semaphore import AnySemaphore
+from ._integrations.outbound import HeldPermit
+from ._integrations.selector import Selector
+
+try:
+    from pydantic_ai.concurrency import AbstractConcurrencyLimiter
+except ModuleNotFoundError as _missing:
+    raise ImportError(
+        "redsem_async.pydantic_ai needs pydantic-ai-slim: pip install 'redsem-async[pydantic-ai]'"
+    ) from _missing
+
+__all__ = ["SemaphoreLimiter"]
+
+
+class SemaphoreLimiter(AbstractConcurrencyLimiter):
+    """A permit for each run of an agent, or for each request to a model.
+
+    ```python
+    model = ConcurrencyLimitedModel("openai:gpt-5", limiter=SemaphoreLimiter(sem))
+    agent = Agent(model, max_concurrency=SemaphoreLimiter(runs))
+    ```
+
+    The errors of ``acquire`` are raised before the run or the request starts. The loss of a
+    permit does not cancel it, because Pydantic AI may release in another task than it acquired
+    in. Such a task releases the oldest permit, so give models that are streamed and have
+    different keys a limiter each.
+
+    Args:
+        sem_or_group: a semaphore, or a group with one for each *key*.
+        key: in a group or in a semaphore with keys: a text, or a function of what Pydantic AI
+            calls the source, such as ``"model:gpt-5"``. In a group it is the source by default.
+        timeout: seconds to wait, instead of the timeout of the semaphore; ``None`` forever.
+        permits: how many permits each run or request takes.
+    """
+
+    def __init__(
+        self,
+        sem_or_group: AnySemaphore | SemaphoreGroup,
+        *,
+        key: Callable[[str], str] | str | EllipsisType | None = ...,
+        timeout: float | EllipsisType | None = ...,
+        permits: int = 1,
+    ) -> None:
+        self._choose = Selector(
+            sem_or_group, key, timeout=timeout, permits=permits, cancel_on_loss=False, default=str
+        )
+        self._held: list[tuple[asyncio.Task[Any] | None, HeldPermit]] = []
+
+    async def acquire(self, source: str) -> None:
+        """Wait for a permit. Pydantic AI calls this."""
+        held = HeldPermit(self._choose(source), ...)
+        await held.begin()
+        self._held.append((asyncio.current_task(), held))
+
+    def release(self) -> None:
+        """Release the latest permit of this task, or else the oldest of all."""
+        task = asyncio.current_task()
+        own = [number for number, (owner, _) in enumerate(self._held) if owner is task]
+        _, held = self._held.pop(own[-1] if own else 0)
+        held.drop()

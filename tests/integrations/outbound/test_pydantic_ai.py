@@ -1,0 +1,138 @@
+"""`SemaphoreLimiter` in the agents and models of Pydantic AI, with models that are functions."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from pydantic_ai import Agent
+from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart
+from pydantic_ai.models.concurrency import ConcurrencyLimitedModel
+from pydantic_ai.models.function import AgentInfo, FunctionModel
+from pydantic_ai.models.test import TestModel
+
+from redsem_async import AcquireTimeout, AnySemaphore, FairSemaphore, SemaphoreGroup
+from redsem_async.pydantic_ai import SemaphoreLimiter
+from tests.harness.clients import Connect
+from tests.harness.wait import all_free, available, cancelled, in_background, soon
+
+
+@pytest.fixture
+def sem(connect: Connect, server_url: str, name: str) -> FairSemaphore:
+    return FairSemaphore(connect(server_url), name, 2, lease=60.0)
+
+
+class Upstream:
+    """A model that answers when it is told to, and counts its requests."""
+
+    def __init__(self) -> None:
+        self.running = 0
+        self.most = 0
+        self.answers = asyncio.Event()
+        self.model = FunctionModel(self._answer, stream_function=self._stream)
+
+    async def _answer(self, messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        self.running += 1
+        self.most = max(self.most, self.running)
+        await self.answers.wait()
+        self.running -= 1
+        return ModelResponse(parts=[TextPart("yes")])
+
+    async def _stream(self, messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[str]:
+        yield "ye"
+        await self.answers.wait()
+        yield "s"
+
+
+@pytest.fixture
+def upstream() -> Upstream:
+    return Upstream()
+
+
+async def test_the_limit_holds_for_requests_of_several_models(
+    sem: FairSemaphore, upstream: Upstream
+) -> None:
+    """Two limiters are two processes, to Redis."""
+    agents = [
+        Agent(ConcurrencyLimitedModel(upstream.model, limiter=SemaphoreLimiter(sem)))
+        for _ in range(2)
+    ]
+    runs = [in_background(agent.run("?")) for agent in agents * 4]
+    await available(sem, 0)
+    upstream.answers.set()
+    assert {(await soon(run)).output for run in runs} == {"yes"}
+    assert upstream.most <= 2
+    await all_free(sem)
+
+
+async def test_the_limit_holds_for_runs_of_an_agent(sem: FairSemaphore) -> None:
+    agent = Agent(TestModel(), max_concurrency=SemaphoreLimiter(sem))
+    await asyncio.gather(*(agent.run("?") for _ in range(10)))
+    await all_free(sem)
+
+
+async def test_a_stream_holds_its_permit_until_it_is_closed(
+    sem: FairSemaphore, upstream: Upstream
+) -> None:
+    """Though another task may close it."""
+    agent = Agent(ConcurrencyLimitedModel(upstream.model, limiter=SemaphoreLimiter(sem)))
+    async with agent.run_stream("?") as result:
+        texts = result.stream_text(delta=True, debounce_by=None)
+        assert await anext(texts) == "ye"
+        assert await sem.available() == 1
+        upstream.answers.set()
+        assert await asyncio.create_task(collected(texts)) == ["s"]
+    await all_free(sem)
+
+
+async def collected(texts: AsyncIterator[str]) -> list[str]:
+    return [text async for text in texts]
+
+
+async def test_release_in_another_task(sem: FairSemaphore) -> None:
+    """Each release is one permit, its own where the task has one."""
+    limiter = SemaphoreLimiter(sem)
+    await limiter.acquire("model:a")
+    await asyncio.create_task(limiter.acquire("model:b"))
+    assert await sem.available() == 0
+    limiter.release()
+    await available(sem, 1)
+    limiter.release()
+    await all_free(sem)
+
+
+async def test_a_run_that_waits_can_be_refused_and_cancelled(
+    sem: FairSemaphore, upstream: Upstream
+) -> None:
+    agent = Agent(
+        ConcurrencyLimitedModel(upstream.model, limiter=SemaphoreLimiter(sem, timeout=0.05))
+    )
+    runs = [in_background(agent.run("?")) for _ in range(2)]
+    await available(sem, 0)
+    with pytest.raises(AcquireTimeout):
+        await agent.run("?")
+    await cancelled(*runs)
+    await all_free(sem)
+
+
+async def test_a_group_has_a_semaphore_for_each_model(
+    connect: Connect, server_url: str, name: str, upstream: Upstream
+) -> None:
+    group = SemaphoreGroup(connect(server_url), name, 1)
+    model = ConcurrencyLimitedModel(upstream.model, limiter=SemaphoreLimiter(group))
+    run = in_background(Agent(model).run("?"))
+    its: AnySemaphore = group[f"model:{model.model_name}"]
+    await available(its, 0)
+    upstream.answers.set()
+    await run
+    await all_free(its)
+
+
+def test_a_limiter_serves_several_loops_in_turn(sem: FairSemaphore) -> None:
+    """As ``run_sync`` and each `asyncio.run` need it."""
+    agent = Agent(TestModel(), max_concurrency=SemaphoreLimiter(sem))
+    for _ in range(3):
+        asyncio.run(twice(agent))
+
+
+async def twice(agent: Agent) -> None:
+    await asyncio.gather(agent.run("?"), agent.run("?"))

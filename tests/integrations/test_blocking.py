@@ -1,0 +1,302 @@
+"""Permits in threads, in forked processes and in scripts, through a `Portal`."""
+
+import asyncio
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+
+from redsem_async import (
+    AcquireTimeout,
+    BackendUnavailable,
+    FairSemaphore,
+    PermitLost,
+    SemaphoreClosed,
+)
+from redsem_async.blocking import BlockingSemaphore, Portal
+from redsem_async.testing import MemoryBackend
+from tests.harness.servers import complaints
+from tests.harness.wait import all_free
+
+SOON = 10.0
+LONG = 60.0  # a lease that does not end in a test
+
+
+@pytest.fixture
+def portal(server_url: str) -> Generator[Portal]:
+    with Portal(server_url) as portal:
+        yield portal
+
+
+@pytest.fixture
+def sem(portal: Portal, name: str) -> BlockingSemaphore:
+    return portal.fair(name, limit=1, lease=LONG)
+
+
+def waiting(portal: Portal, sem: BlockingSemaphore) -> int:
+    return portal.run(sem.wrapped.status()).waiting
+
+
+def until_waiting(portal: Portal, sem: BlockingSemaphore) -> None:
+    while not waiting(portal, sem):
+        pass
+
+
+def test_the_limit_holds_among_threads_and_portals(server_url: str, name: str) -> None:
+    """Two portals are two processes, to Redis."""
+    inside: list[int] = []
+    most: list[int] = []
+    tokens: list[int] = []
+
+    def work(sem: BlockingSemaphore) -> None:
+        for _ in range(10):
+            with sem.acquire(timeout=SOON) as permit:
+                inside.append(1)
+                most.append(len(inside))
+                tokens.append(permit.fencing_token)
+                inside.pop()
+
+    with Portal(server_url) as one, Portal(server_url) as two, ThreadPoolExecutor(8) as threads:
+        sems = [one.fair(name, limit=2), two.fair(name, 2)]
+        list(threads.map(work, sems * 4))
+    assert max(most) <= 2
+    assert len(set(tokens)) == 80
+
+
+def test_a_semaphore_of_either_class_and_any_backend() -> None:
+    with Portal(MemoryBackend()) as portal:
+        slots = portal.semaphore("gpu", slots=["cuda:0"])
+        with slots.acquire() as permit:
+            assert permit.slot == "cuda:0"
+            assert permit.expires_in > 0
+            permit.check()
+        keyed = portal.fair("llm", limit=2, key_limit=1)
+        with keyed.acquire(key="acme"), keyed.acquire(key="beta"):
+            pass
+
+
+def test_no_permit_in_time(sem: BlockingSemaphore) -> None:
+    with sem.acquire():
+        for timeout in (0, 0.05):
+            with pytest.raises(AcquireTimeout), sem.acquire(timeout=timeout):
+                pytest.fail("it was free")
+
+
+def test_invalid_arguments(sem: BlockingSemaphore) -> None:
+    with pytest.raises(ValueError, match="timeout"), sem.acquire(timeout=-1):
+        pytest.fail("entered")
+
+
+def test_redis_is_unreachable() -> None:
+    with Portal("redis://127.0.0.1:1") as portal:
+        sem = portal.fair("jobs", limit=1)
+        with pytest.raises(BackendUnavailable), sem.acquire(timeout=0.2):
+            pytest.fail("entered")
+
+
+def test_the_end_of_a_block_has_released(portal: Portal, sem: BlockingSemaphore) -> None:
+    """Confirmed, so that a process may end at once."""
+    for _ in range(20):
+        with sem.acquire(timeout=0) as permit:
+            pass
+        assert not permit.lost
+
+
+def test_a_loss_is_told_and_raised_at_the_end(portal: Portal, sem: BlockingSemaphore) -> None:
+    told: list[PermitLost] = []
+    heard = threading.Event()
+
+    def on_loss(loss: PermitLost) -> None:
+        told.append(loss)
+        heard.set()
+
+    with pytest.raises(PermitLost) as raised, sem.acquire(on_loss=on_loss) as permit:
+        assert portal.run(sem.wrapped.release(permit.id))
+        assert heard.wait(SOON)
+        assert permit.lost
+        with pytest.raises(PermitLost):
+            permit.check()
+    assert told == [raised.value]
+
+
+def test_an_error_of_the_block_wins(portal: Portal, sem: BlockingSemaphore) -> None:
+    with pytest.raises(KeyError), sem.acquire() as permit:
+        portal.run(sem.wrapped.release(permit.id))
+        raise KeyError
+    with sem.acquire(timeout=SOON):
+        pass
+
+
+def test_a_loss_may_be_no_error(portal: Portal, sem: BlockingSemaphore) -> None:
+    with sem.acquire(cancel_on_loss=False) as permit:
+        portal.run(sem.wrapped.release(permit.id))
+        assert permit.lost
+
+
+def test_closing_ends_what_waits_and_what_holds(portal: Portal, sem: BlockingSemaphore) -> None:
+    """And the portal may be used again."""
+    refused: list[BaseException] = []
+
+    def wait() -> None:
+        with pytest.raises(SemaphoreClosed) as closed, sem.acquire():
+            pass
+        refused.append(closed.value)
+
+    waiter = threading.Thread(target=wait)
+    with pytest.raises(PermitLost), sem.acquire():
+        waiter.start()
+        until_waiting(portal, sem)
+        portal.close()
+        waiter.join(SOON)
+    assert refused
+    with sem.acquire(timeout=SOON), pytest.raises(AcquireTimeout), sem.acquire(timeout=0):
+        pass
+
+
+def test_closing_ends_a_block_for_which_a_loss_is_no_error(
+    portal: Portal, sem: BlockingSemaphore
+) -> None:
+    with sem.acquire(cancel_on_loss=False):
+        portal.close()
+    with sem.acquire(timeout=SOON):
+        pass
+
+
+class Interrupted(Exception):
+    pass
+
+
+def test_an_exception_while_it_waits_leaves_no_request(
+    portal: Portal, sem: BlockingSemaphore
+) -> None:
+    """Ctrl-C, or the soft time limit of a Celery task."""
+
+    def interrupt(*_: Any) -> None:
+        raise Interrupted
+
+    main = threading.get_ident()
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    try:
+        with sem.acquire():
+
+            def watch() -> None:
+                until_waiting(portal, sem)
+                signal.pthread_kill(main, signal.SIGUSR1)
+
+            watcher = threading.Thread(target=watch)
+            watcher.start()
+            with pytest.raises(Interrupted), sem.acquire():
+                pytest.fail("it was free")
+            watcher.join(SOON)
+            while waiting(portal, sem):
+                pass
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    with sem.acquire(timeout=SOON):
+        pass
+
+
+def test_a_block_that_is_dropped_has_ended(sem: BlockingSemaphore) -> None:
+    """As where an exception came between acquiring and the first line of the block."""
+    entered = sem.acquire()
+    entered.__enter__()
+    del entered
+    with sem.acquire(timeout=SOON):
+        pass
+
+
+PROGRAM = """
+import multiprocessing, os, signal, sys, threading, time
+from redsem_async import AcquireTimeout, PermitLost
+from redsem_async.blocking import Portal
+
+_, url, name = sys.argv
+portal = Portal(url)
+sem = portal.fair(name, limit=2, lease=60)
+"""
+
+FORK = """
+try:
+    with sem.acquire() as permit:
+        child = os.fork()
+        if not child:
+            with sem.acquire(timeout=10) as own:
+                assert own.fencing_token > permit.fencing_token
+                try:
+                    with sem.acquire(timeout=0):
+                        raise AssertionError
+                except AcquireTimeout:
+                    pass
+        else:
+            assert os.waitpid(child, 0)[1] == 0
+            permit.check()
+except PermitLost as lost:
+    assert not child and "forked" in lost.reason, lost
+    os._exit(0)
+assert child
+with sem.acquire(timeout=10), sem.acquire(timeout=10):
+    pass
+"""
+
+PREFORK = """
+with sem.acquire(timeout=10):
+    pass
+
+def work(number):
+    with sem.acquire(timeout=10) as permit:
+        return permit.fencing_token
+
+with multiprocessing.get_context("fork").Pool(3) as pool:
+    tokens = pool.map(work, range(30), chunksize=1)
+assert len(set(tokens)) == 30
+with sem.acquire(timeout=0), sem.acquire(timeout=0):
+    pass
+"""
+
+END = """
+def hold():
+    with sem.acquire():
+        held.set()
+        time.sleep(60)
+
+held = threading.Event()
+threading.Thread(target=hold, daemon=True).start()
+held.wait()
+"""
+
+CTRL_C = """
+with sem.acquire(), sem.acquire():
+    def watch():
+        while not portal.run(sem.wrapped.status()).waiting:
+            pass
+        os.kill(os.getpid(), signal.SIGINT)
+    threading.Thread(target=watch).start()
+    try:
+        with sem.acquire():
+            raise AssertionError
+    except KeyboardInterrupt:
+        pass
+    while portal.run(sem.wrapped.status()).waiting:
+        pass
+"""
+
+
+@pytest.mark.parametrize(
+    "code", [FORK, PREFORK, END, CTRL_C], ids=["fork", "pool", "end", "ctrl-c"]
+)
+async def test_a_program_leaves_nothing_behind(
+    code: str, redis: Redis, server_url: str, name: str
+) -> None:
+    """It forks, ends or is interrupted; all permits are free long before a lease has ended."""
+    arguments = [sys.executable, "-X", "dev", "-c", PROGRAM + code, server_url, name]
+    done = await asyncio.to_thread(
+        subprocess.run, arguments, capture_output=True, text=True, timeout=50, check=False
+    )
+    assert (done.returncode, complaints(done.stderr)) == (0, []), done.stderr
+    await all_free(FairSemaphore(redis, name, 2))
