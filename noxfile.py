@@ -64,8 +64,9 @@ def types(session: nox.Session) -> None:
 
 
 def session_of(check: Mapping[str, Any], session: nox.Session) -> None:
-    own_server = EMBEDDED if check.get("own-server") else {}
-    environment = {**installed(session), **own_server, **check.get("environment", {})}
+    environment = {**installed(session), **check.get("environment", {})}
+    if "own-server" in check:
+        environment = {**environment, **EMBEDDED}
     if "beside" in check:
         environment = {**beside(check["beside"], session, environment)}
     usual = session.posargs or check.get("arguments", ALL)

@@ -183,7 +183,7 @@ def test_the_chart_of_characters_has_both_rounds_and_the_limit() -> None:
         " 3 " + 27 * "▄",
         " 2 " + 27 * "█" + 6 * "─" + 34 * "▄",
     ]
-    assert axis.split() == ["0", "10.0"]
+    assert axis.split() == ["0", "10.0", "s"]
 
 
 def processed(number: int, entered: float, left: float) -> tuple[Event, ...]:

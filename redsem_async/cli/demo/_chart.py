@@ -75,8 +75,8 @@ def print_chart(record: Record, console: Console) -> None:
             full = "█" if height >= level else "▄" if height == level - 1 else ""
             line.append(full or ("─" if at_limit else " "), "red" if bare else "blue")
         console.print(line)
-    console.print(f"   0{record.seconds:>{width}.1f}")
-    console.print(f"   seconds: first {record.titles[0]}, then {record.titles[1]}")
+    console.print(f"   0{record.seconds:>{width - 2}.1f} s")
+    console.print(f"   {record.titles[0]}, then {record.titles[1]}")
 
 
 def _save_chart(record: Record, path: Path, **options: Any) -> None:

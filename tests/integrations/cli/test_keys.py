@@ -66,8 +66,9 @@ async def test_the_use_the_limit_and_the_line_of_each_key(
     waiters = [await queue_up(there, key="acme") for _ in range(2)]
     await here.set_limit(7, key="beta")
 
-    acme = {"key": "acme", "limit": 2, "held": 2, "waiting": 2, "set_limit": None}
-    beta = {"key": "beta", "limit": 7, "held": 1, "waiting": 0, "set_limit": 7}
+    none = {"back_off": None}
+    acme = {"key": "acme", "limit": 2, "held": 2, "waiting": 2, "set_limit": None, **none}
+    beta = {"key": "beta", "limit": 7, "held": 1, "waiting": 0, "set_limit": 7, **none}
     [row] = (await command("ls", "--json", url=url)).json_output
     facts = (await command("status", "llm", "--json", url=url)).json_output
     watched = (await command("watch", "llm", "--json", "--count", "1", url=url)).json_output

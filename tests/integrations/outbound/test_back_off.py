@@ -23,7 +23,10 @@ async def pause_left(sem: AnySemaphore) -> float:
 
 
 def answering(http: Any, status: int, headers: dict[str, str]) -> Any:
-    return http.MockTransport(lambda _: http.Response(status, headers=headers))
+    def answer(_: Any) -> Any:
+        return http.Response(status, headers=headers)
+
+    return http.MockTransport(answer)
 
 
 @pytest.mark.parametrize("status", [429, 503])
@@ -175,4 +178,4 @@ async def test_an_exception_of_a_mapped_function_pauses_the_fleet(
 def test_back_off_of_a_function_is_a_function(backend: MemoryBackend) -> None:
     sem = FairSemaphore(backend, "jobs", 2)
     with pytest.raises(TypeError, match="back_off"):
-        throttled(sem, back_off=20.0)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        throttled(sem, back_off=20.0)  # type: ignore[arg-type]
